@@ -1,0 +1,1 @@
+"""Constrained bandits on PyTorch."""

@@ -1,0 +1,343 @@
+"""What can be chosen: finite sets, product grids, boxes and stars.
+
+Geometry only. An action is a point of ``d`` coordinates; actions of a finite set are
+also numbered from 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit import checks
+from cbandit.errors import CBanditError
+
+__all__ = ["Actions", "Box", "Finite", "ProductGrid", "Star"]
+
+
+def _index(index: Any, size: int, device: torch.device) -> Tensor:
+    numbers = checks.tensor("index", index, None, device)
+    if numbers.is_floating_point() or numbers.dtype == torch.bool:
+        raise CBanditError(f"index must hold whole numbers; got {numbers.dtype}")
+    if numbers.numel() and (int(numbers.min()) < 0 or int(numbers.max()) >= size):
+        raise CBanditError(
+            f"index must lie in 0 .. {size - 1}; got {int(numbers.min())} .. "
+            f"{int(numbers.max())}"
+        )
+    return numbers.long()
+
+
+def _coordinates(name: str, value: Any, dim: int, like: Tensor) -> Tensor:
+    x = checks.finite(name, checks.tensor(name, value, like.dtype, like.device))
+    if x.dim() == 0 or x.shape[-1] != dim:
+        raise CBanditError(
+            f"{name} must have shape (..., d) with d = {dim}; got {tuple(x.shape)}"
+        )
+    return x
+
+
+def _tolerance(like: Tensor) -> float:
+    return 1e-9 if like.dtype == torch.float64 else 1e-5
+
+
+class Finite:
+    """Finitely many actions, given by coordinates or by a prior covariance alone.
+
+    Args:
+        points: ``(N, d)``, or ``(*trials, N, d)`` for a set of its own per trial.
+        covariance: ``(N, N)`` or ``(*trials, N, N)``, symmetric and positive
+            semi-definite. Arms known only by how they correlate; there ``x`` is the
+            arm's number and ``d = 1``.
+
+    Example:
+        >>> import cbandit as cb, torch
+        >>> cb.Finite(torch.linspace(0, 1, 100).unsqueeze(-1)).size
+        100
+    """
+
+    def __init__(self, points: Any = None, *, covariance: Any = None) -> None:
+        if (points is None) == (covariance is None):
+            raise CBanditError("Finite takes either points or covariance=, not both")
+        self.covariance: Tensor | None = None
+        if covariance is not None:
+            self.covariance = _checked_covariance(covariance)
+            arms = torch.arange(self.covariance.shape[-1], dtype=torch.float64)
+            self.all = arms.unsqueeze(-1)
+        else:
+            kept = checks.tensor("points", points, None)
+            if not kept.is_floating_point():
+                kept = kept.double()
+            self.all = checks.finite("points", kept)
+            if kept.dim() not in (2, 3) or 0 in kept.shape:
+                raise CBanditError(
+                    "points must have shape (N, d) or (trials, N, d), none of them 0; "
+                    f"got {tuple(kept.shape)}"
+                )
+        base = self.all if self.covariance is None else self.covariance
+        self.batch_shape = tuple(base.shape[:-2])
+        self.size, self.dim = int(self.all.shape[-2]), int(self.all.shape[-1])
+
+    def points(self, index: Any) -> Tensor:
+        """Coordinates ``(*index.shape, d)`` of the actions numbered ``index``.
+
+        Where each trial has a set of its own, ``index`` leads with the trials.
+        """
+        numbers = _index(index, self.size, self.all.device)
+        if self.all.dim() == 2:
+            return self.all[numbers]
+        trials = self.all.shape[0]
+        if numbers.dim() == 0 or numbers.shape[0] != trials:
+            raise CBanditError(
+                f"index must lead with the {trials} trials; got {tuple(numbers.shape)}"
+            )
+        flat = numbers.reshape(trials, -1, 1).expand(-1, -1, self.dim)
+        return self.all.gather(1, flat).view(*numbers.shape, self.dim)
+
+    def block(self, start: int, stop: int) -> Tensor:
+        """Coordinates of the actions ``start .. stop - 1``, ``(*trials, n, d)``."""
+        return self.all[..., start:stop, :]
+
+    def index(self, x: Any) -> Tensor:
+        """Numbers of the actions at the points ``x`` of shape ``(..., d)``."""
+        x = _coordinates("x", x, self.dim, self.all)
+        if self.all.dim() == 3 and (x.dim() < 2 or x.shape[0] != self.all.shape[0]):
+            raise CBanditError(
+                f"x must lead with the {self.all.shape[0]} trials; got {tuple(x.shape)}"
+            )
+        flat = x.reshape(*self.all.shape[:-2], -1, self.dim)
+        # one point against all actions at a time: memory stays at that of the set
+        gaps, numbers = zip(
+            *[
+                (self.all - one.unsqueeze(-2)).abs().amax(-1).min(-1)
+                for one in flat.unbind(-2)
+            ],
+            strict=True,
+        )
+        gap = torch.stack(gaps, -1)
+        if bool((gap > _tolerance(x) * (1 + self.all.abs().max())).any()):
+            raise CBanditError(
+                f"x must be a point of the set of {self.size} actions; the nearest is "
+                f"{gap.max().item():.3g} away"
+            )
+        return torch.stack(numbers, -1).view(x.shape[:-1])
+
+    def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Finite:
+        """The same set on another device, its coordinates in another dtype."""
+        out = object.__new__(Finite)
+        out.__dict__.update(self.__dict__)
+        out.all = self.all.to(device=device, dtype=dtype)
+        if self.covariance is not None:
+            out.all = self.all.to(device=device)
+            out.covariance = self.covariance.to(device=device)
+        return out
+
+    def __repr__(self) -> str:
+        kind = "points" if self.covariance is None else "covariance"
+        return f"Finite({kind}, size={self.size}, dim={self.dim})"
+
+
+def _checked_covariance(value: Any) -> Tensor:
+    name = "covariance"
+    given = checks.finite(name, checks.tensor(name, value))
+    shape = tuple(given.shape)
+    if given.dim() not in (2, 3) or shape[-1] != shape[-2] or 0 in shape:
+        raise CBanditError(
+            f"{name} must have shape (N, N) or (trials, N, N); got {shape}"
+        )
+    scale = float(given.diagonal(dim1=-2, dim2=-1).abs().max().clamp_min(1e-300))
+    gap = float((given - given.mT).abs().max())
+    if gap > 1e-8 * scale:
+        raise CBanditError(f"{name} must be symmetric; it is {gap:.3g} off")
+    given = 0.5 * (given + given.mT)
+    least = float(torch.linalg.eigvalsh(given).min())
+    if least < -1e-8 * scale * shape[-1]:
+        raise CBanditError(
+            f"{name} must be positive semi-definite; its least eigenvalue is "
+            f"{least:.3g}"
+        )
+    return given
+
+
+class ProductGrid:
+    """All combinations of the values on some axes; never materialised as a whole.
+
+    Args:
+        axes: one 1-d tensor of values per coordinate. Numbered like
+            ``torch.cartesian_prod``: the last axis runs fastest.
+
+    Example:
+        >>> import cbandit as cb, torch
+        >>> cb.ProductGrid([torch.linspace(0, 1, 1000)] * 3).size
+        1000000000
+    """
+
+    def __init__(self, axes: Sequence[Any]) -> None:
+        kept = [checks.tensor(f"axes[{j}]", axis, None) for j, axis in enumerate(axes)]
+        if not kept:
+            raise CBanditError("axes must hold at least one axis; got none")
+        for j, axis in enumerate(kept):
+            if axis.dim() != 1 or axis.numel() == 0:
+                raise CBanditError(
+                    f"axes[{j}] must be a 1-d tensor with at least one value; got "
+                    f"shape {tuple(axis.shape)}"
+                )
+            checks.finite(f"axes[{j}]", axis)
+        dtype = torch.get_default_dtype()
+        for axis in kept:
+            if axis.is_floating_point():
+                dtype = torch.promote_types(dtype, axis.dtype)
+        self.axes = [axis.to(dtype) for axis in kept]
+        self.batch_shape: tuple[int, ...] = ()
+        self.sizes = [axis.numel() for axis in self.axes]
+        self.size, self.dim = math.prod(self.sizes), len(self.sizes)
+
+    def points(self, index: Any) -> Tensor:
+        """Coordinates ``(*index.shape, d)`` of the actions numbered ``index``."""
+        rest = _index(index, self.size, self.axes[0].device)
+        columns = []
+        for axis in reversed(self.axes):
+            columns.append(axis[rest % axis.numel()])
+            rest = rest // axis.numel()
+        return torch.stack(columns[::-1], -1)
+
+    def block(self, start: int, stop: int) -> Tensor:
+        """Coordinates of the actions ``start .. stop - 1``, ``(n, d)``."""
+        return self.points(torch.arange(start, stop, device=self.axes[0].device))
+
+    def index(self, x: Any) -> Tensor:
+        """Numbers of the actions at the points ``x`` of shape ``(..., d)``."""
+        x = _coordinates("x", x, self.dim, self.axes[0])
+        number = torch.zeros(x.shape[:-1], dtype=torch.long, device=x.device)
+        for j, axis in enumerate(self.axes):
+            gap, place = (x[..., j, None] - axis).abs().min(-1)
+            if bool((gap > _tolerance(x) * (1 + axis.abs().max())).any()):
+                raise CBanditError(
+                    f"x must be a point of the grid; coordinate {j} is "
+                    f"{gap.max().item():.3g} off the nearest value of its axis"
+                )
+            number = number * axis.numel() + place
+        return number
+
+    def to(self, device: Any = None, dtype: torch.dtype | None = None) -> ProductGrid:
+        """The same grid on another device or in another dtype."""
+        out = object.__new__(ProductGrid)
+        out.__dict__.update(self.__dict__)
+        out.axes = [axis.to(device=device, dtype=dtype) for axis in self.axes]
+        return out
+
+    def __repr__(self) -> str:
+        return f"ProductGrid({' x '.join(map(str, self.sizes))}, size={self.size})"
+
+
+class Box:
+    """A continuous box ``{x : lower <= x <= upper}``.
+
+    Args:
+        lower: ``(d,)``.
+        upper: ``(d,)``, above ``lower`` in every coordinate.
+    """
+
+    def __init__(self, lower: Any, upper: Any) -> None:
+        low = checks.finite("lower", checks.tensor("lower", lower)).reshape(-1)
+        high = checks.finite("upper", checks.tensor("upper", upper)).reshape(-1)
+        if low.shape != high.shape or low.numel() == 0:
+            raise CBanditError(
+                "lower and upper must have the same shape (d,); got "
+                f"{tuple(low.shape)} and {tuple(high.shape)}"
+            )
+        if bool((low >= high).any()):
+            j = int((low >= high).nonzero()[0])
+            raise CBanditError(
+                f"lower must be below upper; coordinate {j} has lower = "
+                f"{low[j].item():g}, upper = {high[j].item():g}"
+            )
+        self.lower, self.upper = low, high
+        self.batch_shape: tuple[int, ...] = ()
+        self.size, self.dim = math.inf, low.numel()
+
+    @property
+    def bounds(self) -> Tensor:
+        """``(2, d)``, as BoTorch's optimisers take it."""
+        return torch.stack([self.lower, self.upper])
+
+    def points(self, index: Any) -> Tensor:
+        """A box has no numbered actions: always an error that says so."""
+        raise CBanditError("a Box is continuous: its actions are points, not numbers")
+
+    def inside(self, x: Any) -> Tensor:
+        """``x`` of shape ``(..., d)``, or an error if it leaves the box."""
+        x = _coordinates("x", x, self.dim, self.lower)
+        slack = _tolerance(x) * (self.upper - self.lower)
+        if bool(((x < self.lower - slack) | (x > self.upper + slack)).any()):
+            raise CBanditError(
+                f"x must lie between lower = {self.lower.tolist()} and upper = "
+                f"{self.upper.tolist()}"
+            )
+        return x.clamp(self.lower, self.upper)
+
+    def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Box:
+        """The same box on another device or in another dtype."""
+        out = object.__new__(Box)
+        out.__dict__.update(self.__dict__)
+        out.lower = self.lower.to(device=device, dtype=dtype)
+        out.upper = self.upper.to(device=device, dtype=dtype)
+        return out
+
+    def __repr__(self) -> str:
+        return f"Box({self.lower.tolist()}, {self.upper.tolist()})"
+
+
+class Star:
+    """The union of the segments from a centre to some tips.
+
+    Args:
+        center: ``(d,)``.
+        tips: ``(K, d)`` or ``(*trials, K, d)``; segment ``i`` is
+            ``{center + a (tips[i] - center) : 0 <= a <= 1}``.
+    """
+
+    def __init__(self, center: Any, tips: Any) -> None:
+        self.center = checks.finite("center", checks.tensor("center", center))
+        self.tips = checks.finite("tips", checks.tensor("tips", tips))
+        if self.center.dim() != 1 or self.center.numel() == 0:
+            raise CBanditError(
+                f"center must have shape (d,); got {tuple(self.center.shape)}"
+            )
+        shape = tuple(self.tips.shape)
+        if len(shape) not in (2, 3) or 0 in shape or shape[-1] != self.center.numel():
+            raise CBanditError(
+                "tips must have shape (K, d) or (trials, K, d) with d = "
+                f"{self.center.numel()}; got {shape}"
+            )
+        self.batch_shape = shape[:-2]
+        self.size, self.dim = shape[-2], shape[-1]
+
+    def points(self, index: Any) -> Tensor:
+        """The tips numbered ``index``, ``(*index.shape, d)``."""
+        numbers = _index(index, self.size, self.tips.device)
+        return Finite(self.tips).points(numbers)
+
+    def along(self, index: Any, a: Any) -> Tensor:
+        """The points a share ``a`` of the way to the tips numbered ``index``."""
+        share = checks.tensor("a", a, self.tips.dtype, self.tips.device)
+        if bool(((share < 0) | (share > 1)).any()):
+            raise CBanditError("a must lie between 0 and 1")
+        return self.center + share.unsqueeze(-1) * (self.points(index) - self.center)
+
+    def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Star:
+        """The same star on another device or in another dtype."""
+        out = object.__new__(Star)
+        out.__dict__.update(self.__dict__)
+        out.center = self.center.to(device=device, dtype=dtype)
+        out.tips = self.tips.to(device=device, dtype=dtype)
+        return out
+
+    def __repr__(self) -> str:
+        return f"Star(size={self.size}, dim={self.dim})"
+
+
+Actions = Finite | ProductGrid | Box | Star

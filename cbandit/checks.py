@@ -1,0 +1,80 @@
+"""Arguments become tensors here, or errors that say what to do instead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit.errors import CBanditError
+
+__all__ = ["finite", "nonnegative", "number", "positive", "shaped", "tensor"]
+
+
+def tensor(
+    name: str,
+    value: Any,
+    dtype: torch.dtype | None = torch.float64,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """``value`` (a number, sequence, numpy array or tensor) as a detached tensor."""
+    try:
+        out = torch.as_tensor(value, device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise CBanditError(
+            f"{name} must be a number, array or tensor of numbers; got "
+            f"{type(value).__name__} ({error})"
+        ) from None
+    if out.is_complex():
+        raise CBanditError(f"{name} must be real; got {out.dtype}")
+    return out.detach() if dtype is None else out.detach().to(dtype)
+
+
+def finite(name: str, value: Tensor) -> Tensor:
+    """``value`` if it holds neither NaN nor infinity."""
+    if not bool(torch.isfinite(value).all()):
+        bad = value[~torch.isfinite(value)].flatten()[0].item()
+        raise CBanditError(f"{name} must be finite; got {bad}")
+    return value
+
+
+def shaped(name: str, value: Tensor, shape: Sequence[int], meaning: str) -> Tensor:
+    """``value`` broadcast to ``shape``; ``meaning`` words the shape for the error."""
+    try:
+        return value.expand(tuple(shape))
+    except RuntimeError:
+        raise CBanditError(
+            f"{name} must have shape {meaning} = {tuple(shape)}; got "
+            f"{tuple(value.shape)}"
+        ) from None
+
+
+def number(name: str, value: Any, *, minimum: float = -math.inf) -> float:
+    """``value`` as a finite Python float that is at least ``minimum``."""
+    try:
+        out = float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise CBanditError(f"{name} must be a number; got {value!r}") from None
+    if not math.isfinite(out) or out < minimum:
+        bound = "finite" if minimum == -math.inf else f"finite and at least {minimum:g}"
+        raise CBanditError(f"{name} must be {bound}; got {out}")
+    return out
+
+
+def positive(name: str, value: Any) -> Tensor:
+    """``value`` as a finite float64 tensor whose every entry is above zero."""
+    out = finite(name, tensor(name, value))
+    if bool((out <= 0).any()):
+        raise CBanditError(f"{name} must be above 0; got {out.min().item():g}")
+    return out
+
+
+def nonnegative(name: str, value: Any) -> Tensor:
+    """``value`` as a finite float64 tensor without a negative entry."""
+    out = finite(name, tensor(name, value))
+    if bool((out < 0).any()):
+        raise CBanditError(f"{name} must not be negative; got {out.min().item():g}")
+    return out

@@ -1,0 +1,45 @@
+"""What a policy answers: a choice, perhaps drawn from a distribution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+__all__ = ["Choice", "Distribution"]
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A distribution over a few actions, zero-padded.
+
+    Args:
+        index: the actions, ``(*trials, k)``, int64.
+        probability: their probabilities, ``(*trials, k)``.
+    """
+
+    index: Tensor
+    probability: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The action of one round; hand it back to ``tell`` with what came of it.
+
+    Args:
+        t: the round, counted from 1.
+        index: the action's number in the set asked on, ``(*trials,)``; ``None`` on a
+            :class:`~cbandit.Box`.
+        x: the action itself, ``(*trials, d)``.
+        infeasible: ``(*trials,)``, whether the policy believed that no action is
+            feasible.
+        distribution: what the action was drawn from, for randomised policies.
+        owner: the policy's mark.
+    """
+
+    t: int
+    index: Tensor | None
+    x: Tensor
+    infeasible: Tensor
+    distribution: Distribution | None = None
+    owner: str = field(default="", repr=False)

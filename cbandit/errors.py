@@ -1,0 +1,56 @@
+"""What goes wrong, by name.
+
+Every error a user can cause is a :class:`CBanditError`, and so a ``ValueError``: its
+message names the argument, what was given and what is expected, and the object that
+raised it is as it was before the call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "CBanditError",
+    "ChoiceError",
+    "CheckpointError",
+    "HorizonError",
+    "InfeasibleError",
+    "MissingDataError",
+    "MissingExtraError",
+]
+
+
+class CBanditError(ValueError):
+    """Base class of every error the library raises about its input."""
+
+
+class ChoiceError(CBanditError):
+    """A choice that is unknown, finished, cancelled, or belongs to another policy."""
+
+
+class HorizonError(CBanditError):
+    """A round was asked for beyond the policy's horizon."""
+
+
+class InfeasibleError(CBanditError):
+    """No action or distribution meets the constraints.
+
+    ``violation`` says by how much the least violating one misses, ``best`` is that one.
+    """
+
+    def __init__(self, message: str, violation: Any = None, best: Any = None) -> None:
+        super().__init__(message)
+        self.violation = violation
+        self.best = best
+
+
+class CheckpointError(CBanditError):
+    """A file that is not one of our checkpoints, is broken, or belongs elsewhere."""
+
+
+class MissingDataError(CBanditError):
+    """A data file of an experiment is not on this machine."""
+
+
+class MissingExtraError(CBanditError):
+    """An optional dependency is not installed."""
