@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from cbandit import checks
-from cbandit.confidence import RKHS
+from cbandit.confidence import RKHS, Constant
 from cbandit.errors import CBanditError
 from cbandit.randomness import Streams
 
-__all__ = ["TS", "UCB", "Explore", "Outlook", "Rand", "estimates"]
+__all__ = ["TS", "UCB", "Explore", "Rand", "Widths", "estimates"]
 
 
 def estimates(mean: Tensor, spread: Tensor, coefficient: Tensor) -> Tensor:
@@ -28,70 +28,92 @@ def estimates(mean: Tensor, spread: Tensor, coefficient: Tensor) -> Tensor:
     return torch.addcmul(mean, coefficient.to(mean).unsqueeze(-1), spread)
 
 
-@dataclass(frozen=True)
-class Outlook:
-    """What a schedule may depend on in a round.
+class Widths:
+    """``beta`` of the reward and the costs: numbers, schedules, callables.
 
-    Args:
-        t: the round (of the epoch, where there are epochs).
-        gain: realised information gain, ``(T, F)``, reward first.
-        noise: likelihood variances, ``(T, F)``.
-        batch_shape: ``()`` or ``(trials,)``.
-        streams: the policy's random draws.
+    Numbers are brought into shape once, by :meth:`bind`, when a policy gets them.
     """
-
-    t: int
-    gain: Tensor
-    noise: Tensor
-    batch_shape: tuple[int, ...]
-    streams: Streams
-
-
-class _Widths:
-    """``beta`` for the reward and the costs: numbers, schedules, callables."""
 
     def __init__(self, beta: Any, cost_beta: Any = None) -> None:
         self.beta = _checked("beta", beta)
-        self.cost_beta = self.beta if cost_beta is None else _checked(
-            "cost_beta", cost_beta
-        )
+        self.cost_beta = beta if cost_beta is None else _checked("cost_beta", cost_beta)
 
-    def __call__(self, outlook: Outlook) -> Tensor:
-        """``(T, F)``, never negative."""
-        trials, functions = outlook.gain.shape
-        out = torch.empty_like(outlook.gain)
-        out[:, :1] = _width("beta", self.beta, outlook, slice(0, 1))
-        if functions > 1:
-            out[:, 1:] = _width("cost_beta", self.cost_beta, outlook, slice(1, None))
-        return out
+    def bind(
+        self, batch_shape: tuple[int, ...], m: int, device: torch.device
+    ) -> BoundWidths:
+        """The widths of ``1 + m`` functions in these trials."""
+        parts = [_bound("beta", self.beta, batch_shape, 1, device)]
+        if m:
+            name = "beta" if self.cost_beta is self.beta else "cost_beta"
+            parts.append(_bound(name, self.cost_beta, batch_shape, m, device))
+        return BoundWidths(parts, m + 1)
+
+
+class BoundWidths:
+    """``(t, gain (T, F), noise (T, F)) -> (T, F)``; do not change what it returns."""
+
+    def __init__(self, parts: list[_Part], functions: int) -> None:
+        self._parts, self._functions = parts, functions
+        self.fixed: Tensor | None = None
+        if all(part.value is not None for part in parts):
+            self.fixed = torch.cat([p.value for p in parts if p.value is not None], -1)
+
+    def __call__(self, t: int, gain: Tensor, noise: Tensor) -> Tensor:
+        if self.fixed is not None:
+            return self.fixed
+        first = self._parts[0](t, gain[:, :1], noise[:, :1], self._functions)
+        if self._functions == 1:
+            return first
+        rest = self._parts[1](t, gain[:, 1:], noise[:, 1:], self._functions)
+        return torch.cat([first, rest], -1)
+
+
+@dataclass
+class _Part:
+    """The width of some functions; one of ``value``, ``rkhs`` and ``call`` is set."""
+
+    name: str
+    batch_shape: tuple[int, ...]
+    value: Tensor | None = None
+    rkhs: RKHS | None = None
+    norm: Tensor | None = None
+    subgaussian: Tensor | None = None
+    call: Callable[[int, Tensor], Any] | None = None
+
+    def __call__(self, t: int, gain: Tensor, noise: Tensor, functions: int) -> Tensor:
+        if self.value is not None:
+            return self.value
+        if self.rkhs is not None:
+            return self.rkhs(t, gain, functions, noise, self.norm, self.subgaussian)
+        assert self.call is not None
+        columns, m = [], gain.shape[-1]
+        for j in range(m):
+            given = self.call(t, gain[:, j].reshape(self.batch_shape))
+            value = checks.nonnegative(self.name, given).to(gain)
+            if value.dim() == len(self.batch_shape) + 1 and value.shape[-1] == m:
+                value = value[..., j]
+            columns.append(checks.per_trial(self.name, value, self.batch_shape))
+        return torch.stack(columns, -1)
 
 
 def _checked(name: str, beta: Any) -> Any:
     return beta if callable(beta) else checks.nonnegative(name, beta)
 
 
-def _width(name: str, beta: Any, outlook: Outlook, which: slice) -> Tensor:
-    gain, noise = outlook.gain[:, which], outlook.noise[:, which]
-    batch, m = outlook.batch_shape, gain.shape[-1]
+def _bound(
+    name: str, beta: Any, batch: tuple[int, ...], m: int, device: torch.device
+) -> _Part:
+    def shaped(what: str, value: Tensor) -> Tensor:
+        return checks.per_cost(what, value, batch, m).to(device)
+
     if isinstance(beta, RKHS):
-        return beta(
-            outlook.t,
-            gain,
-            outlook.gain.shape[-1],
-            noise,
-            checks.per_cost("norm", beta.norm, batch, m).to(gain),
-            checks.per_cost("subgaussian", beta.subgaussian, batch, m).to(gain),
-        )
-    if not callable(beta):
-        return checks.per_cost(name, beta, batch, m).to(gain)
-    columns = []
-    for j in range(m):
-        own = gain[:, j].reshape(batch)
-        value = checks.nonnegative(name, beta(outlook.t, own))
-        if value.dim() == len(batch) + 1 and value.shape[-1] == m:
-            value = value[..., j]
-        columns.append(checks.per_trial(name, value, batch).to(gain))
-    return torch.stack(columns, -1)
+        norm, r = shaped("norm", beta.norm), shaped("subgaussian", beta.subgaussian)
+        return _Part(name, batch, rkhs=beta, norm=norm, subgaussian=r)
+    if isinstance(beta, Constant):
+        return _Part(name, batch, value=shaped(name, beta.beta))
+    if callable(beta):
+        return _Part(name, batch, call=beta)
+    return _Part(name, batch, value=shaped(name, beta))
 
 
 class UCB:
@@ -106,13 +128,13 @@ class UCB:
     name, samples = "UCB", False
 
     def __init__(self, beta: Any, cost_beta: Any = None) -> None:
-        self.widths = _Widths(beta, cost_beta)
+        self.widths = Widths(beta, cost_beta)
 
-    def coefficient(self, outlook: Outlook) -> Tensor:
+    def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
         """``(+beta, -beta, ...)``, ``(T, F)``."""
-        width = self.widths(outlook)
-        width[:, 1:].neg_()
-        return width
+        signed = -width
+        signed[:, 0] = width[:, 0]
+        return signed
 
 
 class TS:
@@ -125,11 +147,11 @@ class TS:
     name, samples = "TS", True
 
     def __init__(self, beta: Any = 1.0, cost_beta: Any = None) -> None:
-        self.widths = _Widths(beta, cost_beta)
+        self.widths = Widths(beta, cost_beta)
 
-    def coefficient(self, outlook: Outlook) -> Tensor:
+    def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
         """``beta``, ``(T, F)``."""
-        return self.widths(outlook)
+        return width
 
 
 Draw = Callable[[Streams, tuple[int, ...]], Tensor]
@@ -162,7 +184,7 @@ class Rand:
         low: float = 0.0,
         high: float = 2.0,
     ) -> None:
-        self.widths = _Widths(beta, cost_beta)
+        self.widths = Widths(beta, cost_beta)
         if not callable(draw) and draw not in ("normal", "uniform", "gaussian-grid"):
             raise CBanditError(
                 "draw must be 'normal', 'uniform', 'gaussian-grid' or a callable "
@@ -176,13 +198,12 @@ class Rand:
             )
         self.draw, self.points, self.low, self.high = draw, points, low, high
 
-    def coefficient(self, outlook: Outlook) -> Tensor:
+    def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
         """One draw a function, ``(T, F)``."""
-        width = self.widths(outlook)
-        draws = self._draws(outlook.streams, width)
+        draws = self._draws(streams, width)
         if self.draw != "normal":
             draws[:, 1:].neg_()
-        return width.mul_(draws)
+        return draws.mul_(width)
 
     def _draws(self, streams: Streams, like: Tensor) -> Tensor:
         functions = like.shape[-1]

@@ -152,10 +152,10 @@ class CKB(GPPolicy):
             return None
         missing = [
             name
-            for name, value in (("clip=(B, G)", self._bounds), ("slater=", slater))
+            for name, value in (("clip=(B, G)", self._clip_at), ("slater=", slater))
             if value is None
         ]
-        if missing or self._bounds is None:
+        if missing or self._clip_at is None:
             raise CBanditError(
                 f"cap is 4 B / slater by the theorem: give cap=, or {' and '.join(missing)}"
             )
@@ -164,7 +164,7 @@ class CKB(GPPolicy):
             raise CBanditError(
                 f"slack must be below slater = {slater}; got {self._slack(1).tolist()}"
             )
-        return 4 * self._bounds[0].unsqueeze(-1) / room
+        return 4 * self._clip_at[:, :1] / room
 
     def _default_step(
         self, step: Any, horizon: int | None
@@ -175,7 +175,7 @@ class CKB(GPPolicy):
                 step = checks.positive("step", step)
             given = _schedule("step", step, self._per_cost)
             return _Given(given)
-        bounds, cap = self._bounds, self._cap
+        bounds, cap = self._clip_at, self._cap
         missing = [
             name
             for name, absent in (
@@ -190,7 +190,7 @@ class CKB(GPPolicy):
                 "step is rho / (G sqrt(T)) by the theorem: give step=, or "
                 + " and ".join(missing)
             )
-        return _Theorem(cap / bounds[1], None if self.anytime else horizon)
+        return _Theorem(cap / bounds[:, 1:], None if self.anytime else horizon)
 
 
 class _Given:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from cbandit import checks, scores
+from cbandit import checks
 from cbandit.actions import Box, Finite, Star
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
-from cbandit.explore import TS, UCB, Explore, Outlook, Rand, estimates
+from cbandit.explore import TS, UCB, Explore, Rand, estimates
 from cbandit.policies.base import Decision, Policy, Told
 from cbandit.posterior.surrogates import Ahead, Part, Surrogates
 from cbandit.recommend import Recommendation, recommend
@@ -98,7 +98,8 @@ class GPPolicy(Policy):
             )
         super().__init__(actions, len(beliefs) - 1, **common)
         self.explore, self.pending = explore, pending
-        self._bounds = None if clip is None else self._clip(clip)
+        self._widths = explore.widths.bind(self.batch_shape, self.m, self.device)
+        self._clip_at = None if clip is None else self._clip(clip)
         self._beliefs = Surrogates(
             beliefs, self.actions, self.batch_shape, self.dtype, self.device, engine,
             explore.samples,
@@ -106,39 +107,42 @@ class GPPolicy(Policy):
         if explore.samples:
             self._beliefs.check_samples()
 
-    def _clip(self, clip: Any) -> tuple[Tensor, Tensor]:
+    def _clip(self, clip: Any) -> Tensor:
+        """``(B, G_1, ...)``, ``(T, F)``."""
         try:
             bound, cost_bound = clip
         except (TypeError, ValueError):
             raise CBanditError(f"clip must be a pair (B, G); got {clip!r}") from None
         b = self._per_trial("clip B", checks.positive("clip B", bound))
         g = self._per_cost("clip G", checks.positive("clip G", cost_bound))
-        return b, g
+        return torch.cat([b.unsqueeze(-1), g], -1)
 
     # -- one round -------------------------------------------------------------------
 
-    def _outlook(self, t: int) -> Outlook:
-        return Outlook(
-            t, self._beliefs.gains(), self._beliefs.noises(), self.batch_shape,
-            self._streams,
-        )
+    def _coefficient(self, t: int) -> Tensor:
+        """What this round's spread is multiplied by, ``(T, F)``."""
+        beliefs = self._beliefs
+        width = self._widths.fixed
+        if width is None:
+            width = self._widths(t, beliefs.gains(), beliefs.noises())
+        return self.explore.coefficient(width, self._streams)
 
     def _estimates(
         self, coefficient: Tensor, limits: Tensor, asked: Any
     ) -> Iterator[tuple[int, Tensor]]:
         """``(start, (T, F, n))``: estimates, thresholds subtracted, clipped."""
-        shift = bool((limits != 0).any())
-        tau, bounds = limits.unsqueeze(-1), None
-        if self._bounds is not None:
-            b, g = self._bounds
-            bounds = torch.cat([b.unsqueeze(-1), g], -1).unsqueeze(-1)
+        shift = bool(limits.any())
+        tau = limits.to(self.dtype).unsqueeze(-1)
+        bound = self._clip_at
+        if bound is not None:
+            bound = bound.to(self.dtype).unsqueeze(-1)
+            lower = -bound
         for start, mean, spread in self._looks(asked):
             estimate = estimates(mean, spread, coefficient)
             if shift:
-                estimate[:, 1:] -= tau.to(estimate)
-            if bounds is not None:
-                limit = bounds.to(estimate)
-                estimate = scores.clip(estimate, limit)
+                estimate[:, 1:] -= tau
+            if bound is not None:
+                estimate.clamp_(lower, bound)
             yield start, estimate
 
     def _looks(self, asked: Any) -> Iterator[tuple[int, Tensor, Tensor]]:
@@ -170,8 +174,7 @@ class GPPolicy(Policy):
         self, t: int, asked: Any, mask: Tensor | None, score: Score
     ) -> Best:
         """The action of greatest ``score(f, g)``, and the estimates there."""
-        coefficient = self.explore.coefficient(self._outlook(t))
-        stretches = self._estimates(coefficient, self._limits(t), asked)
+        stretches = self._estimates(self._coefficient(t), self._limits(t), asked)
         best = maximise(stretches, score, mask)
         if not bool(torch.isfinite(best.value).all()):
             raise CBanditError(

@@ -168,7 +168,7 @@ class History:
         self._gram[t, s, s] = self.covariance.variance(x.unsqueeze(-2))[..., 0].expand(
             self.trials
         )[t]
-        self._system = None
+        # the factored system stays true: an empty slot changes nothing in it
 
     def add(self, slot: Tensor, precision: Tensor, values: Tensor, sign: int = 1) -> None:
         """Add (or with ``sign=-1`` take away) an observation.
@@ -216,7 +216,10 @@ class History:
         self._system = None
 
     def system(self) -> System:
-        """The factored system, made afresh after every change."""
+        """The factored system, made afresh after every observation.
+
+        It covers the slots there were then; those opened since are still empty.
+        """
         if self._system is None:
             self._system = self._factored()
         return self._system
@@ -271,6 +274,7 @@ class History:
             points = self.points[:, : self.used]
             if points.shape[-2] == 0:
                 return prior.new_zeros(self.trials, self.functions, x.shape[-2]), prior
+            points = points[:, : system.root.shape[-1]]
             cross = self.covariance.cross(x, points).mT
             cross = cross.expand(self.trials, -1, -1)
         mean = system.alpha.mT @ cross

@@ -144,12 +144,14 @@ class Rows:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Row weights ``(T, U)``, and what ``c^2`` and ``c`` are multiplied by."""
         system, gram = self.history.system(), self.history.gram
-        k = gram[self._trial, slot].unsqueeze(-1)
+        known = system.root.shape[-1]
+        k = gram[self._trial, slot, :known].unsqueeze(-1)
         w = system.solve(k)
         own = gram[self._trial, slot, slot] - (k * w).sum((-2, -1))
         spread = precision / (1 + precision * own.clamp_min(0))
         mean = (system.alpha.mT @ k).squeeze(-1)
-        weights = -w.squeeze(-1)
+        weights = gram.new_zeros(len(self._trial), gram.shape[-1])
+        weights[:, :known] = -w.squeeze(-1)
         weights[self._trial, slot] += 1
         return weights, spread, (values - mean) * spread.unsqueeze(-1)
 
@@ -285,9 +287,11 @@ class Rows:
             assert slots is not None
             places.append(slots)
         slot = torch.tensor(places, device=self.device).mT  # T x b
-        gram = self.history.gram
+        gram, system = self.history.gram, self.history.system()
         k = gram.gather(-1, slot.unsqueeze(1).expand(-1, gram.shape[1], -1))
-        w = self.history.system().solve(k)
+        w = torch.zeros_like(k)
+        known = system.root.shape[-1]
+        w[:, :known] = system.solve(k[:, :known])
         at = slot.unsqueeze(-1).expand(-1, -1, slot.shape[-1])
         root = precision.sqrt()
         inner = (k - gram @ w).gather(1, at) * root.unsqueeze(-1) * root.unsqueeze(-2)
@@ -313,7 +317,8 @@ class Rows:
         for j, (w, _, _) in enumerate(self._pending):
             weights[:, : w.shape[-1], j] = w
         if means:
-            weights[..., count:] = self.history.system().alpha
+            alpha = self.history.system().alpha
+            weights[:, : alpha.shape[1], count:] = alpha
         spread = shift = None
         if count:
             spread = torch.stack([s for _, s, _ in self._pending], -1).to(self.dtype)
@@ -337,8 +342,11 @@ class Rows:
         noise = noise.view(len(self._trial), used, functions)
         root = system.root.unsqueeze(-1)
         # (K + P^-1)^-1 (f + e) = S B^-1 (S f + z) with z standard normal
-        right = path.tried.mT.double() * root + torch.where(root > 0, noise, 0.0)
-        weights = torch.cholesky_solve(right, system.factor) * root
+        known = root.shape[1]
+        tried, noise = path.tried.mT.double()[:, :known], noise[:, :known]
+        right = tried * root + torch.where(root > 0, noise, 0.0)
+        weights = tried.new_zeros(len(self._trial), used, functions)
+        weights[:, :known] = torch.cholesky_solve(right, system.factor) * root
         return path.corrected(weights)
 
     # -- memory ------------------------------------------------------------------

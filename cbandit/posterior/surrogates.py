@@ -513,9 +513,6 @@ class Surrogates:
 
     def gains(self) -> Tensor:
         """Realised information gain of each function, ``(T, F)``."""
-        if len(self.groups) == 1:
-            gain = self.groups[0].engine.gain().unsqueeze(-1)
-            return gain.expand(-1, self.functions)
         return self._by_function([g.engine.gain() for g in self.groups])
 
     def noises(self) -> Tensor:
@@ -523,6 +520,8 @@ class Surrogates:
         return self._by_function([g.noise for g in self.groups])
 
     def _by_function(self, values: list[Tensor]) -> Tensor:
+        if len(values) == 1:
+            return values[0].unsqueeze(-1).expand(-1, self.functions)
         out = torch.empty(
             len(values[0]), self.functions, dtype=torch.float64, device=self.device
         )
