@@ -104,7 +104,7 @@ class CKB(GPPolicy):
         )
         self.name = f"CKB-{explore.name}"
         self.dual, self.anytime, self.forget = dual, anytime, forget
-        self._slack = _schedule("slack", slack, self._per_cost)
+        self._slack = _Schedule("slack", slack, self._per_cost)
         self._cap = self._default_cap(cap, slater)
         self._step = self._default_step(step, horizon)
         self._multiplier = torch.zeros(
@@ -139,6 +139,7 @@ class CKB(GPPolicy):
         )
         g = best.g.double()
         if self.dual == "projected":
+            assert self._cap is not None
             phi = multipliers.projected(phi, g, step, slack, self._cap)
         else:
             phi = multipliers.queue(phi, g, slack)
@@ -166,15 +167,9 @@ class CKB(GPPolicy):
             )
         return 4 * self._clip_at[:, :1] / room
 
-    def _default_step(
-        self, step: Any, horizon: int | None
-    ) -> Callable[[int, int], Tensor]:
-        """``(round, first round of its epoch) -> 1 / V``, ``(T, m)``."""
+    def _default_step(self, step: Any, horizon: int | None) -> _Schedule:
         if step is not None:
-            if not callable(step):
-                step = checks.positive("step", step)
-            given = _schedule("step", step, self._per_cost)
-            return _Given(given)
+            return _Schedule("step", step, self._per_cost)
         bounds, cap = self._clip_at, self._cap
         missing = [
             name
@@ -190,49 +185,36 @@ class CKB(GPPolicy):
                 "step is rho / (G sqrt(T)) by the theorem: give step=, or "
                 + " and ".join(missing)
             )
-        return _Theorem(cap / bounds[:, 1:], None if self.anytime else horizon)
+        length = None if self.anytime else horizon
+        return _Schedule("step", cap / bounds[:, 1:], self._per_cost, length, root=True)
 
 
-class _Given:
-    def __init__(self, step: Callable[[int], Tensor]) -> None:
-        self._step = step
+class _Schedule:
+    """A number, or a callable of the round, as ``(T, m)``.
 
-    def __call__(self, t: int, start: int) -> Tensor:
-        return self._step(t)
+    With ``root`` the number is divided by the root of the horizon or, where there is
+    none, of the epoch's length.
+    """
 
-
-class _Theorem:
-    """``rho / (G sqrt(T))``, ``T`` the horizon or, without one, the epoch's length."""
-
-    def __init__(self, scale: Tensor, horizon: int | None) -> None:
-        self._scale, self._horizon = scale, horizon
-
-    def __call__(self, t: int, start: int) -> Tensor:
-        return self._scale / math.sqrt(self._horizon or start)
-
-
-class _Fixed:
-    def __init__(self, value: Tensor) -> None:
+    def __init__(
+        self,
+        name: str,
+        value: Any,
+        shaped: Callable[[str, Any], Tensor],
+        horizon: int | None = None,
+        root: bool = False,
+    ) -> None:
+        self._name, self._shaped, self._root = name, shaped, root
         self._value = value
+        self._horizon = horizon
+        if not callable(value):
+            self._value = shaped(name, checks.nonnegative(name, value))
 
-    def __call__(self, t: int) -> Tensor:
-        return self._value
-
-
-class _Called:
-    def __init__(self, name: str, value: Any, shaped: Callable[[str, Any], Tensor]) -> None:
-        self._name, self._value, self._shaped = name, value, shaped
-
-    def __call__(self, t: int) -> Tensor:
-        return self._shaped(self._name, self._value(t))
-
-
-def _schedule(
-    name: str, value: Any, shaped: Callable[[str, Any], Tensor]
-) -> Callable[[int], Tensor]:
-    if callable(value):
-        return _Called(name, value, shaped)
-    return _Fixed(shaped(name, checks.nonnegative(name, value)))
+    def __call__(self, t: int, start: int = 1) -> Tensor:
+        if callable(self._value):
+            return self._shaped(self._name, checks.nonnegative(self._name, self._value(t)))
+        value: Tensor = self._value
+        return value / math.sqrt(self._horizon or start) if self._root else value
 
 
 def _starts_epoch(t: int) -> bool:

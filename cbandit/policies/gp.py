@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from cbandit.recommend import Recommendation, recommend
 from cbandit.search import Best, Score, maximise
 
 if TYPE_CHECKING:
-    from botorch.models import ModelListGP
+    from botorch.models.model_list_gp_regression import ModelListGP
 
 __all__ = ["GPPolicy", "Marginal", "Posterior"]
 
@@ -287,7 +287,8 @@ class GPPolicy(Policy):
                     f"cost must have {self.m} columns; got {value.shape[-1]}"
                 )
             parts.append((list(range(1, self.m + 1)), value))
-        every, rows = [True] * self._size, []
+        every = [True] * self._size
+        rows: list[tuple[Sequence[Hashable], Tensor, list[Part]]] = []
         x_all = self.actions.at(numbers)
         for i in range(n):
             told: list[Part] = [

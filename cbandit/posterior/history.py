@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,7 +79,7 @@ class History:
         self._key_of: list[list[Hashable]] = [[] for _ in range(trials)]
         self._free: list[list[int]] = [[] for _ in range(trials)]
         self._emptied: list[tuple[int, int]] = []
-        kept = {"dtype": torch.float64, "device": device}
+        kept: dict[str, Any] = {"dtype": torch.float64, "device": device}
         self.precision = torch.zeros(trials, self._capacity, **kept)
         self.weighted = torch.zeros(trials, functions, self._capacity, **kept)
         self._seen = [[0] * self._capacity for _ in range(trials)]
@@ -98,7 +99,8 @@ class History:
         """Prior covariance of the slots, ``(T, U, U)``."""
         if self.table is not None:
             return self.table
-        return self._gram[:, : self.used, : self.used]
+        used = self.used
+        return self._gram[:, :used, :used]
 
     def keys(self) -> list[list[Hashable]]:
         """The distinct actions of each trial, by slot."""
@@ -106,7 +108,8 @@ class History:
 
     def distinct(self) -> list[int]:
         """How many distinct actions each trial has observed."""
-        return (self.precision > 0).sum(-1).tolist()
+        counts: list[int] = (self.precision > 0).sum(-1).tolist()
+        return counts
 
     def place(
         self, keys: Sequence[Hashable], x: Tensor, wanted: Sequence[bool]
@@ -116,7 +119,7 @@ class History:
         Trials that want no slot get slot 0 as a place to add nothing to.
         """
         if self.table is not None:
-            return [int(key) for key in keys], []  # type: ignore[call-overload]
+            return [int(str(key)) for key in keys], []
         slots, fresh = [], []
         for trial, (key, want) in enumerate(zip(keys, wanted, strict=True)):
             slot = self._slot_of[trial].get(key) if want else 0
@@ -233,7 +236,7 @@ class History:
             # only the actions observed; the others have p = 0 and pad exactly
             active = precision > 0
             width = int(active.sum(-1).max()) if used else 0
-            slots = active.to(torch.int8).argsort(-1, descending=True, stable=True)
+            slots = torch.argsort((~active).to(torch.int8), dim=-1, stable=True)
             slots = slots[:, :width]
             precision = precision.gather(-1, slots)
             weighted = weighted.gather(

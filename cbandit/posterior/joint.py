@@ -51,7 +51,7 @@ class Joint:
 
     def append(
         self,
-        keys: Sequence[int],
+        keys: Sequence[Hashable],
         x: Tensor,
         values: Tensor,
         precision: Tensor,
@@ -61,7 +61,7 @@ class Joint:
 
         ``precision`` is 0 in trials that are not ``wanted``: nothing was seen there.
         """
-        slot = torch.as_tensor(keys, device=self.cov.device)
+        slot = torch.tensor(keys, device=self.cov.device)
         column = self.cov[self._trial, slot]  # T x N
         own = column[self._trial, slot]
         weight = precision / (1 + precision * own)
@@ -69,7 +69,7 @@ class Joint:
         self._change(column, -weight, gap)
         self._gain += torch.log1p(precision * own).mul_(0.5)
         self.history.add(slot, precision, values)
-        self.history.count(keys, wanted, 1)
+        self.history.count(slot.tolist(), wanted, 1)
 
     def _change(self, column: Tensor, weight: Tensor, gap: Tensor) -> None:
         self.mean.addcmul_(gap.unsqueeze(-1), column.unsqueeze(1))
@@ -78,16 +78,16 @@ class Joint:
 
     def forget(
         self,
-        keys: Sequence[int],
+        keys: Sequence[Hashable],
         x: Tensor,
         values: Tensor,
         precision: Tensor,
         wanted: Sequence[bool],
     ) -> None:
         """The reverse of :meth:`append`, from a solve without the observation."""
-        slot = torch.as_tensor(keys, device=self.cov.device)
+        slot = torch.tensor(keys, device=self.cov.device)
         self.history.add(slot, precision, values, sign=-1)
-        self.history.count(keys, wanted, -1)
+        self.history.count(slot.tolist(), wanted, -1)
         system = self.history.system()
         assert system.slots is not None
         rows = self.history.rows(system.slots)  # T x U x N
@@ -136,7 +136,8 @@ class Joint:
 
     def bytes(self) -> int:
         """What the arrays take."""
-        return self.mean.nbytes + self.cov.nbytes
+        own: int = self.mean.nbytes + self.cov.nbytes
+        return own
 
     def sweep(
         self,
@@ -173,7 +174,7 @@ class Joint:
         inner = inner * precision.sqrt().unsqueeze(1)
         inner.diagonal(dim1=-2, dim2=-1).add_(1)
         factor = torch.linalg.cholesky(inner)
-        z = torch.linalg.solve_triangular(factor, columns, upper=False)
+        z: Tensor = torch.linalg.solve_triangular(factor, columns, upper=False)
         return z.square().sum(-2)
 
     def _draw(self, streams: Streams) -> Tensor:
@@ -193,4 +194,5 @@ class Joint:
         z = streams.normal(self.functions, rank).view(-1, self.functions, rank)
         z = z.to(root.device)
         weights = torch.linalg.solve_triangular(factor.mT, z.mT, upper=True)
-        return (root @ weights).mT
+        draws: Tensor = (root @ weights).mT
+        return draws

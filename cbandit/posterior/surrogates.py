@@ -231,10 +231,11 @@ class Group:
             )
             return
         for row in self.log:
-            slot = torch.tensor([int(k) for k in row.keys], device=self.device)  # type: ignore[call-overload]
-            precision = self._precision(row)
-            self.engine.history.add(slot, precision, self._targets(row))
-            self.engine.history.count([int(k) for k in row.keys], row.wanted, 1)  # type: ignore[call-overload]
+            slots = [int(str(key)) for key in row.keys]
+            slot = torch.tensor(slots, device=self.device)
+            history = self.engine.history
+            history.add(slot, self._precision(row), self._targets(row))
+            history.count(slots, row.wanted, 1)
         self.engine.refresh()
 
     def __getstate__(self) -> dict[str, object]:
@@ -438,7 +439,7 @@ class Surrogates:
         self,
         keys: Sequence[Hashable],
         x: Tensor,
-        parts: Sequence[tuple[list[int], Tensor, Sequence[bool], Tensor | None]],
+        parts: Sequence[Part],
     ) -> None:
         """Condition on what was seen of one choice.
 
@@ -461,8 +462,9 @@ class Surrogates:
                     chosen = values
                 group.append(Row(keys, x, chosen, wanted, noise))
 
-    def observe(self, rows: list[tuple[Sequence[Hashable], Tensor, list[
-        tuple[list[int], Tensor, Sequence[bool], Tensor | None]]]]) -> None:
+    def observe(
+        self, rows: Sequence[tuple[Sequence[Hashable], Tensor, list[Part]]]
+    ) -> None:
         """Condition on many choices at once, as :meth:`absorb` does on one."""
         if len(rows) <= 8:
             for keys, x, parts in rows:
