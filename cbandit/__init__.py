@@ -2,6 +2,7 @@
 
 from cbandit import multipliers, scores
 from cbandit.actions import Box, Finite, ProductGrid, Star
+from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
 from cbandit.checkpoint import load
 from cbandit.choice import Choice, Distribution
@@ -16,7 +17,7 @@ from cbandit.errors import (
     MissingExtraError,
 )
 from cbandit.explore import TS, UCB, Rand
-from cbandit.policies import CKB, GPTS, GPUCB
+from cbandit.policies import CKB, GPTS, GPUCB, RPOL, SCGPUCB, EpochPenalty
 
 __all__ = [
     "CKB",
@@ -24,6 +25,8 @@ __all__ = [
     "GPTS",
     "GPUCB",
     "RKHS",
+    "RPOL",
+    "SCGPUCB",
     "TS",
     "UCB",
     "Box",
@@ -32,7 +35,9 @@ __all__ = [
     "Choice",
     "ChoiceError",
     "Constant",
+    "Delayed",
     "Distribution",
+    "EpochPenalty",
     "Finite",
     "HorizonError",
     "InfeasibleError",
@@ -40,6 +45,7 @@ __all__ = [
     "MissingExtraError",
     "ProductGrid",
     "Rand",
+    "Sliding",
     "Star",
     "load",
     "multipliers",
