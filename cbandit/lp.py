@@ -9,7 +9,7 @@ needs at most ``m + 1`` arms.
 One cost: the answer is an edge of the upper hull of the points ``(u_c, u_r)``, found by
 cutting planes on the dual ``min_{lam >= 0} max_a u_r + lam (tau - u_c)``. Between a
 feasible vertex and an infeasible one, the farthest arm above their chord replaces one
-of them; blocks of arms that lie below the chord are dropped for good.
+of them; arms that lie below the chord are dropped for good.
 
 Several costs: a simplex method over a small pool of arms; one pass over all arms asks
 for those with the best reduced cost, until none has a positive one. The same loop works
@@ -48,6 +48,7 @@ EPS = float(np.finfo(np.float64).eps)
 FEASIBLE = 1e-12  # of a cost's scale: misses below it are rounding
 ROUNDING = 8 * EPS  # of the reward's scale: scores closer than it are equal
 WHOLE = 1024  # up to so many arms the pool holds them all
+FEW = 4096  # below so many arms a pass costs no more than what it would take to drop any
 CANDIDATES = 32  # arms asked of one pass
 NEVER = 0.25 * float(np.finfo(np.float64).max)  # the cost of an arm never to be played
 
@@ -225,7 +226,7 @@ def _checked(
     limit = limit.expand(*trials, m).reshape(-1, m)
     # least and largest entry: NaN passes through, infinities show
     for name, value, allowed in (("u_r", reward, "minus"), ("u_c", cost, "plus")):
-        least, largest = (float(v) for v in torch.aminmax(value))
+        least, largest = float(value.amin()), float(value.amax())
         wrong = largest if allowed == "minus" else -least
         if least != least or wrong == float("inf"):
             got = least if least != least or allowed == "plus" else largest
@@ -324,7 +325,7 @@ def _argmax(score: Tensor) -> Tensor:
 
 def _largest_finite(value: Tensor) -> Tensor:
     """Largest size ``(T,)`` of the entries of playable arms in ``(T, K)``."""
-    least, largest = torch.aminmax(value, dim=-1)
+    least, largest = value.amin(-1), value.amax(-1)
     if bool(torch.isinf(least).any()) or bool((largest > NEVER / 2).any()):
         out = value.abs()
         return out.masked_fill(out > NEVER / 2, 0).amax(-1)
@@ -402,7 +403,7 @@ def _cuts(
     it is the answer. Every step replaces one of them by the arm farthest above their
     chord, so ``[d_low, d_high]`` shrinks until no arm is above it. A chord that joins
     two vertices of the hull has every arm of the edge sought on it or above, hence
-    whole blocks below it are left out of the later passes.
+    those below are left out of the later passes as soon as they are most.
     """
     all_r, all_d = r, d
     low_r, low_d, high_r, high_d = _at(r, low), _at(d, low), _at(r, high), _at(d, high)
@@ -411,7 +412,7 @@ def _cuts(
     upper = high_r.clone()
     who = torch.arange(len(slack), device=r.device)  # the trial of each row kept
     arm: Tensor | None = None  # the number of each arm kept, once some are dropped
-    reduced = False
+    whole = score
     while bool(active.any()):
         slope = (high_r - low_r) / (high_d - low_d)
         lam = torch.where(active, slope, lam)
@@ -426,7 +427,7 @@ def _cuts(
         new_r[who], new_d[who], best[who] = _at(r, at), _at(d, at), _at(score, at)
         new = low.clone()
         new[who] = at if arm is None else _at(arm, at)
-        if not reduced:
+        if arm is None:
             upper = torch.where(active, best, upper)
         # inside the chord, or right above an end: strict progress, so an end
         inside = (new_d > low_d) & (new_d < high_d)
@@ -441,25 +442,41 @@ def _cuts(
         high_r = torch.where(right, new_r, high_r)
         high_d = torch.where(right, new_d, high_d)
 
-        if score.shape[1] <= 4096:
-            continue
-        rows = active[who]
-        kept = (peaks > chord[who].unsqueeze(1)) & rows.unsqueeze(1)
-        most = int(kept.sum(1).max())
-        if 4 * most > kept.shape[1] or most == 0:
-            continue
-        peaks, who = peaks[rows], who[rows]
-        blocks = peaks.topk(most, dim=1).indices.sort(1).values
-        at, there = _members(blocks, block, score.shape[1])
-        r = r[rows].gather(1, at).masked_fill_(~there, -torch.inf)
-        d = d[rows].gather(1, at)
-        arm = at if arm is None else arm[rows].gather(1, at)
-        score = torch.empty_like(d)
-        reduced = True
-    if reduced:  # the certificate speaks of all arms
-        score = torch.addcmul(all_r, lam.unsqueeze(1), all_d, value=-1)
-        upper = _block_max(score, _block(score.shape[1])).amax(1)
+        if score.shape[1] > FEW and bool(active.any()):
+            floor = torch.where(active, chord, torch.inf)[who].unsqueeze(1)
+            sample = score[:, :: score.shape[1] // 2048] > floor
+            if float(sample.double().mean(1).max()) <= 0.125:
+                rows, (r, d, at) = _above(score > floor, r, d)
+                arm = at if arm is None else arm[rows].gather(1, at)
+                who = who[rows]
+                score = torch.empty_like(d)
+    if arm is not None:  # the certificate speaks of all arms
+        torch.addcmul(all_r, lam.unsqueeze(1), all_d, value=-1, out=whole)
+        upper = _block_max(whole, _block(whole.shape[1])).amax(1)
     return low, high, lam, upper
+
+
+def _above(
+    kept: Tensor, r: Tensor, d: Tensor
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    """The rows of ``kept`` ``(T, K)`` with an entry; their ``r``, ``d`` and positions.
+
+    Each row's entries are moved to the left, in their order, and padded.
+    """
+    row, at = kept.nonzero(as_tuple=True)
+    count = torch.bincount(row, minlength=kept.shape[0])
+    rows = count.nonzero().squeeze(1)
+    most = int(count.max())
+    place = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]
+    place += ((count > 0).cumsum(0) - 1)[row] * most
+    flat = row * kept.shape[1] + at
+
+    def moved(value: Tensor, padding: float) -> Tensor:
+        out = value.new_full((len(rows) * most,), padding)
+        return out.index_copy_(0, place, value).view(len(rows), most)
+
+    r, d = r.reshape(-1).take(flat), d.reshape(-1).take(flat)
+    return rows, (moved(r, -torch.inf), moved(d, 0.0), moved(at, 0))
 
 
 # --- several costs
