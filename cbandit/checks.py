@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,8 +22,10 @@ def tensor(
     device: torch.device | str | None = None,
 ) -> Tensor:
     """``value`` (a number, sequence, numpy array or tensor) as a detached tensor."""
+    # what carries no dtype of its own must not pass through torch's float32 default
+    bare = None if isinstance(value, (Tensor, np.ndarray, np.generic)) else dtype
     try:
-        out = torch.as_tensor(value, device=device)
+        out = torch.as_tensor(value, dtype=bare, device=device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise CBanditError(
             f"{name} must be a number, array or tensor of numbers; got "

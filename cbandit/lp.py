@@ -1,6 +1,6 @@
 """The best distribution over arms under expected-cost limits, exactly.
 
-    max_pi  sum_a pi_a u_r[a]   s.t.   sum_a pi_a u_c[j, a] <= tau[j],  pi in the simplex
+    max_pi  sum_a pi_a u_r[a]   s.t.  sum_a pi_a u_c[j, a] <= tau[j], pi in the simplex
 
 from two arms to 10^7, for any number ``m`` of costs (Pacchiano, Ghavamzadeh, Bartlett,
 "Contextual Bandits with Stage-wise Constraints", the programme of OPB). A solution
@@ -48,7 +48,9 @@ EPS = float(np.finfo(np.float64).eps)
 FEASIBLE = 1e-12  # of a cost's scale: misses below it are rounding
 ROUNDING = 8 * EPS  # of the reward's scale: scores closer than it are equal
 WHOLE = 1024  # up to so many arms the pool holds them all
-FEW = 4096  # below so many arms a pass costs no more than what it would take to drop any
+FEW = (
+    4096  # below so many arms a pass costs no more than what it would take to drop any
+)
 CANDIDATES = 32  # arms asked of one pass
 NEVER = 0.25 * float(np.finfo(np.float64).max)  # the cost of an arm never to be played
 
@@ -177,9 +179,14 @@ def solve_policy_by_pricing(
                     f"{'(*trials, m, n)' if name == 'u_c' else '(*trials, n)'}, "
                     f"n >= 1; got {tuple(value.shape)}"
                 )
-            checks.finite(f"{name} of price", value)
+        checks.finite("u_r of price", reward)
+        checks.finite("u_c of price", cost)
         count = flat.shape[0]
-        return index.reshape(count, n), reward.view(count, n), cost.view(count, m, n)
+        return (
+            index.reshape(count, n),
+            reward.reshape(count, n),
+            cost.reshape(count, m, n),
+        )
 
     return _joined([_priced(asked, flat)], trials)
 
@@ -215,8 +222,8 @@ def _checked(
         )
     leads = [reward.shape[:-1], cost.shape[:-2], limit.shape[:-1]]
     try:
-        trials = tuple(torch.broadcast_shapes(*leads))
-    except RuntimeError:
+        trials = np.broadcast_shapes(*leads)
+    except ValueError:
         raise CBanditError(
             "u_r, u_c and tau must lead with the same trials; got "
             f"{tuple(reward.shape)}, {tuple(cost.shape)} and {tuple(limit.shape)}"
@@ -298,7 +305,8 @@ def _peaks(value: Tensor, block: int, least: bool = False) -> Tensor:
     """Largest (least) ``(T, blocks)`` of every ``block`` neighbours in ``(T, K)``."""
     reduce = torch.amin if least else torch.amax
     whole = value.shape[1] // block * block
-    out = reduce(value[:, :whole].unflatten(1, (-1, block)), -1)
+    blocks = value[:, :whole].view(len(value), whole // block, block)
+    out = reduce(blocks, -1)
     if whole < value.shape[1]:
         out = torch.cat([out, reduce(value[:, whole:], 1, keepdim=True)], 1)
     return out
@@ -328,6 +336,12 @@ def _at(value: Tensor, index: Tensor) -> Tensor:
     return value.gather(1, index.unsqueeze(1)).squeeze(1)
 
 
+def _step(arms: Tensor, block: int) -> int:
+    """How many arms, in whole blocks, to look at in one piece."""
+    room = 2**18 if arms.device.type == "cpu" else 2**27
+    return max(1, room // (arms.shape[0] * block)) * block
+
+
 def _scores(
     r: Tensor, c: Tensor, tau: Tensor, lam: Tensor, block: int
 ) -> Iterator[tuple[int, Tensor]]:
@@ -337,8 +351,7 @@ def _scores(
     buffer that stays in the cache; a pass then costs little more than reading the arms.
     """
     rows, size = r.shape
-    room = 2**18 if r.device.type == "cpu" else 2**27
-    step = max(1, room // (rows * block)) * block
+    step = _step(r, block)
     buffer = r.new_empty((rows, min(step, size)))
     for start in range(0, size, step):
         part = slice(start, min(start + step, size))
@@ -528,16 +541,15 @@ def _several_costs(reward: Tensor, cost: Tensor, limit: Tensor) -> PolicySolutio
     def price(weight: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if size <= WHOLE:
             return everything
-        # without its reward a forbidden arm stays so by its cost
-        score = torch.where(weight.unsqueeze(1) > 0, reward, 0.0)
-        for j in range(m):
-            score.addcmul_(cost[:, j], lam[:, j, None], value=-1)
-        peaks = _peaks(score, block)
+        # the best arm of each of the best blocks: all good, and far apart
+        pieces = _scores_of_many(reward, cost, weight, lam, block)
+        peaks = torch.cat([_peaks(score, block) for score in pieces], 1)
         blocks = peaks.topk(min(CANDIDATES, peaks.shape[1]), dim=1).indices
-        at, there = _members(blocks, block, size)
-        inside = score.gather(1, at).masked_fill(~there, -torch.inf)
-        best = inside.unflatten(1, (-1, block)).argmax(-1)
-        at = at.unflatten(1, (-1, block)).gather(2, best.unsqueeze(2)).squeeze(2)
+        at, _ = _members(blocks, block, size)
+        _, r, c = taken(at)
+        inside = next(_scores_of_many(r, c, weight, lam, r.shape[1]))
+        best = inside.view(count, -1, block).argmax(-1)
+        at = at.view(count, -1, block).gather(2, best.unsqueeze(2)).squeeze(2)
         return taken(at)
 
     def taken(at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -548,6 +560,26 @@ def _several_costs(reward: Tensor, cost: Tensor, limit: Tensor) -> PolicySolutio
         numbers = torch.arange(size, device=reward.device)
         everything = (numbers.expand(count, size), reward, cost)
     return _priced(price, limit, whole=size <= WHOLE)
+
+
+def _scores_of_many(
+    reward: Tensor, cost: Tensor, weight: Tensor, lam: Tensor, block: int
+) -> Iterator[Tensor]:
+    """``weight * reward - lam @ cost`` in pieces ``(T, n)``, like :func:`_scores`."""
+    rows, m, size = cost.shape
+    step = _step(reward, block)
+    buffer = reward.new_empty((rows, min(step, size)))
+    # without its reward a forbidden arm stays so by its cost
+    searching = (weight == 0).unsqueeze(1)
+    some = bool(searching.any())
+    for start in range(0, size, step):
+        part = slice(start, min(start + step, size))
+        score = buffer[:, : part.stop - start].copy_(reward[:, part])
+        if some:
+            score.masked_fill_(searching, 0.0)
+        for j in range(m):
+            score.addcmul_(cost[:, j, part], lam[:, j, None], value=-1)
+        yield score
 
 
 def _priced(price: Price, limit: Tensor, whole: bool = False) -> PolicySolution:
@@ -589,7 +621,13 @@ def _priced(price: Price, limit: Tensor, whole: bool = False) -> PolicySolution:
         )
         short = (basis == m).any(1)  # no feasible point yet: y prices the shortfall
         unit = np.where(short, unit_d.max(1), unit_r)
-        lam = np.maximum(y[:, :m], 0) * unit_d / unit[:, None]
+        with np.errstate(over="ignore"):
+            lam = np.maximum(y[:, :m], 0) * unit_d / unit[:, None]
+        if not np.isfinite(lam).all():
+            raise CBanditError(
+                "u_r and u_c must be of scales whose ratio is a number; got about "
+                f"{1 / unit_r.min():.0e} and {1 / unit_d.max():.0e}"
+            )
         new = (arm, reward, cost) if whole else ask(np.where(short, 0.0, 1.0), lam)
         score = np.where(short[:, None] & ~np.isneginf(new[1]), 0.0, new[1])
         score = score - (lam[:, :, None] * _excess(new[1], new[2], tau)).sum(1)
