@@ -195,6 +195,20 @@ def test_a_limit_met_only_by_a_mixture_on_its_boundary():
     assert half == pytest.approx([0.5, 0.5, 0.0], abs=1e-12)
 
 
+def test_limits_met_up_to_rounding_are_met():
+    # two arms, neither cheaper in every cost, and limits at a mixture of them
+    rng = np.random.default_rng(12)
+    for _ in range(200):
+        size, share = int(rng.integers(2, 9)), rng.random()
+        u_r, u_c = rng.random(size), 1 + rng.random((2, size))
+        u_c[:, :2] = [[0.1, 0.9], [0.9, 0.1]] * rng.uniform(0.5, 1.1, (2, 2))
+        tau = u_c[:, :2] @ [share, 1 - share]
+        solution = solve_policy(u_r, u_c, tau)
+        check(u_r, u_c, tau, solution)
+        assert not solution.infeasible
+        assert float(solution.distribution.probability[0]) == pytest.approx(share)
+
+
 # --- infeasible sets
 
 
@@ -281,7 +295,7 @@ def test_arms_are_dropped_on_the_way(monkeypatch):
 # --- trials
 
 
-@pytest.mark.parametrize("size", [7, 3_000, 20_000])
+@pytest.mark.parametrize("size", [7, 3_000, 60_000])
 @pytest.mark.parametrize("m", [1, 2, 3])
 def test_a_batch_equals_its_trials_one_by_one(m, size):
     rng = np.random.default_rng(6)
