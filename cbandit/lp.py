@@ -20,6 +20,7 @@ Both end with a certificate: the dual value over all arms minus the value reache
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -235,13 +236,13 @@ def _checked(
     for name, value, allowed in (("u_r", reward, "minus"), ("u_c", cost, "plus")):
         least, largest = float(value.amin()), float(value.amax())
         wrong = largest if allowed == "minus" else -least
-        if least != least or wrong == float("inf"):
-            got = least if least != least or allowed == "plus" else largest
+        if math.isnan(least) or wrong == math.inf:
+            got = least if math.isnan(least) or allowed == "plus" else largest
             raise CBanditError(
                 f"{name} must be finite (or {allowed} infinity, for an arm never to be "
                 f"played); got {got}"
             )
-        if float("inf") in (-least, largest):
+        if math.inf in (-least, largest):
             reward, cost = _forbidden(reward, cost)
     return reward, cost, limit, trials
 
