@@ -116,7 +116,7 @@ class Streams(torch.Generator):
             block = fresh if left == 0 else torch.cat([block[:, used:], fresh], -1)  # type: ignore[index]
             self._blocks[kind], used = block, 0
         self._used[kind] = used + count
-        return block[:, used : used + count].reshape(*self.batch_shape, *shape)
+        return block[:, used : used + count].reshape((*self.batch_shape, *shape))
 
     def __reduce__(self) -> tuple[Any, ...]:
         arguments = (self.seed_number, self.trials, self.purpose)
