@@ -66,12 +66,13 @@ class Run:
         infeasible: whether the policy believed nothing to be feasible, ``(*trials, T)``.
         true_rewards: noiseless, ``(*trials, T)``.
         true_costs: noiseless and less their thresholds, ``(*trials, T, m)``.
-        optimum: of each round, ``(*trials, T)`` or ``(*trials, 1)``.
+        optimum: of each round, ``(*trials, T)``; NaN where nothing is feasible.
         stochastic_optimum: as ``optimum``.
         seconds: taken by each round of the whole batch of trials, ``(T,)``.
-        stage_rewards: expected under each round's distribution, ``(*trials, T)``.
-        stage_costs: likewise, less thresholds, ``(*trials, T, m)``. For policies that
-            do not randomise these two are the true ones.
+        thresholds: of the costs, ``(*trials, 1, m)`` or ``(*trials, T, m)``.
+        expected_rewards: under each round's distribution, ``(*trials, T)``; ``None``
+            for policies that do not randomise.
+        expected_costs: likewise, less thresholds, ``(*trials, T, m)``.
     """
 
     policy: str
@@ -89,9 +90,9 @@ class Run:
     optimum: Tensor
     stochastic_optimum: Tensor
     seconds: Tensor
-    stage_rewards: Tensor
-    stage_costs: Tensor
-    thresholds: Any = 0.0
+    thresholds: Tensor
+    expected_rewards: Tensor | None = None
+    expected_costs: Tensor | None = None
 
     @property
     def rounds(self) -> int:
@@ -121,7 +122,14 @@ class Run:
     @property
     def policy_regret(self) -> Tensor:
         """Cumulative, distribution against distribution, ``(*trials, T)``."""
-        return account.policy_regret(self.stochastic_optimum, self.stage_rewards)
+        drawn = self.expected_rewards
+        earned = self.true_rewards if drawn is None else drawn
+        return account.policy_regret(self.stochastic_optimum, earned)
+
+    @property
+    def stage_costs(self) -> Tensor:
+        """Expected under each round's distribution, less thresholds, as ``costs``."""
+        return self.true_costs if self.expected_costs is None else self.expected_costs
 
     @property
     def realised_regret(self) -> Tensor:

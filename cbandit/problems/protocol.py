@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,7 +20,6 @@ __all__ = [
     "Evaluation",
     "Problem",
     "Round",
-    "above_thresholds",
     "delays_of",
     "normals",
     "uniforms",
@@ -142,22 +141,6 @@ def uniforms(
     if isinstance(generator, Streams) and generator.batch_shape == batch_shape:
         return generator.uniform(*shape)
     return torch.rand(*batch_shape, *shape, generator=generator, dtype=torch.float64)
-
-
-def above_thresholds(costs: Tensor, thresholds: Any, t: Tensor) -> Tensor:
-    """Costs ``(*trials, n, m)`` of the rounds ``t`` ``(n,)``, less their thresholds."""
-    if isinstance(thresholds, (int, float)) and thresholds == 0:
-        return costs
-    if isinstance(thresholds, Callable):  # type: ignore[arg-type]
-        each = [_one_threshold(thresholds(int(s)), costs) for s in t]
-        return costs - torch.stack(each, -2)
-    return costs - _one_threshold(thresholds, costs).unsqueeze(-2)
-
-
-def _one_threshold(value: Any, like: Tensor) -> Tensor:
-    tau = checks.tensor("problem.thresholds", value, like.dtype, like.device)
-    shape = (*like.shape[:-2], like.shape[-1])
-    return checks.shaped("problem.thresholds", tau, shape, "(*trials, m)")
 
 
 def delays_of(delays: Any, batch_shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
