@@ -86,7 +86,10 @@ class Finite:
 
         Where each trial has a set of its own, ``index`` leads with the trials.
         """
-        numbers = _index(index, self.size, self.all.device)
+        return self.at(_index(index, self.size, self.all.device))
+
+    def at(self, numbers: Tensor) -> Tensor:
+        """:meth:`points`, of numbers known to be right."""
         if self.all.dim() == 2:
             return self.all[numbers]
         trials = self.all.shape[0]
@@ -197,8 +200,11 @@ class ProductGrid:
 
     def points(self, index: Any) -> Tensor:
         """Coordinates ``(*index.shape, d)`` of the actions numbered ``index``."""
-        rest = _index(index, self.size, self.axes[0].device)
-        columns = []
+        return self.at(_index(index, self.size, self.axes[0].device))
+
+    def at(self, numbers: Tensor) -> Tensor:
+        """:meth:`points`, of numbers known to be right."""
+        rest, columns = numbers, []
         for axis in reversed(self.axes):
             columns.append(axis[rest % axis.numel()])
             rest = rest // axis.numel()
@@ -206,7 +212,7 @@ class ProductGrid:
 
     def block(self, start: int, stop: int) -> Tensor:
         """Coordinates of the actions ``start .. stop - 1``, ``(n, d)``."""
-        return self.points(torch.arange(start, stop, device=self.axes[0].device))
+        return self.at(torch.arange(start, stop, device=self.axes[0].device))
 
     def index(self, x: Any) -> Tensor:
         """Numbers of the actions at the points ``x`` of shape ``(..., d)``."""

@@ -11,7 +11,16 @@ from torch import Tensor
 
 from cbandit.errors import CBanditError
 
-__all__ = ["finite", "nonnegative", "number", "positive", "shaped", "tensor"]
+__all__ = [
+    "finite",
+    "nonnegative",
+    "number",
+    "per_cost",
+    "per_trial",
+    "positive",
+    "shaped",
+    "tensor",
+]
 
 
 def tensor(
@@ -78,3 +87,28 @@ def nonnegative(name: str, value: Any) -> Tensor:
     if bool((out < 0).any()):
         raise CBanditError(f"{name} must not be negative; got {out.min().item():g}")
     return out
+
+
+def per_trial(name: str, value: Any, batch: tuple[int, ...]) -> Tensor:
+    """``value``, a number or ``(*trials,)``, as ``(T,)`` float64 (``T = 1`` of none)."""
+    out = tensor(name, value)
+    if out.dim() > 1 or (out.dim() == 1 and tuple(out.shape) not in ((1,), batch)):
+        raise CBanditError(
+            f"{name} must be a number or have shape (*trials,) = {batch}; got "
+            f"{tuple(out.shape)}"
+        )
+    return out.expand(batch or (1,))
+
+
+def per_cost(name: str, value: Any, batch: tuple[int, ...], m: int) -> Tensor:
+    """``value``, a number, ``(*trials,)`` or ``(*trials, m)``, as ``(T, m)`` float64."""
+    out, shape = tensor(name, value), (*(batch or (1,)), m)
+    given = tuple(out.shape)
+    if batch and given == batch:
+        return out.unsqueeze(-1).expand(shape)
+    if given in ((*batch, m), (m,), ()):
+        return out.expand(shape)
+    raise CBanditError(
+        f"{name} must be a number or have shape (*trials,) = {batch} or (*trials, m) = "
+        f"{(*batch, m)}; got {given}"
+    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from typing import Any
+
 from torch import Tensor
 
 __all__ = ["Choice", "Distribution"]
@@ -35,6 +37,7 @@ class Choice:
             feasible.
         distribution: what the action was drawn from, for randomised policies.
         owner: the policy's mark.
+        actions: the set of this round alone, where ``ask`` was given one.
     """
 
     t: int
@@ -43,3 +46,4 @@ class Choice:
     infeasible: Tensor
     distribution: Distribution | None = None
     owner: str = field(default="", repr=False)
+    actions: Any = field(default=None, repr=False)

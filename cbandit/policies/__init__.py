@@ -1,1 +1,6 @@
-"""policies."""
+"""One algorithm a file; each reads like its pseudo-code."""
+
+from cbandit.policies.ckb import CKB
+from cbandit.policies.unconstrained import GPTS, GPUCB
+
+__all__ = ["CKB", "GPTS", "GPUCB"]

@@ -1,0 +1,173 @@
+"""A Gaussian-process belief: what a user writes down, and nothing that is learned."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import torch
+from gpytorch import kernels as gpk
+from gpytorch.priors import LogNormalPrior
+from torch import Tensor
+
+from cbandit import checks
+from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
+from cbandit.errors import CBanditError
+
+__all__ = ["GP"]
+
+
+class GP:
+    """What is believed of one function before any data; copied by who gets it.
+
+    Args:
+        kernel: any gpytorch kernel. Left out with ``Finite(covariance=K)``, where the
+            prior is ``K`` itself. A gpytorch kernel is float32 until told otherwise:
+            build it ``.double()`` where float64 answers are compared.
+        noise: variance of one observation, a number or ``(*trials,)``. ``None``: learned
+            by marginal likelihood, with the kernel's hyperparameters.
+        mean: the prior mean, in the user's units, a number or ``(*trials,)``.
+        standardize: outcomes are rescaled to mean 0 and spread 1 every round, and
+            ``noise`` and the exploration width are in those units. What users give and
+            get (feedback, thresholds, posteriors) stays in theirs.
+        refit_every: hyperparameters are fitted anew after this many observations;
+            ``None``: only by ``policy.refit()``. A refit rebuilds the posterior, which
+            at 10^6 actions takes as long as 50 to 100 rounds.
+
+    Example:
+        >>> import cbandit as cb, gpytorch
+        >>> kernel = gpytorch.kernels.RBFKernel().double()
+        >>> kernel.lengthscale = 0.2
+        >>> belief = cb.GP(kernel, noise=1e-2)
+    """
+
+    def __init__(
+        self,
+        kernel: gpk.Kernel | None = None,
+        noise: Any = None,
+        mean: Any = 0.0,
+        standardize: bool = False,
+        refit_every: int | None = None,
+    ) -> None:
+        if kernel is not None and not isinstance(kernel, gpk.Kernel):
+            raise CBanditError(
+                f"kernel must be a gpytorch kernel; got {type(kernel).__name__}"
+            )
+        if refit_every is not None and (
+            not isinstance(refit_every, int) or refit_every < 1
+        ):
+            raise CBanditError(
+                f"refit_every must be None or a positive int; got {refit_every!r}"
+            )
+        self.kernel = copy.deepcopy(kernel)
+        self.learn_noise = noise is None
+        self.noise: Tensor = checks.positive("noise", 1e-2 if noise is None else noise)
+        self.mean: Tensor = checks.finite("mean", checks.tensor("mean", mean))
+        if standardize and bool((self.mean != 0).any()):
+            raise CBanditError(
+                "mean must be left at 0 with standardize=True: the mean is then the "
+                "outcomes' own"
+            )
+        self.standardize, self.refit_every = bool(standardize), refit_every
+        self.noise_prior: LogNormalPrior | None = None
+        self.bounds: Tensor | None = None
+
+    @classmethod
+    def default(cls, actions: Actions) -> GP:
+        """What one uses who knows nothing.
+
+        An RBF kernel with a lengthscale per coordinate under a prior that grows with
+        the dimension, inputs mapped to the unit cube, learned noise, standardised
+        outcomes, fitted anew every 20 observations. Over ``Finite(covariance=K)`` the
+        prior is ``K`` and only the noise is learned.
+        """
+        if isinstance(actions, Finite) and actions.covariance is not None:
+            out = cls(noise=None, standardize=True, refit_every=20)
+        else:
+            dim = actions.dim
+            location = math.sqrt(2.0) + 0.5 * math.log(dim)
+            prior = LogNormalPrior(location, math.sqrt(3.0))
+            kernel = gpk.RBFKernel(
+                ard_num_dims=dim if dim > 1 else None, lengthscale_prior=prior
+            ).double()
+            kernel.lengthscale = math.exp(location - 3.0)  # the prior's mode
+            out = cls(kernel, noise=None, standardize=True, refit_every=20)
+            out.bounds = _extent(actions)
+        out.noise_prior = LogNormalPrior(-4.0, 1.0)
+        return out
+
+    def copy(self) -> GP:
+        """A copy that shares nothing with this one."""
+        return copy.deepcopy(self)
+
+    def shares(self, other: GP) -> bool:
+        """Whether both have the same prior covariance and the same, fixed noise.
+
+        Then their posterior variances agree as long as their data are seen together.
+        """
+        for gp in (self, other):
+            if gp.learn_noise or gp.refit_every is not None:
+                return False
+        same = (
+            self.standardize == other.standardize
+            and self.noise.shape == other.noise.shape
+            and bool((self.noise == other.noise).all())
+        )
+        return same and _same_kernel(self.kernel, other.kernel)
+
+    def __repr__(self) -> str:
+        kernel = "prior covariance" if self.kernel is None else type(self.kernel).__name__
+        noise = "learned" if self.learn_noise else f"{self.noise.tolist()}"
+        return f"GP({kernel}, noise={noise})"
+
+
+def _extent(actions: Actions) -> Tensor:
+    """``(2, d)``: the smallest box around a set, never flat."""
+    if isinstance(actions, ProductGrid):
+        low = torch.stack([axis.min() for axis in actions.axes])
+        high = torch.stack([axis.max() for axis in actions.axes])
+    elif isinstance(actions, Box):
+        low, high = actions.lower, actions.upper
+    else:
+        points = actions.tips if isinstance(actions, Star) else actions.all
+        points = points.reshape(-1, actions.dim)
+        if isinstance(actions, Star):
+            points = torch.cat([points, actions.center.unsqueeze(0).to(points)])
+        low, high = points.amin(0), points.amax(0)
+    low, high = low.double(), high.double()
+    return torch.stack([low, torch.where(high > low, high, low + 1)])
+
+
+def _same_kernel(a: gpk.Kernel | None, b: gpk.Kernel | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    if a is b:
+        return True
+    if _structure(a) != _structure(b):
+        return False
+    mine, other = a.state_dict(), b.state_dict()
+    return mine.keys() == other.keys() and all(
+        v.shape == other[k].shape and bool((v == other[k]).all())
+        for k, v in mine.items()
+    )
+
+
+def _structure(kernel: gpk.Kernel) -> list[tuple[Any, ...]]:
+    """What tells kernels apart beside their parameters."""
+    out: list[tuple[Any, ...]] = []
+    for module in kernel.modules():
+        if isinstance(module, gpk.Kernel):
+            active = module.active_dims
+            plain = sorted(
+                (key, value)
+                for key, value in vars(module).items()
+                if isinstance(value, int | float | str) and key != "training"
+            )
+            out.append(
+                (type(module), None if active is None else tuple(active.tolist()))
+            )
+            out.append(tuple(plain))
+        elif not isinstance(module, torch.nn.ModuleList):
+            out.append((type(module),))
+    return out

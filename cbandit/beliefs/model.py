@@ -1,0 +1,103 @@
+"""The beliefs as BoTorch models, for all that BoTorch can do with them."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import TYPE_CHECKING
+
+import gpytorch
+import torch
+from botorch.exceptions.warnings import InputDataWarning
+from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models.transforms.input import Normalize
+from gpytorch.kernels import Kernel, ScaleKernel
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from cbandit.posterior.surrogates import Group, Surrogates
+
+__all__ = ["model_list"]
+
+
+def model_list(beliefs: Surrogates) -> ModelListGP:
+    """A ``ModelListGP`` of one ``SingleTaskGP`` a function, reward first.
+
+    Training data are merged: means over repeats, with the noise of a mean. Trials are
+    the models' batch shape; a trial with fewer actions than others is padded by points
+    of infinite noise, which change nothing.
+    """
+    models: dict[int, SingleTaskGP] = {}
+    for group in beliefs.groups:
+        for place, function in enumerate(group.functions):
+            models[function] = _model(group, place, bool(beliefs.batch_shape))
+    return ModelListGP(*[models[f] for f in sorted(models)])
+
+
+def _model(group: Group, place: int, batched: bool) -> SingleTaskGP:
+    x, y, variance = _data(group, place)
+    shift, scale = (v[:, place] for v in group.units())
+    kernel: Kernel = copy.deepcopy(group.covariance.kernel)
+    if group.gp.standardize:
+        # back in the user's units: values by the scale, the kernel by its square
+        batch = scale.shape if batched else torch.Size()
+        kernel = ScaleKernel(kernel, batch_shape=batch).double()
+        kernel.outputscale = scale.square().reshape(batch)
+    mean = gpytorch.means.ConstantMean(
+        batch_shape=torch.Size(shift.shape if batched else ())
+    ).double()
+    mean.constant.data = (shift if batched else shift[0]).clone()
+    if not batched:
+        x, y, variance = x[0], y[0], variance[0]
+    transform = None
+    if group.covariance.bounds is not None:
+        transform = Normalize(d=x.shape[-1], bounds=group.covariance.bounds)
+    tiny = gpytorch.settings.min_fixed_noise(1e-300, 1e-300, 1e-300)
+    with warnings.catch_warnings(), tiny:
+        # outcomes are in the user's units on purpose, and inputs in the kernel's
+        warnings.simplefilter("ignore", InputDataWarning)
+        model = SingleTaskGP(
+            x,
+            y.unsqueeze(-1),
+            variance.unsqueeze(-1),
+            covar_module=kernel,
+            mean_module=mean,
+            outcome_transform=None,
+            input_transform=transform,
+        )
+    model.requires_grad_(False)
+    return model.to(group.device).eval()
+
+
+def _data(group: Group, place: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Distinct actions ``(T, U, d)``, mean outcomes and their variances ``(T, U)``."""
+    history = group.engine.history
+    precision = history.precision[:, : history.used]
+    if history.used:
+        width = max(1, int((precision > 0).sum(-1).max()))
+    else:
+        width = 1
+    if history.table is None and history.used:
+        slots = torch.arange(history.used, device=group.device)
+        slots = slots.expand(group.trials, -1)
+        points = history.points[:, : history.used]
+    else:
+        points = group.actions.block(0, group.actions.size).double()
+        points = points.expand(group.trials, *points.shape[-2:])
+        precision = history.precision if history.used else points.new_zeros(
+            group.trials, group.actions.size
+        )
+    order = (precision > 0).to(torch.int8).argsort(-1, descending=True, stable=True)
+    order = order[:, :width]
+    p = precision.gather(-1, order)
+    x = points.gather(1, order.unsqueeze(-1).expand(-1, -1, points.shape[-1]))
+    weighted = history.weighted[:, place]
+    if weighted.shape[-1] < points.shape[-2]:
+        weighted = torch.zeros_like(precision)
+    w = weighted.gather(-1, order)
+    shift, scale = (v[:, place : place + 1] for v in group.units())
+    origin = group.origin[:, place : place + 1] if group.gp.standardize else shift
+    seen = p > 0
+    y = torch.where(seen, w / torch.where(seen, p, 1.0) + origin, shift)
+    variance = torch.where(seen, scale.square() / torch.where(seen, p, 1.0), torch.inf)
+    return x, y, variance

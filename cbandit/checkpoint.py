@@ -1,0 +1,111 @@
+"""Checkpoints: written whole or not at all, read back only if they are ours."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import pickle
+import secrets
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cbandit.errors import CheckpointError
+
+__all__ = ["load", "read", "save", "write"]
+
+_MAGIC = b"cbandit checkpoint 1\n"
+
+
+def write(path: Any, content: Any) -> None:
+    """Put ``content`` in the file ``path``, atomically.
+
+    A file that is there and is not one of ours is left alone: an error.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise CheckpointError(f"path must be a file; {target} is a directory")
+    if target.exists():
+        with open(target, "rb") as file:
+            if file.read(len(_MAGIC)) != _MAGIC:
+                raise CheckpointError(
+                    f"{target} is not a cbandit checkpoint and will not be overwritten; "
+                    "choose another path or remove it"
+                )
+    buffer = io.BytesIO()
+    try:
+        torch.save(content, buffer)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise CheckpointError(
+            f"this cannot be saved: {error}. Functions given to a policy (schedules, "
+            "draws, thresholds) must be defined at a module's top level, not lambdas"
+        ) from None
+    body = buffer.getbuffer()
+    if not target.parent.is_dir():
+        raise CheckpointError(f"path: the folder {target.parent} does not exist")
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        with open(part, "wb") as file:
+            file.write(_MAGIC)
+            file.write(hashlib.blake2b(body, digest_size=16).digest())
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, target)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    _sync(target.parent)
+
+
+def _sync(folder: Path) -> None:
+    # the new name itself must survive a crash; not every file system can
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def read(path: Any) -> Any:
+    """What :func:`write` put in the file. Reading runs code: only open what you trust."""
+    target = Path(path)
+    try:
+        raw = target.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"cannot read {target}: {error.strerror}") from None
+    if not raw.startswith(_MAGIC):
+        raise CheckpointError(
+            f"{target} is not a checkpoint of this version of cbandit; it was kept"
+        )
+    start = len(_MAGIC)
+    digest, body = raw[start : start + 16], raw[start + 16 :]
+    if hashlib.blake2b(body, digest_size=16).digest() != digest:
+        raise CheckpointError(f"{target} is broken (its checksum fails); it was kept")
+    try:
+        return torch.load(io.BytesIO(body), weights_only=False)
+    except Exception as error:
+        raise CheckpointError(
+            f"{target} cannot be read here ({error}); it was kept"
+        ) from error
+
+
+def save(policy: Any, path: Any) -> None:
+    """Write a policy; see ``policy.save``."""
+    policy.lighten()
+    write(path, {"kind": "policy", "policy": policy})
+
+
+def load(path: Any) -> Any:
+    """The policy that ``policy.save(path)`` wrote; it goes on bit for bit.
+
+    Reading a checkpoint runs code stored in it: open only files you trust.
+    """
+    content = read(path)
+    if not isinstance(content, dict) or content.get("kind") != "policy":
+        raise CheckpointError(f"{path} holds no policy; it was kept")
+    return content["policy"]

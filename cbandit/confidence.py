@@ -1,0 +1,163 @@
+"""How wide: exploration widths ``beta``, and the information gain they rest on."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit import checks
+from cbandit.errors import CBanditError
+
+__all__ = [
+    "RKHS",
+    "Constant",
+    "count_width",
+    "greedy_gain",
+    "linear_width",
+    "rkhs_width",
+    "worst_case_gain",
+]
+
+
+def rkhs_width(
+    norm: Tensor,
+    subgaussian: Tensor,
+    gain: Tensor,
+    delta: float,
+    functions: int = 2,
+    noise: Tensor | None = None,
+) -> Tensor:
+    """``B + R sqrt(2 (gain + 1 + ln(functions / delta)))`` (Chowdhury & Gopalan 2017).
+
+    A guarantee for a likelihood variance of about 1. With ``noise`` (the likelihood
+    variance) the form that holds for any:
+    ``B + R / sqrt(noise) sqrt(2 gain + 2 ln(functions / delta))``.
+    """
+    log = math.log(functions / delta)
+    if noise is None:
+        return norm + subgaussian * (2 * (gain + 1 + log)).sqrt()
+    return norm + subgaussian / noise.sqrt() * (2 * (gain + log)).sqrt()
+
+
+def linear_width(
+    t: int, dim: int, subgaussian: float, ridge: float, norm: float, length: float,
+    delta: float,
+) -> float:
+    """``R sqrt(d ln((1 + (t-1) L^2 / lam) / delta)) + sqrt(lam) S``."""
+    grown = (1 + (t - 1) * length**2 / ridge) / delta
+    return subgaussian * math.sqrt(dim * math.log(grown)) + math.sqrt(ridge) * norm
+
+
+def count_width(counts: Tensor, subgaussian: float, delta: float) -> Tensor:
+    """``R sqrt(2 ln(1/delta) / T_a)``; an arm never pulled counts as pulled once."""
+    return subgaussian * (2 * math.log(1 / delta) / counts.clamp_min(1)).sqrt()
+
+
+class Constant:
+    """The same width every round."""
+
+    def __init__(self, beta: Any) -> None:
+        self.beta = checks.nonnegative("beta", beta)
+
+    def __call__(self, t: int, gain: Tensor) -> Tensor:
+        """``beta``, whatever the round."""
+        return self.beta
+
+    def __repr__(self) -> str:
+        return f"Constant({self.beta.tolist()})"
+
+
+class RKHS:
+    """The theory's width for a function of RKHS norm at most ``norm``.
+
+    Args:
+        norm: ``B``, a number, ``(*trials,)``, or per cost ``(*trials, m)``.
+        subgaussian: ``R`` of the noise, likewise.
+        delta: the share of runs allowed to leave the confidence band.
+        form: ``"small-lam"``, ``B + R sqrt(2 (gain + 1 + ln(c / delta)))``, which the
+            papers run (a guarantee only for a likelihood variance near 1), or
+            ``"any-lam"``, which holds for every likelihood variance. ``c`` is the number
+            of functions, ``m + 1``.
+
+    Example:
+        >>> import cbandit as cb
+        >>> explore = cb.UCB(cb.RKHS(norm=1.0, subgaussian=0.1))
+    """
+
+    def __init__(
+        self, norm: Any, subgaussian: Any, delta: float = 0.1, form: str = "small-lam"
+    ) -> None:
+        self.norm = checks.nonnegative("norm", norm)
+        self.subgaussian = checks.nonnegative("subgaussian", subgaussian)
+        self.delta = checks.number("delta", delta)
+        if not 0 < self.delta < 1:
+            raise CBanditError(f"delta must lie between 0 and 1; got {delta}")
+        if form not in ("small-lam", "any-lam"):
+            raise CBanditError(f"form must be 'small-lam' or 'any-lam'; got {form!r}")
+        self.form = form
+
+    def __call__(
+        self,
+        t: int,
+        gain: Tensor,
+        functions: int = 2,
+        noise: Tensor | None = None,
+        norm: Tensor | None = None,
+        subgaussian: Tensor | None = None,
+    ) -> Tensor:
+        """The width in round ``t``; ``norm`` and ``subgaussian`` as broadcast."""
+        if self.form == "any-lam" and noise is None:
+            raise CBanditError(
+                "form='any-lam' needs the likelihood variance: call it with noise=, or "
+                "hand it to a policy, which knows"
+            )
+        return rkhs_width(
+            self.norm if norm is None else norm,
+            self.subgaussian if subgaussian is None else subgaussian,
+            gain,
+            self.delta,
+            functions,
+            noise if self.form == "any-lam" else None,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"RKHS(norm={self.norm.tolist()}, subgaussian={self.subgaussian.tolist()}, "
+            f"delta={self.delta}, form={self.form!r})"
+        )
+
+
+def greedy_gain(covariance: Tensor, rounds: int, noise: float) -> Tensor:
+    """Information gain after each of ``rounds`` greedy picks, ``(*b, rounds)``.
+
+    Picks the action of largest posterior variance each round; ``covariance`` is the
+    prior's, ``(*b, N, N)``. Only as many columns as picks are ever computed.
+    """
+    checks.number("noise", noise, minimum=1e-300)
+    var = covariance.diagonal(dim1=-2, dim2=-1).clone()
+    columns: list[Tensor] = []
+    gains = []
+    for _ in range(rounds):
+        best, place = var.max(-1, keepdim=True)
+        rows = place.unsqueeze(-1).expand(*place.shape, covariance.shape[-1])
+        column = covariance.gather(-2, rows).squeeze(-2)
+        if columns:
+            past = torch.stack(columns, -2)  # *b x s x N
+            at = past.gather(-1, place.unsqueeze(-2).expand(*past.shape[:-1], 1))
+            column = column - (past * at).sum(-2)
+        column = column / (best + noise).sqrt()
+        columns.append(column)
+        var = (var - column.square()).clamp_min(0)
+        gains.append(0.5 * torch.log1p(best.squeeze(-1) / noise))
+    return torch.stack(gains, -1).cumsum(-1)
+
+
+def worst_case_gain(covariance: Tensor, rounds: int, noise: float) -> Tensor:
+    """An upper bound on the largest gain of ``rounds`` rounds, ``(*b,)``.
+
+    Greedy selection reaches at least ``1 - 1/e`` of it.
+    """
+    return greedy_gain(covariance, rounds, noise)[..., -1] / (1 - math.exp(-1))

@@ -1,0 +1,230 @@
+"""From beliefs to estimates ``f_t``, ``g_t``: UCB, Thompson sampling, one random width.
+
+All three are ``mean + coefficient * spread``. UCB's spread is the standard deviation and
+its coefficient ``+beta`` for the reward, ``-beta`` for costs (optimistic in both);
+Rand's coefficient is one draw a round and function; Thompson's spread is a joint draw
+of the posterior less its mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit import checks
+from cbandit.confidence import RKHS, Constant
+from cbandit.errors import CBanditError
+from cbandit.randomness import Streams
+
+__all__ = ["TS", "UCB", "Explore", "Rand", "Widths", "estimates"]
+
+
+def estimates(mean: Tensor, spread: Tensor, coefficient: Tensor) -> Tensor:
+    """``mean + coefficient * spread``, ``(T, F, n)``; ``coefficient`` is ``(T, F)``."""
+    return torch.addcmul(mean, coefficient.to(mean).unsqueeze(-1), spread)
+
+
+class Widths:
+    """``beta`` of the reward and the costs: numbers, schedules, callables.
+
+    Numbers are brought into shape once, by :meth:`bind`, when a policy gets them.
+    """
+
+    def __init__(self, beta: Any, cost_beta: Any = None) -> None:
+        self.beta = _checked("beta", beta)
+        self.cost_beta = beta if cost_beta is None else _checked("cost_beta", cost_beta)
+
+    def bind(
+        self, batch_shape: tuple[int, ...], m: int, device: torch.device
+    ) -> BoundWidths:
+        """The widths of ``1 + m`` functions in these trials."""
+        parts = [_bound("beta", self.beta, batch_shape, 1, device)]
+        if m:
+            name = "beta" if self.cost_beta is self.beta else "cost_beta"
+            parts.append(_bound(name, self.cost_beta, batch_shape, m, device))
+        return BoundWidths(parts, m + 1)
+
+
+class BoundWidths:
+    """``(t, gain (T, F), noise (T, F)) -> (T, F)``; do not change what it returns."""
+
+    def __init__(self, parts: list[_Part], functions: int) -> None:
+        self._parts, self._functions = parts, functions
+        self.fixed: Tensor | None = None
+        if all(part.value is not None for part in parts):
+            self.fixed = torch.cat([p.value for p in parts if p.value is not None], -1)
+
+    def __call__(self, t: int, gain: Tensor, noise: Tensor) -> Tensor:
+        if self.fixed is not None:
+            return self.fixed
+        first = self._parts[0](t, gain[:, :1], noise[:, :1], self._functions)
+        if self._functions == 1:
+            return first
+        rest = self._parts[1](t, gain[:, 1:], noise[:, 1:], self._functions)
+        return torch.cat([first, rest], -1)
+
+
+@dataclass
+class _Part:
+    """The width of some functions; one of ``value``, ``rkhs`` and ``call`` is set."""
+
+    name: str
+    batch_shape: tuple[int, ...]
+    value: Tensor | None = None
+    rkhs: RKHS | None = None
+    norm: Tensor | None = None
+    subgaussian: Tensor | None = None
+    call: Callable[[int, Tensor], Any] | None = None
+
+    def __call__(self, t: int, gain: Tensor, noise: Tensor, functions: int) -> Tensor:
+        if self.value is not None:
+            return self.value
+        if self.rkhs is not None:
+            return self.rkhs(t, gain, functions, noise, self.norm, self.subgaussian)
+        assert self.call is not None
+        columns, m = [], gain.shape[-1]
+        for j in range(m):
+            given = self.call(t, gain[:, j].reshape(self.batch_shape))
+            value = checks.nonnegative(self.name, given).to(gain)
+            if value.dim() == len(self.batch_shape) + 1 and value.shape[-1] == m:
+                value = value[..., j]
+            columns.append(checks.per_trial(self.name, value, self.batch_shape))
+        return torch.stack(columns, -1)
+
+
+def _checked(name: str, beta: Any) -> Any:
+    return beta if callable(beta) else checks.nonnegative(name, beta)
+
+
+def _bound(
+    name: str, beta: Any, batch: tuple[int, ...], m: int, device: torch.device
+) -> _Part:
+    def shaped(what: str, value: Tensor) -> Tensor:
+        return checks.per_cost(what, value, batch, m).to(device)
+
+    if isinstance(beta, RKHS):
+        norm, r = shaped("norm", beta.norm), shaped("subgaussian", beta.subgaussian)
+        return _Part(name, batch, rkhs=beta, norm=norm, subgaussian=r)
+    if isinstance(beta, Constant):
+        return _Part(name, batch, value=shaped(name, beta.beta))
+    if callable(beta):
+        return _Part(name, batch, call=beta)
+    return _Part(name, batch, value=shaped(name, beta))
+
+
+class UCB:
+    """Optimism: ``mean + beta std`` for the reward, ``mean - beta std`` for costs.
+
+    Args:
+        beta: multiplies the standard deviation itself. A number, ``(*trials,)``, a
+            schedule such as :class:`~cbandit.RKHS`, or a callable ``(t, gain) -> beta``.
+        cost_beta: for the costs, also per cost ``(*trials, m)``; as ``beta`` if left out.
+    """
+
+    name, samples = "UCB", False
+
+    def __init__(self, beta: Any, cost_beta: Any = None) -> None:
+        self.widths = Widths(beta, cost_beta)
+
+    def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
+        """``(+beta, -beta, ...)``, ``(T, F)``."""
+        signed = -width
+        signed[:, 0] = width[:, 0]
+        return signed
+
+
+class TS:
+    """Thompson sampling: one joint draw of ``GP(mean, beta^2 covariance)`` a function.
+
+    Exact in law on small sets and on product grids; on other sets the prior is
+    approximated by random features (``cbandit info`` and ``policy.engine`` say which).
+    """
+
+    name, samples = "TS", True
+
+    def __init__(self, beta: Any = 1.0, cost_beta: Any = None) -> None:
+        self.widths = Widths(beta, cost_beta)
+
+    def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
+        """``beta``, ``(T, F)``."""
+        return width
+
+
+Draw = Callable[[Streams, tuple[int, ...]], Tensor]
+
+
+class Rand:
+    """``mean + Z std`` with one random ``Z`` a round and function, shared by all actions.
+
+    Args:
+        beta: the scale of ``Z``, as for :class:`UCB`.
+        cost_beta: for the costs; as ``beta`` if left out.
+        draw: ``"normal"``: ``Z ~ N(0, beta^2)``. ``"uniform"``: one of ``points`` evenly
+            spaced points of ``[0, 2 beta]`` (costs ``[-2 beta, 0]``).
+            ``"gaussian-grid"``: one of ``points`` points of ``[low beta, high beta]``
+            weighted by the density of ``N(0, beta^2)``, mirrored for costs. Or a callable
+            ``(generator, shape) -> draws`` in units of ``beta``, mirrored for costs.
+        points: how many points the grids have.
+        low: the gaussian grid's lower end.
+        high: its upper end, at least 1: ``P(Z >= beta) > 0`` is what the theory needs.
+    """
+
+    name, samples = "Rand", False
+
+    def __init__(
+        self,
+        beta: Any = 1.0,
+        cost_beta: Any = None,
+        draw: str | Draw = "normal",
+        points: int = 100,
+        low: float = 0.0,
+        high: float = 2.0,
+    ) -> None:
+        self.widths = Widths(beta, cost_beta)
+        if not callable(draw) and draw not in ("normal", "uniform", "gaussian-grid"):
+            raise CBanditError(
+                "draw must be 'normal', 'uniform', 'gaussian-grid' or a callable "
+                f"(generator, shape) -> draws; got {draw!r}"
+            )
+        if not isinstance(points, int) or points < 2:
+            raise CBanditError(f"points must be an int of at least 2; got {points!r}")
+        if not (low < high and high >= 1):
+            raise CBanditError(
+                f"high must be at least 1 and above low; got low={low}, high={high}"
+            )
+        self.draw, self.points, self.low, self.high = draw, points, low, high
+
+    def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
+        """One draw a function, ``(T, F)``."""
+        draws = self._draws(streams, width)
+        if self.draw != "normal":
+            draws[:, 1:].neg_()
+        return draws.mul_(width)
+
+    def _draws(self, streams: Streams, like: Tensor) -> Tensor:
+        functions = like.shape[-1]
+        if self.draw == "normal":
+            draws = streams.normal(functions)
+        elif self.draw == "uniform":
+            steps = (streams.uniform(functions) * self.points).floor()
+            draws = steps * (2 / (self.points - 1))
+        elif self.draw == "gaussian-grid":
+            grid = torch.linspace(self.low, self.high, self.points).double()
+            share = torch.exp(-0.5 * grid.square()).cumsum(0)
+            place = torch.searchsorted(share / share[-1], streams.uniform(functions))
+            draws = grid[place.clamp_max(self.points - 1)]
+        else:
+            assert callable(self.draw)
+            shape = (*streams.batch_shape, functions)
+            draws = checks.finite(
+                "draw", checks.tensor("draw", self.draw(streams, shape))
+            )
+            draws = checks.shaped("draw", draws, shape, "(*trials, 1 + m)")
+        return draws.reshape(like.shape).to(like, copy=True)
+
+
+Explore = UCB | TS | Rand

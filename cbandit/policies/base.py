@@ -1,0 +1,398 @@
+"""What every policy does with choices and feedback, whatever it believes.
+
+``ask`` starts a round; ``tell`` puts feedback into an inbox; the next ``ask`` (or a look
+at the posterior) empties it in the order of rounds. So tells commute, and one that fails
+has changed nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit import checks
+from cbandit.actions import Actions, Finite
+from cbandit.choice import Choice, Distribution
+from cbandit.errors import CBanditError, ChoiceError, HorizonError
+from cbandit.randomness import Streams, Trials, trial_range
+
+__all__ = ["Decision", "Policy", "Told"]
+
+
+@dataclass
+class Decision:
+    """What a policy's rule comes to in a round, ``T`` trials at once.
+
+    Args:
+        index: the action's number, ``(T,)``.
+        infeasible: ``(T,)``, or ``None``: nothing to report.
+        distribution: what the action was drawn from, ``(T, k)``.
+        x: the action itself, ``(T, d)``, where it is not that of its number.
+    """
+
+    index: Tensor | None
+    infeasible: Tensor | None = None
+    distribution: Distribution | None = None
+    x: Tensor | None = None
+
+
+@dataclass
+class Told:
+    """Feedback of one choice that waits to be absorbed.
+
+    Args:
+        values: ``(T, 1)`` for the reward, ``(T, m)`` for costs.
+        where: ``(T,)`` bool, or ``None``: all trials.
+        noise: this observation's variance, ``(T,)``, or ``None``.
+    """
+
+    values: Tensor
+    where: Tensor | None
+    noise: Tensor | None
+
+
+@dataclass
+class _Open:
+    """An outstanding choice, and in which trials its feedback has come."""
+
+    choice: Choice
+    reward_seen: Tensor | bool = False
+    cost_seen: Tensor | bool = False
+
+
+@dataclass
+class _Mail:
+    """Feedback of one choice since the last ``ask``."""
+
+    choice: Choice
+    rewards: list[Told] = field(default_factory=list)
+    costs: list[Told] = field(default_factory=list)
+
+
+class Policy:
+    """Bookkeeping of rounds, choices and feedback.
+
+    A policy fills in ``_decide`` (the rule), ``_absorb`` (what feedback changes) and
+    ``_given`` (beliefs from earlier data).
+
+    Args:
+        actions: what can be chosen.
+        m: how many costs.
+        thresholds: what costs are compared with: a number, ``(*trials,)``,
+            ``(*trials, m)``, or a callable of the round that gives one of these.
+        seed: of all draws; one seed, one run.
+        trials: ``None``, how many replications run side by side, or a ``range`` of
+            their numbers (a part of a larger batch).
+        device: where tensors live; the actions' by default.
+        dtype: of arrays over the actions; float64 on the CPU and float32 on CUDA by
+            default.
+        horizon: the last round, where one is known.
+    """
+
+    name = "policy"
+
+    def __init__(
+        self,
+        actions: Actions,
+        m: int,
+        *,
+        thresholds: Any = 0.0,
+        seed: int = 0,
+        trials: Trials = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        horizon: int | None = None,
+    ) -> None:
+        if not isinstance(actions, Actions):
+            raise CBanditError(
+                "actions must be a cb.Finite, cb.ProductGrid, cb.Box or cb.Star; got "
+                f"{type(actions).__name__}"
+            )
+        self.device = _device(device)
+        if dtype is None:
+            dtype = torch.float32 if self.device.type == "cuda" else torch.float64
+        if dtype not in (torch.float32, torch.float64):
+            raise CBanditError(f"dtype must be float32 or float64; got {dtype}")
+        self.dtype, self.m = dtype, m
+        self.trials, self.seed = trial_range(trials), seed
+        self.batch_shape = () if self.trials is None else (len(self.trials),)
+        self._size = 1 if self.trials is None else len(self.trials)
+        if actions.batch_shape and tuple(actions.batch_shape) != self.batch_shape:
+            raise CBanditError(
+                f"actions have sets for {actions.batch_shape[0]} trials; trials must be "
+                f"that number, got {trials!r}"
+            )
+        self.actions: Any = actions.to(self.device, dtype)
+        if horizon is not None and (not isinstance(horizon, int) or horizon < 1):
+            raise CBanditError(f"horizon must be None or a positive int; got {horizon!r}")
+        self.horizon = horizon
+        self._thresholds = (
+            thresholds if callable(thresholds) else self._per_cost("thresholds", thresholds)
+        )
+        self.t = 0
+        self._streams = Streams(seed, self.trials, "policy")
+        self._mark = secrets.token_hex(8)
+        self._open: dict[int, _Open] = {}
+        self._inbox: dict[int, _Mail] = {}
+        self._nowhere = torch.zeros(self.batch_shape, dtype=torch.bool, device=self.device)
+
+    # -- shapes --------------------------------------------------------------------
+
+    def _per_trial(self, name: str, value: Any) -> Tensor:
+        """A number or ``(*trials,)`` as ``(T,)``."""
+        return checks.per_trial(name, value, self.batch_shape).to(self.device)
+
+    def _per_cost(self, name: str, value: Any) -> Tensor:
+        """A number, ``(*trials,)`` or ``(*trials, m)`` as ``(T, m)``."""
+        value = checks.finite(name, checks.tensor(name, value))
+        return checks.per_cost(name, value, self.batch_shape, self.m).to(self.device)
+
+    def _outside(self, value: Tensor) -> Tensor:
+        """A tensor led by ``T`` as the user sees it: without, where trials is None."""
+        return value if self.batch_shape else value[0]
+
+    def _limits(self, t: int) -> Tensor:
+        """This round's thresholds, ``(T, m)``."""
+        if callable(self._thresholds):
+            return self._per_cost("thresholds", self._thresholds(t))
+        return self._thresholds
+
+    # -- rounds --------------------------------------------------------------------
+
+    def ask(
+        self, *, among: Any = None, actions: Any = None, observed_costs: Any = None
+    ) -> Choice:
+        """Start the next round and choose.
+
+        Args:
+            among: a mask ``(N,)`` or ``(*trials, N)``, or action numbers ``(k,)`` or
+                ``(*trials, k)``: only these may be chosen this round.
+            actions: a set for this round alone, solved afresh; the choice's index
+                refers to it.
+            observed_costs: this round's costs on every action, ``(*trials, m, N)``, for
+                policies that see them in full.
+        """
+        t = self.t + 1
+        if self.horizon is not None and t > self.horizon:
+            raise HorizonError(
+                f"ask: the horizon of {self.horizon} rounds has passed; build the policy "
+                "with a larger horizon="
+            )
+        if among is not None and actions is not None:
+            raise CBanditError("ask takes among= or actions=, not both")
+        mask = None if among is None else self._mask(among)
+        self._deliver()
+        asked = self.actions if actions is None else self._round_actions(actions)
+        decision = self._decide(t, asked, mask, observed_costs)
+        choice = self._choice(t, asked, decision)
+        self.t = t
+        self._open[t] = _Open(choice)
+        return choice
+
+    def _round_actions(self, actions: Any) -> Any:
+        if not isinstance(actions, Actions):
+            actions = Finite(actions)
+        if actions.dim != self.actions.dim:
+            raise CBanditError(
+                f"actions of this round must have d = {self.actions.dim} coordinates; "
+                f"got {actions.dim}"
+            )
+        return actions.to(self.device, self.dtype)
+
+    def _mask(self, among: Any) -> Tensor:
+        """``(1 or T, N)``, with at least one action in each trial."""
+        size = self.actions.size
+        given = checks.tensor("among", among, None, self.device)
+        if given.dim() not in (1, 2) or (
+            given.dim() == 2 and given.shape[0] not in (1, self._size)
+        ):
+            raise CBanditError(
+                f"among must have shape (N,), (k,), (*trials, N) or (*trials, k) with "
+                f"N = {size} and trials = {self.batch_shape}; got {tuple(given.shape)}"
+            )
+        rows = given if given.dim() == 2 else given.unsqueeze(0)
+        if rows.dtype == torch.bool:
+            if rows.shape[-1] != size:
+                raise CBanditError(
+                    f"among, a mask, must cover all {size} actions; got {rows.shape[-1]}"
+                )
+            mask = rows
+        else:
+            if rows.shape[-1]:
+                self.actions.points(rows.expand(self._size, -1))
+            mask = torch.zeros(len(rows), size, dtype=torch.bool, device=self.device)
+            mask.scatter_(-1, rows.long(), True)
+        if not bool(mask.any(-1).all()):
+            raise CBanditError("among must leave at least one action in every trial")
+        return mask
+
+    def _choice(self, t: int, asked: Any, decision: Decision) -> Choice:
+        index = None if decision.index is None else self._outside(decision.index)
+        if decision.x is not None:
+            x = self._outside(decision.x)
+        else:
+            x = asked.at(index)
+        infeasible = self._nowhere
+        if decision.infeasible is not None:
+            infeasible = self._outside(decision.infeasible)
+        distribution = decision.distribution
+        if distribution is not None:
+            distribution = Distribution(
+                self._outside(distribution.index), self._outside(distribution.probability)
+            )
+        kept = None if asked is self.actions else asked
+        return Choice(t, index, x, infeasible, distribution, self._mark, kept)
+
+    # -- feedback ------------------------------------------------------------------
+
+    def tell(
+        self,
+        choice: Choice,
+        reward: Any = None,
+        cost: Any = None,
+        noise: Any = None,
+        where: Any = None,
+    ) -> None:
+        """Say what came of a choice: reward and cost together, or apart and later.
+
+        Args:
+            choice: what ``ask`` returned.
+            reward: ``(*trials,)``.
+            cost: ``(*trials, m)``, or ``(*trials,)`` where ``m`` is 1.
+            noise: this observation's variance, ``(*trials,)``, instead of the belief's.
+            where: ``(*trials,)`` bool, the trials in which this has come.
+        """
+        entry = self._entry(choice)
+        if reward is None and cost is None:
+            raise CBanditError("tell needs reward=, cost= or both; got neither")
+        mask = None if where is None else self._where(where)
+        own = None
+        if noise is not None:
+            own = self._per_trial("noise", checks.positive("noise", noise))
+        told: list[tuple[str, Told]] = []
+        if reward is not None:
+            self._unseen("reward", entry.reward_seen, mask, choice)
+            values = self._feedback("reward", reward, 1, mask)
+            told.append(("reward", Told(values, mask, own)))
+        if cost is not None:
+            if self.m == 0:
+                raise CBanditError(f"{self.name} has no costs; got cost={cost!r}")
+            self._unseen("cost", entry.cost_seen, mask, choice)
+            values = self._feedback("cost", cost, self.m, mask)
+            told.append(("cost", Told(values, mask, own)))
+        # nothing can fail from here on
+        mail = self._inbox.setdefault(choice.t, _Mail(entry.choice))
+        for kind, news in told:
+            if kind == "reward":
+                mail.rewards.append(news)
+                entry.reward_seen = _seen(entry.reward_seen, mask)
+            else:
+                mail.costs.append(news)
+                entry.cost_seen = _seen(entry.cost_seen, mask)
+        if entry.reward_seen is True and (entry.cost_seen is True or self.m == 0):
+            del self._open[choice.t]
+
+    def cancel(self, choice: Choice) -> None:
+        """Say that the rest of a choice's feedback will never come."""
+        self._entry(choice)
+        del self._open[choice.t]
+
+    @property
+    def outstanding(self) -> list[Choice]:
+        """Choices whose feedback has not all come, oldest first."""
+        return [entry.choice for _, entry in sorted(self._open.items())]
+
+    def _entry(self, choice: Choice) -> _Open:
+        if not isinstance(choice, Choice):
+            raise ChoiceError(f"choice must come from ask(); got {type(choice).__name__}")
+        if choice.owner != self._mark:
+            raise ChoiceError("choice belongs to another policy; tell the one that asked")
+        entry = self._open.get(choice.t)
+        if entry is None:
+            if choice.t > self.t:
+                raise ChoiceError(
+                    f"choice of round {choice.t} is unknown: this policy is in round "
+                    f"{self.t}"
+                )
+            raise ChoiceError(
+                f"choice of round {choice.t} is finished: it was told in full, or cancelled"
+            )
+        return entry
+
+    def _unseen(
+        self, kind: str, seen: Tensor | bool, mask: Tensor | None, choice: Choice
+    ) -> None:
+        if seen is False:
+            return
+        twice = seen is True or bool((seen if mask is None else seen & mask).any())
+        if twice:
+            raise ChoiceError(
+                f"choice of round {choice.t} was told its {kind} already"
+                + ("" if seen is True else " in some of these trials")
+            )
+
+    def _where(self, where: Any) -> Tensor:
+        mask = checks.tensor("where", where, None, self.device)
+        if mask.dtype != torch.bool or tuple(mask.shape) not in (self.batch_shape, (1,)):
+            raise CBanditError(
+                f"where must be bool of shape (*trials,) = {self.batch_shape}; got "
+                f"{mask.dtype} of shape {tuple(mask.shape)}"
+            )
+        return mask.reshape(-1).expand(self._size)
+
+    def _feedback(self, name: str, value: Any, m: int, mask: Tensor | None) -> Tensor:
+        given = checks.tensor(name, value, torch.float64, self.device)
+        shape, batch = tuple(given.shape), self.batch_shape
+        if shape == batch and m == 1:
+            out = given.reshape(self._size, 1)
+        elif shape == (*batch, m) and (name == "cost" or not batch):
+            out = given.reshape(self._size, m)
+        else:
+            wanted = "(*trials,)" if name == "reward" else "(*trials, m)"
+            expected = batch if name == "reward" else (*batch, m)
+            raise CBanditError(f"{name} must have shape {wanted} = {expected}; got {shape}")
+        if mask is None:
+            return checks.finite(name, out)
+        # what is not said to have come may be anything, NaN included
+        return checks.finite(name, torch.where(mask.unsqueeze(-1), out, 0.0))
+
+    def _deliver(self) -> None:
+        """Absorb the inbox in the order of rounds; only then forget it."""
+        for t in sorted(self._inbox):
+            mail = self._inbox[t]
+            self._absorb(mail.choice, mail.rewards, mail.costs)
+            del self._inbox[t]
+
+    # -- what a policy fills in ------------------------------------------------------
+
+    def _decide(
+        self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
+    ) -> Decision:
+        raise NotImplementedError
+
+    def _absorb(
+        self, choice: Choice, rewards: Sequence[Told], costs: Sequence[Told]
+    ) -> None:
+        raise NotImplementedError
+
+
+def _seen(seen: Tensor | bool, mask: Tensor | None) -> Tensor | bool:
+    if mask is None:
+        return True
+    both = mask.clone() if seen is False else mask | seen
+    return True if bool(both.all()) else both
+
+
+def _device(device: Any) -> torch.device:
+    out = torch.device("cpu" if device is None else device)
+    if out.type == "cuda" and not torch.cuda.is_available():
+        raise CBanditError(
+            "device='cuda' was asked for, but torch sees no CUDA device; use "
+            "device='cpu' or install a CUDA build of torch"
+        )
+    return out

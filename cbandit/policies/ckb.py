@@ -1,0 +1,239 @@
+"""CKB: primal-dual kernelized bandits with soft constraints.
+
+Each round, with multiplier ``phi`` (one a cost), inverse step ``V`` and cap ``rho``:
+
+1. estimates ``f_t``, ``g_t`` from the beliefs (UCB, Thompson, or one random width),
+   clipped to ``[-B, B]`` and ``[-G, G]``;
+2. ``x_t = argmax f_t(x) - sum_j phi_j g_tj(x)``;
+3. ``phi_j = clip(phi_j + (g_tj(x_t) + slack) / V, 0, rho)``: by the estimate, not by
+   what is observed;
+4. observe reward and costs, update the beliefs.
+
+X. Zhou and B. Ji, On kernelized multi-armed bandits with constraints, 2022. The theory
+asks for ``rho >= 4 B / delta`` (``delta`` Slater's constant; less the slack, where there
+is one) and ``V = G sqrt(T) / rho``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit import checks, multipliers, scores
+from cbandit.beliefs.gp import GP
+from cbandit.errors import CBanditError
+from cbandit.explore import Explore
+from cbandit.policies.base import Decision
+from cbandit.policies.gp import GPPolicy
+
+__all__ = ["CKB"]
+
+
+class CKB(GPPolicy):
+    """Primal-dual exploration under soft constraints.
+
+    Args:
+        actions: what can be chosen.
+        reward: the belief about the reward.
+        costs: the belief about the cost, or a list of them.
+        explore: :class:`~cbandit.UCB`, :class:`~cbandit.TS` or :class:`~cbandit.Rand`.
+        step: ``1 / V``: a number, ``(*trials,)``, or with ``dual="queue"`` also a
+            callable of the round. Left out, ``rho / (G sqrt(T))``.
+        cap: ``rho``. Left out, ``4 B / (slater - slack)``.
+        slack: added to every estimate in the dual step; ``0 < slack <= slater / 2``
+            turns bounded violation into none. With ``dual="queue"`` also a callable of
+            the round.
+        clip: ``(B, G)``, bounds of reward and costs.
+        horizon: ``T``; asking beyond it is an error.
+        slater: ``delta``: some action (or distribution) has every cost ``<= -delta``.
+        anytime: no horizon: epochs of doubling length, the multiplier back at 0 in each.
+        forget: with ``anytime``, drop the data at every epoch too.
+        dual: ``"projected"``, or ``"queue"``: ``Q = [Q + g_t(x_t) + slack]_+`` scored as
+            ``f_t - step Q g_t`` (no cap).
+        common: ``thresholds``, ``seed``, ``trials``, ``device``, ``dtype``, ``engine``,
+            ``pending``.
+
+    Example:
+        >>> import cbandit as cb, gpytorch, torch
+        >>> kernel = gpytorch.kernels.RBFKernel().double()
+        >>> kernel.lengthscale = 0.2
+        >>> gp = cb.GP(kernel, noise=1e-2)
+        >>> policy = cb.CKB(
+        ...     cb.Finite(torch.linspace(0, 1, 100).double().unsqueeze(-1)),
+        ...     reward=gp, costs=gp, explore=cb.UCB(2.0),
+        ...     clip=(1.0, 1.0), slater=0.5, horizon=1000,
+        ... )
+        >>> choice = policy.ask()
+        >>> policy.tell(choice, reward=0.3, cost=-0.1)
+    """
+
+    def __init__(
+        self,
+        actions: Any,
+        *,
+        reward: GP,
+        costs: GP | Sequence[GP],
+        explore: Explore,
+        step: Any = None,
+        cap: Any = None,
+        slack: Any = 0.0,
+        clip: Any = None,
+        horizon: int | None = None,
+        slater: Any = None,
+        anytime: bool = False,
+        forget: bool = False,
+        dual: str = "projected",
+        **common: Any,
+    ) -> None:
+        if dual not in ("projected", "queue"):
+            raise CBanditError(f"dual must be 'projected' or 'queue'; got {dual!r}")
+        if costs is None:
+            raise CBanditError("costs must be a cb.GP or a list of them; got None")
+        if forget and not anytime:
+            raise CBanditError("forget=True goes with anytime=True")
+        if dual == "projected" and (callable(step) or callable(slack)):
+            raise CBanditError(
+                "step and slack may be callables of the round with dual='queue' only"
+            )
+        super().__init__(
+            actions, reward, costs, explore, clip=clip, horizon=horizon, **common
+        )
+        self.name = f"CKB-{explore.name}"
+        self.dual, self.anytime, self.forget = dual, anytime, forget
+        self._slack = _schedule("slack", slack, self._per_cost)
+        self._cap = self._default_cap(cap, slater)
+        self._step = self._default_step(step, horizon)
+        self._multiplier = torch.zeros(
+            self._size, self.m, dtype=torch.float64, device=self.device
+        )
+
+    @property
+    def multiplier(self) -> Tensor:
+        """``phi`` (or ``Q``) as the next ``ask`` will use it, ``(*trials, m)``."""
+        if self.anytime and _starts_epoch(self.t + 1):
+            return self._outside(torch.zeros_like(self._multiplier))
+        return self._outside(self._multiplier.clone())
+
+    def _decide(
+        self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
+    ) -> Decision:
+        phi, start = self._multiplier, 1
+        if self.anytime:
+            start = 1 << (t.bit_length() - 1)  # epoch i is rounds 2^i .. 2^(i+1) - 1
+            if t == start:
+                phi = torch.zeros_like(phi)
+                if self.forget:
+                    self._beliefs.forget_all()
+        step, slack = self._step(t, start), self._slack(t)
+        weight = phi if self.dual == "projected" else phi * step
+
+        best = self._maximise(
+            t - start + 1,
+            asked,
+            mask,
+            lambda f, g: scores.primal_dual(f, g, weight.to(f)),
+        )
+        g = best.g.double()
+        if self.dual == "projected":
+            phi = multipliers.projected(phi, g, step, slack, self._cap)
+        else:
+            phi = multipliers.queue(phi, g, slack)
+        self._multiplier = phi
+        return Decision(best.index)
+
+    def _default_cap(self, cap: Any, slater: Any) -> Tensor | None:
+        if cap is not None:
+            return self._per_cost("cap", checks.positive("cap", cap))
+        if self.dual == "queue":
+            return None
+        missing = [
+            name
+            for name, value in (("clip=(B, G)", self._clip_at), ("slater=", slater))
+            if value is None
+        ]
+        if missing or self._clip_at is None:
+            raise CBanditError(
+                f"cap is 4 B / slater by the theorem: give cap=, or {' and '.join(missing)}"
+            )
+        room = self._per_cost("slater", checks.positive("slater", slater)) - self._slack(1)
+        if bool((room <= 0).any()):
+            raise CBanditError(
+                f"slack must be below slater = {slater}; got {self._slack(1).tolist()}"
+            )
+        return 4 * self._clip_at[:, :1] / room
+
+    def _default_step(
+        self, step: Any, horizon: int | None
+    ) -> Callable[[int, int], Tensor]:
+        """``(round, first round of its epoch) -> 1 / V``, ``(T, m)``."""
+        if step is not None:
+            if not callable(step):
+                step = checks.positive("step", step)
+            given = _schedule("step", step, self._per_cost)
+            return _Given(given)
+        bounds, cap = self._clip_at, self._cap
+        missing = [
+            name
+            for name, absent in (
+                ("clip=(B, G)", bounds is None),
+                ("cap= (or slater=)", cap is None),
+                ("horizon= (or anytime=True)", horizon is None and not self.anytime),
+            )
+            if absent
+        ]
+        if missing or bounds is None or cap is None:
+            raise CBanditError(
+                "step is rho / (G sqrt(T)) by the theorem: give step=, or "
+                + " and ".join(missing)
+            )
+        return _Theorem(cap / bounds[:, 1:], None if self.anytime else horizon)
+
+
+class _Given:
+    def __init__(self, step: Callable[[int], Tensor]) -> None:
+        self._step = step
+
+    def __call__(self, t: int, start: int) -> Tensor:
+        return self._step(t)
+
+
+class _Theorem:
+    """``rho / (G sqrt(T))``, ``T`` the horizon or, without one, the epoch's length."""
+
+    def __init__(self, scale: Tensor, horizon: int | None) -> None:
+        self._scale, self._horizon = scale, horizon
+
+    def __call__(self, t: int, start: int) -> Tensor:
+        return self._scale / math.sqrt(self._horizon or start)
+
+
+class _Fixed:
+    def __init__(self, value: Tensor) -> None:
+        self._value = value
+
+    def __call__(self, t: int) -> Tensor:
+        return self._value
+
+
+class _Called:
+    def __init__(self, name: str, value: Any, shaped: Callable[[str, Any], Tensor]) -> None:
+        self._name, self._value, self._shaped = name, value, shaped
+
+    def __call__(self, t: int) -> Tensor:
+        return self._shaped(self._name, self._value(t))
+
+
+def _schedule(
+    name: str, value: Any, shaped: Callable[[str, Any], Tensor]
+) -> Callable[[int], Tensor]:
+    if callable(value):
+        return _Called(name, value, shaped)
+    return _Fixed(shaped(name, checks.nonnegative(name, value)))
+
+
+def _starts_epoch(t: int) -> bool:
+    return t & (t - 1) == 0

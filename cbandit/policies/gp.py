@@ -1,0 +1,389 @@
+"""Policies whose beliefs are Gaussian processes over a finite set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from cbandit import checks
+from cbandit.actions import Box, Finite, Star
+from cbandit.beliefs.gp import GP
+from cbandit.choice import Choice
+from cbandit.errors import CBanditError
+from cbandit.explore import TS, UCB, Explore, Rand, estimates
+from cbandit.policies.base import Decision, Policy, Told
+from cbandit.posterior.surrogates import Ahead, Part, Surrogates
+from cbandit.recommend import Recommendation, recommend
+from cbandit.search import Best, Score, maximise
+
+if TYPE_CHECKING:
+    from botorch.models import ModelListGP
+
+__all__ = ["GPPolicy", "Marginal", "Posterior"]
+
+LIGHT = 256 * 1024**2  # bytes of arrays above which a checkpoint holds history only
+
+
+@dataclass(frozen=True)
+class Marginal:
+    """Means and standard deviations over the actions, in the user's units."""
+
+    mean: Tensor
+    std: Tensor
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """What is believed: ``reward`` is ``(*trials, N)``, ``costs`` ``(*trials, m, N)``."""
+
+    reward: Marginal
+    costs: Marginal | None
+
+
+class GPPolicy(Policy):
+    """Beliefs, exploration and search; a policy adds its score and its multiplier.
+
+    Args:
+        actions: a :class:`~cbandit.Finite` set or a :class:`~cbandit.ProductGrid`.
+        reward: the belief about the reward.
+        costs: the belief about the cost, or one a cost; ``[gp] * m`` for ``m`` alike.
+        explore: how estimates come from beliefs.
+        clip: ``(B, G)``: estimates are kept within ``[-B, B]`` and, thresholds
+            subtracted, ``[-G, G]``.
+        engine: ``"auto"``, ``"joint"``, ``"factor"``, ``"product"`` or ``"stream"``.
+        pending: ``"ignore"`` outstanding choices, or ``"hallucinate"``: count their
+            variance and keep their mean.
+        common: see :class:`~cbandit.policies.base.Policy`.
+    """
+
+    def __init__(
+        self,
+        actions: Any,
+        reward: GP,
+        costs: GP | Sequence[GP] | None,
+        explore: Explore,
+        *,
+        clip: Any = None,
+        engine: str = "auto",
+        pending: str = "ignore",
+        **common: Any,
+    ) -> None:
+        beliefs = [reward, *_beliefs(costs)]
+        for j, belief in enumerate(beliefs):
+            if not isinstance(belief, GP):
+                name = "reward" if j == 0 else f"costs[{j - 1}]"
+                raise CBanditError(f"{name} must be a cb.GP; got {type(belief).__name__}")
+        if not isinstance(explore, UCB | TS | Rand):
+            raise CBanditError(
+                "explore must be cb.UCB(...), cb.TS(...) or cb.Rand(...); got "
+                f"{type(explore).__name__}"
+            )
+        if isinstance(actions, Box | Star):
+            raise CBanditError(
+                f"{type(self).__name__} chooses from a Finite set or a ProductGrid; got "
+                f"{actions!r}"
+            )
+        if pending not in ("ignore", "hallucinate"):
+            raise CBanditError(
+                f"pending must be 'ignore' or 'hallucinate'; got {pending!r}"
+            )
+        if pending == "hallucinate" and not isinstance(explore, UCB):
+            raise CBanditError(
+                "pending='hallucinate' goes with explore=cb.UCB(...): draws already "
+                f"spread choices apart; got cb.{explore.name}"
+            )
+        super().__init__(actions, len(beliefs) - 1, **common)
+        self.explore, self.pending = explore, pending
+        self._widths = explore.widths.bind(self.batch_shape, self.m, self.device)
+        self._clip_at = None if clip is None else self._clip(clip)
+        self._beliefs = Surrogates(
+            beliefs, self.actions, self.batch_shape, self.dtype, self.device, engine,
+            explore.samples,
+        )
+        if explore.samples:
+            self._beliefs.check_samples()
+
+    def _clip(self, clip: Any) -> Tensor:
+        """``(B, G_1, ...)``, ``(T, F)``."""
+        try:
+            bound, cost_bound = clip
+        except (TypeError, ValueError):
+            raise CBanditError(f"clip must be a pair (B, G); got {clip!r}") from None
+        b = self._per_trial("clip B", checks.positive("clip B", bound))
+        g = self._per_cost("clip G", checks.positive("clip G", cost_bound))
+        return torch.cat([b.unsqueeze(-1), g], -1)
+
+    # -- one round -------------------------------------------------------------------
+
+    def _coefficient(self, t: int) -> Tensor:
+        """What this round's spread is multiplied by, ``(T, F)``."""
+        beliefs = self._beliefs
+        width = self._widths.fixed
+        if width is None:
+            width = self._widths(t, beliefs.gains(), beliefs.noises())
+        return self.explore.coefficient(width, self._streams)
+
+    def _estimates(
+        self, coefficient: Tensor, limits: Tensor, asked: Any
+    ) -> Iterator[tuple[int, Tensor]]:
+        """``(start, (T, F, n))``: estimates, thresholds subtracted, clipped."""
+        shift = bool(limits.any())
+        tau = limits.to(self.dtype).unsqueeze(-1)
+        bound = self._clip_at
+        if bound is not None:
+            bound = bound.to(self.dtype).unsqueeze(-1)
+            lower = -bound
+        for start, mean, spread in self._looks(asked):
+            estimate = estimates(mean, spread, coefficient)
+            if shift:
+                estimate[:, 1:] -= tau
+            if bound is not None:
+                estimate.clamp_(lower, bound)
+            yield start, estimate
+
+    def _looks(self, asked: Any) -> Iterator[tuple[int, Tensor, Tensor]]:
+        samples = self.explore.samples
+        if asked is not self.actions:
+            yield 0, *self._afresh(asked, samples)
+            return
+        streams = self._streams if samples else None
+        for block in self._beliefs.sweep(streams, self._waiting()):
+            spread = block.draw if samples else block.std
+            assert spread is not None
+            yield block.start, block.mean, spread
+
+    def _afresh(self, asked: Any, samples: bool) -> tuple[Tensor, Tensor]:
+        if samples:
+            raise CBanditError(
+                "ask(actions=...) needs explore=cb.UCB or cb.Rand on a GP policy; joint "
+                "draws are kept over the policy's own set"
+            )
+        if isinstance(self.actions, Finite) and self.actions.covariance is not None:
+            raise CBanditError(
+                "ask(actions=...) needs coordinates; arms given by their covariance "
+                "alone have none: use ask(among=...)"
+            )
+        mean, std = self._beliefs.anywhere(asked.block(0, asked.size))
+        return mean.to(self.dtype), std.to(self.dtype)
+
+    def _maximise(
+        self, t: int, asked: Any, mask: Tensor | None, score: Score
+    ) -> Best:
+        """The action of greatest ``score(f, g)``, and the estimates there."""
+        stretches = self._estimates(self._coefficient(t), self._limits(t), asked)
+        best = maximise(stretches, score, mask)
+        if not bool(torch.isfinite(best.value).all()):
+            raise CBanditError(
+                "the score is not a finite number at any allowed action; look at "
+                "policy.posterior() and policy.multiplier"
+            )
+        return best
+
+    def ask(
+        self, *, among: Any = None, actions: Any = None, observed_costs: Any = None
+    ) -> Choice:
+        """Start the next round and choose; see :meth:`Policy.ask`."""
+        if observed_costs is not None:
+            raise CBanditError(
+                f"{self.name} learns costs from feedback; observed_costs= goes to "
+                "cb.SCGPUCB"
+            )
+        return super().ask(among=among, actions=actions)
+
+    def _waiting(self) -> list[Ahead]:
+        """Outstanding choices, and in which trials what is waited for."""
+        if self.pending == "ignore":
+            return []
+        out = []
+        for _, entry in sorted(self._open.items()):
+            keys, x = self._named(entry.choice)
+            flags = [self._missing(s) for s in (entry.reward_seen, entry.cost_seen)]
+            out.append(Ahead(keys, x, *flags))
+        return out
+
+    def _missing(self, seen: Tensor | bool) -> list[bool]:
+        if isinstance(seen, Tensor):
+            return (~seen).tolist()
+        return [not seen] * self._size
+
+    # -- feedback ----------------------------------------------------------------------
+
+    def _deliver(self) -> None:
+        super()._deliver()
+        self._beliefs.refit(due_only=True)
+
+    def _absorb(
+        self, choice: Choice, rewards: Sequence[Told], costs: Sequence[Told]
+    ) -> None:
+        every = [True] * self._size
+        parts: list[Part] = []
+        for functions, news in (
+            ([0], rewards),
+            (list(range(1, self.m + 1)), costs),
+        ):
+            for told in news:
+                wanted = every if told.where is None else told.where.tolist()
+                parts.append((functions, told.values, wanted, told.noise))
+        keys, x = self._named(choice)
+        self._beliefs.absorb(keys, x, parts)
+
+    def _named(self, choice: Choice) -> tuple[list[Any], Tensor]:
+        """What the history calls the actions chosen, and where they are."""
+        x = choice.x.reshape(self._size, -1)
+        if choice.actions is None:
+            assert choice.index is not None
+            index = choice.index.tolist()
+            return index if isinstance(index, list) else [index], x
+        try:
+            return self.actions.index(x).tolist(), x
+        except CBanditError:
+            return [tuple(row) for row in x.tolist()], x
+
+    def observe(
+        self, *, index: Any = None, x: Any = None, reward: Any = None, cost: Any = None
+    ) -> None:
+        """Learn from ``n`` rows of data from before; multipliers do not move.
+
+        Args:
+            index: the actions' numbers, ``(n,)`` or ``(*trials, n)``.
+            x: or the actions themselves, ``(n, d)`` or ``(*trials, n, d)``.
+            reward: ``(n,)`` or ``(*trials, n)``.
+            cost: ``(n, m)`` or ``(*trials, n, m)``; ``(n,)``, ``(*trials, n)`` if m = 1.
+        """
+        if (index is None) == (x is None):
+            raise CBanditError("observe takes either index= or x=")
+        if reward is None and cost is None:
+            raise CBanditError("observe needs reward=, cost= or both; got neither")
+        if index is not None:
+            numbers = self._rows("index", checks.tensor("index", index, None), 0)
+            self.actions.points(numbers.to(self.device))
+            numbers = numbers.to(self.device)
+        else:
+            given = checks.finite("x", checks.tensor("x", x, self.dtype, self.device))
+            numbers = self.actions.index(self._rows("x", given, 1))
+        n = numbers.shape[-1]
+        parts: list[tuple[list[int], Tensor]] = []
+        if reward is not None:
+            value = checks.finite("reward", checks.tensor("reward", reward))
+            value = self._rows("reward", value, 0, n)
+            parts.append(([0], value.unsqueeze(-1)))
+        if cost is not None:
+            if self.m == 0:
+                raise CBanditError(f"{self.name} has no costs; got cost=")
+            value = checks.finite("cost", checks.tensor("cost", cost))
+            if value.dim() and value.shape[-1] == self.m and (
+                self.m > 1 or value.dim() > 1 + len(self.batch_shape)
+                or (value.dim() == 2 and value.shape[0] == n)
+            ):
+                value = self._rows("cost", value, 1, n)
+            else:
+                value = self._rows("cost", value, 0, n).unsqueeze(-1)
+            if value.shape[-1] != self.m:
+                raise CBanditError(
+                    f"cost must have {self.m} columns; got {value.shape[-1]}"
+                )
+            parts.append((list(range(1, self.m + 1)), value))
+        every, rows = [True] * self._size, []
+        x_all = self.actions.at(numbers)
+        for i in range(n):
+            told: list[Part] = [
+                (functions, value[:, i].to(self.device), every, None)
+                for functions, value in parts
+            ]
+            rows.append((numbers[:, i].tolist(), x_all[:, i], told))
+        self._deliver()
+        self._beliefs.observe(rows)
+
+    def _rows(self, name: str, value: Tensor, extra: int, n: int | None = None) -> Tensor:
+        """``(n, ...)`` or ``(*trials, n, ...)`` with ``extra`` more axes, led by ``T``."""
+        if value.dim() == 1 + extra:
+            value = value.unsqueeze(0).expand(self._size, *value.shape)
+        shaped = value.dim() == 2 + extra and value.shape[0] == self._size
+        if not shaped or (n is not None and value.shape[1] != n):
+            raise CBanditError(
+                f"{name} must have {'n' if n is None else n} rows, led by nothing or by "
+                f"the trials {self.batch_shape}; got shape {tuple(value.shape)}"
+            )
+        return value
+
+    # -- what is believed ----------------------------------------------------------------
+
+    @property
+    def engine(self) -> str:
+        """Which engines keep the posterior, and why."""
+        return self._beliefs.describe()
+
+    def posterior(self) -> Posterior:
+        """Means and standard deviations over the set, in the user's units."""
+        self._deliver()
+        mean, std = self._beliefs.posterior()
+        reward = Marginal(self._outside(mean[:, 0]), self._outside(std[:, 0]))
+        if self.m == 0:
+            return Posterior(reward, None)
+        return Posterior(
+            reward, Marginal(self._outside(mean[:, 1:]), self._outside(std[:, 1:]))
+        )
+
+    def recommend(self, confidence: float = 0.95) -> Recommendation:
+        """What to deploy: the best action believed feasible with ``confidence``."""
+        confidence = checks.number("confidence", confidence)
+        if not 0 < confidence < 1:
+            raise CBanditError(
+                f"confidence must lie between 0 and 1; got {confidence}"
+            )
+        self._deliver()
+        blocks = ((b.start, b.mean, b.std) for b in self._beliefs.sweep())
+        found = recommend(blocks, self._limits(max(self.t, 1)), confidence)
+        return Recommendation(
+            index=self._outside(found.index),
+            x=self.actions.at(self._outside(found.index)),
+            value=self._outside(found.value),
+            probability=self._outside(found.probability),
+            margin=self._outside(found.margin),
+            feasible=self._outside(found.feasible),
+            confidence=confidence,
+        )
+
+    def refit(self) -> None:
+        """Fit hyperparameters to all data now, by marginal likelihood."""
+        self._deliver()
+        self._beliefs.refit()
+
+    @property
+    def model(self) -> ModelListGP:
+        """The beliefs as a BoTorch ``ModelListGP``, reward first, in step with the data."""
+        from cbandit.beliefs.model import model_list
+
+        self._deliver()
+        return model_list(self._beliefs)
+
+    def lighten(self) -> None:
+        """Before a checkpoint: large arrays are computed afresh instead of saved."""
+        self._beliefs.lighten(LIGHT)
+
+    def save(self, path: Any) -> None:
+        """Write everything to ``path``, atomically; :func:`cbandit.load` goes on from it."""
+        from cbandit.checkpoint import save
+
+        self._deliver()
+        save(self, path)
+
+
+def _beliefs(costs: Any) -> list[GP]:
+    if costs is None:
+        return []
+    if isinstance(costs, GP):
+        return [costs]
+    try:
+        out = list(costs)
+    except TypeError:
+        raise CBanditError(
+            f"costs must be a cb.GP or a sequence of them; got {type(costs).__name__}"
+        ) from None
+    if not out:
+        raise CBanditError("costs must hold at least one belief; got none")
+    return out

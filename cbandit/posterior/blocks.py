@@ -1,0 +1,65 @@
+"""A stretch of actions with what is believed of it; the currency of a round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from cbandit.actions import Finite, ProductGrid
+
+__all__ = ["Block", "grid_split", "partition"]
+
+
+@dataclass
+class Block:
+    """The actions ``start .. stop - 1`` (``n`` of them) in ``T`` trials.
+
+    Args:
+        start: the first action.
+        stop: one past the last action.
+        mean: posterior means of ``F`` functions, ``(T, F, n)``.
+        std: their standard deviations, ``(T, 1 or F, n)``; ``None`` where only a draw
+            was asked for.
+        draw: a draw of the functions less their means, ``(T, F, n)``, where asked for.
+    """
+
+    start: int
+    stop: int
+    mean: Tensor
+    std: Tensor
+    draw: Tensor | None = None
+
+
+def grid_split(grid: ProductGrid) -> int:
+    """Where to cut the axes in two groups: those before it, and those from it on.
+
+    An action's number is ``i * (size of the second group) + j``; the two sizes are
+    kept as close as the axes allow.
+    """
+    costs = [grid.size // _tail(grid, cut) + _tail(grid, cut) for cut in range(grid.dim)]
+    least = min(costs)
+    return max(cut for cut, cost in enumerate(costs) if cost == least)
+
+
+def _tail(grid: ProductGrid, cut: int) -> int:
+    return math.prod(grid.sizes[cut:])
+
+
+def partition(
+    actions: Finite | ProductGrid, target: int
+) -> Iterator[tuple[int, int]]:
+    """Stretches of about ``target`` actions; on a grid, whole rows or parts of one."""
+    tail = 1
+    if isinstance(actions, ProductGrid):
+        tail = _tail(actions, grid_split(actions))
+    if tail <= target:
+        step = tail * max(1, target // tail)
+        for start in range(0, actions.size, step):
+            yield start, min(start + step, actions.size)
+        return
+    for row in range(0, actions.size, tail):
+        for start in range(row, row + tail, target):
+            yield start, min(start + target, row + tail)

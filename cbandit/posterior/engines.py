@@ -1,0 +1,100 @@
+"""Which engine keeps a belief over a set, and why."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+from cbandit.actions import Finite, ProductGrid
+from cbandit.beliefs.kernels import Covariance
+from cbandit.errors import CBanditError
+from cbandit.posterior.joint import Joint
+from cbandit.posterior.operators import FactorRows, Operator, ProductRows, StreamRows
+from cbandit.posterior.rows import Rows
+
+__all__ = ["ENGINES", "Engine", "Plan", "free_memory", "make_engine", "plan"]
+
+ENGINES = ("auto", "joint", "factor", "product", "stream")
+JOINT_ACTIONS = 512
+JOINT_ACTIONS_SAMPLING = 4096
+EXPECTED_ROWS = 300
+BLOCK = 1 << 15
+
+Engine = Joint | Rows
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An engine's name and the reason it was chosen."""
+
+    name: str
+    why: str
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes free now on ``device``."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        with open("/proc/meminfo") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable"):
+                    return 1024 * int(line.split()[1])
+    except OSError:
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def plan(
+    wanted: str,
+    actions: Finite | ProductGrid,
+    covariance: Covariance,
+    trials: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    samples: bool,
+) -> Plan:
+    """The engine for a set: the one ``wanted``, or for ``"auto"`` the one that suits."""
+    if wanted not in ENGINES:
+        raise CBanditError(f"engine must be one of {', '.join(ENGINES)}; got {wanted!r}")
+    if wanted != "auto":
+        return Plan(wanted, "asked for")
+    size, memory = actions.size, free_memory(device)
+    limit = JOINT_ACTIONS_SAMPLING if samples else JOINT_ACTIONS
+    table = isinstance(actions, Finite) and actions.covariance is not None
+    joint = 8 * trials * size * size
+    if (size <= limit or table) and 2 * joint < memory:
+        why = f"{size} actions: the whole covariance takes {joint / 1e6:.3g} MB"
+        return Plan("joint", why)
+    if isinstance(actions, ProductGrid) and actions.dim > 1:
+        if covariance.axes(actions) is not None:
+            return Plan("product", "a product grid and a kernel that factors over axes")
+    rows = EXPECTED_ROWS * trials * size * dtype.itemsize
+    closed = covariance.forms is not None
+    if device.type == "cuda" and closed:
+        return Plan("stream", "CUDA computes kernel values faster than it reads them")
+    if 2 * rows > memory and closed:
+        why = f"{EXPECTED_ROWS} kernel rows would take {rows / 1e9:.3g} GB"
+        return Plan("stream", why)
+    return Plan("factor", f"{EXPECTED_ROWS} kernel rows take {rows / 1e9:.3g} GB")
+
+
+def make_engine(
+    name: str,
+    actions: Finite | ProductGrid,
+    covariance: Covariance,
+    trials: int,
+    functions: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Engine:
+    """A fresh engine that knows only the prior."""
+    if name == "joint":
+        return Joint(actions, covariance, trials, functions, torch.float64, device)
+    kinds = {"factor": FactorRows, "product": ProductRows, "stream": StreamRows}
+    operator: Operator = kinds[name](actions, covariance, trials, dtype, device)
+    return Rows(
+        actions, covariance, trials, functions, dtype, device, operator, BLOCK
+    )

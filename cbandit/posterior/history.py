@@ -1,0 +1,284 @@
+"""What was observed, merged by action, and the small linear system it makes.
+
+A *slot* holds one distinct action: its coordinates, the summed precision ``p`` of its
+observations and their weighted sum. With ``S = diag(sqrt p)`` and ``K`` the prior
+covariance of the slots, everything follows from one Cholesky factor of
+
+    B = I + S K S        since   (K + P^-1)^-1 = S B^-1 S,
+
+which stays exact for an empty slot (``p = 0``): trials with fewer actions than others,
+and slots waiting to be used again, are padding. Always float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cbandit.beliefs.kernels import Covariance
+
+__all__ = ["History", "System"]
+
+
+@dataclass
+class System:
+    """The factored small system of ``T`` trials and ``U`` slots.
+
+    Args:
+        slots: ``(T, U)`` slot numbers, or ``None`` where they are ``0 .. U - 1``.
+        gram: ``(T, U, U)``.
+        root: ``(T, U)``, the square roots of the precisions.
+        factor: ``(T, U, U)``, the Cholesky factor of ``B``.
+        alpha: ``(T, U, F)``, the posterior mean's weights.
+    """
+
+    slots: Tensor | None
+    gram: Tensor
+    root: Tensor
+    factor: Tensor
+    alpha: Tensor
+
+    def solve(self, right: Tensor) -> Tensor:
+        """``(K + P^-1)^-1 right``, ``(T, U, k)``."""
+        root = self.root.unsqueeze(-1)
+        return torch.cholesky_solve(right * root, self.factor).mul_(root)
+
+    def gain(self) -> Tensor:
+        """``1/2 log det B``, the realised information gain, ``(T,)``."""
+        return self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+class History:
+    """Observations of ``F`` functions that share their actions, for ``T`` trials.
+
+    Args:
+        covariance: the prior covariance.
+        trials: ``T``.
+        functions: ``F``.
+        table: ``(1 or T, N, N)``: the prior covariance of a small set as a whole. Then
+            slot ``i`` is action ``i`` and nothing is copied.
+        device: where the tensors live.
+    """
+
+    def __init__(
+        self,
+        covariance: Covariance,
+        trials: int,
+        functions: int,
+        device: torch.device,
+        table: Tensor | None = None,
+    ) -> None:
+        self.covariance, self.trials, self.functions = covariance, trials, functions
+        self.table, self.device = table, device
+        self._capacity = 0 if table is None else table.shape[-1]
+        self._slot_of: list[dict[Hashable, int]] = [{} for _ in range(trials)]
+        self._key_of: list[list[Hashable]] = [[] for _ in range(trials)]
+        self._free: list[list[int]] = [[] for _ in range(trials)]
+        self._emptied: list[tuple[int, int]] = []
+        kept = {"dtype": torch.float64, "device": device}
+        self.precision = torch.zeros(trials, self._capacity, **kept)
+        self.weighted = torch.zeros(trials, functions, self._capacity, **kept)
+        self._seen = [[0] * self._capacity for _ in range(trials)]
+        self.points = torch.zeros(trials, 0, covariance.dim, **kept)
+        self._gram = torch.zeros(trials, 0, 0, **kept)
+        self._system: System | None = None
+
+    @property
+    def used(self) -> int:
+        """``U``: the slots in use in the trial that uses most."""
+        if self.table is not None:
+            return self._capacity
+        return max(len(keys) for keys in self._key_of)
+
+    @property
+    def gram(self) -> Tensor:
+        """Prior covariance of the slots, ``(T, U, U)``."""
+        if self.table is not None:
+            return self.table
+        return self._gram[:, : self.used, : self.used]
+
+    def keys(self) -> list[list[Hashable]]:
+        """The distinct actions of each trial, by slot."""
+        return self._key_of
+
+    def distinct(self) -> list[int]:
+        """How many distinct actions each trial has observed."""
+        return (self.precision > 0).sum(-1).tolist()
+
+    def place(
+        self, keys: Sequence[Hashable], x: Tensor, wanted: Sequence[bool]
+    ) -> tuple[list[int], list[int]]:
+        """Slots of the actions ``keys`` at ``x (T, d)``, and the trials with a new one.
+
+        Trials that want no slot get slot 0 as a place to add nothing to.
+        """
+        if self.table is not None:
+            return [int(key) for key in keys], []  # type: ignore[call-overload]
+        slots, fresh = [], []
+        for trial, (key, want) in enumerate(zip(keys, wanted, strict=True)):
+            slot = self._slot_of[trial].get(key) if want else 0
+            if slot is None:
+                slot = self._open(trial, key)
+                fresh.append(trial)
+            slots.append(slot)
+        if not any(self._key_of):
+            return slots, fresh
+        self._grow()
+        if fresh:
+            self._write(fresh, [slots[i] for i in fresh], x)
+        return slots, fresh
+
+    def _open(self, trial: int, key: Hashable) -> int:
+        keys = self._key_of[trial]
+        if self._free[trial]:
+            slot = self._free[trial].pop()
+            keys[slot] = key
+        else:
+            slot = len(keys)
+            keys.append(key)
+        self._slot_of[trial][key] = slot
+        return slot
+
+    def _grow(self) -> None:
+        if self.used <= self._capacity:
+            return
+        room = max(16, 2 * self._capacity)
+        grown = room - self._capacity
+        pad = torch.nn.functional.pad
+        self.precision = pad(self.precision, (0, grown))
+        self.weighted = pad(self.weighted, (0, grown))
+        for seen in self._seen:
+            seen.extend([0] * grown)
+        self.points = pad(self.points, (0, 0, 0, grown))
+        self._gram = pad(self._gram, (0, grown, 0, grown))
+        self._capacity = room
+
+    def _write(self, trials: list[int], slots: list[int], x: Tensor) -> None:
+        t = torch.tensor(trials, device=self.device)
+        s = torch.tensor(slots, device=self.device)
+        self.points[t, s] = x[t].double()
+        used = self.used
+        rows = self.covariance.cross(x.unsqueeze(-2), self.points[:, :used])[:, 0]
+        rows = rows.expand(self.trials, used)[t]
+        self._gram[t, s, :used] = rows
+        self._gram[t, :used, s] = rows
+        self._gram[t, s, s] = self.covariance.variance(x.unsqueeze(-2))[..., 0].expand(
+            self.trials
+        )[t]
+        # the factored system stays true: an empty slot changes nothing in it
+
+    def add(self, slot: Tensor, precision: Tensor, values: Tensor, sign: int = 1) -> None:
+        """Add (or with ``sign=-1`` take away) an observation.
+
+        Args:
+            slot: ``(T,)``.
+            precision: ``(T,)``, zero for trials that observed nothing.
+            values: ``(T, F)``, less the prior mean.
+        """
+        if sign < 0:
+            precision = -precision
+        place = slot.unsqueeze(-1)
+        self.precision.scatter_add_(-1, place, precision.unsqueeze(-1))
+        change = (precision.unsqueeze(-1) * values).unsqueeze(-1)
+        self.weighted.scatter_add_(
+            -1, place.unsqueeze(-1).expand(-1, self.functions, 1), change
+        )
+        self._system = None
+
+    def count(self, slots: Sequence[int], wanted: Sequence[bool], sign: int) -> None:
+        """Keep the number of observations in each slot; an emptied one is exactly 0."""
+        for trial, (slot, want) in enumerate(zip(slots, wanted, strict=True)):
+            if not want:
+                continue
+            self._seen[trial][slot] += sign
+            if sign < 0 and self._seen[trial][slot] == 0:
+                # exactly, whatever rounding left behind
+                self.precision[trial, slot] = 0.0
+                self.weighted[trial, :, slot] = 0.0
+                if self.table is None:
+                    self._emptied.append((trial, slot))
+
+    def release(self) -> None:
+        """Let emptied slots be used again: nothing pending refers to them any more."""
+        for trial, slot in self._emptied:
+            if self._seen[trial][slot] == 0:
+                key = self._key_of[trial][slot]
+                if self._slot_of[trial].pop(key, None) is not None:
+                    self._free[trial].append(slot)
+        self._emptied.clear()
+
+    def revise(self, weighted: Tensor) -> None:
+        """Replace the weighted sums, ``(T, F, U)``: the targets changed."""
+        self.weighted[..., : weighted.shape[-1]] = weighted
+        self._system = None
+
+    def system(self) -> System:
+        """The factored system, made afresh after every observation.
+
+        It covers the slots there were then; those opened since are still empty.
+        """
+        if self._system is None:
+            self._system = self._factored()
+        return self._system
+
+    def _factored(self) -> System:
+        used = self.used
+        slots = None
+        gram, precision = self.gram, self.precision[:, :used]
+        weighted = self.weighted[..., :used]
+        if self.table is not None:
+            # only the actions observed; the others have p = 0 and pad exactly
+            active = precision > 0
+            width = int(active.sum(-1).max()) if used else 0
+            slots = active.to(torch.int8).argsort(-1, descending=True, stable=True)
+            slots = slots[:, :width]
+            precision = precision.gather(-1, slots)
+            weighted = weighted.gather(
+                -1, slots.unsqueeze(1).expand(-1, self.functions, -1)
+            )
+            gram = self.rows(slots, slots)
+        root = precision.clamp_min(0).sqrt()
+        b = gram * root.unsqueeze(-1) * root.unsqueeze(-2)
+        b.diagonal(dim1=-2, dim2=-1).add_(1)
+        factor = torch.linalg.cholesky(b)
+        # S (P^-1 weighted) = weighted / S, and an empty slot adds nothing
+        scaled = torch.where(root > 0, 1 / root, 0.0).unsqueeze(1) * weighted
+        alpha = torch.cholesky_solve(scaled.mT, factor) * root.unsqueeze(-1)
+        return System(slots, gram, root, factor, alpha)
+
+    def rows(self, slots: Tensor, columns: Tensor | None = None) -> Tensor:
+        """Rows of the table, ``(T, U, N or len)``, at ``slots (T, U)``."""
+        assert self.table is not None
+        table = self.table.expand(self.trials, -1, -1)
+        rows = table.gather(1, slots.unsqueeze(-1).expand(-1, -1, table.shape[-1]))
+        if columns is None:
+            return rows
+        return rows.gather(-1, columns.unsqueeze(1).expand(-1, slots.shape[-1], -1))
+
+    def at(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean, less the prior's ``(T, F, n)``, and variance ``(T, n)`` anywhere.
+
+        A dense solve at the points ``x``, ``(n, d)`` or ``(T, n, d)``.
+        """
+        system = self.system()
+        prior = self.covariance.variance(x)
+        prior = prior.expand(self.trials, x.shape[-2])
+        if self.table is not None:
+            assert system.slots is not None
+            points = x[..., 0].round().long().expand(self.trials, -1)
+            cross = self.rows(system.slots, points)
+        else:
+            points = self.points[:, : self.used]
+            if points.shape[-2] == 0:
+                return prior.new_zeros(self.trials, self.functions, x.shape[-2]), prior
+            points = points[:, : system.root.shape[-1]]
+            cross = self.covariance.cross(x, points).mT
+            cross = cross.expand(self.trials, -1, -1)
+        mean = system.alpha.mT @ cross
+        half = torch.linalg.solve_triangular(
+            system.factor, cross * system.root.unsqueeze(-1), upper=False
+        )
+        return mean, prior - half.square().sum(-2)

@@ -1,0 +1,196 @@
+"""The *joint* engine: the whole posterior covariance of a small set, float64.
+
+A new observation is one rank-one change, ``O(N^2)`` a round whatever came before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from cbandit.actions import Finite, ProductGrid
+from cbandit.beliefs.kernels import Covariance
+from cbandit.posterior.blocks import Block
+from cbandit.posterior.history import History
+from cbandit.posterior.paths import prior_root
+from cbandit.randomness import Streams
+
+__all__ = ["Joint"]
+
+
+class Joint:
+    """Means ``(T, F, N)`` and covariance ``(T, N, N)``, current after every change."""
+
+    name = "joint"
+
+    def __init__(
+        self,
+        actions: Finite | ProductGrid,
+        covariance: Covariance,
+        trials: int,
+        functions: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.actions, self.functions, self.dtype = actions, functions, dtype
+        points = actions.block(0, actions.size)
+        table = covariance.cross(points, points)
+        self._table = table if table.dim() == 3 else table.unsqueeze(0)
+        self.history = History(covariance, trials, functions, device, self._table)
+        self._trial = torch.arange(trials, device=device)
+        self._root: Tensor | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        trials, size = self.history.trials, self.actions.size
+        self.cov = self._table.expand(trials, -1, -1).clone()
+        self.mean = self.cov.new_zeros(trials, self.functions, size)
+        self._gain = self.cov.new_zeros(trials)
+
+    def append(
+        self,
+        keys: Sequence[int],
+        x: Tensor,
+        values: Tensor,
+        precision: Tensor,
+        wanted: Sequence[bool],
+    ) -> None:
+        """Condition on ``values (T, F)`` seen with ``precision (T,)`` at ``keys``.
+
+        ``precision`` is 0 in trials that are not ``wanted``: nothing was seen there.
+        """
+        slot = torch.as_tensor(keys, device=self.cov.device)
+        column = self.cov[self._trial, slot]  # T x N
+        own = column[self._trial, slot]
+        weight = precision / (1 + precision * own)
+        gap = (values - self.mean[self._trial, :, slot]) * weight.unsqueeze(-1)
+        self._change(column, -weight, gap)
+        self._gain += torch.log1p(precision * own).mul_(0.5)
+        self.history.add(slot, precision, values)
+        self.history.count(keys, wanted, 1)
+
+    def _change(self, column: Tensor, weight: Tensor, gap: Tensor) -> None:
+        self.mean.addcmul_(gap.unsqueeze(-1), column.unsqueeze(1))
+        scaled = column * weight.unsqueeze(-1)
+        self.cov.addcmul_(column.unsqueeze(-1), scaled.unsqueeze(-2))
+
+    def forget(
+        self,
+        keys: Sequence[int],
+        x: Tensor,
+        values: Tensor,
+        precision: Tensor,
+        wanted: Sequence[bool],
+    ) -> None:
+        """The reverse of :meth:`append`, from a solve without the observation."""
+        slot = torch.as_tensor(keys, device=self.cov.device)
+        self.history.add(slot, precision, values, sign=-1)
+        self.history.count(keys, wanted, -1)
+        system = self.history.system()
+        assert system.slots is not None
+        rows = self.history.rows(system.slots)  # T x U x N
+        table = self._table.expand(rows.shape[0], -1, -1)
+        prior = table[self._trial, slot]
+        k = prior.gather(-1, system.slots).unsqueeze(-1)
+        column = prior - (rows.mT @ system.solve(k)).squeeze(-1)
+        own = column[self._trial, slot]
+        weight = precision / (1 + precision * own)
+        mean = (system.alpha.mT @ k).squeeze(-1)
+        self._change(column, weight, (mean - values) * weight.unsqueeze(-1))
+        self._gain -= torch.log1p(precision * own).mul_(0.5)
+
+    def revise(self, weighted: Tensor) -> None:
+        """Replace all targets: ``weighted (T, F, U)`` sums of precision x target."""
+        self.history.revise(weighted)
+        system = self.history.system()
+        assert system.slots is not None
+        self.mean = system.alpha.mT @ self.history.rows(system.slots)
+
+    def refresh(self) -> None:
+        """Start again from the history: no drift, whatever happened before."""
+        self._reset()
+        system = self.history.system()
+        assert system.slots is not None
+        rows = self.history.rows(system.slots)
+        self.mean = system.alpha.mT @ rows
+        half = torch.linalg.solve_triangular(
+            system.factor, rows * system.root.unsqueeze(-1), upper=False
+        )
+        self.cov -= half.mT @ half
+        self._gain = system.gain()
+
+    def gain(self) -> Tensor:
+        """The realised information gain, ``(T,)``."""
+        return self._gain
+
+    def at(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Means ``(T, F, k)`` and variances ``(T, k)`` of the actions ``index (T, k)``."""
+        places = index.unsqueeze(1).expand(-1, self.functions, -1)
+        own = self.cov.diagonal(dim1=-2, dim2=-1)
+        return self.mean.gather(-1, places), own.gather(-1, index)
+
+    def settle(self) -> None:
+        """Nothing waits here."""
+
+    def bytes(self) -> int:
+        """What the arrays take."""
+        return self.mean.nbytes + self.cov.nbytes
+
+    def sweep(
+        self,
+        stretches: Iterator[tuple[int, int]] | None = None,
+        streams: Streams | None = None,
+        ahead: tuple[Sequence[Sequence[Hashable]], Tensor, Tensor] | None = None,
+    ) -> Iterator[Block]:
+        """All actions at once; with ``streams``, an exact draw beside them.
+
+        With ``ahead`` (names, places and precisions ``(T, b)`` of choices to come),
+        deviations are those after them.
+        """
+        own = self.cov.diagonal(dim1=-2, dim2=-1)
+        if ahead is not None:
+            own = own - self._ahead(ahead[0], ahead[2])
+        std = own.clamp_min(0).sqrt_().unsqueeze(1)
+        draw = None if streams is None else self._draw(streams)
+        for start, stop in stretches or [(0, self.actions.size)]:
+            part = slice(start, stop)
+            yield Block(
+                start,
+                stop,
+                self.mean[..., part],
+                std[..., part],
+                None if draw is None else draw[..., part],
+            )
+
+    def _ahead(self, keys: Sequence[Sequence[Hashable]], precision: Tensor) -> Tensor:
+        """What choices to come take off the variance, ``(T, N)``."""
+        slot = torch.tensor(keys, device=self.cov.device).mT  # T x b
+        at = slot.unsqueeze(-1).expand(-1, -1, self.cov.shape[-1])
+        columns = self.cov.gather(1, at) * precision.sqrt().unsqueeze(-1)
+        inner = columns.gather(-1, slot.unsqueeze(1).expand(-1, slot.shape[-1], -1))
+        inner = inner * precision.sqrt().unsqueeze(1)
+        inner.diagonal(dim1=-2, dim2=-1).add_(1)
+        factor = torch.linalg.cholesky(inner)
+        z = torch.linalg.solve_triangular(factor, columns, upper=False)
+        return z.square().sum(-2)
+
+    def _draw(self, streams: Streams) -> Tensor:
+        """Draws of the posterior less its mean, ``(T, F, N)``, exact in law.
+
+        With the prior ``L L^T``, weights on ``L`` have posterior precision
+        ``I + L^T P L``: positive definite as it stands, and small where ``L`` is thin.
+        """
+        if self._root is None:
+            self._root = prior_root(self._table)
+        root = self._root.expand(self.history.trials, -1, -1)
+        rank = root.shape[-1]
+        half = root * self.history.precision.clamp_min(0).sqrt().unsqueeze(-1)
+        precision = half.mT @ half
+        precision.diagonal(dim1=-2, dim2=-1).add_(1)
+        factor = torch.linalg.cholesky(precision)
+        z = streams.normal(self.functions, rank).view(-1, self.functions, rank)
+        z = z.to(root.device)
+        weights = torch.linalg.solve_triangular(factor.mT, z.mT, upper=True)
+        return (root @ weights).mT

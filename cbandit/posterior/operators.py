@@ -1,0 +1,421 @@
+"""Combinations of kernel rows over a large set: ``weights^T K(tried, actions)``.
+
+Three ways to the same numbers. *factor* keeps the rows, *product* keeps a factor of
+them per half of the grid's axes, *stream* keeps nothing and computes them in blocks.
+Each is told of a new distinct action by ``write`` and hands out combinations by
+``multiply(weights)``, a function of a stretch of actions.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from cbandit_kernels import kernel_columns
+from torch import Tensor
+
+from cbandit.actions import Finite, ProductGrid
+from cbandit.beliefs.kernels import Covariance
+from cbandit.errors import CBanditError
+from cbandit.posterior.blocks import grid_split
+from cbandit.posterior.paths import Features, prior_root
+from cbandit.randomness import Streams
+
+__all__ = ["FactorRows", "Operator", "Path", "ProductRows", "StreamRows"]
+
+Columns = Callable[[int, int], Tensor]
+"""``(start, stop) -> (T, k, n)``: combinations of rows over a stretch of actions."""
+
+
+class Path(Protocol):
+    """A prior draw of ``F`` functions, known over the set and at the tried actions."""
+
+    tried: Tensor
+    """``(T, F, U)``, float64."""
+
+    def corrected(self, weights: Tensor) -> Columns:
+        """The draw less ``weights (T, U, F)`` combinations of kernel rows."""
+        ...
+
+
+class Operator(Protocol):
+    """Rows of the prior covariance at the tried actions, over all actions."""
+
+    name: str
+
+    def write(self, trials: list[int], slots: list[int], x: Tensor) -> None:
+        """A new distinct action ``x (len(trials), d)`` in the slot of each trial."""
+        ...
+
+    def multiply(self, weights: Tensor) -> Columns:
+        """``weights^T K``, for ``weights (T, U, k)`` in float64."""
+        ...
+
+    def path(self, streams: Streams, functions: int, points: Tensor) -> Path:
+        """A prior draw; ``points (T, U, d)`` are the tried actions."""
+        ...
+
+    def bytes_per_row(self) -> int:
+        """What one more distinct action costs in memory."""
+        ...
+
+
+class _FeaturePath:
+    def __init__(
+        self,
+        operator: FactorRows | StreamRows,
+        streams: Streams,
+        functions: int,
+        points: Tensor,
+    ) -> None:
+        self._features = Features(operator.covariance, streams, functions)
+        self._operator = operator
+        self.tried = self._features(points)
+
+    def corrected(self, weights: Tensor) -> Columns:
+        rows = self._operator.multiply(weights)
+        actions, dtype = self._operator.actions, self._operator.dtype
+
+        def columns(start: int, stop: int) -> Tensor:
+            x = actions.block(start, stop).to(dtype)
+            return self._features(x) - rows(start, stop)
+
+        return columns
+
+
+class FactorRows:
+    """Rows kept as they are, ``u N`` numbers; a round reads them once."""
+
+    name = "factor"
+    CHUNK = 32
+
+    def __init__(
+        self,
+        actions: Finite | ProductGrid,
+        covariance: Covariance,
+        trials: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.actions, self.covariance, self.trials = actions, covariance, trials
+        self.dtype, self.device = dtype, device
+        self._rows: list[Tensor] = []
+
+    def bytes_per_row(self) -> int:
+        """``T N`` numbers."""
+        return self.trials * self.actions.size * self.dtype.itemsize
+
+    def write(self, trials: list[int], slots: list[int], x: Tensor) -> None:
+        """Compute and keep the row of ``x``, in stretches that fit the cache."""
+        while self.CHUNK * len(self._rows) <= max(slots):
+            # memory that is not written to is not taken: a chunk fills row by row
+            shape = (self.trials, self.CHUNK, self.actions.size)
+            self._rows.append(torch.empty(shape, dtype=self.dtype, device=self.device))
+        step = 1 << 16
+        own = self.covariance.batch_shape or self.actions.batch_shape
+        for start in range(0, self.actions.size, step):
+            stop = min(start + step, self.actions.size)
+            block = self.actions.block(start, stop)
+            if own:
+                every = x.new_zeros(self.trials, 1, x.shape[-1])
+                every[trials, 0] = x
+                rows = self.covariance.cross(every, block)[trials, 0]
+            else:
+                rows = self.covariance.cross(x, block)
+            for trial, slot, row in zip(trials, slots, rows, strict=True):
+                chunk = self._rows[slot // self.CHUNK]
+                chunk[trial, slot % self.CHUNK, start:stop] = row
+
+    def multiply(self, weights: Tensor) -> Columns:
+        """One product with each chunk of rows."""
+        used = weights.shape[1]
+        parts = [
+            (
+                rows[:, : min(self.CHUNK, used - i * self.CHUNK)],
+                weights[:, i * self.CHUNK : (i + 1) * self.CHUNK].mT.to(self.dtype),
+            )
+            for i, rows in enumerate(self._rows)
+            if i * self.CHUNK < used
+        ]
+
+        def columns(start: int, stop: int) -> Tensor:
+            out: Tensor | None = None
+            for rows, part in parts:
+                stretch = rows[..., start:stop]
+                out = (
+                    part @ stretch if out is None else out.baddbmm_(part, stretch)
+                )
+            if out is None:
+                return weights.new_zeros(
+                    self.trials, weights.shape[-1], stop - start, dtype=self.dtype
+                )
+            return out
+
+        return columns
+
+    def path(self, streams: Streams, functions: int, points: Tensor) -> Path:
+        """By random features."""
+        return _FeaturePath(self, streams, functions, points)
+
+
+class StreamRows:
+    """Nothing kept: kernel values are recomputed in cache-sized blocks."""
+
+    name = "stream"
+
+    def __init__(
+        self,
+        actions: Finite | ProductGrid,
+        covariance: Covariance,
+        trials: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        if covariance.forms is None:
+            raise CBanditError(
+                "engine='stream' computes kernels in closed form: RBF, Matern, linear, "
+                f"their products and scalings; got {type(covariance.kernel).__name__}. "
+                "Use engine='factor'"
+            )
+        self.actions, self.covariance, self.trials = actions, covariance, trials
+        self.dtype, self.device = dtype, device
+        self._points = torch.zeros(
+            trials, 0, actions.dim, dtype=torch.float64, device=device
+        )
+
+    def bytes_per_row(self) -> int:
+        """``T d`` numbers."""
+        return self.trials * self.actions.dim * 8
+
+    def write(self, trials: list[int], slots: list[int], x: Tensor) -> None:
+        """Keep the coordinates."""
+        room = self._points.shape[1]
+        if max(slots) >= room:
+            grown = max(16, 2 * room, max(slots) + 1) - room
+            self._points = torch.nn.functional.pad(self._points, (0, 0, 0, grown))
+        self._points[trials, slots] = x.double()
+
+    def multiply(self, weights: Tensor) -> Columns:
+        """Values made, combined and dropped, block by block."""
+        tried = self.covariance.scaled(self._points[:, : weights.shape[1]])
+        w = self.covariance.times(weights.clone()).to(self.dtype)
+        kinds = self.covariance.kinds
+        # distances are safe from cancellation, and a narrow dtype, near the origin
+        center = tried.mean((-3, -2), keepdim=True)
+        if "linear" in kinds:
+            center = torch.zeros_like(center)
+        y = (tried - center).to(self.dtype)
+        center = center if self.actions.batch_shape else center.squeeze(-3)
+        if self.covariance.batch_shape:
+            center = center if center.dim() == 4 else center.unsqueeze(-3)
+        # a block's kernel values, u x n, stay in cache
+        step = max(256, (1 << 17) // max(1, weights.shape[1]))
+        k = weights.shape[-1]
+
+        def columns(start: int, stop: int) -> Tensor:
+            out = y.new_empty(self.trials, k, stop - start)
+            for a in range(start, stop, step):
+                b = min(a + step, stop)
+                x = self.covariance.scaled(self.actions.block(a, b)) - center
+                x = x.to(self.dtype)
+                out[..., a - start : b - start] = kernel_columns(x, y, w, kinds)
+            return out
+
+        return columns
+
+    def path(self, streams: Streams, functions: int, points: Tensor) -> Path:
+        """By random features."""
+        return _FeaturePath(self, streams, functions, points)
+
+
+class ProductRows:
+    """A grid's rows as products over two groups of axes: one matrix product a round.
+
+    Where the kernel matrix of the second group has low rank ``r`` (the RBF), its rows
+    are kept on a basis of its range, and the product's inner dimension is ``r``, not
+    ``u``: exact up to the rounding of that matrix's own decomposition.
+    """
+
+    name = "product"
+    BASIS_LIMIT = 2048
+
+    def __init__(
+        self,
+        actions: Finite | ProductGrid,
+        covariance: Covariance,
+        trials: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        if not isinstance(actions, ProductGrid):
+            raise CBanditError(
+                f"engine='product' needs a ProductGrid; got {actions!r}"
+            )
+        axes = covariance.axes(actions)
+        if axes is None:
+            raise CBanditError(
+                "engine='product' needs a kernel that factors over the axes (RBF, "
+                "periodic, or one kernel per axis through active_dims); got "
+                f"{type(covariance.kernel).__name__}. Use engine='factor' or 'stream'"
+            )
+        self.actions, self.covariance, self.trials = actions, covariance, trials
+        self.dtype, self.device = dtype, device
+        self._axes, self._cut = axes, grid_split(actions)
+        self._heads = math.prod(actions.sizes[: self._cut])
+        self._tails = math.prod(actions.sizes[self._cut :])
+        kept = {"dtype": torch.float64, "device": device}
+        self._head = torch.zeros(trials, 0, self._heads, **kept)
+        self._tail = torch.zeros(trials, 0, self._tails, dtype=dtype, device=device)
+        self._number = torch.zeros(trials, 0, dtype=torch.long, device=device)
+        self._off_grid = False
+        self._roots: tuple[Tensor, Tensor] | None = None
+        self._basis = self._tail_basis()
+        rank = 0 if self._basis is None else self._basis.shape[-1]
+        self._code = torch.zeros(trials, 0, rank, **kept)
+
+    def bytes_per_row(self) -> int:
+        """``T (N_1 + N_2)`` numbers."""
+        return self.trials * (8 * self._heads + self.dtype.itemsize * self._tails)
+
+    def _tail_basis(self) -> Tensor | None:
+        """An orthonormal basis ``(1 or T, N_2, r)`` of the second group's range."""
+        if max(self.actions.sizes[self._cut :]) > self.BASIS_LIMIT:
+            return None
+        parts = []
+        for j in range(self._cut, self.actions.dim):
+            axis = self.actions.axes[j]
+            matrix = self._axes[j](axis, axis)
+            values, vectors = torch.linalg.eigh(matrix)
+            rank = int((values > 1e-15 * values[..., -1:]).sum(-1).max())
+            part = vectors[..., -rank:]
+            parts.append(part if part.dim() == 3 else part.unsqueeze(0))
+        basis = functools.reduce(_kron, parts)
+        return basis if 2 * basis.shape[-1] < self._tails else None
+
+    def _row(self, x: Tensor, first: int, last: int) -> Tensor:
+        """``(T, n)``: the factor of a row over the axes ``first .. last - 1``."""
+        row = torch.ones(x.shape[0], 1, dtype=torch.float64, device=self.device)
+        for j in range(first, last):
+            part = self._axes[j](self.actions.axes[j], x[:, j : j + 1])[..., 0]
+            part = part.expand(x.shape[0], -1)
+            row = (row.unsqueeze(-1) * part.unsqueeze(1)).flatten(1)
+        return row
+
+    def write(self, trials: list[int], slots: list[int], x: Tensor) -> None:
+        """Keep the two factors of the rows of ``x``."""
+        room = self._head.shape[1]
+        if max(slots) >= room:
+            grown = max(16, 2 * room, max(slots) + 1) - room
+            pad = functools.partial(torch.nn.functional.pad, pad=(0, 0, 0, grown))
+            self._head, self._tail = pad(self._head), pad(self._tail)
+            self._code = pad(self._code)
+            self._number = torch.nn.functional.pad(self._number, (0, grown))
+        every = x.new_zeros(self.trials, x.shape[-1])
+        every[trials] = x
+        try:
+            number = self.actions.index(x)
+        except CBanditError:
+            number, self._off_grid = torch.zeros(len(x), dtype=torch.long), True
+        tail = self._row(every, self._cut, self.actions.dim)
+        self._head[trials, slots] = self._row(every, 0, self._cut)[trials]
+        self._tail[trials, slots] = tail[trials].to(self.dtype)
+        self._number[trials, slots] = number.to(self.device)
+        if self._basis is not None:
+            code = (tail.unsqueeze(-2) @ self._basis).squeeze(-2)
+            self._code[trials, slots] = code[trials]
+
+    def multiply(self, weights: Tensor) -> Columns:
+        """``A^T diag(w) B`` for each column ``w`` of ``weights``."""
+        used, k = weights.shape[1], weights.shape[-1]
+        left = self._head[:, :used].mT.unsqueeze(1) * weights.mT.unsqueeze(2)
+        basis = self._basis
+        if basis is None or self._off_grid or used <= basis.shape[-1]:
+            right = self._tail[:, None, :used]
+        else:
+            left = left @ self._code[:, None, :used]
+            right = basis.to(self.dtype).mT.unsqueeze(1)
+        left = left.to(self.dtype)  # T x k x N_1 x r
+        return self._products(left, right, k)
+
+    def _products(self, left: Tensor, right: Tensor, k: int) -> Columns:
+        tails, trials = self._tails, self.trials
+
+        def columns(start: int, stop: int) -> Tensor:
+            first, last = start // tails, (stop - 1) // tails
+            part = left[:, :, first : last + 1]
+            if stop - start < tails:
+                low = start - first * tails
+                out = part @ right[..., low : low + stop - start]
+            elif trials == 1:
+                flat = part[0].reshape(-1, part.shape[-1])
+                out = flat @ right[0, 0]
+            else:
+                out = part @ right
+            return out.view(trials, k, stop - start)
+
+        return columns
+
+    def path(self, streams: Streams, functions: int, points: Tensor) -> Path:
+        """Exact in law: ``R_1 Z R_2^T`` with a root of each group's covariance."""
+        if self._off_grid:
+            raise CBanditError(
+                "exact Thompson draws over a ProductGrid need all observations on the "
+                "grid; use engine='factor' where ask(actions=...) leaves it"
+            )
+        if self._roots is None:
+            cuts = (0, self._cut, self.actions.dim)
+            self._roots = self._root(*cuts[:2]), self._root(*cuts[1:])
+        return _GridPath(self, self._roots, streams, functions, points.shape[1])
+
+    def _root(self, first: int, last: int) -> Tensor:
+        parts = [torch.ones(1, 1, 1, dtype=torch.float64, device=self.device)]
+        for axis, kernel in zip(
+            self.actions.axes[first:last], self._axes[first:last], strict=True
+        ):
+            root = prior_root(kernel(axis, axis))
+            parts.append(root if root.dim() == 3 else root.unsqueeze(0))
+        return functools.reduce(_kron, parts)
+
+
+class _GridPath:
+    """``R_1 Z R_2^T``; a combination of kernel rows is taken off ``Z`` itself."""
+
+    def __init__(
+        self,
+        operator: ProductRows,
+        roots: tuple[Tensor, Tensor],
+        streams: Streams,
+        functions: int,
+        used: int,
+    ) -> None:
+        self._operator, (self._first, self._second) = operator, roots
+        r1, r2 = self._first.shape[-1], self._second.shape[-1]
+        z = streams.normal(functions, r1, r2).view(-1, functions, r1, r2)
+        self._z = z.to(operator.device)
+        trials, number = operator.trials, operator._number[:, :used]
+        at = [number // operator._tails, number % operator._tails]
+        self._at = [
+            root.expand(trials, -1, -1).gather(
+                1, place.unsqueeze(-1).expand(-1, -1, root.shape[-1])
+            )
+            for root, place in zip(roots, at, strict=True)
+        ]  # T x U x r
+        left = self._at[0].unsqueeze(1) @ self._z
+        self.tried = (left * self._at[1].unsqueeze(1)).sum(-1)
+
+    def corrected(self, weights: Tensor) -> Columns:
+        scaled = self._at[0].unsqueeze(1) * weights.mT.unsqueeze(-1)
+        z = self._z - scaled.mT @ self._at[1].unsqueeze(1)
+        dtype = self._operator.dtype
+        left = (self._first.unsqueeze(1) @ z).to(dtype)
+        right = self._second.mT.unsqueeze(1).to(dtype)
+        return self._operator._products(left, right, z.shape[1])
+
+
+def _kron(a: Tensor, b: Tensor) -> Tensor:
+    """Kronecker product of ``(1 or T, n, r)`` and ``(1 or T, m, s)``."""
+    out = a[:, :, None, :, None] * b[:, None, :, None, :]
+    return out.reshape(out.shape[0], a.shape[1] * b.shape[1], -1)

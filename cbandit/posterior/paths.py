@@ -1,0 +1,108 @@
+"""Draws of the prior over an action set, exact where that is affordable.
+
+* a small set: a root of its covariance, cut where the rest is below rounding;
+* a product grid: one root per axis, so a draw is ``R_1 Z R_2^T``;
+* other sets: random Fourier features, an approximate prior (``FEATURES`` of them).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from cbandit.beliefs.kernels import Covariance
+from cbandit.errors import CBanditError
+from cbandit.randomness import Streams
+
+__all__ = ["FEATURES", "Features", "prior_root"]
+
+FEATURES = 1024
+
+
+def prior_root(covariance: Tensor, tolerance: float = 1e-15) -> Tensor:
+    """``L (*b, N, r)`` with ``L L^T`` the covariance ``(*b, N, N)``.
+
+    Eigenvectors whose eigenvalue is below ``tolerance`` of the largest are left out:
+    together they are worth less than rounding.
+    """
+    values, vectors = torch.linalg.eigh(covariance.double())
+    least = tolerance * values[..., -1:].clamp_min(0)
+    rank = max(1, int((values > least).sum(-1).max()))
+    values, vectors = values[..., -rank:], vectors[..., -rank:]
+    return vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
+
+
+class Features:
+    """One draw of random features: an approximate prior path for each function.
+
+    Frequencies come from the kernel's spectral density (normal for the RBF, Student-t
+    for Matern); a linear kernel has exact features. They are drawn anew every round.
+
+    Args:
+        covariance: a product of closed forms.
+        streams: the draws, one stream a trial.
+        functions: how many independent paths, ``F``.
+    """
+
+    def __init__(
+        self, covariance: Covariance, streams: Streams, functions: int
+    ) -> None:
+        check_features(covariance)
+        self.covariance = covariance
+        dim = covariance.dim
+        if covariance.linear:
+            self.frequencies = None
+            self.weights = _leading(streams.normal(dim, functions))
+            return
+        count = FEATURES // 2
+        total: Tensor | float = 0.0
+        assert covariance.forms is not None
+        for form in covariance.forms:
+            normal = _leading(streams.normal(dim, count))
+            if form.kind != "rbf":
+                freedom = {"matern12": 1, "matern32": 3, "matern52": 5}[form.kind]
+                draws = _leading(streams.normal(freedom, count))
+                chi = draws.square().mean(-2, keepdim=True)
+                normal = normal / chi.sqrt()
+            total = total + normal * form.scale.unsqueeze(-1).to(normal)
+        assert isinstance(total, Tensor)
+        self.frequencies = total  # T x d x count
+        self.weights = _leading(streams.normal(2 * count, functions)) / math.sqrt(count)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The paths at ``x``, ``(n, d)`` or ``(T, n, d)``: ``(T, F, n)``."""
+        weights = self.weights.to(x)
+        inputs = self.covariance.inputs(x).to(x.dtype)
+        if self.frequencies is None:
+            assert self.covariance.forms is not None
+            features = inputs * self.covariance.forms[0].scale.unsqueeze(-2).to(x)
+        else:
+            phase = inputs @ self.frequencies.to(x)
+            features = torch.cat([phase.cos(), phase.sin()], -1)
+        paths = (features @ weights).mT
+        amplitude = self.covariance.amplitude
+        if isinstance(amplitude, Tensor):
+            return paths * amplitude.sqrt().to(paths)[..., None, None]
+        return paths * math.sqrt(amplitude)
+
+
+def check_features(covariance: Covariance) -> None:
+    """An error, unless the kernel has features."""
+    forms = covariance.forms
+    if forms is not None and (
+        covariance.linear or all(form.kind != "linear" for form in forms)
+    ):
+        return
+    raise CBanditError(
+        "Thompson draws over this set need random features, which exist for RBF, "
+        "Matern and linear kernels (scaled, or products of the first two); got "
+        f"{type(covariance.kernel).__name__}. Use engine='joint' (N up to a few "
+        "thousand), a ProductGrid with a kernel that factors, or cb.UCB / cb.Rand"
+    )
+
+
+def _leading(draws: Tensor) -> Tensor:
+    """Draws with a trials axis, where there is none too."""
+    return draws if draws.dim() == 3 else draws.unsqueeze(0)

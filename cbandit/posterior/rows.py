@@ -1,0 +1,383 @@
+"""The engines for large sets: means and variances kept in place, swept in blocks.
+
+The posterior covariance of a tried action ``x`` with all actions is a combination of
+kernel rows, ``c = k(x, .) - sum_i w_i k(x_i, .)``; an observation changes the means by a
+multiple of ``c`` and the variance by a multiple of ``c^2``. Where the rows come from is
+the operator's business (:mod:`cbandit.posterior.operators`); weights, and everything
+that decides by how much to change, come from the small float64 system.
+
+Changes wait until the next sweep, which applies them, block by block, just before the
+block is looked at: a round reads and writes each number once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from cbandit.actions import Finite, ProductGrid
+from cbandit.beliefs.kernels import Covariance
+from cbandit.posterior.blocks import Block, partition
+from cbandit.posterior.history import History
+from cbandit.posterior.operators import Columns, Operator
+from cbandit.randomness import Streams
+
+__all__ = ["Rows"]
+
+
+class Rows:
+    """Means ``(T, F, N)`` and variance ``(T, N)`` over an operator's rows."""
+
+    PENDING_LIMIT = 32
+    CHECK_EVERY = 512
+    CHECK_ACTIONS = 32
+
+    def __init__(
+        self,
+        actions: Finite | ProductGrid,
+        covariance: Covariance,
+        trials: int,
+        functions: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        operator: Operator,
+        block: int,
+    ) -> None:
+        self.actions, self.covariance, self.functions = actions, covariance, functions
+        self.dtype, self.device, self.operator = dtype, device, operator
+        self.name, self.block = operator.name, block
+        self.history = History(covariance, trials, functions, device)
+        self._trial = torch.arange(trials, device=device)
+        kept = {"dtype": dtype, "device": device}
+        self.mean = torch.zeros(trials, functions, actions.size, **kept)
+        self.var = torch.empty(trials, actions.size, **kept)
+        for start, stop in partition(actions, 1 << 16):
+            self.var[:, start:stop] = self._prior(start, stop)
+        self._scale = float(self.var[:, :1024].double().mean().clamp_min(1e-300)) ** 0.5
+        self._pending: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._assign = False
+        self._torn = False
+        self._changes = 0
+        self.drift = 0.0
+        self.refreshes = 0
+
+    def _prior(self, start: int, stop: int) -> Tensor:
+        return self.covariance.variance(self.actions.block(start, stop))
+
+    # -- changes ---------------------------------------------------------------
+
+    def append(
+        self,
+        keys: Sequence[Hashable],
+        x: Tensor,
+        values: Tensor,
+        precision: Tensor,
+        wanted: Sequence[bool],
+    ) -> None:
+        """Condition on ``values (T, F)`` seen with ``precision (T,)`` at ``x (T, d)``.
+
+        ``keys`` name the actions; ``precision`` is 0 where not ``wanted``.
+        """
+        slots = self._place(keys, x, wanted)
+        if slots is None:
+            return
+        slot = torch.tensor(slots, device=self.device)
+        change = self._change(slot, values, precision)
+        self._pending.append(change)
+        self.history.add(slot, precision, values)
+        self.history.count(slots, wanted, 1)
+        self._changed()
+
+    def forget(
+        self,
+        keys: Sequence[Hashable],
+        x: Tensor,
+        values: Tensor,
+        precision: Tensor,
+        wanted: Sequence[bool],
+    ) -> None:
+        """The reverse of :meth:`append`, from the system without the observation."""
+        slots = self._place(keys, x, wanted)
+        if slots is None:
+            return
+        slot = torch.tensor(slots, device=self.device)
+        self.history.add(slot, precision, values, sign=-1)
+        self.history.count(slots, wanted, -1)
+        weights, spread, shift = self._change(slot, values, precision)
+        self._pending.append((weights, -spread, -shift))
+        self._changed()
+
+    def observe(
+        self,
+        keys: Sequence[Sequence[Hashable]],
+        x: Tensor,
+        values: Tensor,
+        precision: Tensor,
+        wanted: Sequence[Sequence[bool]],
+    ) -> None:
+        """Condition on many rows at once, then compute everything afresh.
+
+        ``keys`` and ``wanted`` are one list a row; ``x (n, T, d)``,
+        ``values (n, T, F)``, ``precision (n, T)``.
+        """
+        for row, row_keys in enumerate(keys):
+            slots = self._place(row_keys, x[row], wanted[row])
+            if slots is None:
+                continue
+            slot = torch.tensor(slots, device=self.device)
+            self.history.add(slot, precision[row], values[row])
+            self.history.count(slots, wanted[row], 1)
+        self.refresh()
+
+    def _place(
+        self, keys: Sequence[Hashable], x: Tensor, wanted: Sequence[bool]
+    ) -> list[int] | None:
+        slots, fresh = self.history.place(keys, x, wanted)
+        if fresh:
+            self.operator.write(fresh, [slots[i] for i in fresh], x[fresh])
+        return slots if self.history.used else None
+
+    def _change(
+        self, slot: Tensor, values: Tensor, precision: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Row weights ``(T, U)``, and what ``c^2`` and ``c`` are multiplied by."""
+        system, gram = self.history.system(), self.history.gram
+        known = system.root.shape[-1]
+        k = gram[self._trial, slot, :known].unsqueeze(-1)
+        w = system.solve(k)
+        own = gram[self._trial, slot, slot] - (k * w).sum((-2, -1))
+        spread = precision / (1 + precision * own.clamp_min(0))
+        mean = (system.alpha.mT @ k).squeeze(-1)
+        weights = gram.new_zeros(len(self._trial), gram.shape[-1])
+        weights[:, :known] = -w.squeeze(-1)
+        weights[self._trial, slot] += 1
+        return weights, spread, (values - mean) * spread.unsqueeze(-1)
+
+    def _changed(self) -> None:
+        self._changes += 1
+        if len(self._pending) >= self.PENDING_LIMIT:
+            self.settle()
+        if self._changes % self.CHECK_EVERY == 0:
+            self.check()
+
+    def revise(self, weighted: Tensor) -> None:
+        """Replace all targets: ``weighted (T, F, U)`` sums of precision x target."""
+        self.history.revise(weighted)
+        self._assign = True
+
+    def refresh(self) -> None:
+        """Compute means and variances afresh from the history: no drift is left."""
+        self._pending.clear()
+        self._assign = self._torn = False
+        self.refreshes += 1
+        self.history.release()
+        used = self.history.used
+        if used == 0:
+            self.mean.zero_()
+            for start, stop in partition(self.actions, 1 << 16):
+                self.var[:, start:stop] = self._prior(start, stop)
+            return
+        system = self.history.system()
+        inverse = torch.linalg.solve_triangular(
+            system.factor, torch.diag_embed(system.root), upper=False
+        )
+        means = self.operator.multiply(system.alpha)
+        # var = k(x, x) - |L^-1 S k_u(x)|^2, a few columns of weights at a time
+        group = 64
+        halves = [
+            self.operator.multiply(inverse[:, i : i + group].mT)
+            for i in range(0, used, group)
+        ]
+        for start, stop in partition(self.actions, min(self.block, 1 << 15)):
+            self.mean[..., start:stop] = means(start, stop)
+            explained = torch.zeros(
+                self.var[:, start:stop].shape, dtype=torch.float64, device=self.device
+            )
+            for half in halves:
+                explained += half(start, stop).double().square().sum(-2)
+            self.var[:, start:stop] = self._prior(start, stop) - explained
+
+    # -- looking ---------------------------------------------------------------
+
+    def gain(self) -> Tensor:
+        """The realised information gain, ``(T,)``."""
+        if self.history.used == 0:
+            return torch.zeros(len(self._trial), dtype=torch.float64, device=self.device)
+        return self.history.system().gain()
+
+    def settle(self) -> None:
+        """Apply what waits."""
+        if self._pending or self._assign or self._torn:
+            for _ in self.sweep(partition(self.actions, self.block), None):
+                pass
+
+    def at(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Means ``(T, F, k)`` and variances ``(T, k)`` of the actions ``index (T, k)``."""
+        self.settle()
+        places = index.unsqueeze(1).expand(-1, self.functions, -1)
+        return self.mean.gather(-1, places), self.var.gather(-1, index)
+
+    def check(self) -> None:
+        """Compare a few actions with a fresh solve; refresh if they have drifted."""
+        if self.history.used == 0:
+            return
+        self.settle()
+        size, count = self.actions.size, min(self.CHECK_ACTIONS, self.actions.size)
+        offset = (self._changes * 7919) % size
+        index = (torch.arange(count, device=self.device) * (size // count) + offset) % size
+        mean, var = self.history.at(self.actions.points(index))
+        places = index.expand(len(self._trial), -1)
+        seen_mean, seen_var = self.at(places)
+        scale = self._scale + float(mean.abs().max())
+        self.drift = max(
+            float((seen_mean.double() - mean).abs().max()) / scale,
+            float((seen_var.double() - var).abs().max()) / self._scale**2,
+        )
+        if self.drift > (1e-10 if self.dtype == torch.float64 else 1e-4):
+            self.refresh()
+
+    def sweep(
+        self,
+        stretches: Iterator[tuple[int, int]] | None = None,
+        streams: Streams | None = None,
+        ahead: tuple[Sequence[Sequence[Hashable]], Tensor, Tensor] | None = None,
+    ) -> Iterator[Block]:
+        """All actions, block by block, with what was told applied on the way.
+
+        With ``streams``, each block carries a draw of the posterior beside its means;
+        with ``ahead`` (names, places ``(b, T, d)`` and precisions ``(T, b)`` of choices
+        to come), deviations are those after them.
+        """
+        if self._torn:
+            self.refresh()
+        less = None if ahead is None else self._ahead(*ahead)
+        changes = self._columns()
+        draw = None if streams is None else self._draw(streams)
+        self._torn = bool(self._pending) or self._assign
+        for start, stop in stretches or partition(self.actions, self.block):
+            mean, var = self.mean[..., start:stop], self.var[:, start:stop]
+            if changes is not None:
+                changes(start, stop, mean, var)
+            if less is not None:
+                var = var - less(start, stop).square().sum(-2)
+            yield Block(
+                start,
+                stop,
+                mean,
+                var.clamp_min(0).sqrt_().unsqueeze(1),
+                None if draw is None else draw(start, stop),
+            )
+        self._pending.clear()
+        self._assign = self._torn = False
+        self.history.release()
+
+    def _ahead(
+        self, keys: Sequence[Sequence[Hashable]], x: Tensor, precision: Tensor
+    ) -> Columns:
+        """Columns ``z`` whose squares are what the choices take off the variance.
+
+        With their covariance ``C`` and ``P`` their precisions, ``z`` is the posterior
+        covariance with them times ``P^1/2 L^-T``, ``L L^T = I + P^1/2 C P^1/2``.
+        """
+        places = []
+        for j, row in enumerate(keys):
+            slots = self._place(row, x[j], [True] * len(self._trial))
+            assert slots is not None
+            places.append(slots)
+        slot = torch.tensor(places, device=self.device).mT  # T x b
+        gram, system = self.history.gram, self.history.system()
+        k = gram.gather(-1, slot.unsqueeze(1).expand(-1, gram.shape[1], -1))
+        w = torch.zeros_like(k)
+        known = system.root.shape[-1]
+        w[:, :known] = system.solve(k[:, :known])
+        at = slot.unsqueeze(-1).expand(-1, -1, slot.shape[-1])
+        root = precision.sqrt()
+        inner = (k - gram @ w).gather(1, at) * root.unsqueeze(-1) * root.unsqueeze(-2)
+        inner.diagonal(dim1=-2, dim2=-1).add_(1)
+        factor = torch.linalg.cholesky(inner)
+        weights = (-w).scatter_add_(
+            1, slot.unsqueeze(1), torch.ones_like(slot, dtype=w.dtype).unsqueeze(1)
+        )
+        z = torch.linalg.solve_triangular(
+            factor, (weights * root.unsqueeze(1)).mT, upper=False
+        )
+        return self.operator.multiply(z.mT)
+
+    def _columns(self) -> _Changes | None:
+        if not self._pending and not self._assign:
+            return None
+        used, count = self.history.used, len(self._pending)
+        means = self.functions if self._assign else 0
+        weights = torch.zeros(
+            len(self._trial), used, count + means, dtype=torch.float64,
+            device=self.device,
+        )
+        for j, (w, _, _) in enumerate(self._pending):
+            weights[:, : w.shape[-1], j] = w
+        if means:
+            alpha = self.history.system().alpha
+            weights[:, : alpha.shape[1], count:] = alpha
+        spread = shift = None
+        if count:
+            spread = torch.stack([s for _, s, _ in self._pending], -1).to(self.dtype)
+            shift = torch.stack([m for _, _, m in self._pending], -1).to(self.dtype)
+        columns = self.operator.multiply(weights)
+        return _Changes(columns, count, spread, None if means else shift)
+
+    def _draw(self, streams: Streams) -> Columns:
+        """A posterior draw less its mean: a prior draw, corrected at what was tried.
+
+        Pathwise (Matheron): ``f - K (K + P^-1)^-1 (f(x_u) + e)``, ``e ~ N(0, P^-1)``.
+        """
+        used, functions = self.history.used, self.functions
+        points = self.history.points[:, :used]
+        path = self.operator.path(streams, functions, points)
+        if used == 0:
+            return path.corrected(points.new_zeros(len(self._trial), 0, functions))
+        system = self.history.system()
+        counts = [len(keys) for keys in self.history.keys()]
+        noise = streams.ragged_normal(counts, functions).to(self.device)
+        noise = noise.view(len(self._trial), used, functions)
+        root = system.root.unsqueeze(-1)
+        # (K + P^-1)^-1 (f + e) = S B^-1 (S f + z) with z standard normal
+        known = root.shape[1]
+        tried, noise = path.tried.mT.double()[:, :known], noise[:, :known]
+        right = tried * root + torch.where(root > 0, noise, 0.0)
+        weights = tried.new_zeros(len(self._trial), used, functions)
+        weights[:, :known] = torch.cholesky_solve(right, system.factor) * root
+        return path.corrected(weights)
+
+    # -- memory ------------------------------------------------------------------
+
+    def bytes(self) -> int:
+        """What the arrays take now."""
+        own = self.mean.nbytes + self.var.nbytes
+        return own + self.history.used * self.operator.bytes_per_row()
+
+
+class _Changes:
+    """Pending changes as columns; applied to one stretch at a time, in place."""
+
+    def __init__(
+        self, columns: Columns, count: int, spread: Tensor | None, shift: Tensor | None
+    ) -> None:
+        self._columns, self._count = columns, count
+        self._spread, self._shift = spread, shift
+        self._single = spread is not None and spread.numel() == 1
+        self._value = -float(spread) if self._single and spread is not None else 0.0
+
+    def __call__(self, start: int, stop: int, mean: Tensor, var: Tensor) -> None:
+        columns, count = self._columns(start, stop), self._count
+        if self._shift is None:
+            mean.copy_(columns[:, count:])
+        else:
+            mean.baddbmm_(self._shift, columns)
+        if self._spread is None:
+            return
+        if self._single:
+            var.addcmul_(columns[:, 0], columns[:, 0], value=self._value)
+            return
+        changes = columns[:, :count]
+        var -= (self._spread.unsqueeze(1) @ changes.square()).squeeze(1)

@@ -1,0 +1,634 @@
+"""The beliefs of one policy, reward and costs, kept current over its action set.
+
+Functions whose prior covariance and noise agree, and whose feedback is told together,
+form a *group*: one engine, one variance, several means. Feedback told apart splits it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cbandit import checks
+from cbandit.actions import Finite, ProductGrid
+from cbandit.beliefs.fit import Merged, fit_hyperparameters
+from cbandit.beliefs.gp import GP
+from cbandit.beliefs.kernels import Covariance
+from cbandit.posterior.blocks import Block, partition
+from cbandit.posterior.engines import (
+    BLOCK,
+    Engine,
+    Plan,
+    free_memory,
+    make_engine,
+    plan,
+)
+from cbandit.posterior.joint import Joint
+from cbandit.posterior.operators import StreamRows
+from cbandit.posterior.rows import Rows
+from cbandit.randomness import Streams
+
+__all__ = ["Ahead", "Part", "Row", "Surrogates"]
+
+
+@dataclass
+class Ahead:
+    """A choice whose outcome is waited for: trials that wait for reward, and cost."""
+
+    keys: Sequence[Hashable]
+    x: Tensor
+    reward: Sequence[bool]
+    cost: Sequence[bool]
+
+
+@dataclass
+class Row:
+    """One observation of some functions in ``T`` trials.
+
+    Args:
+        keys: the actions' names, one a trial: a number of the set, or coordinates.
+        x: ``(T, d)``.
+        values: ``(T, f)``, in the user's units.
+        wanted: trials that saw something.
+        noise: its own variance ``(T,)``, or ``None`` for the belief's.
+    """
+
+    keys: Sequence[Hashable]
+    x: Tensor
+    values: Tensor
+    wanted: Sequence[bool]
+    noise: Tensor | None = None
+
+
+class Group:
+    """Functions that share one engine.
+
+    Args:
+        gp: the specification, the first function's; they agree but for the mean.
+        functions: which functions these are, 0 the reward.
+        means: the prior means, ``(T, f)``.
+    """
+
+    def __init__(
+        self,
+        gp: GP,
+        functions: list[int],
+        means: Tensor,
+        actions: Finite | ProductGrid,
+        batch_shape: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        engine: str,
+        samples: bool,
+    ) -> None:
+        self.gp, self.functions, self.means = gp, functions, means
+        self.actions, self.dtype, self.device = actions, dtype, device
+        self.trials, self._batched = means.shape[0], bool(batch_shape)
+        self.noise = checks.per_trial("noise", gp.noise, batch_shape).to(device)
+        self.covariance = Covariance.of(gp.kernel, actions, gp.bounds).to(device)
+        self._wanted_engine, self._samples = engine, samples
+        self.plan = self._plan(engine)
+        self.engine = self._fresh()
+        self.log: list[Row] = []
+        self.fitted = 0  # observations at the last fit
+        self._own_noise = False
+        self.light = False
+        self._statistics()
+
+    def _plan(self, wanted: str) -> Plan:
+        return plan(
+            wanted, self.actions, self.covariance, self.trials, self.dtype,
+            self.device, self._samples,
+        )
+
+    def _fresh(self) -> Engine:
+        count = len(self.functions) + int(self.gp.standardize)
+        return make_engine(
+            self.plan.name, self.actions, self.covariance, self.trials, count,
+            self.dtype, self.device,
+        )
+
+    # -- standardised outcomes -----------------------------------------------------
+
+    def _statistics(self) -> None:
+        shape = (self.trials, len(self.functions))
+        self._count = torch.zeros(shape[0], 1, dtype=torch.float64, device=self.device)
+        self._average = torch.zeros(shape, dtype=torch.float64, device=self.device)
+        self._squares = torch.zeros(shape, dtype=torch.float64, device=self.device)
+        # a first guess of the mean, so that differences, not levels, are kept
+        self.origin = torch.zeros(shape, dtype=torch.float64, device=self.device)
+
+    def _count_in(self, row: Row, sign: int = 1) -> None:
+        wanted = torch.tensor(row.wanted, device=self.device).unsqueeze(-1)
+        first = wanted & (self._count == 0) if sign > 0 else wanted & False
+        self.origin = torch.where(first, row.values, self.origin)
+        count = self._count + sign * wanted
+        gap = torch.where(wanted, row.values - self._average, 0.0)
+        average = self._average + sign * gap / count.clamp_min(1)
+        self._squares += sign * gap * (row.values - average) * wanted
+        self._count, self._average = count, average
+
+    def units(self) -> tuple[Tensor, Tensor]:
+        """What outcomes are shifted and divided by, ``(T, f)`` each."""
+        if not self.gp.standardize:
+            return self.means, torch.ones_like(self.means)
+        spread = (self._squares / (self._count - 1).clamp_min(1)).clamp_min(0).sqrt()
+        usable = (self._count >= 2) & (spread > 0)
+        return self._average, torch.where(usable, spread, 1.0)
+
+    def _targets(self, row: Row) -> Tensor:
+        """What the engine conditions on: differences, and a column of ones."""
+        if not self.gp.standardize:
+            return row.values - self.means
+        ones = torch.ones(self.trials, 1, dtype=torch.float64, device=self.device)
+        return torch.cat([row.values - self.origin, ones], -1)
+
+    def _precision(self, row: Row) -> Tensor:
+        noise = self.noise if row.noise is None else row.noise
+        if row.noise is not None and self.gp.standardize:
+            noise = noise / self.units()[1][:, 0].square()
+        if all(row.wanted):
+            return 1 / noise
+        return torch.tensor(row.wanted, device=self.device) / noise
+
+    # -- feedback ------------------------------------------------------------------
+
+    def append(self, row: Row) -> None:
+        """Condition on one more observation."""
+        self.log.append(row)
+        if isinstance(self.engine, Joint) and not isinstance(row.keys[0], int):
+            self.plan = Plan("factor", "an action outside the set was observed")
+            self.rebuild()
+            return
+        if self.gp.standardize:
+            self._count_in(row)
+            self._own_noise |= row.noise is not None
+            if self._own_noise:
+                # its weight depends on the outcomes' spread, which has changed
+                self.rebuild()
+                return
+        self.engine.append(
+            row.keys, row.x, self._targets(row), self._precision(row), row.wanted
+        )
+        self._make_room()
+
+    def _make_room(self) -> None:
+        engine = self.engine
+        if self._wanted_engine != "auto" or not isinstance(engine, Rows):
+            return
+        if engine.name != "factor" or engine.history.used % 32:
+            return
+        short = 2 * 32 * engine.operator.bytes_per_row() > free_memory(self.device)
+        if short and self.covariance.forms is not None:
+            self.plan = Plan("stream", "kernel rows no longer fit in memory")
+            stream = StreamRows(
+                self.actions, self.covariance, self.trials, self.dtype, self.device
+            )
+            every = list(range(self.trials))
+            for slot in range(engine.history.used):
+                points = engine.history.points[:, slot]
+                stream.write(every, [slot] * self.trials, points)
+            engine.operator, engine.name = stream, stream.name
+
+    def observe(self, rows: list[Row]) -> None:
+        """Condition on many observations at once."""
+        if len(rows) <= 8:
+            for row in rows:
+                self.append(row)
+            return
+        self.log.extend(rows)
+        self.rebuild()
+
+    def forget_oldest(self) -> None:
+        """Take the oldest observation out again."""
+        row = self.log.pop(0)
+        if self.gp.standardize:
+            self._count_in(row, -1)
+        self.engine.forget(
+            row.keys, row.x, self._targets(row), self._precision(row), row.wanted
+        )
+
+    def rebuild(self) -> None:
+        """Everything afresh from the log."""
+        self.engine = self._fresh()
+        self._statistics()
+        if self.gp.standardize:
+            for row in self.log:
+                self._count_in(row)
+        if not self.log:
+            return
+        if isinstance(self.engine, Rows):
+            self.engine.observe(
+                [row.keys for row in self.log],
+                torch.stack([row.x for row in self.log]),
+                torch.stack([self._targets(row) for row in self.log]),
+                torch.stack([self._precision(row) for row in self.log]),
+                [row.wanted for row in self.log],
+            )
+            return
+        for row in self.log:
+            slot = torch.tensor([int(k) for k in row.keys], device=self.device)  # type: ignore[call-overload]
+            precision = self._precision(row)
+            self.engine.history.add(slot, precision, self._targets(row))
+            self.engine.history.count([int(k) for k in row.keys], row.wanted, 1)  # type: ignore[call-overload]
+        self.engine.refresh()
+
+    def __getstate__(self) -> dict[str, object]:
+        state = self.__dict__.copy()
+        if self.light:
+            state["engine"] = None
+        return state
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        if self.engine is None:
+            self.rebuild()
+
+    # -- hyperparameters -----------------------------------------------------------
+
+    def due(self) -> bool:
+        """Whether a refit is due."""
+        every = self.gp.refit_every
+        return every is not None and len(self.log) - self.fitted >= every
+
+    def refit(self) -> None:
+        """Fit hyperparameters to the log, then rebuild."""
+        assert len(self.functions) == 1
+        self.fitted = len(self.log)
+        if not self.log:
+            return
+        kernel = self.covariance.kernel
+        if self._batched and not kernel.batch_shape and list(kernel.parameters()):
+            self.covariance.kernel = kernel.expand_batch(torch.Size([self.trials]))
+        self.noise = fit_hyperparameters(
+            self.covariance.kernel,
+            self.noise.clone(),
+            self._merged(),
+            self.gp.learn_noise,
+            self.gp.noise_prior,
+        )
+        self.covariance.refresh()
+        self.rebuild()
+
+    def _merged(self) -> Merged:
+        """The log in standardised units, merged by action."""
+        places: list[dict[Hashable, int]] = [{} for _ in range(self.trials)]
+        for row in self.log:
+            for mine, key, wanted in zip(places, row.keys, row.wanted, strict=True):
+                if wanted:
+                    mine.setdefault(key, len(mine))
+        used = max(len(mine) for mine in places)
+        shape = (self.trials, used)
+        zeros = torch.zeros(shape, dtype=torch.float64, device=self.device)
+        x = torch.zeros(*shape, self.covariance.dim, dtype=torch.float64)
+        x = x.to(self.device)
+        count, total, squares = zeros, zeros.clone(), zeros.clone()
+        count, own, own_weighted = zeros.clone(), zeros.clone(), zeros.clone()
+        shift, scale = self.units()
+        for row in self.log:
+            y = ((row.values - shift) / scale)[:, 0]
+            for trial, (key, wanted) in enumerate(zip(row.keys, row.wanted, strict=True)):
+                if not wanted:
+                    continue
+                at = (trial, places[trial][key])
+                x[at] = row.x[trial].double()
+                if row.noise is None:
+                    count[at] += 1
+                    total[at] += y[trial]
+                    squares[at] += y[trial] ** 2
+                else:
+                    weight = scale[trial, 0] ** 2 / row.noise[trial]
+                    own[at] += weight
+                    own_weighted[at] += weight * y[trial]
+        within = (squares - total.square() / count.clamp_min(1)).clamp_min(0).sum(-1)
+        return Merged(self.covariance.inputs(x), count, total, within, own, own_weighted)
+
+    # -- looking -------------------------------------------------------------------
+
+    def blocks(
+        self,
+        stretches: Iterator[tuple[int, int]] | None,
+        streams: Streams | None,
+        ahead: Sequence[Ahead] = (),
+    ) -> Iterator[Block]:
+        """The engine's blocks, in the user's units."""
+        blocks = self.engine.sweep(stretches, streams, self._ahead(ahead))
+        if self.gp.standardize:
+            shift, scale = (v.to(self.dtype).unsqueeze(-1) for v in self.units())
+            origin = self.origin.to(self.dtype).unsqueeze(-1)
+            for block in blocks:
+                yield self._in_units(block, shift - origin, scale, origin)
+            return
+        offset = None
+        if bool((self.means != 0).any()):
+            offset = self.means.to(self.dtype).unsqueeze(-1)
+        for block in blocks:
+            if offset is not None:
+                block.mean = block.mean + offset
+            yield block
+
+    def _ahead(
+        self, ahead: Sequence[Ahead]
+    ) -> tuple[Sequence[Sequence[Hashable]], Tensor, Tensor] | None:
+        """Choices whose outcome is waited for: names, places and precisions."""
+        mine = [a.reward if 0 in self.functions else a.cost for a in ahead]
+        if not any(any(waits) for waits in mine):
+            return None
+        precision = torch.tensor(mine, device=self.device).mT / self.noise.unsqueeze(-1)
+        return [a.keys for a in ahead], torch.stack([a.x for a in ahead]), precision
+
+    def _in_units(
+        self, block: Block, shift: Tensor, scale: Tensor, origin: Tensor
+    ) -> Block:
+        # the mean is linear in its targets: those of (y - shift) are those of y less
+        # shift times those of 1
+        known, ones = block.mean[:, :-1], block.mean[:, -1:]
+        mean = known + shift * (1 - ones) + origin
+        std = None if block.std is None else block.std * scale
+        draw = None if block.draw is None else block.draw[:, :-1] * scale
+        return Block(block.start, block.stop, mean, std, draw)
+
+    def anywhere(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Means ``(T, f, n)`` and standard deviations ``(T, f, n)`` at any points."""
+        mean, var = self.engine.history.at(x)
+        shift, scale = (v.unsqueeze(-1) for v in self.units())
+        std = var.clamp_min(0).sqrt().unsqueeze(1) * scale
+        if self.gp.standardize:
+            origin = self.origin.unsqueeze(-1)
+            known, ones = mean[:, :-1], mean[:, -1:]
+            return known + (shift - origin) * (1 - ones) + origin, std
+        return mean + shift, std
+
+    def split(self, functions: list[int]) -> Group:
+        """Take ``functions`` out into a group of their own."""
+        if isinstance(self.engine, Rows):
+            self.engine.settle()
+        other = copy.deepcopy(self)
+        self._keep([f for f in self.functions if f not in functions])
+        other._keep(functions)
+        return other
+
+    def _keep(self, functions: list[int]) -> None:
+        columns = [self.functions.index(f) for f in functions]
+        kept = torch.tensor(columns, device=self.device)
+        self.functions, self.means = functions, self.means[:, kept]
+        for name in ("_average", "_squares", "origin"):
+            setattr(self, name, getattr(self, name)[:, kept])
+        self.log = [
+            Row(r.keys, r.x, r.values[:, kept], r.wanted, r.noise) for r in self.log
+        ]
+        if self.gp.standardize:
+            kept = torch.cat([kept, kept.new_tensor([self.engine.functions - 1])])
+        engine, history = self.engine, self.engine.history
+        engine.mean = engine.mean[:, kept].contiguous()
+        engine.functions = history.functions = len(kept)
+        history.weighted = history.weighted[:, kept].contiguous()
+        history._system = None
+
+
+class Surrogates:
+    """All functions of a policy over one action set.
+
+    Args:
+        beliefs: one specification a function, the reward's first.
+        actions: a finite set or a product grid.
+        batch_shape: ``()`` or ``(trials,)``.
+        dtype: of the arrays over the set (the joint engine's are float64).
+        device: where they live.
+        engine: a name, or ``"auto"``.
+        samples: whether joint draws will be asked for.
+    """
+
+    def __init__(
+        self,
+        beliefs: Sequence[GP],
+        actions: Finite | ProductGrid,
+        batch_shape: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        engine: str = "auto",
+        samples: bool = False,
+    ) -> None:
+        self.actions, self.batch_shape = actions, batch_shape
+        self.dtype, self.device = dtype, device
+        self.functions = len(beliefs)
+        self.groups: list[Group] = []
+        waiting = list(range(len(beliefs)))
+        while waiting:
+            first = beliefs[waiting[0]]
+            members = [waiting[0]] + [
+                f for f in waiting[1:] if first.shares(beliefs[f])
+            ]
+            waiting = [f for f in waiting if f not in members]
+            means = [
+                checks.per_trial("mean", beliefs[f].mean, batch_shape) for f in members
+            ]
+            self.groups.append(
+                Group(
+                    first.copy(), members, torch.stack(means, -1).to(device), actions,
+                    batch_shape, dtype, device, engine, samples,
+                )
+            )
+
+    def absorb(
+        self,
+        keys: Sequence[Hashable],
+        x: Tensor,
+        parts: Sequence[tuple[list[int], Tensor, Sequence[bool], Tensor | None]],
+    ) -> None:
+        """Condition on what was seen of one choice.
+
+        ``parts`` are functions, their values ``(T, f)``, the trials that saw them and
+        the observation's own noise ``(T,)`` or ``None``; parts seen alike are joined.
+        """
+        for functions, values, wanted, noise in _joined(parts):
+            for group in list(self.groups):
+                mine = [f for f in group.functions if f in functions]
+                if not mine:
+                    continue
+                if len(mine) < len(group.functions):
+                    apart = group.split(mine)
+                    self.groups.append(apart)
+                    group = apart
+                columns = [functions.index(f) for f in group.functions]
+                if columns != list(range(values.shape[-1])):
+                    chosen = values[:, columns]
+                else:
+                    chosen = values
+                group.append(Row(keys, x, chosen, wanted, noise))
+
+    def observe(self, rows: list[tuple[Sequence[Hashable], Tensor, list[
+        tuple[list[int], Tensor, Sequence[bool], Tensor | None]]]]) -> None:
+        """Condition on many choices at once, as :meth:`absorb` does on one."""
+        if len(rows) <= 8:
+            for keys, x, parts in rows:
+                self.absorb(keys, x, parts)
+            return
+        covered = {f for _, _, parts in rows for part in parts for f in part[0]}
+        for group in list(self.groups):
+            mine = [f for f in group.functions if f in covered]
+            if mine and len(mine) < len(group.functions):
+                self.groups.append(group.split(mine))
+        for group in self.groups:
+            new = []
+            for keys, x, parts in rows:
+                for functions, values, wanted, noise in _joined(parts):
+                    if group.functions[0] in functions:
+                        columns = [functions.index(f) for f in group.functions]
+                        new.append(Row(keys, x, values[:, columns], wanted, noise))
+            if new:
+                group.observe(new)
+
+    def refit(self, due_only: bool = False) -> bool:
+        """Fit hyperparameters; with ``due_only`` where ``refit_every`` says so."""
+        if not due_only:
+            for group in list(self.groups):
+                while len(group.functions) > 1:
+                    self.groups.append(group.split(group.functions[-1:]))
+        chosen = [g for g in self.groups if not due_only or g.due()]
+        for group in chosen:
+            group.refit()
+        return bool(chosen)
+
+    def forget_all(self) -> None:
+        """Drop all data; hyperparameters stay."""
+        for group in self.groups:
+            group.log.clear()
+            group.rebuild()
+
+    def lighten(self, limit: int) -> None:
+        """Before a checkpoint: above ``limit`` bytes of arrays only the log is kept.
+
+        Then what is here is computed afresh from it too, as what is loaded will be.
+        """
+        total = sum(group.engine.bytes() for group in self.groups)
+        for group in self.groups:
+            group.light = total > limit
+            if group.light:
+                group.rebuild()
+
+    def gains(self) -> Tensor:
+        """Realised information gain of each function, ``(T, F)``."""
+        return self._by_function([g.engine.gain() for g in self.groups])
+
+    def noises(self) -> Tensor:
+        """Likelihood variances, ``(T, F)``, in the engines' units."""
+        return self._by_function([g.noise for g in self.groups])
+
+    def _by_function(self, values: list[Tensor]) -> Tensor:
+        if len(values) == 1:
+            return values[0].unsqueeze(-1).expand(-1, self.functions)
+        out = torch.empty(
+            len(values[0]), self.functions, dtype=torch.float64, device=self.device
+        )
+        for group, value in zip(self.groups, values, strict=True):
+            out[:, group.functions] = value.unsqueeze(-1)
+        return out
+
+    def sweep(
+        self, streams: Streams | None = None, ahead: Sequence[Ahead] = ()
+    ) -> Iterator[Block]:
+        """All actions, block by block.
+
+        With ``streams``, joint draws beside the means; the variances of choices
+        ``ahead`` are counted as if their outcomes had come.
+        """
+        if len(self.groups) == 1:
+            group = self.groups[0]
+            whole = isinstance(group.engine, Joint)
+            stretches = None if whole else partition(self.actions, BLOCK)
+            yield from group.blocks(stretches, streams, ahead)
+            return
+        size = self.actions.size
+        if all(isinstance(g.engine, Joint) for g in self.groups):
+            sweeps = [g.blocks(iter([(0, size)]), streams, ahead) for g in self.groups]
+        else:
+            sweeps = [
+                g.blocks(partition(self.actions, BLOCK), streams, ahead)
+                for g in self.groups
+            ]
+        for blocks in zip(*sweeps, strict=True):
+            yield self._merged(blocks)
+
+    def _merged(self, blocks: tuple[Block, ...]) -> Block:
+        first = blocks[0]
+        shape = (first.mean.shape[0], self.functions, first.mean.shape[-1])
+        mean, std = first.mean.new_empty(shape), first.mean.new_empty(shape)
+        draw = None if first.draw is None else first.mean.new_empty(shape)
+        for group, block in zip(self.groups, blocks, strict=True):
+            mean[:, group.functions] = block.mean.to(mean.dtype)
+            std[:, group.functions] = block.std.to(mean.dtype).expand(
+                -1, len(group.functions), -1
+            )
+            if draw is not None and block.draw is not None:
+                draw[:, group.functions] = block.draw.to(mean.dtype)
+        return Block(first.start, first.stop, mean, std, draw)
+
+    def posterior(self) -> tuple[Tensor, Tensor]:
+        """Means and standard deviations of all actions, ``(T, F, N)`` each."""
+        trials = self.groups[0].trials
+        shape = (trials, self.functions, self.actions.size)
+        mean = torch.empty(shape, dtype=self.dtype, device=self.device)
+        std = torch.empty_like(mean)
+        for block in self.sweep():
+            mean[..., block.start : block.stop] = block.mean
+            std[..., block.start : block.stop] = block.std
+        return mean, std
+
+    def anywhere(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and standard deviations at any points, ``(T, F, n)``; a dense solve."""
+        found = [group.anywhere(x) for group in self.groups]
+        shape = (found[0][0].shape[0], self.functions, x.shape[-2])
+        mean = torch.empty(shape, dtype=torch.float64, device=self.device)
+        std = torch.empty_like(mean)
+        for group, (m, s) in zip(self.groups, found, strict=True):
+            mean[:, group.functions], std[:, group.functions] = m, s
+        return mean, std
+
+    def describe(self) -> str:
+        """Which engines are at work, and why."""
+        parts = []
+        for group in self.groups:
+            names = ["reward" if f == 0 else f"cost {f}" for f in group.functions]
+            parts.append(f"{', '.join(names)}: {group.plan.name} ({group.plan.why})")
+        return "; ".join(parts)
+
+    def check_samples(self) -> None:
+        """An error now, not in a round, where joint draws cannot be had."""
+        from cbandit.posterior.paths import check_features
+
+        for group in self.groups:
+            if group.plan.name in ("factor", "stream"):
+                check_features(group.covariance)
+
+
+Part = tuple[list[int], Tensor, Sequence[bool], "Tensor | None"]
+
+
+def _joined(parts: Sequence[Part]) -> list[Part]:
+    """Parts seen in the same trials with the same noise are one."""
+    if len(parts) < 2:
+        return list(parts)
+    first, *rest = parts
+    alike = all(
+        list(part[2]) == list(first[2])
+        and (
+            (part[3] is None and first[3] is None)
+            or (
+                part[3] is not None
+                and first[3] is not None
+                and bool((part[3] == first[3]).all())
+            )
+        )
+        for part in rest
+    )
+    if not alike:
+        return list(parts)
+    functions = [f for part in parts for f in part[0]]
+    return [(functions, torch.cat([p[1] for p in parts], -1), first[2], first[3])]
+
+

@@ -1,0 +1,109 @@
+"""What to deploy once learning is over, or so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Recommendation", "recommend"]
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The best action believed feasible, or, where there is none, the likeliest.
+
+    Args:
+        index: the action's number, ``(*trials,)``.
+        x: the action, ``(*trials, d)``.
+        value: its expected reward, ``(*trials,)``.
+        probability: that it meets every constraint, costs independent, ``(*trials,)``.
+        margin: threshold less expected cost, ``(*trials, m)``; positive is room.
+        feasible: ``(*trials,)``, whether the probability reaches the confidence.
+        confidence: what was asked for.
+    """
+
+    index: Tensor
+    x: Tensor
+    value: Tensor
+    probability: Tensor
+    margin: Tensor
+    feasible: Tensor
+    confidence: float
+
+    def __str__(self) -> str:
+        lines = []
+        flat = [v.reshape(-1) for v in (self.index, self.value, self.probability)]
+        x = self.x.reshape(len(flat[0]), -1)
+        margin = self.margin.reshape(len(flat[0]), -1)
+        for i, ok in enumerate(self.feasible.reshape(-1).tolist()):
+            index, value, probability = (v[i].item() for v in flat)
+            point = ", ".join(f"{v:.4g}" for v in x[i].tolist())
+            room = ", ".join(f"{v:.4g}" for v in margin[i].tolist())
+            line = (
+                f"action {index:.0f} at ({point}): reward {value:.4g}, feasible with "
+                f"probability {probability:.3g}"
+            )
+            if room:
+                line += f", margin {room}"
+            if not ok:
+                line = (
+                    f"no action is believed feasible with probability "
+                    f"{self.confidence:g}; the likeliest is {line}"
+                )
+            lines.append(line)
+        return "\n".join(lines)
+
+
+def recommend(
+    blocks: Iterable[tuple[int, Tensor, Tensor]], limits: Tensor, confidence: float
+) -> Recommendation:
+    """Search blocks ``(start, mean (T, F, n), std (T, 1 or F, n))``, reward first.
+
+    Among actions feasible with ``confidence`` the greatest mean reward; where there is
+    none, the greatest probability. ``limits`` are the thresholds, ``(T, m)``. ``x`` is
+    left empty.
+    """
+    best: dict[str, Tensor] | None = None
+    for start, mean, std in blocks:
+        room = limits.to(mean).unsqueeze(-1) - mean[:, 1:]  # T x m x n
+        spread = std.expand_as(mean)[:, 1:]
+        # a known cost is feasible or not: no division by its zero spread
+        known = (room >= 0).to(room.dtype)
+        share = torch.special.ndtr(room / spread)
+        probability = torch.where(spread > 0, share, known).prod(-2)
+        safe = probability >= confidence
+        # two keys in one: all safe actions come before all others
+        value, place = torch.where(safe, mean[:, 0], -torch.inf).max(-1)
+        likeliest, other = probability.max(-1)
+        any_safe = safe.any(-1)
+        place = torch.where(any_safe, place, other)
+
+        def at(values: Tensor, place: Tensor = place) -> Tensor:
+            where = place.reshape(-1, *[1] * (values.dim() - 1))
+            return values.gather(-1, where.expand(*values.shape[:-1], 1)).squeeze(-1)
+
+        here = {
+            "index": place + start,
+            "value": at(mean[:, 0]),
+            "probability": at(probability),
+            "margin": at(room),
+            "feasible": any_safe,
+        }
+        if best is None:
+            best = here
+            continue
+        better = torch.where(
+            here["feasible"] & best["feasible"],
+            here["value"] > best["value"],
+            here["feasible"]
+            | (~best["feasible"] & (here["probability"] > best["probability"])),
+        )
+        best = {
+            k: torch.where(better.unsqueeze(-1) if k == "margin" else better, v, best[k])
+            for k, v in here.items()
+        }
+    assert best is not None
+    return Recommendation(x=limits.new_empty(0), confidence=confidence, **best)

@@ -1,0 +1,88 @@
+"""Covariance functions in closed form, as plain torch.
+
+Coordinates are *scaled*: divided by the lengthscale (``linear``: times the root of the
+variance), so that a kernel is a function of scaled coordinates and an amplitude.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+__all__ = ["KINDS", "kernel_columns", "kernel_columns_ref", "kernel_matrix_ref"]
+
+KINDS = ("rbf", "matern12", "matern32", "matern52", "linear")
+_MATERN_ROOT = {
+    "matern12": 1.0,
+    "matern32": math.sqrt(3.0),
+    "matern52": math.sqrt(5.0),
+}
+
+
+def _from_squared(squared: Tensor, kind: str) -> Tensor:
+    """Kernel values from squared scaled distances, which are overwritten."""
+    if kind == "rbf":
+        return squared.mul_(-0.5).exp_()
+    r = squared.sqrt_().mul_(_MATERN_ROOT[kind])
+    decay = torch.exp(-r)
+    if kind == "matern12":
+        return decay
+    if kind == "matern32":
+        return decay.mul_(r.add_(1))
+    return decay.mul_((r * (1.0 / 3.0)).add_(1).mul_(r).add_(1))
+
+
+def kernel_matrix_ref(x: Tensor, y: Tensor, kind: str) -> Tensor:
+    """``k(x, y)``, ``(*b, n, u)``, of scaled ``x (*b, n, d)`` and ``y (*b, u, d)``.
+
+    Distances come from differences of coordinates: exact where points coincide, which
+    the Matern-1/2 kernel needs.
+    """
+    if kind == "linear":
+        return x @ y.mT
+    shape = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    squared = x.new_zeros(*shape, x.shape[-2], y.shape[-2])
+    for j in range(x.shape[-1]):
+        gap = x[..., :, None, j] - y[..., None, :, j]
+        squared.addcmul_(gap, gap)
+    return _from_squared(squared, kind)
+
+
+def kernel_columns_ref(
+    x: Tensor, y: Tensor, weights: Tensor, kinds: tuple[str, ...]
+) -> Tensor:
+    """``weights^T k(y, x)``, ``(*b, k, n)``: a few combinations of kernel rows.
+
+    Args:
+        x: the actions, one scaled copy per factor, ``(f, *b, n, d)``.
+        y: the distinct tried actions, scaled alike, ``(f, *b, u, d)``.
+        weights: ``(*b, u, k)``.
+        kinds: one kernel per factor; the kernel is their product.
+
+    Kernel values are made, used and dropped: memory is that of ``u x n``, so callers
+    hand over blocks of actions that fit the cache.
+    """
+    values: Tensor | None = None
+    for factor, kind in enumerate(kinds):
+        xs, ys = x[factor], y[factor]
+        if kind == "matern12":
+            part = kernel_matrix_ref(ys, xs, kind)
+        elif kind == "linear":
+            part = ys @ xs.mT
+        else:
+            cross = ys @ xs.mT
+            squares = (xs * xs).sum(-1).unsqueeze(-2)
+            part = cross.mul_(-2).add_(squares).add_((ys * ys).sum(-1, keepdim=True))
+            part = _from_squared(part.clamp_min_(0), kind)
+        values = part if values is None else values.mul_(part)
+    assert values is not None
+    return weights.mT @ values
+
+
+def kernel_columns(
+    x: Tensor, y: Tensor, weights: Tensor, kinds: tuple[str, ...]
+) -> Tensor:
+    """:func:`kernel_columns_ref`, by the fastest implementation for where ``x`` is."""
+    return kernel_columns_ref(x, y, weights, kinds)
