@@ -65,7 +65,7 @@ def number(name: str, value: Any, *, minimum: float = -math.inf) -> float:
     """``value`` as a finite Python float that is at least ``minimum``."""
     try:
         out = float(value)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         raise CBanditError(f"{name} must be a number; got {value!r}") from None
     if not math.isfinite(out) or out < minimum:
         bound = "finite" if minimum == -math.inf else f"finite and at least {minimum:g}"
