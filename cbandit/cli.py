@@ -177,9 +177,9 @@ def bench(
     result = known[what](quick)
     _print_tree(result)
     if json_ is not None:
-        from cbandit.run import atomic_write
+        from cbandit.checkpoint import atomic
 
-        with atomic_write(json_) as file:
+        with atomic(json_) as file:
             file.write(json.dumps(result, indent=1).encode())
 
 

@@ -348,6 +348,7 @@ def _play(task: Task, folder: str, progress: bool) -> str:
     problem = experiment.problem(settings.parameters, task.trials, settings.seed)
     policy = experiment.policies[task.policy](problem, task)
     checkpoint = Path(folder) / "checkpoints" / f"{task.label}.ckpt"
+    checkpoint.parent.mkdir(exist_ok=True)
     run = simulate(policy, problem, settings.horizon, checkpoint, progress)
     replace(run, policy=task.policy).save(done)
     checkpoint.unlink()
@@ -416,7 +417,7 @@ def carry_out(
 
 def _prepare(settings: Settings, out: Path, resume: bool) -> dict[str, Any] | None:
     """Makes the folder ready; the summary if everything is there already."""
-    from cbandit.run import atomic_write
+    from cbandit.checkpoint import atomic
 
     config, summary = out / "config.toml", out / "summary.json"
     under_way = any((out / name).exists() for name in ("runs", "checkpoints"))
@@ -434,9 +435,10 @@ def _prepare(settings: Settings, out: Path, resume: bool) -> dict[str, Any] | No
             f"{out} holds an unfinished experiment: go on with --resume, or choose "
             "another folder"
         )
+    out.mkdir(parents=True, exist_ok=True)
     for old in (summary, out / "rounds.parquet"):
         old.unlink(missing_ok=True)
-    with atomic_write(config) as file:
+    with atomic(config) as file:
         file.write(settings.toml().encode())
     return None
 
@@ -537,14 +539,14 @@ def _write_results(
     settings: Settings, out: Path, runs: Mapping[str, Run], summary: dict[str, Any]
 ) -> None:
     from cbandit import plots
-    from cbandit.run import atomic_write
+    from cbandit.checkpoint import atomic
 
     table = plots.curves(list(runs.values()), points=POINTS)
-    with atomic_write(out / "rounds.parquet") as file:
+    with atomic(out / "rounds.parquet") as file:
         _frame(table).to_parquet(file, index=False)
     draw(table, out, settings)
     # last: its presence says that all the rest is there
-    with atomic_write(out / "summary.json") as file:
+    with atomic(out / "summary.json") as file:
         file.write(json.dumps(_without_nan(summary), indent=1).encode())
 
 

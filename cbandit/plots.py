@@ -216,7 +216,7 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     """The figure as a file, atomically; its kind by the path's ending."""
     from pathlib import Path
 
-    from cbandit.run import atomic_write
+    from cbandit.checkpoint import atomic
 
-    with atomic_write(path) as file:
+    with atomic(path) as file:
         figure.savefig(file, format=Path(path).suffix.lstrip(".") or "png", dpi=160)

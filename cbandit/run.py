@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from cbandit import account
+from cbandit.checkpoint import atomic
 from cbandit.errors import CBanditError, CheckpointError, MissingExtraError
 from cbandit.randomness import trial_range
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["METRICS", "Curve", "Run", "atomic_write", "join"]
+__all__ = ["METRICS", "Curve", "Run", "join"]
 
 METRICS = (
     "regret",
@@ -277,9 +277,9 @@ class Run:
                 plain[each.name] = value
         trials = self.trials
         plain["trials"] = trials and [trials.start, trials.stop, trials.step]
-        with atomic_write(folder / "run.pt") as file:
+        with atomic(folder / "run.pt") as file:
             torch.save(tensors, file)
-        with atomic_write(folder / "run.json") as file:
+        with atomic(folder / "run.json") as file:
             text = json.dumps({"format": _FORMAT, **plain}, indent=1)
             file.write(text.encode())
 
@@ -377,27 +377,3 @@ def _sem(values: Tensor) -> Tensor:
     if len(values) < 2:
         return torch.zeros(())
     return values.std() / len(values) ** 0.5
-
-
-@contextmanager
-def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file that appears under its name whole, or not at all."""
-    final = Path(path)
-    final.parent.mkdir(parents=True, exist_ok=True)
-    beside = final.with_name(f".{final.name}.{os.getpid()}.tmp")
-    try:
-        with open(beside, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, final)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    # the new name itself must survive a power cut, where the system allows
-    if hasattr(os, "O_DIRECTORY"):
-        folder = os.open(final.parent, os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)

@@ -6,9 +6,7 @@ policy.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -22,17 +20,16 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from cbandit import account, checks
+from cbandit import account, checkpoint as files, checks
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError, CheckpointError
 from cbandit.problems.protocol import Blockwise, Problem, Round, delays_of
 from cbandit.randomness import Streams, Trials, trial_range
-from cbandit.run import Run, atomic_write
+from cbandit.run import Run
 
 __all__ = ["Played", "Policy", "simulate"]
 
 BLOCK = 256
-MAGIC = b"cbandit checkpoint 1\n"
 
 
 class Policy(Protocol):
@@ -61,6 +58,9 @@ class Policy(Protocol):
         self, choice: Choice, *, reward: Any = ..., cost: Any = ..., where: Any = ...
     ) -> None:
         """What came of a choice."""
+
+    def lighten(self) -> None:
+        """Before a checkpoint: drops what it rather computes anew than saves."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +124,8 @@ def simulate(
     if path is not None and path.exists():
         state = _load(path, policy, problem, horizon)
     else:
+        if path is not None and not path.parent.is_dir():
+            raise CheckpointError(f"checkpoint: no folder {path.parent}")
         world = Streams(policy.seed, policy.trials, "world")
         state = _State(world, _Tape(tuple(policy.batch_shape)), _Post())
     world, tape, post = state.world, state.tape, state.post
@@ -490,45 +492,29 @@ def _mark(policy: Policy, problem: Problem) -> dict[str, Any]:
 
 
 def _save(path: Path, policy: Policy, problem: Problem, state: _State) -> None:
-    # one pickle: choices under way and the policy's notes on them stay the same objects
-    body = pickle.dumps(
-        {"mark": _mark(policy, problem), "state": state, "policy": policy}, protocol=5
-    )
-    with atomic_write(path) as file:
-        file.write(MAGIC + hashlib.sha256(body).digest())
-        file.write(body)
+    policy.lighten()
+    # in one piece: choices under way stay the very objects that the policy knows
+    content = {"kind": "simulation", "mark": _mark(policy, problem)}
+    files.write(path, {**content, "state": state, "policy": policy})
 
 
 def _load(path: Path, policy: Policy, problem: Problem, horizon: int) -> _State:
     """The state in the file; brings ``policy`` to the one it had there."""
-    kept = "; the file is left as it is"
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from None
-    head = len(MAGIC)
-    if not content.startswith(MAGIC):
-        raise CheckpointError(f"checkpoint {path} is not a file of ours{kept}")
-    digest, body = content[head : head + 32], content[head + 32 :]
-    if hashlib.sha256(body).digest() != digest:
-        raise CheckpointError(f"checkpoint {path} is broken or cut short{kept}")
-    try:
-        found = pickle.loads(body)
-    except Exception as error:  # a pickle of another version fails in many ways
-        raise CheckpointError(
-            f"checkpoint {path} cannot be read here: {error!r}{kept}"
-        ) from None
+    found = files.read(path)
+    kept = "; it was kept"
+    if not isinstance(found, dict) or found.get("kind") != "simulation":
+        raise CheckpointError(f"{path} is not a checkpoint of a simulation{kept}")
     wanted = _mark(policy, problem)
     for key, value in wanted.items():
         if found["mark"][key] != value:
             raise CheckpointError(
-                f"checkpoint {path} belongs to another run: its {key} is "
+                f"{path} belongs to another run: its {key} is "
                 f"{found['mark'][key]!r}, expected {value!r}{kept}"
             )
     state: _State = found["state"]
     if state.tape.rounds > horizon:
         raise CheckpointError(
-            f"checkpoint {path} holds {state.tape.rounds} rounds, more than horizon = "
+            f"{path} holds {state.tape.rounds} rounds, more than horizon = "
             f"{horizon}{kept}"
         )
     vars(policy).clear()

@@ -49,6 +49,9 @@ class Uniform:
         self.open[self.t] = choice
         return choice
 
+    def lighten(self):
+        """Nothing here is large."""
+
     def tell(self, choice, reward=None, cost=None, where=None):
         if self.open.get(choice.t) is not choice:
             raise ChoiceError(f"choice of round {choice.t} is not of this policy")
