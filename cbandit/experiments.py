@@ -557,7 +557,10 @@ def draw(table: Curves, out: Path, settings: Settings) -> list[Path]:
     experiment = find(settings.experiment)
     chosen = ", ".join(f"{k} = {v}" for k, v in settings.parameters.items())
     title = settings.experiment + (f" ({chosen})" if chosen else "")
-    title += f", {settings.trials} trial" + "s" * (settings.trials > 1)
+    if settings.trials > 1:
+        band = "standard error" if experiment.spread == "sem" else "standard deviation"
+        share = "" if experiment.width == 1 else f"{experiment.width:g} "
+        title += f": mean and {share}{band} of {settings.trials} trials"
     style: dict[str, Any] = {"spread": experiment.spread, "width": experiment.width}
     metrics = ("regret", "soft_violation", "hard_violation", "rounds_in_violation")
     account = plots.overview(table, metrics, title=title, **style)

@@ -104,7 +104,8 @@ def overview(
         spread: the band is ``"sem"``, the standard error of the mean over the trials,
             or ``"std"``, their standard deviation.
         width: the band is so many of them to either side.
-        log: rounds on a logarithmic axis; as averages are, unless said otherwise.
+        log: rounds on a logarithmic axis. Unless said otherwise averages are, and the
+            soft violation, which is often over within a few rounds.
 
     Example:
         >>> figure = cb.plots.overview([run, other], title="...")   # doctest: +SKIP
@@ -127,7 +128,6 @@ def overview(
         table = {p: dict(e) for p, e in curves(shown, metrics, 1000, average).items()}
     if not table:
         raise CBanditError("nothing to plot: no runs")
-    log = average if log is None else log
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -142,10 +142,12 @@ def overview(
         figure = Figure(figsize=(4.4 * columns, 3.1 * rows + 0.7), layout="constrained")
         panels = figure.subplots(rows, columns, squeeze=False).flatten()
         for panel, name in zip(panels, metrics, strict=False):
-            _panel(panel, table, name, average, spread, width, log)
+            early = average or name == "soft_violation"
+            logarithmic = early if log is None else log
+            _panel(panel, table, name, average, spread, width, logarithmic)
         for panel in panels[len(metrics) :]:
             panel.set_visible(False)
-        for panel in panels[-columns:]:
+        for panel in panels[: len(metrics)][-columns:]:
             panel.set_xlabel("round")
         handles, labels = panels[0].get_legend_handles_labels()
         if len(labels) > 1 or title is None:
@@ -190,7 +192,7 @@ def _panel(
         low = mean - band
         if name.endswith("violation"):
             low = low.clip(min=0)  # none of them can be negative
-        panel.fill_between(t, low, mean + band, color=colour, alpha=0.16, linewidth=0)
+        panel.fill_between(t, low, mean + band, color=colour, alpha=0.13, linewidth=0)
         last = max(last, int(t[-1]))
     words = LABELS[name][0].upper() + LABELS[name][1:]
     panel.set_title(words + (" / t" if average else ""))

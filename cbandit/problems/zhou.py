@@ -212,7 +212,7 @@ def _from_samples(
     return Table(
         f,
         g.unsqueeze(-2),
-        Resampled(deviation, deviation.unsqueeze(-2)),
+        Resampled(deviation, -deviation.unsqueeze(-2)),
         None,
         Finite(covariance=covariance),
         numbers,
@@ -227,8 +227,8 @@ def zhou_light(trials: Trials = None, seed: int = 0) -> Table:
     noisy reward is the entry of a random test sample, divided likewise. The covariance
     is that of the normalised training samples; ``g = -f + B/2``.
 
-    Ours: the cost's noise is the deviation of another test sample, drawn on its own;
-    the noise's variance is the mean over the sensors, and ``R`` its root.
+    Ours: a noisy cost is ``-r + B/2`` with a test sample of its own; the noise's
+    variance is the mean over the sensors, and ``R`` its root.
 
     Args:
         trials: ``None``, their number, or a ``range`` of their numbers.
