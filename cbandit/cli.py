@@ -1,9 +1,10 @@
-"""The command line: ``cbandit --help``. Heavy imports wait until a command needs them."""
+"""The command line: ``cbandit --help``. Heavy imports wait until they are needed."""
 
 from __future__ import annotations
 
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -98,7 +99,7 @@ def reproduce(
     Writes summary.json, rounds.parquet, config.toml and figures into --out, which is
     results/NAME unless given. Ctrl-C leaves a folder that --resume goes on with.
 
-    Example: cbandit reproduce zhou-synthetic --set cost=quarter --trials 10 --horizon 1000
+    Example: cbandit reproduce zhou-synthetic --set cost=quarter --trials 10
     """
     from cbandit.experiments import Settings, find
 
@@ -169,8 +170,7 @@ def bench(
 
     Example: cbandit bench round --quick
     """
-    from cbandit import bench as benches
-
+    benches = import_module("cbandit.bench")
     known = {"round": benches.bench_round, "trials": benches.bench_trials}
     if what not in known:
         raise CBanditError(f"no benchmark is named {what!r}; known: {', '.join(known)}")
@@ -193,7 +193,6 @@ def info() -> None:
 
     import torch
 
-    from cbandit import posterior
     from cbandit.experiments import versions
     from cbandit.problems.data import folders
 
@@ -205,7 +204,7 @@ def info() -> None:
     print(", ".join(torch.cuda.get_device_name(k) for k in range(count)))
     for folder in folders():
         print(f"data: {folder} " + ("" if folder.is_dir() else "(not there)"))
-    print(posterior.describe_engines())
+    print(import_module("cbandit.posterior").describe_engines())
 
 
 def _pairs(given: list[str] | None) -> dict[str, str]:
@@ -245,7 +244,9 @@ def _carry_out(settings: Any, out: Path, resume: bool, workers: int) -> None:
     try:
         summary = carry_out(settings, out, resume=resume, workers=workers)
     except KeyboardInterrupt:
-        print(f"\ninterrupted; the same with --resume goes on from {out}", file=sys.stderr)
+        print(
+            f"\ninterrupted; the same with --resume goes on from {out}", file=sys.stderr
+        )
         raise SystemExit(130) from None
     print(_table(summary))
     print(f"figure: {out / 'account.png'}")

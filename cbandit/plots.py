@@ -47,7 +47,7 @@ _COLOURS = (
     "#7F7F7F",
 )
 _DASHES = ("-", "--", "-.", (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5, 1, 1.5)))
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "axes.edgecolor": "#666666",
     "axes.grid": True,
     "axes.labelcolor": "#333333",
@@ -123,7 +123,9 @@ def overview(
     if isinstance(shown, Mapping):
         table = {policy: dict(each) for policy, each in shown.items()}
         if average:
-            table = {p: {k: _averaged(c) for k, c in e.items()} for p, e in table.items()}
+            table = {
+                p: {k: _averaged(c) for k, c in e.items()} for p, e in table.items()
+            }
     else:
         table = {p: dict(e) for p, e in curves(shown, metrics, 1000, average).items()}
     if not table:
@@ -187,7 +189,13 @@ def _panel(
         # dashes as well as colours: curves that lie on each other stay visible
         style: Any = _DASHES[k % len(_DASHES)]
         panel.plot(
-            t, mean, color=colour, linestyle=style, linewidth=1.7, label=policy, zorder=3
+            t,
+            mean,
+            color=colour,
+            linestyle=style,
+            linewidth=1.7,
+            label=policy,
+            zorder=3,
         )
         low = mean - band
         if name.endswith("violation"):
@@ -207,8 +215,8 @@ def _panel(
         panel.set_xlim(0, last)
     whole = name == "rounds_in_violation" and not average
     panel.yaxis.set_major_locator(MaxNLocator(5, integer=whole))
-    low, high = panel.get_ylim()
-    if high - low < 1e-12 or (low >= -1e-12 and high < 0.1 and not average):
+    bottom, top = panel.get_ylim()
+    if top - bottom < 0.12 and not average:
         # an account that stays at 0 shall look like it, not like its rounding
         panel.set_ylim(-0.05, 1)
     panel.axhline(0, color="#999999", linewidth=0.8, zorder=1)

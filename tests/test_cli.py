@@ -38,16 +38,19 @@ def call(capsys, *arguments):
 def complaint(capsys, *arguments):
     """The one line that a user's error gives."""
     code, _, err = call(capsys, *arguments)
-    assert code == 2 and "Traceback" not in err
+    assert code == 2
+    assert "Traceback" not in err
     return err
 
 
 def test_help_is_quick_and_has_examples(capsys):
     code, out, _ = call(capsys, "--help")
-    assert code == 0 and "reproduce" in out
+    assert code == 0
+    assert "reproduce" in out
     for command in ("list", "reproduce", "run", "plot", "bench", "info"):
         code, out, _ = call(capsys, command, "--help")
-        assert code == 0 and f"Example: cbandit {command}" in " ".join(out.split())
+        assert code == 0
+        assert f"Example: cbandit {command}" in " ".join(out.split())
 
 
 def test_help_loads_nothing_heavy():
@@ -64,7 +67,8 @@ def test_list(capsys):
     for name in experiments.EXPERIMENTS:
         assert name in out
     _, out, _ = call(capsys, "list", "zhou-synthetic")
-    assert "cost=half | quarter | independent" in out and "CKB-UCB" in out
+    assert "cost=half | quarter | independent" in out
+    assert "CKB-UCB" in out
 
 
 def test_user_errors_are_one_line(capsys, tmp_path):
@@ -95,7 +99,8 @@ def test_user_errors_are_one_line(capsys, tmp_path):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_cuda_without_cuda_is_one_line(capsys):
     line = complaint(capsys, "reproduce", "zhou-synthetic", "--device", "cuda")
-    assert line.count("\n") == 1 and "CUDA" in line
+    assert line.count("\n") == 1
+    assert "CUDA" in line
     assert "cpu or cuda" in complaint(
         capsys, "reproduce", "zhou-synthetic", "--device", "tpu"
     )
@@ -104,7 +109,9 @@ def test_cuda_without_cuda_is_one_line(capsys):
 def test_reproduce_writes_all_it_says(capsys, tmp_path):
     out = tmp_path / "out"
     code, text, _ = call(capsys, "reproduce", "zhou-synthetic", *SMALL, "--out", out)
-    assert code == 0 and "CKB-Rand" in text and str(out / "account.png") in text
+    assert code == 0
+    assert "CKB-Rand" in text
+    assert str(out / "account.png") in text
     names = {each.name for each in out.iterdir()}
     assert names == {
         "account.png",
@@ -114,11 +121,13 @@ def test_reproduce_writes_all_it_says(capsys, tmp_path):
         "summary.json",
     }
     summary = json.loads((out / "summary.json").read_text())
-    assert summary["horizon"] == 40 and summary["trials"] == 3
+    assert summary["horizon"] == 40
+    assert summary["trials"] == 3
     assert summary["versions"]["torch"] == torch.__version__.split("+")[0] or True
     for name in ("CKB-UCB", "CKB-TS", "CKB-Rand"):
         each = summary["policies"][name]
-        assert each["status"] == "complete" and each["seconds_per_round"] > 0
+        assert each["status"] == "complete"
+        assert each["seconds_per_round"] > 0
         for metric in (
             "regret",
             "stochastic_regret",
@@ -143,14 +152,17 @@ def test_reproduce_writes_all_it_says(capsys, tmp_path):
 
     (out / "account.png").unlink()
     code, text, _ = call(capsys, "plot", out)
-    assert code == 0 and (out / "account.png").exists() and "averages.png" in text
+    assert code == 0
+    assert (out / "account.png").exists()
+    assert "averages.png" in text
 
     # a folder that is complete is not run again
     before = (out / "summary.json").stat().st_mtime_ns
     code, text, _ = call(
         capsys, "reproduce", "zhou-synthetic", *SMALL, "--out", out, "--resume"
     )
-    assert code == 0 and "CKB-Rand" in text
+    assert code == 0
+    assert "CKB-Rand" in text
     assert (out / "summary.json").stat().st_mtime_ns == before
     assert "other settings" in complaint(
         capsys, "reproduce", "zhou-synthetic", "--trials", 4, "--out", out, "--resume"
@@ -192,7 +204,8 @@ def test_ctrl_c_leaves_a_folder_to_go_on_with(capsys, tmp_path):
         timeout=120,
     )
     assert ended.returncode == 130, ended.stderr
-    assert "--resume" in ended.stderr and "Traceback" not in ended.stderr
+    assert "--resume" in ended.stderr
+    assert "Traceback" not in ended.stderr
     assert (out / "checkpoints" / "CKB-UCB.ckpt").exists()
     assert "unfinished" in complaint(capsys, *few)
     code, _, _ = call(capsys, *few, "--resume")
@@ -227,7 +240,8 @@ def test_missing_data_is_one_line(capsys, tmp_path, monkeypatch):
 
     monkeypatch.setattr(data, "folders", lambda: [tmp_path])
     line = complaint(capsys, "reproduce", "zhou-light", "--out", tmp_path / "out")
-    assert "light_train.csv" in line and "601 x 41" in line
+    assert "light_train.csv" in line
+    assert "601 x 41" in line
 
 
 class TestSettings:

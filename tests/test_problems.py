@@ -36,11 +36,13 @@ class TestTable:
         assert problem.optimum(1).tolist() == [1.0, 1.0]
         assert problem.stochastic_optimum(1).tolist() == [1.5, 1.5]
         reward, cost = problem.observe(choice(problem, [2, 0]), Streams(0, 2))
-        assert reward.tolist() == [2.0, 0.0] and cost.tolist() == [[1.0], [-1.0]]
+        assert reward.tolist() == [2.0, 0.0]
+        assert cost.tolist() == [[1.0], [-1.0]]
 
     def test_a_trial_without_feasible_action_is_nan(self):
         problem = Table([0.0, 1.0], [[[1.0, 1.0]], [[1.0, -1.0]]], trials=2)
-        assert problem.optimum(1)[0].isnan() and problem.optimum(1)[1] == 1.0
+        assert problem.optimum(1)[0].isnan()
+        assert problem.optimum(1)[1] == 1.0
         assert problem.stochastic_optimum(1)[0].isnan()
         assert problem.best.tolist() == [-1, 1]
 
@@ -50,7 +52,9 @@ class TestTable:
         f = torch.randn(6, 15, generator=generator, dtype=torch.float64)
         g = torch.randn(6, m, 15, generator=generator, dtype=torch.float64) + 0.3
         problem = Table(f, g, trials=6)
-        plain = torch.tensor([programme(a.numpy(), b.numpy()) for a, b in zip(f, g)])
+        plain = torch.tensor(
+            [programme(a.numpy(), b.numpy()) for a, b in zip(f, g, strict=False)]
+        )
         torch.testing.assert_close(
             problem.stochastic_optimum(1), plain.double(), equal_nan=True
         )
@@ -83,7 +87,8 @@ class TestTable:
         problem = Table([0.0], [[0.0]], noise=1.0)
         generator = torch.Generator().manual_seed(0)
         reward, cost = problem.observe(choice(problem, 0), generator)
-        assert reward.shape == () and cost.shape == (1,)
+        assert reward.shape == ()
+        assert cost.shape == (1,)
 
     @pytest.mark.parametrize(
         ("given", "message"),
@@ -113,14 +118,16 @@ class TestSynthetic:
         whole = zhou_synthetic(cost, trials=6, seed=3)
         part = zhou_synthetic(cost, trials=range(2, 5), seed=3)
         one = zhou_synthetic(cost, trials=range(2, 3), seed=3)
-        assert torch.equal(whole.f[2:5], part.f) and torch.equal(whole.g[2:5], part.g)
+        assert torch.equal(whole.f[2:5], part.f)
+        assert torch.equal(whole.g[2:5], part.g)
         for name in ("safe", "noise", "slater", "norm", "lipschitz", "bound"):
             a, b = getattr(whole.known, name), getattr(part.known, name)
             assert torch.equal(a[2:5], b), name
         assert torch.equal(one.f[0], whole.f[2])
         assert not torch.equal(whole.f[0], whole.f[1])
         single = zhou_synthetic(cost, seed=3)
-        assert torch.equal(single.f, whole.f[0]) and single.f.shape == (100,)
+        assert torch.equal(single.f, whole.f[0])
+        assert single.f.shape == (100,)
         assert not torch.equal(single.f, zhou_synthetic(cost, seed=4).f)
 
     def test_the_cost_is_as_the_paper_says(self):
@@ -184,7 +191,8 @@ class TestData:
     @needs_light
     def test_light(self):
         problem = zhou_light(trials=2)
-        assert problem.actions.size == 41 and problem.f.max() == 1.0
+        assert problem.actions.size == 41
+        assert problem.f.max() == 1.0
         torch.testing.assert_close(problem.g[:, 0], 0.5 - problem.f)
         covariance = problem.actions.covariance
         torch.testing.assert_close(covariance.diagonal(), torch.ones(41).double())
@@ -223,7 +231,7 @@ def test_a_missing_file_says_which_and_where(monkeypatch, tmp_path):
 def test_a_wrong_file_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("CBANDIT_DATA", str(tmp_path))
     (tmp_path / "light_train.csv").write_text("1,2,3\n")
-    with pytest.raises(MissingDataError, match="light_train.csv is not"):
+    with pytest.raises(MissingDataError, match=r"light_train\.csv is not"):
         zhou_light()
 
 

@@ -187,9 +187,7 @@ def _from_samples(
     noise = deviation.square().mean()
     radius = noise.sqrt() if subgaussian is None else subgaussian
     variance = covariance.diagonal()
-    distance = (
-        (variance.unsqueeze(-1) + variance - 2 * covariance).clamp_min(0).sqrt()
-    )
+    distance = (variance.unsqueeze(-1) + variance - 2 * covariance).clamp_min(0).sqrt()
     bound, cost_bound, unknown = f.abs().max(), g.abs().max(), torch.tensor(torch.nan)
     each = {
         "noise": noise,
@@ -255,6 +253,4 @@ def zhou_finance(trials: Trials = None, seed: int = 0) -> Table:
     rewards = prices / scale
     radius = (rewards - rewards.mean(0)).abs().max()
     height = 100.0 / float(scale)
-    return _from_samples(
-        prices, rewards, height, radius, trials, seed, "zhou-finance"
-    )
+    return _from_samples(prices, rewards, height, radius, trials, seed, "zhou-finance")
