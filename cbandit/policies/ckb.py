@@ -124,18 +124,19 @@ class CKB(GPPolicy):
         phi, start = self._multiplier, 1
         if self.anytime:
             start = 1 << (t.bit_length() - 1)  # epoch i is rounds 2^i .. 2^(i+1) - 1
-            if t == start:
-                phi = torch.zeros_like(phi)
-                if self.forget:
-                    self._beliefs.forget_all()
         step, slack = self._step(t, start), self._slack(t)
+        if self.anytime and t == start:
+            phi = torch.zeros_like(phi)
+            if self.forget:
+                self._beliefs.forget_all()
         weight = phi if self.dual == "projected" else phi * step
 
         best = self._maximise(
-            t - start + 1,
+            t,
             asked,
             mask,
             lambda f, g: scores.primal_dual(f, g, weight.to(f)),
+            age=t - start + 1,
         )
         g = best.g.double()
         if self.dual == "projected":
