@@ -114,18 +114,16 @@ class CKB(GPPolicy):
     @property
     def multiplier(self) -> Tensor:
         """``phi`` (or ``Q``) as the next ``ask`` will use it, ``(*trials, m)``."""
-        if self.anytime and _starts_epoch(self.t + 1):
+        if self.t and self._epoch(self.t + 1) == self.t + 1:
             return self._outside(torch.zeros_like(self._multiplier))
         return self._outside(self._multiplier.clone())
 
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:
-        phi, start = self._multiplier, 1
-        if self.anytime:
-            start = 1 << (t.bit_length() - 1)  # epoch i is rounds 2^i .. 2^(i+1) - 1
+        phi, start = self._multiplier, self._epoch(t)
         step, slack = self._step(t, start), self._slack(t)
-        if self.anytime and t == start:
+        if t == start:
             phi = torch.zeros_like(phi)
             if self.forget:
                 self._beliefs.forget_all()
@@ -146,6 +144,11 @@ class CKB(GPPolicy):
             phi = multipliers.queue(phi, g, slack)
         self._multiplier = phi
         return Decision(best.index)
+
+    def _epoch(self, t: int) -> int:
+        """The first round of the epoch that round ``t`` is in."""
+        # doubling: epoch i is rounds 2^i .. 2^(i+1) - 1
+        return 1 << (t.bit_length() - 1) if self.anytime else 1
 
     def _default_cap(self, cap: Any, slater: Any) -> Tensor | None:
         if cap is not None:
@@ -216,7 +219,3 @@ class _Schedule:
             return self._shaped(self._name, checks.nonnegative(self._name, self._value(t)))
         value: Tensor = self._value
         return value / math.sqrt(self._horizon or start) if self._root else value
-
-
-def _starts_epoch(t: int) -> bool:
-    return t & (t - 1) == 0

@@ -220,7 +220,19 @@ class History:
     def revise(self, weighted: Tensor) -> None:
         """Replace the weighted sums, ``(T, F, U)``: the targets changed."""
         self.weighted[..., : weighted.shape[-1]] = weighted
-        self._system = None
+        self._reweigh()
+
+    def correct(self, slot: Tensor, change: Tensor) -> None:
+        """Change the targets in ``slot (T,)`` by ``change (T, F)``, times precision."""
+        places = slot.view(-1, 1, 1).expand(-1, self.functions, 1)
+        self.weighted.scatter_add_(-1, places, change.unsqueeze(-1))
+        self._reweigh()
+
+    def _reweigh(self) -> None:
+        # targets enter the mean's weights alone: the factor stays
+        system = self._system
+        if system is not None:
+            system.alpha = self._alpha(system.slots, system.root, system.factor)
 
     def system(self) -> System:
         """The factored system, made afresh after every observation.
@@ -235,7 +247,6 @@ class History:
         used = self.used
         slots = None
         gram, precision = self.gram, self.precision[:, :used]
-        weighted = self.weighted[..., :used]
         if self.table is not None:
             # only the actions observed; the others have p = 0 and pad exactly
             active = precision > 0
@@ -243,18 +254,22 @@ class History:
             slots = torch.argsort((~active).to(torch.int8), dim=-1, stable=True)
             slots = slots[:, :width]
             precision = precision.gather(-1, slots)
-            weighted = weighted.gather(
-                -1, slots.unsqueeze(1).expand(-1, self.functions, -1)
-            )
             gram = self.rows(slots, slots)
         root = precision.clamp_min(0).sqrt()
         b = gram * root.unsqueeze(-1) * root.unsqueeze(-2)
         b.diagonal(dim1=-2, dim2=-1).add_(1)
         factor = torch.linalg.cholesky(b)
+        return System(slots, gram, root, factor, self._alpha(slots, root, factor))
+
+    def _alpha(self, slots: Tensor | None, root: Tensor, factor: Tensor) -> Tensor:
+        if slots is None:
+            weighted = self.weighted[..., : root.shape[-1]]
+        else:
+            places = slots.unsqueeze(1).expand(-1, self.functions, -1)
+            weighted = self.weighted.gather(-1, places)
         # S (P^-1 weighted) = weighted / S, and an empty slot adds nothing
         scaled = torch.where(root > 0, 1 / root, 0.0).unsqueeze(1) * weighted
-        alpha = torch.cholesky_solve(scaled.mT, factor) * root.unsqueeze(-1)
-        return System(slots, gram, root, factor, alpha)
+        return torch.cholesky_solve(scaled.mT, factor) * root.unsqueeze(-1)
 
     def rows(self, slots: Tensor, columns: Tensor | None = None) -> Tensor:
         """Rows of the table, ``(T, U, N or len)``, at ``slots (T, U)``."""

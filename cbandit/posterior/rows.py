@@ -169,6 +169,15 @@ class Rows:
         self.history.revise(weighted)
         self._assign = True
 
+    def correct(
+        self, keys: Sequence[Hashable], change: Tensor, wanted: Sequence[bool]
+    ) -> None:
+        """Change targets at ``keys`` by ``change (T, F)``, times their precision."""
+        nowhere = self.history.points.new_zeros(len(keys), self.covariance.dim)
+        slots, _ = self.history.place(keys, nowhere, wanted)
+        self.history.correct(torch.tensor(slots, device=self.device), change)
+        self._assign = True
+
     def refresh(self) -> None:
         """Compute means and variances afresh from the history: no drift is left."""
         self._pending.clear()
