@@ -6,6 +6,7 @@ also numbered from 0.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -61,7 +62,10 @@ class Finite:
 
     def __init__(self, points: Any = None, *, covariance: Any = None) -> None:
         if (points is None) == (covariance is None):
-            raise CBanditError("Finite takes either points or covariance=, not both")
+            given = "neither" if points is None else "both"
+            raise CBanditError(
+                f"Finite takes one of points and covariance=; got {given}"
+            )
         self.covariance: Tensor | None = None
         if covariance is not None:
             self.covariance = _checked_covariance(covariance)
@@ -112,6 +116,8 @@ class Finite:
                 f"x must lead with the {self.all.shape[0]} trials; got {tuple(x.shape)}"
             )
         flat = x.reshape(*self.all.shape[:-2], -1, self.dim)
+        if x.numel() == 0:
+            return torch.zeros(x.shape[:-1], dtype=torch.long, device=x.device)
         # one point against all actions at a time: memory stays at that of the set
         gaps, numbers = zip(
             *[
@@ -179,7 +185,14 @@ class ProductGrid:
     """
 
     def __init__(self, axes: Sequence[Any]) -> None:
-        kept = [checks.tensor(f"axes[{j}]", axis, None) for j, axis in enumerate(axes)]
+        try:
+            listed = list(axes)
+        except TypeError:
+            raise CBanditError(
+                "axes must be a list of 1-d tensors, one per coordinate; got "
+                f"{type(axes).__name__}"
+            ) from None
+        kept = [checks.tensor(f"axes[{j}]", x, None) for j, x in enumerate(listed)]
         if not kept:
             raise CBanditError("axes must hold at least one axis; got none")
         for j, axis in enumerate(kept):
@@ -189,14 +202,17 @@ class ProductGrid:
                     f"shape {tuple(axis.shape)}"
                 )
             checks.finite(f"axes[{j}]", axis)
-        dtype = torch.get_default_dtype()
-        for axis in kept:
-            if axis.is_floating_point():
-                dtype = torch.promote_types(dtype, axis.dtype)
+        real = [axis.dtype for axis in kept if axis.is_floating_point()]
+        dtype = functools.reduce(torch.promote_types, real) if real else torch.float64
         self.axes = [axis.to(dtype) for axis in kept]
         self.batch_shape: tuple[int, ...] = ()
         self.sizes = [axis.numel() for axis in self.axes]
         self.size, self.dim = math.prod(self.sizes), len(self.sizes)
+        if self.size > torch.iinfo(torch.long).max:
+            raise CBanditError(
+                "axes must span fewer than 2^63 actions, for they are numbered in "
+                f"int64; got {' x '.join(map(str, self.sizes))}"
+            )
 
     def points(self, index: Any) -> Tensor:
         """Coordinates ``(*index.shape, d)`` of the actions numbered ``index``."""
@@ -248,9 +264,10 @@ class Box:
     """
 
     def __init__(self, lower: Any, upper: Any) -> None:
-        low = checks.finite("lower", checks.tensor("lower", lower)).reshape(-1)
-        high = checks.finite("upper", checks.tensor("upper", upper)).reshape(-1)
-        if low.shape != high.shape or low.numel() == 0:
+        low = checks.finite("lower", checks.tensor("lower", lower))
+        high = checks.finite("upper", checks.tensor("upper", upper))
+        low, high = (x.unsqueeze(0) if x.dim() == 0 else x for x in (low, high))
+        if low.shape != high.shape or low.dim() != 1 or low.numel() == 0:
             raise CBanditError(
                 "lower and upper must have the same shape (d,); got "
                 f"{tuple(low.shape)} and {tuple(high.shape)}"
@@ -278,12 +295,13 @@ class Box:
         """``x`` of shape ``(..., d)``, or an error if it leaves the box."""
         x = _coordinates("x", x, self.dim, self.lower)
         slack = _tolerance(x) * (self.upper - self.lower)
-        if bool(((x < self.lower - slack) | (x > self.upper + slack)).any()):
+        outside = ((x < self.lower - slack) | (x > self.upper + slack)).any(-1)
+        if bool(outside.any()):
             raise CBanditError(
                 f"x must lie between lower = {self.lower.tolist()} and upper = "
-                f"{self.upper.tolist()}"
+                f"{self.upper.tolist()}; got {x[outside][0].tolist()}"
             )
-        return x.clamp(self.lower, self.upper)
+        return torch.minimum(torch.maximum(x, self.lower), self.upper)
 
     def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Box:
         """The same box on another device or in another dtype."""
@@ -330,8 +348,11 @@ class Star:
     def along(self, index: Any, a: Any) -> Tensor:
         """The points a share ``a`` of the way to the tips numbered ``index``."""
         share = checks.tensor("a", a, self.tips.dtype, self.tips.device)
-        if bool(((share < 0) | (share > 1)).any()):
-            raise CBanditError("a must lie between 0 and 1")
+        checks.finite("a", share)
+        outside = (share < 0) | (share > 1)
+        if bool(outside.any()):
+            first = share[outside][0].item()
+            raise CBanditError(f"a must lie between 0 and 1; got {first:g}")
         return self.center + share.unsqueeze(-1) * (self.points(index) - self.center)
 
     def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Star:

@@ -72,7 +72,7 @@ def number(name: str, value: Any, *, minimum: float = -math.inf) -> float:
     """``value`` as a finite Python float that is at least ``minimum``."""
     try:
         out = float(value)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         raise CBanditError(f"{name} must be a number; got {value!r}") from None
     if not math.isfinite(out) or out < minimum:
         bound = "finite" if minimum == -math.inf else f"finite and at least {minimum:g}"
@@ -113,7 +113,7 @@ def per_cost(name: str, value: Any, batch: tuple[int, ...], m: int) -> Tensor:
     given = tuple(out.shape)
     if batch and given == batch:
         return out.unsqueeze(-1).expand(shape)
-    if given in ((*batch, m), (m,), ()):
+    if given in ((*batch, m), shape, (m,), ()):
         return out.expand(shape)
     raise CBanditError(
         f"{name} must be a number or have shape (*trials,) = {batch} or (*trials, m) = "

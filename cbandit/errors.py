@@ -11,8 +11,8 @@ from typing import Any
 
 __all__ = [
     "CBanditError",
-    "ChoiceError",
     "CheckpointError",
+    "ChoiceError",
     "HorizonError",
     "InfeasibleError",
     "MissingDataError",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,25 +26,35 @@ Trials = int | range | None
 
 
 def trial_range(trials: Trials) -> range | None:
-    """``None`` (no trials axis), or the numbers of the trials: ``n`` is ``range(n)``."""
+    """The numbers of the trials, ``range(n)`` for ``n``; ``None``: no trials axis."""
     if trials is None:
         return None
     if isinstance(trials, range):
         numbers = trials
-    elif isinstance(trials, int) and not isinstance(trials, bool):
-        numbers = range(trials)
     else:
-        raise CBanditError(
-            f"trials must be None, a positive int or a range; got {trials!r}"
-        )
+        numbers = range(_whole("trials", trials, "None, a positive int or a range"))
     if len(numbers) == 0 or min(numbers) < 0:
-        raise CBanditError(f"trials must name at least one trial; got {trials!r}")
+        raise CBanditError(
+            "trials must be None, a positive int or a range of numbers from 0; got "
+            f"{trials!r}"
+        )
     return numbers
 
 
+def _whole(name: str, value: Any, expected: str) -> int:
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise CBanditError(f"{name} must be {expected}; got {value!r}") from None
+
+
 def _seed(seed: int, trial: int, purpose: str) -> int:
-    digest = hashlib.blake2b(f"{seed}/{trial}/{purpose}".encode(), digest_size=8)
-    return int.from_bytes(digest.digest(), "little") >> 1
+    # torch's CPU generator keeps 32 bits of a seed: hashing the trial too would let two
+    # trials of a run meet, an odd step cannot
+    digest = hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=4).digest()
+    return (int.from_bytes(digest, "little") + trial * 0x9E3779B1) % 2**32
 
 
 class Streams(torch.Generator):
@@ -58,12 +69,11 @@ class Streams(torch.Generator):
     Code that knows nothing of trials may pass it as ``generator=`` to torch.
     """
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Streams:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Streams:  # noqa: D102
         return super().__new__(cls)
 
     def __init__(self, seed: int, trials: Trials = None, purpose: str = "") -> None:
-        if not isinstance(seed, int) or isinstance(seed, bool):
-            raise CBanditError(f"seed must be an int; got {seed!r}")
+        seed = _whole("seed", seed, "an int")
         self.seed_number, self.trials, self.purpose = seed, trial_range(trials), purpose
         numbers = range(1) if self.trials is None else self.trials
         self.batch_shape = () if self.trials is None else (len(numbers),)
@@ -88,12 +98,15 @@ class Streams(torch.Generator):
         What a trial draws depends on its own count alone; the result is
         ``(*trials, max(counts), width)``.
         """
+        if len(counts) != len(self._each):
+            raise CBanditError(
+                f"counts must name a number for each of {len(self._each)} trials; got "
+                f"{len(counts)}"
+            )
         out = torch.zeros(len(counts), max(counts), width, dtype=torch.float64)
         for rows, count, generator in zip(out, counts, self._each, strict=True):
             padded = 64 * math.ceil(count / 64)
-            draws = torch.randn(
-                padded, width, generator=generator, dtype=torch.float64
-            )
+            draws = torch.randn(padded, width, generator=generator, dtype=torch.float64)
             rows[:count] = draws[:count]
         return out.view(*self.batch_shape, *out.shape[1:])
 
@@ -116,7 +129,7 @@ class Streams(torch.Generator):
             block = fresh if left == 0 else torch.cat([block[:, used:], fresh], -1)  # type: ignore[index]
             self._blocks[kind], used = block, 0
         self._used[kind] = used + count
-        return block[:, used : used + count].reshape(*self.batch_shape, *shape)
+        return block[:, used : used + count].reshape(self.batch_shape + shape)
 
     def __reduce__(self) -> tuple[Any, ...]:
         arguments = (self.seed_number, self.trials, self.purpose)
@@ -127,10 +140,12 @@ class Streams(torch.Generator):
         return {
             "shared": self.get_state(),
             "each": [generator.get_state() for generator in self._each],
-            "blocks": {k: v[:, self._used[k] :].clone() for k, v in self._blocks.items()},
+            "blocks": {
+                k: v[:, self._used[k] :].clone() for k, v in self._blocks.items()
+            },
         }
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: Any) -> None:
         self.set_state(state["shared"])
         for generator, saved in zip(self._each, state["each"], strict=True):
             generator.set_state(saved)

@@ -1,0 +1,62 @@
+# make demo    a small reproduction, in about a minute once set up
+# make test    the whole test suite        make check    format, lint and types
+# make format  rewrite the sources         make clean    remove the virtual environment
+#
+# Needs Python 3.11 or later, with its venv module, and nothing else.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
+DEMO := --trials 10 --horizon 2000
+PYTEST :=
+
+.PHONY: demo test check format clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.demo-ready
+	@rm -rf runs/demo
+	$(BIN)/cbandit reproduce zhou-synthetic $(DEMO) --out runs/demo
+
+test: $(VENV)/.dev-ready
+	$(BIN)/python -m pytest $(PYTEST)
+
+check: $(VENV)/.dev-ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev-ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV)
+
+# installed in place, without a build environment of its own: all versions are pinned
+$(VENV)/.demo-ready: pyproject.toml constraints.txt | $(VENV)/.made
+	$(PIP) hatchling editables
+	$(PIP) --no-build-isolation --editable '.[experiments]'
+	@touch $@
+
+$(VENV)/.dev-ready: pyproject.toml constraints.txt | $(VENV)/.made
+	$(PIP) hatchling editables
+	$(PIP) --no-build-isolation --editable '.[dev]'
+	@touch $@ $(VENV)/.demo-ready
+
+$(VENV)/.made:
+	@for each in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
+	  if $$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    found=$$each; break; \
+	  fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	  echo 'cbandit needs Python 3.11 or later, and neither python3 nor python3.11 to' \
+	    'python3.14 is that. Install one, or name it: make PYTHON=/path/to/python' >&2; \
+	  exit 1; \
+	fi; \
+	if ! $$found -c 'import ensurepip, venv' 2>/dev/null; then \
+	  echo "$$found has no venv module: install it first" \
+	    '(Debian and Ubuntu: sudo apt install python3-venv)' >&2; \
+	  exit 1; \
+	fi; \
+	rm -rf $(VENV) && $$found -m venv $(VENV) && touch $@
