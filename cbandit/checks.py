@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,7 +32,13 @@ def tensor(
 ) -> Tensor:
     """``value`` (a number, sequence, numpy array or tensor) as a detached tensor."""
     try:
-        out = torch.as_tensor(value, device=device)
+        if isinstance(value, Tensor):
+            out = value.to(device=device)
+        elif isinstance(value, np.ndarray | np.generic):
+            out = torch.as_tensor(value, device=device)
+        else:
+            # torch would make float32 of Python numbers, and lose digits
+            out = torch.as_tensor(np.asarray(value), device=device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise CBanditError(
             f"{name} must be a number, array or tensor of numbers; got "
@@ -106,7 +113,7 @@ def per_cost(name: str, value: Any, batch: tuple[int, ...], m: int) -> Tensor:
     given = tuple(out.shape)
     if batch and given == batch:
         return out.unsqueeze(-1).expand(shape)
-    if given in ((*batch, m), (m,), ()):
+    if given in ((*batch, m), shape, (m,), ()):
         return out.expand(shape)
     raise CBanditError(
         f"{name} must be a number or have shape (*trials,) = {batch} or (*trials, m) = "
