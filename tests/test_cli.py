@@ -186,7 +186,8 @@ def test_ctrl_c_leaves_a_folder_to_go_on_with(capsys, tmp_path):
     few = ["reproduce", "zhou-synthetic", "--trials", "2", "--policies", "CKB-UCB"]
     few += ["--horizon", "700", "--out", str(out)]
     script = (
-        "import os, signal, cbandit.simulate as s\n"
+        "import os, signal, sys, cbandit.simulate\n"
+        "s = sys.modules['cbandit.simulate']\n"
         "turn = s._Tape.turn\n"
         "def interrupted(self, *given):\n"
         "    turn(self, *given)\n"
