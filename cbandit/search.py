@@ -23,15 +23,17 @@ class Best:
 
     Args:
         value: its score, ``(T,)``; minus infinity where no action was allowed.
-        index: its number, ``(T,)``.
+        index: its number, ``(T,)``; ``None`` on a box.
         f: the reward's estimate, ``(T,)``.
         g: the costs' estimates, less their thresholds, ``(T, m)``.
+        x: the action itself on a box, ``(T, d)``.
     """
 
     value: Tensor
-    index: Tensor
+    index: Tensor | None
     f: Tensor
     g: Tensor
+    x: Tensor | None = None
 
 
 def _beats(value: Tensor, best: Tensor) -> Tensor:
@@ -71,7 +73,7 @@ def maximise(
         better = _beats(value, best.value)
         best = Best(
             torch.where(better, value, best.value),
-            torch.where(better, index, best.index),
+            index if best.index is None else torch.where(better, index, best.index),
             torch.where(better, here[:, 0], best.f),
             torch.where(better.unsqueeze(-1), here[:, 1:], best.g),
         )

@@ -47,9 +47,7 @@ class Merged:
     own_weighted: Tensor
 
 
-def negative_log_likelihood(
-    gram: Tensor, noise: Tensor, data: Merged
-) -> Tensor:
+def negative_log_likelihood(gram: Tensor, noise: Tensor, data: Merged) -> Tensor:
     """Minus the log marginal likelihood, up to a constant, ``(T,)``.
 
     Args:

@@ -15,6 +15,8 @@ from botorch.models.transforms.input import Normalize
 from gpytorch.kernels import Kernel, ScaleKernel
 from torch import Tensor
 
+from cbandit.actions import Box
+
 if TYPE_CHECKING:
     from cbandit.posterior.surrogates import Group, Surrogates
 
@@ -79,12 +81,18 @@ def _data(group: Group, place: int) -> tuple[Tensor, Tensor, Tensor]:
         slots = torch.arange(history.used, device=group.device)
         slots = slots.expand(group.trials, -1)
         points = history.points[:, : history.used]
-    else:
-        points = group.actions.block(0, group.actions.size).double()
+    elif history.used:
+        actions = group.actions
+        assert not isinstance(actions, Box)
+        points = actions.block(0, actions.size).double()
         points = points.expand(group.trials, *points.shape[-2:])
-        precision = history.precision if history.used else points.new_zeros(
-            group.trials, group.actions.size
-        )
+        precision = history.precision
+    else:
+        # no data: one point that is worth nothing, for a model needs some
+        points = torch.zeros(
+            group.trials, 1, group.covariance.dim, dtype=torch.float64
+        ).to(group.device)
+        precision = points.new_zeros(group.trials, 1)
     order = torch.argsort((precision <= 0).to(torch.int8), dim=-1, stable=True)
     order = order[:, :width]
     p = precision.gather(-1, order)
