@@ -1,6 +1,6 @@
 """Constrained bandits on PyTorch: choose, learn, and keep within limits meanwhile."""
 
-from cbandit import multipliers, scores
+from cbandit import baselines, multipliers, scores
 from cbandit.actions import Box, Finite, ProductGrid, Star
 from cbandit.beliefs.gp import GP
 from cbandit.checkpoint import load
@@ -41,6 +41,7 @@ __all__ = [
     "ProductGrid",
     "Rand",
     "Star",
+    "baselines",
     "load",
     "multipliers",
     "scores",

@@ -1,1 +1,10 @@
-"""baselines."""
+"""What the papers compare with: each a policy like any other."""
+
+from cbandit.baselines.bkb import BKB
+from cbandit.baselines.botorch_policy import BoTorchPolicy
+from cbandit.baselines.config import CONFIG
+from cbandit.baselines.safeopt import SafeOpt
+from cbandit.baselines.sgpucb import SGPUCB
+from cbandit.baselines.stageopt import StageOpt
+
+__all__ = ["BKB", "CONFIG", "SGPUCB", "BoTorchPolicy", "SafeOpt", "StageOpt"]
