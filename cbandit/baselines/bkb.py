@@ -5,8 +5,8 @@ Each round, with a dictionary ``S`` of actions tried before:
 1. features ``z(x) = K_SS^{-1/2} k_S(x)``, and with the rows ``Z`` of all past actions
    ``A = I + Z' Z / lam``;
 2. ``mean(x) = z(x)' A^{-1} Z' y / lam`` and
-   ``var(x) = k(x, x) - z(x)' z(x) + z(x)' A^{-1} z(x)``, which is not below the exact
-   one: ``x_t = argmax mean + beta std``;
+   ``var(x) = k(x, x) - z(x)' z(x) + z(x)' A^{-1} z(x)``, the exact one up to a factor:
+   ``x_t = argmax mean + beta std``;
 3. each past round ``s`` enters the next dictionary with probability
    ``min(1, q var(x_s) / lam)``, independently;
 4. observe the reward.
