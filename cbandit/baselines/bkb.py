@@ -67,8 +67,8 @@ class BKB(GPPolicy):
         super().__init__(actions, reward, None, explore, **common)
         if reward.learn_noise or reward.standardize:
             raise CBanditError(
-                "reward must be a cb.GP with a kernel and noise of its own, not learned "
-                f"and not standardised; got {reward!r}"
+                "reward must be a cb.GP with a kernel and noise of its own, not "
+                f"learned and not standardised; got {reward!r}"
             )
         q = checks.number("oversampling", oversampling)
         if q <= 0:

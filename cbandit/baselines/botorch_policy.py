@@ -1,8 +1,8 @@
 """Any BoTorch acquisition function, in the same loop and under the same account.
 
 Each round, in every trial: build the acquisition function from a BoTorch model of the
-beliefs, and play its greatest value: over a finite set in chunks of candidates, on a box
-by ``optimize_acqf``. Before there are data, actions are drawn uniformly.
+beliefs, and play its greatest value: over a finite set in chunks of candidates, on a
+box by ``optimize_acqf``. Before there are data, actions are drawn uniformly.
 """
 
 from __future__ import annotations
@@ -41,16 +41,17 @@ class BoTorchPolicy(GPPolicy):
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them, or ``None``.
         make_acquisition: ``(model, policy) -> AcquisitionFunction``, called every round
-            and trial. ``model`` is a ``ModelListGP`` of the trial ``policy.trial``, without
-            a batch, reward first and then costs, in the user's units (thresholds are not
-            subtracted); its training data are means over repeats.
+            and trial. ``model`` is a ``ModelListGP`` of the trial ``policy.trial``
+            (counted within the batch), without a batch, reward first and then costs, in
+            the user's units (thresholds are not subtracted); its training data are
+            means over repeats.
         initial: how many first rounds are drawn uniformly, at least 1.
         chunk: how many candidates are evaluated at a time.
         num_restarts: of ``optimize_acqf``, on a box.
         raw_samples: of ``optimize_acqf``, on a box.
         name: what results call it.
-        common: see :class:`~cbandit.policies.gp.GPPolicy`. For outstanding choices, hand
-            ``policy.outstanding`` to the acquisition function as ``X_pending``.
+        common: see :class:`~cbandit.policies.gp.GPPolicy`. For outstanding choices,
+            hand ``policy.outstanding`` to the acquisition function as ``X_pending``.
 
     Random draws within BoTorch are seeded from the policy's own, trial by trial.
 
@@ -96,8 +97,8 @@ class BoTorchPolicy(GPPolicy):
                 raise CBanditError(f"{what} must be a positive int; got {value!r}")
         if common.get("pending", "ignore") != "ignore":
             raise CBanditError(
-                "pending must be 'ignore': give the acquisition function X_pending, from "
-                "policy.outstanding"
+                "pending must be 'ignore': give the acquisition function X_pending, "
+                "from policy.outstanding"
             )
         box = actions if isinstance(actions, Box) else None
         if box is not None:
@@ -192,11 +193,12 @@ class BoTorchPolicy(GPPolicy):
                 best, index = float(top), start + int(place)
         if index < 0:
             raise CBanditError(
-                "make_acquisition: the acquisition function is minus infinity everywhere"
+                "make_acquisition: the acquisition function is minus infinity at all "
+                "allowed actions"
             )
         return torch.tensor(index, device=self.device)
 
-    # -- on a box ------------------------------------------------------------------------
+    # -- on a box ------------------------------------------------------------------
 
     def _named(self, choice: Choice) -> tuple[list[Any], Tensor]:
         if not isinstance(self.actions, Box):
@@ -205,7 +207,7 @@ class BoTorchPolicy(GPPolicy):
         return [tuple(row) for row in x.tolist()], x
 
     def posterior(self) -> Posterior:
-        """Means and standard deviations over the set; on a box, ask ``policy.model``."""
+        """Means and deviations over the set; on a box, see ``policy.model``."""
         if isinstance(self.actions, Box):
             raise CBanditError(
                 "a Box has no set to look at; see policy.model.posterior(X)"

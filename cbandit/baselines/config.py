@@ -6,8 +6,8 @@ Each round:
 2. ``x_t = argmax mean_f + beta std_f`` over ``F_t``;
 3. observe reward and costs, update the beliefs.
 
-If ``F_t`` is empty the problem is declared infeasible: the choice says so, and the action
-whose largest lower bound is least is played.
+If ``F_t`` is empty the problem is declared infeasible: the choice says so, and the
+action whose largest lower bound is least is played.
 
 W. Xu, Y. Jiang, B. Svetozarevic, C. N. Jones, Constrained efficient global optimization
 of expensive black-box functions, 2023.

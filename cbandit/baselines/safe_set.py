@@ -3,11 +3,13 @@
 All actions carry nested bounds ``l_t <= function <= u_t``, which only tighten. In the
 safety values ``q_j = threshold_j - cost_j`` (safe at 0 and above):
 
-* the safe set: the seed set, and ``{x' : l_t(x) - Lip_j d(x, x') >= 0 for some safe x}``,
-  or without Lipschitz constants ``{x' : l_t(x') >= 0}``, for each cost, intersected;
-* expanders: safe ``x`` with ``u_t(x) - Lip_j d(x, x') >= 0`` for some ``x'`` not yet safe,
-  or without Lipschitz constants those where the made-up observation ``u_t(x)`` would
-  give some such ``x'`` a lower bound of at least 0; for each cost, intersected.
+* the safe set: the seed set, and for each cost, intersected,
+  ``{x' : l_t(x) - Lip_j d(x, x') >= 0 for some safe x}``, or without Lipschitz
+  constants ``{x' : l_t(x') >= 0}``;
+* expanders: for each cost, intersected, safe ``x`` with
+  ``u_t(x) - Lip_j d(x, x') >= 0`` for some ``x'`` not yet safe, or without Lipschitz
+  constants those where the made-up observation ``u_t(x)`` would give some such ``x'`` a
+  lower bound of at least 0.
 
 ``d`` is the Euclidean distance, for arms without coordinates the kernel's.
 """
@@ -30,6 +32,7 @@ from cbandit.posterior.surrogates import Group, Surrogates
 __all__ = ["SafeSet", "rounds_of", "seed_set", "sure"]
 
 CHUNK = 1 << 22  # numbers in one temporary
+SMALL = 1 << 15  # where several are at work at once, and better stay in the cache
 KEPT = 1 << 24  # distances kept rather than computed again
 
 
@@ -37,8 +40,8 @@ def sure(name: str, common: dict[str, Any]) -> None:
     """An error where outstanding choices would be counted as if they were seen."""
     if common.get("pending", "ignore") == "hallucinate":
         raise CBanditError(
-            f"pending must be 'ignore' for {name}: a bound that counts what was not yet "
-            "observed does not keep the safe set safe"
+            f"pending must be 'ignore' for {name}: a bound that counts what was not "
+            "observed yet does not keep the safe set safe"
         )
 
 
@@ -60,9 +63,9 @@ def seed_set(
 ) -> Tensor:
     """The seed set as a mask ``(1 or T, N)``, with an action in every trial.
 
-    ``safe`` is an action's number, a list of numbers, a tensor of numbers ``(*trials,)``
-    or ``(*trials, k)``, a mask ``(N,)`` or ``(*trials, N)``, or points ``(d,)``,
-    ``(k, d)`` or ``(*trials, k, d)``.
+    ``safe`` is an action's number, a list of numbers, a tensor of numbers
+    ``(*trials,)`` or ``(*trials, k)``, a mask ``(N,)`` or ``(*trials, N)``, or points
+    ``(d,)``, ``(k, d)`` or ``(*trials, k, d)``.
     """
     given = checks.tensor("safe", safe, None, device)
     listed = isinstance(safe, list | tuple | range)
@@ -86,8 +89,8 @@ def seed_set(
             mask.scatter_(-1, rows.long(), True)
     if not bool(mask.any(-1).all()):
         raise CBanditError(
-            "safe must name at least one action that is known to be safe in every trial; "
-            "got an empty seed set"
+            "safe must name at least one action that is known to be safe in every "
+            "trial; got an empty seed set"
         )
     return mask
 
@@ -119,8 +122,9 @@ def _wrong_seed(
 ) -> CBanditError:
     return CBanditError(
         "safe must be an action's number, a list of them, numbers (*trials,) or "
-        "(*trials, k), a mask (N,) or (*trials, N), or points (k, d) or (*trials, k, d), "
-        f"with N = {actions.size}, d = {actions.dim}, trials = {batch_shape}; got "
+        "(*trials, k), a mask (N,) or (*trials, N), or points (k, d) or "
+        f"(*trials, k, d), with N = {actions.size}, d = {actions.dim}, "
+        f"trials = {batch_shape}; got "
         f"{given.dtype} of shape {tuple(given.shape)}"
     )
 
@@ -182,7 +186,7 @@ class SafeSet:
             self._grow(slack)
 
     def expanders(self, beliefs: Surrogates, mean: Tensor, beta: Tensor) -> Tensor:
-        """Safe actions whose upper safety bounds could make a new one safe, ``(T, N)``."""
+        """Safe actions whose upper bounds could make a new one safe, ``(T, N)``."""
         assert self._tau is not None
         if self.lipschitz is None:
             found = self._by_observation(beliefs, mean, beta, self._tau)
@@ -263,7 +267,7 @@ class SafeSet:
         # all that is in some trial safe, and all that is in some trial not
         useful = self.safe.any(0).nonzero().squeeze(-1)
         open_ = (~self.safe).any(0).nonzero().squeeze(-1)
-        step = max(1, CHUNK // (trials * max(1, len(open_))))
+        step = max(1, SMALL // (trials * max(1, len(open_))))
         for group in beliefs.groups:
             costs = [f for f in group.functions if f > 0]
             scale, noise = group.units()[1], group.noise

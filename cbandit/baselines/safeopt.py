@@ -3,14 +3,16 @@
 From a seed set of actions known to be safe, each round:
 
 1. nested bounds ``l_t``, ``u_t`` of reward and costs from the beliefs; the safe set
-   ``S_t`` grows, and its expanders ``G_t`` are found (:mod:`cbandit.baselines.safe_set`);
+   ``S_t`` grows, and its expanders ``G_t`` are found
+   (:mod:`cbandit.baselines.safe_set`);
 2. maximisers ``M_t = {x in S_t : u_t(x) >= max over S_t of l_t}``, of the reward;
-3. ``x_t = argmax`` over both sets of the width ``u_t - l_t``, the largest over reward and
-   costs;
+3. ``x_t = argmax`` over both sets of the width ``u_t - l_t``, the largest over reward
+   and costs;
 4. observe reward and costs, update the beliefs.
 
-Y. Sui, A. Gotovos, J. Burdick, A. Krause, Safe exploration for optimization with Gaussian
-processes, 2015; with several costs as F. Berkenkamp, A. Krause, A. Schoellig, 2016.
+Y. Sui, A. Gotovos, J. Burdick, A. Krause, Safe exploration for optimization with
+Gaussian processes, 2015; with several costs as F. Berkenkamp, A. Krause and
+A. Schoellig, 2016.
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ class SafelyGrowing(Constrained):
         return self._outside(self._sets.safe.clone())
 
     def _bounds(self, t: int, asked: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Means ``(T, F, N)``, widths ``beta`` and ``beta std``; the safe set is grown."""
+        """Means ``(T, F, N)``, ``beta`` and ``beta std``; the safe set is grown."""
         if asked is not self.actions:
             raise CBanditError(
                 f"{self.name} keeps its bounds over its own set: use ask(among=...)"
@@ -106,20 +108,20 @@ class SafeOpt(SafelyGrowing):
     Args:
         actions: what can be chosen (SafeOpt's ``parameter_set``).
         reward: the belief about the reward.
-        costs: the belief about the cost, or a list of them; ``thresholds`` are what they
-            are kept under (SafeOpt's ``fmin``, turned around).
+        costs: the belief about the cost, or a list of them; ``thresholds`` are what
+            they are kept under (SafeOpt's ``fmin``, turned around).
         explore: :class:`~cbandit.UCB` (SafeOpt's ``beta``).
-        safe: the seed set: an action's number, a list of numbers, numbers ``(*trials,)``
-            or ``(*trials, k)``, a mask ``(N,)`` or ``(*trials, N)``, or points ``(k, d)``
-            or ``(*trials, k, d)``.
+        safe: the seed set: an action's number, a list of numbers, a tensor of numbers
+            ``(*trials,)`` or ``(*trials, k)``, a mask ``(N,)`` or ``(*trials, N)``, or
+            points ``(k, d)`` or ``(*trials, k, d)``.
         lipschitz: Lipschitz constants of the costs, a number, ``(*trials,)`` or
             ``(*trials, m)``. ``None``: the beliefs alone say what is safe.
         common: see :class:`~cbandit.policies.gp.GPPolicy`.
 
-    The seed set is taken at its word. Where ``ask(among=...)`` leaves no action known to
-    be safe, the choice says infeasible and the action of least ``max_j`` upper bound is
-    played. Time and, without Lipschitz constants, memory in chunks are quadratic in the
-    number of actions.
+    The seed set is taken at its word. Where ``ask(among=...)`` leaves no action known
+    to be safe, the choice says infeasible and the action of least ``max_j`` upper bound
+    is played. Time is quadratic in the number of actions; memory is not, for the work
+    is done in chunks.
     """
 
     name = "SafeOpt"

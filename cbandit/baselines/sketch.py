@@ -21,7 +21,7 @@ from cbandit.randomness import Streams
 __all__ = ["Sketched"]
 
 BLOCK = 1 << 12
-TINY = 1e-10  # eigenvalues of the dictionary below this share of the largest are noise
+TINY = 1e-13  # eigenvalues of the dictionary below this share of the largest are noise
 
 
 @dataclass
@@ -48,8 +48,8 @@ class Sketched:
 
     Takes the place of :class:`~cbandit.posterior.surrogates.Surrogates` in a policy.
     With the dictionary ``S`` and features ``z(x) = K_SS^{-1/2} k_S(x)`` (rows ``Z`` for
-    all past rounds, noise ``lam``), ``A = I + Z' Z / lam``, ``mean = z' A^{-1} Z' y / lam``
-    and ``var = k(x, x) - z' z + z' A^{-1} z``.
+    all past rounds, noise ``lam``) ``A = I + Z' Z / lam``,
+    ``mean = z' A^{-1} Z' y / lam`` and ``var = k(x, x) - z' z + z' A^{-1} z``.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Sketched:
 
     def resample(self, streams: Streams) -> None:
         """A new dictionary, by the variances of the actions tried in the last round."""
-        counts = [len(keys) for keys in self.history.keys()]
+        counts = list(map(len, self.history.keys()))
         if not max(counts):
             return
         tried = self.history.points[:, : self.history.used]
@@ -166,7 +166,8 @@ class Sketched:
     def posterior(self) -> tuple[Tensor, Tensor]:
         """Means and standard deviations of all actions, ``(T, 1, N)`` each."""
         blocks = list(self.sweep())
-        return tuple(torch.cat(v, -1) for v in zip(*[(b.mean, b.std) for b in blocks]))  # type: ignore[return-value]
+        mean = torch.cat([block.mean for block in blocks], -1)
+        return mean, torch.cat([block.std for block in blocks], -1)
 
     def gains(self) -> Tensor:
         """The sketch's information gain, ``(T, 1)``."""

@@ -10,8 +10,8 @@ From a seed set of actions known to be safe, each round:
    ``S_t``;
 4. observe reward and costs, update the beliefs.
 
-Y. Sui, V. Zhuang, J. Burdick, Y. Yue, Stagewise safe Bayesian optimization with Gaussian
-processes, 2018.
+Y. Sui, V. Zhuang, J. Burdick, Y. Yue, Stagewise safe Bayesian optimization with
+Gaussian processes, 2018.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class StageOpt(SafelyGrowing):
             the costs' units; a number or ``(*trials,)``.
         common: see :class:`~cbandit.policies.gp.GPPolicy`.
 
-    Where ``ask(among=...)`` leaves no action known to be safe, the choice says infeasible
-    and the action of least ``max_j`` upper bound is played.
+    Where ``ask(among=...)`` leaves no action known to be safe, the choice says
+    infeasible and the action of least ``max_j`` upper bound is played.
     """
 
     name = "StageOpt"

@@ -47,7 +47,8 @@ def _model(
     if trial is not None:
         seen = variance[trial].isfinite()
         x, y, variance = (v[trial, seen].unsqueeze(0) for v in (x, y, variance))
-        shift, scale, batched = shift[trial : trial + 1], scale[trial : trial + 1], False
+        shift, scale = shift[trial : trial + 1], scale[trial : trial + 1]
+        batched = False
         if isinstance(kernel, TableKernel) and kernel.table.dim() == 3:
             kernel = TableKernel(kernel.table[trial])
         elif kernel.batch_shape:
