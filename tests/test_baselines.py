@@ -291,9 +291,9 @@ def test_a_batch_is_its_trials(name):
         np.testing.assert_array_equal(one[:, 0], batch[:, i])
 
 
-# Functions of the prior leave mean +- beta std at one of N actions in one of T rounds with
-# probability at most 2 N T exp(-beta^2 / 2) (Srinivas et al. 2010): with N = 30, T = 60,
-# m + 1 = 2 and beta = 5.5 that is below 0.002 a trial, 0.04 for 20.
+# A cost of the prior leaves mean + beta std at one of N actions in one of T rounds
+# with probability at most N T exp(-beta^2 / 2) / 2 (Srinivas et al. 2010): with N = 30,
+# T = 60 and beta = 5.5 that is 2.5e-4 a trial, and 0.005 for the 20 of a case.
 @pytest.mark.parametrize("name", ["SGPUCB", "SafeOpt", "StageOpt"])
 def test_never_unsafe_with_the_theorys_width(name):
     trials, rounds = 20, 60
