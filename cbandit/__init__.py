@@ -1,7 +1,8 @@
 """Constrained bandits on PyTorch: choose, learn, and keep within limits meanwhile."""
 
-from cbandit import baselines, multipliers, scores
+from cbandit import baselines, multipliers, problems, scores, search
 from cbandit.actions import Box, Finite, ProductGrid, Star
+from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
 from cbandit.checkpoint import load
 from cbandit.choice import Choice, Distribution
@@ -16,7 +17,10 @@ from cbandit.errors import (
     MissingExtraError,
 )
 from cbandit.explore import TS, UCB, Rand
-from cbandit.policies import CKB, GPTS, GPUCB
+from cbandit.policies import CKB, GPTS, GPUCB, RPOL, SCGPUCB, EpochPenalty
+from cbandit.problems.protocol import Round
+from cbandit.run import Run
+from cbandit.simulate import simulate
 
 __all__ = [
     "CKB",
@@ -24,6 +28,8 @@ __all__ = [
     "GPTS",
     "GPUCB",
     "RKHS",
+    "RPOL",
+    "SCGPUCB",
     "TS",
     "UCB",
     "Box",
@@ -32,7 +38,9 @@ __all__ = [
     "Choice",
     "ChoiceError",
     "Constant",
+    "Delayed",
     "Distribution",
+    "EpochPenalty",
     "Finite",
     "HorizonError",
     "InfeasibleError",
@@ -40,9 +48,15 @@ __all__ = [
     "MissingExtraError",
     "ProductGrid",
     "Rand",
+    "Round",
+    "Run",
+    "Sliding",
     "Star",
     "baselines",
     "load",
     "multipliers",
+    "problems",
     "scores",
+    "search",
+    "simulate",
 ]

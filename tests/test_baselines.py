@@ -600,6 +600,7 @@ def test_seed_sets(safe, trials, expected):
         ({"costs": None}, "costs"),
         ({"explore": cb.TS()}, "explore"),
         ({"pending": "hallucinate"}, "pending"),
+        ({"feedback": cb.Sliding(10)}, "feedback"),
     ],
 )
 def test_bad_input_is_named(bad, word):
@@ -751,6 +752,7 @@ def test_bkb_dictionary_stays_small():
         {"oversampling": 0.0},
         {"explore": cb.TS()},
         {"pending": "hallucinate"},
+        {"feedback": cb.Delayed(5)},
     ],
 )
 def test_bkb_bad_input(bad):

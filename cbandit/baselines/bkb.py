@@ -64,6 +64,8 @@ class BKB(GPPolicy):
             raise CBanditError(f"explore must be cb.UCB(...); got {explore!r}")
         if common.get("pending", "ignore") != "ignore":
             raise CBanditError(f"pending must be 'ignore'; got {common['pending']!r}")
+        if common.get("feedback") is not None:
+            raise CBanditError(f"feedback must be None; got {common['feedback']!r}")
         super().__init__(actions, reward, None, explore, **common)
         if reward.learn_noise or reward.standardize:
             raise CBanditError(

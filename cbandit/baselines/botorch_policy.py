@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from cbandit.actions import Box, Finite
+from cbandit.beliefs.feedback import Delayed
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
@@ -99,6 +100,11 @@ class BoTorchPolicy(GPPolicy):
             raise CBanditError(
                 "pending must be 'ignore': give the acquisition function X_pending, "
                 "from policy.outstanding"
+            )
+        if isinstance(common.get("feedback"), Delayed):
+            raise CBanditError(
+                "feedback must be None or cb.Sliding(window): tell what is late when "
+                "it comes"
             )
         box = actions if isinstance(actions, Box) else None
         if box is not None:

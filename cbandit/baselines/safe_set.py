@@ -25,6 +25,7 @@ from torch import Tensor
 
 from cbandit import checks
 from cbandit.actions import Finite, ProductGrid
+from cbandit.beliefs.feedback import Sliding
 from cbandit.errors import CBanditError
 from cbandit.posterior.joint import Joint
 from cbandit.posterior.surrogates import Group, Surrogates
@@ -37,7 +38,12 @@ KEPT = 1 << 24  # distances kept rather than computed again
 
 
 def sure(name: str, common: dict[str, Any]) -> None:
-    """An error where outstanding choices would be counted as if they were seen."""
+    """An error where bounds would not hold, and safe sets not be safe."""
+    if isinstance(common.get("feedback"), Sliding):
+        raise CBanditError(
+            f"feedback must be None or cb.Delayed(window) for {name}: what was safe is "
+            "taken to stay safe, in a world that drifts it does not"
+        )
     if common.get("pending", "ignore") == "hallucinate":
         raise CBanditError(
             f"pending must be 'ignore' for {name}: a bound that counts what was not "

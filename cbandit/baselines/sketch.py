@@ -52,6 +52,8 @@ class Sketched:
     ``mean = z' A^{-1} Z' y / lam`` and ``var = k(x, x) - z' z + z' A^{-1} z``.
     """
 
+    functions = 1
+
     def __init__(
         self,
         gp: GP,
@@ -70,7 +72,9 @@ class Sketched:
         self._sketch: _Sketch | None = None
         self._past = self._current()
 
-    def absorb(self, keys: Sequence[Any], x: Tensor, parts: Sequence[Part]) -> None:
+    def absorb(
+        self, keys: Sequence[Any], x: Tensor, parts: Sequence[Part], t: int = 0
+    ) -> None:
         """Add what was seen; the dictionary stays."""
         for _, values, wanted, own in parts:
             slots, _ = self.history.place(keys, x, wanted)

@@ -49,11 +49,13 @@ class Told:
         values: ``(T, 1)`` for the reward, ``(T, m)`` for costs.
         where: ``(T,)`` bool, or ``None``: all trials.
         noise: this observation's variance, ``(T,)``, or ``None``.
+        at: the round in which it was told.
     """
 
     values: Tensor
     where: Tensor | None
     noise: Tensor | None
+    at: int
 
 
 @dataclass
@@ -95,6 +97,7 @@ class Policy:
     """
 
     name = "policy"
+    learns_costs = True  # whether a choice waits for its cost to be told
 
     def __init__(
         self,
@@ -192,7 +195,11 @@ class Policy:
         choice = self._choice(t, asked, decision)
         self.t = t
         self._open[t] = _Open(choice)
+        self._started(choice)
         return choice
+
+    def _started(self, choice: Choice) -> None:
+        """Called once the choice of a round stands."""
 
     def _round_actions(self, actions: Any) -> Any:
         if not isinstance(actions, Actions):
@@ -201,6 +208,11 @@ class Policy:
             raise CBanditError(
                 f"actions of this round must have d = {self.actions.dim} coordinates; "
                 f"got {actions.dim}"
+            )
+        if actions.batch_shape and tuple(actions.batch_shape) != self.batch_shape:
+            raise CBanditError(
+                f"actions of this round have sets for {actions.batch_shape[0]} trials; "
+                f"this policy has trials of shape {self.batch_shape}"
             )
         return actions.to(self.device, self.dtype)
 
@@ -273,18 +285,18 @@ class Policy:
         mask = None if where is None else self._where(where)
         own = None
         if noise is not None:
-            own = self._per_trial("noise", checks.positive("noise", noise))
+            own = self._per_trial("noise", checks.positive("noise", noise)).clone()
         told: list[tuple[str, Told]] = []
         if reward is not None:
             self._unseen("reward", entry.reward_seen, mask, choice)
             values = self._feedback("reward", reward, 1, mask)
-            told.append(("reward", Told(values, mask, own)))
+            told.append(("reward", Told(values, mask, own, self.t)))
         if cost is not None:
             if self.m == 0:
                 raise CBanditError(f"{self.name} has no costs; got cost={cost!r}")
             self._unseen("cost", entry.cost_seen, mask, choice)
             values = self._feedback("cost", cost, self.m, mask)
-            told.append(("cost", Told(values, mask, own)))
+            told.append(("cost", Told(values, mask, own, self.t)))
         # nothing can fail from here on
         mail = self._inbox.setdefault(choice.t, _Mail(entry.choice))
         for kind, news in told:
@@ -294,7 +306,8 @@ class Policy:
             else:
                 mail.costs.append(news)
                 entry.cost_seen = _seen(entry.cost_seen, mask)
-        if entry.reward_seen is True and (entry.cost_seen is True or self.m == 0):
+        costs_due = self.m > 0 and self.learns_costs
+        if entry.reward_seen is True and (entry.cost_seen is True or not costs_due):
             del self._open[choice.t]
 
     def cancel(self, choice: Choice) -> None:
@@ -337,7 +350,7 @@ class Policy:
             )
 
     def _where(self, where: Any) -> Tensor:
-        mask = checks.tensor("where", where, None, self.device)
+        mask = checks.tensor("where", where, None, self.device).clone()
         if mask.dtype != torch.bool or tuple(mask.shape) not in (self.batch_shape, (1,)):
             raise CBanditError(
                 f"where must be bool of shape (*trials,) = {self.batch_shape}; got "
@@ -346,7 +359,8 @@ class Policy:
         return mask.reshape(-1).expand(self._size)
 
     def _feedback(self, name: str, value: Any, m: int, mask: Tensor | None) -> Tensor:
-        given = checks.tensor(name, value, torch.float64, self.device)
+        # a copy: it is read later, and the caller may fill the same array again
+        given = checks.tensor(name, value, torch.float64, self.device).clone()
         shape, batch = tuple(given.shape), self.batch_shape
         if shape == batch and m == 1:
             out = given.reshape(self._size, 1)
@@ -367,6 +381,9 @@ class Policy:
             mail = self._inbox[t]
             self._absorb(mail.choice, mail.rewards, mail.costs)
             del self._inbox[t]
+
+    def lighten(self) -> None:
+        """Before a checkpoint: drop what is better computed afresh than saved."""
 
     # -- what a policy fills in ------------------------------------------------------
 

@@ -114,28 +114,27 @@ class CKB(GPPolicy):
     @property
     def multiplier(self) -> Tensor:
         """``phi`` (or ``Q``) as the next ``ask`` will use it, ``(*trials, m)``."""
-        if self.anytime and _starts_epoch(self.t + 1):
+        if self.t and self._epoch(self.t + 1) == self.t + 1:
             return self._outside(torch.zeros_like(self._multiplier))
         return self._outside(self._multiplier.clone())
 
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:
-        phi, start = self._multiplier, 1
-        if self.anytime:
-            start = 1 << (t.bit_length() - 1)  # epoch i is rounds 2^i .. 2^(i+1) - 1
-            if t == start:
-                phi = torch.zeros_like(phi)
-                if self.forget:
-                    self._beliefs.forget_all()
+        phi, start = self._multiplier, self._epoch(t)
         step, slack = self._step(t, start), self._slack(t)
+        if t == start:
+            phi = torch.zeros_like(phi)
+            if self.forget:
+                self._beliefs.forget_all()
         weight = phi if self.dual == "projected" else phi * step
 
         best = self._maximise(
-            t - start + 1,
+            t,
             asked,
             mask,
             lambda f, g: scores.primal_dual(f, g, weight.to(f)),
+            age=t - start + 1,
         )
         g = best.g.double()
         if self.dual == "projected":
@@ -145,6 +144,11 @@ class CKB(GPPolicy):
             phi = multipliers.queue(phi, g, slack)
         self._multiplier = phi
         return Decision(best.index)
+
+    def _epoch(self, t: int) -> int:
+        """The first round of the epoch that round ``t`` is in."""
+        # doubling: epoch i is rounds 2^i .. 2^(i+1) - 1
+        return 1 << (t.bit_length() - 1) if self.anytime else 1
 
     def _default_cap(self, cap: Any, slater: Any) -> Tensor | None:
         if cap is not None:
@@ -215,7 +219,3 @@ class _Schedule:
             return self._shaped(self._name, checks.nonnegative(self._name, self._value(t)))
         value: Tensor = self._value
         return value / math.sqrt(self._horizon or start) if self._root else value
-
-
-def _starts_epoch(t: int) -> bool:
-    return t & (t - 1) == 0

@@ -61,6 +61,7 @@ class History:
         functions: ``F``.
         table: ``(1 or T, N, N)``: the prior covariance of a small set as a whole. Then
             slot ``i`` is action ``i`` and nothing is copied.
+        places: ``(N, d)`` or ``(T, N, d)``, the actions of the ``table``.
         device: where the tensors live.
     """
 
@@ -71,6 +72,7 @@ class History:
         functions: int,
         device: torch.device,
         table: Tensor | None = None,
+        places: Tensor | None = None,
     ) -> None:
         self.covariance, self.trials, self.functions = covariance, trials, functions
         self.table, self.device = table, device
@@ -84,6 +86,8 @@ class History:
         self.weighted = torch.zeros(trials, functions, self._capacity, **kept)
         self._seen = [[0] * self._capacity for _ in range(trials)]
         self.points = torch.zeros(trials, 0, covariance.dim, **kept)
+        if places is not None:
+            self.points = places.double().expand(trials, *places.shape[-2:])
         self._gram = torch.zeros(trials, 0, 0, **kept)
         self._system: System | None = None
 
@@ -216,7 +220,19 @@ class History:
     def revise(self, weighted: Tensor) -> None:
         """Replace the weighted sums, ``(T, F, U)``: the targets changed."""
         self.weighted[..., : weighted.shape[-1]] = weighted
-        self._system = None
+        self._reweigh()
+
+    def correct(self, slot: Tensor, change: Tensor) -> None:
+        """Change the targets in ``slot (T,)`` by ``change (T, F)``, times precision."""
+        places = slot.view(-1, 1, 1).expand(-1, self.functions, 1)
+        self.weighted.scatter_add_(-1, places, change.unsqueeze(-1))
+        self._reweigh()
+
+    def _reweigh(self) -> None:
+        # targets enter the mean's weights alone: the factor stays
+        system = self._system
+        if system is not None:
+            system.alpha = self._alpha(system.slots, system.root, system.factor)
 
     def system(self) -> System:
         """The factored system, made afresh after every observation.
@@ -231,7 +247,6 @@ class History:
         used = self.used
         slots = None
         gram, precision = self.gram, self.precision[:, :used]
-        weighted = self.weighted[..., :used]
         if self.table is not None:
             # only the actions observed; the others have p = 0 and pad exactly
             active = precision > 0
@@ -239,18 +254,22 @@ class History:
             slots = torch.argsort((~active).to(torch.int8), dim=-1, stable=True)
             slots = slots[:, :width]
             precision = precision.gather(-1, slots)
-            weighted = weighted.gather(
-                -1, slots.unsqueeze(1).expand(-1, self.functions, -1)
-            )
             gram = self.rows(slots, slots)
         root = precision.clamp_min(0).sqrt()
         b = gram * root.unsqueeze(-1) * root.unsqueeze(-2)
         b.diagonal(dim1=-2, dim2=-1).add_(1)
         factor = torch.linalg.cholesky(b)
+        return System(slots, gram, root, factor, self._alpha(slots, root, factor))
+
+    def _alpha(self, slots: Tensor | None, root: Tensor, factor: Tensor) -> Tensor:
+        if slots is None:
+            weighted = self.weighted[..., : root.shape[-1]]
+        else:
+            places = slots.unsqueeze(1).expand(-1, self.functions, -1)
+            weighted = self.weighted.gather(-1, places)
         # S (P^-1 weighted) = weighted / S, and an empty slot adds nothing
         scaled = torch.where(root > 0, 1 / root, 0.0).unsqueeze(1) * weighted
-        alpha = torch.cholesky_solve(scaled.mT, factor) * root.unsqueeze(-1)
-        return System(slots, gram, root, factor, alpha)
+        return torch.cholesky_solve(scaled.mT, factor) * root.unsqueeze(-1)
 
     def rows(self, slots: Tensor, columns: Tensor | None = None) -> Tensor:
         """Rows of the table, ``(T, U, N or len)``, at ``slots (T, U)``."""
@@ -269,17 +288,15 @@ class History:
         system = self.system()
         prior = self.covariance.variance(x)
         prior = prior.expand(self.trials, x.shape[-2])
-        if self.table is not None:
-            assert system.slots is not None
-            points = x[..., 0].round().long().expand(self.trials, -1)
-            cross = self.rows(system.slots, points)
+        if system.slots is not None:
+            slots = system.slots.unsqueeze(-1).expand(-1, -1, self.points.shape[-1])
+            points = self.points.gather(1, slots)
         else:
-            points = self.points[:, : self.used]
-            if points.shape[-2] == 0:
-                return prior.new_zeros(self.trials, self.functions, x.shape[-2]), prior
-            points = points[:, : system.root.shape[-1]]
-            cross = self.covariance.cross(x, points).mT
-            cross = cross.expand(self.trials, -1, -1)
+            points = self.points[:, : system.root.shape[-1]]
+        if points.shape[-2] == 0:
+            return prior.new_zeros(self.trials, self.functions, x.shape[-2]), prior
+        cross = self.covariance.cross(x, points).mT
+        cross = cross.expand(self.trials, -1, -1)
         mean = system.alpha.mT @ cross
         half = torch.linalg.solve_triangular(
             system.factor, cross * system.root.unsqueeze(-1), upper=False

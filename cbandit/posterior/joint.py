@@ -38,7 +38,9 @@ class Joint:
         points = actions.block(0, actions.size)
         table = covariance.cross(points, points)
         self._table = table if table.dim() == 3 else table.unsqueeze(0)
-        self.history = History(covariance, trials, functions, device, self._table)
+        self.history = History(
+            covariance, trials, functions, device, self._table, points
+        )
         self._trial = torch.arange(trials, device=device)
         self._root: Tensor | None = None
         self._reset()
@@ -48,6 +50,7 @@ class Joint:
         self.cov = self._table.expand(trials, -1, -1).clone()
         self.mean = self.cov.new_zeros(trials, self.functions, size)
         self._gain = self.cov.new_zeros(trials)
+        self._stale = False
 
     def append(
         self,
@@ -61,6 +64,7 @@ class Joint:
 
         ``precision`` is 0 in trials that are not ``wanted``: nothing was seen there.
         """
+        self.settle()
         slot = torch.tensor(keys, device=self.cov.device)
         column = self.cov[self._trial, slot]  # T x N
         own = column[self._trial, slot]
@@ -85,6 +89,7 @@ class Joint:
         wanted: Sequence[bool],
     ) -> None:
         """The reverse of :meth:`append`, from a solve without the observation."""
+        self.settle()
         slot = torch.tensor(keys, device=self.cov.device)
         self.history.add(slot, precision, values, sign=-1)
         self.history.count(slot.tolist(), wanted, -1)
@@ -104,9 +109,15 @@ class Joint:
     def revise(self, weighted: Tensor) -> None:
         """Replace all targets: ``weighted (T, F, U)`` sums of precision x target."""
         self.history.revise(weighted)
-        system = self.history.system()
-        assert system.slots is not None
-        self.mean = system.alpha.mT @ self.history.rows(system.slots)
+        self._stale = True
+
+    def correct(
+        self, keys: Sequence[Hashable], change: Tensor, wanted: Sequence[bool]
+    ) -> None:
+        """Change targets at ``keys`` by ``change (T, F)``, times their precision."""
+        slot = torch.tensor(keys, device=self.cov.device)
+        self.history.correct(slot, change)
+        self._stale = True
 
     def refresh(self) -> None:
         """Start again from the history: no drift, whatever happened before."""
@@ -127,12 +138,18 @@ class Joint:
 
     def at(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Means ``(T, F, k)`` and variances ``(T, k)`` of the actions ``index (T, k)``."""
+        self.settle()
         places = index.unsqueeze(1).expand(-1, self.functions, -1)
         own = self.cov.diagonal(dim1=-2, dim2=-1)
         return self.mean.gather(-1, places), own.gather(-1, index)
 
     def settle(self) -> None:
-        """Nothing waits here."""
+        """Bring the means in line with targets that were changed."""
+        if self._stale:
+            system = self.history.system()
+            assert system.slots is not None
+            self.mean = system.alpha.mT @ self.history.rows(system.slots)
+            self._stale = False
 
     def bytes(self) -> int:
         """What the arrays take."""
@@ -150,6 +167,7 @@ class Joint:
         With ``ahead`` (names, places and precisions ``(T, b)`` of choices to come),
         deviations are those after them.
         """
+        self.settle()
         own = self.cov.diagonal(dim1=-2, dim2=-1)
         if ahead is not None:
             own = own - self._ahead(ahead[0], ahead[2])
