@@ -343,7 +343,11 @@ class Group:
             return
         kernel = self.covariance.kernel
         if self._batched and not kernel.batch_shape and list(kernel.parameters()):
-            self.covariance.kernel = kernel.expand_batch(torch.Size([self.trials]))
+            kernel = kernel.expand_batch(torch.Size([self.trials]))
+            for parameter in kernel.parameters():
+                # expanded ones share their memory, and are about to part
+                parameter.data = parameter.data.clone()
+            self.covariance.kernel = kernel
         self.noise = fit_hyperparameters(
             self.covariance.kernel,
             self.noise.clone(),
