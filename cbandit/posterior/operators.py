@@ -172,6 +172,7 @@ class StreamRows:
     """Nothing kept: kernel values are recomputed in cache-sized blocks."""
 
     name = "stream"
+    BLOCK_BYTES = 1 << 22
 
     def __init__(
         self,
@@ -219,7 +220,7 @@ class StreamRows:
         if self.covariance.batch_shape:
             center = center if center.dim() == 4 else center.unsqueeze(-3)
         # a block's kernel values, u x n, stay in cache
-        step = max(256, (1 << 17) // max(1, weights.shape[1]))
+        step = max(256, self.BLOCK_BYTES // self.dtype.itemsize // max(1, weights.shape[1]))
         k = weights.shape[-1]
 
         def columns(start: int, stop: int) -> Tensor:
