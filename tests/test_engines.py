@@ -383,7 +383,7 @@ def test_a_window_of_a_hundred_for_five_thousand_rounds(
     for t in range(5000):
         keys = rng.integers(0, 110, 1)
         x = bench.points(0)[keys[0]]
-        values = [np.sin(4 * x) + 0.1 * rng.standard_normal(2)]
+        values = (np.sin(4 * x) + 0.1 * rng.standard_normal(2))[None]
         told.append((keys, values))
         bench.tell(keys, values)
         if t >= 100:

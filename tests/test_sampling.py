@@ -143,10 +143,11 @@ def test_a_wrong_covariance_is_seen(name, cases, dense, rng):
     mean, covariance = reference[0][0].joint(points)
     # a noise variance 1.5 times too large, an observation missing, a scale
     wrong = dense(cases["rbf"].values, 0.03)
-    wrong.x, wrong.y = reference[0][0].x, reference[0][0].y
-    wrong.own = reference[0][0].own
+    wrong.x, wrong.y = list(reference[0][0].x), list(reference[0][0].y)
+    wrong.own = list(reference[0][0].own)
     assert law(draws[:, 0, 0], mean, wrong.joint(points)[1]) < RATE
-    reference[0][0].forget()
+    for _ in range(5):
+        reference[0][0].forget()
     assert law(draws[:, 0, 0], mean, reference[0][0].joint(points)[1]) < RATE
     assert law(draws[:, 0, 0], mean, 1.2 * covariance) < RATE
     assert law(draws[:, 1, 0], mean, covariance) < RATE
@@ -222,10 +223,10 @@ def test_features_have_the_priors_covariance(kernel, cases, dense, rng):
     case = cases[kernel]
     beliefs, _ = told("factor", actions, case, dense, rng, trials=1, functions=1, rounds=0)
     at = rng.choice(30, 6, replace=False)
-    draws = drawn(beliefs, Streams(8, 1), 6000, at)[:, 0, 0]
+    draws = drawn(beliefs, Streams(8, 1), 2500, at)[:, 0, 0]
     points = actions.at(torch.as_tensor(at)).numpy()
-    # 6000 draws: an entry's sampling error is below 1.9 %; 5 of them
-    assert abs(np.cov(draws.T) - case.values(points, points)).max() <= 0.095
+    # 2500 draws: an entry's sampling error is below 2.9 %; 5 of them
+    assert abs(np.cov(draws.T) - case.values(points, points)).max() <= 0.145
 
 
 def test_features_of_a_product_and_of_a_scaled_kernel(dense, rng, cases):
@@ -236,10 +237,10 @@ def test_features_of_a_product_and_of_a_scaled_kernel(dense, rng, cases):
             "stream", actions, case, dense, rng, trials=1, functions=1, rounds=0
         )
         at = rng.choice(30, 6, replace=False)
-        draws = drawn(beliefs, Streams(9, 1), 6000, at)[:, 0, 0]
+        draws = drawn(beliefs, Streams(9, 1), 2500, at)[:, 0, 0]
         points = actions.at(torch.as_tensor(at)).numpy()
         values = case.values(points, points)
-        assert abs(np.cov(draws.T) - values).max() <= 0.095 * values.max()
+        assert abs(np.cov(draws.T) - values).max() <= 0.145 * values.max()
 
 
 # -- the same draws however the batch is split -----------------------------------------------
@@ -258,7 +259,7 @@ def test_a_trial_draws_the_same_alone(name, own, cases, rng):
     halves = [rng.standard_normal((25, r)) for r in (3, 9, 25)]
     tables = torch.as_tensor(np.stack([h @ h.T for h in halves]))
     scales = torch.tensor([0.05, 0.3, 2.0], dtype=F64)
-    world = rng.standard_normal((3, 25, 2))
+    world = rng.standard_normal((3, 900, 2))
 
     def run(numbers: range) -> torch.Tensor:
         part = slice(numbers[0], numbers[-1] + 1)
@@ -271,7 +272,7 @@ def test_a_trial_draws_the_same_alone(name, own, cases, rng):
             kernel = kernel.double()
             chosen = scales[part].view(-1, 1, 1) if own == "kernel" else scales[1]
             kernel.lengthscale = chosen
-            axis = torch.linspace(0, 1, 5, dtype=F64)
+            axis = torch.linspace(0, 1, 30, dtype=F64)
             actions = cb.ProductGrid([axis, axis])
             if own == "points" or name == "factor":
                 actions = cb.Finite(points[part])
@@ -290,9 +291,6 @@ def test_a_trial_draws_the_same_alone(name, own, cases, rng):
             picked.append(choice.index)
         return torch.stack(picked, -1)
 
-    if own == "kernel" and name == "product":
-        axis = torch.linspace(0, 1, 5, dtype=F64)
-        assert axis.numel() == 5
     whole = run(range(3))
     assert torch.equal(whole, torch.cat([run(range(i, i + 1)) for i in range(3)]))
     assert torch.equal(whole, torch.cat([run(range(1)), run(range(1, 3))]))
