@@ -331,7 +331,11 @@ class Group:
             return
         kernel = self.covariance.kernel
         if self._batched and not kernel.batch_shape and list(kernel.parameters()):
-            self.covariance.kernel = kernel.expand_batch(torch.Size([self.trials]))
+            kernel = kernel.expand_batch(torch.Size([self.trials]))
+            for parameter in kernel.parameters():
+                # trials part ways from here: no memory in common
+                parameter.data = parameter.data.clone()
+            self.covariance.kernel = kernel
         self.noise = fit_hyperparameters(
             self.covariance.kernel,
             self.noise.clone(),
