@@ -470,7 +470,8 @@ def test_a_cancelled_choice_is_no_longer_counted():
     one.cancel(first)
     second = one.ask()
     assert first.index.item() == twin.index.item() == second.index.item()
-    assert other.ask().index.item() != twin.index.item()
+    expected = one.posterior().reward.std, other.posterior().reward.std
+    assert torch.equal(*expected)  # the posterior itself counts no choice
     assert one.outstanding == [second]
     with pytest.raises(cb.ChoiceError, match="finished"):
         one.tell(first, reward=0.0)
@@ -660,8 +661,8 @@ def test_a_refit_makes_the_data_likelier(trials, standardize, dense, rng):
     )
     count = trials or 1
     reference = [dense(None, 0.01, standardize=standardize) for _ in range(count)]
-    for t in range(50):
-        choice = policy.ask()
+    for _ in range(50):
+        choice = policy.ask(among=[rng.integers(30)])
         index = choice.index.reshape(-1)
         y = np.array(
             [3 * math.sin((6 + 6 * i) * int(k) / 29) for i, k in enumerate(index)]
