@@ -79,19 +79,21 @@ def _with_scale(kernel: gpk.Kernel, value: object = 0.3) -> gpk.Kernel:
 
 def _make_periodic(dim: int) -> gpk.Kernel:
     kernel = gpk.PeriodicKernel(ard_num_dims=dim).double()
-    kernel.lengthscale, kernel.period_length = 0.5, 0.7
+    kernel.lengthscale = torch.tensor(0.5, dtype=torch.float64)
+    kernel.period_length = torch.tensor(0.7, dtype=torch.float64)
     return kernel
 
 
 def _make_scaled(dim: int) -> gpk.Kernel:
     kernel = gpk.ScaleKernel(_with_scale(gpk.MaternKernel(nu=2.5))).double()
-    kernel.outputscale = 2.5
+    kernel.outputscale = torch.tensor(2.5, dtype=torch.float64)
     return kernel
 
 
 def _make_linear(dim: int) -> gpk.Kernel:
     kernel = gpk.LinearKernel().double()
-    kernel.variance = 0.8
+    # a Python number would be rounded to float32 on its way, in a double kernel too
+    kernel.variance = torch.tensor(0.8, dtype=torch.float64)
     return kernel
 
 
@@ -108,7 +110,7 @@ def _make_ard(dim: int) -> gpk.Kernel:
     kernel = gpk.ScaleKernel(
         _with_scale(gpk.RBFKernel(ard_num_dims=dim), scale)
     ).double()
-    kernel.outputscale = 0.5
+    kernel.outputscale = torch.tensor(0.5, dtype=torch.float64)
     return kernel
 
 

@@ -39,9 +39,8 @@ class TableKernel(gpk.Kernel):  # type: ignore[misc]
         if diag:
             if table.dim() == 2:
                 return table[i, j]
-            rows = table.expand(*i.shape[:-1], *table.shape[-2:])
-            rows = rows.gather(-2, i.unsqueeze(-1).expand(*i.shape, rows.shape[-1]))
-            return rows.gather(-1, j.unsqueeze(-1)).squeeze(-1)
+            trial = torch.arange(len(table), device=table.device).unsqueeze(-1)
+            return table[trial, i, j]
         if table.dim() == 2:
             return table[i.unsqueeze(-1), j.unsqueeze(-2)]
         shape = torch.broadcast_shapes(table.shape[:-2], i.shape[:-1], j.shape[:-1])

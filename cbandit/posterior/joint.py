@@ -209,8 +209,10 @@ class Joint:
         precision = half.mT @ half
         precision.diagonal(dim1=-2, dim2=-1).add_(1)
         factor = torch.linalg.cholesky(precision)
-        z = streams.normal(self.functions, rank).view(-1, self.functions, rank)
-        z = z.to(root.device)
+        # as many draws as actions, whatever the rank: a trial's do not depend on others'
+        size = root.shape[-2]
+        z = streams.normal(self.functions, size).view(-1, self.functions, size)
+        z = z[..., -rank:].to(root.device)
         weights = torch.linalg.solve_triangular(factor.mT, z.mT, upper=True)
         draws: Tensor = (root @ weights).mT
         return draws

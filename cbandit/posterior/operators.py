@@ -398,9 +398,7 @@ class _GridPath:
         used: int,
     ) -> None:
         self._operator, (self._first, self._second) = operator, roots
-        r1, r2 = self._first.shape[-1], self._second.shape[-1]
-        z = streams.normal(functions, r1, r2).view(-1, functions, r1, r2)
-        self._z = z.to(operator.device)
+        self._z = _grid_normals(streams, functions, *roots, operator.trials)
         trials, number = operator.trials, operator._number[:, :used]
         at = [number // operator._tails, number % operator._tails]
         self._at = [
@@ -419,6 +417,20 @@ class _GridPath:
         left = (self._first.unsqueeze(1) @ z).to(dtype)
         right = self._second.mT.unsqueeze(1).to(dtype)
         return self._operator._products(left, right, z.shape[1])
+
+
+def _grid_normals(
+    streams: Streams, functions: int, first: Tensor, second: Tensor, trials: int
+) -> Tensor:
+    """``(T, F, r_1, r_2)``; a trial draws for the columns its own roots have."""
+    own = first.ne(0).any(-2).unsqueeze(-1) & second.ne(0).any(-2).unsqueeze(-2)
+    own = own.expand(trials, -1, -1).cpu()
+    counts = own.flatten(1).sum(-1).tolist()
+    draws = streams.ragged_normal(counts, functions).view(trials, -1, functions)
+    z = torch.zeros(trials, functions, *own.shape[1:], dtype=torch.float64)
+    for each, mask, rows, count in zip(z, own, draws, counts, strict=True):
+        each[:, mask] = rows[:count].T
+    return z.to(first.device)
 
 
 def _kron(a: Tensor, b: Tensor) -> Tensor:

@@ -26,13 +26,15 @@ def prior_root(covariance: Tensor, tolerance: float = 1e-15) -> Tensor:
     """``L (*b, N, r)`` with ``L L^T`` the covariance ``(*b, N, N)``.
 
     Eigenvectors whose eigenvalue is below ``tolerance`` of the largest are left out:
-    together they are worth less than rounding.
+    together they are worth less than rounding. In a batch each covariance leaves out
+    its own; columns it lacks are 0.
     """
     values, vectors = torch.linalg.eigh(covariance.double())
     least = tolerance * values[..., -1:].clamp_min(0)
-    rank = max(1, int((values > least).sum(-1).max()))
-    values, vectors = values[..., -rank:], vectors[..., -rank:]
-    root: Tensor = vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
+    kept = values > least
+    rank = max(1, int(kept.sum(-1).max()))
+    values = torch.where(kept, values, 0.0)[..., -rank:]
+    root: Tensor = vectors[..., -rank:] * values.sqrt().unsqueeze(-2)
     return root
 
 

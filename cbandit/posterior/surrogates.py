@@ -345,7 +345,7 @@ class Group:
         if self._batched and not kernel.batch_shape and list(kernel.parameters()):
             kernel = kernel.expand_batch(torch.Size([self.trials]))
             for parameter in kernel.parameters():
-                # expanded ones share their memory, and are about to part
+                # trials part ways from here: no memory in common
                 parameter.data = parameter.data.clone()
             self.covariance.kernel = kernel
         self.noise = fit_hyperparameters(
