@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from gpytorch.kernels import RBFKernel
 
 from cbandit.actions import Box, Finite, ProductGrid
 from cbandit.beliefs.kernels import Covariance
@@ -16,7 +17,15 @@ from cbandit.posterior.joint import Joint
 from cbandit.posterior.operators import FactorRows, Operator, ProductRows, StreamRows
 from cbandit.posterior.rows import Rows
 
-__all__ = ["ENGINES", "Engine", "Plan", "free_memory", "make_engine", "plan"]
+__all__ = [
+    "ENGINES",
+    "Engine",
+    "Plan",
+    "describe_engines",
+    "free_memory",
+    "make_engine",
+    "plan",
+]
 
 ENGINES = ("auto", "joint", "factor", "product", "stream")
 JOINT_ACTIONS = 512
@@ -112,3 +121,26 @@ def make_engine(
     }
     operator = kinds[name](actions, covariance, trials, dtype, device)
     return Rows(actions, covariance, trials, functions, dtype, device, operator, BLOCK)
+
+
+def describe_engines(device: torch.device | None = None) -> str:
+    """Which engine ``"auto"`` takes here for some typical sets, and why."""
+    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = torch.float32 if device.type == "cuda" else torch.float64
+    kernel = Covariance(RBFKernel(), 2)
+    axis = torch.linspace(0, 1, 1000, dtype=dtype)
+    sets: list[tuple[str, Finite | ProductGrid, int, bool]] = [
+        ("100 points, 50 trials", _points(100, dtype), 50, False),
+        ("3 000 points, Thompson draws", _points(3000, dtype), 1, True),
+        ("10^5 points", _points(100_000, dtype), 1, False),
+        ("grid of 10^6", ProductGrid([axis, axis]), 1, False),
+    ]
+    lines = [f"engines on {device.type}, {free_memory(device) / 1e9:.3g} GB free:"]
+    for what, actions, trials, samples in sets:
+        chosen = plan("auto", actions, kernel, trials, dtype, device, samples)
+        lines.append(f"  {what}: {chosen.name} ({chosen.why})")
+    return "\n".join(lines)
+
+
+def _points(count: int, dtype: torch.dtype) -> Finite:
+    return Finite(torch.linspace(0, 1, count, dtype=dtype).unsqueeze(-1).expand(-1, 2))
