@@ -198,6 +198,7 @@ class _World:
         """Noisy values ``(n, 2)`` at ``x (n, d)``."""
         waves = torch.cos(x.double() @ self._frequency + self._phase)
         values = waves.sum(-1).mT * math.sqrt(1 / 64)
+        values[:, 1] += 0.3  # a constraint that binds
         return values + math.sqrt(NOISE) * self._normal(*values.shape)
 
 
@@ -872,6 +873,7 @@ class _Arms:
         points = torch.linspace(0, 1, arms, dtype=torch.float64).unsqueeze(-1)
         waves = torch.cos(points * normal(trials, 2, 1, 16) / LENGTH + 6 * normal(trials, 2, 1, 16))
         values = 0.25 * waves.sum(-1)
+        values[:, 1] += 0.3  # a constraint that binds
         return cls(points, values, math.sqrt(NOISE) * normal(rounds, trials, 2))
 
     def policy(self, trials: int | None) -> CKB:
