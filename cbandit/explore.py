@@ -124,7 +124,8 @@ def _joined(parts: list[_Part]) -> _Part | None:
     first = parts[0].rkhs
     if len(parts) == 1 or first is None or parts[1].rkhs is not first:
         return None
-    norm, r = (torch.cat(pair, -1) for pair in zip(*[p.scale() for p in parts], strict=True))
+    pairs = zip(*[part.scale() for part in parts], strict=True)
+    norm, r = (torch.cat(pair, -1) for pair in pairs)
     return _Part(parts[0].name, parts[0].batch_shape, rkhs=first, norm=norm, subgaussian=r)
 
 

@@ -10,8 +10,19 @@ import torch
 from cbandit import bench
 
 TOY = bench._Sizes(
-    side=20, free=400, dim=3, distinct=12, many=20, rounds=2, warm=1, subset=200,
-    chunks=(150,), batches=(1, 10), growth=(8, 16), repeats=3, memory=False,
+    side=20,
+    free=400,
+    dim=3,
+    distinct=12,
+    many=20,
+    rounds=2,
+    warm=1,
+    subset=200,
+    chunks=(150,),
+    batches=(1, 10),
+    growth=(8, 16),
+    repeats=3,
+    memory=False,
     dtypes=(torch.float64,),
 )
 
@@ -30,7 +41,9 @@ def toy_round():
 
 
 def _failed(result):
-    return [check for row in result["rows"] for check in row["checks"] if not check["ok"]]
+    return [
+        check for row in result["rows"] for check in row["checks"] if not check["ok"]
+    ]
 
 
 class TestRound:
@@ -43,13 +56,21 @@ class TestRound:
     def test_every_comparison_of_the_design_is_there(self, toy_round):
         names = " | ".join(row["what"] for row in toy_round["rows"])
         for wanted in (
-            "cbandit, product", "cbandit, factor", "cbandit, stream", "Cholesky by hand",
-            "BoTorch", "CKB-TS, RBF", "CKB-TS, Matern-1/2", "t = 36",
+            "cbandit, product",
+            "cbandit, factor",
+            "cbandit, stream",
+            "Cholesky by hand",
+            "BoTorch",
+            "CKB-TS, RBF",
+            "CKB-TS, Matern-1/2",
+            "t = 36",
         ):
             assert wanted in names
 
     def test_times_are_positive_and_ratios_follow_from_them(self, toy_round):
-        rows = [row for row in toy_round["rows"] if row["section"].startswith("a CKB-UCB")]
+        rows = [
+            row for row in toy_round["rows"] if row["section"].startswith("a CKB-UCB")
+        ]
         ours = next(row for row in rows if row["what"] == "cbandit, product")
         peer = next(row for row in rows if row["what"].startswith("BoTorch"))
         assert ours["ms"] > 0
