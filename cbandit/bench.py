@@ -120,8 +120,7 @@ def _result(name: str, quick: bool, rows: list[dict[str, Any]]) -> dict[str, Any
 
 
 def _machine() -> dict[str, Any]:
-    import botorch
-    import gpytorch
+    from importlib.metadata import version
 
     model = platform.processor() or platform.machine()
     try:
@@ -139,8 +138,8 @@ def _machine() -> dict[str, Any]:
         "system": platform.system(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "gpytorch": gpytorch.__version__,
-        "botorch": botorch.__version__,
+        "gpytorch": version("gpytorch"),
+        "botorch": version("botorch"),
     }
 
 
@@ -149,8 +148,8 @@ def table(result: dict[str, Any]) -> str:
     machine = result["machine"]
     lines = [
         f"bench {result['bench']}{' --quick' if result['quick'] else ''}: "
-        f"{machine['processor']}, {machine['threads']} threads, torch {machine['torch']}, "
-        f"botorch {machine['botorch']}"
+        f"{machine['processor']}, {machine['threads']} threads, "
+        f"torch {machine['torch']}, botorch {machine['botorch']}"
     ]
     section = None
     for row in result["rows"]:
@@ -175,9 +174,8 @@ def table(result: dict[str, Any]) -> str:
             notes.append(f"peak memory {row['peak_mb']:,.0f} MB ({row['peak_how']})")
         for check in row["checks"]:
             mark = "ok" if check["ok"] else "FAILED"
-            notes.append(
-                f"{check['name']} {check['value']:.2g} (limit {check['limit']:.2g}) {mark}"
-            )
+            limit = f"(limit {check['limit']:.2g})"
+            notes.append(f"{check['name']} {check['value']:.2g} {limit} {mark}")
         lines += [f"      {note}" for note in notes]
     lines += ["", "checks: " + ("all hold" if result["ok"] else "SOME FAILED")]
     return "\n".join(lines)
@@ -355,7 +353,7 @@ def _score(mean: Tensor, std: Tensor, phi: float) -> Tensor:
     return f - phi * g
 
 
-# -- what it is measured against ---------------------------------------------------------
+# -- what it is measured against -------------------------------------------------------
 
 
 class _Dense:
@@ -496,8 +494,8 @@ def _botorch(case: _Case, dtype: torch.dtype, sizes: _Sizes) -> list[_Peer]:
 
     return [
         _Peer(
-            f"BoTorch, {'one model' if together else 'a model each'}, q = {q}, chunks of "
-            f"{chunk}, fast_pred_var {'on' if fast else 'off'}",
+            f"BoTorch, {'one model' if together else 'a model each'}, q = {q}, "
+            f"chunks of {chunk}, fast_pred_var {'on' if fast else 'off'}",
             builder(q, fast, together),
             chunk,
         )
@@ -513,7 +511,8 @@ def _botorch_look(
 ) -> Looked:
     """BoTorch's exact posterior of both functions, in t-batches of ``q`` points."""
     import gpytorch
-    from botorch.models import ModelListGP, SingleTaskGP
+    from botorch.models.gp_regression import SingleTaskGP
+    from botorch.models.model_list_gp_regression import ModelListGP
     from gpytorch.means import ZeroMean
 
     index, count, mean = case.data.merged()
@@ -559,7 +558,7 @@ def _botorch_look(
     return look
 
 
-# -- memory ------------------------------------------------------------------------------
+# -- memory ----------------------------------------------------------------------------
 
 
 def _resident(peak: bool) -> int:
@@ -621,7 +620,7 @@ def _peak(
 _PEAK_HOW = "resident high-water mark of a process of its own, less imports and actions"
 
 
-# -- one round -----------------------------------------------------------------------------
+# -- one round -------------------------------------------------------------------------
 
 
 def _actions(engine: str, size: int, dim: int) -> Finite | ProductGrid:
@@ -971,7 +970,7 @@ def _round(sizes: _Sizes, quick: bool = False) -> dict[str, Any]:
     return _result("round", quick, rows)
 
 
-# -- trials ----------------------------------------------------------------------------------
+# -- trials ----------------------------------------------------------------------------
 
 
 @dataclass
