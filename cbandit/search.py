@@ -102,6 +102,8 @@ def best_feasible(
             "the estimates are not finite numbers at any allowed action; look at "
             "policy.posterior()"
         )
+    assert least.index is not None
+    assert best.index is not None
     both = Best(
         found,
         torch.where(infeasible, least.index, best.index),

@@ -850,9 +850,11 @@ def test_botorch_on_a_box_with_a_learned_belief():
         choice = again.ask()
         assert -float((choice.x - torch.tensor([0.3, 0.2])).square().sum()) == value
         again.tell(choice, reward=value)
-    for name in ("posterior", "recommend"):
-        with pytest.raises(cb.CBanditError, match="Box"):
-            getattr(policy, name)()
+    with pytest.raises(cb.CBanditError, match="Box"):
+        policy.posterior()
+    found = policy.recommend()
+    assert found.index is None
+    assert float((found.x - torch.tensor([0.3, 0.2])).abs().max()) < 0.3
 
 
 def test_botorch_arms_without_coordinates():

@@ -49,6 +49,8 @@ class BKB(GPPolicy):
         common: see :class:`~cbandit.policies.gp.GPPolicy`.
     """
 
+    continuous = False
+
     name = "BKB"
 
     def __init__(

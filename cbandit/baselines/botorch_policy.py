@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from cbandit.actions import Box, Finite
+from cbandit.actions import Box
 from cbandit.beliefs.feedback import Delayed
 from cbandit.beliefs.gp import GP
-from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.base import Decision
-from cbandit.policies.gp import GPPolicy, Posterior
-from cbandit.recommend import Recommendation
+from cbandit.policies.gp import GPPolicy
 
 if TYPE_CHECKING:
     from botorch.acquisition.acquisition import AcquisitionFunction
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["BoTorchPolicy"]
 
 CHUNK = 1024
-STAND_IN = 64  # points that stand for a box where a set of actions is asked for
 
 
 class BoTorchPolicy(GPPolicy):
@@ -106,13 +103,7 @@ class BoTorchPolicy(GPPolicy):
                 "feedback must be None or cb.Sliding(window): tell what is late when "
                 "it comes"
             )
-        box = actions if isinstance(actions, Box) else None
-        if box is not None:
-            # beliefs need a set to look at; data may lie anywhere
-            actions, common = _stand_in(box), {**common, "engine": "factor"}
         super().__init__(actions, reward, costs, UCB(0.0), **common)
-        if box is not None:
-            self.actions = box.to(self.device, self.dtype)
         self._make, self.name, self.initial = make_acquisition, name, initial
         self.chunk, self.num_restarts, self.raw_samples = (
             chunk,
@@ -203,40 +194,6 @@ class BoTorchPolicy(GPPolicy):
                 "allowed actions"
             )
         return torch.tensor(index, device=self.device)
-
-    # -- on a box ------------------------------------------------------------------
-
-    def _named(self, choice: Choice) -> tuple[list[Any], Tensor]:
-        if not isinstance(self.actions, Box):
-            return super()._named(choice)
-        x = choice.x.reshape(self._size, -1)
-        return [tuple(row) for row in x.tolist()], x
-
-    def posterior(self) -> Posterior:
-        """Means and deviations over the set; on a box, see ``policy.model``."""
-        if isinstance(self.actions, Box):
-            raise CBanditError(
-                "a Box has no set to look at; see policy.model.posterior(X)"
-            )
-        return super().posterior()
-
-    def recommend(self, confidence: float = 0.95) -> Recommendation:
-        """What to deploy from a finite set."""
-        if isinstance(self.actions, Box):
-            raise CBanditError("recommend needs a finite set; got a Box")
-        return super().recommend(confidence)
-
-    def observe(self, **data: Any) -> None:
-        """Learn from rows of data from before; see :meth:`GPPolicy.observe`."""
-        if isinstance(self.actions, Box):
-            raise CBanditError("observe needs a finite set; got a Box")
-        super().observe(**data)
-
-
-def _stand_in(box: Box) -> Finite:
-    sobol = torch.quasirandom.SobolEngine(box.dim)
-    share = sobol.draw(STAND_IN, dtype=torch.float64)
-    return Finite(box.lower.double() + share * (box.upper - box.lower).double())
 
 
 def _drawn(asked: Any, allowed: Tensor | None, share: Tensor) -> Tensor:

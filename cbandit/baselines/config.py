@@ -34,6 +34,8 @@ __all__ = ["CONFIG", "Constrained"]
 class Constrained(GPPolicy):
     """A policy with costs and confidence bounds, and no multiplier."""
 
+    continuous = False
+
     def __init__(
         self,
         actions: Any,

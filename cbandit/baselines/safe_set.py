@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from cbandit import checks
-from cbandit.actions import Finite, ProductGrid
+from cbandit.actions import Box, Finite, ProductGrid
 from cbandit.beliefs.feedback import Sliding
 from cbandit.errors import CBanditError
 from cbandit.posterior.joint import Joint
@@ -324,8 +324,11 @@ def _covariance(group: Group) -> Covariances:
         out: Tensor = torch.linalg.solve_triangular(system.factor, cross, upper=False)
         return out
 
+    actions = group.actions
+    assert not isinstance(actions, Box)
+
     def rows(at: Tensor, to: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        x, y = (_points(group.actions, i).double() for i in (at, to))
+        x, y = (_points(actions, i).double() for i in (at, to))
         hx, hy = half(x), half(y)
         c = group.covariance.cross(x, y) - hx.mT @ hy
         own = group.covariance.variance(x) - hx.square().sum(-2)

@@ -91,6 +91,7 @@ class SGPUCB(Constrained):
         best, infeasible = best_feasible(bounds, mask)
         if drawn is None:
             return Decision(best.index, infeasible)
+        assert best.index is not None
         return Decision(torch.where(early, drawn, best.index), infeasible & ~early)
 
 

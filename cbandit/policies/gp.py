@@ -340,7 +340,7 @@ class GPPolicy(Policy):
             if isinstance(beside, Tensor):
                 stretches = _with(stretches, beside)
             best = maximise(stretches, score, mask)
-        if not bool(torch.isfinite(best.value).all()):
+        if not checks.all_finite(best.value):
             raise CBanditError(
                 "the score is not a finite number at any allowed action; look at "
                 "policy.posterior() and policy.multiplier"

@@ -218,9 +218,8 @@ class StreamRows:
         if self.covariance.batch_shape:
             center = center if center.dim() == 4 else center.unsqueeze(-3)
         # a block's kernel values, u x n, stay in cache
-        step = max(
-            256, self.BLOCK_BYTES // self.dtype.itemsize // max(1, weights.shape[1])
-        )
+        values = self.BLOCK_BYTES // self.dtype.itemsize
+        step = max(256, values // max(1, weights.shape[1]))
         k = weights.shape[-1]
 
         def columns(start: int, stop: int) -> Tensor:

@@ -93,6 +93,7 @@ class Group:
         samples: bool,
     ) -> None:
         self.gp, self.functions, self.means = gp, functions, means
+        self._shifted = bool((means != 0).any())
         self.actions, self.dtype, self.device = actions, dtype, device
         self.trials, self._batched = means.shape[0], bool(batch_shape)
         self.noise = checks.per_trial("noise", gp.noise, batch_shape).to(device)
@@ -180,7 +181,7 @@ class Group:
         if row.noise is not None and self.gp.standardize:
             noise = noise / self.units()[1][:, 0].square()
         if all(row.wanted):
-            return 1 / noise
+            return noise.reciprocal()
         return torch.tensor(row.wanted, device=self.device) / noise
 
     # -- feedback ------------------------------------------------------------------
@@ -415,7 +416,7 @@ class Group:
                 yield self._in_units(block, shift - origin, scale, origin)
             return
         offset = None
-        if bool((self.means != 0).any()):
+        if self._shifted:
             offset = self.means.to(self.dtype).unsqueeze(-1)
         for block in blocks:
             if offset is not None:
@@ -475,6 +476,7 @@ class Group:
         columns = [self.functions.index(f) for f in functions]
         kept = torch.tensor(columns, device=self.device)
         self.functions, self.means = functions, self.means[:, kept]
+        self._shifted = bool((self.means != 0).any())
         for name in ("_average", "_squares", "origin"):
             setattr(self, name, getattr(self, name)[:, kept])
         self.log = deque(

@@ -76,9 +76,9 @@ def _by_product(x: Tensor, y: Tensor, kind: str) -> Tensor:
     left = torch.cat([y * (-2 * times), y2 * times, torch.full_like(y2, times)], -1)
     right = torch.cat([x, torch.ones_like(x2), x2], -1)
     product = left @ right.mT
-    return (
-        product.exp_() if kind == "rbf" else _from_squared(product.clamp_min_(0), kind)
-    )
+    if kind == "rbf":
+        return product.exp_()
+    return _from_squared(product.clamp_min_(0), kind)
 
 
 def kernel_columns_ref(
