@@ -52,6 +52,8 @@ def tensor(
 
 def all_finite(value: Tensor) -> bool:
     """Whether ``value`` holds neither NaN nor infinity."""
+    if value.numel() == 1:
+        return math.isfinite(float(value))
     # one pass; only a sum that overflowed, or did meet one, needs a closer look
     return math.isfinite(float(value.sum())) or bool(torch.isfinite(value).all())
 

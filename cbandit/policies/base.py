@@ -141,6 +141,8 @@ class Policy:
             if callable(thresholds)
             else self._per_cost("thresholds", thresholds)
         )
+        # whether there is anything to subtract
+        self._limited = callable(self._thresholds) or bool(self._thresholds.any())
         self.t = 0
         self._streams = Streams(seed, self.trials, "policy")
         self._mark = secrets.token_hex(8)

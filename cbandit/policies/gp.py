@@ -134,6 +134,10 @@ class GPPolicy(Policy):
             self.batch_shape, len(beliefs) - 1, self.device
         )
         self._clip_at = None if clip is None else self._clip(clip)
+        self._clip_band: tuple[Tensor, Tensor] | None = None
+        if self._clip_at is not None:
+            bound = self._clip_at.to(self.dtype).unsqueeze(-1)
+            self._clip_band = (-bound, bound)
         self._beliefs = Surrogates(
             beliefs,
             self.actions,
@@ -225,24 +229,22 @@ class GPPolicy(Policy):
 
         It changes fresh estimates in place, unless they carry gradients.
         """
-        shift = self._beliefs.functions > 1 and bool(limits.any())
-        tau = torch.cat([torch.zeros_like(limits[:, :1]), limits], -1)
-        tau = tau.to(self.dtype).unsqueeze(-1)
-        allowance, bound = self._allowance(), self._clip_at
-        if bound is not None:
-            bound = bound.to(self.dtype).unsqueeze(-1)
-            lower = -bound
+        shift = self._limited and self._beliefs.functions > 1
+        if shift:
+            tau = torch.cat([torch.zeros_like(limits[:, :1]), limits], -1)
+            tau = tau.to(self.dtype).unsqueeze(-1)
+        allowance, band = self._allowance(), self._clip_band
 
         def finish(estimate: Tensor) -> Tensor:
             if allowance is not None:
                 estimate += allowance
             if shift:
                 estimate -= tau
-            if bound is None:
+            if band is None:
                 return estimate
             if estimate.requires_grad:
-                return estimate.clamp(lower, bound)
-            return estimate.clamp_(lower, bound)
+                return estimate.clamp(*band)
+            return estimate.clamp_(*band)
 
         return finish
 

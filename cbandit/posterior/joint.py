@@ -66,15 +66,20 @@ class Joint:
         """
         self.settle()
         slot = torch.tensor(keys, device=self.cov.device)
-        column = self.cov[self._trial, slot]  # T x N
-        own = column[self._trial, slot]
+        if len(keys) == 1:  # plain views are quicker than gathering
+            k = int(str(keys[0]))
+            column = self.cov[:, k].clone()
+            own, seen = column[:, k], self.mean[:, :, k]
+        else:
+            column = self.cov[self._trial, slot]  # T x N
+            own, seen = column[self._trial, slot], self.mean[self._trial, :, slot]
         share = precision * own
         weight = (precision / (1 + share)).unsqueeze(-1)
-        gap = (values - self.mean[self._trial, :, slot]) * weight
+        gap = (values - seen) * weight
         self._change(column, weight, gap, -1)
         self._gain.add_(torch.log1p(share), alpha=0.5)
         self.history.add(slot, precision, values)
-        self.history.count(slot.tolist(), wanted, 1)
+        self.history.count([int(str(key)) for key in keys], wanted, 1)
 
     def _change(self, column: Tensor, weight: Tensor, gap: Tensor, sign: int) -> None:
         self.mean.addcmul_(gap.unsqueeze(-1), column.unsqueeze(1))
