@@ -729,3 +729,36 @@ def test_the_belief_of_one_who_knows_nothing(kind, trials, rng):
     assert 5e3 < float(found.reward.mean.median()) < 1.2e4
     state = policy.recommend(0.5)
     assert state.value.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["finite", "covariance"])
+def test_a_trial_learns_what_it_would_alone(kind, rng):
+    halves = torch.as_tensor(rng.standard_normal((3, 30, 6)))
+    tables = halves @ halves.mT
+    told = rng.integers(0, 30, 25), rng.standard_normal((3, 25))
+
+    def learned(numbers):
+        part = slice(numbers[0], numbers[-1] + 1)
+        if kind == "covariance":
+            gp = cb.GP(noise=None, standardize=True)
+            actions = cb.Finite(covariance=tables[part])
+        else:
+            gp, actions = cb.GP.default(cb.Finite(line())), cb.Finite(line())
+        policy = cb.GPUCB(actions, reward=gp, explore=cb.UCB(1.0), trials=numbers)
+        for k, values in zip(told[0], told[1].T, strict=True):
+            choice = policy.ask(among=[k])
+            scale = np.array([1.0, 5.0, 50.0])
+            reward = scale * (np.sin(k / np.array([3, 5, 9])) + 0.3 * values)
+            policy.tell(choice, reward=reward[part])
+        policy.refit()
+        group = policy._beliefs.groups[0]
+        return group.noise, policy.posterior().reward
+
+    noise, whole = learned(range(3))
+    assert len(set(noise.tolist())) == 3
+    for i in range(3):
+        own, alone = learned(range(i, i + 1))
+        assert own.item() == pytest.approx(noise[i].item(), rel=1e-6)
+        scale = float(alone.std.max())
+        assert (alone.mean[0] - whole.mean[i]).abs().max() <= 1e-6 * scale
+        assert (alone.std[0] - whole.std[i]).abs().max() <= 1e-6 * scale
