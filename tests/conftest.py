@@ -42,9 +42,7 @@ def _rbf(x: np.ndarray, y: np.ndarray, scale: object = 0.3) -> np.ndarray:
     return np.exp(-0.5 * _distance(x, y, np.asarray(scale)) ** 2)
 
 
-def _matern(
-    x: np.ndarray, y: np.ndarray, nu: float, scale: object = 0.3
-) -> np.ndarray:
+def _matern(x: np.ndarray, y: np.ndarray, nu: float, scale: object = 0.3) -> np.ndarray:
     r = np.sqrt(2 * nu) * _distance(x, y, np.asarray(scale))
     polynomial = {0.5: 1.0, 1.5: 1 + r, 2.5: 1 + r + r * r / 3}[nu]
     return polynomial * np.exp(-r)
