@@ -63,8 +63,15 @@ class _Sizes:
 
 
 _QUICK = _Sizes(
-    free=10**5, many=None, rounds=9, subset=10_000, chunks=(2000, 5000),
-    batches=(1, 10), whole=False, dtypes=(torch.float64,), growth=(100, 300),
+    free=10**5,
+    many=None,
+    rounds=9,
+    subset=10_000,
+    chunks=(2000, 5000),
+    batches=(1, 10),
+    whole=False,
+    dtypes=(torch.float64,),
+    growth=(100, 300),
 )
 
 
@@ -113,13 +120,16 @@ def _result(name: str, quick: bool, rows: list[dict[str, Any]]) -> dict[str, Any
 
 
 def _machine() -> dict[str, Any]:
-    import botorch
+    from importlib.metadata import version
+
     import gpytorch
 
     model = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo") as lines:
-            names = [n.split(":", 1)[1].strip() for n in lines if n.startswith("model name")]
+            names = [
+                n.split(":", 1)[1].strip() for n in lines if n.startswith("model name")
+            ]
             model = names[0] if names else model
     except OSError:
         pass
@@ -131,7 +141,7 @@ def _machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "gpytorch": gpytorch.__version__,
-        "botorch": botorch.__version__,
+        "botorch": version("botorch"),
     }
 
 
@@ -237,8 +247,15 @@ class _Case:
     ) -> None:
         gp = GP(kernel, noise=NOISE)
         self.policy = CKB(
-            actions, reward=gp, costs=gp, explore=explore or UCB(BETA), step=STEP,
-            cap=CAP, clip=(BOUND, BOUND), engine=engine, dtype=dtype,
+            actions,
+            reward=gp,
+            costs=gp,
+            explore=explore or UCB(BETA),
+            step=STEP,
+            cap=CAP,
+            clip=(BOUND, BOUND),
+            engine=engine,
+            dtype=dtype,
         )
         self.actions, self.kernel, self.length = actions, kernel, length
         self.world, self.data = _World(actions.dim, length), _Data()
@@ -484,7 +501,8 @@ def _botorch_look(
 ) -> Looked:
     """BoTorch's exact posterior of both functions, in t-batches of ``q`` points."""
     import gpytorch
-    from botorch.models import ModelListGP, SingleTaskGP
+    from botorch.models.gp_regression import SingleTaskGP
+    from botorch.models.model_list_gp_regression import ModelListGP
     from gpytorch.means import ZeroMean
 
     index, count, mean = case.data.merged()
@@ -494,13 +512,21 @@ def _botorch_look(
     def model(y: Tensor) -> Any:
         kernel = deepcopy(case.kernel).to(dtype)
         return SingleTaskGP(
-            x, y.to(dtype), noise.expand_as(y), covar_module=kernel,
-            mean_module=ZeroMean(), outcome_transform=None,
+            x,
+            y.to(dtype),
+            noise.expand_as(y),
+            covar_module=kernel,
+            mean_module=ZeroMean(),
+            outcome_transform=None,
         ).eval()
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        whole = model(mean) if together else ModelListGP(model(mean[:, :1]), model(mean[:, 1:]))
+        whole = (
+            model(mean)
+            if together
+            else ModelListGP(model(mean[:, :1]), model(mean[:, 1:]))
+        )
     whole.eval()
 
     def look(points: Tensor) -> tuple[Tensor, Tensor]:
@@ -563,12 +589,18 @@ def _peak(
 ) -> tuple[int, int]:
     """Peak bytes of a policy, and how many distinct actions it then knew."""
     spec = {
-        "engine": engine, "size": size, "dim": dim, "dtype": _name(dtype),
+        "engine": engine,
+        "size": size,
+        "dim": dim,
+        "dtype": _name(dtype),
         "distinct": distinct,
     }
     code = f"import json; from cbandit import bench; bench._memory_of({spec!r})"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
     )
     told = json.loads(done.stdout.splitlines()[-1])
@@ -590,7 +622,10 @@ def _actions(engine: str, size: int, dim: int) -> Finite | ProductGrid:
 
 
 def _case(
-    actions: Finite | ProductGrid, engine: str, dtype: torch.dtype, distinct: int,
+    actions: Finite | ProductGrid,
+    engine: str,
+    dtype: torch.dtype,
+    distinct: int,
     **more: Any,
 ) -> _Case:
     length = LENGTH if engine == "product" else LENGTH_FREE
@@ -626,8 +661,14 @@ def _grid(sizes: _Sizes, dtype: torch.dtype) -> tuple[list[dict[str, Any]], floa
         more = {"peak_mb": peak / 1e6, "peak_how": _PEAK_HOW}
     rows = [
         _row(
-            section, "cbandit, product", seconds, checks=compared["checks"],
-            actions=size, distinct=len(case.data.count), dtype=_name(dtype), **more,
+            section,
+            "cbandit, product",
+            seconds,
+            checks=compared["checks"],
+            actions=size,
+            distinct=len(case.data.count),
+            dtype=_name(dtype),
+            **more,
         )
     ]
     points = actions.block(0, size).to(dtype)
@@ -636,8 +677,16 @@ def _grid(sizes: _Sizes, dtype: torch.dtype) -> tuple[list[dict[str, Any]], floa
         (_botorch(case, dtype, sizes), 500.0),
     ):
         rows.append(
-            _against(section, peers, points, compared, seconds, sizes, dtype,
-                     (">=", goal) if dtype == torch.float64 else None)
+            _against(
+                section,
+                peers,
+                points,
+                compared,
+                seconds,
+                sizes,
+                dtype,
+                (">=", goal) if dtype == torch.float64 else None,
+            )
         )
     return rows, seconds
 
@@ -654,7 +703,9 @@ def _against(
 ) -> dict[str, Any]:
     best, other, index = _fastest(peers, points, compared["phi"], sizes)
     checks = []
-    note = f"fastest of {len(peers)} forms on {min(sizes.subset, len(points)):,} actions"
+    note = (
+        f"fastest of {len(peers)} forms on {min(sizes.subset, len(points)):,} actions"
+    )
     if index is None:
         note += f", scaled to {len(points):,}"
     else:
@@ -663,10 +714,19 @@ def _against(
             differs = float(index != compared["chosen"])
             checks.append(_check("other argmax than ours", differs, 0.0))
         else:
-            note += "; argmax " + ("the same" if index == compared["chosen"] else "differs")
+            note += "; argmax " + (
+                "the same" if index == compared["chosen"] else "differs"
+            )
     return _row(
-        section, best.name, other, ratio=other / seconds, goal=goal, checks=checks,
-        note=note, actions=len(points), dtype=_name(dtype),
+        section,
+        best.name,
+        other,
+        ratio=other / seconds,
+        goal=goal,
+        checks=checks,
+        note=note,
+        actions=len(points),
+        dtype=_name(dtype),
     )
 
 
@@ -685,7 +745,11 @@ def _free(sizes: _Sizes, dtype: torch.dtype, distinct: int) -> list[dict[str, An
         needs = 1.2 * (distinct + 32) * size * dtype.itemsize
         if engine == "factor" and needs > free_memory(torch.device("cpu")):
             rows.append(
-                _row(section, "cbandit, factor", note=f"skipped: needs {needs / 1e9:.1f} GB")
+                _row(
+                    section,
+                    "cbandit, factor",
+                    note=f"skipped: needs {needs / 1e9:.1f} GB",
+                )
             )
             continue
         more: dict[str, Any] = {}
@@ -703,26 +767,42 @@ def _free(sizes: _Sizes, dtype: torch.dtype, distinct: int) -> list[dict[str, An
         case = None
         gc.collect()
         case = _case(actions, engine, dtype, distinct)
-        seconds = case.rounds(sizes.rounds if engine == "factor" else 5, min(sizes.warm, 2))
+        seconds = case.rounds(
+            sizes.rounds if engine == "factor" else 5, min(sizes.warm, 2)
+        )
         compared = case.compare(dtype, None if main and engine == "factor" else 20_000)
         timed.append((engine, seconds, goal))
         rows.append(
             _row(
-                section, f"cbandit, {engine}", seconds, checks=compared["checks"],
-                actions=size, distinct=len(case.data.count), dtype=_name(dtype), **more,
+                section,
+                f"cbandit, {engine}",
+                seconds,
+                checks=compared["checks"],
+                actions=size,
+                distinct=len(case.data.count),
+                dtype=_name(dtype),
+                **more,
             )
         )
     assert case is not None
-    scaled = sizes if main else _Sizes(**{**sizes.__dict__, "whole": False, "subset": 20_000})
+    scaled = (
+        sizes
+        if main
+        else _Sizes(**{**sizes.__dict__, "whole": False, "subset": 20_000})
+    )
     peers = _hand_written(case, dtype, scaled)
-    best, other, _ = _fastest(peers, actions.block(0, size).to(dtype), compared["phi"], scaled)
+    best, other, _ = _fastest(
+        peers, actions.block(0, size).to(dtype), compared["phi"], scaled
+    )
     note = f"fastest of {len(peers)} forms on {min(scaled.subset, size):,} actions"
     note += f"; run over all {size:,}" if scaled.whole else f", scaled to {size:,}"
     rows.append(_row(section, best.name, other, note=note, dtype=_name(dtype)))
     for engine, seconds, goal in timed:
         rows.append(
             _row(
-                section, f"  by hand / {engine}", ratio=other / seconds,
+                section,
+                f"  by hand / {engine}",
+                ratio=other / seconds,
                 goal=(">=", goal) if main else None,
             )
         )
@@ -739,20 +819,35 @@ def _thompson(sizes: _Sizes) -> list[dict[str, Any]]:
     actions = _actions("product", sizes.side**2, 2)
     rbf = RBFKernel().double()
     rbf.lengthscale = torch.tensor(LENGTH, dtype=torch.float64)
-    for name, kernel, goal in (("RBF", rbf, 2.0), ("Matern-1/2 per axis", _matern_product(), 8.0)):
-        base = _Case(actions, kernel, "product", torch.float64, sizes.distinct, length=LENGTH)
+    for name, kernel, goal in (
+        ("RBF", rbf, 2.0),
+        ("Matern-1/2 per axis", _matern_product(), 8.0),
+    ):
+        base = _Case(
+            actions, kernel, "product", torch.float64, sizes.distinct, length=LENGTH
+        )
         ucb = base.rounds(sizes.rounds, sizes.warm)
         compared = base.compare(torch.float64, 20_000)
         rows.append(_row(section, f"CKB-UCB, {name}", ucb, checks=compared["checks"]))
         case = _Case(
-            actions, kernel, "product", torch.float64, sizes.distinct, length=LENGTH,
+            actions,
+            kernel,
+            "product",
+            torch.float64,
+            sizes.distinct,
+            length=LENGTH,
             explore=TS(BETA),
         )
         seconds = case.rounds(sizes.rounds, sizes.warm)
         rows.append(
             _row(
-                section, f"CKB-TS, {name}", seconds, ratio=seconds / ucb, goal=("<=", goal),
-                checks=[_law(case, 2 * sizes.rounds)], note="ratio to the UCB round above",
+                section,
+                f"CKB-TS, {name}",
+                seconds,
+                ratio=seconds / ucb,
+                goal=("<=", goal),
+                checks=[_law(case, 2 * sizes.rounds)],
+                note="ratio to the UCB round above",
             )
         )
     return rows
@@ -782,7 +877,9 @@ def _law(case: _Case, draws: int, count: int = 12) -> dict[str, Any]:
             inside = (numbers >= block.start) & (numbers < block.stop)
             seen = block.draw[0, :, numbers[inside] - block.start]
             total += float((seen / std[inside]).square().sum())
-    off = (total - draws * functions * count) / math.sqrt(draws * functions * float(spread))
+    off = (total - draws * functions * count) / math.sqrt(
+        draws * functions * float(spread)
+    )
     return _check("spread of the draws, deviations off the exact law", abs(off), 6.0)
 
 
@@ -808,7 +905,13 @@ def _growth(sizes: _Sizes) -> list[dict[str, Any]]:
             times = side**2 / sides[0] ** 2
             more = {"ratio": seconds / base["N"], "goal": ("<=", round(1.3 * times, 2))}
         rows.append(
-            _row(section, f"N = {side**2:,}, u = {sizes.distinct}", seconds, checks=checks, **more)
+            _row(
+                section,
+                f"N = {side**2:,}, u = {sizes.distinct}",
+                seconds,
+                checks=checks,
+                **more,
+            )
         )
     for distinct in sizes.growth:
         seconds, checks = timed(sizes.side, distinct)
@@ -817,11 +920,17 @@ def _growth(sizes: _Sizes) -> list[dict[str, Any]]:
         if distinct != sizes.growth[0]:
             times = distinct / sizes.growth[0]
             more = {"ratio": seconds / base["u"], "goal": ("<=", round(1.3 * times, 2))}
-        rows.append(_row(section, f"N = {size:,}, u = {distinct}", seconds, checks=checks, **more))
+        rows.append(
+            _row(
+                section, f"N = {size:,}, u = {distinct}", seconds, checks=checks, **more
+            )
+        )
     for repeats in (1, sizes.repeats):
         seconds, checks = timed(sizes.side, sizes.distinct, repeats)
         base.setdefault("t", seconds)
-        more = {} if repeats == 1 else {"ratio": seconds / base["t"], "goal": ("<=", 1.2)}
+        more = (
+            {} if repeats == 1 else {"ratio": seconds / base["t"], "goal": ("<=", 1.2)}
+        )
         what = f"N = {size:,}, u = {sizes.distinct}, t = {sizes.distinct * repeats}"
         rows.append(_row(section, what, seconds, checks=checks, **more))
     return rows
@@ -870,7 +979,9 @@ class _Arms:
             return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
         points = torch.linspace(0, 1, arms, dtype=torch.float64).unsqueeze(-1)
-        waves = torch.cos(points * normal(trials, 2, 1, 16) / LENGTH + 6 * normal(trials, 2, 1, 16))
+        waves = torch.cos(
+            points * normal(trials, 2, 1, 16) / LENGTH + 6 * normal(trials, 2, 1, 16)
+        )
         values = 0.25 * waves.sum(-1)
         return cls(points, values, math.sqrt(NOISE) * normal(rounds, trials, 2))
 
@@ -879,8 +990,14 @@ class _Arms:
         kernel.lengthscale = torch.tensor(LENGTH, dtype=torch.float64)
         gp = GP(kernel, noise=NOISE)
         return CKB(
-            Finite(self.points), reward=gp, costs=gp, explore=UCB(RKHS(1.0, 0.1)),
-            step=STEP, cap=CAP, clip=(BOUND, BOUND), trials=trials,
+            Finite(self.points),
+            reward=gp,
+            costs=gp,
+            explore=UCB(RKHS(1.0, 0.1)),
+            step=STEP,
+            cap=CAP,
+            clip=(BOUND, BOUND),
+            trials=trials,
         )
 
     @property
@@ -1018,27 +1135,43 @@ def _trials(
 
     rows = [
         _row(
-            section, f"{trials} trials in one batch", took["batched"],
-            checks=[parted("share of trials that part from single ones", singles, chosen)],
+            section,
+            f"{trials} trials in one batch",
+            took["batched"],
+            checks=[
+                parted("share of trials that part from single ones", singles, chosen)
+            ],
         ),
         _row(
-            section, f"{trials} single trials, one after another",
+            section,
+            f"{trials} single trials, one after another",
             trials * took["single"],
-            ratio=trials * took["single"] / took["batched"], goal=(">=", 10.0),
+            ratio=trials * took["single"] / took["batched"],
+            goal=(">=", 10.0),
             note=f"ratio to the batch; {trials} times the median round of one",
         ),
         _row(
-            section, "one single trial", took["single"],
-            ratio=took["single"] / took["bare single"], goal=("<=", 3.0),
-            checks=[parted("share of trials that part from the bare loop", bare, singles)],
+            section,
+            "one single trial",
+            took["single"],
+            ratio=took["single"] / took["bare single"],
+            goal=("<=", 3.0),
+            checks=[
+                parted("share of trials that part from the bare loop", bare, singles)
+            ],
             note="ratio to the bare loop below",
         ),
         _row(section, "a bare tensor loop, one trial", took["bare single"]),
         _row(
-            section, f"{trials} trials in one batch", took["batched"],
-            ratio=took["batched"] / took["bare batched"], goal=("<=", 2.5),
+            section,
+            f"{trials} trials in one batch",
+            took["batched"],
+            ratio=took["batched"] / took["bare batched"],
+            goal=("<=", 2.5),
             checks=[
-                parted("share of trials that part from the bare loop", bare_batched, chosen)
+                parted(
+                    "share of trials that part from the bare loop", bare_batched, chosen
+                )
             ],
             note="ratio to the bare loop below",
         ),

@@ -23,7 +23,7 @@ from cbandit.errors import CBanditError, MissingExtraError
 if TYPE_CHECKING:
     from cbandit.plots import Curves
     from cbandit.run import Run
-    from cbandit.simulate import Policy
+    from cbandit.loop import Policy
 
 __all__ = [
     "EXPERIMENTS",
@@ -338,7 +338,7 @@ def _checked_device(device: str) -> str:
 def _play(task: Task, folder: str, progress: bool) -> str:
     """Runs a task, from its checkpoint if there is one; returns where its run lies."""
     from cbandit.run import Run
-    from cbandit.simulate import simulate
+    from cbandit.loop import simulate
 
     settings = task.settings
     done = Path(folder) / "runs" / task.label

@@ -59,9 +59,7 @@ class Merged:
         )
 
 
-def negative_log_likelihood(
-    gram: Tensor, noise: Tensor, data: Merged
-) -> Tensor:
+def negative_log_likelihood(gram: Tensor, noise: Tensor, data: Merged) -> Tensor:
     """Minus the log marginal likelihood, up to a constant, ``(T,)``.
 
     Args:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
-from cbandit.actions import Finite, ProductGrid
+from cbandit.actions import Box, Finite, ProductGrid
 from cbandit.beliefs.kernels import Covariance
 from cbandit.errors import CBanditError
+from cbandit.posterior.dense import Dense
 from cbandit.posterior.joint import Joint
 from cbandit.posterior.operators import FactorRows, Operator, ProductRows, StreamRows
 from cbandit.posterior.rows import Rows
@@ -23,7 +24,7 @@ JOINT_ACTIONS_SAMPLING = 4096
 EXPECTED_ROWS = 300
 BLOCK = 1 << 15
 
-Engine = Joint | Rows
+Engine = Joint | Rows | Dense
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def free_memory(device: torch.device) -> int:
 
 def plan(
     wanted: str,
-    actions: Finite | ProductGrid,
+    actions: Finite | ProductGrid | Box,
     covariance: Covariance,
     trials: int,
     dtype: torch.dtype,
@@ -58,8 +59,16 @@ def plan(
     samples: bool,
 ) -> Plan:
     """The engine for a set: the one ``wanted``, or for ``"auto"`` the one that suits."""
+    if isinstance(actions, Box):
+        if wanted != "auto":
+            raise CBanditError(
+                f"engine must be 'auto' on a Box, which has no set to keep; got {wanted!r}"
+            )
+        return Plan("dense", "a continuous box: points are solved for as asked")
     if wanted not in ENGINES:
-        raise CBanditError(f"engine must be one of {', '.join(ENGINES)}; got {wanted!r}")
+        raise CBanditError(
+            f"engine must be one of {', '.join(ENGINES)}; got {wanted!r}"
+        )
     if wanted != "auto":
         return Plan(wanted, "asked for")
     size, memory = actions.size, free_memory(device)
@@ -84,7 +93,7 @@ def plan(
 
 def make_engine(
     name: str,
-    actions: Finite | ProductGrid,
+    actions: Finite | ProductGrid | Box,
     covariance: Covariance,
     trials: int,
     functions: int,
@@ -92,6 +101,8 @@ def make_engine(
     device: torch.device,
 ) -> Engine:
     """A fresh engine that knows only the prior."""
+    if isinstance(actions, Box):
+        return Dense(actions, covariance, trials, functions, dtype, device)
     if name == "joint":
         return Joint(actions, covariance, trials, functions, torch.float64, device)
     kinds: dict[str, Callable[..., Operator]] = {
@@ -100,6 +111,4 @@ def make_engine(
         "stream": StreamRows,
     }
     operator = kinds[name](actions, covariance, trials, dtype, device)
-    return Rows(
-        actions, covariance, trials, functions, dtype, device, operator, BLOCK
-    )
+    return Rows(actions, covariance, trials, functions, dtype, device, operator, BLOCK)

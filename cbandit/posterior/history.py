@@ -177,7 +177,9 @@ class History:
         )[t]
         # the factored system stays true: an empty slot changes nothing in it
 
-    def add(self, slot: Tensor, precision: Tensor, values: Tensor, sign: int = 1) -> None:
+    def add(
+        self, slot: Tensor, precision: Tensor, values: Tensor, sign: int = 1
+    ) -> None:
         """Add (or with ``sign=-1`` take away) an observation.
 
         Args:

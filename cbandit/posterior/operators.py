@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
-from cbandit_kernels import kernel_columns
 from torch import Tensor
 
 from cbandit.actions import Finite, ProductGrid
@@ -23,6 +22,7 @@ from cbandit.errors import CBanditError
 from cbandit.posterior.blocks import grid_split
 from cbandit.posterior.paths import Features, prior_root
 from cbandit.randomness import Streams
+from cbandit_kernels import kernel_columns
 
 __all__ = ["FactorRows", "Operator", "Path", "ProductRows", "StreamRows"]
 
@@ -152,9 +152,7 @@ class FactorRows:
             out: Tensor | None = None
             for rows, part in parts:
                 stretch = rows[..., start:stop]
-                out = (
-                    part @ stretch if out is None else out.baddbmm_(part, stretch)
-                )
+                out = part @ stretch if out is None else out.baddbmm_(part, stretch)
             if out is None:
                 return weights.new_zeros(
                     self.trials, weights.shape[-1], stop - start, dtype=self.dtype
@@ -220,7 +218,9 @@ class StreamRows:
         if self.covariance.batch_shape:
             center = center if center.dim() == 4 else center.unsqueeze(-3)
         # a block's kernel values, u x n, stay in cache
-        step = max(256, self.BLOCK_BYTES // self.dtype.itemsize // max(1, weights.shape[1]))
+        step = max(
+            256, self.BLOCK_BYTES // self.dtype.itemsize // max(1, weights.shape[1])
+        )
         k = weights.shape[-1]
 
         def columns(start: int, stop: int) -> Tensor:
@@ -259,9 +259,7 @@ class ProductRows:
         device: torch.device,
     ) -> None:
         if not isinstance(actions, ProductGrid):
-            raise CBanditError(
-                f"engine='product' needs a ProductGrid; got {actions!r}"
-            )
+            raise CBanditError(f"engine='product' needs a ProductGrid; got {actions!r}")
         axes = covariance.axes(actions)
         if axes is None:
             raise CBanditError(

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from cbandit.beliefs.kernels import Covariance
 from cbandit.errors import CBanditError
+from cbandit.posterior.history import History
 from cbandit.randomness import Streams
 
-__all__ = ["FEATURES", "Features", "prior_root"]
+__all__ = ["FEATURES", "Features", "check_features", "correction", "prior_root"]
 
 FEATURES = 1024
 
@@ -89,6 +90,28 @@ class Features:
         if isinstance(amplitude, Tensor):
             return paths * amplitude.sqrt().to(paths)[..., None, None]
         return paths * math.sqrt(amplitude)
+
+
+def correction(history: History, tried: Tensor, streams: Streams) -> Tensor:
+    """What makes a prior draw a posterior one, less its mean: weights ``(T, U, F)``.
+
+    Pathwise (Matheron): the draw ``f`` less ``K (K + P^-1)^-1 (f(x_u) + e)``, with
+    ``e ~ N(0, P^-1)``; ``tried (T, F, U)`` is the draw at the tried actions.
+    """
+    trials, functions, used = tried.shape
+    weights = history.points.new_zeros(trials, used, functions)
+    if used == 0:
+        return weights
+    system = history.system()
+    counts = [len(keys) for keys in history.keys()]
+    noise = streams.ragged_normal(counts, functions).to(weights.device)
+    root = system.root.unsqueeze(-1)
+    known = root.shape[1]
+    noise = noise.view(trials, used, functions)[:, :known]
+    # (K + P^-1)^-1 (f + e) = S B^-1 (S f + z) with z standard normal
+    right = tried.mT.double()[:, :known] * root + torch.where(root > 0, noise, 0.0)
+    weights[:, :known] = torch.cholesky_solve(right, system.factor) * root
+    return weights
 
 
 def check_features(covariance: Covariance) -> None:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from cbandit import checks
-from cbandit.actions import Finite, ProductGrid
+from cbandit.actions import Box, Finite, ProductGrid
 from cbandit.beliefs.fit import Merged, fit_hyperparameters
 from cbandit.beliefs.gp import GP
 from cbandit.beliefs.kernels import Covariance
 from cbandit.posterior.blocks import Block, partition
+from cbandit.posterior.dense import Dense
 from cbandit.posterior.engines import (
     BLOCK,
     Engine,
@@ -84,7 +85,7 @@ class Group:
         gp: GP,
         functions: list[int],
         means: Tensor,
-        actions: Finite | ProductGrid,
+        actions: Finite | ProductGrid | Box,
         batch_shape: tuple[int, ...],
         dtype: torch.dtype,
         device: torch.device,
@@ -109,15 +110,25 @@ class Group:
 
     def _plan(self, wanted: str) -> Plan:
         return plan(
-            wanted, self.actions, self.covariance, self.trials, self.dtype,
-            self.device, self._samples,
+            wanted,
+            self.actions,
+            self.covariance,
+            self.trials,
+            self.dtype,
+            self.device,
+            self._samples,
         )
 
     def _fresh(self) -> Engine:
         count = len(self.functions) + int(self.gp.standardize)
         return make_engine(
-            self.plan.name, self.actions, self.covariance, self.trials, count,
-            self.dtype, self.device,
+            self.plan.name,
+            self.actions,
+            self.covariance,
+            self.trials,
+            count,
+            self.dtype,
+            self.device,
         )
 
     # -- standardised outcomes -----------------------------------------------------
@@ -249,6 +260,7 @@ class Group:
         short = 2 * 32 * engine.operator.bytes_per_row() > free_memory(self.device)
         if short and self.covariance.forms is not None:
             self.plan = Plan("stream", "kernel rows no longer fit in memory")
+            assert not isinstance(self.actions, Box)
             stream = StreamRows(
                 self.actions, self.covariance, self.trials, self.dtype, self.device
             )
@@ -288,7 +300,7 @@ class Group:
                 self._count_in(row)
         if not self.log:
             return
-        if isinstance(self.engine, Rows):
+        if isinstance(self.engine, Rows | Dense):
             self.engine.observe(
                 [row.keys for row in self.log],
                 torch.stack([row.x for row in self.log]),
@@ -363,7 +375,9 @@ class Group:
         shift, scale = self.units()
         for row in self.log:
             y = ((row.values - shift) / scale)[:, 0]
-            for trial, (key, wanted) in enumerate(zip(row.keys, row.wanted, strict=True)):
+            for trial, (key, wanted) in enumerate(
+                zip(row.keys, row.wanted, strict=True)
+            ):
                 if not wanted or (
                     row.arrived is not None and not bool(row.arrived[trial, 0])
                 ):
@@ -379,7 +393,9 @@ class Group:
                     own[at] += weight
                     own_weighted[at] += weight * y[trial]
         within = (squares - total.square() / count.clamp_min(1)).clamp_min(0).sum(-1)
-        return Merged(self.covariance.inputs(x), count, total, within, own, own_weighted)
+        return Merged(
+            self.covariance.inputs(x), count, total, within, own, own_weighted
+        )
 
     # -- looking -------------------------------------------------------------------
 
@@ -390,6 +406,7 @@ class Group:
         ahead: Sequence[Ahead] = (),
     ) -> Iterator[Block]:
         """The engine's blocks, in the user's units."""
+        assert not isinstance(self.engine, Dense)
         blocks = self.engine.sweep(stretches, streams, self._ahead(ahead))
         if self.gp.standardize:
             shift, scale = (v.to(self.dtype).unsqueeze(-1) for v in self.units())
@@ -430,17 +447,25 @@ class Group:
         """Means ``(T, f, n)`` and standard deviations ``(T, f, n)`` at any points."""
         mean, var = self.engine.history.at(x)
         shift, scale = (v.unsqueeze(-1) for v in self.units())
-        std = var.clamp_min(0).sqrt().unsqueeze(1) * scale
+        # the floor keeps gradients finite where nothing is uncertain
+        std = var.clamp_min(1e-30).sqrt().unsqueeze(1) * scale
+        std = std.expand_as(mean[:, : len(self.functions)])
         if self.gp.standardize:
             origin = self.origin.unsqueeze(-1)
             known, ones = mean[:, :-1], mean[:, -1:]
             return known + (shift - origin) * (1 - ones) + origin, std
         return mean + shift, std
 
+    def draw(self, streams: Streams) -> Callable[[Tensor], Tensor]:
+        """A joint draw less the mean, in the user's units: ``(T, n, d) -> (T, f, n)``."""
+        assert isinstance(self.engine, Dense)
+        path, scale = self.engine.draw(streams), self.units()[1].unsqueeze(-1)
+        count = len(self.functions)
+        return lambda x: path(x)[:, :count] * scale
+
     def split(self, functions: list[int]) -> Group:
         """Take ``functions`` out into a group of their own."""
-        if isinstance(self.engine, Rows):
-            self.engine.settle()
+        self.engine.settle()
         other = copy.deepcopy(self)
         self._keep([f for f in self.functions if f not in functions])
         other._keep(functions)
@@ -486,7 +511,7 @@ class Surrogates:
     def __init__(
         self,
         beliefs: Sequence[GP],
-        actions: Finite | ProductGrid,
+        actions: Finite | ProductGrid | Box,
         batch_shape: tuple[int, ...],
         dtype: torch.dtype,
         device: torch.device,
@@ -510,8 +535,15 @@ class Surrogates:
             ]
             self.groups.append(
                 Group(
-                    first.copy(), members, torch.stack(means, -1).to(device), actions,
-                    batch_shape, dtype, device, engine, samples,
+                    first.copy(),
+                    members,
+                    torch.stack(means, -1).to(device),
+                    actions,
+                    batch_shape,
+                    dtype,
+                    device,
+                    engine,
+                    samples,
                 )
             )
 
@@ -660,6 +692,7 @@ class Surrogates:
         With ``streams``, joint draws beside the means; the variances of choices
         ``ahead`` are counted as if their outcomes had come.
         """
+        assert not isinstance(self.actions, Box)
         if len(self.groups) == 1:
             group = self.groups[0]
             whole = isinstance(group.engine, Joint)
@@ -693,6 +726,7 @@ class Surrogates:
 
     def posterior(self) -> tuple[Tensor, Tensor]:
         """Means and standard deviations of all actions, ``(T, F, N)`` each."""
+        assert not isinstance(self.actions, Box)
         trials = self.groups[0].trials
         shape = (trials, self.functions, self.actions.size)
         mean = torch.empty(shape, dtype=self.dtype, device=self.device)
@@ -705,12 +739,32 @@ class Surrogates:
     def anywhere(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Means and standard deviations at any points, ``(T, F, n)``; a dense solve."""
         found = [group.anywhere(x) for group in self.groups]
-        shape = (found[0][0].shape[0], self.functions, x.shape[-2])
-        mean = torch.empty(shape, dtype=torch.float64, device=self.device)
-        std = torch.empty_like(mean)
-        for group, (m, s) in zip(self.groups, found, strict=True):
-            mean[:, group.functions], std[:, group.functions] = m, s
+        if len(found) == 1:
+            return found[0]
+        order = [f for group in self.groups for f in group.functions]
+        back = [order.index(f) for f in range(self.functions)]
+        mean, std = (torch.cat(parts, 1)[:, back] for parts in zip(*found, strict=True))
         return mean, std
+
+    def draws(self, streams: Streams) -> Callable[[Tensor], Tensor]:
+        """Joint draws less their means, as a function of ``x``, ``(T, F, n)``."""
+        paths = [group.draw(streams) for group in self.groups]
+        order = [f for group in self.groups for f in group.functions]
+        back = torch.tensor([order.index(f) for f in range(self.functions)])
+
+        def draw(x: Tensor) -> Tensor:
+            return torch.cat([path(x) for path in paths], 1)[:, back]
+
+        return draw
+
+    def incumbents(self, count: int) -> Tensor:
+        """The actions tried last, ``(T, k, d)``."""
+        log = max((group.log for group in self.groups), key=len)
+        recent = list(log)[-count:]
+        if not recent:
+            trials = self.groups[0].trials
+            return torch.zeros(trials, 0, self.actions.dim, dtype=torch.float64)
+        return torch.stack([row.x.double() for row in recent], 1)
 
     def describe(self) -> str:
         """Which engines are at work, and why."""
@@ -725,7 +779,7 @@ class Surrogates:
         from cbandit.posterior.paths import check_features
 
         for group in self.groups:
-            if group.plan.name in ("factor", "stream"):
+            if group.plan.name in ("factor", "stream", "dense"):
                 check_features(group.covariance)
 
 
@@ -753,5 +807,3 @@ def _joined(parts: Sequence[Part]) -> list[Part]:
         return list(parts)
     functions = [f for part in parts for f in part[0]]
     return [(functions, torch.cat([p[1] for p in parts], -1), first[2], first[3])]
-
-
