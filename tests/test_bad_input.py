@@ -358,7 +358,7 @@ def test_beliefs_and_sets_that_do_not_fit():
         (points, belief(), [belief(), 3], ["costs[1]", "int"]),
         (points, "gp", belief(), ["reward", "str"]),
         (line(), belief(), belief(), ["actions"]),
-        (cb.Box([0.0], [1.0]), belief(), belief(), ["Box"]),
+        (cb.Star([0.0], [[1.0]]), belief(), belief(), ["Star"]),
         (cb.Finite(torch.zeros(3, 5, 1)), belief(), belief(), ["3 trials"]),
         (points, belief(noise=[1.0, 2.0]), belief(), ["noise", "shape"]),
         (points, belief(), belief(mean=[1.0, 2.0]), ["mean", "shape"]),

@@ -502,6 +502,39 @@ def test_hallucinated_outcomes(engine, dense, rng):
                     one.f.add(late.x[i].numpy(), told[i][0])
 
 
+@pytest.mark.parametrize("engine", ["joint", "factor", "stream"])
+@pytest.mark.parametrize("trials", [None, 2])
+def test_hallucinated_outcomes_outside_the_set(engine, trials, dense, rng):
+    policy = cb.GPUCB(
+        cb.Finite(line()),
+        reward=belief(),
+        explore=cb.UCB(3.0),
+        engine=engine,
+        pending="hallucinate",
+        trials=trials,
+    )
+    count = trials or 1
+    known = [dense(values) for _ in range(count)]
+    waiting: list = []
+    for t in range(24):
+        points = rng.random((6, 1)) if t % 2 else line().numpy()
+        choice = policy.ask(actions=points) if t % 2 else policy.ask()
+        for i in range(count):
+            ahead = copy.deepcopy(known[i])
+            for late in waiting:
+                ahead.add(late.x.reshape(count)[i].numpy(), 0.0)
+            score = known[i].posterior(points)[0] + 3 * ahead.posterior(points)[1]
+            assert score[choice.index.reshape(count)[i]] >= score.max() - 1e-9
+        waiting.append(choice)
+        if t % 8 == 7:
+            for late in waiting:
+                y = rng.standard_normal(count)
+                policy.tell(late, reward=y if trials else y[0])
+                for i in range(count):
+                    known[i].add(late.x.reshape(count)[i].numpy(), y[i])
+            waiting = []
+
+
 def test_a_cancelled_choice_is_no_longer_counted():
     settings = {"pending": "hallucinate", "step": 1e-9}  # the multiplier stays put
     one, other = (policy_of(1, cb.UCB(5.0), **settings) for _ in range(2))

@@ -197,6 +197,7 @@ def test_draws_of_arms_given_by_a_covariance_of_low_rank(dense, rng):
     assert law(draws, mean, covariance) > RATE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["factor", "stream"])
 @pytest.mark.parametrize("kernel", ["rbf", "matern52", "matern12", "linear"])
 def test_draws_by_random_features(name, kernel, cases, dense, rng):
@@ -219,6 +220,7 @@ def test_draws_by_random_features(name, kernel, cases, dense, rng):
         assert law(draws, mean, covariance) > RATE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["rbf", "matern12", "matern32", "matern52"])
 def test_features_have_the_priors_covariance(kernel, cases, dense, rng):
     actions = cb.Finite(torch.as_tensor(rng.random((30, 2))))
@@ -233,6 +235,7 @@ def test_features_have_the_priors_covariance(kernel, cases, dense, rng):
     assert abs(np.cov(draws.T) - case.values(points, points)).max() <= 0.145
 
 
+@pytest.mark.slow
 def test_features_of_a_product_and_of_a_scaled_kernel(dense, rng, cases):
     actions = cb.Finite(torch.as_tensor(rng.random((30, 2))))
     for kernel in ("product-matern", "scaled"):
