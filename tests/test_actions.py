@@ -166,7 +166,7 @@ SETS = {
     [
         (6, r"index must lie in 0 \.\. 5; got 6 \.\. 6"),
         ([0, -1], r"index must lie in 0 \.\. 5; got -1 \.\. 0"),
-        (1.0, r"index must hold whole numbers; got torch.float32"),
+        (1.0, r"index must hold whole numbers; got torch.float64"),
         ([True], r"index must hold whole numbers; got torch.bool"),
         (None, r"index must be a number, array or tensor"),
         (2**70, r"index must be a number, array or tensor.*got int"),
