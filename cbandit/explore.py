@@ -248,7 +248,9 @@ class Rand:
         elif self.draw == "gaussian-grid":
             grid = torch.linspace(self.low, self.high, self.points, dtype=torch.float64)
             share = torch.exp(-0.5 * grid.square()).cumsum(0)
-            place = torch.searchsorted(share / share[-1], streams.uniform(functions))
+            place = torch.searchsorted(
+                share / share[-1], streams.uniform(functions).contiguous()
+            )
             draws = grid[place.clamp_max(self.points - 1)]
         else:
             assert callable(self.draw)

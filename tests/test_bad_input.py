@@ -25,8 +25,12 @@ def line(n: int = 20) -> torch.Tensor:
 def policy_of(trials=None, explore=None, m=2, **more):
     settings = {"step": 0.2, "cap": 3.0} | more
     return cb.CKB(
-        cb.Finite(line()), reward=belief(), costs=[belief()] * m, trials=trials,
-        explore=explore or cb.Rand(1.0), **settings,
+        cb.Finite(line()),
+        reward=belief(),
+        costs=[belief()] * m,
+        trials=trials,
+        explore=explore or cb.Rand(1.0),
+        **settings,
     )
 
 
@@ -38,7 +42,9 @@ def prepared(trials=None, **more):
     for _ in range(6):
         choice = policy.ask()
         policy.tell(
-            choice, reward=rng.standard_normal(lead), cost=rng.standard_normal((*lead, 2))
+            choice,
+            reward=rng.standard_normal(lead),
+            cost=rng.standard_normal((*lead, 2)),
         )
     half = policy.ask()
     policy.tell(half, reward=np.zeros(lead))
@@ -60,8 +66,10 @@ def same_future(policy, twin) -> bool:
     return torch.equal(policy.multiplier, twin.multiplier) and all(
         torch.equal(x, y)
         for x, y in [
-            (found.reward.mean, other.reward.mean), (found.reward.std, other.reward.std),
-            (found.costs.mean, other.costs.mean), (found.costs.std, other.costs.std),
+            (found.reward.mean, other.reward.mean),
+            (found.reward.std, other.reward.std),
+            (found.costs.mean, other.costs.mean),
+            (found.costs.std, other.costs.std),
         ]
     )
 
@@ -119,7 +127,9 @@ def test_feedback_of_trials_that_is_none(told, words):
 def test_what_has_not_come_may_be_anything():
     policy, _, choice = prepared(3)
     policy.tell(
-        choice, reward=[NAN, 1.0, INF], cost=np.full((3, 2), [NAN, 0.0]),
+        choice,
+        reward=[NAN, 1.0, INF],
+        cost=np.full((3, 2), [NAN, 0.0]),
         where=[False, False, False],
     )
     policy.tell(choice, reward=[NAN, 1.0, INF], where=[False, True, False])
@@ -248,7 +258,11 @@ def test_data_from_before_that_is_none(data, words, rows):
     if rows > 1:
         # the fault is at the end of many good rows
         good = {"index": [3], "x": [[0.0]], "reward": [0.0], "cost": [[0.0, 0.0]]}
-        data = {k: good[k] * rows + v for k, v in data.items()} if words != ["cost"] else data
+        data = (
+            {k: good[k] * rows + v for k, v in data.items()}
+            if words != ["cost"]
+            else data
+        )
     words = [w.replace("2 rows", "rows") for w in words]
     with pytest.raises(cb.CBanditError) as error:
         policy.observe(**data)
@@ -313,8 +327,14 @@ BELIEFS = [
     (lambda: cb.RKHS(1.0, 0.1, form="best"), ["form"]),
     (lambda: cb.Finite(), ["points", "covariance"]),
     (lambda: cb.Finite(torch.zeros(0, 2)), ["points", "(0, 2)"]),
-    (lambda: cb.Finite(covariance=[[1.0, 2.0], [2.0, 1.0]]), ["covariance", "positive"]),
-    (lambda: cb.Finite(covariance=[[1.0, 0.5], [0.2, 1.0]]), ["covariance", "symmetric"]),
+    (
+        lambda: cb.Finite(covariance=[[1.0, 2.0], [2.0, 1.0]]),
+        ["covariance", "positive"],
+    ),
+    (
+        lambda: cb.Finite(covariance=[[1.0, 0.5], [0.2, 1.0]]),
+        ["covariance", "symmetric"],
+    ),
     (lambda: cb.Finite(covariance=np.ones((2, 3))), ["covariance", "(2, 3)"]),
     (lambda: cb.Finite(covariance=[[NAN]]), ["covariance", "finite"]),
 ]
@@ -338,7 +358,7 @@ def test_beliefs_and_sets_that_do_not_fit():
         (points, belief(), [belief(), 3], ["costs[1]", "int"]),
         (points, "gp", belief(), ["reward", "str"]),
         (line(), belief(), belief(), ["actions"]),
-        (cb.Box([0.0], [1.0]), belief(), belief(), ["Box"]),
+        (cb.Star([0.0], [[1.0]]), belief(), belief(), ["Star"]),
         (cb.Finite(torch.zeros(3, 5, 1)), belief(), belief(), ["3 trials"]),
         (points, belief(noise=[1.0, 2.0]), belief(), ["noise", "shape"]),
         (points, belief(), belief(mean=[1.0, 2.0]), ["mean", "shape"]),
@@ -371,8 +391,13 @@ def test_a_policy_without_costs_is_told_none():
 @pytest.mark.parametrize("engine", ["joint", "factor"])
 def test_a_set_of_one_action(engine):
     policy = cb.CKB(
-        cb.Finite([[0.5]]), reward=belief(), costs=belief(), explore=cb.UCB(1.0),
-        step=0.1, cap=1.0, engine=engine,
+        cb.Finite([[0.5]]),
+        reward=belief(),
+        costs=belief(),
+        explore=cb.UCB(1.0),
+        step=0.1,
+        cap=1.0,
+        engine=engine,
     )
     for _ in range(5):
         choice = policy.ask()
@@ -399,8 +424,11 @@ def test_broken_and_foreign_checkpoints_are_kept(tmp_path):
     policy.save(path)
     whole = path.read_bytes()
     for name, content in {
-        "cut": whole[:-10], "flipped": whole[:200] + bytes([whole[200] ^ 1]) + whole[201:],
-        "foreign": b"hello", "empty": b"", "header": whole[:21],
+        "cut": whole[:-10],
+        "flipped": whole[:200] + bytes([whole[200] ^ 1]) + whole[201:],
+        "foreign": b"hello",
+        "empty": b"",
+        "header": whole[:21],
     }.items():
         broken = tmp_path / name
         broken.write_bytes(content)

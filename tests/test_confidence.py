@@ -35,7 +35,9 @@ def test_rkhs_widths_by_hand():
 
 def test_linear_and_count_widths_by_hand():
     found = confidence.linear_width(5, 3, 0.5, 2.0, 1.5, 0.7, 0.1)
-    expected = 0.5 * math.sqrt(3 * math.log((1 + 4 * 0.49 / 2) / 0.1)) + math.sqrt(2) * 1.5
+    expected = (
+        0.5 * math.sqrt(3 * math.log((1 + 4 * 0.49 / 2) / 0.1)) + math.sqrt(2) * 1.5
+    )
     assert found == pytest.approx(expected, rel=1e-14)
     counts = torch.tensor([0.0, 1.0, 4.0], dtype=F64)
     width = 0.5 * math.sqrt(2 * math.log(20))

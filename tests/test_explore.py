@@ -40,7 +40,10 @@ def test_widths_of_all_shapes():
     assert widths(cb.UCB(2.0), (), 2).tolist() == [[2.0, 2.0, 2.0]]
     assert widths(cb.UCB([1.0, 2.0]), (2,), 1).tolist() == [[1.0, 1.0], [2.0, 2.0]]
     per_cost = cb.UCB(1.0, [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
-    assert widths(per_cost, (2,), 3)[:, 1:].tolist() == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+    assert widths(per_cost, (2,), 3)[:, 1:].tolist() == [
+        [1.0, 2.0, 3.0],
+        [4.0, 5.0, 6.0],
+    ]
     gain = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], dtype=F64)
     own = cb.UCB(lambda t, gain: t + gain)
     assert widths(own, (2,), 2, 10, gain).tolist() == [[11.0, 12.0, 13.0], [14, 15, 16]]

@@ -41,9 +41,7 @@ def world(t: int, index: int, rng: np.random.Generator, m: int):
     """Reward and costs of an arm among 30."""
     x = index / 29
     reward = math.sin(5 * x) + 0.1 * rng.standard_normal()
-    costs = [
-        math.cos(4 * x + j) - 0.2 + 0.1 * rng.standard_normal() for j in range(m)
-    ]
+    costs = [math.cos(4 * x + j) - 0.2 + 0.1 * rng.standard_normal() for j in range(m)]
     return reward, np.array(costs)
 
 
@@ -66,8 +64,9 @@ class Pseudo:
         f, g = out[0], np.array(out[1:]).reshape(self.m, -1)
         g = g - np.asarray(self.tau(t)).reshape(-1, 1)
         if self.clip:
-            f, g = np.clip(f, -self.clip[0], self.clip[0]), np.clip(
-                g, -self.clip[1], self.clip[1]
+            f, g = (
+                np.clip(f, -self.clip[0], self.clip[0]),
+                np.clip(g, -self.clip[1], self.clip[1]),
             )
         return f, g
 
@@ -75,7 +74,9 @@ class Pseudo:
         score = f - self.phi @ g
         index = int(np.argmax(score))
         gap = np.sort(score)[-1] - np.sort(score)[-2]
-        self.phi = np.clip(self.phi + self.step * (g[:, index] + self.slack), 0, self.cap)
+        self.phi = np.clip(
+            self.phi + self.step * (g[:, index] + self.slack), 0, self.cap
+        )
         return index, gap
 
     def see(self, index, reward, costs):
@@ -87,8 +88,12 @@ class Pseudo:
 def policy_of(m, explore, trials=None, **more):
     settings = {"step": 0.2, "cap": 3.0} | more
     return cb.CKB(
-        cb.Finite(line()), reward=belief(), costs=[belief()] * m, explore=explore,
-        trials=trials, **settings,
+        cb.Finite(line()),
+        reward=belief(),
+        costs=[belief()] * m,
+        explore=explore,
+        trials=trials,
+        **settings,
     )
 
 
@@ -101,7 +106,11 @@ def policy_of(m, explore, trials=None, **more):
 def test_ckb_is_its_pseudo_code(kind, m, engine, dense, rng):
     if kind == "TS" and engine == "factor":
         pytest.skip("random features are a law of their own; see test_sampling")
-    explore = {"UCB": cb.UCB(1.5, 1.0), "Rand": cb.Rand(1.5, 1.0), "TS": cb.TS(1.5, 1.0)}
+    explore = {
+        "UCB": cb.UCB(1.5, 1.0),
+        "Rand": cb.Rand(1.5, 1.0),
+        "TS": cb.TS(1.5, 1.0),
+    }
     rounds, trials = (200 if m == 1 or kind == "UCB" else 80), 2
     more = {"slack": 0.05, "clip": (1.0, 0.8), "thresholds": 0.1}
     policy = policy_of(m, explore[kind], trials, engine=engine, **more)
@@ -163,7 +172,13 @@ def test_anytime(forget, dense, rng):
         return 0.01 * t
 
     policy = policy_of(
-        1, cb.UCB(1.5), step=None, cap=2.0, clip=(1.0, 0.5), anytime=True, forget=forget,
+        1,
+        cb.UCB(1.5),
+        step=None,
+        cap=2.0,
+        clip=(1.0, 0.5),
+        anytime=True,
+        forget=forget,
         thresholds=threshold,
     )
     pseudo = Pseudo(dense, 1, 0.0, 2.0, 0.0, (1.0, 0.5), lambda t: np.array([0.01 * t]))
@@ -194,8 +209,12 @@ def _starts(t: int) -> bool:
 
 def test_the_virtual_queue(dense, rng):
     policy = policy_of(
-        2, cb.UCB(1.0), step=lambda t: 1 / math.sqrt(t), slack=lambda t: 0.1 / t,
-        cap=None, dual="queue",
+        2,
+        cb.UCB(1.0),
+        step=lambda t: 1 / math.sqrt(t),
+        slack=lambda t: 0.1 / t,
+        cap=None,
+        dual="queue",
     )
     pseudo, queue = Pseudo(dense, 2, 0, 0), np.zeros(2)
     for t in range(1, 60):
@@ -213,8 +232,15 @@ def test_the_virtual_queue(dense, rng):
 
 def test_step_and_cap_by_the_theorem():
     policy = policy_of(
-        2, cb.UCB(1.0), trials=2, step=None, cap=None, clip=([1.0, 2.0], 0.5),
-        slater=0.4, slack=0.1, horizon=400,
+        2,
+        cb.UCB(1.0),
+        trials=2,
+        step=None,
+        cap=None,
+        clip=([1.0, 2.0], 0.5),
+        slater=0.4,
+        slack=0.1,
+        horizon=400,
     )
     cap = 4 * np.array([[1.0], [2.0]]) / 0.3
     assert np.allclose(policy._cap.numpy(), np.broadcast_to(cap, (2, 2)))
@@ -245,7 +271,10 @@ def test_thresholds_a_trial_a_cost_and_a_round(dense, rng):
     for tau, at in [
         (0.2, lambda t: [[0.2, 0.2], [0.2, 0.2]]),
         ([[0.1, 0.2], [0.3, -0.4]], lambda t: [[0.1, 0.2], [0.3, -0.4]]),
-        (lambda t: torch.tensor([0.1, 0.01 * t]), lambda t: [[0.1, 0.1], [0.01 * t] * 2]),
+        (
+            lambda t: torch.tensor([0.1, 0.01 * t]),
+            lambda t: [[0.1, 0.1], [0.01 * t] * 2],
+        ),
     ]:
         policy = policy_of(2, cb.UCB(1.0), trials=2, thresholds=tau)
         pseudo = [
@@ -297,7 +326,9 @@ def test_rkhs_widths_in_a_policy(dense, rng):
 
 def test_gp_ucb(dense, rng):
     policy = cb.GPUCB(
-        cb.Finite(line()), reward=belief(mean=0.3), explore=cb.UCB(lambda t, gain: t**0.5)
+        cb.Finite(line()),
+        reward=belief(mean=0.3),
+        explore=cb.UCB(lambda t, gain: t**0.5),
     )
     reference = dense(values, mean=0.3)
     for t in range(1, 60):
@@ -346,7 +377,10 @@ def play(policy, rounds: int, seed: int = 5, m: int = 1):
 def state(policy) -> list[torch.Tensor]:
     found = policy.posterior()
     return [
-        policy.multiplier, found.reward.mean, found.reward.std, found.costs.mean,
+        policy.multiplier,
+        found.reward.mean,
+        found.reward.std,
+        found.costs.mean,
         found.costs.std,
     ]
 
@@ -394,7 +428,10 @@ def test_tells_commute(engine, way, rng):
 
 
 def test_told_arrays_may_be_filled_again(rng):
-    one, other = policy_of(1, cb.UCB(1.0), trials=2), policy_of(1, cb.UCB(1.0), trials=2)
+    one, other = (
+        policy_of(1, cb.UCB(1.0), trials=2),
+        policy_of(1, cb.UCB(1.0), trials=2),
+    )
     reward, cost, where = np.zeros(2), torch.zeros(2, 1, dtype=F64), np.ones(2, bool)
     noise = np.ones(2)
     for _ in range(12):
@@ -404,7 +441,10 @@ def test_told_arrays_may_be_filled_again(rng):
         noise[:], where[:] = 0.1 + rng.random(2), [True, bool(rng.random() < 0.5)]
         one.tell(a, reward=reward, cost=cost, noise=noise, where=where)
         other.tell(
-            b, reward=reward.copy(), cost=cost.clone(), noise=noise.copy(),
+            b,
+            reward=reward.copy(),
+            cost=cost.clone(),
+            noise=noise.copy(),
             where=where.copy(),
         )
         reward[:], cost[:], noise[:], where[:] = 9.0, 9.0, 9.0, False
@@ -421,7 +461,8 @@ def test_hallucinated_outcomes(engine, dense, rng):
         1, cb.UCB(2.0), trials=2, pending="hallucinate", engine=engine, thresholds=0.1
     )
     pseudo = [
-        Pseudo(dense, 1, 0.2, 3.0, thresholds=lambda t: np.array([0.1])) for _ in range(2)
+        Pseudo(dense, 1, 0.2, 3.0, thresholds=lambda t: np.array([0.1]))
+        for _ in range(2)
     ]
     waiting: list = []
     for t in range(1, 50):
@@ -459,6 +500,39 @@ def test_hallucinated_outcomes(engine, dense, rng):
                 one.g[0].add(late.x[i].numpy(), told[i][1][0])
                 if not seen:
                     one.f.add(late.x[i].numpy(), told[i][0])
+
+
+@pytest.mark.parametrize("engine", ["joint", "factor", "stream"])
+@pytest.mark.parametrize("trials", [None, 2])
+def test_hallucinated_outcomes_outside_the_set(engine, trials, dense, rng):
+    policy = cb.GPUCB(
+        cb.Finite(line()),
+        reward=belief(),
+        explore=cb.UCB(3.0),
+        engine=engine,
+        pending="hallucinate",
+        trials=trials,
+    )
+    count = trials or 1
+    known = [dense(values) for _ in range(count)]
+    waiting: list = []
+    for t in range(24):
+        points = rng.random((6, 1)) if t % 2 else line().numpy()
+        choice = policy.ask(actions=points) if t % 2 else policy.ask()
+        for i in range(count):
+            ahead = copy.deepcopy(known[i])
+            for late in waiting:
+                ahead.add(late.x.reshape(count)[i].numpy(), 0.0)
+            score = known[i].posterior(points)[0] + 3 * ahead.posterior(points)[1]
+            assert score[choice.index.reshape(count)[i]] >= score.max() - 1e-9
+        waiting.append(choice)
+        if t % 8 == 7:
+            for late in waiting:
+                y = rng.standard_normal(count)
+                policy.tell(late, reward=y if trials else y[0])
+                for i in range(count):
+                    known[i].add(late.x.reshape(count)[i].numpy(), y[i])
+            waiting = []
 
 
 def test_a_cancelled_choice_is_no_longer_counted():
@@ -501,12 +575,16 @@ def test_recommend(dense, rng):
         found = policy.recommend(confidence)
         safe = chance >= confidence
         mean = reward.posterior(points)[0]
-        best = np.argmax(np.where(safe, mean, -np.inf)) if safe.any() else chance.argmax()
+        best = (
+            np.argmax(np.where(safe, mean, -np.inf)) if safe.any() else chance.argmax()
+        )
         assert found.index.item() == best
         assert found.feasible.item() == safe.any()
         assert found.value.item() == pytest.approx(mean[best], abs=1e-8)
         assert found.probability.item() == pytest.approx(chance[best], abs=1e-8)
-        margin = [t - c.posterior(points)[0][best] for t, c in zip(tau, costs, strict=True)]
+        margin = [
+            t - c.posterior(points)[0][best] for t, c in zip(tau, costs, strict=True)
+        ]
         assert found.margin.tolist() == pytest.approx(margin, abs=1e-8)
         if not safe.any():
             assert "no action is believed feasible" in str(found)
@@ -523,8 +601,14 @@ def test_recommend(dense, rng):
 def test_the_botorch_model_is_the_posterior(engine, trials, more, rng):
     gp = cb.GP(wide(), **({"noise": 1e-2} | more))
     policy = cb.CKB(
-        cb.Finite(line()), reward=gp, costs=[gp] * 2, explore=cb.UCB(1.0), step=0.1,
-        cap=1.0, trials=trials, engine=engine,
+        cb.Finite(line()),
+        reward=gp,
+        costs=[gp] * 2,
+        explore=cb.UCB(1.0),
+        step=0.1,
+        cap=1.0,
+        trials=trials,
+        engine=engine,
     )
     shape = () if trials is None else (trials,)
     # tiny noise: outcomes of a smooth function, many at one action
@@ -536,20 +620,26 @@ def test_the_botorch_model_is_the_posterior(engine, trials, more, rng):
             where = np.array([True, False, t % 4 == 1])
         jitter = 1e-4 * rng.standard_normal((*shape, 3))
         policy.tell(
-            choice, reward=np.sin(3 * x) + jitter[..., 0],
-            cost=np.cos(2 * x)[..., None] + jitter[..., 1:], where=where,
+            choice,
+            reward=np.sin(3 * x) + jitter[..., 0],
+            cost=np.cos(2 * x)[..., None] + jitter[..., 1:],
+            where=where,
         )
     model, found = policy.model, policy.posterior()
     at = line()[::3]
     posterior = model.posterior(at)
     mean, variance = posterior.mean.detach(), posterior.variance.detach()
     std = variance.clamp_min(0).sqrt()
-    expected = torch.cat([found.reward.mean.unsqueeze(-2), found.costs.mean], -2)[..., ::3]
+    expected = torch.cat([found.reward.mean.unsqueeze(-2), found.costs.mean], -2)[
+        ..., ::3
+    ]
     spread = torch.cat([found.reward.std.unsqueeze(-2), found.costs.std], -2)[..., ::3]
     scale = float(spread.max())
     assert (mean.mT - expected).abs().max() <= 1e-5 * max(scale, 1.0)
     # BoTorch's own rounding, and its floor of the variance: 1e-10
-    assert (std.mT.square() - spread.square()).abs().max() <= 1e-8 * max(scale, 1.0) ** 2
+    assert (std.mT.square() - spread.square()).abs().max() <= 1e-8 * max(
+        scale, 1.0
+    ) ** 2
 
 
 def test_the_botorch_model_before_any_data():
@@ -619,7 +709,8 @@ def test_the_likelihood_is_that_of_all_observations(dense, rng):
     from cbandit.beliefs.fit import negative_log_likelihood
 
     policy = cb.GPUCB(
-        cb.Finite(line()), reward=cb.GP(wide(), noise=None, refit_every=None),
+        cb.Finite(line()),
+        reward=cb.GP(wide(), noise=None, refit_every=None),
         explore=cb.UCB(1.0),
     )
     references = {}
@@ -636,6 +727,7 @@ def test_the_likelihood_is_that_of_all_observations(dense, rng):
     assert merged.x.shape[1] < 40  # there is something to merge
     found, dense_values = [], []
     for scale, noise in [(0.1, 0.01), (0.2, 0.01), (0.2, 0.3), (0.5, 1e-3), (1.0, 2.0)]:
+
         def kernel(x, y, scale=scale):
             return np.exp(-0.5 * ((x[:, None] - y[None]) ** 2).sum(-1) / scale**2)
 
@@ -656,8 +748,10 @@ def test_the_likelihood_is_that_of_all_observations(dense, rng):
 @pytest.mark.parametrize("standardize", [False, True])
 def test_a_refit_makes_the_data_likelier(trials, standardize, dense, rng):
     policy = cb.GPUCB(
-        cb.Finite(line()), reward=cb.GP(wide(1.5), noise=None, standardize=standardize),
-        explore=cb.UCB(1.0), trials=trials,
+        cb.Finite(line()),
+        reward=cb.GP(wide(1.5), noise=None, standardize=standardize),
+        explore=cb.UCB(1.0),
+        trials=trials,
     )
     count = trials or 1
     reference = [dense(None, 0.01, standardize=standardize) for _ in range(count)]
@@ -712,8 +806,14 @@ def test_the_belief_of_one_who_knows_nothing(kind, trials, rng):
         actions = cb.Finite(covariance=half @ half.T)
     gp = cb.GP.default(actions)
     policy = cb.CKB(
-        actions, reward=gp, costs=gp, explore=cb.UCB(2.0), step=0.1, cap=5.0,
-        trials=trials, engine="auto",
+        actions,
+        reward=gp,
+        costs=gp,
+        explore=cb.UCB(2.0),
+        step=0.1,
+        cap=5.0,
+        trials=trials,
+        engine="auto",
     )
     middle = actions.size // 2
     for _ in range(45):
@@ -729,3 +829,36 @@ def test_the_belief_of_one_who_knows_nothing(kind, trials, rng):
     assert 5e3 < float(found.reward.mean.median()) < 1.2e4
     state = policy.recommend(0.5)
     assert state.value.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["finite", "covariance"])
+def test_a_trial_learns_what_it_would_alone(kind, rng):
+    halves = torch.as_tensor(rng.standard_normal((3, 30, 6)))
+    tables = halves @ halves.mT
+    told = rng.integers(0, 30, 25), rng.standard_normal((3, 25))
+
+    def learned(numbers):
+        part = slice(numbers[0], numbers[-1] + 1)
+        if kind == "covariance":
+            gp = cb.GP(noise=None, standardize=True)
+            actions = cb.Finite(covariance=tables[part])
+        else:
+            gp, actions = cb.GP.default(cb.Finite(line())), cb.Finite(line())
+        policy = cb.GPUCB(actions, reward=gp, explore=cb.UCB(1.0), trials=numbers)
+        for k, values in zip(told[0], told[1].T, strict=True):
+            choice = policy.ask(among=[k])
+            scale = np.array([1.0, 5.0, 50.0])
+            reward = scale * (np.sin(k / np.array([3, 5, 9])) + 0.3 * values)
+            policy.tell(choice, reward=reward[part])
+        policy.refit()
+        group = policy._beliefs.groups[0]
+        return group.noise, policy.posterior().reward
+
+    noise, whole = learned(range(3))
+    assert len(set(noise.tolist())) == 3
+    for i in range(3):
+        own, alone = learned(range(i, i + 1))
+        assert own.item() == pytest.approx(noise[i].item(), rel=1e-6)
+        scale = float(alone.std.max())
+        assert (alone.mean[0] - whole.mean[i]).abs().max() <= 1e-6 * scale
+        assert (alone.std[0] - whole.std[i]).abs().max() <= 1e-6 * scale

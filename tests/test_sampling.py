@@ -1,7 +1,7 @@
 """Thompson draws have the law they claim.
 
-A draw at ``k`` actions is whitened by the root of the posterior covariance that the dense
-reference states. If the law is right, the second moments of the whitened draws, ``n``
+A draw at ``k`` actions is whitened by the root of the covariance that the dense
+reference states. If that is right, the second moments of the whitened draws, ``n``
 of them, are those of a standard normal: ``n C_ii`` is chi-square, ``sqrt(n) C_ij`` about
 normal. Every entry and every mean is tested at 1e-6 over the number of tests
 (Bonferroni), so a right engine fails with a probability below 1e-6; the seeds are fixed.
@@ -27,7 +27,7 @@ RATE = 1e-6
 
 def law(draws: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> float:
     """The least p-value, times the number of tests, of ``draws (n, k)``."""
-    n, k = draws.shape
+    n = len(draws)
     values, vectors = np.linalg.eigh(covariance)
     kept = values > 1e-9 * values.max()
     white = (draws - mean) @ vectors[:, kept] / np.sqrt(values[kept])
@@ -72,8 +72,10 @@ def told(name, actions, case, dense, rng, trials=2, functions=2, rounds=25, **mo
     )
     standardize = more.get("standardize", False)
     reference = [
-        [dense(case.values, 0.02, more.get("mean", 0.0), standardize)
-         for _ in range(functions)]
+        [
+            dense(case.values, 0.02, more.get("mean", 0.0), standardize)
+            for _ in range(functions)
+        ]
         for _ in range(trials)
     ]
     every = list(range(functions))
@@ -195,6 +197,7 @@ def test_draws_of_arms_given_by_a_covariance_of_low_rank(dense, rng):
     assert law(draws, mean, covariance) > RATE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["factor", "stream"])
 @pytest.mark.parametrize("kernel", ["rbf", "matern52", "matern12", "linear"])
 def test_draws_by_random_features(name, kernel, cases, dense, rng):
@@ -217,11 +220,14 @@ def test_draws_by_random_features(name, kernel, cases, dense, rng):
         assert law(draws, mean, covariance) > RATE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["rbf", "matern12", "matern32", "matern52"])
 def test_features_have_the_priors_covariance(kernel, cases, dense, rng):
     actions = cb.Finite(torch.as_tensor(rng.random((30, 2))))
     case = cases[kernel]
-    beliefs, _ = told("factor", actions, case, dense, rng, trials=1, functions=1, rounds=0)
+    beliefs, _ = told(
+        "factor", actions, case, dense, rng, trials=1, functions=1, rounds=0
+    )
     at = rng.choice(30, 6, replace=False)
     draws = drawn(beliefs, Streams(8, 1), 2500, at)[:, 0, 0]
     points = actions.at(torch.as_tensor(at)).numpy()
@@ -229,6 +235,7 @@ def test_features_have_the_priors_covariance(kernel, cases, dense, rng):
     assert abs(np.cov(draws.T) - case.values(points, points)).max() <= 0.145
 
 
+@pytest.mark.slow
 def test_features_of_a_product_and_of_a_scaled_kernel(dense, rng, cases):
     actions = cb.Finite(torch.as_tensor(rng.random((30, 2))))
     for kernel in ("product-matern", "scaled"):
@@ -278,8 +285,15 @@ def test_a_trial_draws_the_same_alone(name, own, cases, rng):
                 actions = cb.Finite(points[part])
         gp = cb.GP(kernel, noise=0.01)
         policy = cb.CKB(
-            actions, reward=gp, costs=gp, explore=cb.TS(1.0), step=0.2, cap=3.0,
-            engine=name, trials=numbers, seed=11,
+            actions,
+            reward=gp,
+            costs=gp,
+            explore=cb.TS(1.0),
+            step=0.2,
+            cap=3.0,
+            engine=name,
+            trials=numbers,
+            seed=11,
         )
         picked = []
         for _ in range(40):

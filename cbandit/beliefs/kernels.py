@@ -30,6 +30,10 @@ class TableKernel(gpk.Kernel):  # type: ignore[misc]
         super().__init__(batch_shape=table.shape[:-2])
         self.register_buffer("table", table)
 
+    def __getitem__(self, index: Any) -> TableKernel:
+        """The tables of some trials."""
+        return TableKernel(self.table[index])
+
     def forward(
         self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any
     ) -> Tensor:

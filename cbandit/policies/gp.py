@@ -258,10 +258,10 @@ class GPPolicy(Policy):
     ) -> Best:
         finish, beliefs = self._finish(limits), self._beliefs
         draw = beliefs.draws(self._streams) if self.explore.samples else None
-        scale = coefficient.unsqueeze(-1)
+        scale, waiting = coefficient.unsqueeze(-1), self._waiting()
 
         def estimate(x: Tensor) -> Tensor:
-            mean, spread = beliefs.anywhere(x)
+            mean, spread = beliefs.anywhere(x, waiting)
             if draw is not None:
                 spread = draw(x)
             found = finish(mean + scale * spread)
@@ -314,7 +314,8 @@ class GPPolicy(Policy):
         return asked
 
     def _afresh(self, asked: Any) -> tuple[Tensor, Tensor]:
-        mean, std = self._beliefs.anywhere(asked.block(0, asked.size))
+        x = asked.block(0, asked.size)
+        mean, std = self._beliefs.anywhere(x, self._waiting())
         return mean.to(self.dtype), std.to(self.dtype)
 
     def _maximise(

@@ -408,7 +408,8 @@ class Group:
     ) -> Iterator[Block]:
         """The engine's blocks, in the user's units."""
         assert not isinstance(self.engine, Dense)
-        blocks = self.engine.sweep(stretches, streams, self._ahead(ahead))
+        counted = self._ahead(ahead)  # which may change the engine
+        blocks = self.engine.sweep(stretches, streams, counted)
         if self.gp.standardize:
             shift, scale = (v.to(self.dtype).unsqueeze(-1) for v in self.units())
             origin = self.origin.to(self.dtype).unsqueeze(-1)
@@ -431,6 +432,11 @@ class Group:
         if not any(any(waits) for waits in mine):
             return None
         precision = torch.tensor(mine, device=self.device).mT / self.noise.unsqueeze(-1)
+        if isinstance(self.engine, Joint) and not all(
+            isinstance(a.keys[0], int) for a in ahead
+        ):
+            self.plan = Plan("factor", "an action outside the set is outstanding")
+            self.rebuild()
         return [a.keys for a in ahead], torch.stack([a.x for a in ahead]), precision
 
     def _in_units(
@@ -444,9 +450,12 @@ class Group:
         draw = None if block.draw is None else block.draw[:, :-1] * scale
         return Block(block.start, block.stop, mean, std, draw)
 
-    def anywhere(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def anywhere(self, x: Tensor, ahead: Sequence[Ahead] = ()) -> tuple[Tensor, Tensor]:
         """Means ``(T, f, n)`` and standard deviations ``(T, f, n)`` at any points."""
-        mean, var = self.engine.history.at(x)
+        counted, places = self._ahead(ahead), None
+        if counted is not None:
+            places = counted[1].transpose(0, 1).double(), counted[2]
+        mean, var = self.engine.history.at(x, places)
         shift, scale = (v.unsqueeze(-1) for v in self.units())
         # the floor keeps gradients finite where nothing is uncertain
         std = var.clamp_min(1e-30).sqrt().unsqueeze(1) * scale
@@ -738,9 +747,9 @@ class Surrogates:
             std[..., block.start : block.stop] = block.std
         return mean, std
 
-    def anywhere(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def anywhere(self, x: Tensor, ahead: Sequence[Ahead] = ()) -> tuple[Tensor, Tensor]:
         """Means and standard deviations at any points, ``(T, F, n)``; a dense solve."""
-        found = [group.anywhere(x) for group in self.groups]
+        found = [group.anywhere(x, ahead) for group in self.groups]
         if len(found) == 1:
             return found[0]
         order = [f for group in self.groups for f in group.functions]
