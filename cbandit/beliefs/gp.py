@@ -36,9 +36,9 @@ class GP:
             at 10^6 actions takes as long as 50 to 100 rounds.
 
     Example:
-        >>> import cbandit as cb, gpytorch
+        >>> import cbandit as cb, gpytorch, torch
         >>> kernel = gpytorch.kernels.RBFKernel().double()
-        >>> kernel.lengthscale = 0.2
+        >>> kernel.lengthscale = torch.tensor(0.2, dtype=torch.float64)
         >>> belief = cb.GP(kernel, noise=1e-2)
     """
 

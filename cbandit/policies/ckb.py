@@ -60,7 +60,7 @@ class CKB(GPPolicy):
     Example:
         >>> import cbandit as cb, gpytorch, torch
         >>> kernel = gpytorch.kernels.RBFKernel().double()
-        >>> kernel.lengthscale = 0.2
+        >>> kernel.lengthscale = torch.tensor(0.2, dtype=torch.float64)
         >>> gp = cb.GP(kernel, noise=1e-2)
         >>> policy = cb.CKB(
         ...     cb.Finite(torch.linspace(0, 1, 100).double().unsqueeze(-1)),
@@ -134,7 +134,6 @@ class CKB(GPPolicy):
             asked,
             mask,
             lambda f, g: scores.primal_dual(f, g, weight.to(f)),
-            age=t - start + 1,
         )
         g = best.g.double()
         if self.dual == "projected":

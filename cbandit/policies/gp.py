@@ -325,17 +325,15 @@ class GPPolicy(Policy):
         mask: Tensor | None,
         score: Score,
         beside: Tensor | Callable[[Tensor], Tensor] | None = None,
-        age: int | None = None,
     ) -> Best:
         """The action of greatest ``score(f, g)``, and the estimates there.
 
         ``beside``, ``(T, m, N)``, is known of every action and follows the estimates; on
         a Box it is a function of ``x (T, n, d)``.
-        ``age`` is the round that widths are told, where that is not ``t``.
         """
         # what can fail goes before what draws
         limits = self._limits(t)
-        coefficient = self._coefficient(t if age is None else age)
+        coefficient = self._coefficient(t)
         if isinstance(asked, Box):
             best = self._maximise_box(asked, coefficient, limits, score, beside)
         else:

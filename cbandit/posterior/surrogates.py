@@ -102,7 +102,7 @@ class Group:
         self.plan = self._plan(engine)
         self.engine = self._fresh()
         self.log: deque[Row] = deque()
-        self.fitted = 0  # observations at the last fit
+        self.seen = self.fitted = 0  # observations so far, and at the last fit
         self._own_noise = False
         self.awaited: dict[int, Row] = {}
         self.forgotten = 0
@@ -206,6 +206,7 @@ class Group:
         self._make_room()
 
     def _enter(self, row: Row) -> None:
+        self.seen += 1
         place = len(self.log)
         while place and self.log[place - 1].t > row.t:
             place -= 1
@@ -278,6 +279,7 @@ class Group:
                 self.append(row)
             return
         self.log.extend(rows)
+        self.seen += len(rows)
         self.rebuild()
 
     def forget_oldest(self) -> None:
@@ -334,12 +336,12 @@ class Group:
     def due(self) -> bool:
         """Whether a refit is due."""
         every = self.gp.refit_every
-        return every is not None and len(self.log) - self.fitted >= every
+        return every is not None and self.seen - self.fitted >= every
 
     def refit(self) -> None:
         """Fit hyperparameters to the log, then rebuild."""
         assert len(self.functions) == 1
-        self.fitted = len(self.log)
+        self.fitted = self.seen
         if not self.log:
             return
         kernel = self.covariance.kernel

@@ -68,6 +68,8 @@ def kernel_matrix_ref(x: Tensor, y: Tensor, kind: str) -> Tensor:
 def _by_product(x: Tensor, y: Tensor, kind: str) -> Tensor:
     """``k(y, x)``, ``(*b, u, n)``, of a smooth kernel, by one matrix product.
 
+    In float64 only: squares cancel, and float32 has no digits to lose.
+
     Two more columns carry the squares, so that the product is the squared distance, or
     for the RBF the exponent, and no further pass over ``u x n`` numbers is needed.
     """
@@ -98,7 +100,7 @@ def kernel_columns_ref(
     values: Tensor | None = None
     for factor, kind in enumerate(kinds):
         xs, ys = x[factor], y[factor]
-        if kind == "matern12":
+        if kind == "matern12" or (kind != "linear" and xs.dtype != torch.float64):
             part = kernel_matrix_ref(ys, xs, kind)
         elif kind == "linear":
             part = ys @ xs.mT
