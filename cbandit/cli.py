@@ -161,7 +161,7 @@ def plot(
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(metavar="round|trials")],
+    what: Annotated[str, typer.Argument(metavar="round|trials|lp")],
     quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes.")] = False,
     json_: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write it there too.")
@@ -171,12 +171,12 @@ def bench(
 
     Example: cbandit bench round --quick
     """
-    benches = import_module("cbandit.bench")
-    known = {"round": benches.bench_round, "trials": benches.bench_trials}
-    if what not in known:
-        raise CBanditError(f"no benchmark is named {what!r}; known: {', '.join(known)}")
-    result = known[what](quick)
-    print(benches.table(result))
+    homes = {"round": "bench", "trials": "bench", "lp": "bench_lp"}
+    if what not in homes:
+        raise CBanditError(f"no benchmark is named {what!r}; known: {', '.join(homes)}")
+    home = import_module(f"cbandit.{homes[what]}")
+    result = getattr(home, f"bench_{what}")(quick)
+    print(home.table(result))
     if json_ is not None:
         from cbandit.checkpoint import atomic
 

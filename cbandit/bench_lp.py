@@ -1,6 +1,6 @@
 """The linear programme of OPB, timed in argmax passes over the same arms.
 
-    python benchmarks/bench_lp.py [--quick]
+    cbandit bench lp [--quick]
 
 Claim: one cost, 10^6 arms, one programme within 40 argmax passes' time, on random arms
 and on arcs whose every arm is a vertex of the upper hull; certified by its own duality
@@ -9,7 +9,6 @@ gap, at most 1e-12 of the rewards' scale.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -116,22 +115,27 @@ def run(quick: bool = False) -> list[dict[str, Any]]:
     return rows
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a hundredth of the arms")
-    rows = run(parser.parse_args().quick)
-    print(f"{torch.get_num_threads()} threads, torch {torch.__version__}")
+def bench_lp(quick: bool = False) -> dict[str, Any]:
+    """All rows, and whether each certifies itself."""
+    rows = run(quick)
+    machine = {"threads": torch.get_num_threads(), "torch": torch.__version__}
+    ok = all(row["certified"] for row in rows)
+    return {"name": "lp", "quick": quick, "machine": machine, "rows": rows, "ok": ok}
+
+
+def table(result: dict[str, Any]) -> str:
+    """The result as printed."""
+    machine = result["machine"]
     head = ("hull", "arms", "costs", "trials", "argmax ms", "solve ms", "passes")
-    print("{:<19}{:>9}{:>6}{:>7}{:>10}{:>10}{:>8}".format(*head), end="")
-    print("{:>8}{:>9}{:>10}".format("worst", "gap", "violation"))
-    for row in rows:
-        print(
-            f"{row['hull']:<19}{row['arms']:>9}{row['costs']:>6}{row['trials']:>7}"
-            f"{row['argmax_ms']:>10.3f}{row['solve_ms']:>10.2f}{row['passes']:>8.1f}"
-            f"{row['worst_passes']:>8.1f}{row['gap']:>9.1e}{row['violation']:>10.1e}"
-        )
-
-
-if __name__ == "__main__":
-    main()
+    lines = [
+        f"{machine['threads']} threads, torch {machine['torch']}",
+        "{:<19}{:>9}{:>6}{:>7}{:>10}{:>10}{:>8}".format(*head)
+        + "{:>8}{:>9}{:>10}".format("worst", "gap", "violation"),
+    ]
+    lines += [
+        f"{row['hull']:<19}{row['arms']:>9}{row['costs']:>6}{row['trials']:>7}"
+        f"{row['argmax_ms']:>10.3f}{row['solve_ms']:>10.2f}{row['passes']:>8.1f}"
+        f"{row['worst_passes']:>8.1f}{row['gap']:>9.1e}{row['violation']:>10.1e}"
+        for row in result["rows"]
+    ]
+    return "\n".join(lines)
