@@ -1,8 +1,11 @@
 """Constrained bandits on PyTorch: choose, learn, and keep within limits meanwhile."""
 
-from cbandit import multipliers, scores
+from cbandit import baselines, multipliers, scores, search
 from cbandit.actions import Box, Finite, ProductGrid, Star
+from cbandit.beliefs.classes import FiniteClass
+from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.gp import GP
+from cbandit.beliefs.linear import Linear
 from cbandit.checkpoint import load
 from cbandit.choice import Choice, Distribution
 from cbandit.confidence import RKHS, Constant
@@ -16,13 +19,15 @@ from cbandit.errors import (
     MissingExtraError,
 )
 from cbandit.explore import TS, UCB, Rand
-from cbandit.policies import CKB, GPTS, GPUCB
+from cbandit.policies import CKB, GPTS, GPUCB, LCLUCB
+from cbandit.safe import Safe
 
 __all__ = [
     "CKB",
     "GP",
     "GPTS",
     "GPUCB",
+    "LCLUCB",
     "RKHS",
     "TS",
     "UCB",
@@ -32,16 +37,22 @@ __all__ = [
     "Choice",
     "ChoiceError",
     "Constant",
+    "Counts",
     "Distribution",
     "Finite",
+    "FiniteClass",
     "HorizonError",
     "InfeasibleError",
+    "Linear",
     "MissingDataError",
     "MissingExtraError",
     "ProductGrid",
     "Rand",
+    "Safe",
     "Star",
+    "baselines",
     "load",
     "multipliers",
     "scores",
+    "search",
 ]

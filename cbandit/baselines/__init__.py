@@ -1,1 +1,5 @@
-"""baselines."""
+"""What the papers compare with; each is a policy of the library."""
+
+from cbandit.baselines.safe_lts import SafeLTS
+
+__all__ = ["SafeLTS"]

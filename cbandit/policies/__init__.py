@@ -1,6 +1,7 @@
 """One algorithm a file; each reads like its pseudo-code."""
 
 from cbandit.policies.ckb import CKB
+from cbandit.policies.lclucb import LCLUCB
 from cbandit.policies.unconstrained import GPTS, GPUCB
 
-__all__ = ["CKB", "GPTS", "GPUCB"]
+__all__ = ["CKB", "GPTS", "GPUCB", "LCLUCB"]
