@@ -19,7 +19,7 @@ from cbandit.errors import (
     MissingExtraError,
 )
 from cbandit.explore import TS, UCB, Rand
-from cbandit.policies import CKB, GPTS, GPUCB, LCLUCB
+from cbandit.policies import CKB, GPTS, GPUCB, LCLUCB, OPB
 from cbandit.safe import Safe
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "GPTS",
     "GPUCB",
     "LCLUCB",
+    "OPB",
     "RKHS",
     "TS",
     "UCB",

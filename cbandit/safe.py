@@ -168,6 +168,27 @@ class SafeAction:
         room = torch.where(self.warm.unsqueeze(-1), limits - self.cost, 1.0)
         return factor * (self.largest - self.reward).unsqueeze(-1) / room
 
+    def exact(
+        self, u: Tensor, limits: Tensor, here: Tensor | None = None, at: Any = None
+    ) -> None:
+        """Put what is known of the action into bounds ``u`` ``(T, 1 + m, n)``, in place.
+
+        Where it is estimated, it is admissible all the same. ``here`` and ``at`` ``(T,)``
+        say where it is among the ``n``; at its own number unless given.
+        """
+        at = self.index if at is None else at
+        rows = torch.arange(len(u), device=u.device)
+        if here is not None:
+            rows, at = rows[here], at[here]
+        if len(rows) == 0:
+            return
+        if self.given[0]:
+            u[rows, 0, at] = self.reward[rows].to(u)
+        if self.given[1]:
+            u[rows, 1:, at] = self.cost[rows].to(u)
+        else:
+            u[rows, 1:, at] = torch.minimum(u[rows, 1:, at], limits[rows].to(u))
+
     def within(self, actions: Any) -> Tensor | None:
         """The action's number in another set, ``(T,)``; an error where it is not there."""
         if isinstance(actions, Star):

@@ -2,6 +2,7 @@
 
 from cbandit.policies.ckb import CKB
 from cbandit.policies.lclucb import LCLUCB
+from cbandit.policies.opb import OPB
 from cbandit.policies.unconstrained import GPTS, GPUCB
 
-__all__ = ["CKB", "GPTS", "GPUCB", "LCLUCB"]
+__all__ = ["CKB", "GPTS", "GPUCB", "LCLUCB", "OPB"]

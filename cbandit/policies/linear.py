@@ -14,7 +14,7 @@ from cbandit.actions import Finite, ProductGrid, Star
 from cbandit.beliefs.linear import Linear, Ridge
 from cbandit.errors import CBanditError
 from cbandit.policies.base import Decision
-from cbandit.policies.stagewise import Stagewise
+from cbandit.policies.stagewise import Stagewise, must_hold
 from cbandit.posterior.blocks import partition
 from cbandit.safe import Safe
 
@@ -156,14 +156,6 @@ class LinearPolicy(Stagewise):
         self._longest = torch.maximum(self._longest, self._asked_longest)
         return self._asked_safe
 
-    def _must_hold_safe(self, mask: Tensor | None, safe: Tensor | None) -> None:
-        """``among`` must leave the safe action."""
-        if mask is None or safe is None:
-            return
-        held = mask.expand(self._size, -1).gather(-1, safe.unsqueeze(-1))
-        if not bool(held.all()):
-            raise CBanditError("among must leave the safe action in every trial")
-
     def _stretches(self, actions: Any) -> Iterator[tuple[int, Tensor]]:
         """``(start, points (1 or T, n, d))``; the tips of a star."""
         if isinstance(actions, Star):
@@ -195,7 +187,7 @@ class LinearPolicy(Stagewise):
         """
         infeasible = self._safe.check(tau)
         at = self._at_safe(asked)
-        self._must_hold_safe(mask, at)
+        must_hold(mask, at)
         self._scale, self._shift = self._width(t) * alpha, shift
         if isinstance(asked, Star):
             index, x = self._on_star(asked, mask, tau)

@@ -19,13 +19,13 @@ from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.linear import Linear
 from cbandit.choice import Choice, Distribution
 from cbandit.errors import CBanditError
-from cbandit.policies.base import Policy, Told
+from cbandit.policies.base import Decision, Policy, Told
 from cbandit.policies.gp import Marginal, Posterior
 from cbandit.randomness import Streams
 from cbandit.recommend import Recommendation, recommend
 from cbandit.safe import Safe, SafeAction
 
-__all__ = ["Scales", "Stagewise", "draw", "given_scales"]
+__all__ = ["Scales", "Stagewise", "draw", "drawn", "given_scales", "must_hold"]
 
 Belief = Linear | Counts | FiniteClass
 
@@ -303,12 +303,12 @@ class Scales:
     """``alpha_r`` and ``alpha_c``: given, or the theorem's from the safety gaps."""
 
     def __init__(self, reward: Tensor | None, cost: Tensor | None) -> None:
-        self._reward, self._cost = reward, cost
+        self.reward, self.cost = reward, cost
 
     def __call__(self, ratio: Tensor) -> tuple[Tensor, Tensor]:
         """From ``2 (r_max - r0) / (tau_j - c0_j)``, ``(T, m)``."""
-        alpha = 1 + ratio.amax(-1) if self._reward is None else self._reward
-        return alpha, torch.ones_like(alpha) if self._cost is None else self._cost
+        alpha = 1 + ratio.amax(-1) if self.reward is None else self.reward
+        return alpha, torch.ones_like(alpha) if self.cost is None else self.cost
 
 
 def given_scales(alpha: Any, per_trial: Any) -> Scales:
@@ -325,9 +325,7 @@ def given_scales(alpha: Any, per_trial: Any) -> Scales:
     return Scales(*out)
 
 
-def draw(
-    distribution: Distribution, streams: Streams
-) -> Tensor:
+def draw(distribution: Distribution, streams: Streams) -> Tensor:
     """An action's number ``(T,)`` from distributions ``(T, k)``."""
     share = distribution.probability.double()
     last = (share > 0).sum(-1) - 1  # zero-padded: rounding must not reach the padding
@@ -335,6 +333,40 @@ def draw(
     place = (drawn >= share.cumsum(-1)).sum(-1)
     at = torch.minimum(place, last).unsqueeze(-1)
     return distribution.index.gather(-1, at).squeeze(-1)
+
+
+def drawn(
+    distribution: Distribution,
+    safe: SafeAction,
+    streams: Streams,
+    infeasible: Tensor,
+    at: Tensor | None = None,
+) -> Decision:
+    """The round's decision: a draw, or the safe action where too little is known of it.
+
+    ``at`` is its number, ``(T,)``, in a set of this round alone.
+    """
+    index, probability = distribution.index, distribution.probability
+    if not bool(safe.warm.all()):
+        at = safe.index if at is None else at
+        assert at is not None
+        warm, only = safe.warm.unsqueeze(-1), torch.zeros_like(index)
+        only[:, 0] = at
+        index = torch.where(warm, index, only)
+        certain = torch.zeros_like(probability)
+        certain[:, 0] = 1.0
+        probability = torch.where(warm, probability, certain)
+    distribution = Distribution(index, probability)
+    return Decision(draw(distribution, streams), infeasible, distribution)
+
+
+def must_hold(mask: Tensor | None, safe: Tensor | None) -> None:
+    """``among`` ``(1 or T, N)`` must leave the safe action ``(T,)``."""
+    if mask is None or safe is None:
+        return
+    held = mask.expand(len(safe), -1).gather(-1, safe.unsqueeze(-1))
+    if not bool(held.all()):
+        raise CBanditError("among must leave the safe action in every trial")
 
 
 def share(name: str, value: Any) -> float:
