@@ -19,7 +19,7 @@ from cbandit.errors import (
     MissingExtraError,
 )
 from cbandit.explore import TS, UCB, Rand
-from cbandit.policies import CKB, GPTS, GPUCB, LCLUCB, OPB
+from cbandit.policies import CKB, GPTS, GPUCB, LCLUCB, OPB, OPLB, OPNLB
 from cbandit.safe import Safe
 
 __all__ = [
@@ -29,6 +29,8 @@ __all__ = [
     "GPUCB",
     "LCLUCB",
     "OPB",
+    "OPLB",
+    "OPNLB",
     "RKHS",
     "TS",
     "UCB",

@@ -3,6 +3,8 @@
 from cbandit.policies.ckb import CKB
 from cbandit.policies.lclucb import LCLUCB
 from cbandit.policies.opb import OPB
+from cbandit.policies.oplb import OPLB
+from cbandit.policies.opnlb import OPNLB
 from cbandit.policies.unconstrained import GPTS, GPUCB
 
-__all__ = ["CKB", "GPTS", "GPUCB", "LCLUCB", "OPB"]
+__all__ = ["CKB", "GPTS", "GPUCB", "LCLUCB", "OPB", "OPLB", "OPNLB"]

@@ -97,7 +97,9 @@ class GPOPB(GPPolicy):
         if not isinstance(explore, UCB):
             raise CBanditError(f"explore must be cb.UCB(...); got {explore!r}")
         super().__init__(actions, reward, costs, explore, **common)
-        given = checks.finite("largest", checks.tensor("largest", largest or 1.0))
+        given = checks.finite(
+            "largest", checks.tensor("largest", 1.0 if largest is None else largest)
+        )
         self._scales = given_scales(alpha, self._per_trial)
         self._safe = SafeAction(
             safe, self.actions, self.batch_shape, self._beliefs.noises().sqrt(),
