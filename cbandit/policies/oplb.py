@@ -185,7 +185,7 @@ class OPLB(LinearPolicy):
 def _played(number: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
     """Only actions with a share, by number, zero-padded."""
     width = int((shares > 0).sum(-1).max())
-    order = (shares > 0).to(torch.int8).argsort(-1, descending=True, stable=True)
+    order = (shares > 0).to(torch.int8).argsort(dim=-1, descending=True, stable=True)
     order = order[:, :width]
     probability = shares.gather(-1, order)
     return number.gather(-1, order).masked_fill(probability <= 0, 0), probability
