@@ -1,9 +1,10 @@
 """Constrained bandits on PyTorch: choose, learn, and keep within limits meanwhile."""
 
-from cbandit import baselines, multipliers, scores, search
+from cbandit import baselines, multipliers, problems, scores, search
 from cbandit.actions import Box, Finite, ProductGrid, Star
 from cbandit.beliefs.classes import FiniteClass
 from cbandit.beliefs.counts import Counts
+from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
 from cbandit.beliefs.linear import Linear
 from cbandit.checkpoint import load
@@ -19,8 +20,22 @@ from cbandit.errors import (
     MissingExtraError,
 )
 from cbandit.explore import TS, UCB, Rand
-from cbandit.policies import CKB, GPTS, GPUCB, LCLUCB, OPB, OPLB, OPNLB
+from cbandit.policies import (
+    CKB,
+    GPTS,
+    GPUCB,
+    LCLUCB,
+    OPB,
+    OPLB,
+    OPNLB,
+    RPOL,
+    SCGPUCB,
+    EpochPenalty,
+)
+from cbandit.problems.protocol import Round
+from cbandit.run import Run
 from cbandit.safe import Safe
+from cbandit.simulate import simulate
 
 __all__ = [
     "CKB",
@@ -32,6 +47,8 @@ __all__ = [
     "OPLB",
     "OPNLB",
     "RKHS",
+    "RPOL",
+    "SCGPUCB",
     "TS",
     "UCB",
     "Box",
@@ -41,7 +58,9 @@ __all__ = [
     "ChoiceError",
     "Constant",
     "Counts",
+    "Delayed",
     "Distribution",
+    "EpochPenalty",
     "Finite",
     "FiniteClass",
     "HorizonError",
@@ -51,11 +70,16 @@ __all__ = [
     "MissingExtraError",
     "ProductGrid",
     "Rand",
+    "Round",
+    "Run",
     "Safe",
+    "Sliding",
     "Star",
     "baselines",
     "load",
     "multipliers",
+    "problems",
     "scores",
     "search",
+    "simulate",
 ]

@@ -3,7 +3,8 @@
 Pure functions on tensors. A reward or an optimum has shape ``(*trials, T)``, costs have
 shape ``(*trials, T, m)`` and are relative to their thresholds, so that feasible means
 ``<= 0``. An optimum that never changes may be given as ``(*trials, 1)``. Everything
-returned is cumulative, ``(*trials, T)``: entry ``t - 1`` is the value after round ``t``.
+returned is cumulative, ``(*trials, T)``: entry ``t - 1`` is the value after round
+``t``.
 
 Unless a name says otherwise the functions are meant for the noiseless reward and costs.
 """

@@ -113,7 +113,7 @@ def per_cost(name: str, value: Any, batch: tuple[int, ...], m: int) -> Tensor:
     given = tuple(out.shape)
     if batch and given == batch:
         return out.unsqueeze(-1).expand(shape)
-    if given in ((*batch, m), (m,), ()):
+    if given in ((*batch, m), shape, (m,), ()):
         return out.expand(shape)
     raise CBanditError(
         f"{name} must be a number or have shape (*trials,) = {batch} or (*trials, m) = "

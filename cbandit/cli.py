@@ -1,9 +1,11 @@
-"""The command line: ``cbandit --help``. Heavy imports wait until a command needs them."""
+"""The command line: ``cbandit --help``. Heavy imports wait until they are needed."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -98,7 +100,7 @@ def reproduce(
     Writes summary.json, rounds.parquet, config.toml and figures into --out, which is
     results/NAME unless given. Ctrl-C leaves a folder that --resume goes on with.
 
-    Example: cbandit reproduce zhou-synthetic --set cost=quarter --trials 10 --horizon 1000
+    Example: cbandit reproduce zhou-synthetic --set cost=quarter --trials 10
     """
     from cbandit.experiments import Settings, find
 
@@ -169,8 +171,7 @@ def bench(
 
     Example: cbandit bench round --quick
     """
-    from cbandit import bench as benches
-
+    benches = import_module("cbandit.bench")
     known = {"round": benches.bench_round, "trials": benches.bench_trials}
     if what not in known:
         raise CBanditError(f"no benchmark is named {what!r}; known: {', '.join(known)}")
@@ -193,7 +194,6 @@ def info() -> None:
 
     import torch
 
-    from cbandit import posterior
     from cbandit.experiments import versions
     from cbandit.problems.data import folders
 
@@ -201,11 +201,13 @@ def info() -> None:
     print(f"cpu: {platform.processor() or platform.machine()}, ", end="")
     print(f"{torch.get_num_threads()} threads")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    print("cuda: " + ("none" if not count else ""), end="" if count else "\n")
-    print(", ".join(torch.cuda.get_device_name(k) for k in range(count)))
+    names = [torch.cuda.get_device_name(k) for k in range(count)]
+    print("cuda: " + (", ".join(names) or "none"))
     for folder in folders():
-        print(f"data: {folder} " + ("" if folder.is_dir() else "(not there)"))
-    print(posterior.describe_engines())
+        print(f"data: {folder}" + ("" if folder.is_dir() else " (not there)"))
+    describe = getattr(import_module("cbandit.posterior"), "describe_engines", None)
+    if describe is not None:
+        print(describe())
 
 
 def _pairs(given: list[str] | None) -> dict[str, str]:
@@ -245,7 +247,9 @@ def _carry_out(settings: Any, out: Path, resume: bool, workers: int) -> None:
     try:
         summary = carry_out(settings, out, resume=resume, workers=workers)
     except KeyboardInterrupt:
-        print(f"\ninterrupted; the same with --resume goes on from {out}", file=sys.stderr)
+        print(
+            f"\ninterrupted; the same with --resume goes on from {out}", file=sys.stderr
+        )
         raise SystemExit(130) from None
     print(_table(summary))
     print(f"figure: {out / 'account.png'}")
@@ -309,6 +313,9 @@ def _print_tree(tree: Any, indent: str = "") -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """The entry point; a user's error is one line and exit code 2."""
+    # idle OpenMP threads that spin make rounds of small tensors some 20 times slower
+    # on a machine with other work; read when torch is first loaded, here or by workers
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         app(args=arguments)
     except CBanditError as error:

@@ -6,6 +6,7 @@ docstring and in the policies' factories below.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -102,7 +103,7 @@ class Experiment:
     width: float = 1.0
 
 
-# ---------------------------------------------------------------- Zhou and Ji's policies
+# --------------------------------------------------------------- Zhou and Ji's policies
 
 
 def _common(task: Task) -> dict[str, Any]:
@@ -117,21 +118,20 @@ def _common(task: Task) -> dict[str, Any]:
 
 
 def _ckb(exploration: str) -> Callable[[Any, Task], Policy]:
-    """CKB with the RKHS widths at ``B = max|f|``, ``G = max|g|``; ``rho = 4B/delta``."""
+    """CKB with RKHS widths at ``B = max|f|``, ``G = max|g|``; ``rho = 4B/delta``."""
 
     def make(problem: Any, task: Task) -> Policy:
         import cbandit as cb
 
         known = problem.known
-        kernel = () if known.kernel is None else (known.kernel,)
         beta = cb.RKHS(norm=known.bound, subgaussian=known.subgaussian, delta=0.1)
         cost_beta = cb.RKHS(
             norm=known.cost_bound, subgaussian=known.cost_subgaussian, delta=0.1
         )
         policy: Policy = cb.CKB(
             problem.actions,
-            reward=cb.GP(*kernel, noise=known.noise),
-            costs=cb.GP(*kernel, noise=known.cost_noise),
+            reward=cb.GP(known.kernel, noise=known.noise),
+            costs=cb.GP(known.kernel, noise=known.cost_noise),
             explore=getattr(cb, exploration)(beta, cost_beta=cost_beta),
             clip=(known.bound, known.cost_bound),
             slater=known.slater,
@@ -214,7 +214,7 @@ def find(name: str) -> Experiment:
     return EXPERIMENTS[name]
 
 
-# -------------------------------------------------------------------------- the settings
+# ------------------------------------------------------------------------- the settings
 
 
 @dataclass(frozen=True)
@@ -332,11 +332,11 @@ def _checked_device(device: str) -> str:
     return device
 
 
-# ------------------------------------------------------------------------ carrying it out
+# ---------------------------------------------------------------------- carrying it out
 
 
 def _play(task: Task, folder: str, progress: bool) -> str:
-    """Runs one task, from its checkpoint if there is one; returns where its run lies."""
+    """Runs a task, from its checkpoint if there is one; returns where its run lies."""
     from cbandit.run import Run
     from cbandit.simulate import simulate
 
@@ -366,7 +366,7 @@ def _tasks(settings: Settings, workers: int) -> dict[str, list[Task]]:
     """Each policy's tasks; its trials are shared out among the workers."""
     parts = min(workers, settings.trials)
     edges = [settings.trials * k // parts for k in range(parts + 1)]
-    splits = [range(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+    splits = [range(a, b) for a, b in itertools.pairwise(edges)]
     return {
         name: [Task(settings, name, part) for part in splits]
         for name in settings.policies
@@ -383,10 +383,11 @@ def carry_out(
 ) -> dict[str, Any]:
     """Runs an experiment and writes its results; returns what is in ``summary.json``.
 
-    ``folder`` gets ``config.toml``, ``summary.json``, ``rounds.parquet`` (mean, standard
-    deviation and standard error of every metric's curve over the trials, on about 1000
-    rounds: half evenly, half logarithmically spaced) and PNG figures. Until all of it is
-    written it also holds finished runs and checkpoints, from which ``resume`` goes on.
+    ``folder`` gets ``config.toml``, ``summary.json``, PNG figures and
+    ``rounds.parquet``: mean, standard deviation and standard error over the trials of
+    every metric's curve, on about 1000 rounds, half of them evenly and half of them
+    logarithmically spaced. Until all of it is written the folder also holds finished
+    runs and checkpoints, from which ``resume`` goes on.
     """
     from cbandit.run import Run, join
 
@@ -557,7 +558,10 @@ def draw(table: Curves, out: Path, settings: Settings) -> list[Path]:
     experiment = find(settings.experiment)
     chosen = ", ".join(f"{k} = {v}" for k, v in settings.parameters.items())
     title = settings.experiment + (f" ({chosen})" if chosen else "")
-    title += f", {settings.trials} trial" + "s" * (settings.trials > 1)
+    if settings.trials > 1:
+        band = "standard error" if experiment.spread == "sem" else "standard deviation"
+        share = "" if experiment.width == 1 else f"{experiment.width:g} "
+        title += f": mean and {share}{band} of {settings.trials} trials"
     style: dict[str, Any] = {"spread": experiment.spread, "width": experiment.width}
     metrics = ("regret", "soft_violation", "hard_violation", "rounds_in_violation")
     account = plots.overview(table, metrics, title=title, **style)

@@ -53,19 +53,28 @@ class BoundWidths:
     """``(t, gain (T, F), noise (T, F)) -> (T, F)``; do not change what it returns."""
 
     def __init__(self, parts: list[_Part], functions: int) -> None:
-        self._parts, self._functions = parts, functions
+        self._parts, self.functions = parts, functions
         self.fixed: Tensor | None = None
         if all(part.value is not None for part in parts):
             self.fixed = torch.cat([p.value for p in parts if p.value is not None], -1)
 
-    def __call__(self, t: int, gain: Tensor, noise: Tensor) -> Tensor:
+    def __call__(
+        self, t: int, gain: Tensor, noise: Tensor, chances: int | None = None
+    ) -> Tensor:
         if self.fixed is not None:
             return self.fixed
-        first = self._parts[0](t, gain[:, :1], noise[:, :1], self._functions)
-        if self._functions == 1:
+        chances = chances or self.functions
+        first = self._parts[0](t, gain[:, :1], noise[:, :1], chances)
+        if self.functions == 1:
             return first
-        rest = self._parts[1](t, gain[:, 1:], noise[:, 1:], self._functions)
+        rest = self._parts[1](t, gain[:, 1:], noise[:, 1:], chances)
         return torch.cat([first, rest], -1)
+
+    def rkhs_parts(self) -> list[tuple[_Part, slice]]:
+        """The parts that follow the theory, and which functions they are for."""
+        columns = [slice(0, 1), slice(1, None)]
+        pairs = zip(self._parts, columns, strict=False)
+        return [(part, where) for part, where in pairs if part.rkhs is not None]
 
 
 @dataclass
@@ -79,6 +88,17 @@ class _Part:
     norm: Tensor | None = None
     subgaussian: Tensor | None = None
     call: Callable[[int, Tensor], Any] | None = None
+
+    def schedule(self) -> RKHS:
+        """The theory's schedule."""
+        assert self.rkhs is not None
+        return self.rkhs
+
+    def scale(self) -> tuple[Tensor, Tensor]:
+        """``B`` and ``R``, ``(T, m)``."""
+        assert self.norm is not None
+        assert self.subgaussian is not None
+        return self.norm, self.subgaussian
 
     def __call__(self, t: int, gain: Tensor, noise: Tensor, functions: int) -> Tensor:
         if self.value is not None:

@@ -47,7 +47,7 @@ _COLOURS = (
     "#7F7F7F",
 )
 _DASHES = ("-", "--", "-.", (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5, 1, 1.5)))
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "axes.edgecolor": "#666666",
     "axes.grid": True,
     "axes.labelcolor": "#333333",
@@ -104,7 +104,8 @@ def overview(
         spread: the band is ``"sem"``, the standard error of the mean over the trials,
             or ``"std"``, their standard deviation.
         width: the band is so many of them to either side.
-        log: rounds on a logarithmic axis; as averages are, unless said otherwise.
+        log: rounds on a logarithmic axis. Unless said otherwise averages are, and the
+            soft violation, which is often over within a few rounds.
 
     Example:
         >>> figure = cb.plots.overview([run, other], title="...")   # doctest: +SKIP
@@ -122,12 +123,13 @@ def overview(
     if isinstance(shown, Mapping):
         table = {policy: dict(each) for policy, each in shown.items()}
         if average:
-            table = {p: {k: _averaged(c) for k, c in e.items()} for p, e in table.items()}
+            table = {
+                p: {k: _averaged(c) for k, c in e.items()} for p, e in table.items()
+            }
     else:
         table = {p: dict(e) for p, e in curves(shown, metrics, 1000, average).items()}
     if not table:
         raise CBanditError("nothing to plot: no runs")
-    log = average if log is None else log
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -142,11 +144,13 @@ def overview(
         figure = Figure(figsize=(4.4 * columns, 3.1 * rows + 0.7), layout="constrained")
         panels = figure.subplots(rows, columns, squeeze=False).flatten()
         for panel, name in zip(panels, metrics, strict=False):
-            _panel(panel, table, name, average, spread, width, log)
+            early = average or name == "soft_violation"
+            logarithmic = early if log is None else log
+            _panel(panel, table, name, average, spread, width, logarithmic)
         for panel in panels[len(metrics) :]:
             panel.set_visible(False)
-        for panel in panels[-columns:]:
-            panel.set_xlabel("round")
+        for panel in panels[: len(metrics)][-columns:]:
+            panel.set_xlabel(panel.get_xlabel() or "round")
         handles, labels = panels[0].get_legend_handles_labels()
         if len(labels) > 1 or title is None:
             figure.legend(
@@ -185,12 +189,18 @@ def _panel(
         # dashes as well as colours: curves that lie on each other stay visible
         style: Any = _DASHES[k % len(_DASHES)]
         panel.plot(
-            t, mean, color=colour, linestyle=style, linewidth=1.7, label=policy, zorder=3
+            t,
+            mean,
+            color=colour,
+            linestyle=style,
+            linewidth=1.7,
+            label=policy,
+            zorder=3,
         )
         low = mean - band
         if name.endswith("violation"):
             low = low.clip(min=0)  # none of them can be negative
-        panel.fill_between(t, low, mean + band, color=colour, alpha=0.16, linewidth=0)
+        panel.fill_between(t, low, mean + band, color=colour, alpha=0.13, linewidth=0)
         last = max(last, int(t[-1]))
     words = LABELS[name][0].upper() + LABELS[name][1:]
     panel.set_title(words + (" / t" if average else ""))
@@ -199,14 +209,16 @@ def _panel(
     if log:
         panel.set_xscale("log")
         panel.set_xlim(1, max(2, last))
+        if not average:
+            panel.set_xlabel("round, logarithmic")
     else:
         panel.xaxis.set_major_formatter(EngFormatter(sep=""))
         panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         panel.set_xlim(0, last)
     whole = name == "rounds_in_violation" and not average
     panel.yaxis.set_major_locator(MaxNLocator(5, integer=whole))
-    low, high = panel.get_ylim()
-    if high - low < 1e-12 or (low >= -1e-12 and high < 0.1 and not average):
+    bottom, top = panel.get_ylim()
+    if top - bottom < 0.12 and not average:
         # an account that stays at 0 shall look like it, not like its rounding
         panel.set_ylim(-0.05, 1)
     panel.axhline(0, color="#999999", linewidth=0.8, zorder=1)

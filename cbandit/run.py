@@ -63,7 +63,7 @@ class Run:
         costs: as observed, ``(*trials, T, m)``, in the problem's units.
         multipliers: before each round's ``ask``, ``(*trials, T, m)``; no columns for a
             policy without costs.
-        infeasible: whether the policy believed nothing to be feasible, ``(*trials, T)``.
+        infeasible: whether the policy believed nothing feasible, ``(*trials, T)``.
         true_rewards: noiseless, ``(*trials, T)``.
         true_costs: noiseless and less their thresholds, ``(*trials, T, m)``.
         optimum: of each round, ``(*trials, T)``; NaN where nothing is feasible.
@@ -171,7 +171,7 @@ class Run:
         values: dict[str, dict[str, float]] = {}
         for name in METRICS:
             final = getattr(self, name)[..., -1:].double().reshape(-1)
-            values[name] = {"mean": float(final.mean()), "sem": float(_sem(final))}
+            values[name] = {"mean": float(final.mean()), "sem": _sem(final)}
         return Summary(self.policy, self.rounds, values, self.seconds_per_round)
 
     def curve(
@@ -197,7 +197,8 @@ class Run:
         even = torch.linspace(1, self.rounds, half, dtype=torch.float64)
         top = torch.log10(torch.tensor(float(self.rounds))).item()
         log = torch.logspace(0, top, points - half, dtype=torch.float64)
-        return torch.cat([even, log]).round().long().clamp(1, self.rounds).unique()
+        wanted = torch.cat([even, log]).round().long().clamp(1, self.rounds)
+        return torch.tensor(sorted(set(wanted.tolist())))
 
     def _curve(self, name: str, t: Tensor, average: bool) -> Curve:
         if name == "multiplier":
@@ -372,8 +373,6 @@ def join(runs: Sequence[Run]) -> Run:
     return replace(first, trials=trials, seconds=seconds, **joined)
 
 
-def _sem(values: Tensor) -> Tensor:
+def _sem(values: Tensor) -> float:
     """Standard error of the mean of ``(n,)``; 0 for a single value."""
-    if len(values) < 2:
-        return torch.zeros(())
-    return values.std() / len(values) ** 0.5
+    return float(values.std()) / len(values) ** 0.5 if len(values) > 1 else 0.0

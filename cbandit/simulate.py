@@ -20,7 +20,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from cbandit import account, checkpoint as files, checks
+from cbandit import account, checks
+from cbandit import checkpoint as files
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError, CheckpointError
 from cbandit.problems.protocol import Blockwise, Problem, Round, delays_of
@@ -51,11 +52,13 @@ class Policy(Protocol):
     def multiplier(self) -> Tensor:
         """What the next ``ask`` will use, ``(*trials, m)``."""
 
-    def ask(self, **question: Any) -> Choice:
+    def ask(
+        self, *, among: Any = None, actions: Any = None, observed_costs: Any = None
+    ) -> Choice:
         """The action of a new round."""
 
     def tell(
-        self, choice: Choice, *, reward: Any = ..., cost: Any = ..., where: Any = ...
+        self, choice: Choice, *, reward: Any = None, cost: Any = None, where: Any = None
     ) -> None:
         """What came of a choice."""
 
@@ -133,9 +136,10 @@ def simulate(
     batch, blockwise = tape.batch, isinstance(problem, Blockwise)
     saved = monotonic()
 
-    with _until_interrupted(path is not None) as interrupted, _bar(
-        progress, policy.name, tape.rounds, horizon
-    ) as bar:
+    with (
+        _until_interrupted(path is not None) as interrupted,
+        _bar(progress, policy.name, tape.rounds, horizon) as bar,
+    ):
         while tape.rounds < horizon and not interrupted:
             t = tape.rounds + 1
             begun = perf_counter()
@@ -185,7 +189,7 @@ def simulate(
     return tape.run(policy, problem, horizon)
 
 
-# ------------------------------------------------------------------- one round's parts
+# -------------------------------------------------------------------- one round's parts
 
 
 def _same_trials(policy: Policy, problem: Problem) -> None:
@@ -285,7 +289,7 @@ class _Post:
         self.letters[t] = (choice, reward, cost)
         arrivals = []
         for kind, delay in zip(("reward", "cost"), delays, strict=True):
-            for wait in delay.unique().tolist():
+            for wait in sorted(set(delay.flatten().tolist())):
                 if wait == float("inf"):
                     continue
                 due = t + int(wait)
@@ -431,7 +435,7 @@ class _Tape:
         out = {name: self._part(name, 0, stop).contiguous() for name in self.columns}
         for name, value in self.truth.items():
             out[name] = value[:stop].movedim(0, len(self.batch)).contiguous()
-        out.setdefault("index", None)
+        index = out.pop("index", None)
         tau = _thresholds(getattr(problem, "thresholds", 0.0), out["true_costs"])
         for name in ("true_costs", "expected_costs"):
             if name in out:
@@ -443,6 +447,7 @@ class _Tape:
             horizon=horizon,
             seconds=torch.tensor(self.seconds, dtype=torch.float64),
             thresholds=tau,
+            index=index,
             **out,
         )
 
@@ -468,7 +473,7 @@ def _thresholds(given: Any, costs: Tensor) -> Tensor:
     return one(given).unsqueeze(-2).contiguous()
 
 
-# ------------------------------------------------------------------------- checkpoints
+# -------------------------------------------------------------------------- checkpoints
 
 
 @dataclass
@@ -522,7 +527,7 @@ def _load(path: Path, policy: Policy, problem: Problem, horizon: int) -> _State:
     return state
 
 
-# ------------------------------------------------------------------ terminal and signals
+# ----------------------------------------------------------------- terminal and signals
 
 
 @contextmanager

@@ -98,8 +98,10 @@ def test_against_a_plain_loop(trials, rounds, m, seed):
         (account.soft_violation(g), soft),
         (account.hard_violation(g), hard),
         (account.rounds_in_violation(g).double(), count),
-        (account.time_average(account.regret(best, f)),
-         regret / np.arange(1, rounds + 1)),
+        (
+            account.time_average(account.regret(best, f)),
+            regret / np.arange(1, rounds + 1),
+        ),
     ):
         assert ours.shape == (*trials, rounds)
         torch.testing.assert_close(ours, torch.as_tensor(plain), rtol=1e-12, atol=1e-12)

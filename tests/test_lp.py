@@ -195,6 +195,37 @@ def test_a_limit_met_only_by_a_mixture_on_its_boundary():
     assert half == pytest.approx([0.5, 0.5, 0.0], abs=1e-12)
 
 
+def test_limits_met_up_to_rounding_are_met():
+    # two arms, neither cheaper in every cost, and limits at a mixture of them
+    rng = np.random.default_rng(12)
+    for _ in range(200):
+        size, share = int(rng.integers(2, 9)), rng.random()
+        u_r, u_c = rng.random(size), 1 + rng.random((2, size))
+        u_c[:, :2] = [[0.1, 0.9], [0.9, 0.1]] * rng.uniform(0.5, 1.1, (2, 2))
+        tau = u_c[:, :2] @ [share, 1 - share]
+        solution = solve_policy(u_r, u_c, tau)
+        check(u_r, u_c, tau, solution)
+        assert not solution.infeasible
+        assert float(solution.distribution.probability[0]) == pytest.approx(share)
+
+
+def test_costs_of_very_different_scales():
+    # 10^-10 of one cost matters as much as 2 of another
+    u_c = [[1.0, 0.0], [1e-10, 0.0], [2.0, 0.0]]
+    best = best_policy([1.0, 0.0], u_c, [0.0, 0.0, 0.0])
+    assert best.index.tolist() == [1, 0, 0, 0]
+    assert best.probability.tolist() == [1.0, 0.0, 0.0, 0.0]
+    rng = np.random.default_rng(13)
+    for i in range(400):
+        m, size, decades = int(rng.integers(1, 6)), int(rng.integers(2, 40)), i % 13
+        u_r = rng.normal(size=size) * 10.0 ** rng.uniform(-decades, 0, size)
+        u_c = rng.normal(size=(m, size)) * 10.0 ** rng.uniform(-decades, 0, (m, size))
+        tau = rng.normal(size=m) * 10.0 ** rng.uniform(-decades, 0, m) * (i % 3 > 0)
+        if i % 2:
+            u_c[rng.random((m, size)) < 0.4] = 0.0
+        check(u_r, u_c, tau, solve_policy(u_r, u_c, tau))
+
+
 # --- infeasible sets
 
 
@@ -281,7 +312,7 @@ def test_arms_are_dropped_on_the_way(monkeypatch):
 # --- trials
 
 
-@pytest.mark.parametrize("size", [7, 3_000, 20_000])
+@pytest.mark.parametrize("size", [7, 3_000, 60_000])
 @pytest.mark.parametrize("m", [1, 2, 3])
 def test_a_batch_equals_its_trials_one_by_one(m, size):
     rng = np.random.default_rng(6)

@@ -34,6 +34,10 @@ class Timeless:
             setattr(self, name, getattr(table, name))
 
 
+def stop_after(t):
+    return lambda played: played.t == t
+
+
 @pytest.mark.parametrize("trials", [None, 3, range(4, 6)])
 @pytest.mark.parametrize("m", [1, 3])
 def test_the_run_holds_what_happened(trials, m):
@@ -41,7 +45,9 @@ def test_the_run_holds_what_happened(trials, m):
     policy = Uniform(problem, seed=1, trials=trials, m=m)
     run = simulate(policy, problem, 300)
     batch = policy.batch_shape
-    assert run.rounds == 300 and run.complete and run.m == m
+    assert run.rounds == 300
+    assert run.complete
+    assert run.m == m
     assert run.actions.shape == (*batch, 300, 1)
     assert run.index.shape == run.rewards.shape == (*batch, 300)
     assert run.costs.shape == run.multipliers.shape == (*batch, 300, m)
@@ -54,14 +60,16 @@ def test_the_run_holds_what_happened(trials, m):
     assert torch.equal(run.multipliers[..., 0, :], torch.zeros(*batch, m).double())
     expected = run.costs.cumsum(-2)[..., :-1, :]
     torch.testing.assert_close(run.multipliers[..., 1:, :], expected)
-    assert policy.log[0] == (1, 1, True, True, None) and len(policy.log) == 300
+    assert policy.log[0] == (1, 1, True, True, None)
+    assert len(policy.log) == 300
 
 
 def test_blocks_and_rounds_give_the_same_account():
     problem = table(3, 2)
     a = simulate(Uniform(problem, trials=3, m=2), problem, 600)
     plain = Timeless(problem)
-    assert isinstance(problem, Blockwise) and not isinstance(plain, Blockwise)
+    assert isinstance(problem, Blockwise)
+    assert not isinstance(plain, Blockwise)
     assert isinstance(plain, Problem)
     b = simulate(Uniform(problem, trials=3, m=2), plain, 600)
     assert same(a, b)
@@ -107,7 +115,8 @@ def test_a_policy_without_costs_is_told_none():
     policy = Uniform(problem, m=0)
     run = simulate(policy, problem, 10)
     assert {entry[2:4] for entry in policy.log} == {(True, False)}
-    assert run.multipliers.shape == (10, 0) and run.costs.shape == (10, 1)
+    assert run.multipliers.shape == (10, 0)
+    assert run.costs.shape == (10, 1)
 
 
 def test_wrong_feedback_is_named():
@@ -154,7 +163,8 @@ def test_callback_sees_the_rounds_and_stops():
         return played.t == 7
 
     run = simulate(Uniform(problem), problem, 100, callback=callback)
-    assert run.rounds == 7 and not run.complete
+    assert run.rounds == 7
+    assert not run.complete
     assert seen == [(t, t, (1,)) for t in range(1, 8)]
 
 
@@ -238,9 +248,7 @@ class TestDelays:
             path = tmp_path / f"{cut}.ckpt"
             for stop in (cut, None):
                 policy = Uniform(problem, trials=4)
-                run = simulate(
-                    policy, problem, 60, path, callback=lambda p: p.t == stop
-                )
+                run = simulate(policy, problem, 60, path, callback=stop_after(stop))
             return run, policy
 
         (a, p), (b, q) = play(17), play(60)
@@ -256,15 +264,15 @@ class TestCheckpoints:
         path = tmp_path / "a.ckpt"
         for stop in (1, 255, 256, 300, 512, 699):
             policy = Uniform(problem, trials=3, m=2)
-            part = simulate(
-                policy, problem, 700, path, callback=lambda p: p.t == stop
-            )
+            part = simulate(policy, problem, 700, path, callback=stop_after(stop))
             assert part.rounds == stop == policy.t
         policy = Uniform(problem, trials=3, m=2)
         again = simulate(policy, problem, 700, path)
         assert same(whole, again)
         assert policy.t == 700  # the policy handed in is the one that went on
-        assert same(whole, simulate(Uniform(problem, trials=3, m=2), problem, 700, path))
+        assert same(
+            whole, simulate(Uniform(problem, trials=3, m=2), problem, 700, path)
+        )
 
     def test_a_longer_horizon_goes_on(self, tmp_path):
         problem, path = table(), tmp_path / "a.ckpt"
@@ -285,7 +293,8 @@ class TestCheckpoints:
             policy = Uniform(problem)
             with pytest.raises(CheckpointError, match="kept"):
                 simulate(policy, problem, 20, path)
-            assert path.read_bytes() == content and policy.t == 0
+            assert path.read_bytes() == content
+            assert policy.t == 0
 
     def test_another_runs_file_is_refused(self, tmp_path):
         problem, path = table(), tmp_path / "a.ckpt"
@@ -293,8 +302,8 @@ class TestCheckpoints:
         before = path.read_bytes()
         with pytest.raises(CheckpointError, match="another run: its seed is 0"):
             simulate(Uniform(problem, seed=1), problem, 20, path)
+        other = table(size=21)
         with pytest.raises(CheckpointError, match="its actions"):
-            other = table(size=21)
             simulate(Uniform(other), other, 20, path)
         assert path.read_bytes() == before
 
@@ -357,14 +366,17 @@ class TestCheckpoints:
         assert process.returncode == 0  # the last one was left in peace
         policy, calls = Uniform(Plain(2), trials=2), []
         run = simulate(policy, Plain(2), 200, path, callback=calls.append)
-        assert calls == [] and policy.t == 200
+        assert calls == []
+        assert policy.t == 200
         assert same(run, simulate(Uniform(Plain(2), trials=2), Plain(2), 200))
 
 
 class TestRun:
     def test_save_and_load(self, tmp_path):
         problem = table(3, 2)
-        run = simulate(Uniform(problem, trials=range(2, 5), m=2), table(range(2, 5), 2), 9)
+        run = simulate(
+            Uniform(problem, trials=range(2, 5), m=2), table(range(2, 5), 2), 9
+        )
         run.save(tmp_path / "here")
         assert same(run, Run.load(tmp_path / "here"))
         with pytest.raises(CheckpointError, match="holds no saved run"):
@@ -379,8 +391,10 @@ class TestRun:
         frame = run.frame()
         assert len(frame) == 27
         row = frame[(frame.trial == 2) & (frame.t == 5)].iloc[0]
-        assert row.regret == run.regret[2, 4] and row.cost2 == run.costs[2, 4, 1]
-        assert row.action == run.index[2, 4] and row.x1 == run.actions[2, 4, 0]
+        assert row.regret == run.regret[2, 4]
+        assert row.cost2 == run.costs[2, 4, 1]
+        assert row.action == run.index[2, 4]
+        assert row.x1 == run.actions[2, 4, 0]
 
     def test_summary(self):
         problem = table(3, 2)
@@ -397,10 +411,10 @@ class TestRun:
         problem = table(3)
         run = simulate(Uniform(problem, trials=3), problem, 500)
         curve = run.curve("hard_violation", points=50)
-        assert 25 < len(curve.t) <= 50 and curve.t[0] == 1 and curve.t[-1] == 500
-        torch.testing.assert_close(
-            curve.mean, run.hard_violation.mean(0)[curve.t - 1]
-        )
+        assert 25 < len(curve.t) <= 50
+        assert curve.t[0] == 1
+        assert curve.t[-1] == 500
+        torch.testing.assert_close(curve.mean, run.hard_violation.mean(0)[curve.t - 1])
         average = run.curve("regret", average=True)
         torch.testing.assert_close(
             average.mean, run.regret.mean(0) / torch.arange(1, 501)

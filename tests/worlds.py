@@ -55,9 +55,7 @@ class Uniform:
     def tell(self, choice, reward=None, cost=None, where=None):
         if self.open.get(choice.t) is not choice:
             raise ChoiceError(f"choice of round {choice.t} is not of this policy")
-        self.log.append(
-            (self.t, choice.t, reward is not None, cost is not None, where)
-        )
+        self.log.append((self.t, choice.t, reward is not None, cost is not None, where))
         if cost is not None:
             mask = 1.0 if where is None else where.unsqueeze(-1).double()
             # in place on purpose: the loop must have copied it

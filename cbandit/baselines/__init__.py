@@ -1,5 +1,6 @@
 """What the papers compare with; each is a policy of the library."""
 
+from cbandit.baselines.ckb_restart import CKBRestart
 from cbandit.baselines.safe_lts import SafeLTS
 
-__all__ = ["SafeLTS"]
+__all__ = ["CKBRestart", "SafeLTS"]

@@ -80,13 +80,14 @@ def negative_log_likelihood(
     share = torch.where(
         both, data.count * own / lam / torch.where(seen, precision, 1.0), 0.0
     )
-    return (
+    total: Tensor = (
         0.5 * quadratic
         + log_det
         + 0.5 * data.count.sum(-1) * noise.log()
         + 0.5 * data.within / noise
         + 0.5 * (share * gap).sum(-1)
     )
+    return total
 
 
 def fit_hyperparameters(
@@ -159,7 +160,7 @@ def _minimise(
         put(vector)
         try:
             value = loss()
-        except (torch.linalg.LinAlgError, RuntimeError):
+        except RuntimeError:  # the factorisation failed: not a place to go
             return 1e300, np.zeros_like(vector)
         if not bool(torch.isfinite(value)):
             return 1e300, np.zeros_like(vector)

@@ -1,4 +1,4 @@
-"""GPyTorch kernels as the engines use them: dense values, closed forms, axis factors."""
+"""GPyTorch kernels as engines use them: dense values, closed forms, axis factors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AxisKernel = Callable[[Tensor, Tensor], Tensor]
 """``(a (*b, n), b (*b, u)) -> (*b, n, u)``: one axis' factor of a product kernel."""
 
 
-class TableKernel(gpk.Kernel):
+class TableKernel(gpk.Kernel):  # type: ignore[misc]
     """The kernel of arms known only by a prior covariance; inputs are arm numbers."""
 
     has_lengthscale = False
@@ -35,13 +35,13 @@ class TableKernel(gpk.Kernel):
     ) -> Tensor:
         """Table entries at the rows ``x1 (*b, n, 1)`` and columns ``x2``."""
         i, j = x1[..., 0].round().long(), x2[..., 0].round().long()
-        table = self.table
+        table: Tensor = self.table
         if diag:
-            own = table.diagonal(dim1=-2, dim2=-1)
-            if own.dim() == 1:
-                return own[i] if x1.equal(x2) else table[i, j]
-            own = own.expand(*i.shape[:-1], own.shape[-1])
-            return own.gather(-1, i)
+            if table.dim() == 2:
+                return table[i, j]
+            rows = table.expand(*i.shape[:-1], *table.shape[-2:])
+            rows = rows.gather(-2, i.unsqueeze(-1).expand(*i.shape, rows.shape[-1]))
+            return rows.gather(-1, j.unsqueeze(-1)).squeeze(-1)
         if table.dim() == 2:
             return table[i.unsqueeze(-1), j.unsqueeze(-2)]
         shape = torch.broadcast_shapes(table.shape[:-2], i.shape[:-1], j.shape[:-1])
@@ -200,7 +200,8 @@ class Covariance:
                 values = values * kernel_matrix_ref(xf, yf, kind)
             return self.times(values)
         with torch.no_grad(), gpytorch.settings.lazily_evaluate_kernels(False):
-            return self.kernel(self.inputs(x), self.inputs(y)).to_dense()
+            out: Tensor = self.kernel(self.inputs(x), self.inputs(y)).to_dense()
+        return out
 
     def variance(self, x: Tensor) -> Tensor:
         """``k(x_i, x_i)``, ``(*b, n)``."""
@@ -241,9 +242,8 @@ class Covariance:
         return kernels if self._agrees(kernels, actions) else None
 
     def _device(self) -> torch.device:
-        for parameter in self.kernel.parameters():
-            return parameter.device
-        return torch.device("cpu")
+        devices: list[torch.device] = [p.device for p in self.kernel.parameters()]
+        return devices[0] if devices else torch.device("cpu")
 
     def _axis_factor(
         self, leaf: gpk.Kernel, place: int, count: int, axis: int, unit: bool

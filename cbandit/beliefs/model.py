@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import gpytorch
 import torch
 from botorch.exceptions.warnings import InputDataWarning
-from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models.gp_regression import SingleTaskGP
+from botorch.models.model_list_gp_regression import ModelListGP
 from botorch.models.transforms.input import Normalize
 from gpytorch.kernels import Kernel, ScaleKernel
 from torch import Tensor
@@ -73,10 +74,7 @@ def _data(group: Group, place: int) -> tuple[Tensor, Tensor, Tensor]:
     """Distinct actions ``(T, U, d)``, mean outcomes and their variances ``(T, U)``."""
     history = group.engine.history
     precision = history.precision[:, : history.used]
-    if history.used:
-        width = max(1, int((precision > 0).sum(-1).max()))
-    else:
-        width = 1
+    width = max(1, int((precision > 0).sum(-1).max())) if history.used else 1
     if history.table is None and history.used:
         slots = torch.arange(history.used, device=group.device)
         slots = slots.expand(group.trials, -1)
@@ -87,7 +85,7 @@ def _data(group: Group, place: int) -> tuple[Tensor, Tensor, Tensor]:
         precision = history.precision if history.used else points.new_zeros(
             group.trials, group.actions.size
         )
-    order = (precision > 0).to(torch.int8).argsort(-1, descending=True, stable=True)
+    order = torch.argsort((precision <= 0).to(torch.int8), dim=-1, stable=True)
     order = order[:, :width]
     p = precision.gather(-1, order)
     x = points.gather(1, order.unsqueeze(-1).expand(-1, -1, points.shape[-1]))

@@ -49,11 +49,13 @@ class Told:
         values: ``(T, 1)`` for the reward, ``(T, m)`` for costs.
         where: ``(T,)`` bool, or ``None``: all trials.
         noise: this observation's variance, ``(T,)``, or ``None``.
+        at: the round in which it was told.
     """
 
     values: Tensor
     where: Tensor | None
     noise: Tensor | None
+    at: int
 
 
 @dataclass
@@ -95,6 +97,7 @@ class Policy:
     """
 
     name = "policy"
+    learns_costs = True  # whether a choice waits for its cost to be told
 
     def __init__(
         self,
@@ -192,7 +195,11 @@ class Policy:
         choice = self._choice(t, asked, decision)
         self.t = t
         self._open[t] = _Open(choice)
+        self._started(choice)
         return choice
+
+    def _started(self, choice: Choice) -> None:
+        """Called once the choice of a round stands."""
 
     def _round_actions(self, actions: Any) -> Any:
         if not isinstance(actions, Actions):
@@ -278,13 +285,13 @@ class Policy:
         if reward is not None:
             self._unseen("reward", entry.reward_seen, mask, choice)
             values = self._feedback("reward", reward, 1, mask)
-            told.append(("reward", Told(values, mask, own)))
+            told.append(("reward", Told(values, mask, own, self.t)))
         if cost is not None:
             if self.m == 0:
                 raise CBanditError(f"{self.name} has no costs; got cost={cost!r}")
             self._unseen("cost", entry.cost_seen, mask, choice)
             values = self._feedback("cost", cost, self.m, mask)
-            told.append(("cost", Told(values, mask, own)))
+            told.append(("cost", Told(values, mask, own, self.t)))
         # nothing can fail from here on
         mail = self._inbox.setdefault(choice.t, _Mail(entry.choice))
         for kind, news in told:
@@ -294,7 +301,8 @@ class Policy:
             else:
                 mail.costs.append(news)
                 entry.cost_seen = _seen(entry.cost_seen, mask)
-        if entry.reward_seen is True and (entry.cost_seen is True or self.m == 0):
+        costs_due = self.m > 0 and self.learns_costs
+        if entry.reward_seen is True and (entry.cost_seen is True or not costs_due):
             del self._open[choice.t]
 
     def cancel(self, choice: Choice) -> None:

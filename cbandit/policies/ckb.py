@@ -104,7 +104,7 @@ class CKB(GPPolicy):
         )
         self.name = f"CKB-{explore.name}"
         self.dual, self.anytime, self.forget = dual, anytime, forget
-        self._slack = _schedule("slack", slack, self._per_cost)
+        self._slack = _Schedule("slack", slack, self._per_cost)
         self._cap = self._default_cap(cap, slater)
         self._step = self._default_step(step, horizon)
         self._multiplier = torch.zeros(
@@ -114,20 +114,18 @@ class CKB(GPPolicy):
     @property
     def multiplier(self) -> Tensor:
         """``phi`` (or ``Q``) as the next ``ask`` will use it, ``(*trials, m)``."""
-        if self.anytime and _starts_epoch(self.t + 1):
+        if self.t and self._epoch(self.t + 1) == self.t + 1:
             return self._outside(torch.zeros_like(self._multiplier))
         return self._outside(self._multiplier.clone())
 
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:
-        phi, start = self._multiplier, 1
-        if self.anytime:
-            start = 1 << (t.bit_length() - 1)  # epoch i is rounds 2^i .. 2^(i+1) - 1
-            if t == start:
-                phi = torch.zeros_like(phi)
-                if self.forget:
-                    self._beliefs.forget_all()
+        phi, start = self._multiplier, self._epoch(t)
+        if t == start:
+            phi = torch.zeros_like(phi)
+            if self.forget:
+                self._beliefs.forget_all()
         step, slack = self._step(t, start), self._slack(t)
         weight = phi if self.dual == "projected" else phi * step
 
@@ -139,11 +137,17 @@ class CKB(GPPolicy):
         )
         g = best.g.double()
         if self.dual == "projected":
+            assert self._cap is not None
             phi = multipliers.projected(phi, g, step, slack, self._cap)
         else:
             phi = multipliers.queue(phi, g, slack)
         self._multiplier = phi
         return Decision(best.index)
+
+    def _epoch(self, t: int) -> int:
+        """The first round of the epoch that round ``t`` is in."""
+        # doubling: epoch i is rounds 2^i .. 2^(i+1) - 1
+        return 1 << (t.bit_length() - 1) if self.anytime else 1
 
     def _default_cap(self, cap: Any, slater: Any) -> Tensor | None:
         if cap is not None:
@@ -166,15 +170,9 @@ class CKB(GPPolicy):
             )
         return 4 * self._clip_at[:, :1] / room
 
-    def _default_step(
-        self, step: Any, horizon: int | None
-    ) -> Callable[[int, int], Tensor]:
-        """``(round, first round of its epoch) -> 1 / V``, ``(T, m)``."""
+    def _default_step(self, step: Any, horizon: int | None) -> _Schedule:
         if step is not None:
-            if not callable(step):
-                step = checks.positive("step", step)
-            given = _schedule("step", step, self._per_cost)
-            return _Given(given)
+            return _Schedule("step", step, self._per_cost)
         bounds, cap = self._clip_at, self._cap
         missing = [
             name
@@ -190,50 +188,33 @@ class CKB(GPPolicy):
                 "step is rho / (G sqrt(T)) by the theorem: give step=, or "
                 + " and ".join(missing)
             )
-        return _Theorem(cap / bounds[:, 1:], None if self.anytime else horizon)
+        length = None if self.anytime else horizon
+        return _Schedule("step", cap / bounds[:, 1:], self._per_cost, length, root=True)
 
 
-class _Given:
-    def __init__(self, step: Callable[[int], Tensor]) -> None:
-        self._step = step
+class _Schedule:
+    """A number, or a callable of the round, as ``(T, m)``.
 
-    def __call__(self, t: int, start: int) -> Tensor:
-        return self._step(t)
+    With ``root`` the number is divided by the root of the horizon or, where there is
+    none, of the epoch's length.
+    """
 
-
-class _Theorem:
-    """``rho / (G sqrt(T))``, ``T`` the horizon or, without one, the epoch's length."""
-
-    def __init__(self, scale: Tensor, horizon: int | None) -> None:
-        self._scale, self._horizon = scale, horizon
-
-    def __call__(self, t: int, start: int) -> Tensor:
-        return self._scale / math.sqrt(self._horizon or start)
-
-
-class _Fixed:
-    def __init__(self, value: Tensor) -> None:
+    def __init__(
+        self,
+        name: str,
+        value: Any,
+        shaped: Callable[[str, Any], Tensor],
+        horizon: int | None = None,
+        root: bool = False,
+    ) -> None:
+        self._name, self._shaped, self._root = name, shaped, root
         self._value = value
+        self._horizon = horizon
+        if not callable(value):
+            self._value = shaped(name, checks.nonnegative(name, value))
 
-    def __call__(self, t: int) -> Tensor:
-        return self._value
-
-
-class _Called:
-    def __init__(self, name: str, value: Any, shaped: Callable[[str, Any], Tensor]) -> None:
-        self._name, self._value, self._shaped = name, value, shaped
-
-    def __call__(self, t: int) -> Tensor:
-        return self._shaped(self._name, self._value(t))
-
-
-def _schedule(
-    name: str, value: Any, shaped: Callable[[str, Any], Tensor]
-) -> Callable[[int], Tensor]:
-    if callable(value):
-        return _Called(name, value, shaped)
-    return _Fixed(shaped(name, checks.nonnegative(name, value)))
-
-
-def _starts_epoch(t: int) -> bool:
-    return t & (t - 1) == 0
+    def __call__(self, t: int, start: int = 1) -> Tensor:
+        if callable(self._value):
+            return self._shaped(self._name, checks.nonnegative(self._name, self._value(t)))
+        value: Tensor = self._value
+        return value / math.sqrt(self._horizon or start) if self._root else value

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections import deque
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +13,18 @@ from torch import Tensor
 
 from cbandit import checks
 from cbandit.actions import Box, Finite, Star
+from cbandit.beliefs.feedback import Delayed, Sliding, delayed_width
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore, Rand, estimates
-from cbandit.policies.base import Decision, Policy, Told
+from cbandit.policies.base import Policy, Told
 from cbandit.posterior.surrogates import Ahead, Part, Surrogates
 from cbandit.recommend import Recommendation, recommend
 from cbandit.search import Best, Score, maximise
 
 if TYPE_CHECKING:
-    from botorch.models import ModelListGP
+    from botorch.models.model_list_gp_regression import ModelListGP
 
 __all__ = ["GPPolicy", "Marginal", "Posterior"]
 
@@ -55,8 +58,10 @@ class GPPolicy(Policy):
         clip: ``(B, G)``: estimates are kept within ``[-B, B]`` and, thresholds
             subtracted, ``[-G, G]``.
         engine: ``"auto"``, ``"joint"``, ``"factor"``, ``"product"`` or ``"stream"``.
+        feedback: ``None``, :class:`~cbandit.Delayed` or :class:`~cbandit.Sliding`.
         pending: ``"ignore"`` outstanding choices, or ``"hallucinate"``: count their
             variance and keep their mean.
+        m: how many costs, where that is not the number of beliefs.
         common: see :class:`~cbandit.policies.base.Policy`.
     """
 
@@ -69,7 +74,9 @@ class GPPolicy(Policy):
         *,
         clip: Any = None,
         engine: str = "auto",
+        feedback: Delayed | Sliding | None = None,
         pending: str = "ignore",
+        m: int | None = None,
         **common: Any,
     ) -> None:
         beliefs = [reward, *_beliefs(costs)]
@@ -96,24 +103,50 @@ class GPPolicy(Policy):
                 "pending='hallucinate' goes with explore=cb.UCB(...): draws already "
                 f"spread choices apart; got cb.{explore.name}"
             )
-        super().__init__(actions, len(beliefs) - 1, **common)
+        if not isinstance(feedback, Delayed | Sliding | None):
+            raise CBanditError(
+                "feedback must be None, cb.Delayed(window) or cb.Sliding(window); got "
+                f"{feedback!r}"
+            )
+        if isinstance(feedback, Delayed) and (
+            pending == "hallucinate" or not isinstance(explore, UCB)
+        ):
+            raise CBanditError(
+                "feedback=cb.Delayed(...) counts outstanding rounds itself: it goes with "
+                f"explore=cb.UCB(...) and pending='ignore'; got cb.{explore.name} and "
+                f"pending={pending!r}"
+            )
+        super().__init__(actions, len(beliefs) - 1 if m is None else m, **common)
+        self.feedback = feedback
+        #: how many values came too late to count, per trial
+        self.late = torch.zeros(self._size, dtype=torch.long, device=self.device)
         self.explore, self.pending = explore, pending
-        self._widths = explore.widths.bind(self.batch_shape, self.m, self.device)
+        self._widths = explore.widths.bind(
+            self.batch_shape, len(beliefs) - 1, self.device
+        )
         self._clip_at = None if clip is None else self._clip(clip)
         self._beliefs = Surrogates(
             beliefs, self.actions, self.batch_shape, self.dtype, self.device, engine,
-            explore.samples,
+            explore.samples, isinstance(feedback, Delayed) and reward.standardize,
         )
         if explore.samples:
             self._beliefs.check_samples()
+        window = feedback.window if isinstance(feedback, Delayed) else 1
+        self._recent: deque[Tensor] = deque(maxlen=window)
 
     def _clip(self, clip: Any) -> Tensor:
         """``(B, G_1, ...)``, ``(T, F)``."""
+        if self._widths.functions == 1 and not isinstance(clip, tuple | list):
+            return self._per_trial("clip B", checks.positive("clip B", clip)).unsqueeze(
+                -1
+            )
         try:
             bound, cost_bound = clip
         except (TypeError, ValueError):
             raise CBanditError(f"clip must be a pair (B, G); got {clip!r}") from None
         b = self._per_trial("clip B", checks.positive("clip B", bound))
+        if self._widths.functions == 1:
+            return b.unsqueeze(-1)
         g = self._per_cost("clip G", checks.positive("clip G", cost_bound))
         return torch.cat([b.unsqueeze(-1), g], -1)
 
@@ -124,14 +157,52 @@ class GPPolicy(Policy):
         beliefs = self._beliefs
         width = self._widths.fixed
         if width is None:
-            width = self._widths(t, beliefs.gains(), beliefs.noises())
+            gains, noises = beliefs.gains(), beliefs.noises()
+            width = self._widths(t, gains, noises, self._chances())
+        if isinstance(self.feedback, Delayed):
+            width = self._widened(t, width)
         return self.explore.coefficient(width, self._streams)
+
+    def _chances(self) -> int:
+        """``c`` of the RKHS widths: functions, or with a window rounds too."""
+        functions = self._beliefs.functions
+        if isinstance(self.feedback, Sliding) and self.horizon is not None:
+            return functions * self.horizon
+        return functions
+
+    def _widened(self, t: int, width: Tensor) -> Tensor:
+        """Widths under delay: outstanding rounds count with their deviations."""
+        assert isinstance(self.feedback, Delayed)
+        gains = self._beliefs.gains()
+        given, horizon = self.feedback.weight, self.horizon
+        weight = torch.zeros_like(width)
+        if given is not None:
+            batch, m = self.batch_shape, width.shape[-1]
+            weight = checks.per_cost("weight", given, batch, m).to(self.device)
+        for part, columns in self._widths.rkhs_parts():
+            norm, r = part.scale()
+            if given is None:
+                if horizon is None:
+                    raise CBanditError(
+                        "Delayed's weight is B + R sqrt(2 ln T) by the theory: give the "
+                        "policy horizon=, or Delayed(window, weight=)"
+                    )
+                weight[:, columns] = norm + r * math.sqrt(2 * math.log(max(horizon, 2)))
+            width = width.clone()
+            width[:, columns] = delayed_width(
+                part.schedule(), norm, r, gains[:, columns], weight[:, columns]
+            )
+        if not bool(weight.any()) or not self._recent:
+            return width
+        _, std = self._beliefs.anywhere(torch.stack(list(self._recent), 1))
+        return width + weight * std.sum(-1)
 
     def _estimates(
         self, coefficient: Tensor, limits: Tensor, asked: Any
     ) -> Iterator[tuple[int, Tensor]]:
         """``(start, (T, F, n))``: estimates, thresholds subtracted, clipped."""
-        shift = bool(limits.any())
+        shift = self._beliefs.functions > 1 and bool(limits.any())
+        allowance = self._allowance()
         tau = limits.to(self.dtype).unsqueeze(-1)
         bound = self._clip_at
         if bound is not None:
@@ -139,11 +210,24 @@ class GPPolicy(Policy):
             lower = -bound
         for start, mean, spread in self._looks(asked):
             estimate = estimates(mean, spread, coefficient)
+            if allowance is not None:
+                estimate += allowance
             if shift:
                 estimate[:, 1:] -= tau
             if bound is not None:
                 estimate.clamp_(lower, bound)
             yield start, estimate
+
+    def _allowance(self) -> Tensor | None:
+        """What a drifting world adds to the reward's estimate and takes off costs'."""
+        drift = getattr(self.feedback, "drift", None)
+        if drift is None:
+            return None
+        value = drift(self.t + 1) if callable(drift) else drift
+        size = self._per_trial("drift", checks.nonnegative("drift", value))
+        signs = torch.ones(1, self._beliefs.functions, dtype=self.dtype)
+        signs[:, 1:] = -1
+        return (size.to(self.dtype).unsqueeze(-1) * signs.to(size.device)).unsqueeze(-1)
 
     def _looks(self, asked: Any) -> Iterator[tuple[int, Tensor, Tensor]]:
         samples = self.explore.samples
@@ -171,10 +255,20 @@ class GPPolicy(Policy):
         return mean.to(self.dtype), std.to(self.dtype)
 
     def _maximise(
-        self, t: int, asked: Any, mask: Tensor | None, score: Score
+        self,
+        t: int,
+        asked: Any,
+        mask: Tensor | None,
+        score: Score,
+        beside: Tensor | None = None,
     ) -> Best:
-        """The action of greatest ``score(f, g)``, and the estimates there."""
+        """The action of greatest ``score(f, g)``, and the estimates there.
+
+        ``beside``, ``(T, m, N)``, is known of every action and follows the estimates.
+        """
         stretches = self._estimates(self._coefficient(t), self._limits(t), asked)
+        if beside is not None:
+            stretches = _with(stretches, beside)
         best = maximise(stretches, score, mask)
         if not bool(torch.isfinite(best.value).all()):
             raise CBanditError(
@@ -214,7 +308,18 @@ class GPPolicy(Policy):
 
     def _deliver(self) -> None:
         super()._deliver()
+        if isinstance(self.feedback, Sliding):
+            window = self.feedback.window
+            self._beliefs.expire(self.t + 1 - window, window)
+        elif isinstance(self.feedback, Delayed):
+            self._beliefs.stop_waiting(self.t - self.feedback.window)
         self._beliefs.refit(due_only=True)
+
+    def _started(self, choice: Choice) -> None:
+        if isinstance(self.feedback, Delayed):
+            keys, x = self._named(choice)
+            self._beliefs.await_feedback(keys, x, choice.t)
+            self._recent.append(x.double())
 
     def _absorb(
         self, choice: Choice, rewards: Sequence[Told], costs: Sequence[Told]
@@ -228,8 +333,29 @@ class GPPolicy(Policy):
             for told in news:
                 wanted = every if told.where is None else told.where.tolist()
                 parts.append((functions, told.values, wanted, told.noise))
+        if isinstance(self.feedback, Delayed):
+            self._arrive(choice, [([0], rewards), (list(range(1, self.m + 1)), costs)])
+            return
+        if isinstance(self.feedback, Sliding):
+            if choice.t < self.t + 1 - self.feedback.window:
+                self.late += sum(torch.tensor(part[2]) for part in parts)
+                return
         keys, x = self._named(choice)
-        self._beliefs.absorb(keys, x, parts)
+        self._beliefs.absorb(keys, x, parts, choice.t)
+
+    def _arrive(
+        self, choice: Choice, news: Sequence[tuple[list[int], Sequence[Told]]]
+    ) -> None:
+        """Feedback that was waited for; what comes after the window is only counted."""
+        assert isinstance(self.feedback, Delayed)
+        every = torch.ones(self._size, dtype=torch.bool, device=self.device)
+        for functions, told in news:
+            for part in told:
+                mask = every if part.where is None else part.where
+                if part.at - choice.t > self.feedback.window:
+                    self.late += mask
+                else:
+                    self._beliefs.fill(choice.t, functions, part.values, mask)
 
     def _named(self, choice: Choice) -> tuple[list[Any], Tensor]:
         """What the history calls the actions chosen, and where they are."""
@@ -287,7 +413,8 @@ class GPPolicy(Policy):
                     f"cost must have {self.m} columns; got {value.shape[-1]}"
                 )
             parts.append((list(range(1, self.m + 1)), value))
-        every, rows = [True] * self._size, []
+        every = [True] * self._size
+        rows: list[tuple[Sequence[Hashable], Tensor, list[Part]]] = []
         x_all = self.actions.at(numbers)
         for i in range(n):
             told: list[Part] = [
@@ -322,7 +449,7 @@ class GPPolicy(Policy):
         self._deliver()
         mean, std = self._beliefs.posterior()
         reward = Marginal(self._outside(mean[:, 0]), self._outside(std[:, 0]))
-        if self.m == 0:
+        if self._beliefs.functions == 1:
             return Posterior(reward, None)
         return Posterior(
             reward, Marginal(self._outside(mean[:, 1:]), self._outside(std[:, 1:]))
@@ -371,6 +498,14 @@ class GPPolicy(Policy):
 
         self._deliver()
         save(self, path)
+
+
+def _with(
+    stretches: Iterator[tuple[int, Tensor]], beside: Tensor
+) -> Iterator[tuple[int, Tensor]]:
+    for start, estimate in stretches:
+        known = beside[..., start : start + estimate.shape[-1]]
+        yield start, torch.cat([estimate, known.to(estimate)], 1)
 
 
 def _beliefs(costs: Any) -> list[GP]:

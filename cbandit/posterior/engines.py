@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -93,8 +94,12 @@ def make_engine(
     """A fresh engine that knows only the prior."""
     if name == "joint":
         return Joint(actions, covariance, trials, functions, torch.float64, device)
-    kinds = {"factor": FactorRows, "product": ProductRows, "stream": StreamRows}
-    operator: Operator = kinds[name](actions, covariance, trials, dtype, device)
+    kinds: dict[str, Callable[..., Operator]] = {
+        "factor": FactorRows,
+        "product": ProductRows,
+        "stream": StreamRows,
+    }
+    operator = kinds[name](actions, covariance, trials, dtype, device)
     return Rows(
         actions, covariance, trials, functions, dtype, device, operator, BLOCK
     )

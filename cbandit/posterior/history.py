@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,7 +79,7 @@ class History:
         self._key_of: list[list[Hashable]] = [[] for _ in range(trials)]
         self._free: list[list[int]] = [[] for _ in range(trials)]
         self._emptied: list[tuple[int, int]] = []
-        kept = {"dtype": torch.float64, "device": device}
+        kept: dict[str, Any] = {"dtype": torch.float64, "device": device}
         self.precision = torch.zeros(trials, self._capacity, **kept)
         self.weighted = torch.zeros(trials, functions, self._capacity, **kept)
         self._seen = [[0] * self._capacity for _ in range(trials)]
@@ -98,7 +99,8 @@ class History:
         """Prior covariance of the slots, ``(T, U, U)``."""
         if self.table is not None:
             return self.table
-        return self._gram[:, : self.used, : self.used]
+        used = self.used
+        return self._gram[:, :used, :used]
 
     def keys(self) -> list[list[Hashable]]:
         """The distinct actions of each trial, by slot."""
@@ -106,7 +108,8 @@ class History:
 
     def distinct(self) -> list[int]:
         """How many distinct actions each trial has observed."""
-        return (self.precision > 0).sum(-1).tolist()
+        counts: list[int] = (self.precision > 0).sum(-1).tolist()
+        return counts
 
     def place(
         self, keys: Sequence[Hashable], x: Tensor, wanted: Sequence[bool]
@@ -116,7 +119,7 @@ class History:
         Trials that want no slot get slot 0 as a place to add nothing to.
         """
         if self.table is not None:
-            return [int(key) for key in keys], []  # type: ignore[call-overload]
+            return [int(str(key)) for key in keys], []
         slots, fresh = [], []
         for trial, (key, want) in enumerate(zip(keys, wanted, strict=True)):
             slot = self._slot_of[trial].get(key) if want else 0
@@ -213,7 +216,19 @@ class History:
     def revise(self, weighted: Tensor) -> None:
         """Replace the weighted sums, ``(T, F, U)``: the targets changed."""
         self.weighted[..., : weighted.shape[-1]] = weighted
-        self._system = None
+        self._reweigh()
+
+    def correct(self, slot: Tensor, change: Tensor) -> None:
+        """Change the targets in ``slot (T,)`` by ``change (T, F)``, times precision."""
+        places = slot.view(-1, 1, 1).expand(-1, self.functions, 1)
+        self.weighted.scatter_add_(-1, places, change.unsqueeze(-1))
+        self._reweigh()
+
+    def _reweigh(self) -> None:
+        # targets enter the mean's weights alone: the factor stays
+        system = self._system
+        if system is not None:
+            system.alpha = self._alpha(system.slots, system.root, system.factor)
 
     def system(self) -> System:
         """The factored system, made afresh after every observation.
@@ -228,26 +243,29 @@ class History:
         used = self.used
         slots = None
         gram, precision = self.gram, self.precision[:, :used]
-        weighted = self.weighted[..., :used]
         if self.table is not None:
             # only the actions observed; the others have p = 0 and pad exactly
             active = precision > 0
             width = int(active.sum(-1).max()) if used else 0
-            slots = active.to(torch.int8).argsort(-1, descending=True, stable=True)
+            slots = torch.argsort((~active).to(torch.int8), dim=-1, stable=True)
             slots = slots[:, :width]
             precision = precision.gather(-1, slots)
-            weighted = weighted.gather(
-                -1, slots.unsqueeze(1).expand(-1, self.functions, -1)
-            )
             gram = self.rows(slots, slots)
         root = precision.clamp_min(0).sqrt()
         b = gram * root.unsqueeze(-1) * root.unsqueeze(-2)
         b.diagonal(dim1=-2, dim2=-1).add_(1)
         factor = torch.linalg.cholesky(b)
+        return System(slots, gram, root, factor, self._alpha(slots, root, factor))
+
+    def _alpha(self, slots: Tensor | None, root: Tensor, factor: Tensor) -> Tensor:
+        if slots is None:
+            weighted = self.weighted[..., : root.shape[-1]]
+        else:
+            places = slots.unsqueeze(1).expand(-1, self.functions, -1)
+            weighted = self.weighted.gather(-1, places)
         # S (P^-1 weighted) = weighted / S, and an empty slot adds nothing
         scaled = torch.where(root > 0, 1 / root, 0.0).unsqueeze(1) * weighted
-        alpha = torch.cholesky_solve(scaled.mT, factor) * root.unsqueeze(-1)
-        return System(slots, gram, root, factor, alpha)
+        return torch.cholesky_solve(scaled.mT, factor) * root.unsqueeze(-1)
 
     def rows(self, slots: Tensor, columns: Tensor | None = None) -> Tensor:
         """Rows of the table, ``(T, U, N or len)``, at ``slots (T, U)``."""

@@ -48,10 +48,11 @@ class Joint:
         self.cov = self._table.expand(trials, -1, -1).clone()
         self.mean = self.cov.new_zeros(trials, self.functions, size)
         self._gain = self.cov.new_zeros(trials)
+        self._stale = False
 
     def append(
         self,
-        keys: Sequence[int],
+        keys: Sequence[Hashable],
         x: Tensor,
         values: Tensor,
         precision: Tensor,
@@ -61,7 +62,8 @@ class Joint:
 
         ``precision`` is 0 in trials that are not ``wanted``: nothing was seen there.
         """
-        slot = torch.as_tensor(keys, device=self.cov.device)
+        self.settle()
+        slot = torch.tensor(keys, device=self.cov.device)
         column = self.cov[self._trial, slot]  # T x N
         own = column[self._trial, slot]
         weight = precision / (1 + precision * own)
@@ -69,7 +71,7 @@ class Joint:
         self._change(column, -weight, gap)
         self._gain += torch.log1p(precision * own).mul_(0.5)
         self.history.add(slot, precision, values)
-        self.history.count(keys, wanted, 1)
+        self.history.count(slot.tolist(), wanted, 1)
 
     def _change(self, column: Tensor, weight: Tensor, gap: Tensor) -> None:
         self.mean.addcmul_(gap.unsqueeze(-1), column.unsqueeze(1))
@@ -78,16 +80,17 @@ class Joint:
 
     def forget(
         self,
-        keys: Sequence[int],
+        keys: Sequence[Hashable],
         x: Tensor,
         values: Tensor,
         precision: Tensor,
         wanted: Sequence[bool],
     ) -> None:
         """The reverse of :meth:`append`, from a solve without the observation."""
-        slot = torch.as_tensor(keys, device=self.cov.device)
+        self.settle()
+        slot = torch.tensor(keys, device=self.cov.device)
         self.history.add(slot, precision, values, sign=-1)
-        self.history.count(keys, wanted, -1)
+        self.history.count(slot.tolist(), wanted, -1)
         system = self.history.system()
         assert system.slots is not None
         rows = self.history.rows(system.slots)  # T x U x N
@@ -104,9 +107,15 @@ class Joint:
     def revise(self, weighted: Tensor) -> None:
         """Replace all targets: ``weighted (T, F, U)`` sums of precision x target."""
         self.history.revise(weighted)
-        system = self.history.system()
-        assert system.slots is not None
-        self.mean = system.alpha.mT @ self.history.rows(system.slots)
+        self._stale = True
+
+    def correct(
+        self, keys: Sequence[Hashable], change: Tensor, wanted: Sequence[bool]
+    ) -> None:
+        """Change targets at ``keys`` by ``change (T, F)``, times their precision."""
+        slot = torch.tensor(keys, device=self.cov.device)
+        self.history.correct(slot, change)
+        self._stale = True
 
     def refresh(self) -> None:
         """Start again from the history: no drift, whatever happened before."""
@@ -127,16 +136,23 @@ class Joint:
 
     def at(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Means ``(T, F, k)`` and variances ``(T, k)`` of the actions ``index (T, k)``."""
+        self.settle()
         places = index.unsqueeze(1).expand(-1, self.functions, -1)
         own = self.cov.diagonal(dim1=-2, dim2=-1)
         return self.mean.gather(-1, places), own.gather(-1, index)
 
     def settle(self) -> None:
-        """Nothing waits here."""
+        """Bring the means in line with targets that were changed."""
+        if self._stale:
+            system = self.history.system()
+            assert system.slots is not None
+            self.mean = system.alpha.mT @ self.history.rows(system.slots)
+            self._stale = False
 
     def bytes(self) -> int:
         """What the arrays take."""
-        return self.mean.nbytes + self.cov.nbytes
+        own: int = self.mean.nbytes + self.cov.nbytes
+        return own
 
     def sweep(
         self,
@@ -149,6 +165,7 @@ class Joint:
         With ``ahead`` (names, places and precisions ``(T, b)`` of choices to come),
         deviations are those after them.
         """
+        self.settle()
         own = self.cov.diagonal(dim1=-2, dim2=-1)
         if ahead is not None:
             own = own - self._ahead(ahead[0], ahead[2])
@@ -173,7 +190,7 @@ class Joint:
         inner = inner * precision.sqrt().unsqueeze(1)
         inner.diagonal(dim1=-2, dim2=-1).add_(1)
         factor = torch.linalg.cholesky(inner)
-        z = torch.linalg.solve_triangular(factor, columns, upper=False)
+        z: Tensor = torch.linalg.solve_triangular(factor, columns, upper=False)
         return z.square().sum(-2)
 
     def _draw(self, streams: Streams) -> Tensor:
@@ -193,4 +210,5 @@ class Joint:
         z = streams.normal(self.functions, rank).view(-1, self.functions, rank)
         z = z.to(root.device)
         weights = torch.linalg.solve_triangular(factor.mT, z.mT, upper=True)
-        return (root @ weights).mT
+        draws: Tensor = (root @ weights).mT
+        return draws

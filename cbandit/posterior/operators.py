@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from cbandit_kernels import kernel_columns
@@ -266,7 +266,7 @@ class ProductRows:
         self._axes, self._cut = axes, grid_split(actions)
         self._heads = math.prod(actions.sizes[: self._cut])
         self._tails = math.prod(actions.sizes[self._cut :])
-        kept = {"dtype": torch.float64, "device": device}
+        kept: dict[str, Any] = {"dtype": torch.float64, "device": device}
         self._head = torch.zeros(trials, 0, self._heads, **kept)
         self._tail = torch.zeros(trials, 0, self._tails, dtype=dtype, device=device)
         self._number = torch.zeros(trials, 0, dtype=torch.long, device=device)

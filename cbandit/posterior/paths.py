@@ -31,7 +31,8 @@ def prior_root(covariance: Tensor, tolerance: float = 1e-15) -> Tensor:
     least = tolerance * values[..., -1:].clamp_min(0)
     rank = max(1, int((values > least).sum(-1).max()))
     values, vectors = values[..., -rank:], vectors[..., -rank:]
-    return vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
+    root: Tensor = vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
+    return root
 
 
 class Features:

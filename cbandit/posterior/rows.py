@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -50,7 +52,7 @@ class Rows:
         self.name, self.block = operator.name, block
         self.history = History(covariance, trials, functions, device)
         self._trial = torch.arange(trials, device=device)
-        kept = {"dtype": dtype, "device": device}
+        kept: dict[str, Any] = {"dtype": dtype, "device": device}
         self.mean = torch.zeros(trials, functions, actions.size, **kept)
         self.var = torch.empty(trials, actions.size, **kept)
         for start, stop in partition(actions, 1 << 16):
@@ -165,6 +167,15 @@ class Rows:
     def revise(self, weighted: Tensor) -> None:
         """Replace all targets: ``weighted (T, F, U)`` sums of precision x target."""
         self.history.revise(weighted)
+        self._assign = True
+
+    def correct(
+        self, keys: Sequence[Hashable], change: Tensor, wanted: Sequence[bool]
+    ) -> None:
+        """Change targets at ``keys`` by ``change (T, F)``, times their precision."""
+        nowhere = self.history.points.new_zeros(len(keys), self.covariance.dim)
+        slots, _ = self.history.place(keys, nowhere, wanted)
+        self.history.correct(torch.tensor(slots, device=self.device), change)
         self._assign = True
 
     def refresh(self) -> None:
@@ -353,7 +364,7 @@ class Rows:
 
     def bytes(self) -> int:
         """What the arrays take now."""
-        own = self.mean.nbytes + self.var.nbytes
+        own: int = self.mean.nbytes + self.var.nbytes
         return own + self.history.used * self.operator.bytes_per_row()
 
 

@@ -7,8 +7,9 @@ form a *group*: one engine, one variance, several means. Feedback told apart spl
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -55,6 +56,9 @@ class Row:
         values: ``(T, f)``, in the user's units.
         wanted: trials that saw something.
         noise: its own variance ``(T,)``, or ``None`` for the belief's.
+        t: the round it belongs to; 0 for data from before.
+        arrived: ``(T, f)``, which values have come; the others stand for the prior
+            mean until they do. ``None``: all.
     """
 
     keys: Sequence[Hashable]
@@ -62,6 +66,8 @@ class Row:
     values: Tensor
     wanted: Sequence[bool]
     noise: Tensor | None = None
+    t: int = 0
+    arrived: Tensor | None = None
 
 
 class Group:
@@ -93,9 +99,11 @@ class Group:
         self._wanted_engine, self._samples = engine, samples
         self.plan = self._plan(engine)
         self.engine = self._fresh()
-        self.log: list[Row] = []
+        self.log: deque[Row] = deque()
         self.fitted = 0  # observations at the last fit
         self._own_noise = False
+        self.awaited: dict[int, Row] = {}
+        self.forgotten = 0
         self.light = False
         self._statistics()
 
@@ -123,7 +131,10 @@ class Group:
         self.origin = torch.zeros(shape, dtype=torch.float64, device=self.device)
 
     def _count_in(self, row: Row, sign: int = 1) -> None:
-        wanted = torch.tensor(row.wanted, device=self.device).unsqueeze(-1)
+        if row.arrived is None:
+            wanted = torch.tensor(row.wanted, device=self.device).unsqueeze(-1)
+        else:
+            wanted = row.arrived[:, :1]  # one function, where outcomes are rescaled
         first = wanted & (self._count == 0) if sign > 0 else wanted & False
         self.origin = torch.where(first, row.values, self.origin)
         count = self._count + sign * wanted
@@ -142,10 +153,16 @@ class Group:
 
     def _targets(self, row: Row) -> Tensor:
         """What the engine conditions on: differences, and a column of ones."""
+        base = self.origin if self.gp.standardize else self.means
+        targets = row.values - base
+        if row.arrived is not None:
+            targets = torch.where(row.arrived, targets, 0.0)
         if not self.gp.standardize:
-            return row.values - self.means
+            return targets
         ones = torch.ones(self.trials, 1, dtype=torch.float64, device=self.device)
-        return torch.cat([row.values - self.origin, ones], -1)
+        if row.arrived is not None:
+            ones = row.arrived[:, :1].double()
+        return torch.cat([targets, ones], -1)
 
     def _precision(self, row: Row) -> Tensor:
         noise = self.noise if row.noise is None else row.noise
@@ -159,7 +176,7 @@ class Group:
 
     def append(self, row: Row) -> None:
         """Condition on one more observation."""
-        self.log.append(row)
+        self._enter(row)
         if isinstance(self.engine, Joint) and not isinstance(row.keys[0], int):
             self.plan = Plan("factor", "an action outside the set was observed")
             self.rebuild()
@@ -175,6 +192,53 @@ class Group:
             row.keys, row.x, self._targets(row), self._precision(row), row.wanted
         )
         self._make_room()
+
+    def _enter(self, row: Row) -> None:
+        place = len(self.log)
+        while place and self.log[place - 1].t > row.t:
+            place -= 1
+        self.log.insert(place, row)
+
+    def fill(self, row: Row, columns: list[int], values: Tensor, mask: Tensor) -> None:
+        """What was waited for has come: ``values (T, k)`` in the trials of ``mask``."""
+        assert row.arrived is not None
+        come = mask.unsqueeze(-1)
+        before = self._targets(row)
+        row.values[:, columns] = torch.where(come, values, row.values[:, columns])
+        row.arrived[:, columns] |= come
+        if self.gp.standardize:
+            only = Row(row.keys, row.x, row.values, row.wanted, None, row.t, come)
+            self._count_in(only)
+        change = self._targets(row) - before
+        change *= self._precision(row).unsqueeze(-1)
+        self.engine.correct(row.keys, change, row.wanted)
+
+    def expire(self, first: int) -> int:
+        """Forget the observations of rounds before ``first``; how many they were."""
+        gone = 0
+        while self.log and self.log[0].t < first:
+            self.forget_oldest()
+            gone += 1
+        return gone
+
+    def retarget(self, targets: Tensor) -> None:
+        """Replace all outcomes: ``targets (n, T, f)``, in the log's order."""
+        for row, values in zip(self.log, targets, strict=True):
+            row.values = values
+        self._statistics()
+        if self.gp.standardize:
+            for row in self.log:
+                self._count_in(row)
+        history = self.engine.history
+        weighted = torch.zeros_like(history.weighted)
+        for row in self.log:
+            slots, _ = history.place(row.keys, row.x, row.wanted)
+            place = torch.tensor(slots, device=self.device).view(-1, 1, 1)
+            change = self._targets(row) * self._precision(row).unsqueeze(-1)
+            weighted.scatter_add_(
+                -1, place.expand(-1, history.functions, 1), change.unsqueeze(-1)
+            )
+        self.engine.revise(weighted[..., : history.used])
 
     def _make_room(self) -> None:
         engine = self.engine
@@ -205,7 +269,7 @@ class Group:
 
     def forget_oldest(self) -> None:
         """Take the oldest observation out again."""
-        row = self.log.pop(0)
+        row = self.log.popleft()
         if self.gp.standardize:
             self._count_in(row, -1)
         self.engine.forget(
@@ -231,10 +295,11 @@ class Group:
             )
             return
         for row in self.log:
-            slot = torch.tensor([int(k) for k in row.keys], device=self.device)  # type: ignore[call-overload]
-            precision = self._precision(row)
-            self.engine.history.add(slot, precision, self._targets(row))
-            self.engine.history.count([int(k) for k in row.keys], row.wanted, 1)  # type: ignore[call-overload]
+            slots = [int(str(key)) for key in row.keys]
+            slot = torch.tensor(slots, device=self.device)
+            history = self.engine.history
+            history.add(slot, self._precision(row), self._targets(row))
+            history.count(slots, row.wanted, 1)
         self.engine.refresh()
 
     def __getstate__(self) -> dict[str, object]:
@@ -292,7 +357,9 @@ class Group:
         for row in self.log:
             y = ((row.values - shift) / scale)[:, 0]
             for trial, (key, wanted) in enumerate(zip(row.keys, row.wanted, strict=True)):
-                if not wanted:
+                if not wanted or (
+                    row.arrived is not None and not bool(row.arrived[trial, 0])
+                ):
                     continue
                 at = (trial, places[trial][key])
                 x[at] = row.x[trial].double()
@@ -378,9 +445,14 @@ class Group:
         self.functions, self.means = functions, self.means[:, kept]
         for name in ("_average", "_squares", "origin"):
             setattr(self, name, getattr(self, name)[:, kept])
-        self.log = [
-            Row(r.keys, r.x, r.values[:, kept], r.wanted, r.noise) for r in self.log
-        ]
+        self.log = deque(
+            replace(
+                r,
+                values=r.values[:, kept],
+                arrived=None if r.arrived is None else r.arrived[:, kept],
+            )
+            for r in self.log
+        )
         if self.gp.standardize:
             kept = torch.cat([kept, kept.new_tensor([self.engine.functions - 1])])
         engine, history = self.engine, self.engine.history
@@ -401,6 +473,7 @@ class Surrogates:
         device: where they live.
         engine: a name, or ``"auto"``.
         samples: whether joint draws will be asked for.
+        apart: no two functions share an engine.
     """
 
     def __init__(
@@ -412,6 +485,7 @@ class Surrogates:
         device: torch.device,
         engine: str = "auto",
         samples: bool = False,
+        apart: bool = False,
     ) -> None:
         self.actions, self.batch_shape = actions, batch_shape
         self.dtype, self.device = dtype, device
@@ -421,7 +495,7 @@ class Surrogates:
         while waiting:
             first = beliefs[waiting[0]]
             members = [waiting[0]] + [
-                f for f in waiting[1:] if first.shares(beliefs[f])
+                f for f in waiting[1:] if not apart and first.shares(beliefs[f])
             ]
             waiting = [f for f in waiting if f not in members]
             means = [
@@ -438,9 +512,10 @@ class Surrogates:
         self,
         keys: Sequence[Hashable],
         x: Tensor,
-        parts: Sequence[tuple[list[int], Tensor, Sequence[bool], Tensor | None]],
+        parts: Sequence[Part],
+        t: int = 0,
     ) -> None:
-        """Condition on what was seen of one choice.
+        """Condition on what was seen of one choice, made in round ``t``.
 
         ``parts`` are functions, their values ``(T, f)``, the trials that saw them and
         the observation's own noise ``(T,)`` or ``None``; parts seen alike are joined.
@@ -459,10 +534,11 @@ class Surrogates:
                     chosen = values[:, columns]
                 else:
                     chosen = values
-                group.append(Row(keys, x, chosen, wanted, noise))
+                group.append(Row(keys, x, chosen, wanted, noise, t))
 
-    def observe(self, rows: list[tuple[Sequence[Hashable], Tensor, list[
-        tuple[list[int], Tensor, Sequence[bool], Tensor | None]]]]) -> None:
+    def observe(
+        self, rows: Sequence[tuple[Sequence[Hashable], Tensor, list[Part]]]
+    ) -> None:
         """Condition on many choices at once, as :meth:`absorb` does on one."""
         if len(rows) <= 8:
             for keys, x, parts in rows:
@@ -482,6 +558,46 @@ class Surrogates:
                         new.append(Row(keys, x, values[:, columns], wanted, noise))
             if new:
                 group.observe(new)
+
+    def await_feedback(self, keys: Sequence[Hashable], x: Tensor, t: int) -> None:
+        """Enter a choice before its feedback, with the prior means for targets."""
+        every = [True] * len(keys)
+        for group in self.groups:
+            shape = (group.trials, len(group.functions))
+            values = torch.zeros(shape, dtype=torch.float64, device=self.device)
+            arrived = torch.zeros(shape, dtype=torch.bool, device=self.device)
+            row = Row(keys, x, values, every, None, t, arrived)
+            group.append(row)
+            group.awaited[t] = row
+
+    def fill(self, t: int, functions: list[int], values: Tensor, mask: Tensor) -> None:
+        """Feedback of round ``t``: ``values (T, f)`` in the trials of ``mask (T,)``."""
+        for group in self.groups:
+            mine = [f for f in group.functions if f in functions]
+            if not mine:
+                continue
+            columns = [group.functions.index(f) for f in mine]
+            chosen = values[:, [functions.index(f) for f in mine]]
+            group.fill(group.awaited[t], columns, chosen, mask)
+
+    def stop_waiting(self, first: int) -> None:
+        """Feedback of rounds before ``first`` counts no longer."""
+        for group in self.groups:
+            for t in [t for t in group.awaited if t < first]:
+                del group.awaited[t]
+
+    def expire(self, first: int, refresh_every: int) -> None:
+        """Forget observations of rounds before ``first``.
+
+        Reverse updates of narrow dtypes drift, so those are computed afresh every
+        ``refresh_every``.
+        """
+        for group in self.groups:
+            group.forgotten += group.expire(first)
+            narrow = self.dtype != torch.float64 and isinstance(group.engine, Rows)
+            if narrow and group.forgotten >= refresh_every:
+                group.engine.refresh()
+                group.forgotten = 0
 
     def refit(self, due_only: bool = False) -> bool:
         """Fit hyperparameters; with ``due_only`` where ``refit_every`` says so."""

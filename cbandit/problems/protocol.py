@@ -129,9 +129,7 @@ def normals(
     """Standard normals ``(*batch_shape, *shape)``, from each trial's own stream."""
     if isinstance(generator, Streams) and generator.batch_shape == batch_shape:
         return generator.normal(*shape)
-    return torch.randn(
-        *batch_shape, *shape, generator=generator, dtype=torch.float64
-    )
+    return torch.randn(*batch_shape, *shape, generator=generator, dtype=torch.float64)
 
 
 def uniforms(
@@ -164,9 +162,7 @@ def delays_of(delays: Any, batch_shape: tuple[int, ...]) -> tuple[Tensor, Tensor
     out = []
     for name, value in zip(("reward", "cost"), pair, strict=True):
         given = checks.tensor(f"delays of the {name}", value, device="cpu")
-        given = checks.shaped(
-            f"delays of the {name}", given, batch_shape, "(*trials,)"
-        )
+        given = checks.shaped(f"delays of the {name}", given, batch_shape, "(*trials,)")
         if bool(((given < 0) | (given != given.floor())).any()):
             raise CBanditError(
                 f"delays of the {name} must be whole numbers, at least 0; got "

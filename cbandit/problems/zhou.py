@@ -187,9 +187,7 @@ def _from_samples(
     noise = deviation.square().mean()
     radius = noise.sqrt() if subgaussian is None else subgaussian
     variance = covariance.diagonal()
-    distance = (
-        (variance.unsqueeze(-1) + variance - 2 * covariance).clamp_min(0).sqrt()
-    )
+    distance = (variance.unsqueeze(-1) + variance - 2 * covariance).clamp_min(0).sqrt()
     bound, cost_bound, unknown = f.abs().max(), g.abs().max(), torch.tensor(torch.nan)
     each = {
         "noise": noise,
@@ -212,7 +210,7 @@ def _from_samples(
     return Table(
         f,
         g.unsqueeze(-2),
-        Resampled(deviation, deviation.unsqueeze(-2)),
+        Resampled(deviation, -deviation.unsqueeze(-2)),
         None,
         Finite(covariance=covariance),
         numbers,
@@ -227,8 +225,8 @@ def zhou_light(trials: Trials = None, seed: int = 0) -> Table:
     noisy reward is the entry of a random test sample, divided likewise. The covariance
     is that of the normalised training samples; ``g = -f + B/2``.
 
-    Ours: the cost's noise is the deviation of another test sample, drawn on its own;
-    the noise's variance is the mean over the sensors, and ``R`` its root.
+    Ours: a noisy cost is ``-r + B/2`` with a test sample of its own; the noise's
+    variance is the mean over the sensors, and ``R`` its root.
 
     Args:
         trials: ``None``, their number, or a ``range`` of their numbers.
@@ -255,6 +253,4 @@ def zhou_finance(trials: Trials = None, seed: int = 0) -> Table:
     rewards = prices / scale
     radius = (rewards - rewards.mean(0)).abs().max()
     height = 100.0 / float(scale)
-    return _from_samples(
-        prices, rewards, height, radius, trials, seed, "zhou-finance"
-    )
+    return _from_samples(prices, rewards, height, radius, trials, seed, "zhou-finance")

@@ -1,0 +1,42 @@
+"""CKB with restarts, for a world that changes.
+
+Every ``restart`` rounds the data are dropped and the multipliers go back to 0; in between
+it is CKB-UCB. The sliding-window form is ``cb.CKB(..., feedback=cb.Sliding(window))``.
+
+Y. Deng, X. Zhou, A. Ghosh, A. Gupta and N. B. Shroff, 2022, a baseline of Guo et al. 2023.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cbandit.errors import CBanditError
+from cbandit.policies.ckb import CKB
+
+__all__ = ["CKBRestart"]
+
+
+class CKBRestart(CKB):
+    """CKB that starts again every ``restart`` rounds.
+
+    Args:
+        actions: what can be chosen.
+        restart: ``H``, rounds between restarts; the theorem's ``T`` where ``step`` is
+            left out.
+        common: see :class:`~cbandit.CKB`.
+    """
+
+    def __init__(self, actions: Any, *, restart: int, **common: Any) -> None:
+        if isinstance(restart, bool) or not isinstance(restart, int) or restart < 1:
+            raise CBanditError(f"restart must be an int of at least 1; got {restart!r}")
+        if common.get("anytime"):
+            raise CBanditError("anytime goes with cb.CKB; CKBRestart has restart=")
+        self.restart = restart
+        horizon = common.pop("horizon", None)
+        super().__init__(actions, horizon=restart, **common)
+        self.horizon = horizon
+        self.forget = True
+        self.name = f"CKB-Restart{self.explore.name}"
+
+    def _epoch(self, t: int) -> int:
+        return t - (t - 1) % self.restart

@@ -1,0 +1,80 @@
+"""When feedback counts: at once, after a delay, or for a while."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from cbandit import checks
+from cbandit.confidence import RKHS
+from cbandit.errors import CBanditError
+
+__all__ = ["Delayed", "Sliding"]
+
+
+class Delayed:
+    """Reward and cost come later, apart and in any order (Guo et al. 2023).
+
+    Every choice enters the beliefs when it is made, with the prior mean as its target;
+    the target becomes what is told, if that comes within ``window`` rounds. What comes
+    later than that leaves the target alone and is counted (``policy.late``). Estimates
+    tend to the functions times the share that comes in time, so choose a window that
+    nearly all feedback keeps.
+
+    Args:
+        window: rounds, at least 1.
+        weight: ``B_r``: the width grows by ``weight`` times the summed deviations at the
+            last ``window`` choices. ``None``: with RKHS widths the theory's
+            ``B + R sqrt(2 ln T)`` (very wide), with any other 0.
+    """
+
+    def __init__(self, window: int, weight: Any = None) -> None:
+        self.window = _window(window)
+        self.weight = None if weight is None else checks.nonnegative("weight", weight)
+
+    def __repr__(self) -> str:
+        return f"Delayed(window={self.window})"
+
+
+class Sliding:
+    """Only the last ``window`` rounds count: a world that drifts (Guo et al. 2023).
+
+    Args:
+        window: rounds, at least 1.
+        drift: an allowance added to both widths: a number, ``(*trials,)``, or a callable
+            of the round; see :func:`drift_allowance` for the theory's.
+    """
+
+    def __init__(self, window: int, drift: Any = None) -> None:
+        self.window = _window(window)
+        if drift is not None and not callable(drift):
+            drift = checks.nonnegative("drift", drift)
+        self.drift = drift
+
+    def __repr__(self) -> str:
+        return f"Sliding(window={self.window})"
+
+
+def drift_allowance(window: int, noise: float, gain: float, drift: float) -> float:
+    """``(1/lam) sqrt(2 W (1 + lam) gain) * drift``, the theory's allowance.
+
+    ``gain`` bounds the information gain of the horizon; ``drift`` is the summed norm of
+    the known changes inside the window.
+    """
+    return math.sqrt(2 * window * (1 + noise) * gain) / noise * drift
+
+
+def delayed_width(
+    schedule: RKHS, norm: Tensor, subgaussian: Tensor, gain: Tensor, weight: Tensor
+) -> Tensor:
+    """``B + (R + B_r) sqrt(2 (gain + 1 + ln(4 / delta)))``."""
+    log = math.log(4 / schedule.delta)
+    return norm + (subgaussian + weight) * (2 * (gain + 1 + log)).sqrt()
+
+
+def _window(window: Any) -> int:
+    if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+        raise CBanditError(f"window must be an int of at least 1; got {window!r}")
+    return window

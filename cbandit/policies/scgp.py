@@ -1,0 +1,147 @@
+"""SCGP-UCB: the constraint is seen in full each round, before choosing.
+
+Each round, with queue ``Q`` (one a cost, 0 at first):
+
+1. ``f_t = clip(mean + beta_t std, -B, B)``; observe ``g_t(.)`` on all actions,
+   ``E g_t = g``;
+2. ``x_t = argmax f_t(x) - (1 / V_t) sum_j Q_j g_tj(x)``; observe the reward;
+3. ``Q_j = [Q_j + g_tj(x_t) + eps_t]_+``.
+
+Schedule 1: ``eps_t = 1 / sqrt(t)``, ``V_t = delta sqrt(t) / (8 B)``. Schedule 2:
+``eps_t = delta / (2 sqrt(t))``, ``V_t = delta^2 sqrt(t) / (16 B)``.
+
+X. Zhou and B. Ji, On kernelized multi-armed bandits with constraints, the longer form
+with full-information constraints.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit import checks, multipliers, scores
+from cbandit.beliefs.gp import GP
+from cbandit.choice import Choice
+from cbandit.errors import CBanditError
+from cbandit.explore import Explore
+from cbandit.policies.base import Decision, Policy, Told
+from cbandit.policies.gp import GPPolicy
+
+__all__ = ["SCGPUCB"]
+
+
+class SCGPUCB(GPPolicy):
+    """A virtual queue on constraints that are observed in full.
+
+    Args:
+        actions: what can be chosen.
+        reward: the belief about the reward.
+        costs: how many costs, ``m``.
+        explore: :class:`~cbandit.UCB` in the paper.
+        schedule: 1 or 2, of ``eps_t`` and ``V_t``.
+        slater: ``delta``, a number or ``(*trials,)``.
+        clip: ``B``, or ``(B, G)``; the schedules need it.
+        common: see :class:`~cbandit.policies.gp.GPPolicy`. Thresholds are subtracted
+            from what ``ask(observed_costs=...)`` is given.
+    """
+
+    name = "SCGP-UCB"
+    learns_costs = False
+
+    def __init__(
+        self,
+        actions: Any,
+        *,
+        reward: GP,
+        costs: int,
+        explore: Explore,
+        schedule: int = 1,
+        slater: Any = None,
+        clip: Any = None,
+        **common: Any,
+    ) -> None:
+        if isinstance(costs, bool) or not isinstance(costs, int) or costs < 1:
+            raise CBanditError(
+                f"costs must be the number of costs, an int of at least 1; got {costs!r}"
+            )
+        if schedule not in (1, 2):
+            raise CBanditError(f"schedule must be 1 or 2; got {schedule!r}")
+        if slater is None or clip is None:
+            missing = "slater=" if slater is None else "clip=B"
+            raise CBanditError(f"V_t rests on slater (delta) and clip (B): give {missing}")
+        super().__init__(actions, reward, None, explore, clip=clip, m=costs, **common)
+        self.schedule = schedule
+        delta = self._per_trial("slater", checks.positive("slater", slater))
+        self._delta = delta.unsqueeze(-1)
+        self._multiplier = torch.zeros(
+            self._size, self.m, dtype=torch.float64, device=self.device
+        )
+        self._observed: Tensor | None = None
+
+    @property
+    def multiplier(self) -> Tensor:
+        """``Q`` as the next ``ask`` will use it, ``(*trials, m)``."""
+        return self._outside(self._multiplier.clone())
+
+    def ask(
+        self, *, among: Any = None, actions: Any = None, observed_costs: Any = None
+    ) -> Choice:
+        """Start the next round; ``observed_costs`` is ``g_t``, ``(*trials, m, N)``."""
+        if observed_costs is None:
+            raise CBanditError(
+                "SCGP-UCB sees the costs before it chooses: give ask(observed_costs=g_t) "
+                "of shape (*trials, m, N)"
+            )
+        return Policy.ask(
+            self, among=among, actions=actions, observed_costs=observed_costs
+        )
+
+    def _decide(
+        self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
+    ) -> Decision:
+        g = self._seen_in_full(observed_costs, asked.size)
+        g = g - self._limits(t).unsqueeze(-1)
+        assert self._clip_at is not None
+        root, b = math.sqrt(t), self._clip_at[:, :1]
+        if self.schedule == 1:
+            slack, v = torch.full_like(b, 1 / root), self._delta * root / (8 * b)
+        else:
+            slack, v = self._delta / (2 * root), self._delta**2 * root / (16 * b)
+        weight = self._multiplier / v
+
+        best = self._maximise(
+            t,
+            asked,
+            mask,
+            lambda f, seen: scores.primal_dual(f, seen, weight.to(f)),
+            beside=g.to(self.dtype),
+        )
+        chosen = g.gather(-1, best.index[:, None, None].expand(-1, self.m, 1))[..., 0]
+        self._multiplier = multipliers.queue(self._multiplier, chosen, slack)
+        return Decision(best.index)
+
+    def _seen_in_full(self, observed: Any, size: int) -> Tensor:
+        """``(T, m, N)``."""
+        name = "observed_costs"
+        g = checks.finite(name, checks.tensor(name, observed, device=self.device))
+        shape, batch = tuple(g.shape), self.batch_shape
+        if self.m == 1 and shape == (*batch, size):
+            g = g.reshape(self._size, 1, size)
+        elif shape in ((*batch, self.m, size), (self.m, size)):
+            g = g.expand(self._size, self.m, size)
+        else:
+            raise CBanditError(
+                f"{name} must have shape (*trials, m, N) = {(*batch, self.m, size)}; got "
+                f"{shape}"
+            )
+        return g
+
+    def _absorb(
+        self, choice: Choice, rewards: Sequence[Told], costs: Sequence[Told]
+    ) -> None:
+        # the costs are known already: only rewards teach
+        super()._absorb(choice, rewards, [])
