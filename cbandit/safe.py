@@ -101,7 +101,8 @@ class SafeAction:
         self.reward_known = known & self.given[0]
         self.cost_known = known & self.given[1]
         self._count = torch.zeros(size, 2, dtype=torch.float64, device=device)
-        self._log = 0.0
+        self._log, self._ready = 0.0, all(self.given)
+        self._nowhere = torch.zeros_like(known)
         if not all(self.given):
             if horizon is None:
                 raise CBanditError(
@@ -114,6 +115,13 @@ class SafeAction:
     def warm(self) -> Tensor:
         """Trials that know enough, ``(T,)``."""
         return self.reward_known & self.cost_known
+
+    @property
+    def ready(self) -> bool:
+        """Whether all trials do."""
+        if not self._ready:
+            self._ready = bool(self.warm.all())
+        return self._ready
 
     def learn(
         self, reward: Tensor | None, cost: Tensor | None, where: Tensor, limits: Tensor
@@ -148,7 +156,7 @@ class SafeAction:
         if self.given[1]:
             if bool((room <= 0).any()):
                 _not_safe(limits, self.cost)
-            return torch.zeros_like(self.origin)
+            return self._nowhere
         seen = self._count[:, 1] > 0
         # w is three times the width that holds with probability 1 - delta
         unsafe = seen & ~self.cost_known & (room + self.width(1) / 3 < 0).any(-1)

@@ -87,13 +87,12 @@ class Ridge:
     """
 
     def __init__(self, ridge: Tensor, dim: int, along: Tensor, slope: Tensor) -> None:
-        eye = torch.eye(dim, dtype=torch.float64, device=ridge.device)
+        eye = self._eye = torch.eye(dim, dtype=torch.float64, device=ridge.device)
         self.along, self.slope = along, slope
         self.known = along * slope.unsqueeze(-1)  # what is known, T x F x d
         self.across = eye - along.unsqueeze(-1) * along.unsqueeze(-2)
         self.split = bool(along.any())
-        # the first row and column of a system hold the sum of y x and what is next to
-        # it: one addition a round
+        # the last column holds the sum of y x: one addition a round
         self._sum = torch.zeros(*ridge.shape, dim, dim + 1, dtype=torch.float64).to(ridge)
         self._sum[..., :dim] = ridge[..., None, None] * eye
         self._recent = torch.zeros_like(self._sum)
@@ -140,9 +139,9 @@ class Ridge:
         """``w`` ``(T, F, d)`` and ``A`` with ``‖x‖_{Sigma^{-1}} = ‖A x‖``, for now."""
         if self._solved is None:
             sigma, right = self.system
-            factor = torch.linalg.cholesky(sigma)
-            eye = torch.eye(sigma.shape[-1], dtype=sigma.dtype, device=sigma.device)
-            root = torch.linalg.solve_triangular(factor, eye, upper=False)
+            # positive definite whatever comes: a multiple of I plus squares
+            factor = torch.linalg.cholesky_ex(sigma).L
+            root = torch.linalg.solve_triangular(factor, self._eye, upper=False)
             w = (root.mT @ (root @ right.unsqueeze(-1))).squeeze(-1)
             if self.split:
                 root = root @ self.across
@@ -152,7 +151,7 @@ class Ridge:
 
     def at(self, x: Tensor, functions: slice = slice(None)) -> tuple[Tensor, Tensor]:
         """Means and ``‖x‖_{Sigma^{-1}}``, ``(T, F, n)``, at ``x`` ``(T or 1, n, d)``."""
-        w, root = self.solve()
-        points = x.mT.unsqueeze(1)  # T x 1 x d x n
-        mean = (w[:, functions].unsqueeze(-2) @ points).squeeze(-2)
-        return mean, (root[:, functions] @ points).square().sum(-2).sqrt()
+        w, root = (v[:, functions] for v in self.solve())
+        points = x.mT
+        ray = (root.flatten(1, 2) @ points).unflatten(1, root.shape[1:3])
+        return w @ points, ray.square().sum(-2).sqrt()

@@ -87,6 +87,7 @@ class LinearPolicy(Stagewise):
         self._inverse_ridge, self._log_share = 1 / ridge, -share.log()
         self._slope, self._floor = self._subgaussian.square() * dim, ridge.sqrt() * norm
         self._warned = False
+        self._fan = self._fan_of(self.actions) if isinstance(actions, Star) else None
         self._scale = torch.zeros_like(ridge)  # this round's widths
         self._shift: Tensor | None = None  # and what moves the reward's estimate
         self._beta = beta if beta is None or callable(beta) else self._given_beta(beta)
@@ -191,11 +192,14 @@ class LinearPolicy(Stagewise):
         self._scale, self._shift = self._width(t) * alpha, shift
         if isinstance(asked, Star):
             index, x = self._on_star(asked, mask, tau)
-            x = torch.where(self._safe.warm.unsqueeze(-1), x, self._safe.x)
+            if not self._safe.ready:
+                x = torch.where(self._safe.warm.unsqueeze(-1), x, self._safe.x)
             return Decision(index, infeasible, x=x.to(self.dtype))
         assert at is not None
         index = self._on_points(asked, mask, tau, at)
-        return Decision(torch.where(self._safe.warm, index, at), infeasible)
+        if not self._safe.ready:
+            index = torch.where(self._safe.warm, index, at)
+        return Decision(index, infeasible)
 
     def _bounds(self, x: Tensor) -> Tensor:
         """``V_r`` and every ``V_c``, ``(T, 1 + m, n)``, at ``x`` ``(T or 1, n, d)``."""
@@ -234,41 +238,53 @@ class LinearPolicy(Stagewise):
         self, star: Star, mask: Tensor | None, tau: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The segment ``(T,)`` and the point ``(T, d)`` on it."""
-        x0 = self._safe.x.unsqueeze(1)  # T x 1 x d
-        way = star.tips.double() - x0  # T x K x d
-        if self._safe.given[1]:
-            costs = self._bounds(x0 + way)[:, 1:]
-            c0 = self._safe.cost.unsqueeze(-1)
-            a = search.furthest(c0, costs, tau.unsqueeze(-1)).unsqueeze(-1)  # T x K x 1
-        else:
-            a = self._safe_shares(x0, way, tau)
-        ends = x0.unsqueeze(1) + a.unsqueeze(-1) * way.unsqueeze(2)  # T x K x e x d
-        count = ends.shape[2]
-        points = torch.cat([x0, ends.flatten(1, 2)], 1)
-        mean, norm = self._ridge.at(points, slice(0, 1))
-        value = (mean + self._scale[:, :1, None] * norm).squeeze(1)  # T x (1 + K e)
-        if self._shift is not None:
-            value = value + (points @ self._shift.unsqueeze(-1)).squeeze(-1)
-        if mask is not None:
-            allowed = mask.expand(self._size, -1).repeat_interleave(count, -1)
-            value[:, 1:] = value[:, 1:].masked_fill(~allowed, -torch.inf)
-        best = value.argmax(-1)
-        x = points.gather(1, best.view(-1, 1, 1).expand(-1, 1, points.shape[-1]))
-        return (best - 1).clamp_min(0) // count, x.squeeze(1)
-
-    def _safe_shares(self, x0: Tensor, way: Tensor, tau: Tensor) -> Tensor:
-        """Both ends of the safe part of every segment, ``(T, K, 2)``; 0 where empty."""
+        fan = self._fan if star is self.actions else self._fan_of(star)  # T x d x 1 + K
         w, root = self._ridge.solve()
-        w, root = w[:, 1:], root[:, 1:]
-        start, step = root @ x0.mT.unsqueeze(1), root @ way.mT.unsqueeze(1)
-        return search.safe_interval(
-            tau.unsqueeze(-1) - w @ x0.mT,
-            w @ way.mT,
-            self._scale[:, 1:, None],
-            start.square().sum(-2),
-            (start * step).sum(-2),
-            step.square().sum(-2),
-        )
+        mean = w @ fan  # T x F x 1 + K
+        ray = (root.flatten(1, 2) @ fan).unflatten(1, root.shape[1:3])  # T x F x d x 1 + K
+        scale, tau = self._scale.unsqueeze(-1), tau.unsqueeze(-1)
+        if self._safe.given[1]:
+            norm = ray[:, 1:, :, 1:].square().sum(-2).sqrt()
+            costs = torch.addcmul(mean[:, 1:, 1:], scale[:, 1:], norm)
+            a = search.furthest(self._safe.cost.unsqueeze(-1), costs, tau).unsqueeze(-1)
+        else:
+            start, step = ray[:, 1:, :, :1], ray[:, 1:, :, 1:] - ray[:, 1:, :, :1]
+            a = search.safe_interval(
+                tau - mean[:, 1:, :1],
+                mean[:, 1:, 1:] - mean[:, 1:, :1],
+                scale[:, 1:],
+                start.square().sum(-2),
+                (start * step).sum(-2),
+                step.square().sum(-2),
+            )
+        # at a share a of the way, T x K x e, all is affine but the norm
+        if self._shift is not None:
+            mean = mean[:, :1] + self._shift.unsqueeze(-2) @ fan
+        value = torch.lerp(mean[:, 0, :1, None], mean[:, 0, 1:, None], a)
+        here = torch.lerp(ray[:, 0, :, :1, None], ray[:, 0, :, 1:, None], a.unsqueeze(1))
+        value = torch.addcmul(value, scale[:, :1], here.square().sum(1).sqrt())
+        if mask is not None:
+            value = value.masked_fill(~mask.unsqueeze(-1), -torch.inf)
+        first = mean[:, 0, :1] + scale[:, 0] * ray[:, 0, :, 0].norm(dim=-1, keepdim=True)
+        best = torch.cat([first, value.flatten(1)], -1).argmax(-1)
+        # 0 is the centre, then both ends of a segment beside each other
+        place = (best - 1).clamp_min(0)
+        share = a.flatten(1).gather(-1, place.unsqueeze(-1))
+        share = share.masked_fill((best == 0).unsqueeze(-1), 0.0)
+        segment = place if a.shape[-1] == 1 else place // a.shape[-1]
+        tips = fan.expand(self._size, -1, -1)
+        tip = tips.gather(-1, (segment + 1).view(-1, 1, 1).expand(-1, fan.shape[1], 1))
+        return segment, torch.lerp(tips[..., 0], tip.squeeze(-1), share)
+
+    def _fan_of(self, star: Star) -> Tensor:
+        """The centre and the tips, ``(T or 1, d, 1 + K)``."""
+        tips = star.tips.double()
+        tips = tips if tips.dim() == 3 else tips.unsqueeze(0)
+        x0 = self._safe.x.unsqueeze(1)
+        if bool((x0 == x0[:1]).all()):
+            x0 = x0[:1].expand(len(tips), -1, -1)
+        tips = tips.expand(len(x0), -1, -1)
+        return torch.cat([x0, tips], 1).mT.contiguous()
 
     def _learn(
         self,

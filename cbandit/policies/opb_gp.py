@@ -176,7 +176,7 @@ class GPOPB(GPPolicy):
     def _absorb(
         self, choice: Choice, rewards: Sequence[Told], costs: Sequence[Told]
     ) -> None:
-        if not bool(self._safe.warm.all()):
+        if not self._safe.ready:
             at = (choice.x.reshape(self._size, -1).double() == self._safe.x).all(-1)
             limits = self._limits(choice.t)
             for told in rewards:

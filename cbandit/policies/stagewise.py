@@ -29,6 +29,8 @@ __all__ = ["Scales", "Stagewise", "draw", "drawn", "given_scales", "must_hold"]
 
 Belief = Linear | Counts | FiniteClass
 
+_REWARD, _COSTS, _EVERY = slice(0, 1), slice(1, None), slice(None)
+
 
 class Stagewise(Policy):
     """A safe action, scales of optimism, what was observed; a policy adds its rule.
@@ -86,8 +88,9 @@ class Stagewise(Policy):
             self.delta, self.horizon,
         )
         if self._safe.given[1]:
-            self._within("safe.cost", self._safe.cost, slice(1, None))
+            self._within("safe.cost", self._safe.cost, _COSTS)
             self._safe.check(self._limits(1))
+        self._fixed_alpha: tuple[Tensor, Tensor] | None = None
         self._multiplier = torch.zeros(
             self._size, self.m, dtype=torch.float64, device=self.device
         )
@@ -111,8 +114,8 @@ class Stagewise(Policy):
     def _feedback(self, name: str, value: Any, m: int, mask: Tensor | None) -> Tensor:
         out = super()._feedback(name, value, m, mask)
         if name == "reward":
-            return self._within(name, out, slice(0, 1), mask)
-        return self._within(name, out, slice(1, None), mask)
+            return self._within(name, out, _REWARD, mask)
+        return self._within(name, out, _COSTS, mask)
 
     def _within(
         self, name: str, value: Tensor, functions: slice, mask: Tensor | None = None
@@ -141,22 +144,19 @@ class Stagewise(Policy):
         arm = None
         if choice.index is not None and choice.actions is None:
             arm = choice.index.reshape(self._size)
-        limits = self._limits(choice.t)
-        for functions, news, rewarded in (
-            (slice(0, 1), rewards, True),
-            (slice(1, None), costs, False),
-        ):
-            for told in news:
-                weight = self._weight(told, functions)
-                if not bool(self._safe.warm.all()):
-                    everywhere = torch.ones_like(self._safe.warm)
-                    where = everywhere if told.where is None else told.where
-                    where = where & (x == self._safe.x).all(-1)
-                    reward, cost = (
-                        (told.values, None) if rewarded else (None, told.values)
-                    )
-                    self._safe.learn(reward, cost, where, limits)
-                self._learn(functions, x, arm, told.values, weight)
+        told = [(_REWARD, one) for one in rewards] + [(_COSTS, one) for one in costs]
+        if not self._safe.ready:
+            at, limits = (x == self._safe.x).all(-1), self._limits(choice.t)
+            for functions, one in told:
+                where = at if one.where is None else at & one.where
+                pair = (one.values, None) if functions is _REWARD else (None, one.values)
+                self._safe.learn(*pair, where, limits)
+        if len(told) == 2 and all(o.where is None and o.noise is None for _, o in told):
+            whole = torch.cat([one.values for _, one in told], -1)
+            told = [(_EVERY, replace(told[0][1], values=whole))]
+        for functions, one in told:
+            weight = self._weight(one, functions)
+            self._learn(functions, x, arm, one.values, weight)
 
     def _weight(self, told: Told, functions: slice) -> Tensor | None:
         """How much each observation counts, ``(T, f)``; ``None``: all count once."""
@@ -190,8 +190,8 @@ class Stagewise(Policy):
         n = points.shape[1]
         parts: list[tuple[slice, Tensor]] = []
         for name, given, functions, m in (
-            ("reward", reward, slice(0, 1), 1),
-            ("cost", cost, slice(1, None), self.m),
+            ("reward", reward, _REWARD, 1),
+            ("cost", cost, _COSTS, self.m),
         ):
             if given is None:
                 continue
@@ -253,7 +253,12 @@ class Stagewise(Policy):
 
     def _alpha(self, limits: Tensor) -> tuple[Tensor, Tensor]:
         """``alpha_r`` and ``alpha_c``, ``(T,)`` each."""
-        return self._scales(self._safe.ratio(limits))
+        if self._fixed_alpha is None:
+            found = self._scales(self._safe.ratio(limits))
+            if not self._safe.ready or callable(self._thresholds):
+                return found
+            self._fixed_alpha = found
+        return self._fixed_alpha
 
     # -- what is believed ----------------------------------------------------------------
 
@@ -347,7 +352,7 @@ def drawn(
     ``at`` is its number, ``(T,)``, in a set of this round alone.
     """
     index, probability = distribution.index, distribution.probability
-    if not bool(safe.warm.all()):
+    if not safe.ready:
         at = safe.index if at is None else at
         assert at is not None
         warm, only = safe.warm.unsqueeze(-1), torch.zeros_like(index)
