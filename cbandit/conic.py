@@ -14,12 +14,13 @@ import scipy.sparse
 
 from cbandit.errors import MissingExtraError
 
-__all__ = ["SafePolicies"]
+__all__ = ["SafePolicies", "needed"]
 
 Array = npt.NDArray[np.float64]
 
 
-def _clarabel() -> Any:
+def needed() -> Any:
+    """Clarabel, or an error that says how to get it."""
     try:
         import clarabel
     except ImportError:
@@ -31,7 +32,7 @@ def _clarabel() -> Any:
 
 
 class SafePolicies:
-    """Distributions over ``K`` actions with ``<x_pi, w_j> + ‖A_j x_pi‖ <= tau_j``.
+    """Distributions over ``K`` actions with ``<x_pi, w_j> + ||A_j x_pi|| <= tau_j``.
 
     Args:
         points: the actions, ``(K, d)``.
@@ -41,7 +42,7 @@ class SafePolicies:
     """
 
     def __init__(self, points: Array, w: Array, root: Array, tau: Array) -> None:
-        clarabel = _clarabel()
+        clarabel = needed()
         count, dim = points.shape
         rows = [np.ones((1, count)), -np.eye(count)]
         right = [np.ones(1), np.zeros(count)]
@@ -65,7 +66,11 @@ class SafePolicies:
     def best(self, theta: Array) -> Array | None:
         """The one of largest ``<x_pi, theta>``, ``(K,)``; ``None`` where there is none."""
         found = self._solver(
-            self._square, -(self.points @ theta), self._rows, self._right, self._cones,
+            self._square,
+            -(self.points @ theta),
+            self._rows,
+            self._right,
+            self._cones,
             self._settings,
         ).solve()
         if str(found.status) not in self._done:

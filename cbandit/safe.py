@@ -24,7 +24,8 @@ class Safe:
             its centre.
         reward: its expected reward, a number or ``(*trials,)``; left out, it is
             estimated first by playing the action.
-        cost: its expected costs, a number, ``(*trials,)`` or ``(*trials, m)``; likewise.
+        cost: its expected costs, a number, ``(*trials,)`` or ``(*trials, m)``;
+            likewise.
 
     Example:
         >>> import cbandit as cb
@@ -47,10 +48,11 @@ class Safe:
 class SafeAction:
     """The safe action of ``T`` trials, with its reward and costs as far as known.
 
-    Where they are not, it is played until ``c0 + w <= tau`` and ``r0 + w <= r_max`` hold
-    for the averages seen, ``w = 3 R sqrt(2 ln((m + 1) T / delta) / n)``; each estimate is
-    frozen when its own test passes. Then both gaps are known within a factor of 1/2 to
-    3/2 (Pacchiano, Ghavamzadeh, Bartlett, 2024, Algorithm 5, with the analysis' width).
+    Where they are not, it is played until ``c0 + w <= tau`` and ``r0 + w <= r_max``
+    hold for the averages seen, ``w = 3 R sqrt(2 ln((m + 1) T / delta) / n)``; each
+    estimate is frozen when its own test passes. Then both gaps are known within a
+    factor of 1/2 to 3/2 (Pacchiano, Ghavamzadeh, Bartlett, 2024, Algorithm 5, with the
+    analysis' width).
 
     Args:
         safe: what the user says.
@@ -181,8 +183,8 @@ class SafeAction:
     ) -> None:
         """Put what is known of the action into bounds ``u`` ``(T, 1 + m, n)``, in place.
 
-        Where it is estimated, it is admissible all the same. ``here`` and ``at`` ``(T,)``
-        say where it is among the ``n``; at its own number unless given.
+        Where it is estimated, it is admissible all the same. ``here`` and ``at``
+        ``(T,)`` say where it is among the ``n``; at its own number unless given.
         """
         at = self.index if at is None else at
         rows = torch.arange(len(u), device=u.device)
@@ -228,7 +230,9 @@ def _place(
 ) -> tuple[Tensor | None, Tensor]:
     """The action's number ``(T,)`` (``None`` on a star) and place ``(T, d)``."""
     if isinstance(actions, Box):
-        raise CBanditError(f"actions must be a Finite, ProductGrid or Star; got {actions}")
+        raise CBanditError(
+            f"actions must be a Finite, ProductGrid or Star; got {actions}"
+        )
     if isinstance(actions, Star):
         if safe.x is None:
             raise CBanditError("safe: on a Star the safe action is its centre; give x=")

@@ -100,7 +100,8 @@ MARGIN = 1e-12
 def furthest(start: Tensor, end: Tensor, limit: Tensor) -> Tensor:
     """How far one may go towards each end: the largest share ``a`` of the way.
 
-    Along the way costs are affine, ``(1 - a) start + a end``; all ``m`` keep their limit.
+    Along the way costs are affine, ``(1 - a) start + a end``; all ``m`` keep their
+    limit.
 
     Args:
         start: ``(T, m, 1)``, below ``limit``.
@@ -118,7 +119,7 @@ def furthest(start: Tensor, end: Tensor, limit: Tensor) -> Tensor:
 def safe_interval(
     room: Tensor, slope: Tensor, beta: Tensor, aa: Tensor, ab: Tensor, bb: Tensor
 ) -> Tensor:
-    """Both ends of ``{0 <= s <= 1: s slope + beta ‖a + s b‖ <= room}``, all costs at once.
+    """Both ends of ``{0 <= s <= 1: s slope + beta ||a + s b|| <= room}``, all costs at once.
 
     The left side is convex in ``s``, so the set is an interval, perhaps empty.
 
@@ -126,7 +127,7 @@ def safe_interval(
         room: ``(T, m, 1)``.
         slope: ``(T, m, n)``.
         beta: ``(T, m, 1)``.
-        aa, ab, bb: ``‖a‖^2`` ``(T, m, 1)``, ``<a, b>`` and ``‖b‖^2`` ``(T, m, n)``.
+        aa, ab, bb: ``||a||^2`` ``(T, m, 1)``, ``<a, b>`` and ``||b||^2`` ``(T, m, n)``.
 
     Returns:
         ``(T, n, 2)``; both ends 0 where the interval is empty.
@@ -142,7 +143,9 @@ def safe_interval(
     roots = torch.cat([first, second], 1).clamp(0.0, 1.0)  # T x 2m x n
     ends = torch.cat([torch.zeros_like(roots[:, :1]), roots], 1)
     ends = torch.cat([ends, torch.ones_like(roots[:, :1])], 1).unsqueeze(1)
-    length = (aa.unsqueeze(2) + 2 * ends * ab.unsqueeze(2) + ends.square() * bb.unsqueeze(2))
+    length = (
+        aa.unsqueeze(2) + 2 * ends * ab.unsqueeze(2) + ends.square() * bb.unsqueeze(2)
+    )
     cost = ends * slope.unsqueeze(2) + beta.unsqueeze(2) * length.clamp_min(0).sqrt()
     scale = room.abs() + slope.abs() + beta * (aa.sqrt() + bb.sqrt())
     kept = (cost <= (room + 1e-9 * scale).unsqueeze(2)).all(1)  # T x (2m + 2) x n

@@ -1,15 +1,16 @@
 """Safe-LTS: linear Thompson sampling within what is surely safe.
 
-On a set that holds 0 (the safe action, of reward and cost 0) and with every point the way
-from 0 to it. Each round:
+On a set that holds 0 (the safe action, of reward and cost 0) and with every point the
+way from 0 to it. Each round:
 
-1. ``theta~ = theta + beta Sigma^{-1/2} eta``, ``eta ~ N(0, (1 + 2 L S / (tau - c0))^2 I)``:
-   the draw is inflated as much as makes it optimistic despite the shrunken set;
-2. play ``argmax <x, theta~>`` over ``{<x, mu> + beta ‖x‖_{Sigma^{-1}} <= tau}``; observe,
+1. ``theta~ = theta + beta Sigma^{-1/2} eta``,
+   ``eta ~ N(0, (1 + 2 L S / (tau - c0))^2 I)``: the draw is inflated as much as makes
+   it optimistic despite the shrunken set;
+2. play ``argmax <x, theta~>`` over ``{<x, mu> + beta ||x||_{Sigma^{-1}} <= tau}``; observe,
    update.
 
-A. Moradipari, S. Amani, M. Alizadeh, C. Thrampoulidis, Safe linear Thompson sampling with
-side information, 2019.
+A. Moradipari, S. Amani, M. Alizadeh, C. Thrampoulidis, Safe linear Thompson sampling
+with side information, 2019.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class SafeLTS(LinearPolicy):
         delta: in at most this share of runs is a constraint ever violated.
         alpha: what the draw is inflated by; the theorem's unless given.
         beta: the width, a number or a callable of the round, in place of the theory's.
-        common: ``thresholds``, ``horizon``, ``seed``, ``trials``, ``device``, ``dtype``.
+        common: ``thresholds``, ``horizon``, ``seed``, ``trials``, ``device``,
+            ``dtype``.
     """
 
     name = "Safe-LTS"

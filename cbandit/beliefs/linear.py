@@ -2,11 +2,11 @@
 
 Every function ``h(x) = <x, w>`` has ``Sigma = lam I + sum x x'`` and ``w = Sigma^{-1}
 sum y x``; with probability ``1 - delta``, in all rounds, ``|<x, w - w*>|`` is at most
-``beta ‖x‖_{Sigma^{-1}}`` (Abbasi-Yadkori, Pal, Szepesvari, 2011).
+``beta ||x||_{Sigma^{-1}}`` (Abbasi-Yadkori, Pal, Szepesvari, 2011).
 
 Where ``h(x0)`` is known, what is along ``x0`` is known too: only what is across is
-estimated, from ``x`` less its part along ``x0`` and ``y`` less what that part gives. Then
-``Sigma`` keeps ``lam`` along ``x0``, which nothing is ever multiplied by; it stays
+estimated, from ``x`` less its part along ``x0`` and ``y`` less what that part gives.
+Then ``Sigma`` keeps ``lam`` along ``x0``, which nothing is ever multiplied by; it stays
 invertible, and its inverse is the pseudo-inverse wherever that is used.
 """
 
@@ -82,7 +82,8 @@ class Ridge:
     Args:
         ridge: ``lam``, ``(T, F)``.
         dim: ``d``.
-        along: unit vectors, ``(T, F, d)``, along which a function is known (zero: none).
+        along: unit vectors, ``(T, F, d)``, along which a function is known (zero:
+            none).
         slope: the function's value at them, ``(T, F)``.
     """
 
@@ -93,14 +94,18 @@ class Ridge:
         self.across = eye - along.unsqueeze(-1) * along.unsqueeze(-2)
         self.split = bool(along.any())
         # the last column holds the sum of y x: one addition a round
-        self._sum = torch.zeros(*ridge.shape, dim, dim + 1, dtype=torch.float64).to(ridge)
+        self._sum = torch.zeros(*ridge.shape, dim, dim + 1, dtype=torch.float64).to(
+            ridge
+        )
         self._sum[..., :dim] = ridge[..., None, None] * eye
         self._recent = torch.zeros_like(self._sum)
         self._fresh = 0
         self.count = torch.zeros_like(ridge)
         self._solved: tuple[Tensor, Tensor] | None = None
 
-    def add(self, functions: slice, x: Tensor, y: Tensor, weight: Tensor | None) -> None:
+    def add(
+        self, functions: slice, x: Tensor, y: Tensor, weight: Tensor | None
+    ) -> None:
         """Observe ``y`` ``(T, f)`` at ``x`` ``(T, d)``.
 
         ``weight`` is ``(T, f)``, 0 for what was not observed; ``None``: all are 1.
@@ -136,7 +141,7 @@ class Ridge:
         return whole[..., :-1], whole[..., -1]
 
     def solve(self) -> tuple[Tensor, Tensor]:
-        """``w`` ``(T, F, d)`` and ``A`` with ``‖x‖_{Sigma^{-1}} = ‖A x‖``, for now."""
+        """``w`` ``(T, F, d)`` and ``A`` with ``||x||_{Sigma^{-1}} = ||A x||``, for now."""
         if self._solved is None:
             sigma, right = self.system
             # positive definite whatever comes: a multiple of I plus squares
@@ -150,7 +155,7 @@ class Ridge:
         return self._solved
 
     def at(self, x: Tensor, functions: slice = slice(None)) -> tuple[Tensor, Tensor]:
-        """Means and ``‖x‖_{Sigma^{-1}}``, ``(T, F, n)``, at ``x`` ``(T or 1, n, d)``."""
+        """Means and ``||x||_{Sigma^{-1}}``, ``(T, F, n)``, at ``x`` ``(T or 1, n, d)``."""
         w, root = (v[:, functions] for v in self.solve())
         points = x.mT
         ray = (root.flatten(1, 2) @ points).unflatten(1, root.shape[1:3])

@@ -4,10 +4,10 @@ Known: a safe action ``x0`` with reward ``r0`` and costs ``c0 < tau``. Each roun
 ridge estimates ``theta`` of the reward and ``mu`` of each cost (the latter only across
 ``x0``, for along it the cost is known):
 
-1. ``V_r(x) = <x, theta> + alpha_r beta ‖x‖_{Sigma^-1}``, optimistic and inflated by
+1. ``V_r(x) = <x, theta> + alpha_r beta ||x||_{Sigma^-1}``, optimistic and inflated by
    ``alpha_r = 1 + 2 (r_max - r0) / min_j (tau_j - c0_j)``;
 2. ``V_c(x)``: what is known of the cost along ``x0``, plus the estimate across it, plus
-   ``beta ‖x_perp‖_{Sigma_perp^-1}``: pessimistic;
+   ``beta ||x_perp||_{Sigma_perp^-1}``: pessimistic;
 3. play ``argmax V_r`` over ``{V_c <= tau}``; observe, update.
 
 Along a segment from ``x0``, ``V_c`` is affine and ``V_r`` convex: the best point is
@@ -50,7 +50,8 @@ class LCLUCB(LinearPolicy):
         alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; the theorem's unless given.
         beta: the width, a number or a callable of the round, in place of the theory's.
         largest: ``r_max``, the largest possible mean reward, 1 unless given.
-        common: ``thresholds``, ``horizon``, ``seed``, ``trials``, ``device``, ``dtype``.
+        common: ``thresholds``, ``horizon``, ``seed``, ``trials``, ``device``,
+            ``dtype``.
 
     On a star, a choice's ``index`` is that of its segment.
 

@@ -62,7 +62,10 @@ class LinearPolicy(Stagewise):
         super().__init__(
             actions, Linear, reward, costs, safe, delta, alpha, largest, **common
         )
-        beliefs: list[Linear] = [reward, *([costs] if isinstance(costs, Linear) else costs)]
+        beliefs: list[Linear] = [
+            reward,
+            *([costs] if isinstance(costs, Linear) else costs),
+        ]
         per_trial = self._per_trial
         ridge = torch.stack([per_trial("ridge", b.ridge) for b in beliefs], -1)
         norm = torch.stack([per_trial("norm", b.norm) for b in beliefs], -1)
@@ -87,7 +90,9 @@ class LinearPolicy(Stagewise):
         self._inverse_ridge, self._log_share = 1 / ridge, -share.log()
         self._slope, self._floor = self._subgaussian.square() * dim, ridge.sqrt() * norm
         self._warned = False
-        self._fan = self._fan_of(self.actions) if isinstance(actions, Star) else None
+        self._fan: Tensor | None = None  # the policy's own star, see _fan_of
+        if isinstance(actions, Star):
+            self._fan = self._fan_of(self.actions)
         self._scale = torch.zeros_like(ridge)  # this round's widths
         self._shift: Tensor | None = None  # and what moves the reward's estimate
         self._beta = beta if beta is None or callable(beta) else self._given_beta(beta)
@@ -109,8 +114,10 @@ class LinearPolicy(Stagewise):
     def _length(self, actions: Any) -> Tensor:
         """The longest action, ``(1 or T,)``; an error if it is longer than stated."""
         if isinstance(actions, Star):
-            ends = torch.cat([actions.tips, actions.center.expand_as(actions.tips[..., :1, :])], -2)
-            longest = ends.double().norm(dim=-1).amax(-1).reshape(-1)
+            ends = torch.cat(
+                [actions.tips, actions.center.expand_as(actions.tips[..., :1, :])], -2
+            )
+            longest: Tensor = ends.double().norm(dim=-1).amax(-1).reshape(-1)
         else:
             longest = torch.stack(
                 [
@@ -118,7 +125,9 @@ class LinearPolicy(Stagewise):
                     for a, b in partition(actions, CHUNK)
                 ]
             ).amax(0)
-        if self._stated is not None and bool((longest > self._stated * (1 + 1e-9)).any()):
+        if self._stated is not None and bool(
+            (longest > self._stated * (1 + 1e-9)).any()
+        ):
             raise CBanditError(
                 f"actions must be no longer than length = {self._stated.min().item():g}; "
                 f"the longest has length {longest.max().item():g}"
@@ -171,7 +180,8 @@ class LinearPolicy(Stagewise):
         points = actions.all.double()
         yield 0, points if points.dim() == 3 else points.unsqueeze(0)
 
-    # -- the best action that is surely safe ---------------------------------------------
+    # -- the best action that is surely safe
+    # --------------------------------------------------------
 
     def _best_safe(
         self,
@@ -238,10 +248,14 @@ class LinearPolicy(Stagewise):
         self, star: Star, mask: Tensor | None, tau: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The segment ``(T,)`` and the point ``(T, d)`` on it."""
-        fan = self._fan if star is self.actions else self._fan_of(star)  # T x d x 1 + K
+        fan = self._fan
+        if fan is None or star is not self.actions:
+            fan = self._fan_of(star)  # T x d x (1 + K)
         w, root = self._ridge.solve()
-        mean = w @ fan  # T x F x 1 + K
-        ray = (root.flatten(1, 2) @ fan).unflatten(1, root.shape[1:3])  # T x F x d x 1 + K
+        mean = w @ fan  # T x F x (1 + K)
+        ray = (root.flatten(1, 2) @ fan).unflatten(
+            1, root.shape[1:3]
+        )  # T x F x d x (1 + K)
         scale, tau = self._scale.unsqueeze(-1), tau.unsqueeze(-1)
         if self._safe.given[1]:
             norm = ray[:, 1:, :, 1:].square().sum(-2).sqrt()
@@ -261,11 +275,15 @@ class LinearPolicy(Stagewise):
         if self._shift is not None:
             mean = mean[:, :1] + self._shift.unsqueeze(-2) @ fan
         value = torch.lerp(mean[:, 0, :1, None], mean[:, 0, 1:, None], a)
-        here = torch.lerp(ray[:, 0, :, :1, None], ray[:, 0, :, 1:, None], a.unsqueeze(1))
+        here = torch.lerp(
+            ray[:, 0, :, :1, None], ray[:, 0, :, 1:, None], a.unsqueeze(1)
+        )
         value = torch.addcmul(value, scale[:, :1], here.square().sum(1).sqrt())
         if mask is not None:
             value = value.masked_fill(~mask.unsqueeze(-1), -torch.inf)
-        first = mean[:, 0, :1] + scale[:, 0] * ray[:, 0, :, 0].norm(dim=-1, keepdim=True)
+        first = mean[:, 0, :1] + scale[:, 0] * ray[:, 0, :, 0].norm(
+            dim=-1, keepdim=True
+        )
         best = torch.cat([first, value.flatten(1)], -1).argmax(-1)
         # 0 is the centre, then both ends of a segment beside each other
         place = (best - 1).clamp_min(0)
@@ -307,7 +325,9 @@ class LinearPolicy(Stagewise):
 
 def _at_origin(safe: Any, actions: Any) -> Any:
     """A linear function is 0 at 0: nothing about it has to be estimated there."""
-    if not isinstance(safe, Safe) or (safe.reward is not None and safe.cost is not None):
+    if not isinstance(safe, Safe) or (
+        safe.reward is not None and safe.cost is not None
+    ):
         return safe
     if safe.x is not None:
         x = checks.tensor("safe.x", safe.x)

@@ -1,13 +1,14 @@
 """OPB: a distribution over arms each round, within its limits in expectation.
 
-Known: a safe arm with reward ``r1`` and costs ``c1 < tau``. Each round, from the averages
-and counts of every arm, with ``w = R sqrt(2 ln(1 / delta') / n)`` and ``delta' = delta /
-(2 (m + 1) K T)``:
+Known: a safe arm with reward ``r1`` and costs ``c1 < tau``. Each round, from the
+averages and counts of every arm, with ``w = R sqrt(2 ln(1 / delta') / n)`` and
+``delta' = delta / (2 (m + 1) K T)``:
 
-1. ``u_r = r_hat + alpha_r w``, optimistic and inflated by ``alpha_r = 1 + 2 (r_max - r1)
-   / min_j (tau_j - c1_j)``; ``u_c = c_hat + w``, pessimistic; the safe arm's are exact;
-2. ``max_pi E u_r`` subject to ``E u_cj <= tau_j``: a linear programme, at most ``m + 1``
-   arms;
+1. ``u_r = r_hat + alpha_r w``, optimistic and inflated by
+   ``alpha_r = 1 + 2 (r_max - r1) / min_j (tau_j - c1_j)``; ``u_c = c_hat + w``,
+   pessimistic; the safe arm's are exact;
+2. ``max_pi E u_r`` subject to ``E u_cj <= tau_j``: a linear programme, at most
+   ``m + 1`` arms;
 3. draw an arm from ``pi``; observe, update.
 
 Where ``r1`` or ``c1`` is unknown, the safe arm is played until it is known well enough
@@ -99,8 +100,16 @@ class CountOPB(Stagewise):
                 f"OPB chooses from a Finite set or a ProductGrid; got {actions!r}"
             )
         super().__init__(
-            actions, Counts, reward, costs, safe, delta, alpha, largest,
-            horizon=horizon, **common,
+            actions,
+            Counts,
+            reward,
+            costs,
+            safe,
+            delta,
+            alpha,
+            largest,
+            horizon=horizon,
+            **common,
         )
         size, m = int(actions.size), self.m
         self._tally = Tally((self._size, 1 + m, size), self.dtype, self.device)

@@ -12,8 +12,8 @@ posteriors of reward and costs at every action:
 
 The costs' widths must enter the reward's bonus: scaling ``sigma_r`` alone is not
 optimistic once reward and costs are known unequally well. After A. Pacchiano, M.
-Ghavamzadeh, P. Bartlett, Contextual bandits with stage-wise constraints, 2024, Algorithm
-3; this form is ours.
+Ghavamzadeh, P. Bartlett, Contextual bandits with stage-wise constraints, 2024,
+Algorithm 3; this form is ours.
 """
 
 from __future__ import annotations
@@ -102,8 +102,13 @@ class GPOPB(GPPolicy):
         )
         self._scales = given_scales(alpha, self._per_trial)
         self._safe = SafeAction(
-            safe, self.actions, self.batch_shape, self._beliefs.noises().sqrt(),
-            self._per_trial("largest", given), self.delta, self.horizon,
+            safe,
+            self.actions,
+            self.batch_shape,
+            self._beliefs.noises().sqrt(),
+            self._per_trial("largest", given),
+            self.delta,
+            self.horizon,
         )
         if self._safe.given[1]:
             self._safe.check(self._limits(1))
@@ -162,7 +167,8 @@ class GPOPB(GPPolicy):
             for start, u in bounds():
                 u = u.double()
                 score = torch.where(
-                    (weight > 0).unsqueeze(-1), u[:, 0],
+                    (weight > 0).unsqueeze(-1),
+                    u[:, 0],
                     torch.where(u[:, 0].isneginf(), u[:, 0], 0.0),
                 ) - (lam.unsqueeze(1) @ u[:, 1:]).squeeze(1)
                 place = score.argmax(-1, keepdim=True)

@@ -3,20 +3,20 @@
 As LC-LUCB (:mod:`cbandit.policies.lclucb`), with the mean ``x_pi`` of a distribution in
 place of an action:
 
-    max_pi V_r(x_pi) = <x_pi, theta> + alpha_r beta ‖x_pi‖_{Sigma^-1}
+    max_pi V_r(x_pi) = <x_pi, theta> + alpha_r beta ||x_pi||_{Sigma^-1}
     subject to V_c(x_pi) <= tau, pi over this round's finite set
 
 then draw an action from ``pi``, observe, update. The objective is convex, so the
 programme is hard in general. With ``theta`` fixed it is a second-order-cone programme:
 
-``solver="l1"``: the ellipsoid around ``theta`` is enclosed in the ball ``‖Sigma^{1/2}
-(theta' - theta)‖_1 <= sqrt(d) alpha_r beta``, whose ``2 d`` vertices are tried in turn:
-exact for that ball, still optimistic, regret larger by a factor of ``sqrt(d)``.
+``solver="l1"``: the ellipsoid around ``theta`` is enclosed in the ball ``||Sigma^{1/2}
+(theta' - theta)||_1 <= sqrt(d) alpha_r beta``, whose ``2
+d`` vertices are tried in turn: exact for that ball, still optimistic, regret larger by a factor of ``sqrt(d)``.
 ``solver="ascent"``: from these vertices and from the safe action, ``pi`` and the best
 ``theta'`` of the ellipsoid for it are found in turn until neither gains.
 
-Either way the policy is feasible: what the solver's rounding steps over is taken back by
-mixing with the safe action.
+Either way the policy is feasible: what the solver's rounding steps over is taken back
+by mixing with the safe action.
 
 A. Pacchiano, M. Ghavamzadeh, P. Bartlett, Contextual bandits with stage-wise
 constraints, 2024, Algorithms 2 and 5.
@@ -35,7 +35,7 @@ from cbandit import search
 from cbandit.actions import Star
 from cbandit.beliefs.linear import Linear
 from cbandit.choice import Distribution
-from cbandit.conic import Array, SafePolicies
+from cbandit.conic import Array, SafePolicies, needed
 from cbandit.errors import CBanditError
 from cbandit.policies.base import Decision
 from cbandit.policies.linear import LinearPolicy
@@ -59,7 +59,8 @@ class OPLB(LinearPolicy):
         solver: ``"l1"`` or ``"ascent"``.
         beta: the width, a number or a callable of the round, in place of the theory's.
         largest: ``r_max``, the largest possible mean reward, 1 unless given.
-        common: ``thresholds``, ``horizon``, ``seed``, ``trials``, ``device``, ``dtype``.
+        common: ``thresholds``, ``horizon``, ``seed``, ``trials``, ``device``,
+            ``dtype``.
     """
 
     name = "OPLB"
@@ -89,7 +90,7 @@ class OPLB(LinearPolicy):
             actions, reward, costs, safe, delta, alpha, beta, largest, **common
         )
         self.solver = solver
-        SafePolicies(np.zeros((1, 1)), *np.zeros((3, 0, 1, 1)))  # is it installed
+        needed()
 
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
@@ -111,11 +112,13 @@ class OPLB(LinearPolicy):
         root = root * width[..., None, None]
         shares = torch.zeros(points.shape[:2], dtype=torch.float64, device=self.device)
         for i in self._safe.warm.nonzero()[:, 0].tolist():
-            allowed = slice(None) if mask is None else mask[i % len(mask)].nonzero()[:, 0]
-            held = (points[i, allowed], w[i], root[i], tau[i])
-            pi = self._best(*(v.cpu().numpy() for v in held), self._safe.x[i].cpu().numpy())
-            if pi is not None:
-                shares[i, allowed] = torch.as_tensor(pi, device=self.device)
+            allowed = (
+                slice(None) if mask is None else mask[i % len(mask)].nonzero()[:, 0]
+            )
+            held = (points[i, allowed], w[i], root[i], tau[i], self._safe.x[i])
+            best = self._best(*(v.cpu().numpy() for v in held))
+            if best is not None:
+                shares[i, allowed] = torch.as_tensor(best, device=self.device)
         shares = self._within_limits(shares, points, w, root, tau, at)
         number = torch.arange(shares.shape[1], device=self.device).expand_as(shares)
         pi = Distribution(*_played(number, shares))
@@ -140,8 +143,11 @@ class OPLB(LinearPolicy):
             return w[0] + step, float(w[0] @ x) + length
 
         if self.solver == "l1":
-            tried = [(pi, float(pi @ (points @ v))) for v in vertices
-                     if (pi := safe.best(v)) is not None]
+            tried = [
+                (pi, float(pi @ (points @ v)))
+                for v in vertices
+                if (pi := safe.best(v)) is not None
+            ]
             return max(tried, key=lambda one: one[1])[0] if tried else None
         best, reached = None, -math.inf
         for theta in [towards(x0)[0], *vertices]:
@@ -156,7 +162,12 @@ class OPLB(LinearPolicy):
         return best
 
     def _within_limits(
-        self, shares: Tensor, points: Tensor, w: Tensor, root: Tensor, tau: Tensor,
+        self,
+        shares: Tensor,
+        points: Tensor,
+        w: Tensor,
+        root: Tensor,
+        tau: Tensor,
         at: Tensor,
     ) -> Tensor:
         """``shares`` mixed with the safe action as far as every ``V_c <= tau`` needs."""
@@ -164,7 +175,9 @@ class OPLB(LinearPolicy):
         way = torch.einsum("tk,tkd->td", shares, points).unsqueeze(1) - x0
         if self._safe.given[1]:
             end = x0 + way
-            cost = (w[:, 1:] @ end.mT) + (root[:, 1:] @ end.mT.unsqueeze(1)).norm(dim=-2)
+            cost = (w[:, 1:] @ end.mT) + (root[:, 1:] @ end.mT.unsqueeze(1)).norm(
+                dim=-2
+            )
             a = search.furthest(self._safe.cost.unsqueeze(-1), cost, tau.unsqueeze(-1))
         else:
             start, step = (root[:, 1:] @ v.mT.unsqueeze(1) for v in (x0, way))

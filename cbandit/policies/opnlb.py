@@ -5,8 +5,8 @@ arm ``x0`` with reward ``r0`` and costs ``c0 < tau``. Each round:
 
 1. confidence sets ``C = {h : sum_s (h(X_s) - h_hat(X_s))^2 <= radius}`` around the
    least-squares fits ``h_hat``; those of costs hold ``h(x0) = c0`` besides;
-2. ``V_c(pi) = max over C_c of E_pi mu``; ``V_r(pi) = max over C_r of E_pi theta + alpha_r
-   max over C_c of (E_pi mu' - E_pi mu'')``, ``alpha_r = (r_max - r0) / (tau - c0)``;
+2. ``V_c(pi) = max over C_c of E_pi mu``;
+   ``V_r(pi) = max over C_r of E_pi theta + alpha_r max over C_c of (E_pi mu' - E_pi mu'')``, ``alpha_r = (r_max - r0) / (tau - c0)``;
 3. ``pi = argmax V_r`` over ``{V_c <= tau}``: one linear programme for each ``(theta, mu',
    mu'')``; draw an arm from ``pi``; observe.
 
@@ -48,7 +48,8 @@ class OPNLB(Stagewise):
         delta: the share of runs in which a bound may fail.
         alpha: ``alpha_r``; the theorem's unless given.
         largest: ``r_max``, the largest possible mean reward, 1 unless given.
-        common: ``thresholds``, ``horizon``, ``seed``, ``trials``, ``device``, ``dtype``.
+        common: ``thresholds``, ``horizon``, ``seed``, ``trials``, ``device``,
+            ``dtype``.
     """
 
     name = "OPNLB"
@@ -108,7 +109,9 @@ class OPNLB(Stagewise):
             size = len(self._values[j])
             # gamma(t, delta / 2)
             return 512 * math.log(24 * size * math.log(2 * t) * 2 / self.delta)
-        return checks.number("radius", given(t) if callable(given) else given, minimum=0)
+        return checks.number(
+            "radius", given(t) if callable(given) else given, minimum=0
+        )
 
     def _confident(self, j: int, t: int) -> Tensor:
         """Which functions of class ``j`` are in the confidence set, ``(T, G)``."""
@@ -145,20 +148,28 @@ class OPNLB(Stagewise):
         return drawn(pi, self._safe, self._streams, infeasible)
 
     def _programme(
-        self, i: int, inside: list[Tensor], tau: Tensor, alpha: Tensor,
+        self,
+        i: int,
+        inside: list[Tensor],
+        tau: Tensor,
+        alpha: Tensor,
         mask: Tensor | None,
     ) -> Distribution:
         """One trial: all linear programmes side by side, and the best one's answer."""
         theta = self._values[0][inside[0][i]]  # R x K
         mu = [v[c[i]] for v, c in zip(self._values[1:], inside[1:], strict=True)]
         bonus = torch.cat(
-            [a * (h.unsqueeze(1) - h).flatten(0, 1) for a, h in zip(alpha, mu, strict=True)]
+            [
+                a * (h.unsqueeze(1) - h).flatten(0, 1)
+                for a, h in zip(alpha, mu, strict=True)
+            ]
         ).unique(dim=0)
         u_r = (theta.unsqueeze(1) + bonus).flatten(0, 1)  # programmes x K
         if mask is not None:
             u_r = u_r.masked_fill(~mask[i % len(mask)], -torch.inf)
-        u_c, limits = torch.cat(mu), torch.cat(
-            [limit.expand(len(h)) for limit, h in zip(tau, mu, strict=True)]
+        u_c, limits = (
+            torch.cat(mu),
+            torch.cat([limit.expand(len(h)) for limit, h in zip(tau, mu, strict=True)]),
         )
         pi: PolicySolution = solve_policy(u_r, u_c.expand(len(u_r), -1, -1), limits)
         value = pi.value.masked_fill(pi.infeasible, -torch.inf)

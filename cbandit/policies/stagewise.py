@@ -84,8 +84,13 @@ class Stagewise(Policy):
         )
         self._scales = given_scales(alpha, self._per_trial)
         self._safe = SafeAction(
-            safe, self.actions, self.batch_shape, self._subgaussian, self._largest,
-            self.delta, self.horizon,
+            safe,
+            self.actions,
+            self.batch_shape,
+            self._subgaussian,
+            self._largest,
+            self.delta,
+            self.horizon,
         )
         if self._safe.given[1]:
             self._within("safe.cost", self._safe.cost, _COSTS)
@@ -135,7 +140,7 @@ class Stagewise(Policy):
                 )
         return value
 
-    # -- learning ----------------------------------------------------------------------
+    # -- learning --------------------------------------------------------
 
     def _absorb(
         self, choice: Choice, rewards: Sequence[Told], costs: Sequence[Told]
@@ -149,7 +154,9 @@ class Stagewise(Policy):
             at, limits = (x == self._safe.x).all(-1), self._limits(choice.t)
             for functions, one in told:
                 where = at if one.where is None else at & one.where
-                pair = (one.values, None) if functions is _REWARD else (None, one.values)
+                pair = (
+                    (one.values, None) if functions is _REWARD else (None, one.values)
+                )
                 self._safe.learn(*pair, where, limits)
         if len(told) == 2 and all(o.where is None and o.noise is None for _, o in told):
             whole = torch.cat([one.values for _, one in told], -1)
@@ -218,7 +225,10 @@ class Stagewise(Policy):
         if index is not None:
             numbers = checks.tensor("index", index, None, self.device)
             shape = tuple(numbers.shape)
-            if len(shape) == 0 or shape not in ((shape[-1],), (*self.batch_shape, shape[-1])):
+            if len(shape) == 0 or shape not in (
+                (shape[-1],),
+                (*self.batch_shape, shape[-1]),
+            ):
                 raise CBanditError(
                     f"index must have shape (n,) or (*trials, n); got {shape}"
                 )
@@ -227,7 +237,11 @@ class Stagewise(Policy):
         points = checks.finite("x", checks.tensor("x", x, device=self.device))
         shape = tuple(points.shape)
         dim = self.actions.dim
-        if len(shape) < 2 or shape[-1] != dim or shape[:-2] not in ((), self.batch_shape):
+        if (
+            len(shape) < 2
+            or shape[-1] != dim
+            or shape[:-2] not in ((), self.batch_shape)
+        ):
             raise CBanditError(
                 f"x must have shape (n, d) or (*trials, n, d) with d = {dim}; got {shape}"
             )
@@ -249,7 +263,7 @@ class Stagewise(Policy):
     ) -> None:
         raise NotImplementedError
 
-    # -- deciding ----------------------------------------------------------------------
+    # -- deciding --------------------------------------------------------
 
     def _alpha(self, limits: Tensor) -> tuple[Tensor, Tensor]:
         """``alpha_r`` and ``alpha_c``, ``(T,)`` each."""
@@ -260,7 +274,7 @@ class Stagewise(Policy):
             self._fixed_alpha = found
         return self._fixed_alpha
 
-    # -- what is believed ----------------------------------------------------------------
+    # -- what is believed --------------------------------------------------------
 
     def _believed(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """``(start, means (T, F, n), spreads (T, F, n))`` over the policy's own set."""
@@ -322,7 +336,9 @@ def given_scales(alpha: Any, per_trial: Any) -> Scales:
         return Scales(None, None)
     pair = alpha if isinstance(alpha, tuple) else (alpha, None)
     if len(pair) != 2:
-        raise CBanditError(f"alpha must be alpha_r or (alpha_r, alpha_c); got {alpha!r}")
+        raise CBanditError(
+            f"alpha must be alpha_r or (alpha_r, alpha_c); got {alpha!r}"
+        )
     out = [
         None if a is None else per_trial("alpha", checks.nonnegative("alpha", a))
         for a in pair

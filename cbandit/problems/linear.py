@@ -35,8 +35,8 @@ class LinearProblem:
     Example:
         >>> import cbandit as cb, torch
         >>> star = cb.Star(torch.zeros(2), torch.eye(2))
-        >>> problem = cb.problems.LinearProblem(star, [1.0, 0.5], [[1.0, 0.0]], 0.01, 0.4)
-        >>> problem.optimum(1)
+        >>> problem = cb.problems.LinearProblem(star, [1.0, 0.5], [[1.0, 0.0]], 0.01,
+        0.4) >>> problem.optimum(1)
         tensor(0.5000, dtype=torch.float64)
     """
 
@@ -50,7 +50,9 @@ class LinearProblem:
         trials: Trials = None,
     ) -> None:
         if not isinstance(actions, Finite | Star):
-            raise CBanditError(f"actions must be a Finite set or a Star; got {actions!r}")
+            raise CBanditError(
+                f"actions must be a Finite set or a Star; got {actions!r}"
+            )
         self.actions, self.trials = actions, trial_range(trials)
         batch = () if self.trials is None else (len(self.trials),)
         dim = actions.dim
@@ -64,9 +66,7 @@ class LinearProblem:
         self.theta = checks.shaped("theta", first, (*batch, dim), "(*trials, d)")
         self.mu = checks.shaped("mu", rest, (*batch, self.m, dim), "(*trials, m, d)")
         tau = checks.finite("thresholds", checks.tensor("thresholds", thresholds))
-        self._tau = checks.shaped(
-            "thresholds", tau, (*batch, self.m), "(*trials, m)"
-        )
+        self._tau = checks.shaped("thresholds", tau, (*batch, self.m), "(*trials, m)")
         self.thresholds: Any = self._tau
         self._std = checks.number("noise", noise, minimum=0.0) ** 0.5
         # (*trials, d, 1 + m): one product gives reward and costs

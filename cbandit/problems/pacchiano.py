@@ -40,7 +40,9 @@ class Bernoulli:
     """
 
     def __init__(self, reward: Tensor, costs: Tensor) -> None:
-        self._means = torch.cat([reward.unsqueeze(-2), costs], -2)  # *trials x 1 + m x N
+        self._means = torch.cat(
+            [reward.unsqueeze(-2), costs], -2
+        )  # *trials x 1 + m x N
 
     def __call__(
         self, index: Tensor, generator: torch.Generator
