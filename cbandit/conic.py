@@ -22,7 +22,7 @@ Array = npt.NDArray[np.float64]
 def needed() -> Any:
     """Clarabel, or an error that says how to get it."""
     try:
-        import clarabel
+        import clarabel  # type: ignore[import-untyped]
     except ImportError:
         raise MissingExtraError(
             "OPLB solves second-order-cone programmes with Clarabel, which is not "
@@ -64,7 +64,7 @@ class SafePolicies:
         self._done = ("Solved", "AlmostSolved")
 
     def best(self, theta: Array) -> Array | None:
-        """The one of largest ``<x_pi, theta>``, ``(K,)``; ``None`` where there is none."""
+        """The one of largest ``<x_pi, theta>``, ``(K,)``; ``None``: there is none."""
         found = self._solver(
             self._square,
             -(self.points @ theta),

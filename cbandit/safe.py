@@ -128,7 +128,7 @@ class SafeAction:
     def learn(
         self, reward: Tensor | None, cost: Tensor | None, where: Tensor, limits: Tensor
     ) -> None:
-        """One play of the action: its reward ``(T, 1)`` or costs ``(T, m)``, or both."""
+        """One play of the action: its reward ``(T, 1)`` or costs ``(T, m)``."""
         if reward is not None:
             fresh = (where & ~self.reward_known).double()
             self._count[:, 0] += fresh
@@ -181,7 +181,7 @@ class SafeAction:
     def exact(
         self, u: Tensor, limits: Tensor, here: Tensor | None = None, at: Any = None
     ) -> None:
-        """Put what is known of the action into bounds ``u`` ``(T, 1 + m, n)``, in place.
+        """Put what is known of the action into bounds ``u`` ``(T, 1 + m, n)``.
 
         Where it is estimated, it is admissible all the same. ``here`` and ``at``
         ``(T,)`` say where it is among the ``n``; at its own number unless given.
@@ -200,16 +200,18 @@ class SafeAction:
             u[rows, 1:, at] = torch.minimum(u[rows, 1:, at], limits[rows].to(u))
 
     def within(self, actions: Any) -> Tensor | None:
-        """The action's number in another set, ``(T,)``; an error where it is not there."""
+        """The action's number in another set, ``(T,)``; an error if not there."""
         if isinstance(actions, Star):
             _centre(actions, self.x)
             return None
         try:
             # one look where all trials share set and action
             if not actions.batch_shape and bool((self.x == self.x[:1]).all()):
-                return actions.index(self.x[0]).expand(len(self.x))
+                one: Tensor = actions.index(self.x[0])
+                return one.expand(len(self.x))
             x = self.x if not actions.batch_shape else self.x.unsqueeze(1)
-            return actions.index(x).reshape(len(self.x))
+            each: Tensor = actions.index(x)
+            return each.reshape(len(self.x))
         except CBanditError as error:
             raise CBanditError(
                 f"actions of this round must contain the safe action: {error}"

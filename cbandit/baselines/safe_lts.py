@@ -6,8 +6,8 @@ way from 0 to it. Each round:
 1. ``theta~ = theta + beta Sigma^{-1/2} eta``,
    ``eta ~ N(0, (1 + 2 L S / (tau - c0))^2 I)``: the draw is inflated as much as makes
    it optimistic despite the shrunken set;
-2. play ``argmax <x, theta~>`` over ``{<x, mu> + beta ||x||_{Sigma^{-1}} <= tau}``; observe,
-   update.
+2. play ``argmax <x, theta~>`` over ``{<x, mu> + beta ||x||_{Sigma^{-1}} <= tau}``;
+   observe, update.
 
 A. Moradipari, S. Amani, M. Alizadeh, C. Thrampoulidis, Safe linear Thompson sampling
 with side information, 2019.

@@ -141,7 +141,7 @@ class Ridge:
         return whole[..., :-1], whole[..., -1]
 
     def solve(self) -> tuple[Tensor, Tensor]:
-        """``w`` ``(T, F, d)`` and ``A`` with ``||x||_{Sigma^{-1}} = ||A x||``, for now."""
+        """``w`` ``(T, F, d)`` and ``A`` with ``||x||_{Sigma^{-1}} = ||A x||``."""
         if self._solved is None:
             sigma, right = self.system
             # positive definite whatever comes: a multiple of I plus squares
@@ -155,7 +155,7 @@ class Ridge:
         return self._solved
 
     def at(self, x: Tensor, functions: slice = slice(None)) -> tuple[Tensor, Tensor]:
-        """Means and ``||x||_{Sigma^{-1}}``, ``(T, F, n)``, at ``x`` ``(T or 1, n, d)``."""
+        """Means and ``||x||_{Sigma^{-1}}``, ``(T, F, n)``, at ``(T or 1, n, d)``."""
         w, root = (v[:, functions] for v in self.solve())
         points = x.mT
         ray = (root.flatten(1, 2) @ points).unflatten(1, root.shape[1:3])

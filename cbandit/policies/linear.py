@@ -55,8 +55,8 @@ class LinearPolicy(Stagewise):
     ) -> None:
         if isinstance(actions, Finite) and actions.covariance is not None:
             raise CBanditError(
-                "actions must have coordinates: cb.Linear knows nothing of arms given by "
-                "their covariance alone"
+                "actions must have coordinates: cb.Linear knows nothing of arms given "
+                "by their covariance alone"
             )
         safe = _at_origin(safe, actions)
         super().__init__(
@@ -129,7 +129,8 @@ class LinearPolicy(Stagewise):
             (longest > self._stated * (1 + 1e-9)).any()
         ):
             raise CBanditError(
-                f"actions must be no longer than length = {self._stated.min().item():g}; "
+                f"actions must be no longer than length = "
+                f"{self._stated.min().item():g}; "
                 f"the longest has length {longest.max().item():g}"
             )
         return longest
@@ -139,8 +140,8 @@ class LinearPolicy(Stagewise):
         batch = tuple(asked.batch_shape)
         if batch and batch != self.batch_shape:
             raise CBanditError(
-                f"actions of this round have sets for {batch[0]} trials; the policy has "
-                f"{self.batch_shape}"
+                f"actions of this round have sets for {batch[0]} trials; the policy "
+                f"has {self.batch_shape}"
             )
         self._asked_longest = self._length(asked)
         self._asked_safe = self._safe.within(asked)
@@ -237,9 +238,9 @@ class LinearPolicy(Stagewise):
         if not self._warned and bool((best.index == at).all()):
             self._warned = True
             warnings.warn(
-                f"{self.name} plays the safe action, being sure of no other. On a Finite "
-                "set it may never leave it, as that teaches nothing about the others; a "
-                "Star around it, where one can go part of the way, always does",
+                f"{self.name} plays the safe action, being sure of no other. On a "
+                "Finite set it may never leave it, as that teaches nothing about the "
+                "others; a Star around it, where one can go part of the way, always does",
                 stacklevel=5,
             )
         return best.index

@@ -41,7 +41,7 @@ __all__ = ["OPB", "CountOPB"]
 
 
 def OPB(actions: Any, **arguments: Any) -> CountOPB | GPOPB:
-    """Optimism and pessimism over distributions: limits hold in expectation, every round.
+    """Optimism and pessimism over distributions: limits hold in expectation.
 
     Args:
         actions: what can be chosen, a :class:`~cbandit.Finite` set or a
@@ -55,7 +55,8 @@ def OPB(actions: Any, **arguments: Any) -> CountOPB | GPOPB:
         >>> counts = cb.Counts(subgaussian=1.0)
         >>> policy = cb.OPB(
         ...     cb.Finite(torch.arange(4.0).unsqueeze(-1)), reward=counts, costs=counts,
-        ...     safe=cb.Safe(index=0, reward=0.1, cost=0.0), thresholds=0.5, horizon=1000,
+        ...     safe=cb.Safe(index=0, reward=0.1, cost=0.0), thresholds=0.5,
+        ...     horizon=1000,
         ... )
         >>> policy.ask().distribution.probability.sum()
         tensor(1., dtype=torch.float64)

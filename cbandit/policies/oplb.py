@@ -10,8 +10,8 @@ then draw an action from ``pi``, observe, update. The objective is convex, so th
 programme is hard in general. With ``theta`` fixed it is a second-order-cone programme:
 
 ``solver="l1"``: the ellipsoid around ``theta`` is enclosed in the ball ``||Sigma^{1/2}
-(theta' - theta)||_1 <= sqrt(d) alpha_r beta``, whose ``2
-d`` vertices are tried in turn: exact for that ball, still optimistic, regret larger by a factor of ``sqrt(d)``.
+(theta' - theta)||_1 <= sqrt(d) alpha_r beta``, whose ``2 d`` vertices are tried in
+turn: exact for that ball, still optimistic, regret larger by a factor of ``sqrt(d)``.
 ``solver="ascent"``: from these vertices and from the safe action, ``pi`` and the best
 ``theta'`` of the ellipsoid for it are found in turn until neither gains.
 
@@ -170,7 +170,7 @@ class OPLB(LinearPolicy):
         tau: Tensor,
         at: Tensor,
     ) -> Tensor:
-        """``shares`` mixed with the safe action as far as every ``V_c <= tau`` needs."""
+        """``shares`` mixed with the safe action as far as ``V_c <= tau`` needs."""
         x0 = self._safe.x.unsqueeze(1)  # T x 1 x d
         way = torch.einsum("tk,tkd->td", shares, points).unsqueeze(1) - x0
         if self._safe.given[1]:

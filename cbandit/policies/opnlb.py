@@ -6,9 +6,10 @@ arm ``x0`` with reward ``r0`` and costs ``c0 < tau``. Each round:
 1. confidence sets ``C = {h : sum_s (h(X_s) - h_hat(X_s))^2 <= radius}`` around the
    least-squares fits ``h_hat``; those of costs hold ``h(x0) = c0`` besides;
 2. ``V_c(pi) = max over C_c of E_pi mu``;
-   ``V_r(pi) = max over C_r of E_pi theta + alpha_r max over C_c of (E_pi mu' - E_pi mu'')``, ``alpha_r = (r_max - r0) / (tau - c0)``;
-3. ``pi = argmax V_r`` over ``{V_c <= tau}``: one linear programme for each ``(theta, mu',
-   mu'')``; draw an arm from ``pi``; observe.
+   ``V_r(pi) = max over C_r of E_pi theta + alpha_r max over C_c of E_pi (mu' - mu'')``,
+   ``alpha_r = (r_max - r0) / (tau - c0)``;
+3. ``pi = argmax V_r`` over ``{V_c <= tau}``: one linear programme for each
+   ``(theta, mu', mu'')``; draw an arm from ``pi``; observe.
 
 A. Pacchiano, M. Ghavamzadeh, P. Bartlett, Contextual bandits with stage-wise
 constraints, 2024, Algorithm 4.

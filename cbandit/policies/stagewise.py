@@ -102,7 +102,7 @@ class Stagewise(Policy):
 
     @property
     def multiplier(self) -> Tensor:
-        """The last programme's dual solution, ``(*trials, m)``; 0 where there is none."""
+        """The last programme's dual solution, ``(*trials, m)``; else 0."""
         return self._outside(self._multiplier.clone())
 
     def ask(
@@ -243,13 +243,14 @@ class Stagewise(Policy):
             or shape[:-2] not in ((), self.batch_shape)
         ):
             raise CBanditError(
-                f"x must have shape (n, d) or (*trials, n, d) with d = {dim}; got {shape}"
+                f"x must have shape (n, d) or (*trials, n, d) with d = {dim}; "
+                f"got {shape}"
             )
         points = points.expand(self._size, *shape[-2:])
         return self._arms(points), points
 
     def _arms(self, points: Tensor) -> Tensor | None:
-        """Numbers of the actions at ``points`` ``(T, n, d)``, for beliefs that count."""
+        """Numbers of the actions at ``points`` ``(T, n, d)``, for counts."""
         found: Tensor = self.actions.index(points)
         return found
 

@@ -94,7 +94,7 @@ class LinearProblem:
 
     @cached_property
     def _corners(self) -> Tensor:
-        """Reward and costs ``(*trials, n, 1 + m)`` of what everything is a mixture of."""
+        """Reward and costs ``(*trials, n, 1 + m)`` of what all else is a mixture of."""
         if isinstance(self.actions, Finite):
             return self._truth(self.actions.all)
         tips = self.actions.tips

@@ -1,4 +1,4 @@
-"""The experiments of the stage-wise paper: linear bandits, and arms with Bernoulli noise.
+"""The experiments of the stage-wise paper: linear bandits, and Bernoulli arms.
 
 A. Pacchiano, M. Ghavamzadeh, P. Bartlett, *Contextual bandits with stage-wise
 constraints*, 2024, sections 4.5 and 5.4 and appendix E. What the paper leaves open is
