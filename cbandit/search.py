@@ -119,7 +119,7 @@ def furthest(start: Tensor, end: Tensor, limit: Tensor) -> Tensor:
 def safe_interval(
     room: Tensor, slope: Tensor, beta: Tensor, aa: Tensor, ab: Tensor, bb: Tensor
 ) -> Tensor:
-    """Both ends of ``{0 <= s <= 1: s slope + beta ||a + s b|| <= room}``, for all costs.
+    """Both ends of ``{0 <= s <= 1: s slope + beta ||a + s b|| <= room}``, all costs.
 
     The left side is convex in ``s``, so the set is an interval, perhaps empty.
 

@@ -240,7 +240,7 @@ class LinearPolicy(Stagewise):
             warnings.warn(
                 f"{self.name} plays the safe action, being sure of no other. On a "
                 "Finite set it may never leave it, as that teaches nothing about the "
-                "others; a Star around it, where one can go part of the way, always does",
+                "others; a Star around it, where one can go part of the way, does",
                 stacklevel=5,
             )
         return best.index

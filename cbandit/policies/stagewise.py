@@ -154,10 +154,10 @@ class Stagewise(Policy):
             at, limits = (x == self._safe.x).all(-1), self._limits(choice.t)
             for functions, one in told:
                 where = at if one.where is None else at & one.where
-                pair = (
-                    (one.values, None) if functions is _REWARD else (None, one.values)
-                )
-                self._safe.learn(*pair, where, limits)
+                if functions is _REWARD:
+                    self._safe.learn(one.values, None, where, limits)
+                else:
+                    self._safe.learn(None, one.values, where, limits)
         if len(told) == 2 and all(o.where is None and o.noise is None for _, o in told):
             whole = torch.cat([one.values for _, one in told], -1)
             told = [(_EVERY, replace(told[0][1], values=whole))]
