@@ -619,7 +619,7 @@ def test_opnlb_is_its_programmes():
         for values, known, row in ((f, range(6), 0), (h, range(4), 1)):
             mean = total[row] / n.clamp_min(1)
             error = [(n * (v - mean).square()).sum() for v in values]
-            fit = values[min(known, key=lambda j: error[j])]  # noqa: B023
+            fit = values[min(known, key=lambda j: error[j])]
             away = [(n * (v - fit).square()).sum() for v in values]
             inside.append([values[j].numpy() for j in known if away[j] <= radius])
         rows = np.array(inside[1])
