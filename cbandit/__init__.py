@@ -1,41 +1,102 @@
-"""Constrained bandits on PyTorch: choose, learn, and keep within limits meanwhile."""
+"""Constrained bandits on PyTorch: choose, learn, and keep within limits meanwhile.
 
-from cbandit import baselines, multipliers, problems, scores, search
-from cbandit.actions import Box, Finite, ProductGrid, Star
-from cbandit.beliefs.classes import FiniteClass
-from cbandit.beliefs.counts import Counts
-from cbandit.beliefs.feedback import Delayed, Sliding
-from cbandit.beliefs.gp import GP
-from cbandit.beliefs.linear import Linear
-from cbandit.checkpoint import load
-from cbandit.choice import Choice, Distribution
-from cbandit.confidence import RKHS, Constant
-from cbandit.errors import (
-    CBanditError,
-    CheckpointError,
-    ChoiceError,
-    HorizonError,
-    InfeasibleError,
-    MissingDataError,
-    MissingExtraError,
+Names are looked up when first used, so that importing costs nothing and changes nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cbandit import (
+        account,
+        baselines,
+        confidence,
+        multipliers,
+        plots,
+        problems,
+        scores,
+        search,
+    )
+    from cbandit.actions import Box, Finite, ProductGrid, Star
+    from cbandit.beliefs.classes import FiniteClass
+    from cbandit.beliefs.counts import Counts
+    from cbandit.beliefs.feedback import Delayed, Sliding
+    from cbandit.beliefs.gp import GP
+    from cbandit.beliefs.linear import Linear
+    from cbandit.checkpoint import load
+    from cbandit.choice import Choice, Distribution
+    from cbandit.confidence import RKHS, Constant
+    from cbandit.errors import (
+        CBanditError,
+        CheckpointError,
+        ChoiceError,
+        HorizonError,
+        InfeasibleError,
+        MissingDataError,
+        MissingExtraError,
+    )
+    from cbandit.explore import TS, UCB, Rand
+    from cbandit.loop import simulate
+    from cbandit.policies.ckb import CKB
+    from cbandit.policies.epoch import EpochPenalty
+    from cbandit.policies.lclucb import LCLUCB
+    from cbandit.policies.opb import OPB
+    from cbandit.policies.oplb import OPLB
+    from cbandit.policies.opnlb import OPNLB
+    from cbandit.policies.rpol import RPOL
+    from cbandit.policies.scgp import SCGPUCB
+    from cbandit.policies.unconstrained import GPTS, GPUCB
+    from cbandit.problems.protocol import Round
+    from cbandit.run import Run
+    from cbandit.safe import Safe
+
+_HOMES = {
+    "actions": ("Box", "Finite", "ProductGrid", "Star"),
+    "beliefs.classes": ("FiniteClass",),
+    "beliefs.counts": ("Counts",),
+    "beliefs.feedback": ("Delayed", "Sliding"),
+    "beliefs.gp": ("GP",),
+    "beliefs.linear": ("Linear",),
+    "checkpoint": ("load",),
+    "choice": ("Choice", "Distribution"),
+    "confidence": ("RKHS", "Constant"),
+    "errors": (
+        "CBanditError",
+        "CheckpointError",
+        "ChoiceError",
+        "HorizonError",
+        "InfeasibleError",
+        "MissingDataError",
+        "MissingExtraError",
+    ),
+    "explore": ("TS", "UCB", "Rand"),
+    "policies.ckb": ("CKB",),
+    "policies.epoch": ("EpochPenalty",),
+    "policies.lclucb": ("LCLUCB",),
+    "policies.opb": ("OPB",),
+    "policies.oplb": ("OPLB",),
+    "policies.opnlb": ("OPNLB",),
+    "policies.rpol": ("RPOL",),
+    "policies.scgp": ("SCGPUCB",),
+    "policies.unconstrained": ("GPTS", "GPUCB"),
+    "problems.protocol": ("Round",),
+    "run": ("Run",),
+    "safe": ("Safe",),
+    "loop": ("simulate",),
+}
+_MODULES = (
+    "account",
+    "baselines",
+    "confidence",
+    "multipliers",
+    "plots",
+    "problems",
+    "scores",
+    "search",
 )
-from cbandit.explore import TS, UCB, Rand
-from cbandit.policies import (
-    CKB,
-    GPTS,
-    GPUCB,
-    LCLUCB,
-    OPB,
-    OPLB,
-    OPNLB,
-    RPOL,
-    SCGPUCB,
-    EpochPenalty,
-)
-from cbandit.problems.protocol import Round
-from cbandit.run import Run
-from cbandit.safe import Safe
-from cbandit.simulate import simulate
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "CKB",
@@ -75,11 +136,29 @@ __all__ = [
     "Safe",
     "Sliding",
     "Star",
+    "account",
     "baselines",
+    "confidence",
     "load",
     "multipliers",
+    "plots",
     "problems",
     "scores",
     "search",
     "simulate",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME_OF:
+        value = getattr(import_module(f"cbandit.{_HOME_OF[name]}"), name)
+    elif name in _MODULES:
+        value = import_module(f"cbandit.{name}")
+    else:
+        raise AttributeError(f"module 'cbandit' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -117,7 +117,9 @@ class GP:
         return same and _same_kernel(self.kernel, other.kernel)
 
     def __repr__(self) -> str:
-        kernel = "prior covariance" if self.kernel is None else type(self.kernel).__name__
+        kernel = (
+            "prior covariance" if self.kernel is None else type(self.kernel).__name__
+        )
         noise = "learned" if self.learn_noise else f"{self.noise.tolist()}"
         return f"GP({kernel}, noise={noise})"
 

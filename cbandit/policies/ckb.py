@@ -143,7 +143,7 @@ class CKB(GPPolicy):
         else:
             phi = multipliers.queue(phi, g, slack)
         self._multiplier = phi
-        return Decision(best.index)
+        return Decision(best.index, x=best.x)
 
     def _epoch(self, t: int) -> int:
         """The first round of the epoch that round ``t`` is in."""
@@ -164,7 +164,9 @@ class CKB(GPPolicy):
             raise CBanditError(
                 f"cap is 4 B / slater by the theorem: give cap=, or {' and '.join(missing)}"
             )
-        room = self._per_cost("slater", checks.positive("slater", slater)) - self._slack(1)
+        room = self._per_cost(
+            "slater", checks.positive("slater", slater)
+        ) - self._slack(1)
         if bool((room <= 0).any()):
             raise CBanditError(
                 f"slack must be below slater = {slater}; got {self._slack(1).tolist()}"
@@ -216,6 +218,8 @@ class _Schedule:
 
     def __call__(self, t: int, start: int = 1) -> Tensor:
         if callable(self._value):
-            return self._shaped(self._name, checks.nonnegative(self._name, self._value(t)))
+            return self._shaped(
+                self._name, checks.nonnegative(self._name, self._value(t))
+            )
         value: Tensor = self._value
         return value / math.sqrt(self._horizon or start) if self._root else value
