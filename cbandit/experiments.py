@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 from cbandit.errors import CBanditError, MissingExtraError
 
 if TYPE_CHECKING:
+    from cbandit.loop import Policy
     from cbandit.plots import Curves
     from cbandit.run import Run
-    from cbandit.loop import Policy
 
 __all__ = [
     "EXPERIMENTS",
@@ -535,8 +535,8 @@ def _checked_device(device: str) -> str:
 
 def _play(task: Task, folder: str, progress: bool) -> str:
     """Runs a task, from its checkpoint if there is one; returns where its run lies."""
-    from cbandit.run import Run
     from cbandit.loop import simulate
+    from cbandit.run import Run
 
     settings = task.settings
     done = Path(folder) / "runs" / task.label

@@ -235,6 +235,7 @@ class LinearPolicy(Stagewise):
                 yield start, bounds
 
         best = search.maximise(estimates(), search.within_limits, mask)
+        assert best.index is not None
         if not self._warned and bool((best.index == at).all()):
             self._warned = True
             warnings.warn(

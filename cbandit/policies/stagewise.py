@@ -297,6 +297,7 @@ class Stagewise(Policy):
         confidence = share("confidence", confidence)
         self._deliver()
         found = recommend(self._believed(), self._limits(max(self.t, 1)), confidence)
+        assert found.index is not None
         index = self._outside(found.index)
         return replace(
             found,
