@@ -20,8 +20,11 @@ if TYPE_CHECKING:
         search,
     )
     from cbandit.actions import Box, Finite, ProductGrid, Star
+    from cbandit.beliefs.classes import FiniteClass
+    from cbandit.beliefs.counts import Counts
     from cbandit.beliefs.feedback import Delayed, Sliding
     from cbandit.beliefs.gp import GP
+    from cbandit.beliefs.linear import Linear
     from cbandit.checkpoint import load
     from cbandit.choice import Choice, Distribution
     from cbandit.confidence import RKHS, Constant
@@ -35,19 +38,27 @@ if TYPE_CHECKING:
         MissingExtraError,
     )
     from cbandit.explore import TS, UCB, Rand
+    from cbandit.loop import simulate
     from cbandit.policies.ckb import CKB
     from cbandit.policies.epoch import EpochPenalty
+    from cbandit.policies.lclucb import LCLUCB
+    from cbandit.policies.opb import OPB
+    from cbandit.policies.oplb import OPLB
+    from cbandit.policies.opnlb import OPNLB
     from cbandit.policies.rpol import RPOL
     from cbandit.policies.scgp import SCGPUCB
     from cbandit.policies.unconstrained import GPTS, GPUCB
     from cbandit.problems.protocol import Round
     from cbandit.run import Run
-    from cbandit.loop import simulate
+    from cbandit.safe import Safe
 
 _HOMES = {
     "actions": ("Box", "Finite", "ProductGrid", "Star"),
+    "beliefs.classes": ("FiniteClass",),
+    "beliefs.counts": ("Counts",),
     "beliefs.feedback": ("Delayed", "Sliding"),
     "beliefs.gp": ("GP",),
+    "beliefs.linear": ("Linear",),
     "checkpoint": ("load",),
     "choice": ("Choice", "Distribution"),
     "confidence": ("RKHS", "Constant"),
@@ -63,11 +74,16 @@ _HOMES = {
     "explore": ("TS", "UCB", "Rand"),
     "policies.ckb": ("CKB",),
     "policies.epoch": ("EpochPenalty",),
+    "policies.lclucb": ("LCLUCB",),
+    "policies.opb": ("OPB",),
+    "policies.oplb": ("OPLB",),
+    "policies.opnlb": ("OPNLB",),
     "policies.rpol": ("RPOL",),
     "policies.scgp": ("SCGPUCB",),
     "policies.unconstrained": ("GPTS", "GPUCB"),
     "problems.protocol": ("Round",),
     "run": ("Run",),
+    "safe": ("Safe",),
     "loop": ("simulate",),
 }
 _MODULES = (
@@ -87,6 +103,10 @@ __all__ = [
     "GP",
     "GPTS",
     "GPUCB",
+    "LCLUCB",
+    "OPB",
+    "OPLB",
+    "OPNLB",
     "RKHS",
     "RPOL",
     "SCGPUCB",
@@ -98,18 +118,22 @@ __all__ = [
     "Choice",
     "ChoiceError",
     "Constant",
+    "Counts",
     "Delayed",
     "Distribution",
     "EpochPenalty",
     "Finite",
+    "FiniteClass",
     "HorizonError",
     "InfeasibleError",
+    "Linear",
     "MissingDataError",
     "MissingExtraError",
     "ProductGrid",
     "Rand",
     "Round",
     "Run",
+    "Safe",
     "Sliding",
     "Star",
     "account",

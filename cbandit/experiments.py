@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 from cbandit.errors import CBanditError, MissingExtraError
 
 if TYPE_CHECKING:
+    from cbandit.loop import Policy
     from cbandit.plots import Curves
     from cbandit.run import Run
-    from cbandit.loop import Policy
 
 __all__ = [
     "EXPERIMENTS",
@@ -202,6 +202,170 @@ def _zhou_finance(parameters: Mapping[str, Any], trials: range, seed: int) -> An
     return zhou_finance(trials, seed)
 
 
+# ------------------------------------------- Pacchiano, Ghavamzadeh and Bartlett's
+
+
+def _linear(name: str) -> Callable[[Any, Task], Policy]:
+    """LC-LUCB or Safe-LTS with ``R = S = L = lam = 1``, ``delta = 0.1``."""
+
+    def make(problem: Any, task: Task) -> Policy:
+        import cbandit as cb
+
+        belief = cb.Linear(subgaussian=1.0, ridge=1.0, norm=1.0, length=1.0)
+        build = cb.LCLUCB if name == "LC-LUCB" else cb.baselines.SafeLTS
+        policy: Policy = build(
+            problem.actions,
+            reward=belief,
+            costs=[belief] * problem.m,
+            safe=cb.Safe(x=problem.actions.center),
+            thresholds=problem.thresholds,
+            delta=0.1,
+            **_common(task),
+        )
+        return policy
+
+    return make
+
+
+_LINEAR = {name: _linear(name) for name in ("LC-LUCB", "Safe-LTS")}
+
+
+def _opb(problem: Any, task: Task) -> Policy:
+    """OPB with ``R = 1``, ``delta = 0.1``; the safe arm, the first, is known."""
+    import cbandit as cb
+
+    belief = cb.Counts(subgaussian=1.0)
+    policy: Policy = cb.OPB(
+        problem.actions,
+        reward=belief,
+        costs=[belief] * problem.m,
+        safe=cb.Safe(index=0, reward=problem.f[..., 0], cost=problem.g[..., 0]),
+        thresholds=problem.thresholds,
+        delta=0.1,
+        horizon=task.settings.horizon,
+        **_common(task),
+    )
+    return policy
+
+
+def _opb_gp(problem: Any, task: Task) -> Policy:
+    """OPB's GP form under the functions' own prior; the safe corner is known."""
+    import cbandit as cb
+    from cbandit.problems.zhou import _rbf
+
+    belief = cb.GP(_rbf(0.5), noise=task.settings.parameters["noise"])
+    policy: Policy = cb.OPB(
+        problem.actions,
+        reward=belief,
+        costs=[belief] * problem.m,
+        safe=cb.Safe(index=0, reward=problem.f[..., 0], cost=problem.g[..., 0]),
+        thresholds=problem.thresholds,
+        largest=problem.f.amax(-1),
+        delta=0.1,
+        horizon=task.settings.horizon,
+        **_common(task),
+    )
+    return policy
+
+
+def _pacchiano(
+    name: str, seeded: bool = True
+) -> Callable[[Mapping[str, Any], range, int], Any]:
+    def make(parameters: Mapping[str, Any], trials: range, seed: int) -> Any:
+        from cbandit import problems
+
+        build = getattr(problems, name)
+        more = {"seed": seed} if seeded else {}
+        return build(**parameters, trials=trials, **more)
+
+    return make
+
+
+def _tau(default: float, *others: float) -> Parameter:
+    return Parameter(default, (default, *others), "the cost's threshold")
+
+
+_PACCHIANO = (
+    Experiment(
+        name="pacchiano-cyclic",
+        about="cyclic shifts of a vector, linear (LC-LUCB, Figures 1, 5 to 7)",
+        horizon=10_000,
+        trials=10,
+        problem=_pacchiano("pacchiano_cyclic", seeded=False),
+        policies=_LINEAR,
+        parameters={
+            "d": Parameter(10, (10, 5, 3), "the dimension"),
+            "tau": _tau(0.5, 0.2, 0.8),
+        },
+        spread="std",
+    ),
+    Experiment(
+        name="pacchiano-sphere",
+        about="rays to 100 points of the sphere, linear (LC-LUCB, Figure 2)",
+        horizon=10_000,
+        trials=10,
+        problem=_pacchiano("pacchiano_sphere"),
+        policies=_LINEAR,
+        parameters={"d": Parameter(5, (5, 10), "the dimension")},
+        spread="std",
+    ),
+    Experiment(
+        name="pacchiano-opb-random",
+        about="arms with random Bernoulli means (OPB, Figure 3)",
+        horizon=10_000,
+        trials=10,
+        problem=_pacchiano("pacchiano_opb_random"),
+        policies={"OPB": _opb},
+        parameters={
+            "arms": Parameter(10, (10, 5, 20), "how many"),
+            "tau": _tau(0.5, 0.2, 0.8),
+        },
+        spread="std",
+        width=0.5,
+    ),
+    Experiment(
+        name="pacchiano-opb-four",
+        about="four arms (OPB, Figures 4 and 8)",
+        horizon=10_000,
+        trials=10,
+        problem=_pacchiano("pacchiano_opb_four", seeded=False),
+        policies={"OPB": _opb},
+        parameters={"tau": _tau(0.8, 0.6, 0.5, 0.2)},
+        spread="std",
+        width=0.5,
+    ),
+    Experiment(
+        name="pacchiano-hard",
+        about="the lower bound's two instances (OPB, Appendix E)",
+        horizon=10_000,
+        trials=10,
+        problem=_pacchiano("pacchiano_hard", seeded=False),
+        policies={"OPB": _opb},
+        parameters={
+            "arms": Parameter(4, (), "how many"),
+            "twin": Parameter(0, (0, 1), "the instance in which arm 3 is affordable"),
+            "r0": Parameter(0.3, (), "the safe arm's reward"),
+            "gap": Parameter(0.2, (), "threshold less the safe arm's cost"),
+            "tau": Parameter(0.5, (), "the cost's threshold"),
+        },
+        spread="std",
+    ),
+    Experiment(
+        name="bench-stagewise",
+        about="a million correlated actions, three costs (OPB, GP form; ours)",
+        horizon=300,
+        trials=1,
+        problem=_pacchiano("bench_stagewise"),
+        policies={"OPB": _opb_gp},
+        parameters={
+            "points": Parameter(1000, (), "on each of two axes"),
+            "costs": Parameter(3, (), "how many"),
+            "noise": Parameter(0.01, (), "its variance"),
+            "gap": Parameter(0.5, (), "thresholds less the safe corner's costs"),
+        },
+    ),
+)
+
 _ALL = (
     Experiment(
         name="zhou-synthetic",
@@ -234,6 +398,7 @@ _ALL = (
         problem=_zhou_finance,
         policies=_ZHOU,
     ),
+    *_PACCHIANO,
 )
 EXPERIMENTS: Mapping[str, Experiment] = {each.name: each for each in _ALL}
 
@@ -370,8 +535,8 @@ def _checked_device(device: str) -> str:
 
 def _play(task: Task, folder: str, progress: bool) -> str:
     """Runs a task, from its checkpoint if there is one; returns where its run lies."""
-    from cbandit.run import Run
     from cbandit.loop import simulate
+    from cbandit.run import Run
 
     settings = task.settings
     done = Path(folder) / "runs" / task.label

@@ -4,6 +4,7 @@ from cbandit.baselines.bkb import BKB
 from cbandit.baselines.botorch_policy import BoTorchPolicy
 from cbandit.baselines.ckb_restart import CKBRestart
 from cbandit.baselines.config import CONFIG
+from cbandit.baselines.safe_lts import SafeLTS
 from cbandit.baselines.safeopt import SafeOpt
 from cbandit.baselines.sgpucb import SGPUCB
 from cbandit.baselines.stageopt import StageOpt
@@ -14,6 +15,7 @@ __all__ = [
     "SGPUCB",
     "BoTorchPolicy",
     "CKBRestart",
+    "SafeLTS",
     "SafeOpt",
     "StageOpt",
 ]

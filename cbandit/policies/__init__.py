@@ -2,8 +2,23 @@
 
 from cbandit.policies.ckb import CKB
 from cbandit.policies.epoch import EpochPenalty
+from cbandit.policies.lclucb import LCLUCB
+from cbandit.policies.opb import OPB
+from cbandit.policies.oplb import OPLB
+from cbandit.policies.opnlb import OPNLB
 from cbandit.policies.rpol import RPOL
 from cbandit.policies.scgp import SCGPUCB
 from cbandit.policies.unconstrained import GPTS, GPUCB
 
-__all__ = ["CKB", "GPTS", "GPUCB", "RPOL", "SCGPUCB", "EpochPenalty"]
+__all__ = [
+    "CKB",
+    "GPTS",
+    "GPUCB",
+    "LCLUCB",
+    "OPB",
+    "OPLB",
+    "OPNLB",
+    "RPOL",
+    "SCGPUCB",
+    "EpochPenalty",
+]

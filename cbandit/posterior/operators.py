@@ -281,6 +281,16 @@ class ProductRows:
         rank = 0 if self._basis is None else self._basis.shape[-1]
         self._code = torch.zeros(trials, 0, rank, **kept)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # the factors are closures over the kernel: built again from it
+        return {k: v for k, v in vars(self).items() if k != "_axes"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        axes = self.covariance.axes(self.actions)
+        assert axes is not None
+        self._axes = axes
+
     def bytes_per_row(self) -> int:
         """``T (N_1 + N_2)`` numbers."""
         return self.trials * (8 * self._heads + self.dtype.itemsize * self._tails)

@@ -1,0 +1,42 @@
+"""Finite classes of functions, one of which is the truth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cbandit import checks
+from cbandit.beliefs.linear import checked_range
+from cbandit.errors import CBanditError
+
+__all__ = ["FiniteClass"]
+
+
+class FiniteClass:
+    """A function is one of ``G``, each given by its value at every arm.
+
+    Args:
+        values: ``(G, N)``.
+        radius: of the confidence set, a number or a callable of the round: functions
+            whose squared distance to the least-squares fit, summed over the rounds, is
+            at most it. Left out: ``512 ln(24 G ln(2 t) / delta)`` (Pacchiano et al.).
+        range: ``(low, high)`` that every observation lies in; others are refused.
+
+    Example:
+        >>> import cbandit as cb
+        >>> belief = cb.FiniteClass([[0.0, 1.0], [0.0, 0.5]], radius=4.0)
+    """
+
+    def __init__(self, values: Any, radius: Any = None, range: Any = None) -> None:
+        self.values = checks.finite("values", checks.tensor("values", values))
+        if self.values.dim() != 2 or self.values.numel() == 0:
+            raise CBanditError(
+                f"values must have shape (G, N), neither 0; got "
+                f"{tuple(self.values.shape)}"
+            )
+        if radius is not None and not callable(radius):
+            radius = checks.number("radius", radius, minimum=0.0)
+        self.radius = radius
+        self.range = checked_range(range)
+
+    def __repr__(self) -> str:
+        return f"FiniteClass(G={self.values.shape[0]}, N={self.values.shape[1]})"

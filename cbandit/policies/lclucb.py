@@ -1,0 +1,95 @@
+"""LC-LUCB: linear rewards and costs, a constraint that holds in every round.
+
+Known: a safe action ``x0`` with reward ``r0`` and costs ``c0 < tau``. Each round, from
+ridge estimates ``theta`` of the reward and ``mu`` of each cost (the latter only across
+``x0``, for along it the cost is known):
+
+1. ``V_r(x) = <x, theta> + alpha_r beta ||x||_{Sigma^-1}``, optimistic and inflated by
+   ``alpha_r = 1 + 2 (r_max - r0) / min_j (tau_j - c0_j)``;
+2. ``V_c(x)``: what is known of the cost along ``x0``, plus the estimate across it, plus
+   ``beta ||x_perp||_{Sigma_perp^-1}``: pessimistic;
+3. play ``argmax V_r`` over ``{V_c <= tau}``; observe, update.
+
+Along a segment from ``x0``, ``V_c`` is affine and ``V_r`` convex: the best point is
+``x0`` or the furthest one that is safe. Where ``r0`` or ``c0`` is unknown, ``x0`` is
+played until it is known well enough (:class:`~cbandit.safe.SafeAction`); ``mu`` is then
+estimated in all directions, ``V_c`` is convex along a segment, and the candidates are
+both ends of the safe interval, and ``x0``, which is always admissible.
+
+A. Pacchiano, M. Ghavamzadeh, P. Bartlett, Contextual bandits with stage-wise
+constraints, 2024, Algorithms 1 and 5.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit.beliefs.linear import Linear
+from cbandit.policies.base import Decision
+from cbandit.policies.linear import LinearPolicy
+from cbandit.safe import Safe
+
+__all__ = ["LCLUCB"]
+
+
+class LCLUCB(LinearPolicy):
+    """Optimism about the reward among actions that are surely within their limits.
+
+    Args:
+        actions: :class:`~cbandit.Finite`, or a :class:`~cbandit.Star` around the safe
+            action. ``ask(actions=...)`` takes another set in every round, which must
+            contain the safe action too.
+        reward: the belief about the reward, a :class:`~cbandit.Linear`.
+        costs: the belief about the cost, or a list of them.
+        safe: the safe action; its reward and cost where they are known.
+        delta: in at most this share of runs is a constraint ever violated (and in at
+            most as many optimism lost).
+        alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; the theorem's unless given.
+        beta: the width, a number or a callable of the round, in place of the theory's.
+        largest: ``r_max``, the largest possible mean reward, 1 unless given.
+        common: ``thresholds``, ``horizon``, ``seed``, ``trials``, ``device``,
+            ``dtype``.
+
+    On a star, a choice's ``index`` is that of its segment.
+
+    Example:
+        >>> import cbandit as cb, torch
+        >>> linear = cb.Linear(subgaussian=0.1)
+        >>> policy = cb.LCLUCB(
+        ...     cb.Star(torch.zeros(2), torch.eye(2)), reward=linear, costs=linear,
+        ...     safe=cb.Safe(x=[0.0, 0.0]), delta=0.1, thresholds=0.5,
+        ... )
+        >>> policy.tell(policy.ask(), reward=0.3, cost=0.1)
+    """
+
+    name = "LC-LUCB"
+
+    def __init__(
+        self,
+        actions: Any,
+        *,
+        reward: Linear,
+        costs: Any,
+        safe: Safe,
+        delta: float = 0.1,
+        alpha: Any = None,
+        beta: Any = None,
+        largest: Any = None,
+        **common: Any,
+    ) -> None:
+        super().__init__(
+            actions, reward, costs, safe, delta, alpha, beta, largest, **common
+        )
+
+    def _decide(
+        self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
+    ) -> Decision:
+        tau = self._limits(t)
+        alpha_r, alpha_c = self._alpha(tau)
+        alpha = torch.cat(
+            [alpha_r.unsqueeze(-1), alpha_c.unsqueeze(-1).expand(-1, self.m)], -1
+        )
+        return self._best_safe(t, asked, mask, tau, alpha)

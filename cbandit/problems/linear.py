@@ -1,0 +1,150 @@
+"""Problems whose reward and costs are linear in the action's coordinates."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit import checks, search
+from cbandit.actions import Finite, Star
+from cbandit.choice import Choice
+from cbandit.errors import CBanditError
+from cbandit.lp import solve_policy
+from cbandit.problems.protocol import Evaluation, Round, normals
+from cbandit.randomness import Streams, Trials, trial_range
+
+__all__ = ["LinearProblem"]
+
+
+class LinearProblem:
+    """``f(x) = <x, theta>``, ``cost_j(x) = <x, mu_j>``; also blockwise.
+
+    Args:
+        actions: a :class:`~cbandit.Finite` set, or a :class:`~cbandit.Star` whose
+            centre is feasible.
+        theta: ``(d,)`` or ``(*trials, d)``.
+        mu: ``(m, d)`` or ``(*trials, m, d)``.
+        noise: variance of the Gaussian noise on reward and costs, a number.
+        thresholds: a cost is feasible at or below it, a number, ``(m,)`` or
+            ``(*trials, m)``.
+        trials: the trials it is for, ``None`` without a trials axis.
+
+    Example:
+        >>> import cbandit as cb, torch
+        >>> star = cb.Star(torch.zeros(2), torch.eye(2))
+        >>> problem = cb.problems.LinearProblem(star, [1.0, 0.5], [[1.0, 0.0]], 0.01,
+        0.4) >>> problem.optimum(1)
+        tensor(0.5000, dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        actions: Finite | Star,
+        theta: Any,
+        mu: Any,
+        noise: Any = 0.0,
+        thresholds: Any = 0.0,
+        trials: Trials = None,
+    ) -> None:
+        if not isinstance(actions, Finite | Star):
+            raise CBanditError(
+                f"actions must be a Finite set or a Star; got {actions!r}"
+            )
+        self.actions, self.trials = actions, trial_range(trials)
+        batch = () if self.trials is None else (len(self.trials),)
+        dim = actions.dim
+        first = checks.finite("theta", checks.tensor("theta", theta))
+        rest = checks.finite("mu", checks.tensor("mu", mu))
+        if rest.dim() < 2:
+            raise CBanditError(
+                f"mu must have shape (*trials, m, d); got {tuple(rest.shape)}"
+            )
+        self.m = rest.shape[-2]
+        self.theta = checks.shaped("theta", first, (*batch, dim), "(*trials, d)")
+        self.mu = checks.shaped("mu", rest, (*batch, self.m, dim), "(*trials, m, d)")
+        tau = checks.finite("thresholds", checks.tensor("thresholds", thresholds))
+        self._tau = checks.shaped("thresholds", tau, (*batch, self.m), "(*trials, m)")
+        self.thresholds: Any = self._tau
+        self._std = checks.number("noise", noise, minimum=0.0) ** 0.5
+        # (*trials, d, 1 + m): one product gives reward and costs
+        self._both = torch.cat([self.theta.unsqueeze(-2), self.mu], -2).mT.contiguous()
+
+    def _truth(self, x: Tensor) -> Tensor:
+        """``(*trials, n, 1 + m)`` at ``x`` ``(*trials, n, d)``."""
+        out: Tensor = x.to(self._both) @ self._both
+        return out
+
+    def reward(self, x: Tensor, t: int) -> Tensor:
+        """Noiseless reward ``(*trials,)`` of the actions ``x`` ``(*trials, d)``."""
+        return self._truth(x.unsqueeze(-2))[..., 0, 0]
+
+    def costs(self, x: Tensor, t: int) -> Tensor:
+        """Noiseless costs ``(*trials, m)`` of the actions ``x`` ``(*trials, d)``."""
+        return self._truth(x.unsqueeze(-2))[..., 0, 1:]
+
+    def observe(self, choice: Choice, generator: Streams) -> tuple[Tensor, Tensor]:
+        """Noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of the choice."""
+        truth = self._truth(choice.x.unsqueeze(-2))[..., 0, :]
+        draws = normals(generator, tuple(truth.shape[:-1]), 1 + self.m)
+        seen = torch.add(truth, draws, alpha=self._std)
+        return seen[..., 0], seen[..., 1:]
+
+    @cached_property
+    def _corners(self) -> Tensor:
+        """Reward and costs ``(*trials, n, 1 + m)`` of what all else is a mixture of."""
+        if isinstance(self.actions, Finite):
+            return self._truth(self.actions.all)
+        tips = self.actions.tips
+        centre = self.actions.center.expand_as(tips[..., :1, :])
+        return self._truth(torch.cat([centre, tips], -2))
+
+    @cached_property
+    def _optimum(self) -> Tensor:
+        values = self._corners
+        if isinstance(self.actions, Finite):
+            feasible = (values[..., 1:] <= self._tau.unsqueeze(-2)).all(-1)
+            best = values[..., 0].masked_fill(~feasible, -torch.inf).amax(-1)
+            return best.masked_fill(best.isneginf(), torch.nan)
+        # along a segment all is affine: the best point is an end of its feasible part
+        start, tips = values[..., :1, :], values[..., 1:, :]
+        costs = (start[..., 1:].mT, tips[..., 1:].mT, self._tau.unsqueeze(-1))
+        a = search.furthest(*costs)
+        ends = start[..., 0] + a * (tips[..., 0] - start[..., 0])
+        return torch.cat([start[..., 0], ends], -1).amax(-1)
+
+    @cached_property
+    def _stochastic_optimum(self) -> Tensor:
+        values = self._corners
+        answer = solve_policy(values[..., 0], values[..., 1:].mT, self._tau)
+        return answer.value.masked_fill(answer.infeasible, torch.nan)
+
+    def optimum(self, t: int) -> Tensor:
+        """The reward of the best feasible action, ``(*trials,)``; NaN where none is."""
+        return self._optimum
+
+    def stochastic_optimum(self, t: int) -> Tensor:
+        """The reward of the best distribution feasible on average, ``(*trials,)``."""
+        return self._stochastic_optimum
+
+    def round(self, t: int, generator: Streams) -> Round:
+        """Nothing is shown before a round."""
+        return _NOTHING
+
+    def evaluate(self, t: Tensor, index: Tensor | None, x: Tensor) -> Evaluation:
+        """The truth about the rounds ``t``, as the loop asks for it in blocks."""
+        truth = self._truth(x)
+        return Evaluation(
+            truth[..., 0],
+            truth[..., 1:],
+            self._optimum.unsqueeze(-1),
+            self._stochastic_optimum.unsqueeze(-1),
+        )
+
+    def __repr__(self) -> str:
+        return f"LinearProblem({self.actions!r}, m={self.m}, trials={self.trials})"
+
+
+_NOTHING = Round()

@@ -1,0 +1,167 @@
+"""The experiments of the stage-wise paper: linear bandits, and Bernoulli arms.
+
+A. Pacchiano, M. Ghavamzadeh, P. Bartlett, *Contextual bandits with stage-wise
+constraints*, 2024, sections 4.5 and 5.4 and appendix E. What the paper leaves open is
+settled here and marked "ours".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit import checks
+from cbandit.actions import ProductGrid, Star
+from cbandit.errors import CBanditError
+from cbandit.problems.linear import LinearProblem
+from cbandit.problems.protocol import uniforms
+from cbandit.problems.table import Table
+from cbandit.randomness import Streams, Trials, trial_range
+
+__all__ = [
+    "Bernoulli",
+    "bench_stagewise",
+    "pacchiano_cyclic",
+    "pacchiano_hard",
+    "pacchiano_opb_four",
+    "pacchiano_opb_random",
+    "pacchiano_sphere",
+]
+
+
+class Bernoulli:
+    """Noise that makes 0 or 1 of a mean.
+
+    Args:
+        reward: ``(*trials, N)``.
+        costs: ``(*trials, m, N)``.
+    """
+
+    def __init__(self, reward: Tensor, costs: Tensor) -> None:
+        self._means = torch.cat(
+            [reward.unsqueeze(-2), costs], -2
+        )  # *trials x 1 + m x N
+
+    def __call__(
+        self, index: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Noise ``(*trials,)`` and ``(*trials, m)`` at the actions ``index``."""
+        functions, size = self._means.shape[-2:]
+        means = self._means.expand(*index.shape, functions, size)
+        at = index.reshape(*index.shape, 1, 1).expand(*index.shape, functions, 1)
+        mean = means.gather(-1, at).squeeze(-1)
+        drawn = uniforms(generator, tuple(index.shape), functions) < mean
+        noise = drawn.to(mean) - mean
+        return noise[..., 0], noise[..., 1:]
+
+
+def pacchiano_cyclic(
+    d: int = 10, tau: float = 0.5, trials: Trials = None
+) -> LinearProblem:
+    """Segments from 0 to the cyclic shifts of ``(0, 1, .., d - 1)``, its length 1.
+
+    The reward's coefficients are that vector, the cost's the same backwards. Ours:
+    Gaussian noise of variance 1.
+    """
+    v = torch.arange(_dimension(d), dtype=torch.float64)
+    v = v / v.norm()
+    star = Star(torch.zeros_like(v), torch.stack([v.roll(k) for k in range(d)]))
+    return LinearProblem(star, v, v.flip(0).unsqueeze(0), 1.0, tau, trials)
+
+
+def pacchiano_sphere(d: int = 5, trials: Trials = None, seed: int = 0) -> LinearProblem:
+    """Rays from 0 to 100 uniform unit vectors, for the unit ball.
+
+    Coefficients are uniform unit vectors and thresholds uniform on [0, 1], new in every
+    trial. Ours: rays too are new in every trial; Gaussian noise of variance 1.
+    """
+    streams = Streams(seed, trial_range(trials), "pacchiano-sphere")
+    draws = streams.normal(102, _dimension(d))
+    unit = draws / draws.norm(dim=-1, keepdim=True)
+    tau = streams.uniform(1)
+    star = Star(torch.zeros(d, dtype=torch.float64), unit[..., 2:, :])
+    return LinearProblem(star, unit[..., 0, :], unit[..., 1:2, :], 1.0, tau, trials)
+
+
+def pacchiano_opb_random(
+    arms: int = 10, tau: float = 0.5, trials: Trials = None, seed: int = 0
+) -> Table:
+    """Arms with Bernoulli rewards and costs of uniform means; arm 0 has (0, 0)."""
+    if not isinstance(arms, int) or arms < 2:
+        raise CBanditError(f"arms must be a whole number above 1; got {arms!r}")
+    streams = Streams(seed, trial_range(trials), "pacchiano-opb-random")
+    means = streams.uniform(2, arms)
+    means[..., 0] = 0.0
+    reward, costs = means[..., 0, :], means[..., 1:, :]
+    noise = Bernoulli(reward, costs)
+    return Table(reward, costs, noise, thresholds=tau, trials=trials)
+
+
+def pacchiano_opb_four(tau: float = 0.8, trials: Trials = None) -> Table:
+    """Four arms with Bernoulli rewards and costs; the first one, of cost 0, is safe."""
+    reward = torch.tensor([0.1, 0.2, 0.4, 0.7], dtype=torch.float64)
+    costs = torch.tensor([[0.0, 0.4, 0.5, 0.2]], dtype=torch.float64)
+    noise = Bernoulli(reward, costs)
+    return Table(reward, costs, noise, thresholds=tau, trials=trials)
+
+
+def pacchiano_hard(
+    arms: int = 4,
+    twin: bool = False,
+    r0: float = 0.3,
+    gap: float = 0.2,
+    tau: float = 0.5,
+    trials: Trials = None,
+) -> Table:
+    """The lower bound's instances: arm 3 is too dear, or, in the twin, it is not.
+
+    ``gap`` is ``tau - c0``. To know which of the two it is takes about ``1 / gap^2``
+    plays of an arm that one may hardly play. Gaussian noise of variance 1.
+    """
+    if not isinstance(arms, int) or arms < 4:
+        raise CBanditError(f"arms must be a whole number above 3; got {arms!r}")
+    step, base = (1 - r0) / 7, (8 * r0 - 1) / 7
+    reward = torch.full((arms,), base + 4 * step, dtype=torch.float64)
+    reward[:3] = torch.tensor([base + step, base + 8 * step, base]).to(reward)
+    costs = torch.full((1, arms), tau + 2 * gap, dtype=torch.float64)
+    costs[0, 0] = costs[0, 2] = tau - gap
+    if twin:
+        costs[0, 3] = tau - gap
+    return Table(reward, costs, 1.0, thresholds=tau, trials=trials)
+
+
+def bench_stagewise(
+    points: int = 1000,
+    costs: int = 3,
+    noise: float = 0.01,
+    gap: float = 0.5,
+    trials: Trials = None,
+    seed: int = 0,
+) -> Table:
+    """Draws of the prior on a product grid over ``[0, 6]^2``, ours: for OPB's GP form.
+
+    Reward and costs have an RBF kernel of lengthscale 0.5; every threshold is ``gap``
+    above its cost at the corner (action 0), which is therefore safe.
+    """
+    axis = torch.linspace(0, 6, points, dtype=torch.float64)
+    gram = torch.exp(-0.5 * ((axis.unsqueeze(-1) - axis) / 0.5).square())
+    value, vectors = torch.linalg.eigh(gram)
+    kept = value > 1e-14 * value[-1]
+    root = vectors[:, kept] * value[kept].sqrt()  # points x r
+    numbers = trial_range(trials)
+    streams = Streams(seed, numbers, "bench-stagewise")
+    rank = root.shape[-1]
+    z = streams.normal(1 + costs, rank, rank)
+    drawn = (root @ z @ root.mT).flatten(-2)  # *trials x 1 + costs x N
+    tau = drawn[..., 1:, 0] + checks.number("gap", gap, minimum=0.0)
+    grid = ProductGrid([axis, axis])
+    f, g = drawn[..., 0, :], drawn[..., 1:, :]
+    return Table(f, g, noise, actions=grid, thresholds=tau, trials=trials)
+
+
+def _dimension(d: Any) -> int:
+    if not isinstance(d, int) or d < 2:
+        raise CBanditError(f"d must be a whole number above 1; got {d!r}")
+    return d
