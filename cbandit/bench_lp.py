@@ -12,6 +12,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -77,8 +78,8 @@ def measure(
     passes, solves, gaps, misses = [], [], [], []
     for _ in range(repeats):
         u_r, u_c, tau = instance(kind, size, costs, trials, generator)
-        passes.append(_best(lambda u=u_r: u.argmax(-1), 5))
-        solves.append(_best(lambda a=(u_r, u_c, tau): solve_policy(*a), 5))
+        passes.append(_best(partial(torch.argmax, u_r, -1), 5))
+        solves.append(_best(partial(solve_policy, u_r, u_c, tau), 5))
         solution = solve_policy(u_r, u_c, tau)
         at = solution.distribution.index.unsqueeze(1).expand(-1, costs, -1)
         p = solution.distribution.probability.unsqueeze(1)

@@ -29,6 +29,7 @@ from cbandit.beliefs.feedback import Sliding
 from cbandit.errors import CBanditError
 from cbandit.posterior.joint import Joint
 from cbandit.posterior.surrogates import Group, Surrogates
+from cbandit.safe import Safe
 
 __all__ = ["SafeSet", "rounds_of", "seed_set", "sure"]
 
@@ -71,8 +72,10 @@ def seed_set(
 
     ``safe`` is an action's number, a list of numbers, a tensor of numbers
     ``(*trials,)`` or ``(*trials, k)``, a mask ``(N,)`` or ``(*trials, N)``, or points
-    ``(d,)``, ``(k, d)`` or ``(*trials, k, d)``.
+    ``(d,)``, ``(k, d)`` or ``(*trials, k, d)``; or a :class:`~cbandit.Safe`.
     """
+    if isinstance(safe, Safe):
+        safe = safe.x if safe.index is None else safe.index
     given = checks.tensor("safe", safe, None, device)
     listed = isinstance(safe, list | tuple | range)
     if given.dtype == torch.bool:
