@@ -1,0 +1,640 @@
+"""The library's scores as BoTorch acquisition functions.
+
+For people who keep their own loop: any BoTorch model whose outputs are the reward first
+and the costs after, and anything BoTorch can do with an acquisition function. The scores
+are those of :mod:`cbandit.scores`, which the policies call too; ``beta`` multiplies
+sigma (BoTorch's own UCB takes its square root), and feasible means a cost at or below
+its threshold.
+
+A batch of ``q`` points is worth what sequential greedy collects: the first point's
+score, the second's with the first one pending, and so on. A pending point narrows the
+deviations, for it will be observed; it moves no mean, since the value hallucinated there
+is the mean.
+
+Importing this module imports BoTorch, which changes GPyTorch's settings; ``import
+cbandit`` alone does not.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import gpytorch
+import torch
+from botorch.acquisition.acquisition import AcquisitionFunction
+from botorch.acquisition.input_constructors import (
+    ACQF_INPUT_CONSTRUCTOR_REGISTRY,
+    acqf_input_constructor,
+)
+from botorch.models.deterministic import MatheronPathModel
+from botorch.models.model import Model
+from botorch.posteriors.gpytorch import GPyTorchPosterior
+from botorch.posteriors.posterior import Posterior
+from botorch.posteriors.posterior_list import PosteriorList
+from botorch.sampling.pathwise.utils import get_train_inputs
+from botorch.utils.transforms import (
+    average_over_ensemble_models,
+    t_batch_mode_transform,
+)
+from gpytorch.distributions import MultitaskMultivariateNormal
+from linear_operator.utils.cholesky import psd_safe_cholesky
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from cbandit import checks, scores
+from cbandit.errors import CBanditError
+from cbandit.explore import estimates
+
+__all__ = [
+    "OptimisticFeasible",
+    "PathwisePrimalDual",
+    "PrimalDual",
+    "RectifiedPenalty",
+]
+
+# below these a variance is rounding; GPyTorch's own limits are in no one's units
+SMALLEST = {torch.float64: 1e-20, torch.float32: 1e-12}
+FAR = 1000.0  # how many times the size of the reward infeasible points lie below it
+
+
+class _Score(AcquisitionFunction):
+    """Estimates of reward and costs from a model; a subclass says what they score.
+
+    Tensors may lead with the model's batch shape ``*b``.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        beta: Any,
+        cost_beta: Any,
+        thresholds: Any,
+        clip: Any,
+        smooth: Any,
+        noise: Any,
+        X_pending: Tensor | None,
+    ) -> None:
+        if not isinstance(model, Model):
+            raise CBanditError(
+                f"model must be a BoTorch model; got {type(model).__name__}"
+            )
+        outputs = model.num_outputs
+        if outputs < 2:
+            raise CBanditError(
+                "model must have 1 + m outputs, the reward first and m >= 1 costs "
+                f"after; got {outputs}"
+            )
+        super().__init__(model=model)
+        self.m = outputs - 1
+        width = self._functions("beta", beta, "cost_beta", cost_beta)
+        self._keep("width", checks.nonnegative("beta and cost_beta", width))
+        tau = checks.finite("thresholds", checks.tensor("thresholds", thresholds))
+        self._keep("thresholds", self._costs("thresholds", tau))
+        self._keep("bound", None if clip is None else self._clip(clip))
+        soft = None if smooth is None else checks.positive("smooth", smooth)
+        self._keep("smooth", None if soft is None else self._outputs("smooth", soft))
+        lam = None if noise is None else checks.nonnegative("noise", noise)
+        self._keep("noise", None if lam is None else self._outputs("noise", lam))
+        self.register_buffer("X_pending", None)
+        self.set_X_pending(X_pending)
+
+    @abstractmethod
+    def score(self, f: Tensor, g: Tensor) -> Tensor:
+        """What is maximised: ``f`` ``(*b, q)`` and ``g`` ``(*b, m, q)`` to ``(*b, q)``."""
+
+    @t_batch_mode_transform()
+    @average_over_ensemble_models
+    def forward(self, X: Tensor) -> Tensor:
+        """The score of ``X``, ``(*b, q, d)``; summed over the ``q`` points, ``(*b)``."""
+        return self.score(*self.estimates(X)).sum(-1)
+
+    def estimates(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Upper bound of the reward ``(*b, q)``, lower bounds of costs ``(*b, m, q)``.
+
+        Thresholds are subtracted, and bounds applied, as in the policies.
+        """
+        mean, std = self._moments(X)
+        sign = torch.ones_like(self.width)
+        sign[..., 1:] = -1
+        return self._finished(estimates(mean, std, sign * self.width))
+
+    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
+        """Points ``(p, d)`` that are being evaluated, or ``None``."""
+        if X_pending is not None:
+            given = tuple(X_pending.shape)
+            if len(given) != 2:
+                raise CBanditError(f"X_pending must have shape (p, d); got {given}")
+            checks.finite("X_pending", X_pending)
+        super().set_X_pending(X_pending)
+
+    # -- from the model ------------------------------------------------------------------
+
+    def _moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and standard deviations, ``(*b, 1 + m, q)``."""
+        q, pending = X.shape[-2], self.X_pending
+        p = 0 if pending is None else pending.shape[-2]
+        if pending is not None:
+            waiting = pending.to(X).expand(*X.shape[:-2], *pending.shape)
+            X = torch.cat([waiting, X], -2)
+        posterior = self.model.posterior(X)
+        mean: Tensor = posterior.mean[..., p:, :].mT
+        least = SMALLEST.get(mean.dtype, 0.0)
+        if p + q == 1:
+            with _small_variances():
+                variance = posterior.variance.mT
+        else:
+            noise = self._noise(X, posterior)
+            variance = torch.cat(
+                [_one_by_one(*block, p) for block in _blocks(posterior, noise)], -2
+            )
+        return mean, variance.clamp_min(least).sqrt()
+
+    def _noise(self, X: Tensor, posterior: Posterior) -> Tensor:
+        """Variance of what will be observed at ``X``, ``(*b, n, 1 + m)``."""
+        if self.noise is not None:
+            lam: Tensor = self.noise.unsqueeze(-2).to(X)
+            return lam.expand(*posterior.mean.shape)
+        with torch.no_grad(), _small_variances():
+            noisy = self.model.posterior(X.detach(), observation_noise=True).variance
+            lam = (noisy - posterior.variance).clamp_min(0)
+        if not bool(torch.isfinite(lam).all()):
+            raise CBanditError(
+                "noise cannot be had from the model, which has data of infinite "
+                "variance: give noise=, the variance of an observation"
+            )
+        return lam
+
+    def _finished(self, estimate: Tensor) -> tuple[Tensor, Tensor]:
+        """``(*b, 1 + m, q)`` less thresholds, within bounds; reward and costs apart."""
+        tau = self.thresholds.to(estimate).unsqueeze(-1)
+        f, g = estimate[..., :1, :], estimate[..., 1:, :] - tau
+        estimate = torch.cat([f.expand(*g.shape[:-2], 1, g.shape[-1]), g], -2)
+        if self.bound is not None:
+            bound = self.bound.to(estimate).unsqueeze(-1)
+            if self.smooth is None:
+                estimate = scores.clip(estimate, bound)
+            else:
+                soft = self.smooth.to(estimate).unsqueeze(-1)
+                up = _soft(estimate + bound, soft)
+                estimate = up - _soft(estimate - bound, soft) - bound
+        return estimate[..., 0, :], estimate[..., 1:, :]
+
+    # -- arguments -----------------------------------------------------------------------
+
+    def _keep(self, name: str, value: Tensor | None) -> None:
+        """State goes where the model is."""
+        device = next((p.device for p in self.model.parameters()), None)
+        self.register_buffer(name, value if value is None else value.clone().to(device))
+
+    def _costs(self, name: str, value: Tensor) -> Tensor:
+        """A number, ``(m,)`` or ``(*b, m)``, as ``(*b, m)``."""
+        if value.dim() == 0:
+            return value.expand(self.m)
+        if value.shape[-1] != self.m:
+            raise CBanditError(
+                f"{name} must be a number or have shape (m,) or (*batch, m) with m = "
+                f"{self.m}, one less than the model's outputs; got {tuple(value.shape)}"
+            )
+        return value
+
+    def _outputs(self, name: str, value: Tensor) -> Tensor:
+        """A number or one an output, as ``(1 + m,)``."""
+        if value.dim() and tuple(value.shape) != (1 + self.m,):
+            raise CBanditError(
+                f"{name} must be a number or have shape (1 + m,) = {(1 + self.m,)}; "
+                f"got {tuple(value.shape)}"
+            )
+        return value.expand(1 + self.m)
+
+    def _functions(self, name: str, value: Any, cost_name: str, costs: Any) -> Tensor:
+        """A number or ``(*b,)`` for the reward, and for the costs, ``(*b, 1 + m)``."""
+        first = checks.tensor(name, value).unsqueeze(-1)
+        if costs is None:
+            return first.expand(*first.shape[:-1], 1 + self.m)
+        rest = self._costs(cost_name, checks.tensor(cost_name, costs))
+        try:
+            batch = torch.broadcast_shapes(first.shape[:-1], rest.shape[:-1])
+        except RuntimeError:
+            raise CBanditError(
+                f"{name} and {cost_name} must have shapes (*batch,) and (*batch, m); "
+                f"got {tuple(first.shape[:-1])} and {tuple(rest.shape)}"
+            ) from None
+        return torch.cat([first.expand(*batch, 1), rest.expand(*batch, self.m)], -1)
+
+    def _clip(self, clip: Any) -> Tensor:
+        try:
+            bound, cost_bound = clip
+        except (TypeError, ValueError):
+            raise CBanditError(f"clip must be a pair (B, G); got {clip!r}") from None
+        limits = self._functions("clip B", bound, "clip G", cost_bound)
+        return checks.positive("clip", limits)
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, *rest: Any, **named: Any
+    ) -> None:
+        # how many points are pending is state, so the buffer takes its size from there
+        given = state_dict.get(prefix + "X_pending")
+        place = self.width.device
+        self.X_pending = None if given is None else torch.empty_like(given, device=place)
+        super()._load_from_state_dict(state_dict, prefix, *rest, **named)
+
+
+class _Weighted(_Score):
+    """A score with multipliers."""
+
+    def __init__(self, model: Model, multiplier: Any, **common: Any) -> None:
+        super().__init__(model, **common)
+        phi = checks.nonnegative("multiplier", multiplier)
+        self._keep("multiplier", self._costs("multiplier", phi))
+
+    def score(self, f: Tensor, g: Tensor) -> Tensor:
+        """The Lagrangian of :func:`cbandit.scores.primal_dual`."""
+        return scores.primal_dual(f, g, self.multiplier.to(f))
+
+
+class PrimalDual(_Weighted):
+    """CKB's score: ``clip(f + beta s) - sum_j phi_j clip(g_j - beta s_j - tau_j)``.
+
+    Args:
+        model: the reward first, then ``m`` costs.
+        beta: how many standard deviations of optimism; a number, or ``(*b,)`` for a
+            model of batch shape ``*b``.
+        multiplier: ``phi``, a number, ``(m,)`` or ``(*b, m)``, none negative; move it
+            between rounds with :func:`cbandit.multipliers.projected`.
+        cost_beta: for the costs, a number, ``(m,)`` or ``(*b, m)``; as ``beta`` if left
+            out.
+        thresholds: ``tau``: costs are feasible at or below it.
+        clip: ``(B, G)``: estimates are kept within ``[-B, B]`` and, thresholds
+            subtracted, ``[-G, G]``.
+        smooth: rounds the corners of ``clip`` off, over about this range of the
+            estimate; a number or ``(1 + m,)``. Off by default.
+        noise: variance of an observation at a pending point, a number or ``(1 + m,)``;
+            the model's own if left out.
+        X_pending: points ``(p, d)`` that are being evaluated.
+
+    Example:
+        >>> import cbandit as cb, torch
+        >>> from botorch.models import SingleTaskGP
+        >>> from botorch.optim import optimize_acqf
+        >>> x = torch.rand(8, 2).double()
+        >>> model = SingleTaskGP(x, torch.stack([x.sum(-1), x[:, 0] - 0.5], -1))
+        >>> score = cb.acquisition.PrimalDual(model, beta=2.0, multiplier=[0.3])
+        >>> box = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
+        >>> x, value = optimize_acqf(score, box, q=1, num_restarts=4, raw_samples=64)
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        beta: Any,
+        multiplier: Any,
+        cost_beta: Any = None,
+        thresholds: Any = 0.0,
+        clip: Any = None,
+        *,
+        smooth: Any = None,
+        noise: Any = None,
+        X_pending: Tensor | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            multiplier,
+            beta=beta,
+            cost_beta=cost_beta,
+            thresholds=thresholds,
+            clip=clip,
+            smooth=smooth,
+            noise=noise,
+            X_pending=X_pending,
+        )
+
+
+class RectifiedPenalty(_Weighted):
+    """RPOL's score: ``f + beta s - sum_j Q_j [g_j - beta s_j - tau_j]_+``.
+
+    Args:
+        model, beta, multiplier, cost_beta, thresholds, clip, noise, X_pending: as for
+            :class:`PrimalDual`.
+        smooth: puts ``smooth softplus(g / smooth)`` in place of ``[g]_+``: it errs by at
+            most ``0.7 smooth``, and L-BFGS-B no longer stops at the corner. A number or
+            ``(1 + m,)``. Off by default.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        beta: Any,
+        multiplier: Any,
+        cost_beta: Any = None,
+        thresholds: Any = 0.0,
+        clip: Any = None,
+        *,
+        smooth: Any = None,
+        noise: Any = None,
+        X_pending: Tensor | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            multiplier,
+            beta=beta,
+            cost_beta=cost_beta,
+            thresholds=thresholds,
+            clip=clip,
+            smooth=smooth,
+            noise=noise,
+            X_pending=X_pending,
+        )
+
+    def score(self, f: Tensor, g: Tensor) -> Tensor:
+        """The penalised reward of :func:`cbandit.scores.rectified`."""
+        if self.smooth is None:
+            return scores.rectified(f, g, self.multiplier.to(f))
+        soft = self.smooth[1:].to(g).unsqueeze(-1)
+        return scores.primal_dual(f, _soft(g, soft), self.multiplier.to(f))
+
+
+class OptimisticFeasible(_Score):
+    """CONFIG's score: ``f + beta s`` where every ``g_j - beta s_j <= tau_j``.
+
+    Elsewhere it is ``floor - max_j (g_j - beta s_j - tau_j)``: below the reward of any
+    feasible point, and rising towards feasibility. So the best of a finite set is
+    CONFIG's choice, also where nothing is feasible, and L-BFGS-B climbs into the feasible
+    region from outside. It meets a cliff there: an optimum on the boundary is found to
+    within a step from inside. For such problems give ``smooth``, or hand
+    :meth:`slack` to ``optimize_acqf`` as a nonlinear constraint.
+
+    Args:
+        model, beta, cost_beta, thresholds, noise, X_pending: as for :class:`PrimalDual`.
+        smooth: a continuous score instead, ``f + beta s - sum_j [g_j - ...]_+ / smooth``:
+            exact where ``1 / smooth`` exceeds what reward a unit of cost can buy, and
+            like CONFIG as ``smooth`` goes to 0. A number or ``(m,)``. Off by default.
+        floor: what infeasible points lie below; left out, the least reward believed at
+            the model's data less a thousand times its size.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        beta: Any,
+        cost_beta: Any = None,
+        thresholds: Any = 0.0,
+        *,
+        smooth: Any = None,
+        floor: float | None = None,
+        noise: Any = None,
+        X_pending: Tensor | None = None,
+    ) -> None:
+        super().__init__(model, beta, cost_beta, thresholds, None, None, noise, X_pending)
+        if smooth is not None:
+            soft = self._costs("smooth", checks.positive("smooth", smooth))
+            self._keep("weight", 1 / soft)
+        else:
+            self._keep("weight", None)
+        if floor is None and smooth is None:
+            floor = _floor(model)
+        if floor is not None:
+            level = torch.tensor(checks.number("floor", floor), dtype=torch.float64)
+            self._keep("floor", level)
+        else:
+            self._keep("floor", None)
+
+    def score(self, f: Tensor, g: Tensor) -> Tensor:
+        """The reward's bound where feasible; see the class."""
+        if self.weight is not None:
+            return scores.rectified(f, g, self.weight.to(f))
+        feasible = scores.optimistic_feasible(f, g)
+        elsewhere = self.floor.to(f) + scores.least_violating(g)
+        return torch.where(feasible.isneginf(), elsewhere, feasible)
+
+    def slack(self, X: Tensor) -> Tensor:
+        """How much room every cost is believed to leave at ``X`` ``(*b, d)``: ``(*b)``.
+
+        Feasible at or above 0, as BoTorch has it:
+        ``optimize_acqf(..., nonlinear_inequality_constraints=[(score.slack, True)])``.
+        """
+        _, g = self.estimates(X.unsqueeze(-2).unsqueeze(0))
+        return scores.least_violating(g)[0, ..., 0]
+
+
+class PathwisePrimalDual(_Weighted):
+    """CKB-TS's score: the Lagrangian of one Thompson path, a function of ``x``.
+
+    A path is a draw of ``GP(mean, beta^2 covariance)``, by random Fourier features (an
+    approximate prior) and an exact update on the data. It is the same function at every
+    call: differentiable, and decided by ``seed`` alone. Each point of a batch, and each
+    point while others are pending, follows a path of its own, drawn when it is first
+    needed.
+
+    Args:
+        model: the reward first, then ``m`` costs; models that
+            ``botorch.sampling.pathwise`` knows.
+        beta, multiplier, cost_beta, thresholds, clip, smooth, X_pending: as for
+            :class:`PrimalDual`.
+        seed: an int, or a ``torch.Generator`` to draw one from. A new one each round:
+            paths of one seed share their prior.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        beta: Any,
+        multiplier: Any,
+        cost_beta: Any = None,
+        thresholds: Any = 0.0,
+        clip: Any = None,
+        *,
+        seed: int | torch.Generator,
+        smooth: Any = None,
+        X_pending: Tensor | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            multiplier,
+            beta=beta,
+            cost_beta=cost_beta,
+            thresholds=thresholds,
+            clip=clip,
+            smooth=smooth,
+            noise=None,
+            X_pending=X_pending,
+        )
+        if isinstance(seed, torch.Generator):
+            device = seed.device
+            seed = int(torch.randint(2**32, (), generator=seed, device=device))
+        elif isinstance(seed, bool) or not isinstance(seed, int):
+            raise CBanditError(f"seed must be an int or a torch.Generator; got {seed!r}")
+        self.register_buffer("seed", torch.tensor(seed % 2**32))
+        self.paths = torch.nn.ModuleList()
+        self._path(0)
+
+    def estimates(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """The paths at ``X``: reward ``(*b, q)`` and costs ``(*b, m, q)``."""
+        p = 0 if self.X_pending is None else self.X_pending.shape[-2]
+        drawn = [self._path(p + i)(x) for i, x in enumerate(X.split(1, -2))]
+        path = torch.cat(drawn, -2).mT
+        if bool((self.width == 1).all()):
+            return self._finished(path)
+        mean = self.model.posterior(X).mean.mT
+        return self._finished(estimates(mean, path - mean, self.width))
+
+    def _path(self, number: int) -> Any:
+        while len(self.paths) <= number:
+            # an odd step, so that no two paths of a seed meet
+            seed = (int(self.seed) + len(self.paths) * 0x9E3779B1) % 2**32
+            try:
+                with torch.no_grad():
+                    path = MatheronPathModel(self.model, seed=seed)
+            except NotImplementedError as error:
+                raise CBanditError(
+                    "model must be one that botorch.sampling.pathwise can draw paths of; "
+                    f"got {type(self.model).__name__} ({error})"
+                ) from None
+            self.paths.append(path)
+        return self.paths[number]
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, *rest: Any, **named: Any
+    ) -> None:
+        start = prefix + "paths."
+        numbers = [key[len(start) :].split(".")[0] for key in state_dict if start in key]
+        for number in {int(n) for n in numbers if n.isdigit()}:
+            self._path(number)
+        super()._load_from_state_dict(state_dict, prefix, *rest, **named)
+
+
+def _soft(values: Tensor, temperature: Tensor) -> Tensor:
+    """``[values]_+`` with its corner rounded off."""
+    return temperature * softplus(values / temperature)
+
+
+def _small_variances() -> Any:
+    """Variances as small as the user's units make them."""
+    single, double = SMALLEST[torch.float32], SMALLEST[torch.float64]
+    return gpytorch.settings.min_variance(single, double, None)
+
+
+def _blocks(posterior: Posterior, noise: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Joint covariances ``(*b, n, k, n, k)`` of outputs that go together, with noises.
+
+    ``noise`` is ``(*b, n, 1 + m)``, each part of it ``(*b, n, k)``.
+    """
+    if isinstance(posterior, PosteriorList):
+        sizes = [each.mean.shape[-1] for each in posterior.posteriors]
+        pairs = zip(posterior.posteriors, noise.split(sizes, -1), strict=True)
+        return [block for pair in pairs for block in _blocks(*pair)]
+    if not isinstance(posterior, GPyTorchPosterior):
+        raise CBanditError(
+            "pending points and q > 1 need a model whose posterior is jointly normal; "
+            f"got {type(posterior).__name__}"
+        )
+    normal = posterior.distribution
+    covariance = normal.covariance_matrix
+    n, k = noise.shape[-2:]
+    batch = covariance.shape[:-2]
+    if not isinstance(normal, MultitaskMultivariateNormal):
+        return [(covariance.reshape(*batch, n, 1, n, 1), noise)]
+    if normal._interleaved:
+        return [(covariance.reshape(*batch, n, k, n, k), noise)]
+    covariance = covariance.reshape(*batch, k, n, k, n)
+    return [(covariance.transpose(-4, -3).transpose(-2, -1), noise)]
+
+
+def _one_by_one(covariance: Tensor, noise: Tensor, p: int) -> Tensor:
+    """Variances of ``n - p`` points, each given the noisy values of all before it.
+
+    Args:
+        covariance: ``(*b, n, k, n, k)``.
+        noise: ``(*b, n, k)``.
+        p: how many points come first.
+
+    Returns:
+        ``(*b, k, n - p)``.
+    """
+    n, k = noise.shape[-2:]
+    batch, seen = covariance.shape[:-4], (n - 1) * k
+    flat = covariance.reshape(*batch, n * k, n * k)
+    known = flat[..., :seen, :seen]
+    known = known + torch.diag_embed(noise.reshape(*noise.shape[:-2], -1)[..., :seen])
+    root = psd_safe_cholesky(known)
+    # row i of L^-1 K rests on points up to i alone: one solve serves every point
+    explained = torch.linalg.solve_triangular(root, flat[..., :seen, :], upper=False)
+    squares = explained.square().reshape(*batch, n - 1, k, n, k)
+    before = torch.ones(n - 1, n, dtype=flat.dtype, device=flat.device).triu(1)
+    gone = (squares.sum(-3) * before.unsqueeze(-1)).sum(-3)
+    prior = flat.diagonal(dim1=-2, dim2=-1).reshape(*batch, n, k)
+    return (prior - gone)[..., p:, :].mT
+
+
+def _floor(model: Model) -> float:
+    try:
+        found = get_train_inputs(model, transformed=False)
+        x = found[0][0] if isinstance(found, list) else found[0]
+        extra = x.dim() - 2 - len(model.batch_shape)
+    except (AttributeError, NotImplementedError, TypeError, ValueError):
+        raise CBanditError(
+            f"floor cannot be had from a {type(model).__name__}: give floor=, a number "
+            "below every reward"
+        ) from None
+    for _ in range(extra):
+        x = x[0]
+    with torch.no_grad(), _small_variances():
+        seen = model.posterior(x.movedim(-2, 0).unsqueeze(-2))
+        mean, std = seen.mean[..., 0], seen.variance[..., 0].sqrt()
+    size = max(float(mean.abs().max()), float(std.max()))
+    return float((mean - 6 * std).min()) - FAR * (size or 1.0)
+
+
+def _inputs_weighted(
+    model: Model,
+    beta: Any,
+    multiplier: Any,
+    cost_beta: Any = None,
+    thresholds: Any = 0.0,
+    clip: Any = None,
+    smooth: Any = None,
+    noise: Any = None,
+    X_pending: Tensor | None = None,
+) -> dict[str, Any]:
+    """What :class:`PrimalDual` and :class:`RectifiedPenalty` take."""
+    return dict(locals())
+
+
+def _inputs_feasible(
+    model: Model,
+    beta: Any,
+    cost_beta: Any = None,
+    thresholds: Any = 0.0,
+    smooth: Any = None,
+    floor: float | None = None,
+    noise: Any = None,
+    X_pending: Tensor | None = None,
+) -> dict[str, Any]:
+    """What :class:`OptimisticFeasible` takes."""
+    return dict(locals())
+
+
+def _inputs_pathwise(
+    model: Model,
+    beta: Any,
+    multiplier: Any,
+    seed: int | torch.Generator,
+    cost_beta: Any = None,
+    thresholds: Any = 0.0,
+    clip: Any = None,
+    smooth: Any = None,
+    X_pending: Tensor | None = None,
+) -> dict[str, Any]:
+    """What :class:`PathwisePrimalDual` takes."""
+    return dict(locals())
+
+
+for _kinds, _inputs in (
+    ((PrimalDual, RectifiedPenalty), _inputs_weighted),
+    ((OptimisticFeasible,), _inputs_feasible),
+    ((PathwisePrimalDual,), _inputs_pathwise),
+):
+    for _kind in _kinds:
+        # BoTorch's registry refuses a class that it has
+        if _kind not in ACQF_INPUT_CONSTRUCTOR_REGISTRY:
+            acqf_input_constructor(_kind)(_inputs)
