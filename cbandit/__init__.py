@@ -1,5 +1,8 @@
 """Constrained bandits on PyTorch: choose, learn, and keep within limits meanwhile."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from cbandit import baselines, multipliers, problems, scores, search
 from cbandit.actions import Box, Finite, ProductGrid, Star
 from cbandit.beliefs.feedback import Delayed, Sliding
@@ -21,6 +24,9 @@ from cbandit.policies import CKB, GPTS, GPUCB, RPOL, SCGPUCB, EpochPenalty
 from cbandit.problems.protocol import Round
 from cbandit.run import Run
 from cbandit.simulate import simulate
+
+if TYPE_CHECKING:
+    from cbandit import acquisition
 
 __all__ = [
     "CKB",
@@ -52,6 +58,7 @@ __all__ = [
     "Run",
     "Sliding",
     "Star",
+    "acquisition",
     "baselines",
     "load",
     "multipliers",
@@ -60,3 +67,10 @@ __all__ = [
     "search",
     "simulate",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # it imports botorch, which changes settings of gpytorch: only when it is asked for
+    if name == "acquisition":
+        return import_module("cbandit.acquisition")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

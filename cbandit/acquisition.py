@@ -1,15 +1,15 @@
 """The library's scores as BoTorch acquisition functions.
 
-For people who keep their own loop: any BoTorch model whose outputs are the reward first
-and the costs after, and anything BoTorch can do with an acquisition function. The scores
-are those of :mod:`cbandit.scores`, which the policies call too; ``beta`` multiplies
-sigma (BoTorch's own UCB takes its square root), and feasible means a cost at or below
-its threshold.
+For people who keep their own loop: any BoTorch model whose outputs are the reward
+first and the costs after, and anything BoTorch can do with an acquisition function. The
+scores are those of :mod:`cbandit.scores`, which the policies call too; ``beta``
+multiplies sigma (BoTorch's own UCB takes its square root), and feasible means a cost at
+or below its threshold.
 
 A batch of ``q`` points is worth what sequential greedy collects: the first point's
 score, the second's with the first one pending, and so on. A pending point narrows the
-deviations, for it will be observed; it moves no mean, since the value hallucinated there
-is the mean.
+deviations, for it will be observed; it moves no mean, since the value hallucinated
+there is the mean.
 
 Importing this module imports BoTorch, which changes GPyTorch's settings; ``import
 cbandit`` alone does not.
@@ -17,7 +17,9 @@ cbandit`` alone does not.
 
 from __future__ import annotations
 
+import operator
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import gpytorch
@@ -27,10 +29,10 @@ from botorch.acquisition.input_constructors import (
     ACQF_INPUT_CONSTRUCTOR_REGISTRY,
     acqf_input_constructor,
 )
+from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.models.deterministic import MatheronPathModel
 from botorch.models.model import Model
 from botorch.posteriors.gpytorch import GPyTorchPosterior
-from botorch.posteriors.posterior import Posterior
 from botorch.posteriors.posterior_list import PosteriorList
 from botorch.sampling.pathwise.utils import get_train_inputs
 from botorch.utils.transforms import (
@@ -53,6 +55,8 @@ __all__ = [
     "RectifiedPenalty",
 ]
 
+Outputs = Sequence[tuple[int, float]]
+
 # below these a variance is rounding; GPyTorch's own limits are in no one's units
 SMALLEST = {torch.float64: 1e-20, torch.float32: 1e-12}
 FAR = 1000.0  # how many times the size of the reward infeasible points lie below it
@@ -64,6 +68,14 @@ class _Score(AcquisitionFunction):
     Tensors may lead with the model's batch shape ``*b``.
     """
 
+    width: Tensor  # *b x (1 + m)
+    thresholds: Tensor  # *b x m
+    bound: Tensor | None  # *b x (1 + m)
+    smooth: Tensor | None  # 1 + m
+    noise: Tensor | None  # one an output of the model
+    place: Tensor  # 1 + m
+    scale: Tensor  # 1 + m
+
     def __init__(
         self,
         model: Model,
@@ -73,40 +85,41 @@ class _Score(AcquisitionFunction):
         clip: Any,
         smooth: Any,
         noise: Any,
+        outputs: Outputs | None,
         X_pending: Tensor | None,
     ) -> None:
         if not isinstance(model, Model):
             raise CBanditError(
                 f"model must be a BoTorch model; got {type(model).__name__}"
             )
-        outputs = model.num_outputs
-        if outputs < 2:
-            raise CBanditError(
-                "model must have 1 + m outputs, the reward first and m >= 1 costs "
-                f"after; got {outputs}"
-            )
         super().__init__(model=model)
-        self.m = outputs - 1
+        place, scale = _arrangement(outputs, model.num_outputs)
+        self._keep("place", place)
+        self._keep("scale", scale)
+        self.m = len(scale) - 1
         width = self._functions("beta", beta, "cost_beta", cost_beta)
         self._keep("width", checks.nonnegative("beta and cost_beta", width))
         tau = checks.finite("thresholds", checks.tensor("thresholds", thresholds))
         self._keep("thresholds", self._costs("thresholds", tau))
         self._keep("bound", None if clip is None else self._clip(clip))
         soft = None if smooth is None else checks.positive("smooth", smooth)
-        self._keep("smooth", None if soft is None else self._outputs("smooth", soft))
+        self._keep(
+            "smooth", None if soft is None else _each("smooth", soft, 1 + self.m)
+        )
         lam = None if noise is None else checks.nonnegative("noise", noise)
-        self._keep("noise", None if lam is None else self._outputs("noise", lam))
+        count = model.num_outputs
+        self._keep("noise", None if lam is None else _each("noise", lam, count))
         self.register_buffer("X_pending", None)
         self.set_X_pending(X_pending)
 
     @abstractmethod
     def score(self, f: Tensor, g: Tensor) -> Tensor:
-        """What is maximised: ``f`` ``(*b, q)`` and ``g`` ``(*b, m, q)`` to ``(*b, q)``."""
+        """What is maximised ``(*b, q)``, of ``f`` ``(*b, q)`` and ``g`` ``(*b, m, q)``."""
 
     @t_batch_mode_transform()
-    @average_over_ensemble_models
+    @average_over_ensemble_models  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
-        """The score of ``X``, ``(*b, q, d)``; summed over the ``q`` points, ``(*b)``."""
+        """The score of ``X`` ``(*b, q, d)``, summed over the ``q`` points: ``(*b)``."""
         return self.score(*self.estimates(X)).sum(-1)
 
     def estimates(self, X: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,36 +141,49 @@ class _Score(AcquisitionFunction):
             checks.finite("X_pending", X_pending)
         super().set_X_pending(X_pending)
 
-    # -- from the model ------------------------------------------------------------------
+    # -- from the model ----------------------------------------------------------------
 
     def _moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Means and standard deviations, ``(*b, 1 + m, q)``."""
-        q, pending = X.shape[-2], self.X_pending
-        p = 0 if pending is None else pending.shape[-2]
+        """Means and standard deviations of reward and costs, ``(*b, 1 + m, q)``."""
+        pending: Tensor | None = self.X_pending
+        points, p = X, 0
         if pending is not None:
+            p = pending.shape[-2]
             waiting = pending.to(X).expand(*X.shape[:-2], *pending.shape)
-            X = torch.cat([waiting, X], -2)
-        posterior = self.model.posterior(X)
+            points = torch.cat([waiting, X], -2)
+        posterior: Any = self.model.posterior(points)
         mean: Tensor = posterior.mean[..., p:, :].mT
         least = SMALLEST.get(mean.dtype, 0.0)
-        if p + q == 1:
+        if points.shape[-2] == 1:
             with _small_variances():
                 variance = posterior.variance.mT
         else:
-            noise = self._noise(X, posterior)
-            variance = torch.cat(
-                [_one_by_one(*block, p) for block in _blocks(posterior, noise)], -2
-            )
-        return mean, variance.clamp_min(least).sqrt()
+            noise = self._noise(X, posterior.mean.shape[:-2])
+            variance = _one_by_one(_blocks(posterior), noise)[..., p:]
+        std = variance.clamp_min(least).sqrt()
+        return self._arranged(mean), self._arranged(std, sign=False)
 
-    def _noise(self, X: Tensor, posterior: Posterior) -> Tensor:
-        """Variance of what will be observed at ``X``, ``(*b, n, 1 + m)``."""
+    def _arranged(self, values: Tensor, sign: bool = True) -> Tensor:
+        """Reward and costs from the model's outputs, ``(*b, outputs, q)``."""
+        scale = (self.scale if sign else self.scale.abs()).to(values).unsqueeze(-1)
+        return values.index_select(-2, self.place) * scale
+
+    def _noise(self, X: Tensor, batch: torch.Size) -> Tensor:
+        """Noise on what is seen before the last point, ``(*b, n - 1, outputs)``."""
+        pending: Tensor | None = self.X_pending
+        parts = [] if pending is None else [pending.to(X)]
+        if X.shape[-2] > 1:
+            parts.append(X[..., :-1, :].detach())
+        seen = [self._noise_at(x) for x in parts]
+        return torch.cat([lam.expand(*batch, *lam.shape[-2:]) for lam in seen], -2)
+
+    def _noise_at(self, x: Tensor) -> Tensor:
         if self.noise is not None:
-            lam: Tensor = self.noise.unsqueeze(-2).to(X)
-            return lam.expand(*posterior.mean.shape)
+            return self.noise.to(x).expand(x.shape[-2], -1)
         with torch.no_grad(), _small_variances():
-            noisy = self.model.posterior(X.detach(), observation_noise=True).variance
-            lam = (noisy - posterior.variance).clamp_min(0)
+            quiet: Any = self.model.posterior(x)
+            noisy: Any = self.model.posterior(x, observation_noise=True)
+            lam: Tensor = (noisy.variance - quiet.variance).clamp_min(0)
         if not bool(torch.isfinite(lam).all()):
             raise CBanditError(
                 "noise cannot be had from the model, which has data of infinite "
@@ -180,7 +206,7 @@ class _Score(AcquisitionFunction):
                 estimate = up - _soft(estimate - bound, soft) - bound
         return estimate[..., 0, :], estimate[..., 1:, :]
 
-    # -- arguments -----------------------------------------------------------------------
+    # -- arguments ---------------------------------------------------------------------
 
     def _keep(self, name: str, value: Tensor | None) -> None:
         """State goes where the model is."""
@@ -194,18 +220,10 @@ class _Score(AcquisitionFunction):
         if value.shape[-1] != self.m:
             raise CBanditError(
                 f"{name} must be a number or have shape (m,) or (*batch, m) with m = "
-                f"{self.m}, one less than the model's outputs; got {tuple(value.shape)}"
+                f"{self.m}, for the model has a reward and {self.m} costs; got "
+                f"{tuple(value.shape)}"
             )
         return value
-
-    def _outputs(self, name: str, value: Tensor) -> Tensor:
-        """A number or one an output, as ``(1 + m,)``."""
-        if value.dim() and tuple(value.shape) != (1 + self.m,):
-            raise CBanditError(
-                f"{name} must be a number or have shape (1 + m,) = {(1 + self.m,)}; "
-                f"got {tuple(value.shape)}"
-            )
-        return value.expand(1 + self.m)
 
     def _functions(self, name: str, value: Any, cost_name: str, costs: Any) -> Tensor:
         """A number or ``(*b,)`` for the reward, and for the costs, ``(*b, 1 + m)``."""
@@ -235,13 +253,15 @@ class _Score(AcquisitionFunction):
     ) -> None:
         # how many points are pending is state, so the buffer takes its size from there
         given = state_dict.get(prefix + "X_pending")
-        place = self.width.device
-        self.X_pending = None if given is None else torch.empty_like(given, device=place)
+        room = None if given is None else torch.empty_like(given).to(self.width.device)
+        self.register_buffer("X_pending", room)
         super()._load_from_state_dict(state_dict, prefix, *rest, **named)
 
 
 class _Weighted(_Score):
     """A score with multipliers."""
+
+    multiplier: Tensor  # *b x m
 
     def __init__(self, model: Model, multiplier: Any, **common: Any) -> None:
         super().__init__(model, **common)
@@ -269,8 +289,11 @@ class PrimalDual(_Weighted):
             subtracted, ``[-G, G]``.
         smooth: rounds the corners of ``clip`` off, over about this range of the
             estimate; a number or ``(1 + m,)``. Off by default.
-        noise: variance of an observation at a pending point, a number or ``(1 + m,)``;
-            the model's own if left out.
+        noise: variance of an observation at a pending point, a number or one an output
+            of the model; the model's own if left out.
+        outputs: which of the model's outputs are the reward and the costs, and by what
+            each is multiplied: ``[(0, 1.0), (2, -1.0)]`` takes output 2, feasible when
+            large, for the cost. Left out, all outputs in their order.
         X_pending: points ``(p, d)`` that are being evaluated.
 
     Example:
@@ -295,6 +318,7 @@ class PrimalDual(_Weighted):
         *,
         smooth: Any = None,
         noise: Any = None,
+        outputs: Outputs | None = None,
         X_pending: Tensor | None = None,
     ) -> None:
         super().__init__(
@@ -306,6 +330,7 @@ class PrimalDual(_Weighted):
             clip=clip,
             smooth=smooth,
             noise=noise,
+            outputs=outputs,
             X_pending=X_pending,
         )
 
@@ -314,11 +339,11 @@ class RectifiedPenalty(_Weighted):
     """RPOL's score: ``f + beta s - sum_j Q_j [g_j - beta s_j - tau_j]_+``.
 
     Args:
-        model, beta, multiplier, cost_beta, thresholds, clip, noise, X_pending: as for
-            :class:`PrimalDual`.
-        smooth: puts ``smooth softplus(g / smooth)`` in place of ``[g]_+``: it errs by at
-            most ``0.7 smooth``, and L-BFGS-B no longer stops at the corner. A number or
-            ``(1 + m,)``. Off by default.
+        model, beta, multiplier, cost_beta, thresholds, clip: see :class:`PrimalDual`.
+        smooth: puts ``smooth softplus(g / smooth)`` in place of ``[g]_+``: it errs by
+            at most ``0.7 smooth``, and L-BFGS-B no longer stops at the corner. A number
+            or ``(1 + m,)``. Off by default.
+        noise, outputs, X_pending: as for :class:`PrimalDual`.
     """
 
     def __init__(
@@ -332,6 +357,7 @@ class RectifiedPenalty(_Weighted):
         *,
         smooth: Any = None,
         noise: Any = None,
+        outputs: Outputs | None = None,
         X_pending: Tensor | None = None,
     ) -> None:
         super().__init__(
@@ -343,6 +369,7 @@ class RectifiedPenalty(_Weighted):
             clip=clip,
             smooth=smooth,
             noise=noise,
+            outputs=outputs,
             X_pending=X_pending,
         )
 
@@ -359,19 +386,24 @@ class OptimisticFeasible(_Score):
 
     Elsewhere it is ``floor - max_j (g_j - beta s_j - tau_j)``: below the reward of any
     feasible point, and rising towards feasibility. So the best of a finite set is
-    CONFIG's choice, also where nothing is feasible, and L-BFGS-B climbs into the feasible
-    region from outside. It meets a cliff there: an optimum on the boundary is found to
-    within a step from inside. For such problems give ``smooth``, or hand
+    CONFIG's choice, also where nothing is feasible, and L-BFGS-B climbs into the
+    feasible region from outside. It meets a cliff there: an optimum on the boundary is
+    found to within a step from inside. For such problems give ``smooth``, or hand
     :meth:`slack` to ``optimize_acqf`` as a nonlinear constraint.
 
     Args:
-        model, beta, cost_beta, thresholds, noise, X_pending: as for :class:`PrimalDual`.
-        smooth: a continuous score instead, ``f + beta s - sum_j [g_j - ...]_+ / smooth``:
-            exact where ``1 / smooth`` exceeds what reward a unit of cost can buy, and
-            like CONFIG as ``smooth`` goes to 0. A number or ``(m,)``. Off by default.
+        model, beta, cost_beta, thresholds: as for :class:`PrimalDual`.
+        smooth: a continuous score instead, ``f + beta s - sum_j [g_j - ...]_+ /
+            smooth``: exact where ``1 / smooth`` exceeds what reward a unit of cost can
+            buy, and like CONFIG as ``smooth`` goes to 0. A number or ``(m,)``. Off by
+            default.
         floor: what infeasible points lie below; left out, the least reward believed at
             the model's data less a thousand times its size.
+        noise, outputs, X_pending: as for :class:`PrimalDual`.
     """
+
+    weight: Tensor | None  # m
+    floor: Tensor | None
 
     def __init__(
         self,
@@ -383,16 +415,19 @@ class OptimisticFeasible(_Score):
         smooth: Any = None,
         floor: float | None = None,
         noise: Any = None,
+        outputs: Outputs | None = None,
         X_pending: Tensor | None = None,
     ) -> None:
-        super().__init__(model, beta, cost_beta, thresholds, None, None, noise, X_pending)
+        super().__init__(
+            model, beta, cost_beta, thresholds, None, None, noise, outputs, X_pending
+        )
         if smooth is not None:
             soft = self._costs("smooth", checks.positive("smooth", smooth))
             self._keep("weight", 1 / soft)
         else:
             self._keep("weight", None)
         if floor is None and smooth is None:
-            floor = _floor(model)
+            floor = _floor(self)
         if floor is not None:
             level = torch.tensor(checks.number("floor", floor), dtype=torch.float64)
             self._keep("floor", level)
@@ -403,6 +438,7 @@ class OptimisticFeasible(_Score):
         """The reward's bound where feasible; see the class."""
         if self.weight is not None:
             return scores.rectified(f, g, self.weight.to(f))
+        assert self.floor is not None
         feasible = scores.optimistic_feasible(f, g)
         elsewhere = self.floor.to(f) + scores.least_violating(g)
         return torch.where(feasible.isneginf(), elsewhere, feasible)
@@ -429,11 +465,13 @@ class PathwisePrimalDual(_Weighted):
     Args:
         model: the reward first, then ``m`` costs; models that
             ``botorch.sampling.pathwise`` knows.
-        beta, multiplier, cost_beta, thresholds, clip, smooth, X_pending: as for
-            :class:`PrimalDual`.
+        beta, multiplier, cost_beta, thresholds, clip: as for :class:`PrimalDual`.
         seed: an int, or a ``torch.Generator`` to draw one from. A new one each round:
             paths of one seed share their prior.
+        smooth, outputs, X_pending: as for :class:`PrimalDual`.
     """
+
+    seed: Tensor
 
     def __init__(
         self,
@@ -446,6 +484,7 @@ class PathwisePrimalDual(_Weighted):
         *,
         seed: int | torch.Generator,
         smooth: Any = None,
+        outputs: Outputs | None = None,
         X_pending: Tensor | None = None,
     ) -> None:
         super().__init__(
@@ -457,13 +496,16 @@ class PathwisePrimalDual(_Weighted):
             clip=clip,
             smooth=smooth,
             noise=None,
+            outputs=outputs,
             X_pending=X_pending,
         )
         if isinstance(seed, torch.Generator):
             device = seed.device
             seed = int(torch.randint(2**32, (), generator=seed, device=device))
         elif isinstance(seed, bool) or not isinstance(seed, int):
-            raise CBanditError(f"seed must be an int or a torch.Generator; got {seed!r}")
+            raise CBanditError(
+                f"seed must be an int or a torch.Generator; got {seed!r}"
+            )
         self.register_buffer("seed", torch.tensor(seed % 2**32))
         self.paths = torch.nn.ModuleList()
         self._path(0)
@@ -472,10 +514,11 @@ class PathwisePrimalDual(_Weighted):
         """The paths at ``X``: reward ``(*b, q)`` and costs ``(*b, m, q)``."""
         p = 0 if self.X_pending is None else self.X_pending.shape[-2]
         drawn = [self._path(p + i)(x) for i, x in enumerate(X.split(1, -2))]
-        path = torch.cat(drawn, -2).mT
-        if bool((self.width == 1).all()):
+        path = self._arranged(torch.cat(drawn, -2).mT)
+        if bool(self.width.eq(1).all()):
             return self._finished(path)
-        mean = self.model.posterior(X).mean.mT
+        posterior: Any = self.model.posterior(X)
+        mean = self._arranged(posterior.mean.mT)
         return self._finished(estimates(mean, path - mean, self.width))
 
     def _path(self, number: int) -> Any:
@@ -487,8 +530,8 @@ class PathwisePrimalDual(_Weighted):
                     path = MatheronPathModel(self.model, seed=seed)
             except NotImplementedError as error:
                 raise CBanditError(
-                    "model must be one that botorch.sampling.pathwise can draw paths of; "
-                    f"got {type(self.model).__name__} ({error})"
+                    "model must be one that botorch.sampling.pathwise can draw paths "
+                    f"of; got {type(self.model).__name__} ({error})"
                 ) from None
             self.paths.append(path)
         return self.paths[number]
@@ -497,7 +540,9 @@ class PathwisePrimalDual(_Weighted):
         self, state_dict: Any, prefix: str, *rest: Any, **named: Any
     ) -> None:
         start = prefix + "paths."
-        numbers = [key[len(start) :].split(".")[0] for key in state_dict if start in key]
+        numbers = [
+            key[len(start) :].split(".")[0] for key in state_dict if start in key
+        ]
         for number in {int(n) for n in numbers if n.isdigit()}:
             self._path(number)
         super()._load_from_state_dict(state_dict, prefix, *rest, **named)
@@ -514,59 +559,93 @@ def _small_variances() -> Any:
     return gpytorch.settings.min_variance(single, double, None)
 
 
-def _blocks(posterior: Posterior, noise: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Joint covariances ``(*b, n, k, n, k)`` of outputs that go together, with noises.
-
-    ``noise`` is ``(*b, n, 1 + m)``, each part of it ``(*b, n, k)``.
-    """
+def _blocks(posterior: Any) -> list[Tensor]:
+    """Joint covariances ``(*b, n, k, n, k)`` of the outputs that go together."""
     if isinstance(posterior, PosteriorList):
-        sizes = [each.mean.shape[-1] for each in posterior.posteriors]
-        pairs = zip(posterior.posteriors, noise.split(sizes, -1), strict=True)
-        return [block for pair in pairs for block in _blocks(*pair)]
+        parts: list[Any] = posterior.posteriors
+        return [block for part in parts for block in _blocks(part)]
     if not isinstance(posterior, GPyTorchPosterior):
         raise CBanditError(
             "pending points and q > 1 need a model whose posterior is jointly normal; "
             f"got {type(posterior).__name__}"
         )
     normal = posterior.distribution
-    covariance = normal.covariance_matrix
-    n, k = noise.shape[-2:]
+    covariance: Tensor = normal.covariance_matrix
+    n, k = posterior.mean.shape[-2:]
     batch = covariance.shape[:-2]
-    if not isinstance(normal, MultitaskMultivariateNormal):
-        return [(covariance.reshape(*batch, n, 1, n, 1), noise)]
-    if normal._interleaved:
-        return [(covariance.reshape(*batch, n, k, n, k), noise)]
-    covariance = covariance.reshape(*batch, k, n, k, n)
-    return [(covariance.transpose(-4, -3).transpose(-2, -1), noise)]
+    if isinstance(normal, MultitaskMultivariateNormal) and not normal._interleaved:
+        covariance = covariance.reshape(*batch, k, n, k, n)
+        return [covariance.transpose(-4, -3).transpose(-2, -1)]
+    return [covariance.reshape(*batch, n, k, n, k)]
 
 
-def _one_by_one(covariance: Tensor, noise: Tensor, p: int) -> Tensor:
-    """Variances of ``n - p`` points, each given the noisy values of all before it.
+def _one_by_one(blocks: list[Tensor], noise: Tensor) -> Tensor:
+    """Variances of ``n`` points, each given the noisy values of all before it.
 
     Args:
-        covariance: ``(*b, n, k, n, k)``.
-        noise: ``(*b, n, k)``.
-        p: how many points come first.
+        blocks: ``(*b, n, k, n, k)`` each, the ``k`` adding up to ``F``.
+        noise: ``(*b, n - 1, F)``.
 
     Returns:
-        ``(*b, k, n - p)``.
+        ``(*b, F, n)``.
     """
-    n, k = noise.shape[-2:]
-    batch, seen = covariance.shape[:-4], (n - 1) * k
-    flat = covariance.reshape(*batch, n * k, n * k)
-    known = flat[..., :seen, :seen]
-    known = known + torch.diag_embed(noise.reshape(*noise.shape[:-2], -1)[..., :seen])
-    root = psd_safe_cholesky(known)
-    # row i of L^-1 K rests on points up to i alone: one solve serves every point
-    explained = torch.linalg.solve_triangular(root, flat[..., :seen, :], upper=False)
-    squares = explained.square().reshape(*batch, n - 1, k, n, k)
-    before = torch.ones(n - 1, n, dtype=flat.dtype, device=flat.device).triu(1)
-    gone = (squares.sum(-3) * before.unsqueeze(-1)).sum(-3)
-    prior = flat.diagonal(dim1=-2, dim2=-1).reshape(*batch, n, k)
-    return (prior - gone)[..., p:, :].mT
+    out = []
+    for block, lam in zip(
+        blocks, noise.split([b.shape[-1] for b in blocks], -1), strict=True
+    ):
+        n, k = block.shape[-2:]
+        batch, seen = block.shape[:-4], (n - 1) * k
+        flat = block.reshape(*batch, n * k, n * k)
+        known = flat[..., :seen, :seen] + torch.diag_embed(lam.flatten(-2))
+        root = psd_safe_cholesky(known)
+        # row i of L^-1 K rests on points up to i alone: one solve serves every point
+        solved = torch.linalg.solve_triangular(root, flat[..., :seen, :], upper=False)
+        explained = solved.square().reshape(*batch, n - 1, k, n, k).sum(-3)
+        before = torch.ones(n - 1, n, dtype=flat.dtype, device=flat.device).triu(1)
+        gone = (explained * before.unsqueeze(-1)).sum(-3)
+        prior = flat.diagonal(dim1=-2, dim2=-1).reshape(*batch, n, k)
+        out.append((prior - gone).mT)
+    return torch.cat(out, -2)
 
 
-def _floor(model: Model) -> float:
+def _arrangement(given: Outputs | None, count: int) -> tuple[Tensor, Tensor]:
+    """Which outputs are the reward and the costs, and their factors, ``(1 + m,)``."""
+    if given is None:
+        given = [(j, 1.0) for j in range(count)]
+    try:
+        place = [operator.index(j) for j, _ in given]
+        factor = [checks.number("outputs", a) for _, a in given]
+    except (TypeError, ValueError):
+        raise CBanditError(
+            "outputs must be a list of pairs (number of an output, factor); got "
+            f"{given!r}"
+        ) from None
+    if len(place) < 2:
+        raise CBanditError(
+            "model must have 1 + m outputs, the reward first and m >= 1 costs after; "
+            f"got {len(place)}"
+        )
+    if min(place) < 0 or max(place) >= count or 0 in factor:
+        raise CBanditError(
+            f"outputs must name outputs 0 .. {count - 1}, with factors other than 0; "
+            f"got {given!r}"
+        )
+    return torch.tensor(place), torch.tensor(factor, dtype=torch.float64)
+
+
+def _each(name: str, value: Tensor, count: int) -> Tensor:
+    """A number, or one for each of ``count`` outputs, ``(count,)``."""
+    if value.dim() and tuple(value.shape) != (count,):
+        raise CBanditError(
+            f"{name} must be a number or have shape {(count,)}; got "
+            f"{tuple(value.shape)}"
+        )
+    return value.expand(count)
+
+
+def _floor(score: _Score) -> float:
+    """A level that no reward believed in comes down to."""
+    model = score.model
     try:
         found = get_train_inputs(model, transformed=False)
         x = found[0][0] if isinstance(found, list) else found[0]
@@ -579,10 +658,44 @@ def _floor(model: Model) -> float:
     for _ in range(extra):
         x = x[0]
     with torch.no_grad(), _small_variances():
-        seen = model.posterior(x.movedim(-2, 0).unsqueeze(-2))
-        mean, std = seen.mean[..., 0], seen.variance[..., 0].sqrt()
+        seen: Any = model.posterior(x.movedim(-2, 0).unsqueeze(-2))
+        mean = score._arranged(seen.mean.mT)[..., 0, :]
+        std = score._arranged(seen.variance.sqrt().mT, sign=False)[..., 0, :]
     size = max(float(mean.abs().max()), float(std.max()))
     return float((mean - 6 * std).min()) - FAR * (size or 1.0)
+
+
+def _stated(
+    outputs: Outputs | None, thresholds: Any, posterior_transform: Any, limits: Any
+) -> dict[str, Any]:
+    """Outputs and thresholds, from an optimisation's objective and constraints if any.
+
+    ``limits`` is ``(A, b)``: feasible means ``A y <= b``. The costs are its rows.
+    """
+    if limits is None or outputs is not None:
+        tau = 0.0 if thresholds is None else thresholds
+        return {"outputs": outputs, "thresholds": tau}
+    if thresholds is not None:
+        raise CBanditError(
+            "thresholds come with the optimisation's constraints here; got thresholds "
+            f"= {thresholds!r} too"
+        )
+    if not isinstance(posterior_transform, ScalarizedPosteriorTransform):
+        raise CBanditError(
+            "posterior_transform must say which output is the reward, by a "
+            f"ScalarizedPosteriorTransform; got {posterior_transform!r}"
+        )
+    weights: Any = posterior_transform.weights
+    rows = torch.cat([weights.unsqueeze(0), limits[0]])
+    if bool(((rows != 0).sum(-1) != 1).any()):
+        raise CBanditError(
+            "objective and constraints must each be on one output; got weights "
+            f"{rows.tolist()}"
+        )
+    place = rows.abs().argmax(-1)
+    factor = rows.gather(-1, place.unsqueeze(-1)).squeeze(-1)
+    pairs = list(zip(place.tolist(), factor.tolist(), strict=True))
+    return {"outputs": pairs, "thresholds": limits[1].squeeze(-1)}
 
 
 def _inputs_weighted(
@@ -590,28 +703,53 @@ def _inputs_weighted(
     beta: Any,
     multiplier: Any,
     cost_beta: Any = None,
-    thresholds: Any = 0.0,
+    thresholds: Any = None,
     clip: Any = None,
     smooth: Any = None,
     noise: Any = None,
+    outputs: Outputs | None = None,
     X_pending: Tensor | None = None,
+    posterior_transform: Any = None,
+    constraints_tuple: Any = None,
 ) -> dict[str, Any]:
     """What :class:`PrimalDual` and :class:`RectifiedPenalty` take."""
-    return dict(locals())
+    return {
+        "model": model,
+        "beta": beta,
+        "multiplier": multiplier,
+        "cost_beta": cost_beta,
+        "clip": clip,
+        "smooth": smooth,
+        "noise": noise,
+        "X_pending": X_pending,
+        **_stated(outputs, thresholds, posterior_transform, constraints_tuple),
+    }
 
 
 def _inputs_feasible(
     model: Model,
     beta: Any,
     cost_beta: Any = None,
-    thresholds: Any = 0.0,
+    thresholds: Any = None,
     smooth: Any = None,
     floor: float | None = None,
     noise: Any = None,
+    outputs: Outputs | None = None,
     X_pending: Tensor | None = None,
+    posterior_transform: Any = None,
+    constraints_tuple: Any = None,
 ) -> dict[str, Any]:
     """What :class:`OptimisticFeasible` takes."""
-    return dict(locals())
+    return {
+        "model": model,
+        "beta": beta,
+        "cost_beta": cost_beta,
+        "smooth": smooth,
+        "floor": floor,
+        "noise": noise,
+        "X_pending": X_pending,
+        **_stated(outputs, thresholds, posterior_transform, constraints_tuple),
+    }
 
 
 def _inputs_pathwise(
@@ -620,13 +758,26 @@ def _inputs_pathwise(
     multiplier: Any,
     seed: int | torch.Generator,
     cost_beta: Any = None,
-    thresholds: Any = 0.0,
+    thresholds: Any = None,
     clip: Any = None,
     smooth: Any = None,
+    outputs: Outputs | None = None,
     X_pending: Tensor | None = None,
+    posterior_transform: Any = None,
+    constraints_tuple: Any = None,
 ) -> dict[str, Any]:
     """What :class:`PathwisePrimalDual` takes."""
-    return dict(locals())
+    return {
+        "model": model,
+        "beta": beta,
+        "multiplier": multiplier,
+        "seed": seed,
+        "cost_beta": cost_beta,
+        "clip": clip,
+        "smooth": smooth,
+        "X_pending": X_pending,
+        **_stated(outputs, thresholds, posterior_transform, constraints_tuple),
+    }
 
 
 for _kinds, _inputs in (
