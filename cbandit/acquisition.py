@@ -114,7 +114,7 @@ class _Score(AcquisitionFunction):
 
     @abstractmethod
     def score(self, f: Tensor, g: Tensor) -> Tensor:
-        """What is maximised ``(*b, q)``, of ``f`` ``(*b, q)`` and ``g`` ``(*b, m, q)``."""
+        """What is maximised ``(*b, q)``; ``f`` is ``(*b, q)``, ``g`` ``(*b, m, q)``."""
 
     @t_batch_mode_transform()
     @average_over_ensemble_models  # type: ignore[arg-type]
