@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import copy
 import importlib
-import itertools
 import math
 import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 from botorch.acquisition.input_constructors import get_acqf_input_constructor
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.exceptions.warnings import BotorchWarning, InputDataWarning
 from botorch.models import KroneckerMultiTaskGP, ModelListGP, SingleTaskGP
 from botorch.models.model import ModelList
 from botorch.optim import (
@@ -35,6 +36,7 @@ from cbandit.acquisition import (
 )
 from cbandit.errors import CBanditError
 from cbandit.problems import Continuous, Problem, Table, from_botorch
+from cbandit.randomness import Streams
 
 BOX = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 BETA, PHI, TAU = 1.5, [0.7, 0.3], [0.1, -0.2]
@@ -136,19 +138,15 @@ class TestValues:
         assert score(self.x).tolist() == [-9.0 - 1.0]
         score = OptimisticFeasible(self.believed, 2.0, thresholds=[1, -2], smooth=0.1)
         assert score(self.x).tolist() == pytest.approx([5.0 - 10 * (1.0 + 0.5)])
-        assert score.slack(self.x[:, 0]).tolist() == [-1.0]
+        assert score.slack(self.x[:, 0]).item() == -1.0
 
     def test_smooth_goes_to_what_it_smooths(self):
         rough = RectifiedPenalty(self.believed, 2.0, [2.0, 4.0])
-        gaps = [
-            (RectifiedPenalty(self.believed, 2.0, [2, 4], smooth=s) - rough).item()
-            if False
-            else (
-                RectifiedPenalty(self.believed, 2.0, [2.0, 4.0], smooth=s)(self.x)
-                - rough(self.x)
-            ).item()
+        soft = [
+            RectifiedPenalty(self.believed, 2.0, [2.0, 4.0], smooth=s)
             for s in (1.0, 0.1, 0.01)
         ]
+        gaps = [(each(self.x) - rough(self.x)).item() for each in soft]
         assert gaps[0] < gaps[1] < 1e-5
         assert gaps[2] == pytest.approx(0, abs=1e-12)
         bounds = {"clip": (3.0, 1.5)}
@@ -177,9 +175,9 @@ class TestValues:
 
     def test_small_units_keep_their_deviations(self):
         x, y = data()
-        tiny = SingleTaskGP(x, 1e-7 * y, outcome_transform=None).eval()
-        tiny.covar_module = make().covar_module
-        tiny = SingleTaskGP(x, 1e-7 * y).eval()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", InputDataWarning)
+            tiny = SingleTaskGP(x, 1e-7 * y).eval()
         usual = SingleTaskGP(x, y).eval()
         at_x = at(6, 1)
         small = PrimalDual(tiny, 2.0, PHI)(at_x)
@@ -198,6 +196,7 @@ class TestConventions:
                 assert value.dtype == dtype
                 assert value.isfinite().all()
 
+    @pytest.mark.filterwarnings("ignore:A not p.d., added jitter")  # of Kronecker's
     @pytest.mark.parametrize("which", ["mixed list", "kronecker"])
     def test_other_models(self, which):
         score = PrimalDual(make(which), BETA, PHI)
@@ -244,7 +243,7 @@ class TestConventions:
         assert score.X_pending is None
         free = score(x)
         pending = x[:2, 0].clone().requires_grad_()
-        with pytest.warns(UserWarning, match="Pending points require a gradient"):
+        with pytest.warns(BotorchWarning, match="Pending points require a gradient"):
             score.set_X_pending(pending)
         assert torch.equal(score.X_pending, x[:2, 0])
         assert not score.X_pending.requires_grad
@@ -276,7 +275,7 @@ class TestConventions:
 
     def test_deep_copies_stand_alone(self, kind, model):
         score, x = KINDS[kind](model), at(6, 1)
-        score(x).sum().backward() if x.requires_grad else score(x)
+        score(x)
         twin = copy.deepcopy(score)
         assert torch.equal(twin(x), score(x))
         twin.set_X_pending(at(1))
@@ -323,6 +322,7 @@ class TestPending:
             assert together[i].item() == pytest.approx(total, rel=1e-6)
             score.set_X_pending(None)
 
+    @pytest.mark.filterwarnings("ignore:A not p.d., added jitter")  # of Kronecker's
     @pytest.mark.parametrize("which", ["one", "list", "mixed list", "kronecker"])
     def test_variances_are_those_of_a_model_that_saw_the_means(self, which):
         model, x, pending = make(which), at(7, 1, seed=6), at(3, seed=7)
@@ -348,8 +348,10 @@ class TestPending:
         mean = joint.mean[:7]
         torch.testing.assert_close(f[:, 0], mean[:, 0] + 2.0 * std[:, 0])
         torch.testing.assert_close(g[:, :, 0], mean[:, 1:] - 3.0 * std[:, 1:])
-        assert (f < free).all()
-        assert (g > free_g).all()
+        assert (f <= free + 1e-6).all()
+        assert (g >= free_g - 1e-6).all()
+        if which != "kronecker":  # whose tasks start anywhere
+            assert (f < free - 1e-4).any()
 
     def test_the_models_own_noise(self):
         model = SingleTaskGP(*data()).eval()
@@ -417,8 +419,8 @@ class TestPaths:
         torch.testing.assert_close(score(x), score.paths[0](x)[:, 0, 0])
 
     def test_law(self, model):
-        """Means within 4.5 standard errors; deviations within a third."""
-        x, count = at(4, 1, seed=9), 96
+        """Means within 4.5 standard errors; deviations within four of theirs."""
+        x, count = at(4, 1, seed=9), 64
         draws = []
         for seed in range(count):
             score = PathwisePrimalDual(model, 2.0, [0.0, 0.0], seed=seed)
@@ -429,7 +431,7 @@ class TestPaths:
         seen = model.posterior(x)
         mean, std = seen.mean[:, 0], 2.0 * seen.variance[:, 0].sqrt()
         assert ((draws.mean(0) - mean).abs() < 4.5 * std / math.sqrt(count)).all()
-        assert ((draws.std(0) / std - 1).abs() < 0.33).all()
+        assert ((draws.std(0) / std - 1).abs() < 4 / math.sqrt(2 * count)).all()
 
 
 class TestOptimisers:
@@ -445,7 +447,7 @@ class TestOptimisers:
             torch.manual_seed(0)
             x, value = optimize_acqf(score, BOX, q=1, num_restarts=6, raw_samples=128)
         assert x.shape == (1, 2)
-        values = self.grid(score)
+        values = self.grid(score, 40 if kind == "pathwise" else 150)
         spread = values.max() - values[values > -100].min()
         assert value >= values.max() - 1e-3 * spread
 
@@ -552,7 +554,7 @@ def belief(lengthscale=0.2, **more):
 
 class TestAgreement:
     points = torch.linspace(0, 1, 60, dtype=torch.float64).unsqueeze(-1)
-    common = {"thresholds": [0.05, -0.02], "clip": (1.5, [0.6, 0.4])}
+    common: ClassVar = {"thresholds": [0.05, -0.02], "clip": (1.5, [0.6, 0.4])}
 
     def policy(self, kind, **more):
         named = {
@@ -599,7 +601,7 @@ class TestAgreement:
     def test_pending_as_hallucinated(self):
         policy = self.policy(cb.CKB, pending="hallucinate")
         run(policy, 6)
-        phi, believed = policy.multiplier, policy.model
+        believed = policy.model
         waiting = [policy.ask().x]
         for _ in range(3):
             score = PrimalDual(
@@ -609,7 +611,7 @@ class TestAgreement:
             values = score(self.points.unsqueeze(-2))
             waiting.append(policy.ask().x)
             assert torch.equal(waiting[-1], self.points[values.argmax()])
-        assert not torch.equal(phi, policy.multiplier)
+        assert len({x.item() for x in waiting}) > 1
 
     def test_noise_of_padded_data_must_be_given(self):
         policy = self.policy(cb.RPOL, trials=2)
@@ -787,6 +789,7 @@ class TestInputConstructors:
             capture_output=True,
             text=True,
             cwd=Path(__file__).parent,
+            stdin=subprocess.DEVNULL,
         )
         assert done.returncode == 0, done.stderr
 
@@ -846,7 +849,7 @@ class TestFromBotorch:
         assert beam(x).item() < 1.5872 < beam.optimal_value
         assert from_botorch(beam).optimum(1).item() >= -beam(x).item()
         vessel = synthetic.PressureVessel()
-        x = torch.tensor([[0.78124, 0.40624, 40.4787, 197.797]]).double()
+        x = torch.tensor([[0.78124, 0.40624, 40.4787, 197.8]]).double()
         assert vessel.is_feasible(x)
         assert vessel(x).item() < 5635 < vessel.optimal_value
         assert from_botorch(vessel).optimum(1).item() >= -vessel(x).item()
@@ -897,9 +900,6 @@ class TestFromBotorch:
         )
         before = torch.get_rng_state()
         problem = from_botorch(function, points)
-        trials = cb.randomness.Streams(0, 2000) if hasattr(cb, "randomness") else None
-        from cbandit.randomness import Streams
-
         trials = Streams(0, 2000)
         x = torch.full((2000, 2), 0.5, dtype=torch.float64)
         index = None if points is None else problem.actions.index(x)
@@ -958,3 +958,76 @@ class TestFromBotorch:
     def test_bad_input(self, function, given, message):
         with pytest.raises(CBanditError, match=message):
             from_botorch(function, **given)
+
+
+@pytest.mark.slow
+class TestAx:
+    def test_by_name(self):
+        pytest.importorskip("ax")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.dual_loop()
+
+    def dual_loop(self):
+        from ax.adapter.registry import Generators
+        from ax.api.client import Client
+        from ax.api.configs import RangeParameterConfig
+        from ax.generation_strategy.generation_node import GenerationNode
+        from ax.generation_strategy.generation_strategy import GenerationStrategy
+        from ax.generation_strategy.generator_spec import GeneratorSpec
+        from ax.generation_strategy.transition_criterion import MinTrials
+
+        options = {"beta": 2.0, "multiplier": [0.0]}
+        ckb = GeneratorSpec(
+            Generators.BOTORCH_MODULAR,
+            generator_kwargs={
+                "botorch_acqf_class": PrimalDual,
+                "botorch_acqf_options": options,
+                "transforms": [],
+            },
+        )
+        sobol = GeneratorSpec(Generators.SOBOL, generator_kwargs={"seed": 0})
+        start = GenerationNode(
+            name="sobol",
+            generator_specs=[sobol],
+            transition_criteria=[MinTrials(threshold=4, transition_to="ckb")],
+        )
+        client = Client(random_seed=0)
+        client.configure_experiment(
+            parameters=[
+                RangeParameterConfig(name="x", parameter_type="float", bounds=(0, 1))
+            ]
+        )
+        # outputs come in the order of their names: neither first nor maximised
+        client.configure_optimization(
+            objective="-z_loss", outcome_constraints=["a <= 0.3"]
+        )
+        client.set_generation_strategy(
+            GenerationStrategy(
+                nodes=[start, GenerationNode(name="ckb", generator_specs=[ckb])]
+            )
+        )
+        phi, seen = torch.zeros(1, dtype=torch.float64), []
+        for t in range(10):
+            ((number, arm),) = client.get_next_trials(max_trials=1).items()
+            x = torch.tensor([[arm["x"]]], dtype=torch.float64)
+            if t >= 4:
+                adapter = client._generation_strategy.adapter
+                assert adapter.outcomes == ["a", "z_loss"]
+                # the loss is minimised, the cost's limit subtracted
+                score = PrimalDual(
+                    adapter.generator.surrogate.model,
+                    **options,
+                    thresholds=0.3,
+                    outputs=[(1, -1.0), (0, 1.0)],
+                )
+                _, g = score.estimates(x)
+                seen.append((arm["x"], score(x).item(), phi.item()))
+                axis = torch.linspace(0, 1, 101).double().view(-1, 1, 1)
+                assert score(x).item() >= score(axis).max() - 1e-4
+                phi = cb.multipliers.projected(phi, g.detach().flatten(), step=0.5)
+                options["multiplier"] = phi
+            x = x.item()
+            client.complete_trial(number, raw_data={"a": x, "z_loss": (x - 0.6) ** 2})
+        assert len({multiplier for _, _, multiplier in seen}) > 1
+        assert abs(seen[-1][0] - 0.3) < 0.1, seen
