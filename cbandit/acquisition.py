@@ -71,7 +71,7 @@ class _Score(AcquisitionFunction):
     width: Tensor  # *b x (1 + m)
     thresholds: Tensor  # *b x m
     bound: Tensor | None  # *b x (1 + m)
-    smooth: Tensor | None  # 1 + m
+    smooth: Tensor | None  # 1 + m; m where there is no clip
     noise: Tensor | None  # one an output of the model
     place: Tensor  # 1 + m
     scale: Tensor  # 1 + m
@@ -393,16 +393,15 @@ class OptimisticFeasible(_Score):
 
     Args:
         model, beta, cost_beta, thresholds: as for :class:`PrimalDual`.
-        smooth: a continuous score instead, ``f + beta s - sum_j [g_j - ...]_+ /
-            smooth``: exact where ``1 / smooth`` exceeds what reward a unit of cost can
-            buy, and like CONFIG as ``smooth`` goes to 0. A number or ``(m,)``. Off by
-            default.
+        smooth: a smooth score instead, ``f + beta s - sum_j softplus((g_j - ...) /
+            smooth)``: a little inside the boundary where ``1 / smooth`` well exceeds
+            the reward that a unit of cost can buy, and like CONFIG as ``smooth`` goes
+            to 0. A number or ``(m,)``. Off by default.
         floor: what infeasible points lie below; left out, the least reward believed at
             the model's data less a thousand times its size.
         noise, outputs, X_pending: as for :class:`PrimalDual`.
     """
 
-    weight: Tensor | None  # m
     floor: Tensor | None
 
     def __init__(
@@ -423,9 +422,7 @@ class OptimisticFeasible(_Score):
         )
         if smooth is not None:
             soft = self._costs("smooth", checks.positive("smooth", smooth))
-            self._keep("weight", 1 / soft)
-        else:
-            self._keep("weight", None)
+            self._keep("smooth", soft)
         if floor is None and smooth is None:
             floor = _floor(self)
         if floor is not None:
@@ -436,8 +433,9 @@ class OptimisticFeasible(_Score):
 
     def score(self, f: Tensor, g: Tensor) -> Tensor:
         """The reward's bound where feasible; see the class."""
-        if self.weight is not None:
-            return scores.rectified(f, g, self.weight.to(f))
+        if self.smooth is not None:
+            soft = self.smooth.to(g)
+            return scores.primal_dual(f, _soft(g, soft.unsqueeze(-1)), 1 / soft)
         assert self.floor is not None
         feasible = scores.optimistic_feasible(f, g)
         elsewhere = self.floor.to(f) + scores.least_violating(g)

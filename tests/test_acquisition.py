@@ -137,7 +137,8 @@ class TestValues:
         score = OptimisticFeasible(self.believed, 2.0, thresholds=[1.0, 0], floor=-9.0)
         assert score(self.x).tolist() == [-9.0 - 1.0]
         score = OptimisticFeasible(self.believed, 2.0, thresholds=[1, -2], smooth=0.1)
-        assert score(self.x).tolist() == pytest.approx([5.0 - 10 * (1.0 + 0.5)])
+        penalty = math.log1p(math.exp(10)) + math.log1p(math.exp(5))
+        assert score(self.x).tolist() == pytest.approx([5.0 - penalty])
         assert score.slack(self.x[:, 0]).item() == -1.0
 
     def test_smooth_goes_to_what_it_smooths(self):
@@ -463,7 +464,7 @@ class TestOptimisers:
                 model, BETA, [3.0, 3.0], clip=(1.0, 0.6), smooth=1e-2
             ),
             "rectified": RectifiedPenalty(model, BETA, [3.0, 3.0], smooth=1e-2),
-            "feasible": OptimisticFeasible(model, BETA, smooth=1e-2),
+            "feasible": OptimisticFeasible(model, BETA, smooth=3e-3),
         }[kind]
         with torch.random.fork_rng():
             torch.manual_seed(0)
@@ -471,8 +472,8 @@ class TestOptimisers:
         best = self.grid(rough).max()
         if kind == "feasible":
             f, g = rough.estimates(x.unsqueeze(0))
-            assert g.max() < 1e-3
-            assert f.item() > best - 0.02
+            assert g.max() <= 0
+            assert f.item() > best - 0.05
         else:
             assert rough(x).item() > best - 0.1
 
