@@ -52,7 +52,7 @@ class _Sizes:
     many: int | None = 1000
     rounds: int = 15
     warm: int = 3
-    subset: int = 40_000
+    subset: int = 20_000
     chunks: tuple[int, ...] = (2000, 5000, 20_000)
     batches: tuple[int, ...] = (1, 10, 20, 50)
     whole: bool = True  # the best form of the others over all actions, not scaled
@@ -63,8 +63,15 @@ class _Sizes:
 
 
 _QUICK = _Sizes(
-    free=10**5, many=None, rounds=9, subset=10_000, chunks=(2000, 5000),
-    batches=(1, 10), whole=False, dtypes=(torch.float64,), growth=(100, 300),
+    free=10**5,
+    many=None,
+    rounds=9,
+    subset=10_000,
+    chunks=(2000, 5000),
+    batches=(1, 10),
+    whole=False,
+    dtypes=(torch.float64,),
+    growth=(100, 300),
 )
 
 
@@ -113,13 +120,14 @@ def _result(name: str, quick: bool, rows: list[dict[str, Any]]) -> dict[str, Any
 
 
 def _machine() -> dict[str, Any]:
-    import botorch
-    import gpytorch
+    from importlib.metadata import version
 
     model = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo") as lines:
-            names = [n.split(":", 1)[1].strip() for n in lines if n.startswith("model name")]
+            names = [
+                n.split(":", 1)[1].strip() for n in lines if n.startswith("model name")
+            ]
             model = names[0] if names else model
     except OSError:
         pass
@@ -130,8 +138,8 @@ def _machine() -> dict[str, Any]:
         "system": platform.system(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "gpytorch": gpytorch.__version__,
-        "botorch": botorch.__version__,
+        "gpytorch": version("gpytorch"),
+        "botorch": version("botorch"),
     }
 
 
@@ -140,8 +148,8 @@ def table(result: dict[str, Any]) -> str:
     machine = result["machine"]
     lines = [
         f"bench {result['bench']}{' --quick' if result['quick'] else ''}: "
-        f"{machine['processor']}, {machine['threads']} threads, torch {machine['torch']}, "
-        f"botorch {machine['botorch']}"
+        f"{machine['processor']}, {machine['threads']} threads, "
+        f"torch {machine['torch']}, botorch {machine['botorch']}"
     ]
     section = None
     for row in result["rows"]:
@@ -151,11 +159,14 @@ def table(result: dict[str, Any]) -> str:
         ms = "" if row["ms"] is None else f"{row['ms']:,.3f} ms"
         if row["ms"] is not None and row["ms"] >= 10:
             ms = f"{row['ms']:,.1f} ms"
-        ratio = "" if row["ratio"] is None else f"{row['ratio']:,.3g} x"
+        ratio = ""
+        if row["ratio"] is not None:
+            digits = 0 if row["ratio"] >= 100 else 2
+            ratio = f"{row['ratio']:,.{digits}f} x"
         goal = ""
         if row["goal"] is not None:
             goal = f"goal {row['goal']} x" + ("" if row["met"] else "  MISSED")
-        lines.append(f"  {row['what']:<58}{ms:>14}{ratio:>10}  {goal}".rstrip())
+        lines.append(f"  {row['what']:<70}{ms:>14} {ratio:>9}  {goal}".rstrip())
         notes = []
         if row.get("note"):
             notes.append(row["note"])
@@ -163,9 +174,8 @@ def table(result: dict[str, Any]) -> str:
             notes.append(f"peak memory {row['peak_mb']:,.0f} MB ({row['peak_how']})")
         for check in row["checks"]:
             mark = "ok" if check["ok"] else "FAILED"
-            notes.append(
-                f"{check['name']} {check['value']:.2g} (limit {check['limit']:.2g}) {mark}"
-            )
+            limit = f"(limit {check['limit']:.2g})"
+            notes.append(f"{check['name']} {check['value']:.2g} {limit} {mark}")
         lines += [f"      {note}" for note in notes]
     lines += ["", "checks: " + ("all hold" if result["ok"] else "SOME FAILED")]
     return "\n".join(lines)
@@ -198,6 +208,7 @@ class _World:
         """Noisy values ``(n, 2)`` at ``x (n, d)``."""
         waves = torch.cos(x.double() @ self._frequency + self._phase)
         values = waves.sum(-1).mT * math.sqrt(1 / 64)
+        values[:, 1] += 0.3  # a constraint that binds
         return values + math.sqrt(NOISE) * self._normal(*values.shape)
 
 
@@ -237,8 +248,15 @@ class _Case:
     ) -> None:
         gp = GP(kernel, noise=NOISE)
         self.policy = CKB(
-            actions, reward=gp, costs=gp, explore=explore or UCB(BETA), step=STEP,
-            cap=CAP, clip=(BOUND, BOUND), engine=engine, dtype=dtype,
+            actions,
+            reward=gp,
+            costs=gp,
+            explore=explore or UCB(BETA),
+            step=STEP,
+            cap=CAP,
+            clip=(BOUND, BOUND),
+            engine=engine,
+            dtype=dtype,
         )
         self.actions, self.kernel, self.length = actions, kernel, length
         self.world, self.data = _World(actions.dim, length), _Data()
@@ -335,7 +353,7 @@ def _score(mean: Tensor, std: Tensor, phi: float) -> Tensor:
     return f - phi * g
 
 
-# -- what it is measured against ---------------------------------------------------------
+# -- what it is measured against -------------------------------------------------------
 
 
 class _Dense:
@@ -413,23 +431,32 @@ def _fastest(
 ) -> tuple[_Peer, float, int | None]:
     """The quickest, its seconds over all ``points`` and its argmax (if run on all).
 
-    Each is tried on a subset, after a first chunk that fills caches; the best is then
-    run over everything, from nothing, or its subset's time is scaled.
+    Each is tried on a subset, after two short looks that fill caches and drop what is
+    far behind; the best is then run over everything, from nothing, or its subset's time
+    is scaled.
     """
-    found = []
+    found: list[tuple[float, _Peer]] = []
     subset = points[torch.randperm(len(points))[: sizes.subset]]
     for peer in peers:
         _say(f"  {peer.name}")
         chunk = min(peer.chunk, len(subset))
+        probe = subset[: min(chunk, 1000)]
         start = time.perf_counter()
         look = peer.build()
-        look(subset[:chunk])
+        look(probe)
         first = time.perf_counter() - start
+        start = time.perf_counter()
+        look(probe)
+        again = time.perf_counter() - start
+        least = min((total for total, _ in found), default=math.inf)
+        if again / len(probe) * len(points) > 4 * least:
+            continue
         start = time.perf_counter()
         _argmax(look, subset, chunk, phi)
         each = (time.perf_counter() - start) / len(subset)
-        total = each * len(points) + max(0.0, first - each * chunk)
+        total = each * len(points) + max(0.0, first - again)
         found.append((total, peer))
+        _say(f"    {total:.2f} s")
     total, best = min(found, key=lambda pair: pair[0])
     if not sizes.whole:
         return best, total, None
@@ -467,15 +494,15 @@ def _botorch(case: _Case, dtype: torch.dtype, sizes: _Sizes) -> list[_Peer]:
 
     return [
         _Peer(
-            f"BoTorch, {'one model' if together else 'a model each'}, q = {q}, chunks of "
-            f"{chunk}, fast_pred_var {'on' if fast else 'off'}",
+            f"BoTorch, {'one model' if together else 'a model each'}, q = {q}, "
+            f"chunks of {chunk}, fast_pred_var {'on' if fast else 'off'}",
             builder(q, fast, together),
             chunk,
         )
         for together in (False, True)
         for q in sizes.batches
         for chunk in sizes.chunks
-        for fast in (False, True)
+        for fast in (True, False)
     ]
 
 
@@ -484,7 +511,8 @@ def _botorch_look(
 ) -> Looked:
     """BoTorch's exact posterior of both functions, in t-batches of ``q`` points."""
     import gpytorch
-    from botorch.models import ModelListGP, SingleTaskGP
+    from botorch.models.gp_regression import SingleTaskGP
+    from botorch.models.model_list_gp_regression import ModelListGP
     from gpytorch.means import ZeroMean
 
     index, count, mean = case.data.merged()
@@ -494,13 +522,21 @@ def _botorch_look(
     def model(y: Tensor) -> Any:
         kernel = deepcopy(case.kernel).to(dtype)
         return SingleTaskGP(
-            x, y.to(dtype), noise.expand_as(y), covar_module=kernel,
-            mean_module=ZeroMean(), outcome_transform=None,
+            x,
+            y.to(dtype),
+            noise.expand_as(y),
+            covar_module=kernel,
+            mean_module=ZeroMean(),
+            outcome_transform=None,
         ).eval()
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        whole = model(mean) if together else ModelListGP(model(mean[:, :1]), model(mean[:, 1:]))
+        whole = (
+            model(mean)
+            if together
+            else ModelListGP(model(mean[:, :1]), model(mean[:, 1:]))
+        )
     whole.eval()
 
     def look(points: Tensor) -> tuple[Tensor, Tensor]:
@@ -522,7 +558,7 @@ def _botorch_look(
     return look
 
 
-# -- memory ------------------------------------------------------------------------------
+# -- memory ----------------------------------------------------------------------------
 
 
 def _resident(peak: bool) -> int:
@@ -563,12 +599,18 @@ def _peak(
 ) -> tuple[int, int]:
     """Peak bytes of a policy, and how many distinct actions it then knew."""
     spec = {
-        "engine": engine, "size": size, "dim": dim, "dtype": _name(dtype),
+        "engine": engine,
+        "size": size,
+        "dim": dim,
+        "dtype": _name(dtype),
         "distinct": distinct,
     }
     code = f"import json; from cbandit import bench; bench._memory_of({spec!r})"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
     )
     told = json.loads(done.stdout.splitlines()[-1])
@@ -578,7 +620,7 @@ def _peak(
 _PEAK_HOW = "resident high-water mark of a process of its own, less imports and actions"
 
 
-# -- one round -----------------------------------------------------------------------------
+# -- one round -------------------------------------------------------------------------
 
 
 def _actions(engine: str, size: int, dim: int) -> Finite | ProductGrid:
@@ -590,7 +632,10 @@ def _actions(engine: str, size: int, dim: int) -> Finite | ProductGrid:
 
 
 def _case(
-    actions: Finite | ProductGrid, engine: str, dtype: torch.dtype, distinct: int,
+    actions: Finite | ProductGrid,
+    engine: str,
+    dtype: torch.dtype,
+    distinct: int,
     **more: Any,
 ) -> _Case:
     length = LENGTH if engine == "product" else LENGTH_FREE
@@ -626,8 +671,14 @@ def _grid(sizes: _Sizes, dtype: torch.dtype) -> tuple[list[dict[str, Any]], floa
         more = {"peak_mb": peak / 1e6, "peak_how": _PEAK_HOW}
     rows = [
         _row(
-            section, "cbandit, product", seconds, checks=compared["checks"],
-            actions=size, distinct=len(case.data.count), dtype=_name(dtype), **more,
+            section,
+            "cbandit, product",
+            seconds,
+            checks=compared["checks"],
+            actions=size,
+            distinct=len(case.data.count),
+            dtype=_name(dtype),
+            **more,
         )
     ]
     points = actions.block(0, size).to(dtype)
@@ -636,8 +687,16 @@ def _grid(sizes: _Sizes, dtype: torch.dtype) -> tuple[list[dict[str, Any]], floa
         (_botorch(case, dtype, sizes), 500.0),
     ):
         rows.append(
-            _against(section, peers, points, compared, seconds, sizes, dtype,
-                     (">=", goal) if dtype == torch.float64 else None)
+            _against(
+                section,
+                peers,
+                points,
+                compared,
+                seconds,
+                sizes,
+                dtype,
+                (">=", goal) if dtype == torch.float64 else None,
+            )
         )
     return rows, seconds
 
@@ -654,7 +713,9 @@ def _against(
 ) -> dict[str, Any]:
     best, other, index = _fastest(peers, points, compared["phi"], sizes)
     checks = []
-    note = f"fastest of {len(peers)} forms on {min(sizes.subset, len(points)):,} actions"
+    note = (
+        f"fastest of {len(peers)} forms on {min(sizes.subset, len(points)):,} actions"
+    )
     if index is None:
         note += f", scaled to {len(points):,}"
     else:
@@ -663,10 +724,19 @@ def _against(
             differs = float(index != compared["chosen"])
             checks.append(_check("other argmax than ours", differs, 0.0))
         else:
-            note += "; argmax " + ("the same" if index == compared["chosen"] else "differs")
+            note += "; argmax " + (
+                "the same" if index == compared["chosen"] else "differs"
+            )
     return _row(
-        section, best.name, other, ratio=other / seconds, goal=goal, checks=checks,
-        note=note, actions=len(points), dtype=_name(dtype),
+        section,
+        best.name,
+        other,
+        ratio=other / seconds,
+        goal=goal,
+        checks=checks,
+        note=note,
+        actions=len(points),
+        dtype=_name(dtype),
     )
 
 
@@ -685,7 +755,11 @@ def _free(sizes: _Sizes, dtype: torch.dtype, distinct: int) -> list[dict[str, An
         needs = 1.2 * (distinct + 32) * size * dtype.itemsize
         if engine == "factor" and needs > free_memory(torch.device("cpu")):
             rows.append(
-                _row(section, "cbandit, factor", note=f"skipped: needs {needs / 1e9:.1f} GB")
+                _row(
+                    section,
+                    "cbandit, factor",
+                    note=f"skipped: needs {needs / 1e9:.1f} GB",
+                )
             )
             continue
         more: dict[str, Any] = {}
@@ -703,26 +777,42 @@ def _free(sizes: _Sizes, dtype: torch.dtype, distinct: int) -> list[dict[str, An
         case = None
         gc.collect()
         case = _case(actions, engine, dtype, distinct)
-        seconds = case.rounds(sizes.rounds if engine == "factor" else 5, min(sizes.warm, 2))
+        seconds = case.rounds(
+            sizes.rounds if engine == "factor" else 5, min(sizes.warm, 2)
+        )
         compared = case.compare(dtype, None if main and engine == "factor" else 20_000)
         timed.append((engine, seconds, goal))
         rows.append(
             _row(
-                section, f"cbandit, {engine}", seconds, checks=compared["checks"],
-                actions=size, distinct=len(case.data.count), dtype=_name(dtype), **more,
+                section,
+                f"cbandit, {engine}",
+                seconds,
+                checks=compared["checks"],
+                actions=size,
+                distinct=len(case.data.count),
+                dtype=_name(dtype),
+                **more,
             )
         )
     assert case is not None
-    scaled = sizes if main else _Sizes(**{**sizes.__dict__, "whole": False, "subset": 20_000})
+    scaled = (
+        sizes
+        if main
+        else _Sizes(**{**sizes.__dict__, "whole": False, "subset": 20_000})
+    )
     peers = _hand_written(case, dtype, scaled)
-    best, other, _ = _fastest(peers, actions.block(0, size).to(dtype), compared["phi"], scaled)
+    best, other, _ = _fastest(
+        peers, actions.block(0, size).to(dtype), compared["phi"], scaled
+    )
     note = f"fastest of {len(peers)} forms on {min(scaled.subset, size):,} actions"
     note += f"; run over all {size:,}" if scaled.whole else f", scaled to {size:,}"
     rows.append(_row(section, best.name, other, note=note, dtype=_name(dtype)))
     for engine, seconds, goal in timed:
         rows.append(
             _row(
-                section, f"  by hand / {engine}", ratio=other / seconds,
+                section,
+                f"  by hand / {engine}",
+                ratio=other / seconds,
                 goal=(">=", goal) if main else None,
             )
         )
@@ -739,20 +829,35 @@ def _thompson(sizes: _Sizes) -> list[dict[str, Any]]:
     actions = _actions("product", sizes.side**2, 2)
     rbf = RBFKernel().double()
     rbf.lengthscale = torch.tensor(LENGTH, dtype=torch.float64)
-    for name, kernel, goal in (("RBF", rbf, 2.0), ("Matern-1/2 per axis", _matern_product(), 8.0)):
-        base = _Case(actions, kernel, "product", torch.float64, sizes.distinct, length=LENGTH)
+    for name, kernel, goal in (
+        ("RBF", rbf, 2.0),
+        ("Matern-1/2 per axis", _matern_product(), 8.0),
+    ):
+        base = _Case(
+            actions, kernel, "product", torch.float64, sizes.distinct, length=LENGTH
+        )
         ucb = base.rounds(sizes.rounds, sizes.warm)
         compared = base.compare(torch.float64, 20_000)
         rows.append(_row(section, f"CKB-UCB, {name}", ucb, checks=compared["checks"]))
         case = _Case(
-            actions, kernel, "product", torch.float64, sizes.distinct, length=LENGTH,
+            actions,
+            kernel,
+            "product",
+            torch.float64,
+            sizes.distinct,
+            length=LENGTH,
             explore=TS(BETA),
         )
         seconds = case.rounds(sizes.rounds, sizes.warm)
         rows.append(
             _row(
-                section, f"CKB-TS, {name}", seconds, ratio=seconds / ucb, goal=("<=", goal),
-                checks=[_law(case, 2 * sizes.rounds)], note="ratio to the UCB round above",
+                section,
+                f"CKB-TS, {name}",
+                seconds,
+                ratio=seconds / ucb,
+                goal=("<=", goal),
+                checks=[_law(case, 2 * sizes.rounds)],
+                note="ratio to the UCB round above",
             )
         )
     return rows
@@ -782,7 +887,9 @@ def _law(case: _Case, draws: int, count: int = 12) -> dict[str, Any]:
             inside = (numbers >= block.start) & (numbers < block.stop)
             seen = block.draw[0, :, numbers[inside] - block.start]
             total += float((seen / std[inside]).square().sum())
-    off = (total - draws * functions * count) / math.sqrt(draws * functions * float(spread))
+    off = (total - draws * functions * count) / math.sqrt(
+        draws * functions * float(spread)
+    )
     return _check("spread of the draws, deviations off the exact law", abs(off), 6.0)
 
 
@@ -808,7 +915,13 @@ def _growth(sizes: _Sizes) -> list[dict[str, Any]]:
             times = side**2 / sides[0] ** 2
             more = {"ratio": seconds / base["N"], "goal": ("<=", round(1.3 * times, 2))}
         rows.append(
-            _row(section, f"N = {side**2:,}, u = {sizes.distinct}", seconds, checks=checks, **more)
+            _row(
+                section,
+                f"N = {side**2:,}, u = {sizes.distinct}",
+                seconds,
+                checks=checks,
+                **more,
+            )
         )
     for distinct in sizes.growth:
         seconds, checks = timed(sizes.side, distinct)
@@ -817,11 +930,17 @@ def _growth(sizes: _Sizes) -> list[dict[str, Any]]:
         if distinct != sizes.growth[0]:
             times = distinct / sizes.growth[0]
             more = {"ratio": seconds / base["u"], "goal": ("<=", round(1.3 * times, 2))}
-        rows.append(_row(section, f"N = {size:,}, u = {distinct}", seconds, checks=checks, **more))
+        rows.append(
+            _row(
+                section, f"N = {size:,}, u = {distinct}", seconds, checks=checks, **more
+            )
+        )
     for repeats in (1, sizes.repeats):
         seconds, checks = timed(sizes.side, sizes.distinct, repeats)
         base.setdefault("t", seconds)
-        more = {} if repeats == 1 else {"ratio": seconds / base["t"], "goal": ("<=", 1.2)}
+        more = (
+            {} if repeats == 1 else {"ratio": seconds / base["t"], "goal": ("<=", 1.2)}
+        )
         what = f"N = {size:,}, u = {sizes.distinct}, t = {sizes.distinct * repeats}"
         rows.append(_row(section, what, seconds, checks=checks, **more))
     return rows
@@ -851,7 +970,7 @@ def _round(sizes: _Sizes, quick: bool = False) -> dict[str, Any]:
     return _result("round", quick, rows)
 
 
-# -- trials ----------------------------------------------------------------------------------
+# -- trials ----------------------------------------------------------------------------
 
 
 @dataclass
@@ -870,8 +989,11 @@ class _Arms:
             return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
         points = torch.linspace(0, 1, arms, dtype=torch.float64).unsqueeze(-1)
-        waves = torch.cos(points * normal(trials, 2, 1, 16) / LENGTH + 6 * normal(trials, 2, 1, 16))
+        waves = torch.cos(
+            points * normal(trials, 2, 1, 16) / LENGTH + 6 * normal(trials, 2, 1, 16)
+        )
         values = 0.25 * waves.sum(-1)
+        values[:, 1] += 0.3  # a constraint that binds
         return cls(points, values, math.sqrt(NOISE) * normal(rounds, trials, 2))
 
     def policy(self, trials: int | None) -> CKB:
@@ -879,8 +1001,14 @@ class _Arms:
         kernel.lengthscale = torch.tensor(LENGTH, dtype=torch.float64)
         gp = GP(kernel, noise=NOISE)
         return CKB(
-            Finite(self.points), reward=gp, costs=gp, explore=UCB(RKHS(1.0, 0.1)),
-            step=STEP, cap=CAP, clip=(BOUND, BOUND), trials=trials,
+            Finite(self.points),
+            reward=gp,
+            costs=gp,
+            explore=UCB(RKHS(1.0, 0.1)),
+            step=STEP,
+            cap=CAP,
+            clip=(BOUND, BOUND),
+            trials=trials,
         )
 
     @property
@@ -1018,27 +1146,43 @@ def _trials(
 
     rows = [
         _row(
-            section, f"{trials} trials in one batch", took["batched"],
-            checks=[parted("share of trials that part from single ones", singles, chosen)],
+            section,
+            f"{trials} trials in one batch",
+            took["batched"],
+            checks=[
+                parted("share of trials that part from single ones", singles, chosen)
+            ],
         ),
         _row(
-            section, f"{trials} single trials, one after another",
+            section,
+            f"{trials} single trials, one after another",
             trials * took["single"],
-            ratio=trials * took["single"] / took["batched"], goal=(">=", 10.0),
+            ratio=trials * took["single"] / took["batched"],
+            goal=(">=", 10.0),
             note=f"ratio to the batch; {trials} times the median round of one",
         ),
         _row(
-            section, "one single trial", took["single"],
-            ratio=took["single"] / took["bare single"], goal=("<=", 3.0),
-            checks=[parted("share of trials that part from the bare loop", bare, singles)],
+            section,
+            "one single trial",
+            took["single"],
+            ratio=took["single"] / took["bare single"],
+            goal=("<=", 3.0),
+            checks=[
+                parted("share of trials that part from the bare loop", bare, singles)
+            ],
             note="ratio to the bare loop below",
         ),
         _row(section, "a bare tensor loop, one trial", took["bare single"]),
         _row(
-            section, f"{trials} trials in one batch", took["batched"],
-            ratio=took["batched"] / took["bare batched"], goal=("<=", 2.5),
+            section,
+            f"{trials} trials in one batch",
+            took["batched"],
+            ratio=took["batched"] / took["bare batched"],
+            goal=("<=", 2.5),
             checks=[
-                parted("share of trials that part from the bare loop", bare_batched, chosen)
+                parted(
+                    "share of trials that part from the bare loop", bare_batched, chosen
+                )
             ],
             note="ratio to the bare loop below",
         ),

@@ -30,12 +30,12 @@ def write(path: Any, content: Any) -> None:
     if target.is_dir():
         raise CheckpointError(f"path must be a file; {target} is a directory")
     if target.exists():
-        with open(target, "rb") as file:
-            if file.read(len(_MAGIC)) != _MAGIC:
-                raise CheckpointError(
-                    f"{target} is not a cbandit checkpoint and will not be overwritten; "
-                    "choose another path or remove it"
-                )
+        try:
+            _body(target)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{error}, and will not be overwritten; choose another path or remove it"
+            ) from None
     buffer = io.BytesIO()
     try:
         torch.save(content, buffer)
@@ -80,9 +80,7 @@ def _sync(folder: Path) -> None:
             os.close(handle)
 
 
-def read(path: Any) -> Any:
-    """What :func:`write` put in the file. Reading runs code: only open what you trust."""
-    target = Path(path)
+def _body(target: Path) -> bytes:
     try:
         raw = target.read_bytes()
     except OSError as error:
@@ -95,6 +93,13 @@ def read(path: Any) -> Any:
     digest, body = raw[start : start + 16], raw[start + 16 :]
     if hashlib.blake2b(body, digest_size=16).digest() != digest:
         raise CheckpointError(f"{target} is broken (its checksum fails); it was kept")
+    return body
+
+
+def read(path: Any) -> Any:
+    """What :func:`write` put in the file. Reading runs code: only open what you trust."""
+    target = Path(path)
+    body = _body(target)
     try:
         return torch.load(io.BytesIO(body), weights_only=False)
     except Exception as error:

@@ -13,6 +13,7 @@ from torch import Tensor
 from cbandit.errors import CBanditError
 
 __all__ = [
+    "all_finite",
     "finite",
     "nonnegative",
     "number",
@@ -49,9 +50,17 @@ def tensor(
     return out.detach() if dtype is None else out.detach().to(dtype)
 
 
+def all_finite(value: Tensor) -> bool:
+    """Whether ``value`` holds neither NaN nor infinity."""
+    if value.numel() == 1:
+        return math.isfinite(float(value))
+    # one pass; only a sum that overflowed, or did meet one, needs a closer look
+    return math.isfinite(float(value.sum())) or bool(torch.isfinite(value).all())
+
+
 def finite(name: str, value: Tensor) -> Tensor:
     """``value`` if it holds neither NaN nor infinity."""
-    if not bool(torch.isfinite(value).all()):
+    if not all_finite(value):
         bad = value[~torch.isfinite(value)].flatten()[0].item()
         raise CBanditError(f"{name} must be finite; got {bad}")
     return value

@@ -176,12 +176,14 @@ def bench(
     if what not in known:
         raise CBanditError(f"no benchmark is named {what!r}; known: {', '.join(known)}")
     result = known[what](quick)
-    _print_tree(result)
+    print(benches.table(result))
     if json_ is not None:
         from cbandit.checkpoint import atomic
 
         with atomic(json_) as file:
             file.write(json.dumps(result, indent=1).encode())
+    if not result["ok"]:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -43,7 +43,12 @@ def rkhs_width(
 
 
 def linear_width(
-    t: int, dim: int, subgaussian: float, ridge: float, norm: float, length: float,
+    t: int,
+    dim: int,
+    subgaussian: float,
+    ridge: float,
+    norm: float,
+    length: float,
     delta: float,
 ) -> float:
     """``R sqrt(d ln((1 + (t-1) L^2 / lam) / delta)) + sqrt(lam) S``."""

@@ -17,9 +17,9 @@ from torch.quasirandom import SobolEngine
 
 from cbandit.actions import Box
 from cbandit.randomness import Streams
-from cbandit.search import Score
+from cbandit.search import Best, Score
 
-__all__ = ["BestPoint", "Estimate", "maximise_box"]
+__all__ = ["Estimate", "maximise_box"]
 
 Estimate = Callable[[Tensor], Tensor]
 """``x (T, n, d) -> (T, F, n)``, differentiable: estimates, reward first."""
@@ -30,36 +30,13 @@ ZOOMS = 16
 ZOOM_POINTS = 192
 
 
-class BestPoint:
-    """The best point in each trial.
-
-    Args:
-        x: ``(T, d)``.
-        value: its score, ``(T,)``.
-        estimate: what is estimated there, ``(T, F)``.
-    """
-
-    def __init__(self, x: Tensor, value: Tensor, estimate: Tensor) -> None:
-        self.x, self.value, self.estimate = x, value, estimate
-
-    @property
-    def f(self) -> Tensor:
-        """The reward's estimate, ``(T,)``."""
-        return self.estimate[:, 0]
-
-    @property
-    def g(self) -> Tensor:
-        """The costs' estimates, ``(T, m)``."""
-        return self.estimate[:, 1:]
-
-
 def maximise_box(
     box: Box,
     estimate: Estimate,
     score: Score,
     streams: Streams,
     incumbents: Tensor | None = None,
-) -> BestPoint:
+) -> Best:
     """The point of greatest score.
 
     Args:
@@ -88,7 +65,7 @@ def maximise_box(
         z_best, best = _zoom(value, z_best, best, streams)
         x = low + span * z_best
         here = estimate(x.unsqueeze(1))[..., 0]
-    return BestPoint(x, best, here)
+    return Best(best, None, here[:, 0], here[:, 1:], x)
 
 
 def _candidates(box: Box, streams: Streams, incumbents: Tensor | None) -> Tensor:
@@ -115,9 +92,11 @@ def _climb(value: Callable[[Tensor], Tensor], starts: Tensor) -> Tensor:
         z = torch.as_tensor(flat).view(starts.shape).to(starts.device)
         z.requires_grad_(True)
         total = -value(z).clamp_min(-1e12).sum()
+        if not total.requires_grad:  # nothing is known yet: flat everywhere
+            return total.item(), np.zeros_like(flat)
         (slope,) = torch.autograd.grad(total, z)
         slope = slope.nan_to_num(0.0)
-        return float(total), slope.flatten().cpu().numpy()
+        return total.item(), slope.flatten().cpu().numpy()
 
     found = minimize(
         objective,

@@ -23,7 +23,7 @@ from cbandit.errors import CBanditError, MissingExtraError
 if TYPE_CHECKING:
     from cbandit.plots import Curves
     from cbandit.run import Run
-    from cbandit.simulate import Policy
+    from cbandit.loop import Policy
 
 __all__ = [
     "EXPERIMENTS",
@@ -144,10 +144,43 @@ def _ckb(exploration: str) -> Callable[[Any, Task], Policy]:
     return make
 
 
+SAFE_ROUNDS = 100  # StageOpt's expansion and SGP-UCB's exploration: ours
+
+
+def _safe(kind: str) -> Callable[[Any, Task], Policy]:
+    """StageOpt and SGP-UCB from one known feasible action, at CKB's widths."""
+
+    def make(problem: Any, task: Task) -> Policy:
+        import cbandit as cb
+
+        known = problem.known
+        beta = cb.RKHS(norm=known.bound, subgaussian=known.subgaussian, delta=0.1)
+        cost_beta = cb.RKHS(
+            norm=known.cost_bound, subgaussian=known.cost_subgaussian, delta=0.1
+        )
+        own = {"lipschitz": known.cost_lipschitz} if kind == "StageOpt" else {}
+        policy: Policy = getattr(cb.baselines, kind)(
+            problem.actions,
+            reward=cb.GP(known.kernel, noise=known.noise),
+            costs=cb.GP(known.kernel, noise=known.cost_noise),
+            explore=cb.UCB(beta, cost_beta=cost_beta),
+            safe=known.safe,
+            rounds=SAFE_ROUNDS,
+            horizon=task.settings.horizon,
+            **own,
+            **_common(task),
+        )
+        return policy
+
+    return make
+
+
 _ZHOU: dict[str, Callable[[Any, Task], Policy]] = {
     "CKB-UCB": _ckb("UCB"),
     "CKB-TS": _ckb("TS"),
     "CKB-Rand": _ckb("Rand"),
+    "StageOpt": _safe("StageOpt"),
+    "SGP-UCB": _safe("SGPUCB"),
 }
 
 
@@ -338,7 +371,7 @@ def _checked_device(device: str) -> str:
 def _play(task: Task, folder: str, progress: bool) -> str:
     """Runs a task, from its checkpoint if there is one; returns where its run lies."""
     from cbandit.run import Run
-    from cbandit.simulate import simulate
+    from cbandit.loop import simulate
 
     settings = task.settings
     done = Path(folder) / "runs" / task.label

@@ -54,6 +54,7 @@ class BoundWidths:
 
     def __init__(self, parts: list[_Part], functions: int) -> None:
         self._parts, self.functions = parts, functions
+        self._together = _joined(parts)
         self.fixed: Tensor | None = None
         if all(part.value is not None for part in parts):
             self.fixed = torch.cat([p.value for p in parts if p.value is not None], -1)
@@ -64,6 +65,8 @@ class BoundWidths:
         if self.fixed is not None:
             return self.fixed
         chances = chances or self.functions
+        if self._together is not None:
+            return self._together(t, gain, noise, chances)
         first = self._parts[0](t, gain[:, :1], noise[:, :1], chances)
         if self.functions == 1:
             return first
@@ -116,6 +119,16 @@ class _Part:
         return torch.stack(columns, -1)
 
 
+def _joined(parts: list[_Part]) -> _Part | None:
+    """Reward and costs that follow one schedule of the theory, as one part."""
+    first = parts[0].rkhs
+    if len(parts) == 1 or first is None or parts[1].rkhs is not first:
+        return None
+    pairs = zip(*[part.scale() for part in parts], strict=True)
+    norm, r = (torch.cat(pair, -1) for pair in pairs)
+    return _Part(parts[0].name, parts[0].batch_shape, rkhs=first, norm=norm, subgaussian=r)
+
+
 def _checked(name: str, beta: Any) -> Any:
     return beta if callable(beta) else checks.nonnegative(name, beta)
 
@@ -152,8 +165,8 @@ class UCB:
 
     def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
         """``(+beta, -beta, ...)``, ``(T, F)``."""
-        signed = -width
-        signed[:, 0] = width[:, 0]
+        signed = width.clone()
+        signed[:, 1:].neg_()
         return signed
 
 
@@ -233,11 +246,11 @@ class Rand:
             steps = (streams.uniform(functions) * self.points).floor()
             draws = steps * (2 / (self.points - 1))
         elif self.draw == "gaussian-grid":
-            grid = torch.linspace(
-                self.low, self.high, self.points, dtype=torch.float64
-            )
+            grid = torch.linspace(self.low, self.high, self.points, dtype=torch.float64)
             share = torch.exp(-0.5 * grid.square()).cumsum(0)
-            place = torch.searchsorted(share / share[-1], streams.uniform(functions))
+            place = torch.searchsorted(
+                share / share[-1], streams.uniform(functions).contiguous()
+            )
             draws = grid[place.clamp_max(self.points - 1)]
         else:
             assert callable(self.draw)

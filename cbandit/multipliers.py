@@ -16,8 +16,10 @@ def projected(
     cap: Tensor | float = torch.inf,
 ) -> Tensor:
     """Projected dual ascent: ``clip(phi + step (g + slack), 0, cap)`` (CKB)."""
-    moved = multiplier + step * (g + slack)
-    return torch.minimum(moved.clamp_min(0), torch.as_tensor(cap).to(moved))
+    moved = (multiplier + step * (g + slack)).clamp_min(0)
+    if isinstance(cap, Tensor):
+        return torch.minimum(moved, cap.to(moved))
+    return moved.clamp_max(cap)
 
 
 def queue(length: Tensor, g: Tensor, slack: Tensor | float = 0.0) -> Tensor:
@@ -28,4 +30,6 @@ def queue(length: Tensor, g: Tensor, slack: Tensor | float = 0.0) -> Tensor:
 def rectified(multiplier: Tensor, cost: Tensor, floor: Tensor | float) -> Tensor:
     """``max(Q + [cost]_+, floor)`` (RPOL)."""
     moved = multiplier + cost.clamp_min(0)
-    return torch.maximum(moved, torch.as_tensor(floor).to(moved))
+    if isinstance(floor, Tensor):
+        return torch.maximum(moved, floor.to(moved))
+    return moved.clamp_min(floor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -16,16 +17,17 @@ class Recommendation:
     """The best action believed feasible, or, where there is none, the likeliest.
 
     Args:
-        index: the action's number, ``(*trials,)``.
+        index: the action's number, ``(*trials,)``; ``None`` on a box.
         x: the action, ``(*trials, d)``.
         value: its expected reward, ``(*trials,)``.
-        probability: that it meets every constraint, costs independent, ``(*trials,)``.
+        probability: that it meets every constraint, costs independent, ``(*trials,)``;
+            NaN where the policy holds no belief about costs.
         margin: threshold less expected cost, ``(*trials, m)``; positive is room.
         feasible: ``(*trials,)``, whether the probability reaches the confidence.
         confidence: what was asked for.
     """
 
-    index: Tensor
+    index: Tensor | None
     x: Tensor
     value: Tensor
     probability: Tensor
@@ -35,17 +37,20 @@ class Recommendation:
 
     def __str__(self) -> str:
         lines = []
-        flat = [v.reshape(-1) for v in (self.index, self.value, self.probability)]
+        flat = [v.reshape(-1) for v in (self.value, self.probability)]
+        numbers = None if self.index is None else self.index.reshape(-1).tolist()
         x = self.x.reshape(len(flat[0]), -1)
         margin = self.margin.reshape(len(flat[0]), -1)
         for i, ok in enumerate(self.feasible.reshape(-1).tolist()):
-            index, value, probability = (v[i].item() for v in flat)
+            value, probability = (v[i].item() for v in flat)
+            name = "the point" if numbers is None else f"action {numbers[i]} at"
             point = ", ".join(f"{v:.4g}" for v in x[i].tolist())
             room = ", ".join(f"{v:.4g}" for v in margin[i].tolist())
-            line = (
-                f"action {index:.0f} at ({point}): reward {value:.4g}, feasible with "
-                f"probability {probability:.3g}"
-            )
+            line = f"{name} ({point}): reward {value:.4g}"
+            if math.isnan(probability):
+                lines.append(line + ", penalties included; costs have no belief")
+                continue
+            line += f", feasible with probability {probability:.3g}"
             if room:
                 line += f", margin {room}"
             if not ok:
@@ -102,7 +107,9 @@ def recommend(
             | (~best["feasible"] & (here["probability"] > best["probability"])),
         )
         best = {
-            k: torch.where(better.unsqueeze(-1) if k == "margin" else better, v, best[k])
+            k: torch.where(
+                better.unsqueeze(-1) if k == "margin" else better, v, best[k]
+            )
             for k, v in here.items()
         }
     assert best is not None

@@ -42,9 +42,7 @@ def _rbf(x: np.ndarray, y: np.ndarray, scale: object = 0.3) -> np.ndarray:
     return np.exp(-0.5 * _distance(x, y, np.asarray(scale)) ** 2)
 
 
-def _matern(
-    x: np.ndarray, y: np.ndarray, nu: float, scale: object = 0.3
-) -> np.ndarray:
+def _matern(x: np.ndarray, y: np.ndarray, nu: float, scale: object = 0.3) -> np.ndarray:
     r = np.sqrt(2 * nu) * _distance(x, y, np.asarray(scale))
     polynomial = {0.5: 1.0, 1.5: 1 + r, 2.5: 1 + r + r * r / 3}[nu]
     return polynomial * np.exp(-r)
@@ -81,19 +79,21 @@ def _with_scale(kernel: gpk.Kernel, value: object = 0.3) -> gpk.Kernel:
 
 def _make_periodic(dim: int) -> gpk.Kernel:
     kernel = gpk.PeriodicKernel(ard_num_dims=dim).double()
-    kernel.lengthscale, kernel.period_length = 0.5, 0.7
+    kernel.lengthscale = torch.tensor(0.5, dtype=torch.float64)
+    kernel.period_length = torch.tensor(0.7, dtype=torch.float64)
     return kernel
 
 
 def _make_scaled(dim: int) -> gpk.Kernel:
     kernel = gpk.ScaleKernel(_with_scale(gpk.MaternKernel(nu=2.5))).double()
-    kernel.outputscale = 2.5
+    kernel.outputscale = torch.tensor(2.5, dtype=torch.float64)
     return kernel
 
 
 def _make_linear(dim: int) -> gpk.Kernel:
     kernel = gpk.LinearKernel().double()
-    kernel.variance = 0.8
+    # a Python number would be rounded to float32 on its way, in a double kernel too
+    kernel.variance = torch.tensor(0.8, dtype=torch.float64)
     return kernel
 
 
@@ -110,7 +110,7 @@ def _make_ard(dim: int) -> gpk.Kernel:
     kernel = gpk.ScaleKernel(
         _with_scale(gpk.RBFKernel(ard_num_dims=dim), scale)
     ).double()
-    kernel.outputscale = 0.5
+    kernel.outputscale = torch.tensor(0.5, dtype=torch.float64)
     return kernel
 
 

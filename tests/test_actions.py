@@ -133,7 +133,7 @@ def test_rounding_of_a_covariance_is_symmetrised():
         ({"points": [[math.nan]]}, r"points must be finite; got nan"),
         ({"points": [[math.inf]]}, r"points must be finite; got inf"),
         ({"points": "abc"}, r"points must be a number, array or tensor.*got str"),
-        ({"points": [[1j]]}, r"points must be real; got torch.complex64"),
+        ({"points": [[1j]]}, r"points must be real; got torch.complex128"),
         ({"covariance": torch.ones(2, 3)}, r"covariance must have shape.*got \(2, 3\)"),
         (
             {"covariance": [[1.0, 0.5], [0.4, 1.0]]},
@@ -166,7 +166,7 @@ SETS = {
     [
         (6, r"index must lie in 0 \.\. 5; got 6 \.\. 6"),
         ([0, -1], r"index must lie in 0 \.\. 5; got -1 \.\. 0"),
-        (1.0, r"index must hold whole numbers; got torch.float32"),
+        (1.0, r"index must hold whole numbers; got torch.float64"),
         ([True], r"index must hold whole numbers; got torch.bool"),
         (None, r"index must be a number, array or tensor"),
         (2**70, r"index must be a number, array or tensor.*got int"),

@@ -186,8 +186,8 @@ def test_ctrl_c_leaves_a_folder_to_go_on_with(capsys, tmp_path):
     few = ["reproduce", "zhou-synthetic", "--trials", "2", "--policies", "CKB-UCB"]
     few += ["--horizon", "700", "--out", str(out)]
     script = (
-        "import os, signal, sys, cbandit.simulate\n"
-        "s = sys.modules['cbandit.simulate']\n"
+        "import os, signal, sys, cbandit.loop\n"
+        "s = sys.modules['cbandit.loop']\n"
         "turn = s._Tape.turn\n"
         "def interrupted(self, *given):\n"
         "    turn(self, *given)\n"
@@ -311,7 +311,7 @@ class TestFigures:
             plots.overview({})
 
     def test_the_library_does_not_import_plotting(self):
-        code = "import sys, cbandit, cbandit.simulate, cbandit.run, cbandit.plots; "
+        code = "import sys, cbandit, cbandit.loop, cbandit.run, cbandit.plots; "
         code += "print('matplotlib' in sys.modules, 'pandas' in sys.modules)"
         out = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True

@@ -21,7 +21,7 @@ from cbandit import account
 from cbandit.errors import CBanditError, CheckpointError, HorizonError
 from cbandit.problems import Blockwise, Problem, Round
 from cbandit.run import Run, join
-from cbandit.simulate import simulate
+from cbandit.loop import simulate
 
 
 class Timeless:
@@ -346,7 +346,7 @@ class TestCheckpoints:
             import sys
             sys.path.insert(0, {str(Path(__file__).parent)!r})
             from worlds import Plain, Uniform
-            from cbandit.simulate import simulate
+            from cbandit.loop import simulate
             print("ready", flush=True)
             simulate(Uniform(Plain(2), trials=2), Plain(2), 200, {str(path)!r},
                      checkpoint_every=0.0)

@@ -1,5 +1,19 @@
 """What the papers compare with; each is a policy of the library."""
 
+from cbandit.baselines.bkb import BKB
+from cbandit.baselines.botorch_policy import BoTorchPolicy
 from cbandit.baselines.ckb_restart import CKBRestart
+from cbandit.baselines.config import CONFIG
+from cbandit.baselines.safeopt import SafeOpt
+from cbandit.baselines.sgpucb import SGPUCB
+from cbandit.baselines.stageopt import StageOpt
 
-__all__ = ["CKBRestart"]
+__all__ = [
+    "BKB",
+    "CONFIG",
+    "SGPUCB",
+    "BoTorchPolicy",
+    "CKBRestart",
+    "SafeOpt",
+    "StageOpt",
+]

@@ -1,1 +1,1 @@
-"""beliefs."""
+"""What is believed of a function before and after data."""

@@ -46,10 +46,20 @@ class Merged:
     own_precision: Tensor
     own_weighted: Tensor
 
+    def trial(self, i: int) -> Merged:
+        """Trial ``i`` alone, without padding."""
+        seen = (self.count[i] > 0) | (self.own_precision[i] > 0)
+        return Merged(
+            self.x[i : i + 1, seen],
+            self.count[i : i + 1, seen],
+            self.total[i : i + 1, seen],
+            self.within[i : i + 1],
+            self.own_precision[i : i + 1, seen],
+            self.own_weighted[i : i + 1, seen],
+        )
 
-def negative_log_likelihood(
-    gram: Tensor, noise: Tensor, data: Merged
-) -> Tensor:
+
+def negative_log_likelihood(gram: Tensor, noise: Tensor, data: Merged) -> Tensor:
     """Minus the log marginal likelihood, up to a constant, ``(T,)``.
 
     Args:
@@ -99,9 +109,31 @@ def fit_hyperparameters(
 ) -> Tensor:
     """Fit the kernel in place by L-BFGS-B; the noise variances ``(T,)`` are returned.
 
-    Trials are independent, so their sum is one problem. Priors registered with the
+    Each trial is a problem of its own, as if it ran alone. Priors registered with the
     kernel, and the noise's, take part. The result is never worse than the start.
     """
+    fitted = noise.clone()
+    for i in range(len(noise)):
+        one = kernel[i] if kernel.batch_shape else kernel
+        own = data.trial(i)
+        if own.x.shape[-2] == 0:
+            continue
+        fitted[i] = _fit_one(one, noise[i : i + 1], own, learn_noise, noise_prior)[0]
+        if one is not kernel:
+            found = dict(one.named_parameters())
+            for name, parameter in kernel.named_parameters():
+                parameter.data[i] = found[name].data
+    kernel.requires_grad_(False)
+    return fitted
+
+
+def _fit_one(
+    kernel: gpk.Kernel,
+    noise: Tensor,
+    data: Merged,
+    learn_noise: bool,
+    noise_prior: LogNormalPrior | None,
+) -> Tensor:
     start_noise = noise.clone()
     log_noise = noise.clone().log().requires_grad_(learn_noise)
     scale = _spread(data)
@@ -170,7 +202,7 @@ def _minimise(
             for p, g in zip(parameters, gradients, strict=True)
         ]
         joined = torch.cat([g.flatten() for g in flat]).cpu().double().numpy()
-        return float(value), joined
+        return float(value.detach()), joined
 
     start = get()
     first = objective(start)[0]

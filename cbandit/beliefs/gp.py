@@ -36,9 +36,9 @@ class GP:
             at 10^6 actions takes as long as 50 to 100 rounds.
 
     Example:
-        >>> import cbandit as cb, gpytorch
+        >>> import cbandit as cb, gpytorch, torch
         >>> kernel = gpytorch.kernels.RBFKernel().double()
-        >>> kernel.lengthscale = 0.2
+        >>> kernel.lengthscale = torch.tensor(0.2, dtype=torch.float64)
         >>> belief = cb.GP(kernel, noise=1e-2)
     """
 
@@ -117,7 +117,9 @@ class GP:
         return same and _same_kernel(self.kernel, other.kernel)
 
     def __repr__(self) -> str:
-        kernel = "prior covariance" if self.kernel is None else type(self.kernel).__name__
+        kernel = (
+            "prior covariance" if self.kernel is None else type(self.kernel).__name__
+        )
         noise = "learned" if self.learn_noise else f"{self.noise.tolist()}"
         return f"GP({kernel}, noise={noise})"
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import gpytorch
 import torch
-from cbandit_kernels import kernel_matrix_ref
 from gpytorch import kernels as gpk
 from torch import Tensor
 
 from cbandit.actions import Actions, Finite, ProductGrid
 from cbandit.errors import CBanditError
+from cbandit_kernels import kernel_matrix_ref
 
 __all__ = ["AxisKernel", "Covariance", "Form", "TableKernel"]
 
@@ -30,6 +30,10 @@ class TableKernel(gpk.Kernel):  # type: ignore[misc]
         super().__init__(batch_shape=table.shape[:-2])
         self.register_buffer("table", table)
 
+    def __getitem__(self, index: Any) -> TableKernel:
+        """The tables of some trials."""
+        return TableKernel(self.table[index])
+
     def forward(
         self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any
     ) -> Tensor:
@@ -39,9 +43,8 @@ class TableKernel(gpk.Kernel):  # type: ignore[misc]
         if diag:
             if table.dim() == 2:
                 return table[i, j]
-            rows = table.expand(*i.shape[:-1], *table.shape[-2:])
-            rows = rows.gather(-2, i.unsqueeze(-1).expand(*i.shape, rows.shape[-1]))
-            return rows.gather(-1, j.unsqueeze(-1)).squeeze(-1)
+            trial = torch.arange(len(table), device=table.device).unsqueeze(-1)
+            return table[trial, i, j]
         if table.dim() == 2:
             return table[i.unsqueeze(-1), j.unsqueeze(-2)]
         shape = torch.broadcast_shapes(table.shape[:-2], i.shape[:-1], j.shape[:-1])
@@ -186,10 +189,10 @@ class Covariance:
         return self.forms is not None and self.kinds == ("linear",)
 
     def times(self, values: Tensor) -> Tensor:
-        """Values multiplied by the amplitude, in place."""
+        """Values multiplied by the amplitude."""
         if isinstance(self.amplitude, Tensor):
             return values * self.amplitude.to(values)[..., None, None]
-        return values if self.amplitude == 1.0 else values.mul_(self.amplitude)
+        return values if self.amplitude == 1.0 else values * self.amplitude
 
     def cross(self, x: Tensor, y: Tensor) -> Tensor:
         """``k(x, y)``, ``(*b, n, u)``, of ``x (*b, n, d)`` and ``y (*b, u, d)``."""
@@ -199,13 +202,17 @@ class Covariance:
             for xf, yf, kind in zip(xs[1:], ys[1:], self.kinds[1:], strict=True):
                 values = values * kernel_matrix_ref(xf, yf, kind)
             return self.times(values)
-        with torch.no_grad(), gpytorch.settings.lazily_evaluate_kernels(False):
+        needed = torch.is_grad_enabled() and x.requires_grad
+        with (
+            torch.set_grad_enabled(needed),
+            gpytorch.settings.lazily_evaluate_kernels(False),
+        ):
             out: Tensor = self.kernel(self.inputs(x), self.inputs(y)).to_dense()
         return out
 
     def variance(self, x: Tensor) -> Tensor:
         """``k(x_i, x_i)``, ``(*b, n)``."""
-        with torch.no_grad():
+        with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
             out: Tensor = self.kernel(self.inputs(x), diag=True)
         return out.expand(*torch.broadcast_shapes(self.batch_shape, x.shape[:-2]), -1)
 

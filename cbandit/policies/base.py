@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cbandit import checks
-from cbandit.actions import Actions, Finite
+from cbandit.actions import Actions, Box, Finite
 from cbandit.choice import Choice, Distribution
 from cbandit.errors import CBanditError, ChoiceError, HorizonError
 from cbandit.randomness import Streams, Trials, trial_range
@@ -132,17 +132,25 @@ class Policy:
             )
         self.actions: Any = actions.to(self.device, dtype)
         if horizon is not None and (not isinstance(horizon, int) or horizon < 1):
-            raise CBanditError(f"horizon must be None or a positive int; got {horizon!r}")
+            raise CBanditError(
+                f"horizon must be None or a positive int; got {horizon!r}"
+            )
         self.horizon = horizon
         self._thresholds = (
-            thresholds if callable(thresholds) else self._per_cost("thresholds", thresholds)
+            thresholds
+            if callable(thresholds)
+            else self._per_cost("thresholds", thresholds)
         )
+        # whether there is anything to subtract
+        self._limited = callable(self._thresholds) or bool(self._thresholds.any())
         self.t = 0
         self._streams = Streams(seed, self.trials, "policy")
         self._mark = secrets.token_hex(8)
         self._open: dict[int, _Open] = {}
         self._inbox: dict[int, _Mail] = {}
-        self._nowhere = torch.zeros(self.batch_shape, dtype=torch.bool, device=self.device)
+        self._nowhere = torch.zeros(
+            self.batch_shape, dtype=torch.bool, device=self.device
+        )
 
     # -- shapes --------------------------------------------------------------------
 
@@ -219,6 +227,10 @@ class Policy:
     def _mask(self, among: Any) -> Tensor:
         """``(1 or T, N)``, with at least one action in each trial."""
         size = self.actions.size
+        if isinstance(self.actions, Box):
+            raise CBanditError(
+                f"among picks from numbered actions, and {self.actions!r} has none"
+            )
         given = checks.tensor("among", among, None, self.device)
         if given.dim() not in (1, 2) or (
             given.dim() == 2 and given.shape[0] not in (1, self._size)
@@ -255,7 +267,8 @@ class Policy:
         distribution = decision.distribution
         if distribution is not None:
             distribution = Distribution(
-                self._outside(distribution.index), self._outside(distribution.probability)
+                self._outside(distribution.index),
+                self._outside(distribution.probability),
             )
         kept = None if asked is self.actions else asked
         return Choice(t, index, x, infeasible, distribution, self._mark, kept)
@@ -322,9 +335,13 @@ class Policy:
 
     def _entry(self, choice: Choice) -> _Open:
         if not isinstance(choice, Choice):
-            raise ChoiceError(f"choice must come from ask(); got {type(choice).__name__}")
+            raise ChoiceError(
+                f"choice must come from ask(); got {type(choice).__name__}"
+            )
         if choice.owner != self._mark:
-            raise ChoiceError("choice belongs to another policy; tell the one that asked")
+            raise ChoiceError(
+                "choice belongs to another policy; tell the one that asked"
+            )
         entry = self._open.get(choice.t)
         if entry is None:
             if choice.t > self.t:
@@ -351,7 +368,10 @@ class Policy:
 
     def _where(self, where: Any) -> Tensor:
         mask = checks.tensor("where", where, None, self.device).clone()
-        if mask.dtype != torch.bool or tuple(mask.shape) not in (self.batch_shape, (1,)):
+        if mask.dtype != torch.bool or tuple(mask.shape) not in (
+            self.batch_shape,
+            (1,),
+        ):
             raise CBanditError(
                 f"where must be bool of shape (*trials,) = {self.batch_shape}; got "
                 f"{mask.dtype} of shape {tuple(mask.shape)}"
@@ -369,7 +389,9 @@ class Policy:
         else:
             wanted = "(*trials,)" if name == "reward" else "(*trials, m)"
             expected = batch if name == "reward" else (*batch, m)
-            raise CBanditError(f"{name} must have shape {wanted} = {expected}; got {shape}")
+            raise CBanditError(
+                f"{name} must have shape {wanted} = {expected}; got {shape}"
+            )
         if mask is None:
             return checks.finite(name, out)
         # what is not said to have come may be anything, NaN included

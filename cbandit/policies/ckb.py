@@ -60,7 +60,7 @@ class CKB(GPPolicy):
     Example:
         >>> import cbandit as cb, gpytorch, torch
         >>> kernel = gpytorch.kernels.RBFKernel().double()
-        >>> kernel.lengthscale = 0.2
+        >>> kernel.lengthscale = torch.tensor(0.2, dtype=torch.float64)
         >>> gp = cb.GP(kernel, noise=1e-2)
         >>> policy = cb.CKB(
         ...     cb.Finite(torch.linspace(0, 1, 100).double().unsqueeze(-1)),
@@ -134,7 +134,6 @@ class CKB(GPPolicy):
             asked,
             mask,
             lambda f, g: scores.primal_dual(f, g, weight.to(f)),
-            age=t - start + 1,
         )
         g = best.g.double()
         if self.dual == "projected":
@@ -143,7 +142,7 @@ class CKB(GPPolicy):
         else:
             phi = multipliers.queue(phi, g, slack)
         self._multiplier = phi
-        return Decision(best.index)
+        return Decision(best.index, x=best.x)
 
     def _epoch(self, t: int) -> int:
         """The first round of the epoch that round ``t`` is in."""
@@ -164,7 +163,9 @@ class CKB(GPPolicy):
             raise CBanditError(
                 f"cap is 4 B / slater by the theorem: give cap=, or {' and '.join(missing)}"
             )
-        room = self._per_cost("slater", checks.positive("slater", slater)) - self._slack(1)
+        room = self._per_cost(
+            "slater", checks.positive("slater", slater)
+        ) - self._slack(1)
         if bool((room <= 0).any()):
             raise CBanditError(
                 f"slack must be below slater = {slater}; got {self._slack(1).tolist()}"
@@ -216,6 +217,8 @@ class _Schedule:
 
     def __call__(self, t: int, start: int = 1) -> Tensor:
         if callable(self._value):
-            return self._shaped(self._name, checks.nonnegative(self._name, self._value(t)))
+            return self._shaped(
+                self._name, checks.nonnegative(self._name, self._value(t))
+            )
         value: Tensor = self._value
         return value / math.sqrt(self._horizon or start) if self._root else value

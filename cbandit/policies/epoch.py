@@ -100,7 +100,9 @@ class EpochPenalty(GPPolicy):
                 f"cb.{type(explore).__name__}"
             )
         if common.get("feedback") is not None:
-            raise CBanditError("EpochPenalty takes no feedback=: epochs need every round")
+            raise CBanditError(
+                "EpochPenalty takes no feedback=: epochs need every round"
+            )
         self.linear, self._psi = psi == "linear", _penalty(psi)
         if self.linear and rate is None:
             raise CBanditError("rate is needed with psi='linear'; O(1 / sqrt(epochs))")
@@ -126,7 +128,9 @@ class EpochPenalty(GPPolicy):
     def multiplier(self) -> Tensor:
         """``kappa`` as the next ``ask`` will use it, ``(*trials, m)``."""
         self._deliver()
-        moved = self._moved() if self._epoch_of(self.t + 1) > self._epoch_number else None
+        moved = (
+            self._moved() if self._epoch_of(self.t + 1) > self._epoch_number else None
+        )
         return self._outside(self._values(self._kappa if moved is None else moved))
 
     def _epoch_of(self, t: int) -> int:
@@ -182,7 +186,8 @@ class EpochPenalty(GPPolicy):
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:
         self._turn(t)
-        return Decision(self._maximise(t, asked, mask, lambda f, g: f).index)
+        best = self._maximise(t, asked, mask, lambda f, g: f)
+        return Decision(best.index, x=best.x)
 
     def _coefficient(self, t: int) -> Tensor:
         width = super()._coefficient(t)
@@ -229,7 +234,9 @@ def _whole(told: list[Told]) -> Tensor | None:
         if part.where is None:
             return part.values
         mask = part.where.unsqueeze(-1)
-        values = part.values if values is None else torch.where(mask, part.values, values)
+        values = (
+            part.values if values is None else torch.where(mask, part.values, values)
+        )
         covered = part.where if covered is None else covered | part.where
     return values if covered is not None and bool(covered.all()) else None
 
@@ -242,8 +249,7 @@ def _penalty(psi: Any) -> Callable[[Tensor], Tensor]:
         return _Polynomial(n)
     if not callable(psi):
         raise CBanditError(
-            "psi must be 'exp', ('polynomial', n), 'linear' or a callable; got "
-            f"{psi!r}"
+            f"psi must be 'exp', ('polynomial', n), 'linear' or a callable; got {psi!r}"
         )
     _check_penalty(psi)
     return psi  # type: ignore[no-any-return]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,10 +16,12 @@ from cbandit.actions import Box, Finite, Star
 from cbandit.beliefs.feedback import Delayed, Sliding, delayed_width
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
+from cbandit.continuous import maximise_box
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore, Rand, estimates
-from cbandit.policies.base import Decision, Policy, Told
+from cbandit.policies.base import Policy, Told
 from cbandit.posterior.surrogates import Ahead, Part, Surrogates
+from cbandit.randomness import Streams
 from cbandit.recommend import Recommendation, recommend
 from cbandit.search import Best, Score, maximise
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GPPolicy", "Marginal", "Posterior"]
 
+INCUMBENTS = 16  # points tried last, which a continuous search starts around too
 LIGHT = 256 * 1024**2  # bytes of arrays above which a checkpoint holds history only
 
 
@@ -65,6 +68,8 @@ class GPPolicy(Policy):
         common: see :class:`~cbandit.policies.base.Policy`.
     """
 
+    continuous = True  # whether it can choose from a Box
+
     def __init__(
         self,
         actions: Any,
@@ -83,16 +88,20 @@ class GPPolicy(Policy):
         for j, belief in enumerate(beliefs):
             if not isinstance(belief, GP):
                 name = "reward" if j == 0 else f"costs[{j - 1}]"
-                raise CBanditError(f"{name} must be a cb.GP; got {type(belief).__name__}")
+                raise CBanditError(
+                    f"{name} must be a cb.GP; got {type(belief).__name__}"
+                )
         if not isinstance(explore, UCB | TS | Rand):
             raise CBanditError(
                 "explore must be cb.UCB(...), cb.TS(...) or cb.Rand(...); got "
                 f"{type(explore).__name__}"
             )
-        if isinstance(actions, Box | Star):
+        if isinstance(actions, Star) or (
+            isinstance(actions, Box) and not self.continuous
+        ):
+            kinds = "a Finite set or a ProductGrid" + ", or a Box" * self.continuous
             raise CBanditError(
-                f"{type(self).__name__} chooses from a Finite set or a ProductGrid; got "
-                f"{actions!r}"
+                f"{type(self).__name__} chooses from {kinds}; got {actions!r}"
             )
         if pending not in ("ignore", "hallucinate"):
             raise CBanditError(
@@ -125,9 +134,19 @@ class GPPolicy(Policy):
             self.batch_shape, len(beliefs) - 1, self.device
         )
         self._clip_at = None if clip is None else self._clip(clip)
+        self._clip_band: tuple[Tensor, Tensor] | None = None
+        if self._clip_at is not None:
+            bound = self._clip_at.to(self.dtype).unsqueeze(-1)
+            self._clip_band = (-bound, bound)
         self._beliefs = Surrogates(
-            beliefs, self.actions, self.batch_shape, self.dtype, self.device, engine,
-            explore.samples, isinstance(feedback, Delayed) and reward.standardize,
+            beliefs,
+            self.actions,
+            self.batch_shape,
+            self.dtype,
+            self.device,
+            engine,
+            explore.samples,
+            isinstance(feedback, Delayed) and reward.standardize,
         )
         if explore.samples:
             self._beliefs.check_samples()
@@ -201,22 +220,56 @@ class GPPolicy(Policy):
         self, coefficient: Tensor, limits: Tensor, asked: Any
     ) -> Iterator[tuple[int, Tensor]]:
         """``(start, (T, F, n))``: estimates, thresholds subtracted, clipped."""
-        shift = self._beliefs.functions > 1 and bool(limits.any())
-        allowance = self._allowance()
-        tau = limits.to(self.dtype).unsqueeze(-1)
-        bound = self._clip_at
-        if bound is not None:
-            bound = bound.to(self.dtype).unsqueeze(-1)
-            lower = -bound
+        finish = self._finish(limits)
         for start, mean, spread in self._looks(asked):
-            estimate = estimates(mean, spread, coefficient)
+            yield start, finish(estimates(mean, spread, coefficient))
+
+    def _finish(self, limits: Tensor) -> Callable[[Tensor], Tensor]:
+        """Estimates of this round, allowance added, thresholds subtracted, clipped.
+
+        It changes fresh estimates in place, unless they carry gradients.
+        """
+        shift = self._limited and self._beliefs.functions > 1
+        if shift:
+            tau = torch.cat([torch.zeros_like(limits[:, :1]), limits], -1)
+            tau = tau.to(self.dtype).unsqueeze(-1)
+        allowance, band = self._allowance(), self._clip_band
+
+        def finish(estimate: Tensor) -> Tensor:
             if allowance is not None:
                 estimate += allowance
             if shift:
-                estimate[:, 1:] -= tau
-            if bound is not None:
-                estimate.clamp_(lower, bound)
-            yield start, estimate
+                estimate -= tau
+            if band is None:
+                return estimate
+            if estimate.requires_grad:
+                return estimate.clamp(*band)
+            return estimate.clamp_(*band)
+
+        return finish
+
+    def _maximise_box(
+        self,
+        box: Box,
+        coefficient: Tensor,
+        limits: Tensor,
+        score: Score,
+        beside: Tensor | Callable[[Tensor], Tensor] | None,
+    ) -> Best:
+        finish, beliefs = self._finish(limits), self._beliefs
+        draw = beliefs.draws(self._streams) if self.explore.samples else None
+        scale, waiting = coefficient.unsqueeze(-1), self._waiting()
+
+        def estimate(x: Tensor) -> Tensor:
+            mean, spread = beliefs.anywhere(x, waiting)
+            if draw is not None:
+                spread = draw(x)
+            found = finish(mean + scale * spread)
+            return torch.cat([found, beside(x)], 1) if callable(beside) else found
+
+        return maximise_box(
+            box, estimate, score, self._streams, beliefs.incumbents(INCUMBENTS)
+        )
 
     def _allowance(self) -> Tensor | None:
         """What a drifting world adds to the reward's estimate and takes off costs'."""
@@ -261,7 +314,8 @@ class GPPolicy(Policy):
         return asked
 
     def _afresh(self, asked: Any) -> tuple[Tensor, Tensor]:
-        mean, std = self._beliefs.anywhere(asked.block(0, asked.size))
+        x = asked.block(0, asked.size)
+        mean, std = self._beliefs.anywhere(x, self._waiting())
         return mean.to(self.dtype), std.to(self.dtype)
 
     def _maximise(
@@ -270,22 +324,24 @@ class GPPolicy(Policy):
         asked: Any,
         mask: Tensor | None,
         score: Score,
-        beside: Tensor | None = None,
-        age: int | None = None,
+        beside: Tensor | Callable[[Tensor], Tensor] | None = None,
     ) -> Best:
         """The action of greatest ``score(f, g)``, and the estimates there.
 
-        ``beside``, ``(T, m, N)``, is known of every action and follows the estimates.
-        ``age`` is the round that widths are told, where that is not ``t``.
+        ``beside``, ``(T, m, N)``, is known of every action and follows the estimates; on
+        a Box it is a function of ``x (T, n, d)``.
         """
         # what can fail goes before what draws
         limits = self._limits(t)
-        coefficient = self._coefficient(t if age is None else age)
-        stretches = self._estimates(coefficient, limits, asked)
-        if beside is not None:
-            stretches = _with(stretches, beside)
-        best = maximise(stretches, score, mask)
-        if not bool(torch.isfinite(best.value).all()):
+        coefficient = self._coefficient(t)
+        if isinstance(asked, Box):
+            best = self._maximise_box(asked, coefficient, limits, score, beside)
+        else:
+            stretches = self._estimates(coefficient, limits, asked)
+            if isinstance(beside, Tensor):
+                stretches = _with(stretches, beside)
+            best = maximise(stretches, score, mask)
+        if not checks.all_finite(best.value):
             raise CBanditError(
                 "the score is not a finite number at any allowed action; look at "
                 "policy.posterior() and policy.multiplier"
@@ -375,14 +431,15 @@ class GPPolicy(Policy):
     def _named(self, choice: Choice) -> tuple[list[Any], Tensor]:
         """What the history calls the actions chosen, and where they are."""
         x = choice.x.reshape(self._size, -1)
-        if choice.actions is None:
-            assert choice.index is not None
+        if choice.actions is None and choice.index is not None:
             index = choice.index.tolist()
             return index if isinstance(index, list) else [index], x
-        try:
-            return self.actions.index(x).tolist(), x
-        except CBanditError:
-            return [tuple(row) for row in x.tolist()], x
+        if not isinstance(self.actions, Box):
+            try:
+                return self.actions.index(x).tolist(), x
+            except CBanditError:
+                pass
+        return [tuple(row) for row in x.tolist()], x
 
     def observe(
         self, *, index: Any = None, x: Any = None, reward: Any = None, cost: Any = None
@@ -400,13 +457,21 @@ class GPPolicy(Policy):
         if reward is None and cost is None:
             raise CBanditError("observe needs reward=, cost= or both; got neither")
         if index is not None:
+            if isinstance(self.actions, Box):
+                raise CBanditError("a Box has no numbered actions: give x=")
             numbers = self._rows("index", checks.tensor("index", index, None), 0)
             self.actions.points(numbers.to(self.device))
             numbers = numbers.to(self.device)
         else:
             given = checks.finite("x", checks.tensor("x", x, self.dtype, self.device))
-            numbers = self.actions.index(self._rows("x", given, 1))
-        n = numbers.shape[-1]
+            given = self._rows("x", given, 1)
+            if isinstance(self.actions, Box):
+                numbers, places = None, self.actions.inside(given)
+            else:
+                numbers = self.actions.index(given)
+        if numbers is not None:
+            places = self.actions.at(numbers.expand(self._size, -1))
+        n = places.shape[1]
         parts: list[tuple[list[int], Tensor]] = []
         if reward is not None:
             value = checks.finite("reward", checks.tensor("reward", reward))
@@ -416,9 +481,14 @@ class GPPolicy(Policy):
             if self.m == 0:
                 raise CBanditError(f"{self.name} has no costs; got cost=")
             value = checks.finite("cost", checks.tensor("cost", cost))
-            if value.dim() and value.shape[-1] == self.m and (
-                self.m > 1 or value.dim() > 1 + len(self.batch_shape)
-                or (value.dim() == 2 and value.shape[0] == n)
+            if (
+                value.dim()
+                and value.shape[-1] == self.m
+                and (
+                    self.m > 1
+                    or value.dim() > 1 + len(self.batch_shape)
+                    or (value.dim() == 2 and value.shape[0] == n)
+                )
             ):
                 value = self._rows("cost", value, 1, n)
             else:
@@ -430,17 +500,23 @@ class GPPolicy(Policy):
             parts.append((list(range(1, self.m + 1)), value))
         every = [True] * self._size
         rows: list[tuple[Sequence[Hashable], Tensor, list[Part]]] = []
-        x_all = self.actions.at(numbers)
         for i in range(n):
             told: list[Part] = [
                 (functions, value[:, i].to(self.device), every, None)
                 for functions, value in parts
             ]
-            rows.append((numbers[:, i].tolist(), x_all[:, i], told))
+            keys: list[Hashable] = (
+                [tuple(point) for point in places[:, i].tolist()]
+                if numbers is None
+                else numbers[:, i].tolist()
+            )
+            rows.append((keys, places[:, i], told))
         self._deliver()
         self._beliefs.observe(rows)
 
-    def _rows(self, name: str, value: Tensor, extra: int, n: int | None = None) -> Tensor:
+    def _rows(
+        self, name: str, value: Tensor, extra: int, n: int | None = None
+    ) -> Tensor:
         """``(n, ...)`` or ``(*trials, n, ...)`` with ``extra`` more axes, led by ``T``."""
         if value.dim() == 1 + extra:
             value = value.unsqueeze(0).expand(self._size, *value.shape)
@@ -459,10 +535,22 @@ class GPPolicy(Policy):
         """Which engines keep the posterior, and why."""
         return self._beliefs.describe()
 
-    def posterior(self) -> Posterior:
-        """Means and standard deviations over the set, in the user's units."""
+    def posterior(self, x: Any = None) -> Posterior:
+        """Means and standard deviations over the set, in the user's units.
+
+        Or, by a dense solve, at points ``x``, ``(n, d)`` or ``(*trials, n, d)``; on a Box
+        there is no other way.
+        """
         self._deliver()
-        mean, std = self._beliefs.posterior()
+        if x is not None:
+            given = checks.finite("x", checks.tensor("x", x, self.dtype, self.device))
+            mean, std = self._beliefs.anywhere(self._rows("x", given, 1))
+        elif isinstance(self.actions, Box):
+            raise CBanditError(
+                "posterior needs points on a Box: posterior(x) with x of shape (n, d)"
+            )
+        else:
+            mean, std = self._beliefs.posterior()
         reward = Marginal(self._outside(mean[:, 0]), self._outside(std[:, 0]))
         if self._beliefs.functions == 1:
             return Posterior(reward, None)
@@ -474,21 +562,53 @@ class GPPolicy(Policy):
         """What to deploy: the best action believed feasible with ``confidence``."""
         confidence = checks.number("confidence", confidence)
         if not 0 < confidence < 1:
-            raise CBanditError(
-                f"confidence must lie between 0 and 1; got {confidence}"
-            )
+            raise CBanditError(f"confidence must lie between 0 and 1; got {confidence}")
         self._deliver()
-        blocks = ((b.start, b.mean, b.std) for b in self._beliefs.sweep())
-        found = recommend(blocks, self._limits(max(self.t, 1)), confidence)
+        limits = self._limits(max(self.t, 1))
+        if isinstance(self.actions, Box):
+            x = self._likely(self.actions, limits, confidence)
+            mean, std = self._beliefs.anywhere(x.unsqueeze(1))
+            found = recommend([(0, mean, std)], limits, confidence)
+            x, index = self._outside(x), None
+        else:
+            blocks = ((b.start, b.mean, b.std) for b in self._beliefs.sweep())
+            found = recommend(blocks, limits, confidence)
+            assert found.index is not None
+            index = self._outside(found.index)
+            x = self.actions.at(index)
+        if self._beliefs.functions <= self.m:
+            # costs without a belief: nothing can be said of their chances
+            unknown = found.value.new_full((self._size, self.m), torch.nan)
+            found = replace(found, probability=unknown[:, 0], margin=unknown)
         return Recommendation(
-            index=self._outside(found.index),
-            x=self.actions.at(self._outside(found.index)),
+            index=index,
+            x=x,
             value=self._outside(found.value),
             probability=self._outside(found.probability),
             margin=self._outside(found.margin),
             feasible=self._outside(found.feasible),
             confidence=confidence,
         )
+
+    def _likely(self, box: Box, limits: Tensor, confidence: float) -> Tensor:
+        """The point of a box of greatest mean reward among those likely feasible."""
+        beliefs = self._beliefs
+
+        def estimate(x: Tensor) -> Tensor:
+            mean, std = beliefs.anywhere(x)
+            room = (limits.unsqueeze(-1) - mean[:, 1:]) / std[:, 1:]
+            share = torch.special.ndtr(room).prod(-2, keepdim=True)
+            return torch.cat([mean[:, :1], share], 1)
+
+        def score(f: Tensor, share: Tensor) -> Tensor:
+            # any likely point comes before all others, which go by their chances
+            return torch.where(share[:, 0] >= confidence, f, share[:, 0] - 1e9)
+
+        streams = Streams(self.seed, self.trials, "recommend")
+        incumbents = beliefs.incumbents(10 * INCUMBENTS)
+        best = maximise_box(box, estimate, score, streams, incumbents)
+        assert best.x is not None
+        return best.x
 
     def refit(self) -> None:
         """Fit hyperparameters to all data now, by marginal likelihood."""

@@ -17,13 +17,14 @@ with full-information constraints.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cbandit import checks, multipliers, scores
+from cbandit.actions import Box
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
@@ -72,7 +73,9 @@ class SCGPUCB(GPPolicy):
             raise CBanditError(f"schedule must be 1 or 2; got {schedule!r}")
         if slater is None or clip is None:
             missing = "slater=" if slater is None else "clip=B"
-            raise CBanditError(f"V_t rests on slater (delta) and clip (B): give {missing}")
+            raise CBanditError(
+                f"V_t rests on slater (delta) and clip (B): give {missing}"
+            )
         super().__init__(actions, reward, None, explore, clip=clip, m=costs, **common)
         self.schedule = schedule
         delta = self._per_trial("slater", checks.positive("slater", slater))
@@ -90,7 +93,10 @@ class SCGPUCB(GPPolicy):
     def ask(
         self, *, among: Any = None, actions: Any = None, observed_costs: Any = None
     ) -> Choice:
-        """Start the next round; ``observed_costs`` is ``g_t``, ``(*trials, m, N)``."""
+        """Start the next round; ``observed_costs`` is ``g_t``, ``(*trials, m, N)``.
+
+        On a Box it is a callable, ``x (*trials, n, d) -> (*trials, m, n)``.
+        """
         if observed_costs is None:
             raise CBanditError(
                 "SCGP-UCB sees the costs before it chooses: give ask(observed_costs=g_t) "
@@ -103,8 +109,7 @@ class SCGPUCB(GPPolicy):
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:
-        g = self._seen_in_full(observed_costs, asked.size)
-        g = g - self._limits(t).unsqueeze(-1)
+        g = self._seen_in_full(observed_costs, asked, self._limits(t).unsqueeze(-1))
         assert self._clip_at is not None
         root, b = math.sqrt(t), self._clip_at[:, :1]
         if self.schedule == 1:
@@ -118,15 +123,29 @@ class SCGPUCB(GPPolicy):
             asked,
             mask,
             lambda f, seen: scores.primal_dual(f, seen, weight.to(f)),
-            beside=g.to(self.dtype),
+            beside=g,
         )
-        chosen = g.gather(-1, best.index[:, None, None].expand(-1, self.m, 1))[..., 0]
-        self._multiplier = multipliers.queue(self._multiplier, chosen, slack)
-        return Decision(best.index)
+        self._multiplier = multipliers.queue(self._multiplier, best.g.double(), slack)
+        return Decision(best.index, x=best.x)
 
-    def _seen_in_full(self, observed: Any, size: int) -> Tensor:
-        """``(T, m, N)``."""
-        name = "observed_costs"
+    def _seen_in_full(
+        self, observed: Any, asked: Any, limits: Tensor
+    ) -> Tensor | Callable[[Tensor], Tensor]:
+        """``g_t`` less thresholds: ``(T, m, N)``, or on a Box a function of points."""
+        name, size = "observed_costs", asked.size
+        if isinstance(asked, Box):
+            if not callable(observed):
+                raise CBanditError(
+                    f"{name} must be a callable on a Box, x (*trials, n, d) -> (*trials, "
+                    f"m, n); got {type(observed).__name__}"
+                )
+            batch = self.batch_shape
+
+            def at(x: Tensor) -> Tensor:
+                values: Tensor = observed(x if batch else x[0])
+                return values.reshape(self._size, self.m, x.shape[1]) - limits
+
+            return at
         g = checks.finite(name, checks.tensor(name, observed, device=self.device))
         shape, batch = tuple(g.shape), self.batch_shape
         if self.m == 1 and shape == (*batch, size):
@@ -138,7 +157,7 @@ class SCGPUCB(GPPolicy):
                 f"{name} must have shape (*trials, m, N) = {(*batch, self.m, size)}; got "
                 f"{shape}"
             )
-        return g
+        return g - limits
 
     def _absorb(
         self, choice: Choice, rewards: Sequence[Told], costs: Sequence[Told]

@@ -24,12 +24,15 @@ class _Unconstrained(GPPolicy):
     @property
     def multiplier(self) -> Tensor:
         """Empty: there is no constraint."""
-        return torch.zeros(*self.batch_shape, 0, dtype=torch.float64, device=self.device)
+        return torch.zeros(
+            *self.batch_shape, 0, dtype=torch.float64, device=self.device
+        )
 
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:
-        return Decision(self._maximise(t, asked, mask, lambda f, g: f).index)
+        best = self._maximise(t, asked, mask, lambda f, g: f)
+        return Decision(best.index, x=best.x)
 
 
 class GPUCB(_Unconstrained):

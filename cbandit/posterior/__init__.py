@@ -1,1 +1,5 @@
-"""posterior."""
+"""Beliefs kept current over an action set: four engines, one answer."""
+
+from cbandit.posterior.engines import describe_engines
+
+__all__ = ["describe_engines"]

@@ -39,7 +39,9 @@ def grid_split(grid: ProductGrid) -> int:
     An action's number is ``i * (size of the second group) + j``; the two sizes are
     kept as close as the axes allow.
     """
-    costs = [grid.size // _tail(grid, cut) + _tail(grid, cut) for cut in range(grid.dim)]
+    costs = [
+        grid.size // _tail(grid, cut) + _tail(grid, cut) for cut in range(grid.dim)
+    ]
     least = min(costs)
     return max(cut for cut, cost in enumerate(costs) if cost == least)
 
@@ -48,9 +50,7 @@ def _tail(grid: ProductGrid, cut: int) -> int:
     return math.prod(grid.sizes[cut:])
 
 
-def partition(
-    actions: Finite | ProductGrid, target: int
-) -> Iterator[tuple[int, int]]:
+def partition(actions: Finite | ProductGrid, target: int) -> Iterator[tuple[int, int]]:
     """Stretches of about ``target`` actions; on a grid, whole rows or parts of one."""
     tail = 1
     if isinstance(actions, ProductGrid):

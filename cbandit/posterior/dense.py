@@ -5,7 +5,7 @@ For continuous boxes. Only the history and its small system live here.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ from torch import Tensor
 from cbandit.actions import Box
 from cbandit.beliefs.kernels import Covariance
 from cbandit.posterior.history import History
+from cbandit.posterior.paths import Features, correction
+from cbandit.randomness import Streams
 
 __all__ = ["Dense"]
 
@@ -34,7 +36,9 @@ class Dense:
         self.actions, self.functions = actions, functions
         self.history = History(covariance, trials, functions, device)
         # nothing over a set: an empty one, which splitting may cut
-        self.mean = torch.zeros(trials, functions, 0, dtype=torch.float64, device=device)
+        self.mean = torch.zeros(
+            trials, functions, 0, dtype=torch.float64, device=device
+        )
 
     def append(
         self,
@@ -100,6 +104,22 @@ class Dense:
     def gain(self) -> Tensor:
         """The realised information gain, ``(T,)``."""
         return self.history.system().gain()
+
+    def draw(self, streams: Streams) -> Callable[[Tensor], Tensor]:
+        """A posterior draw less its mean: a function of ``x (T, n, d)``, differentiable.
+
+        The prior is approximated by random features, the update is exact.
+        """
+        history = self.history
+        points = history.points[:, : history.used]
+        features = Features(history.covariance, streams, self.functions)
+        weights = correction(history, features(points), streams)
+
+        def path(x: Tensor) -> Tensor:
+            cross = history.covariance.cross(x, points)
+            return features(x) - (cross @ weights).mT
+
+        return path
 
     def bytes(self) -> int:
         """What the arrays take."""

@@ -7,15 +7,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from gpytorch.kernels import RBFKernel
 
-from cbandit.actions import Finite, ProductGrid
+from cbandit.actions import Box, Finite, ProductGrid
 from cbandit.beliefs.kernels import Covariance
 from cbandit.errors import CBanditError
+from cbandit.posterior.dense import Dense
 from cbandit.posterior.joint import Joint
 from cbandit.posterior.operators import FactorRows, Operator, ProductRows, StreamRows
 from cbandit.posterior.rows import Rows
 
-__all__ = ["ENGINES", "Engine", "Plan", "free_memory", "make_engine", "plan"]
+__all__ = [
+    "ENGINES",
+    "Engine",
+    "Plan",
+    "describe_engines",
+    "free_memory",
+    "make_engine",
+    "plan",
+]
 
 ENGINES = ("auto", "joint", "factor", "product", "stream")
 JOINT_ACTIONS = 512
@@ -23,7 +33,7 @@ JOINT_ACTIONS_SAMPLING = 4096
 EXPECTED_ROWS = 300
 BLOCK = 1 << 15
 
-Engine = Joint | Rows
+Engine = Joint | Rows | Dense
 
 
 @dataclass(frozen=True)
@@ -50,7 +60,7 @@ def free_memory(device: torch.device) -> int:
 
 def plan(
     wanted: str,
-    actions: Finite | ProductGrid,
+    actions: Finite | ProductGrid | Box,
     covariance: Covariance,
     trials: int,
     dtype: torch.dtype,
@@ -58,8 +68,16 @@ def plan(
     samples: bool,
 ) -> Plan:
     """The engine for a set: the one ``wanted``, or for ``"auto"`` the one that suits."""
+    if isinstance(actions, Box):
+        if wanted != "auto":
+            raise CBanditError(
+                f"engine must be 'auto' on a Box, which has no set to keep; got {wanted!r}"
+            )
+        return Plan("dense", "a continuous box: points are solved for as asked")
     if wanted not in ENGINES:
-        raise CBanditError(f"engine must be one of {', '.join(ENGINES)}; got {wanted!r}")
+        raise CBanditError(
+            f"engine must be one of {', '.join(ENGINES)}; got {wanted!r}"
+        )
     if wanted != "auto":
         return Plan(wanted, "asked for")
     size, memory = actions.size, free_memory(device)
@@ -84,7 +102,7 @@ def plan(
 
 def make_engine(
     name: str,
-    actions: Finite | ProductGrid,
+    actions: Finite | ProductGrid | Box,
     covariance: Covariance,
     trials: int,
     functions: int,
@@ -92,6 +110,8 @@ def make_engine(
     device: torch.device,
 ) -> Engine:
     """A fresh engine that knows only the prior."""
+    if isinstance(actions, Box):
+        return Dense(actions, covariance, trials, functions, dtype, device)
     if name == "joint":
         return Joint(actions, covariance, trials, functions, torch.float64, device)
     kinds: dict[str, Callable[..., Operator]] = {
@@ -100,6 +120,27 @@ def make_engine(
         "stream": StreamRows,
     }
     operator = kinds[name](actions, covariance, trials, dtype, device)
-    return Rows(
-        actions, covariance, trials, functions, dtype, device, operator, BLOCK
-    )
+    return Rows(actions, covariance, trials, functions, dtype, device, operator, BLOCK)
+
+
+def describe_engines(device: torch.device | None = None) -> str:
+    """Which engine ``"auto"`` takes here for some typical sets, and why."""
+    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = torch.float32 if device.type == "cuda" else torch.float64
+    kernel = Covariance(RBFKernel(), 2)
+    axis = torch.linspace(0, 1, 1000, dtype=dtype)
+    sets: list[tuple[str, Finite | ProductGrid, int, bool]] = [
+        ("100 points, 50 trials", _points(100, dtype), 50, False),
+        ("3 000 points, Thompson draws", _points(3000, dtype), 1, True),
+        ("10^5 points", _points(100_000, dtype), 1, False),
+        ("grid of 10^6", ProductGrid([axis, axis]), 1, False),
+    ]
+    lines = [f"engines on {device.type}, {free_memory(device) / 1e9:.3g} GB free:"]
+    for what, actions, trials, samples in sets:
+        chosen = plan("auto", actions, kernel, trials, dtype, device, samples)
+        lines.append(f"  {what}: {chosen.name} ({chosen.why})")
+    return "\n".join(lines)
+
+
+def _points(count: int, dtype: torch.dtype) -> Finite:
+    return Finite(torch.linspace(0, 1, count, dtype=dtype).unsqueeze(-1).expand(-1, 2))

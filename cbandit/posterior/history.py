@@ -177,7 +177,9 @@ class History:
         )[t]
         # the factored system stays true: an empty slot changes nothing in it
 
-    def add(self, slot: Tensor, precision: Tensor, values: Tensor, sign: int = 1) -> None:
+    def add(
+        self, slot: Tensor, precision: Tensor, values: Tensor, sign: int = 1
+    ) -> None:
         """Add (or with ``sign=-1`` take away) an observation.
 
         Args:
@@ -280,25 +282,48 @@ class History:
             return rows
         return rows.gather(-1, columns.unsqueeze(1).expand(-1, slots.shape[-1], -1))
 
-    def at(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def at(
+        self, x: Tensor, ahead: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Mean, less the prior's ``(T, F, n)``, and variance ``(T, n)`` anywhere.
 
-        A dense solve at the points ``x``, ``(n, d)`` or ``(T, n, d)``.
+        A dense solve at the points ``x``, ``(n, d)`` or ``(T, n, d)``. With ``ahead``
+        (places ``(T, b, d)`` and precisions ``(T, b)`` of choices to come) the variance
+        is that after them.
         """
-        system = self.system()
         prior = self.covariance.variance(x)
         prior = prior.expand(self.trials, x.shape[-2])
+        mean, half = self._half(x)
+        var = prior - half.square().sum(-2)
+        if ahead is not None:
+            places, precision = ahead
+            root = precision.sqrt().unsqueeze(-1)
+            _, other = self._half(places)
+            inner = self.covariance.cross(places, places) - other.mT @ other
+            inner = inner * root * root.mT
+            inner.diagonal(dim1=-2, dim2=-1).add_(1)
+            cross = self.covariance.cross(places, x) - other.mT @ half
+            z = torch.linalg.solve_triangular(
+                torch.linalg.cholesky(inner), cross * root, upper=False
+            )
+            var = var - z.square().sum(-2)
+        return mean, var
+
+    def _half(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean at ``x``, and ``L^-1 S k_u(x)``, ``(T, U, n)``."""
+        system = self.system()
         if system.slots is not None:
             slots = system.slots.unsqueeze(-1).expand(-1, -1, self.points.shape[-1])
             points = self.points.gather(1, slots)
         else:
             points = self.points[:, : system.root.shape[-1]]
         if points.shape[-2] == 0:
-            return prior.new_zeros(self.trials, self.functions, x.shape[-2]), prior
+            shape = (self.trials, self.functions, x.shape[-2])
+            nothing = points.new_zeros(shape)
+            return nothing, nothing[:, :0]
         cross = self.covariance.cross(x, points).mT
         cross = cross.expand(self.trials, -1, -1)
-        mean = system.alpha.mT @ cross
         half = torch.linalg.solve_triangular(
             system.factor, cross * system.root.unsqueeze(-1), upper=False
         )
-        return mean, prior - half.square().sum(-2)
+        return system.alpha.mT @ cross, half

@@ -66,19 +66,25 @@ class Joint:
         """
         self.settle()
         slot = torch.tensor(keys, device=self.cov.device)
-        column = self.cov[self._trial, slot]  # T x N
-        own = column[self._trial, slot]
-        weight = precision / (1 + precision * own)
-        gap = (values - self.mean[self._trial, :, slot]) * weight.unsqueeze(-1)
-        self._change(column, -weight, gap)
-        self._gain += torch.log1p(precision * own).mul_(0.5)
+        if len(keys) == 1:  # plain views are quicker than gathering
+            k = int(str(keys[0]))
+            column = self.cov[:, k].clone()
+            own, seen = column[:, k], self.mean[:, :, k]
+        else:
+            column = self.cov[self._trial, slot]  # T x N
+            own, seen = column[self._trial, slot], self.mean[self._trial, :, slot]
+        share = precision * own
+        weight = (precision / (1 + share)).unsqueeze(-1)
+        gap = (values - seen) * weight
+        self._change(column, weight, gap, -1)
+        self._gain.add_(torch.log1p(share), alpha=0.5)
         self.history.add(slot, precision, values)
-        self.history.count(slot.tolist(), wanted, 1)
+        self.history.count([int(str(key)) for key in keys], wanted, 1)
 
-    def _change(self, column: Tensor, weight: Tensor, gap: Tensor) -> None:
+    def _change(self, column: Tensor, weight: Tensor, gap: Tensor, sign: int) -> None:
         self.mean.addcmul_(gap.unsqueeze(-1), column.unsqueeze(1))
-        scaled = column * weight.unsqueeze(-1)
-        self.cov.addcmul_(column.unsqueeze(-1), scaled.unsqueeze(-2))
+        scaled = (column * weight).unsqueeze(-2)
+        self.cov.addcmul_(column.unsqueeze(-1), scaled, value=sign)
 
     def forget(
         self,
@@ -101,10 +107,11 @@ class Joint:
         k = prior.gather(-1, system.slots).unsqueeze(-1)
         column = prior - (rows.mT @ system.solve(k)).squeeze(-1)
         own = column[self._trial, slot]
-        weight = precision / (1 + precision * own)
+        share = precision * own
+        weight = (precision / (1 + share)).unsqueeze(-1)
         mean = (system.alpha.mT @ k).squeeze(-1)
-        self._change(column, weight, (mean - values) * weight.unsqueeze(-1))
-        self._gain -= torch.log1p(precision * own).mul_(0.5)
+        self._change(column, weight, (mean - values) * weight, 1)
+        self._gain.sub_(torch.log1p(share), alpha=0.5)
 
     def revise(self, weighted: Tensor) -> None:
         """Replace all targets: ``weighted (T, F, U)`` sums of precision x target."""
@@ -173,7 +180,10 @@ class Joint:
             own = own - self._ahead(ahead[0], ahead[2])
         std = own.clamp_min(0).sqrt_().unsqueeze(1)
         draw = None if streams is None else self._draw(streams)
-        for start, stop in stretches or [(0, self.actions.size)]:
+        if stretches is None:
+            yield Block(0, self.actions.size, self.mean, std, draw)
+            return
+        for start, stop in stretches:
             part = slice(start, stop)
             yield Block(
                 start,
@@ -209,8 +219,10 @@ class Joint:
         precision = half.mT @ half
         precision.diagonal(dim1=-2, dim2=-1).add_(1)
         factor = torch.linalg.cholesky(precision)
-        z = streams.normal(self.functions, rank).view(-1, self.functions, rank)
-        z = z.to(root.device)
+        # as many draws as actions, whatever the rank: a trial's do not depend on others'
+        size = root.shape[-2]
+        z = streams.normal(self.functions, size).view(-1, self.functions, size)
+        z = z[..., -rank:].to(root.device)
         weights = torch.linalg.solve_triangular(factor.mT, z.mT, upper=True)
         draws: Tensor = (root @ weights).mT
         return draws

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
-from cbandit_kernels import kernel_columns
 from torch import Tensor
 
 from cbandit.actions import Finite, ProductGrid
@@ -23,6 +22,7 @@ from cbandit.errors import CBanditError
 from cbandit.posterior.blocks import grid_split
 from cbandit.posterior.paths import Features, prior_root
 from cbandit.randomness import Streams
+from cbandit_kernels import kernel_columns
 
 __all__ = ["FactorRows", "Operator", "Path", "ProductRows", "StreamRows"]
 
@@ -152,9 +152,7 @@ class FactorRows:
             out: Tensor | None = None
             for rows, part in parts:
                 stretch = rows[..., start:stop]
-                out = (
-                    part @ stretch if out is None else out.baddbmm_(part, stretch)
-                )
+                out = part @ stretch if out is None else out.baddbmm_(part, stretch)
             if out is None:
                 return weights.new_zeros(
                     self.trials, weights.shape[-1], stop - start, dtype=self.dtype
@@ -220,7 +218,8 @@ class StreamRows:
         if self.covariance.batch_shape:
             center = center if center.dim() == 4 else center.unsqueeze(-3)
         # a block's kernel values, u x n, stay in cache
-        step = max(256, self.BLOCK_BYTES // self.dtype.itemsize // max(1, weights.shape[1]))
+        values = self.BLOCK_BYTES // self.dtype.itemsize
+        step = max(256, values // max(1, weights.shape[1]))
         k = weights.shape[-1]
 
         def columns(start: int, stop: int) -> Tensor:
@@ -259,9 +258,7 @@ class ProductRows:
         device: torch.device,
     ) -> None:
         if not isinstance(actions, ProductGrid):
-            raise CBanditError(
-                f"engine='product' needs a ProductGrid; got {actions!r}"
-            )
+            raise CBanditError(f"engine='product' needs a ProductGrid; got {actions!r}")
         axes = covariance.axes(actions)
         if axes is None:
             raise CBanditError(
@@ -400,9 +397,7 @@ class _GridPath:
         used: int,
     ) -> None:
         self._operator, (self._first, self._second) = operator, roots
-        r1, r2 = self._first.shape[-1], self._second.shape[-1]
-        z = streams.normal(functions, r1, r2).view(-1, functions, r1, r2)
-        self._z = z.to(operator.device)
+        self._z = _grid_normals(streams, functions, *roots, operator.trials)
         trials, number = operator.trials, operator._number[:, :used]
         at = [number // operator._tails, number % operator._tails]
         self._at = [
@@ -421,6 +416,20 @@ class _GridPath:
         left = (self._first.unsqueeze(1) @ z).to(dtype)
         right = self._second.mT.unsqueeze(1).to(dtype)
         return self._operator._products(left, right, z.shape[1])
+
+
+def _grid_normals(
+    streams: Streams, functions: int, first: Tensor, second: Tensor, trials: int
+) -> Tensor:
+    """``(T, F, r_1, r_2)``; a trial draws for the columns its own roots have."""
+    own = first.ne(0).any(-2).unsqueeze(-1) & second.ne(0).any(-2).unsqueeze(-2)
+    own = own.expand(trials, -1, -1).cpu()
+    counts = own.flatten(1).sum(-1).tolist()
+    draws = streams.ragged_normal(counts, functions).view(trials, -1, functions)
+    z = torch.zeros(trials, functions, *own.shape[1:], dtype=torch.float64)
+    for each, mask, rows, count in zip(z, own, draws, counts, strict=True):
+        each[:, mask] = rows[:count].T
+    return z.to(first.device)
 
 
 def _kron(a: Tensor, b: Tensor) -> Tensor:

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from cbandit.beliefs.kernels import Covariance
 from cbandit.errors import CBanditError
+from cbandit.posterior.history import History
 from cbandit.randomness import Streams
 
-__all__ = ["FEATURES", "Features", "prior_root"]
+__all__ = ["FEATURES", "Features", "check_features", "correction", "prior_root"]
 
 FEATURES = 1024
 
@@ -25,13 +26,15 @@ def prior_root(covariance: Tensor, tolerance: float = 1e-15) -> Tensor:
     """``L (*b, N, r)`` with ``L L^T`` the covariance ``(*b, N, N)``.
 
     Eigenvectors whose eigenvalue is below ``tolerance`` of the largest are left out:
-    together they are worth less than rounding.
+    together they are worth less than rounding. In a batch each covariance leaves out
+    its own; columns it lacks are 0.
     """
     values, vectors = torch.linalg.eigh(covariance.double())
     least = tolerance * values[..., -1:].clamp_min(0)
-    rank = max(1, int((values > least).sum(-1).max()))
-    values, vectors = values[..., -rank:], vectors[..., -rank:]
-    root: Tensor = vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
+    kept = values > least
+    rank = max(1, int(kept.sum(-1).max()))
+    values = torch.where(kept, values, 0.0)[..., -rank:]
+    root: Tensor = vectors[..., -rank:] * values.sqrt().unsqueeze(-2)
     return root
 
 
@@ -87,6 +90,28 @@ class Features:
         if isinstance(amplitude, Tensor):
             return paths * amplitude.sqrt().to(paths)[..., None, None]
         return paths * math.sqrt(amplitude)
+
+
+def correction(history: History, tried: Tensor, streams: Streams) -> Tensor:
+    """What makes a prior draw a posterior one, less its mean: weights ``(T, U, F)``.
+
+    Pathwise (Matheron): the draw ``f`` less ``K (K + P^-1)^-1 (f(x_u) + e)``, with
+    ``e ~ N(0, P^-1)``; ``tried (T, F, U)`` is the draw at the tried actions.
+    """
+    trials, functions, used = tried.shape
+    weights = history.points.new_zeros(trials, used, functions)
+    if used == 0:
+        return weights
+    system = history.system()
+    counts = [len(keys) for keys in history.keys()]
+    noise = streams.ragged_normal(counts, functions).to(weights.device)
+    root = system.root.unsqueeze(-1)
+    known = root.shape[1]
+    noise = noise.view(trials, used, functions)[:, :known]
+    # (K + P^-1)^-1 (f + e) = S B^-1 (S f + z) with z standard normal
+    right = tried.mT.double()[:, :known] * root + torch.where(root > 0, noise, 0.0)
+    weights[:, :known] = torch.cholesky_solve(right, system.factor) * root
+    return weights
 
 
 def check_features(covariance: Covariance) -> None:

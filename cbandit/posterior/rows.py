@@ -13,7 +13,6 @@ block is looked at: a round reads and writes each number once.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from cbandit.beliefs.kernels import Covariance
 from cbandit.posterior.blocks import Block, partition
 from cbandit.posterior.history import History
 from cbandit.posterior.operators import Columns, Operator
+from cbandit.posterior.paths import correction
 from cbandit.randomness import Streams
 
 __all__ = ["Rows"]
@@ -215,7 +215,9 @@ class Rows:
     def gain(self) -> Tensor:
         """The realised information gain, ``(T,)``."""
         if self.history.used == 0:
-            return torch.zeros(len(self._trial), dtype=torch.float64, device=self.device)
+            return torch.zeros(
+                len(self._trial), dtype=torch.float64, device=self.device
+            )
         return self.history.system().gain()
 
     def settle(self) -> None:
@@ -237,7 +239,9 @@ class Rows:
         self.settle()
         size, count = self.actions.size, min(self.CHECK_ACTIONS, self.actions.size)
         offset = (self._changes * 7919) % size
-        index = (torch.arange(count, device=self.device) * (size // count) + offset) % size
+        index = (
+            torch.arange(count, device=self.device) * (size // count) + offset
+        ) % size
         places = index.expand(len(self._trial), -1)
         shared = not self.actions.batch_shape
         mean, var = self.history.at(self.actions.at(index if shared else places))
@@ -327,7 +331,10 @@ class Rows:
         used, count = self.history.used, len(self._pending)
         means = self.functions if self._assign else 0
         weights = torch.zeros(
-            len(self._trial), used, count + means, dtype=torch.float64,
+            len(self._trial),
+            used,
+            count + means,
+            dtype=torch.float64,
             device=self.device,
         )
         for j, (w, _, _) in enumerate(self._pending):
@@ -343,27 +350,11 @@ class Rows:
         return _Changes(columns, count, spread, None if means else shift)
 
     def _draw(self, streams: Streams) -> Columns:
-        """A posterior draw less its mean: a prior draw, corrected at what was tried.
-
-        Pathwise (Matheron): ``f - K (K + P^-1)^-1 (f(x_u) + e)``, ``e ~ N(0, P^-1)``.
-        """
+        """A posterior draw less its mean: a prior draw, corrected at what was tried."""
         used, functions = self.history.used, self.functions
         points = self.history.points[:, :used]
         path = self.operator.path(streams, functions, points)
-        if used == 0:
-            return path.corrected(points.new_zeros(len(self._trial), 0, functions))
-        system = self.history.system()
-        counts = [len(keys) for keys in self.history.keys()]
-        noise = streams.ragged_normal(counts, functions).to(self.device)
-        noise = noise.view(len(self._trial), used, functions)
-        root = system.root.unsqueeze(-1)
-        # (K + P^-1)^-1 (f + e) = S B^-1 (S f + z) with z standard normal
-        known = root.shape[1]
-        tried, noise = path.tried.mT.double()[:, :known], noise[:, :known]
-        right = tried * root + torch.where(root > 0, noise, 0.0)
-        weights = tried.new_zeros(len(self._trial), used, functions)
-        weights[:, :known] = torch.cholesky_solve(right, system.factor) * root
-        return path.corrected(weights)
+        return path.corrected(correction(self.history, path.tried, streams))
 
     # -- memory ------------------------------------------------------------------
 

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from cbandit import checks
-from cbandit.actions import Finite, ProductGrid
+from cbandit.actions import Box, Finite, ProductGrid
 from cbandit.beliefs.fit import Merged, fit_hyperparameters
 from cbandit.beliefs.gp import GP
 from cbandit.beliefs.kernels import Covariance
 from cbandit.posterior.blocks import Block, partition
+from cbandit.posterior.dense import Dense
 from cbandit.posterior.engines import (
     BLOCK,
     Engine,
@@ -84,7 +85,7 @@ class Group:
         gp: GP,
         functions: list[int],
         means: Tensor,
-        actions: Finite | ProductGrid,
+        actions: Finite | ProductGrid | Box,
         batch_shape: tuple[int, ...],
         dtype: torch.dtype,
         device: torch.device,
@@ -92,6 +93,7 @@ class Group:
         samples: bool,
     ) -> None:
         self.gp, self.functions, self.means = gp, functions, means
+        self._shifted = bool((means != 0).any())
         self.actions, self.dtype, self.device = actions, dtype, device
         self.trials, self._batched = means.shape[0], bool(batch_shape)
         self.noise = checks.per_trial("noise", gp.noise, batch_shape).to(device)
@@ -100,7 +102,7 @@ class Group:
         self.plan = self._plan(engine)
         self.engine = self._fresh()
         self.log: deque[Row] = deque()
-        self.fitted = 0  # observations at the last fit
+        self.seen = self.fitted = 0  # observations so far, and at the last fit
         self._own_noise = False
         self.awaited: dict[int, Row] = {}
         self.forgotten = 0
@@ -109,15 +111,25 @@ class Group:
 
     def _plan(self, wanted: str) -> Plan:
         return plan(
-            wanted, self.actions, self.covariance, self.trials, self.dtype,
-            self.device, self._samples,
+            wanted,
+            self.actions,
+            self.covariance,
+            self.trials,
+            self.dtype,
+            self.device,
+            self._samples,
         )
 
     def _fresh(self) -> Engine:
         count = len(self.functions) + int(self.gp.standardize)
         return make_engine(
-            self.plan.name, self.actions, self.covariance, self.trials, count,
-            self.dtype, self.device,
+            self.plan.name,
+            self.actions,
+            self.covariance,
+            self.trials,
+            count,
+            self.dtype,
+            self.device,
         )
 
     # -- standardised outcomes -----------------------------------------------------
@@ -169,7 +181,7 @@ class Group:
         if row.noise is not None and self.gp.standardize:
             noise = noise / self.units()[1][:, 0].square()
         if all(row.wanted):
-            return 1 / noise
+            return noise.reciprocal()
         return torch.tensor(row.wanted, device=self.device) / noise
 
     # -- feedback ------------------------------------------------------------------
@@ -194,6 +206,7 @@ class Group:
         self._make_room()
 
     def _enter(self, row: Row) -> None:
+        self.seen += 1
         place = len(self.log)
         while place and self.log[place - 1].t > row.t:
             place -= 1
@@ -249,6 +262,7 @@ class Group:
         short = 2 * 32 * engine.operator.bytes_per_row() > free_memory(self.device)
         if short and self.covariance.forms is not None:
             self.plan = Plan("stream", "kernel rows no longer fit in memory")
+            assert not isinstance(self.actions, Box)
             stream = StreamRows(
                 self.actions, self.covariance, self.trials, self.dtype, self.device
             )
@@ -265,6 +279,7 @@ class Group:
                 self.append(row)
             return
         self.log.extend(rows)
+        self.seen += len(rows)
         self.rebuild()
 
     def forget_oldest(self) -> None:
@@ -288,7 +303,7 @@ class Group:
                 self._count_in(row)
         if not self.log:
             return
-        if isinstance(self.engine, Rows):
+        if isinstance(self.engine, Rows | Dense):
             self.engine.observe(
                 [row.keys for row in self.log],
                 torch.stack([row.x for row in self.log]),
@@ -321,17 +336,21 @@ class Group:
     def due(self) -> bool:
         """Whether a refit is due."""
         every = self.gp.refit_every
-        return every is not None and len(self.log) - self.fitted >= every
+        return every is not None and self.seen - self.fitted >= every
 
     def refit(self) -> None:
         """Fit hyperparameters to the log, then rebuild."""
         assert len(self.functions) == 1
-        self.fitted = len(self.log)
+        self.fitted = self.seen
         if not self.log:
             return
         kernel = self.covariance.kernel
         if self._batched and not kernel.batch_shape and list(kernel.parameters()):
-            self.covariance.kernel = kernel.expand_batch(torch.Size([self.trials]))
+            kernel = kernel.expand_batch(torch.Size([self.trials]))
+            for parameter in kernel.parameters():
+                # trials part ways from here: no memory in common
+                parameter.data = parameter.data.clone()
+            self.covariance.kernel = kernel
         self.noise = fit_hyperparameters(
             self.covariance.kernel,
             self.noise.clone(),
@@ -359,7 +378,9 @@ class Group:
         shift, scale = self.units()
         for row in self.log:
             y = ((row.values - shift) / scale)[:, 0]
-            for trial, (key, wanted) in enumerate(zip(row.keys, row.wanted, strict=True)):
+            for trial, (key, wanted) in enumerate(
+                zip(row.keys, row.wanted, strict=True)
+            ):
                 if not wanted or (
                     row.arrived is not None and not bool(row.arrived[trial, 0])
                 ):
@@ -375,7 +396,9 @@ class Group:
                     own[at] += weight
                     own_weighted[at] += weight * y[trial]
         within = (squares - total.square() / count.clamp_min(1)).clamp_min(0).sum(-1)
-        return Merged(self.covariance.inputs(x), count, total, within, own, own_weighted)
+        return Merged(
+            self.covariance.inputs(x), count, total, within, own, own_weighted
+        )
 
     # -- looking -------------------------------------------------------------------
 
@@ -386,7 +409,9 @@ class Group:
         ahead: Sequence[Ahead] = (),
     ) -> Iterator[Block]:
         """The engine's blocks, in the user's units."""
-        blocks = self.engine.sweep(stretches, streams, self._ahead(ahead))
+        assert not isinstance(self.engine, Dense)
+        counted = self._ahead(ahead)  # which may change the engine
+        blocks = self.engine.sweep(stretches, streams, counted)
         if self.gp.standardize:
             shift, scale = (v.to(self.dtype).unsqueeze(-1) for v in self.units())
             origin = self.origin.to(self.dtype).unsqueeze(-1)
@@ -394,7 +419,7 @@ class Group:
                 yield self._in_units(block, shift - origin, scale, origin)
             return
         offset = None
-        if bool((self.means != 0).any()):
+        if self._shifted:
             offset = self.means.to(self.dtype).unsqueeze(-1)
         for block in blocks:
             if offset is not None:
@@ -409,6 +434,11 @@ class Group:
         if not any(any(waits) for waits in mine):
             return None
         precision = torch.tensor(mine, device=self.device).mT / self.noise.unsqueeze(-1)
+        if isinstance(self.engine, Joint) and not all(
+            isinstance(a.keys[0], int) for a in ahead
+        ):
+            self.plan = Plan("factor", "an action outside the set is outstanding")
+            self.rebuild()
         return [a.keys for a in ahead], torch.stack([a.x for a in ahead]), precision
 
     def _in_units(
@@ -422,21 +452,32 @@ class Group:
         draw = None if block.draw is None else block.draw[:, :-1] * scale
         return Block(block.start, block.stop, mean, std, draw)
 
-    def anywhere(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def anywhere(self, x: Tensor, ahead: Sequence[Ahead] = ()) -> tuple[Tensor, Tensor]:
         """Means ``(T, f, n)`` and standard deviations ``(T, f, n)`` at any points."""
-        mean, var = self.engine.history.at(x)
+        counted, places = self._ahead(ahead), None
+        if counted is not None:
+            places = counted[1].transpose(0, 1).double(), counted[2]
+        mean, var = self.engine.history.at(x, places)
         shift, scale = (v.unsqueeze(-1) for v in self.units())
-        std = var.clamp_min(0).sqrt().unsqueeze(1) * scale
+        # the floor keeps gradients finite where nothing is uncertain
+        std = var.clamp_min(1e-30).sqrt().unsqueeze(1) * scale
+        std = std.expand_as(mean[:, : len(self.functions)])
         if self.gp.standardize:
             origin = self.origin.unsqueeze(-1)
             known, ones = mean[:, :-1], mean[:, -1:]
             return known + (shift - origin) * (1 - ones) + origin, std
         return mean + shift, std
 
+    def draw(self, streams: Streams) -> Callable[[Tensor], Tensor]:
+        """A joint draw less the mean, in the user's units: ``(T, n, d) -> (T, f, n)``."""
+        assert isinstance(self.engine, Dense)
+        path, scale = self.engine.draw(streams), self.units()[1].unsqueeze(-1)
+        count = len(self.functions)
+        return lambda x: path(x)[:, :count] * scale
+
     def split(self, functions: list[int]) -> Group:
         """Take ``functions`` out into a group of their own."""
-        if isinstance(self.engine, Rows):
-            self.engine.settle()
+        self.engine.settle()
         other = copy.deepcopy(self)
         self._keep([f for f in self.functions if f not in functions])
         other._keep(functions)
@@ -446,6 +487,7 @@ class Group:
         columns = [self.functions.index(f) for f in functions]
         kept = torch.tensor(columns, device=self.device)
         self.functions, self.means = functions, self.means[:, kept]
+        self._shifted = bool((self.means != 0).any())
         for name in ("_average", "_squares", "origin"):
             setattr(self, name, getattr(self, name)[:, kept])
         self.log = deque(
@@ -482,7 +524,7 @@ class Surrogates:
     def __init__(
         self,
         beliefs: Sequence[GP],
-        actions: Finite | ProductGrid,
+        actions: Finite | ProductGrid | Box,
         batch_shape: tuple[int, ...],
         dtype: torch.dtype,
         device: torch.device,
@@ -506,8 +548,15 @@ class Surrogates:
             ]
             self.groups.append(
                 Group(
-                    first.copy(), members, torch.stack(means, -1).to(device), actions,
-                    batch_shape, dtype, device, engine, samples,
+                    first.copy(),
+                    members,
+                    torch.stack(means, -1).to(device),
+                    actions,
+                    batch_shape,
+                    dtype,
+                    device,
+                    engine,
+                    samples,
                 )
             )
 
@@ -656,6 +705,7 @@ class Surrogates:
         With ``streams``, joint draws beside the means; the variances of choices
         ``ahead`` are counted as if their outcomes had come.
         """
+        assert not isinstance(self.actions, Box)
         if len(self.groups) == 1:
             group = self.groups[0]
             whole = isinstance(group.engine, Joint)
@@ -689,6 +739,7 @@ class Surrogates:
 
     def posterior(self) -> tuple[Tensor, Tensor]:
         """Means and standard deviations of all actions, ``(T, F, N)`` each."""
+        assert not isinstance(self.actions, Box)
         trials = self.groups[0].trials
         shape = (trials, self.functions, self.actions.size)
         mean = torch.empty(shape, dtype=self.dtype, device=self.device)
@@ -698,15 +749,35 @@ class Surrogates:
             std[..., block.start : block.stop] = block.std
         return mean, std
 
-    def anywhere(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def anywhere(self, x: Tensor, ahead: Sequence[Ahead] = ()) -> tuple[Tensor, Tensor]:
         """Means and standard deviations at any points, ``(T, F, n)``; a dense solve."""
-        found = [group.anywhere(x) for group in self.groups]
-        shape = (found[0][0].shape[0], self.functions, x.shape[-2])
-        mean = torch.empty(shape, dtype=torch.float64, device=self.device)
-        std = torch.empty_like(mean)
-        for group, (m, s) in zip(self.groups, found, strict=True):
-            mean[:, group.functions], std[:, group.functions] = m, s
+        found = [group.anywhere(x, ahead) for group in self.groups]
+        if len(found) == 1:
+            return found[0]
+        order = [f for group in self.groups for f in group.functions]
+        back = [order.index(f) for f in range(self.functions)]
+        mean, std = (torch.cat(parts, 1)[:, back] for parts in zip(*found, strict=True))
         return mean, std
+
+    def draws(self, streams: Streams) -> Callable[[Tensor], Tensor]:
+        """Joint draws less their means, as a function of ``x``, ``(T, F, n)``."""
+        paths = [group.draw(streams) for group in self.groups]
+        order = [f for group in self.groups for f in group.functions]
+        back = torch.tensor([order.index(f) for f in range(self.functions)])
+
+        def draw(x: Tensor) -> Tensor:
+            return torch.cat([path(x) for path in paths], 1)[:, back]
+
+        return draw
+
+    def incumbents(self, count: int) -> Tensor:
+        """The actions tried last, ``(T, k, d)``."""
+        log = max((group.log for group in self.groups), key=len)
+        recent = list(log)[-count:]
+        if not recent:
+            trials = self.groups[0].trials
+            return torch.zeros(trials, 0, self.actions.dim, dtype=torch.float64)
+        return torch.stack([row.x.double() for row in recent], 1)
 
     def describe(self) -> str:
         """Which engines are at work, and why."""
@@ -721,7 +792,7 @@ class Surrogates:
         from cbandit.posterior.paths import check_features
 
         for group in self.groups:
-            if group.plan.name in ("factor", "stream"):
+            if group.plan.name in ("factor", "stream", "dense"):
                 check_features(group.covariance)
 
 
@@ -749,5 +820,3 @@ def _joined(parts: Sequence[Part]) -> list[Part]:
         return list(parts)
     functions = [f for part in parts for f in part[0]]
     return [(functions, torch.cat([p[1] for p in parts], -1), first[2], first[3])]
-
-

@@ -62,7 +62,8 @@ def _rbf(lengthscale: float) -> Any:
     from gpytorch.kernels import RBFKernel
 
     kernel = RBFKernel().double()
-    kernel.lengthscale = lengthscale
+    # a Python number would be rounded to float32 on its way
+    kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)
     return kernel.requires_grad_(False)
 
 

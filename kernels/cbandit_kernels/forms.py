@@ -34,6 +34,18 @@ def _from_squared(squared: Tensor, kind: str) -> Tensor:
     return decay.mul_((r * (1.0 / 3.0)).add_(1).mul_(r).add_(1))
 
 
+def _differentiable(squared: Tensor, kind: str) -> Tensor:
+    """:func:`_from_squared` with gradients, finite where points coincide."""
+    if kind == "rbf":
+        return torch.exp(-0.5 * squared)
+    r = squared.clamp_min(1e-30).sqrt() * _MATERN_ROOT[kind]
+    if kind == "matern12":
+        return torch.exp(-r)
+    if kind == "matern32":
+        return torch.exp(-r) * (1 + r)
+    return torch.exp(-r) * (1 + r + r.square() / 3)
+
+
 def kernel_matrix_ref(x: Tensor, y: Tensor, kind: str) -> Tensor:
     """``k(x, y)``, ``(*b, n, u)``, of scaled ``x (*b, n, d)`` and ``y (*b, u, d)``.
 
@@ -42,6 +54,9 @@ def kernel_matrix_ref(x: Tensor, y: Tensor, kind: str) -> Tensor:
     """
     if kind == "linear":
         return x @ y.mT
+    if torch.is_grad_enabled() and (x.requires_grad or y.requires_grad):
+        gaps = x.unsqueeze(-2) - y.unsqueeze(-3)
+        return _differentiable(gaps.square().sum(-1), kind)
     shape = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     squared = x.new_zeros(*shape, x.shape[-2], y.shape[-2])
     for j in range(x.shape[-1]):
@@ -53,6 +68,8 @@ def kernel_matrix_ref(x: Tensor, y: Tensor, kind: str) -> Tensor:
 def _by_product(x: Tensor, y: Tensor, kind: str) -> Tensor:
     """``k(y, x)``, ``(*b, u, n)``, of a smooth kernel, by one matrix product.
 
+    In float64 only: squares cancel, and float32 has no digits to lose.
+
     Two more columns carry the squares, so that the product is the squared distance, or
     for the RBF the exponent, and no further pass over ``u x n`` numbers is needed.
     """
@@ -61,7 +78,9 @@ def _by_product(x: Tensor, y: Tensor, kind: str) -> Tensor:
     left = torch.cat([y * (-2 * times), y2 * times, torch.full_like(y2, times)], -1)
     right = torch.cat([x, torch.ones_like(x2), x2], -1)
     product = left @ right.mT
-    return product.exp_() if kind == "rbf" else _from_squared(product.clamp_min_(0), kind)
+    if kind == "rbf":
+        return product.exp_()
+    return _from_squared(product.clamp_min_(0), kind)
 
 
 def kernel_columns_ref(
@@ -81,7 +100,7 @@ def kernel_columns_ref(
     values: Tensor | None = None
     for factor, kind in enumerate(kinds):
         xs, ys = x[factor], y[factor]
-        if kind == "matern12":
+        if kind == "matern12" or (kind != "linear" and xs.dtype != torch.float64):
             part = kernel_matrix_ref(ys, xs, kind)
         elif kind == "linear":
             part = ys @ xs.mT

@@ -1,0 +1,457 @@
+"""A bad input gets an error that names it, and leaves the policy as it was."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gpytorch import kernels as gpk
+
+import cbandit as cb
+
+F64 = torch.float64
+
+
+def belief(**more) -> cb.GP:
+    kernel = gpk.RBFKernel().double()
+    kernel.lengthscale = torch.tensor(0.2, dtype=F64)
+    return cb.GP(kernel, **({"noise": 1e-2} | more))
+
+
+def line(n: int = 20) -> torch.Tensor:
+    return torch.linspace(0, 1, n, dtype=F64).unsqueeze(-1)
+
+
+def policy_of(trials=None, explore=None, m=2, **more):
+    settings = {"step": 0.2, "cap": 3.0} | more
+    return cb.CKB(
+        cb.Finite(line()),
+        reward=belief(),
+        costs=[belief()] * m,
+        trials=trials,
+        explore=explore or cb.Rand(1.0),
+        **settings,
+    )
+
+
+def prepared(trials=None, **more):
+    """A policy amid a run, with one choice outstanding and one half told."""
+    policy = policy_of(trials, **more)
+    rng = np.random.default_rng(1)
+    lead = () if trials is None else (trials,)
+    for _ in range(6):
+        choice = policy.ask()
+        policy.tell(
+            choice,
+            reward=rng.standard_normal(lead),
+            cost=rng.standard_normal((*lead, 2)),
+        )
+    half = policy.ask()
+    policy.tell(half, reward=np.zeros(lead))
+    return policy, half, policy.ask()
+
+
+def same_future(policy, twin) -> bool:
+    """Whether both go on alike: choices, multipliers, beliefs, draws."""
+    assert policy.t == twin.t
+    assert [c.t for c in policy.outstanding] == [c.t for c in twin.outstanding]
+    for _ in range(3):
+        a, b = policy.ask(), twin.ask()
+        lead = policy.batch_shape
+        for each, choice in ((policy, a), (twin, b)):
+            each.tell(choice, reward=np.full(lead, 0.3), cost=np.full((*lead, 2), 0.1))
+        if not torch.equal(a.index, b.index):
+            return False
+    found, other = policy.posterior(), twin.posterior()
+    return torch.equal(policy.multiplier, twin.multiplier) and all(
+        torch.equal(x, y)
+        for x, y in [
+            (found.reward.mean, other.reward.mean),
+            (found.reward.std, other.reward.std),
+            (found.costs.mean, other.costs.mean),
+            (found.costs.std, other.costs.std),
+        ]
+    )
+
+
+NAN, INF = float("nan"), float("inf")
+
+TELLS = [
+    ({"reward": NAN}, ["reward", "finite", "nan"]),
+    ({"reward": 0.0, "cost": [0.0, INF]}, ["cost", "finite", "inf"]),
+    ({"reward": [0.0, 1.0]}, ["reward", "shape", "(2,)"]),
+    ({"cost": 0.0}, ["cost", "shape", "(2,)", "()"]),
+    ({"cost": [0.0, 0.0, 0.0]}, ["cost", "shape", "(3,)", "(2,)"]),
+    ({"reward": 0.0, "cost": [[0.0, 0.0]]}, ["cost", "shape"]),
+    ({"reward": "much"}, ["reward", "number"]),
+    ({"reward": 1 + 1j}, ["reward", "real"]),
+    ({"reward": [[1.0], [2.0, 3.0]]}, ["reward", "number"]),
+    ({"reward": 0.0, "noise": -0.1}, ["noise", "above 0", "-0.1"]),
+    ({"reward": 0.0, "noise": 0.0}, ["noise", "above 0"]),
+    ({"reward": 0.0, "noise": NAN}, ["noise", "finite"]),
+    ({"reward": 0.0, "noise": [0.1, 0.1]}, ["noise", "shape"]),
+    ({"reward": 0.0, "where": [True, False]}, ["where", "shape"]),
+    ({"reward": 0.0, "where": 1.0}, ["where", "bool"]),
+    ({}, ["reward=", "cost="]),
+]
+
+
+@pytest.mark.parametrize(("told", "words"), TELLS)
+def test_feedback_that_is_none(told, words):
+    (policy, _, choice), (twin, _, _) = prepared(), prepared()
+    with pytest.raises(cb.CBanditError) as error:
+        policy.tell(choice, **told)
+    assert all(word in str(error.value) for word in words), str(error.value)
+    assert same_future(policy, twin)
+
+
+TRIAL_TELLS = [
+    ({"reward": 0.0}, ["reward", "(3,)", "()"]),
+    ({"reward": [0.0, NAN, 0.0]}, ["reward", "nan"]),
+    ({"cost": np.zeros((2, 3))}, ["cost", "(3, 2)", "(2, 3)"]),
+    ({"reward": np.zeros(3), "noise": [1.0, 2.0]}, ["noise", "(3,)", "(2,)"]),
+    ({"reward": np.zeros(3), "where": [1, 0, 1]}, ["where", "bool"]),
+    ({"reward": [NAN, 0.0, 0.0], "where": [True, False, True]}, ["reward", "nan"]),
+]
+
+
+@pytest.mark.parametrize(("told", "words"), TRIAL_TELLS)
+def test_feedback_of_trials_that_is_none(told, words):
+    (policy, _, choice), (twin, _, _) = prepared(3), prepared(3)
+    with pytest.raises(cb.CBanditError) as error:
+        policy.tell(choice, **told)
+    assert all(word in str(error.value) for word in words), str(error.value)
+    assert same_future(policy, twin)
+
+
+def test_what_has_not_come_may_be_anything():
+    policy, _, choice = prepared(3)
+    policy.tell(
+        choice,
+        reward=[NAN, 1.0, INF],
+        cost=np.full((3, 2), [NAN, 0.0]),
+        where=[False, False, False],
+    )
+    policy.tell(choice, reward=[NAN, 1.0, INF], where=[False, True, False])
+    assert policy.posterior().reward.mean.isfinite().all()
+
+
+def test_choices_told_twice_foreign_unknown_or_cancelled():
+    (policy, half, choice), (twin, _, _) = prepared(), prepared()
+    stranger = twin.outstanding[-1]
+    finished = cb.Choice(1, half.index, half.x, half.infeasible, owner=half.owner)
+    future = cb.Choice(99, half.index, half.x, half.infeasible, owner=half.owner)
+    for bad, told, words in [
+        (half, {"reward": 1.0}, ["round 7", "reward", "already"]),
+        (half, {"reward": 1.0, "cost": [0.0, 0.0]}, ["reward", "already"]),
+        (stranger, {"reward": 1.0}, ["another policy"]),
+        (finished, {"reward": 1.0}, ["round 1", "finished"]),
+        (future, {"reward": 1.0}, ["round 99", "unknown"]),
+        ("x", {"reward": 1.0}, ["choice", "str"]),
+        (None, {"reward": 1.0}, ["choice", "NoneType"]),
+    ]:
+        with pytest.raises(cb.ChoiceError) as error:
+            policy.tell(bad, **told)
+        assert all(word in str(error.value) for word in words), str(error.value)
+        if "reward" in words and bad is half:
+            continue
+        with pytest.raises(cb.ChoiceError):
+            policy.cancel(bad)
+    assert same_future(policy, twin)
+
+
+def test_a_trial_told_twice():
+    (policy, _, choice), (twin, _, other) = prepared(2), prepared(2)
+    for each, one in ((policy, choice), (twin, other)):
+        each.tell(one, reward=[0.5, 0.0], where=[True, False])
+    for where in ([True, False], None, [True, True]):
+        with pytest.raises(cb.ChoiceError, match="already"):
+            policy.tell(choice, reward=[0.1, 0.1], where=where)
+    assert same_future(policy, twin)
+    policy.tell(choice, reward=[0.1, 0.1], where=[False, True])
+
+
+ASKS = [
+    ({"among": []}, ["among"]),
+    ({"among": np.zeros(20, bool)}, ["among", "at least one"]),
+    ({"among": np.zeros(19, bool)}, ["among", "20", "19"]),
+    ({"among": [3, 20]}, ["index", "0 .. 19", "20"]),
+    ({"among": [-1]}, ["index", "-1"]),
+    ({"among": [0.5]}, ["index", "whole"]),
+    ({"among": np.ones((2, 20), bool)}, ["among", "shape", "(2, 20)"]),
+    ({"among": [1], "actions": line()}, ["among", "actions"]),
+    ({"actions": torch.zeros(3, 2)}, ["actions", "d = 1", "2"]),
+    ({"actions": torch.zeros(0, 1)}, ["points", "(0, 1)"]),
+    ({"actions": [[NAN]]}, ["points", "finite"]),
+    ({"actions": torch.zeros(4, 3, 1)}, ["actions", "trials"]),
+    ({"actions": cb.Box([0.0], [1.0])}, ["actions", "Box"]),
+    ({"actions": cb.Finite(covariance=np.eye(3))}, ["covariance", "among"]),
+    ({"observed_costs": np.zeros((2, 20))}, ["observed_costs", "SCGPUCB"]),
+]
+
+
+@pytest.mark.parametrize("kind", ["UCB", "TS", "Rand"])
+@pytest.mark.parametrize(("asked", "words"), ASKS)
+def test_rounds_that_cannot_be(asked, words, kind):
+    make = {"UCB": cb.UCB(1.0), "TS": cb.TS(1.0), "Rand": cb.Rand(1.0)}
+    (policy, _, _), (twin, _, _) = (prepared(explore=make[kind]) for _ in range(2))
+    with pytest.raises(cb.CBanditError) as error:
+        policy.ask(**asked)
+    if kind != "TS" or "actions" not in asked:
+        assert all(word in str(error.value) for word in words), str(error.value)
+    assert same_future(policy, twin)
+
+
+def test_a_set_for_a_round_with_joint_draws():
+    (policy, _, _), (twin, _, _) = (prepared(explore=cb.TS(1.0)) for _ in range(2))
+    with pytest.raises(cb.CBanditError, match=r"cb\.UCB or cb\.Rand"):
+        policy.ask(actions=line(4))
+    assert same_future(policy, twin)
+
+
+@pytest.mark.parametrize("kind", ["UCB", "Rand"])
+def test_callables_that_fail_change_nothing(kind):
+    def explore():
+        return cb.UCB(beta) if kind == "UCB" else cb.Rand(beta)
+
+    broken = {"beta": False, "tau": False}
+
+    def beta(t, gain):
+        return -1.0 if broken["beta"] else 1.0
+
+    def tau(t):
+        return [1.0, 2.0, 3.0] if broken["tau"] else 0.1
+
+    (policy, _, _), (twin, _, _) = (
+        prepared(explore=explore(), thresholds=tau) for _ in range(2)
+    )
+    for name, word in (("beta", "beta"), ("tau", "thresholds")):
+        broken[name] = True
+        with pytest.raises(cb.CBanditError, match=word):
+            policy.ask()
+        broken[name] = False
+    assert same_future(policy, twin)
+
+
+OBSERVES = [
+    ({"index": [20], "reward": [1.0]}, ["index", "0 .. 19"]),
+    ({"index": [-1], "reward": [1.0]}, ["index", "-1"]),
+    ({"index": [0.5], "reward": [1.0]}, ["index", "whole"]),
+    ({"x": [[0.5001]], "reward": [1.0]}, ["x", "point of the set"]),
+    ({"x": [[0.0, 0.0]], "reward": [1.0]}, ["x"]),
+    ({"x": [[NAN]], "reward": [1.0]}, ["x", "finite"]),
+    ({"index": [1], "reward": [NAN]}, ["reward", "finite"]),
+    ({"index": [1, 2], "reward": [1.0]}, ["reward", "2 rows"]),
+    ({"index": [1, 2], "cost": [[1.0, 2.0]]}, ["cost", "2 rows"]),
+    ({"index": [1, 2], "cost": [1.0, 2.0]}, ["cost"]),
+    ({"index": [1], "x": [[0.0]], "reward": [1.0]}, ["index=", "x="]),
+    ({"reward": [1.0]}, ["index=", "x="]),
+    ({"index": [1]}, ["reward=", "cost="]),
+]
+
+
+@pytest.mark.parametrize("rows", [1, 30])
+@pytest.mark.parametrize(("data", "words"), OBSERVES)
+def test_data_from_before_that_is_none(data, words, rows):
+    (policy, _, _), (twin, _, _) = prepared(), prepared()
+    data = {k: list(v) * 1 for k, v in data.items()}
+    if rows > 1:
+        # the fault is at the end of many good rows
+        good = {"index": [3], "x": [[0.0]], "reward": [0.0], "cost": [[0.0, 0.0]]}
+        data = (
+            {k: good[k] * rows + v for k, v in data.items()}
+            if words != ["cost"]
+            else data
+        )
+    words = [w.replace("2 rows", "rows") for w in words]
+    with pytest.raises(cb.CBanditError) as error:
+        policy.observe(**data)
+    assert all(word in str(error.value) for word in words), str(error.value)
+    assert same_future(policy, twin)
+
+
+SETTINGS = [
+    ({"step": -1.0}, ["step"]),
+    ({"cap": 0.0}, ["cap", "above 0"]),
+    ({"cap": [1.0, 2.0, 3.0]}, ["cap", "shape"]),
+    ({"slack": -0.1}, ["slack", "negative"]),
+    ({"clip": 1.0}, ["clip", "(B, G)"]),
+    ({"clip": (0.0, 1.0)}, ["clip B", "above 0"]),
+    ({"clip": (1.0, NAN)}, ["clip G", "finite"]),
+    ({"horizon": 0}, ["horizon", "positive"]),
+    ({"dual": "other"}, ["dual", "'other'"]),
+    ({"forget": True}, ["forget", "anytime"]),
+    ({"step": lambda t: 1.0}, ["step", "queue"]),
+    ({"thresholds": NAN}, ["thresholds", "finite"]),
+    ({"thresholds": [1.0, 2.0, 3.0]}, ["thresholds", "shape"]),
+    ({"trials": 0}, ["trials"]),
+    ({"seed": 1.5}, ["seed", "int"]),
+    ({"dtype": torch.float16}, ["dtype", "float16"]),
+    ({"engine": "fast"}, ["engine", "'fast'"]),
+    ({"engine": "product"}, ["engine='product'", "ProductGrid"]),
+    ({"pending": "guess"}, ["pending", "'guess'"]),
+    ({"pending": "hallucinate"}, ["hallucinate", "UCB"]),
+    ({"explore": "UCB"}, ["explore"]),
+]
+
+
+@pytest.mark.parametrize(("settings", "words"), SETTINGS)
+def test_settings_that_cannot_be(settings, words):
+    with pytest.raises(cb.CBanditError) as error:
+        policy_of(**settings)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_devices_that_are_not_there():
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(cb.CBanditError, match="no CUDA device"):
+        policy_of(device="cuda")
+
+
+BELIEFS = [
+    (lambda: belief(noise=-1.0), ["noise", "above 0"]),
+    (lambda: belief(noise=0.0), ["noise", "above 0"]),
+    (lambda: belief(noise=NAN), ["noise", "finite"]),
+    (lambda: belief(mean=INF), ["mean", "finite"]),
+    (lambda: belief(mean=1.0, standardize=True), ["mean", "standardize"]),
+    (lambda: belief(refit_every=0), ["refit_every"]),
+    (lambda: cb.GP("rbf", noise=1.0), ["kernel", "str"]),
+    (lambda: cb.UCB(-1.0), ["beta", "negative"]),
+    (lambda: cb.UCB(1.0, [NAN]), ["cost_beta", "finite"]),
+    (lambda: cb.Rand(1.0, draw="cauchy"), ["draw", "'cauchy'"]),
+    (lambda: cb.Rand(1.0, points=1), ["points"]),
+    (lambda: cb.Rand(1.0, high=0.5), ["high", "0.5"]),
+    (lambda: cb.RKHS(1.0, 0.1, delta=1.0), ["delta"]),
+    (lambda: cb.RKHS(-1.0, 0.1), ["norm"]),
+    (lambda: cb.RKHS(1.0, 0.1, form="best"), ["form"]),
+    (lambda: cb.Finite(), ["points", "covariance"]),
+    (lambda: cb.Finite(torch.zeros(0, 2)), ["points", "(0, 2)"]),
+    (
+        lambda: cb.Finite(covariance=[[1.0, 2.0], [2.0, 1.0]]),
+        ["covariance", "positive"],
+    ),
+    (
+        lambda: cb.Finite(covariance=[[1.0, 0.5], [0.2, 1.0]]),
+        ["covariance", "symmetric"],
+    ),
+    (lambda: cb.Finite(covariance=np.ones((2, 3))), ["covariance", "(2, 3)"]),
+    (lambda: cb.Finite(covariance=[[NAN]]), ["covariance", "finite"]),
+]
+
+
+@pytest.mark.parametrize(("make", "words"), BELIEFS)
+def test_parts_that_cannot_be(make, words):
+    with pytest.raises(cb.CBanditError) as error:
+        make()
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_beliefs_and_sets_that_do_not_fit():
+    make = {"explore": cb.UCB(1.0), "step": 0.1, "cap": 1.0}
+    points, arms = cb.Finite(line()), cb.Finite(covariance=np.eye(4))
+    for actions, reward, costs, words in [
+        (points, cb.GP(noise=1.0), belief(), ["kernel", "covariance"]),
+        (arms, belief(), belief(), ["kernel"]),
+        (points, belief(), None, ["costs"]),
+        (points, belief(), [], ["costs"]),
+        (points, belief(), [belief(), 3], ["costs[1]", "int"]),
+        (points, "gp", belief(), ["reward", "str"]),
+        (line(), belief(), belief(), ["actions"]),
+        (cb.Star([0.0], [[1.0]]), belief(), belief(), ["Star"]),
+        (cb.Finite(torch.zeros(3, 5, 1)), belief(), belief(), ["3 trials"]),
+        (points, belief(noise=[1.0, 2.0]), belief(), ["noise", "shape"]),
+        (points, belief(), belief(mean=[1.0, 2.0]), ["mean", "shape"]),
+    ]:
+        with pytest.raises(cb.CBanditError) as error:
+            cb.CKB(actions, reward=reward, costs=costs, **make)
+        assert all(word in str(error.value) for word in words), str(error.value)
+
+
+def test_a_horizon_passed():
+    policy = policy_of(horizon=3)
+    for _ in range(3):
+        policy.tell(policy.ask(), reward=0.0, cost=[0.0, 0.0])
+    with pytest.raises(cb.HorizonError, match="horizon of 3"):
+        policy.ask()
+    assert policy.t == 3
+    assert policy.recommend().index.dim() == 0
+
+
+def test_a_policy_without_costs_is_told_none():
+    policy = cb.GPUCB(cb.Finite(line()), reward=belief(), explore=cb.UCB(1.0))
+    choice = policy.ask()
+    with pytest.raises(cb.CBanditError, match="no costs"):
+        policy.tell(choice, reward=1.0, cost=1.0)
+    assert policy.outstanding == [choice]
+    with pytest.raises(cb.CBanditError, match="no costs"):
+        policy.observe(index=[1], cost=[1.0])
+
+
+@pytest.mark.parametrize("engine", ["joint", "factor"])
+def test_a_set_of_one_action(engine):
+    policy = cb.CKB(
+        cb.Finite([[0.5]]),
+        reward=belief(),
+        costs=belief(),
+        explore=cb.UCB(1.0),
+        step=0.1,
+        cap=1.0,
+        engine=engine,
+    )
+    for _ in range(5):
+        choice = policy.ask()
+        assert choice.index.item() == 0
+        policy.tell(choice, reward=1.0, cost=1.0)
+
+
+def test_what_is_not_a_number_is_not_skipped():
+    from cbandit.search import maximise
+
+    for trials in (1, 2):
+        blocks = [torch.zeros(trials, 2, 4) for _ in range(3)]
+        for bad in range(3):
+            given = [b.clone() for b in blocks]
+            given[bad][:, 0, 1] = NAN
+            stretches = [(4 * k, b) for k, b in enumerate(given)]
+            best = maximise(stretches, lambda f, g: f)
+            assert best.value.isnan().all()
+
+
+def test_broken_and_foreign_checkpoints_are_kept(tmp_path):
+    policy, _, _ = prepared()
+    path = tmp_path / "a.ckpt"
+    policy.save(path)
+    whole = path.read_bytes()
+    for name, content in {
+        "cut": whole[:-10],
+        "flipped": whole[:200] + bytes([whole[200] ^ 1]) + whole[201:],
+        "foreign": b"hello",
+        "empty": b"",
+        "header": whole[:21],
+    }.items():
+        broken = tmp_path / name
+        broken.write_bytes(content)
+        with pytest.raises(cb.CheckpointError) as error:
+            cb.load(broken)
+        assert name in str(error.value)
+        with pytest.raises(cb.CheckpointError) as error:
+            policy.save(broken)
+        assert name in str(error.value)
+        assert broken.read_bytes() == content
+    for bad in (tmp_path, tmp_path / "none" / "x"):
+        with pytest.raises(cb.CheckpointError):
+            policy.save(bad)
+        with pytest.raises(cb.CheckpointError):
+            cb.load(bad)
+    policy.save(path)
+
+
+def test_a_policy_that_cannot_be_saved(tmp_path):
+    (policy, _, _), (twin, _, _) = (
+        prepared(explore=cb.UCB(lambda t, gain: 1.0)) for _ in range(2)
+    )
+    with pytest.raises(cb.CheckpointError, match="lambda"):
+        policy.save(tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+    assert same_future(policy, twin)

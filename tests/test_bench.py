@@ -1,0 +1,166 @@
+"""The benchmarks run at toy size, and their checks can fail."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from cbandit import bench
+
+TOY = bench._Sizes(
+    side=20,
+    free=400,
+    dim=3,
+    distinct=12,
+    many=20,
+    rounds=2,
+    warm=1,
+    subset=200,
+    chunks=(150,),
+    batches=(1, 10),
+    growth=(8, 16),
+    repeats=3,
+    memory=False,
+    dtypes=(torch.float64,),
+)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def toy_round():
+    return bench._round(TOY)
+
+
+def _failed(result):
+    return [
+        check for row in result["rows"] for check in row["checks"] if not check["ok"]
+    ]
+
+
+class TestRound:
+    def test_every_check_holds_and_the_result_is_json(self, toy_round):
+        assert _failed(toy_round) == []
+        assert toy_round["ok"] is True
+        assert json.loads(json.dumps(toy_round)) == toy_round
+        assert toy_round["machine"]["torch"] == torch.__version__
+
+    def test_every_comparison_of_the_design_is_there(self, toy_round):
+        names = " | ".join(row["what"] for row in toy_round["rows"])
+        for wanted in (
+            "cbandit, product",
+            "cbandit, factor",
+            "cbandit, stream",
+            "Cholesky by hand",
+            "BoTorch",
+            "CKB-TS, RBF",
+            "CKB-TS, Matern-1/2",
+            "t = 36",
+        ):
+            assert wanted in names
+
+    def test_times_are_positive_and_ratios_follow_from_them(self, toy_round):
+        rows = [
+            row for row in toy_round["rows"] if row["section"].startswith("a CKB-UCB")
+        ]
+        ours = next(row for row in rows if row["what"] == "cbandit, product")
+        peer = next(row for row in rows if row["what"].startswith("BoTorch"))
+        assert ours["ms"] > 0
+        assert peer["ratio"] == pytest.approx(peer["ms"] / ours["ms"])
+
+    def test_float32_is_checked_too(self):
+        rows, _ = bench._grid(TOY, torch.float32)
+        assert all(check["ok"] for row in rows for check in row["checks"])
+        assert 0 < rows[0]["checks"][0]["value"] < 1e-3
+
+    def test_rows_of_own_timings_carry_checks(self, toy_round):
+        own = [row for row in toy_round["rows"] if row["what"].startswith("cbandit")]
+        assert own
+        assert all(row["checks"] for row in own)
+
+    def test_the_table_names_goals_and_checks(self, toy_round):
+        text = bench.table(toy_round)
+        assert "goal >= 500 x" in text
+        assert "checks: all hold" in text
+
+    @pytest.mark.parametrize("engine", ["product", "factor", "stream"])
+    def test_a_wrong_posterior_fails_its_check(self, engine):
+        actions = bench._actions(engine, 400, 2)
+        case = bench._case(actions, engine, torch.float64, 12)
+        case.round()
+        case.policy.posterior()  # settled: nothing rewrites the planted error
+        case.policy._beliefs.groups[0].engine.mean[0, 0, 37] += 1e-6
+        checks = case.compare(torch.float64)["checks"]
+        assert [check["name"] for check in checks if not check["ok"]] == [
+            "largest difference of the mean"
+        ]
+
+    def test_a_wrong_argmax_fails_its_check(self):
+        actions = bench._actions("product", 400, 2)
+        case = bench._case(actions, "product", torch.float64, 12)
+        case.data.total[next(iter(case.data.total))] += 1.0  # the others know better
+        assert not all(check["ok"] for check in case.compare(torch.float64)["checks"])
+
+    def test_wrong_draws_fail_their_check(self):
+        actions = bench._actions("product", 400, 2)
+        case = bench._case(actions, "product", torch.float64, 12, explore=bench.TS(2.0))
+        assert bench._law(case, 60)["ok"]
+        sweep = case.policy._beliefs.sweep
+
+        def wider(*args):
+            for block in sweep(*args):
+                block.draw = 1.5 * block.draw
+                yield block
+
+        case.policy._beliefs.sweep = wider
+        assert not bench._law(case, 60)["ok"]
+
+    def test_a_failed_check_shows(self, toy_round):
+        rows = [dict(row) for row in toy_round["rows"]]
+        rows[0]["checks"] = [bench._check("planted", 1.0, 0.5)]
+        result = bench._result("round", False, rows)
+        assert result["ok"] is False
+        assert "FAILED" in bench.table(result)
+
+    def test_memory_is_that_of_the_rows(self):
+        size, distinct = 50_000, 64
+        taken, known = bench._peak("factor", size, 3, torch.float64, distinct)
+        assert distinct <= known <= distinct + 3
+        rows = known * size * 8
+        assert 0.9 * rows <= taken <= 1.1 * rows + 64e6  # and blocks in passing
+
+
+class TestTrials:
+    def test_all_ways_choose_the_same_arms(self):
+        result = bench._trials(rounds=25, repeats=1, arms=20, trials=4)
+        assert _failed(result) == []
+        json.dumps(result)
+        assert "one single trial" in bench.table(result)
+
+    def test_a_loop_that_learns_wrongly_fails_its_check(self, monkeypatch):
+        honest = bench._bare_single
+
+        def other(*args):
+            seconds, chosen = honest(*args)
+            return seconds, (chosen + (torch.arange(len(chosen)) > 20).unsqueeze(-1))
+
+        monkeypatch.setattr(bench, "_bare_single", other)
+        result = bench._trials(rounds=25, repeats=1, arms=20, trials=4)
+        assert result["ok"] is False
+
+    def test_multipliers_move_in_it(self):
+        arms = bench._Arms.make(20, 3, 60)
+        policy, every = arms.policy(3), torch.arange(3)
+        for t in range(60):
+            choice = policy.ask()
+            y = arms.values[every, :, choice.index] + arms.noise[t]
+            policy.tell(choice, reward=y[:, 0], cost=y[:, 1])
+        assert bool((policy.multiplier > 0).any())

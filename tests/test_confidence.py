@@ -1,0 +1,85 @@
+"""Widths against hand values, gains against brute force."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import cbandit as cb
+from cbandit import confidence
+
+F64 = torch.float64
+
+
+def test_rkhs_widths_by_hand():
+    gain = torch.tensor([0.0, 2.0, 10.0], dtype=F64)
+    small = cb.RKHS(norm=2.0, subgaussian=0.5, delta=0.1)
+    for g, found in zip([0.0, 2.0, 10.0], small(3, gain), strict=True):
+        expected = 2 + 0.5 * math.sqrt(2 * (g + 1 + math.log(20)))
+        assert found.item() == pytest.approx(expected, rel=1e-14)
+    # c = 1: no costs;  c = 4: three costs
+    for c in (1, 4):
+        expected = 2 + 0.5 * math.sqrt(2 * (2 + 1 + math.log(c / 0.1)))
+        assert small(3, gain, c)[1].item() == pytest.approx(expected, rel=1e-14)
+    any_lam = cb.RKHS(norm=2.0, subgaussian=0.5, delta=0.1, form="any-lam")
+    expected = 2 + 0.5 / 0.2 * math.sqrt(2 * 2 + 2 * math.log(20))
+    found = any_lam(3, gain, 2, torch.tensor(0.04, dtype=F64))[1]
+    assert found.item() == pytest.approx(expected, rel=1e-14)
+    with pytest.raises(cb.CBanditError, match="noise="):
+        any_lam(3, gain)
+
+
+def test_linear_and_count_widths_by_hand():
+    found = confidence.linear_width(5, 3, 0.5, 2.0, 1.5, 0.7, 0.1)
+    expected = (
+        0.5 * math.sqrt(3 * math.log((1 + 4 * 0.49 / 2) / 0.1)) + math.sqrt(2) * 1.5
+    )
+    assert found == pytest.approx(expected, rel=1e-14)
+    counts = torch.tensor([0.0, 1.0, 4.0], dtype=F64)
+    width = 0.5 * math.sqrt(2 * math.log(20))
+    found = confidence.count_width(counts, 0.5, 0.05)
+    assert found.tolist() == pytest.approx([width, width, width / 2], rel=1e-14)
+
+
+def test_greedy_gain_takes_the_largest_variance_each_time(rng):
+    half = rng.standard_normal((7, 7))
+    covariance, lam = half @ half.T, 0.3
+    found = confidence.greedy_gain(torch.as_tensor(covariance), 5, lam)
+    picked: list[int] = []
+    for n in range(5):
+        gram = covariance[np.ix_(picked, picked)] + lam * np.eye(n)
+        cross = covariance[picked]
+        var = np.diagonal(covariance) - np.einsum(
+            "ij,ij->j", cross, np.linalg.solve(gram, cross) if n else cross
+        )
+        picked.append(int(np.argmax(var)))
+        part = covariance[np.ix_(picked, picked)]
+        gain = 0.5 * np.linalg.slogdet(np.eye(n + 1) + part / lam)[1]
+        assert found[n].item() == pytest.approx(gain, rel=1e-10)
+
+
+def test_the_worst_case_is_above_every_choice(rng):
+    half = rng.standard_normal((5, 5))
+    covariance, lam, rounds = half @ half.T, 0.3, 3
+    best = max(
+        0.5 * np.linalg.slogdet(np.eye(rounds) + covariance[np.ix_(p, p)] / lam)[1]
+        for p in itertools.product(range(5), repeat=rounds)
+    )
+    table = torch.as_tensor(covariance)
+    greedy = confidence.greedy_gain(table, rounds, lam)[-1].item()
+    bound = confidence.worst_case_gain(table, rounds, lam).item()
+    assert greedy <= best + 1e-12 <= bound + 1e-12
+    assert bound == pytest.approx(greedy / (1 - math.exp(-1)), rel=1e-14)
+
+
+def test_gains_of_a_batch(rng):
+    half = torch.as_tensor(rng.standard_normal((3, 6, 6)))
+    tables = half @ half.mT
+    found = confidence.greedy_gain(tables, 8, 0.1)
+    for table, row in zip(tables, found, strict=True):
+        assert torch.allclose(confidence.greedy_gain(table, 8, 0.1), row, atol=1e-12)
+    assert found.diff(dim=-1).min() > 0

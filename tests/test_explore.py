@@ -1,0 +1,160 @@
+"""Estimates, scores and multipliers: hand values, laws of Rand's draws, gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+import cbandit as cb
+from cbandit import multipliers, scores
+from cbandit.explore import estimates
+from cbandit.randomness import Streams
+
+F64 = torch.float64
+CPU = torch.device("cpu")
+RATE = 1e-6  # how often a right sampler would fail each test; seeds are fixed
+
+
+def widths(explore, batch=(), m=1, t=1, gain=None, noise=None):
+    bound = explore.widths.bind(batch, m, CPU)
+    shape = (*(batch or (1,)), 1 + m)
+    gain = torch.zeros(shape, dtype=F64) if gain is None else gain
+    noise = torch.ones(shape, dtype=F64) if noise is None else noise
+    return bound(t, gain, noise)
+
+
+def test_ucb_is_optimistic_in_both():
+    explore = cb.UCB(2.0, 3.0)
+    width = widths(explore, (2,), 2)
+    coefficient = explore.coefficient(width, Streams(0, 2))
+    assert coefficient.tolist() == [[2.0, -3.0, -3.0]] * 2
+    assert width.min() > 0  # what a policy keeps is as it was
+    mean, std = torch.ones(2, 3, 4, dtype=F64), torch.full((2, 1, 4), 0.5, dtype=F64)
+    found = estimates(mean, std, coefficient)
+    assert found[:, :, 0].tolist() == [[2.0, -0.5, -0.5]] * 2
+
+
+def test_widths_of_all_shapes():
+    assert widths(cb.UCB(2.0), (), 2).tolist() == [[2.0, 2.0, 2.0]]
+    assert widths(cb.UCB([1.0, 2.0]), (2,), 1).tolist() == [[1.0, 1.0], [2.0, 2.0]]
+    per_cost = cb.UCB(1.0, [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    assert widths(per_cost, (2,), 3)[:, 1:].tolist() == [
+        [1.0, 2.0, 3.0],
+        [4.0, 5.0, 6.0],
+    ]
+    gain = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], dtype=F64)
+    own = cb.UCB(lambda t, gain: t + gain)
+    assert widths(own, (2,), 2, 10, gain).tolist() == [[11.0, 12.0, 13.0], [14, 15, 16]]
+    constant = cb.UCB(cb.Constant(0.5), cb.Constant([1.0, 2.0]))
+    assert widths(constant, (), 2).tolist() == [[0.5, 1.0, 2.0]]
+    kept = np.array([1.0, 2.0])
+    explore = cb.UCB(kept)
+    bound = explore.widths.bind((2,), 1, CPU)
+    kept[:] = 9.0
+    assert bound(1, gain, gain).tolist() == [[1.0, 1.0], [2.0, 2.0]]
+
+
+def draws(explore, count=4000, m=1, trials=2):
+    streams, width = Streams(3, trials), widths(explore, (trials,), m)
+    out = [explore.coefficient(width, streams) for _ in range(count)]
+    return torch.stack(out).numpy()
+
+
+def test_normal_draws():
+    found = draws(cb.Rand(2.0, 0.5))
+    for scale, column in ((2.0, found[..., 0]), (0.5, found[..., 1])):
+        for trial in range(2):
+            assert stats.kstest(column[:, trial] / scale, "norm").pvalue > RATE
+    flat = found.reshape(len(found), -1)
+    z = np.corrcoef(flat.T)[np.triu_indices(4, 1)] * np.sqrt(len(flat))
+    assert 2 * stats.norm.sf(abs(z).max()) * z.size > RATE
+
+
+def chi_square(values: np.ndarray, points: np.ndarray, share: np.ndarray) -> float:
+    place = abs(values[:, None] - points).argmin(1)
+    assert abs(values - points[place]).max() <= 1e-12
+    seen = np.bincount(place, minlength=len(points))
+    return stats.chisquare(seen, share / share.sum() * len(values)).pvalue
+
+
+def test_uniform_draws():
+    found = draws(cb.Rand(1.5, 0.5, draw="uniform", points=11))
+    points, even = np.linspace(0, 3, 11), np.ones(11)
+    for trial in range(2):
+        assert chi_square(found[:, trial, 0], points, even) > RATE
+        assert chi_square(-found[:, trial, 1], points / 3, even) > RATE
+    assert found[..., 0].min() == 0.0
+    assert found[..., 0].max() == pytest.approx(3.0)
+
+
+def test_gaussian_grid_draws():
+    explore = cb.Rand(2.0, 1.0, draw="gaussian-grid", points=9, low=-0.5, high=1.5)
+    found = draws(explore)
+    points = np.linspace(-0.5, 1.5, 9)
+    share = np.exp(-0.5 * points**2)
+    for trial in range(2):
+        assert chi_square(found[:, trial, 0], 2 * points, share) > RATE
+        assert chi_square(-found[:, trial, 1], points, share) > RATE
+    # the same test sees the weights of another law
+    assert chi_square(found[:, 0, 0], 2 * points, np.ones(9)) < RATE
+
+
+def top(generator, shape):
+    return torch.ones(shape)
+
+
+def test_draws_of_ones_own():
+    assert draws(cb.Rand(2.0, 0.5, draw=top), 1).tolist() == [[[2.0, -0.5]] * 2]
+    bad = cb.Rand(1.0, draw=lambda generator, shape: torch.full(shape, torch.nan))
+    with pytest.raises(cb.CBanditError, match="draw"):
+        draws(bad, 1)
+    short = cb.Rand(1.0, draw=lambda generator, shape: torch.ones(3, 5))
+    with pytest.raises(cb.CBanditError, match="draw"):
+        draws(short, 1)
+
+
+def test_scores_by_hand():
+    f = torch.tensor([1.0, 2.0, 3.0], dtype=F64)
+    g = torch.tensor([[-1.0, 0.5, 2.0], [0.0, 1.0, -3.0]], dtype=F64)
+    phi = torch.tensor([2.0, 0.5], dtype=F64)
+    assert scores.primal_dual(f, g, phi).tolist() == [3.0, 0.5, 0.5]
+    assert scores.primal_dual(f, g[:1], phi[:1]).tolist() == [3.0, 1.0, -1.0]
+    assert scores.rectified(f, g, phi).tolist() == [1.0, 0.5, -1.0]
+    assert scores.optimistic_feasible(f, g).tolist() == [1.0, -torch.inf, -torch.inf]
+    assert scores.least_violating(g).tolist() == [-0.0, -1.0, -2.0]
+    assert scores.clip(f, 1.5).tolist() == [1.0, 1.5, 1.5]
+    batch = torch.stack([f, 2 * f]), torch.stack([g, -g]), torch.stack([phi, 3 * phi])
+    assert scores.primal_dual(*batch)[1].tolist() == [2 - 6.0, 4 + 4.5, 6 + 7.5]
+
+
+def test_multipliers_by_hand():
+    phi = torch.tensor([0.0, 1.0, 2.9], dtype=F64)
+    g = torch.tensor([-1.0, 0.5, 1.0], dtype=F64)
+    found = multipliers.projected(phi, g, 0.2, 0.1, 3.0)
+    assert found.tolist() == pytest.approx([0.0, 1.12, 3.0])
+    assert multipliers.queue(phi, g, 0.1).tolist() == pytest.approx([0.0, 1.6, 4.0])
+    assert multipliers.rectified(phi, g, 1.2).tolist() == pytest.approx([1.2, 1.5, 3.9])
+
+
+def test_gradients_flow():
+    torch.manual_seed(0)
+    f = torch.randn(2, 5, dtype=F64, requires_grad=True)
+    for m in (1, 3):
+        g = torch.randn(2, m, 5, dtype=F64, requires_grad=True)
+        phi = torch.rand(2, m, dtype=F64, requires_grad=True)
+        mean = torch.randn(2, 1 + m, 5, dtype=F64, requires_grad=True)
+        std = torch.rand(2, 1, 5, dtype=F64, requires_grad=True)
+        beta = torch.rand(2, 1 + m, dtype=F64, requires_grad=True)
+        assert torch.autograd.gradcheck(scores.primal_dual, (f, g, phi))
+        assert torch.autograd.gradcheck(scores.rectified, (f, g, phi))
+        assert torch.autograd.gradcheck(estimates, (mean, std, beta))
+        at = g.detach()[..., 0].clone().requires_grad_()
+        assert torch.autograd.gradcheck(
+            lambda p, v: multipliers.projected(p, v, 0.1, 0.2, 5.0), (phi, at)
+        )
+        assert torch.autograd.gradcheck(lambda p, v: multipliers.queue(p, v), (phi, at))
+        assert torch.autograd.gradcheck(
+            lambda p, v: multipliers.rectified(p, v, 0.01), (phi, at)
+        )
