@@ -138,7 +138,7 @@ class _Score(AcquisitionFunction):
             given = tuple(X_pending.shape)
             if len(given) != 2:
                 raise CBanditError(f"X_pending must have shape (p, d); got {given}")
-            checks.finite("X_pending", X_pending)
+            checks.finite("X_pending", X_pending.detach())
         super().set_X_pending(X_pending)
 
     # -- from the model ----------------------------------------------------------------
