@@ -166,7 +166,7 @@ class _Score(AcquisitionFunction):
     def _arranged(self, values: Tensor, sign: bool = True) -> Tensor:
         """Reward and costs from the model's outputs, ``(*b, outputs, q)``."""
         scale = (self.scale if sign else self.scale.abs()).to(values).unsqueeze(-1)
-        return values.index_select(-2, self.place) * scale
+        return values.index_select(-2, self.place.to(values.device)) * scale
 
     def _noise(self, X: Tensor, batch: torch.Size) -> Tensor:
         """Noise on what is seen before the last point, ``(*b, n - 1, outputs)``."""
