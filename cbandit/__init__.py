@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cbandit import (
         account,
+        acquisition,
         baselines,
         confidence,
         multipliers,
@@ -88,6 +89,7 @@ _HOMES = {
 }
 _MODULES = (
     "account",
+    "acquisition",
     "baselines",
     "confidence",
     "multipliers",
@@ -137,6 +139,7 @@ __all__ = [
     "Sliding",
     "Star",
     "account",
+    "acquisition",
     "baselines",
     "confidence",
     "load",

@@ -1,0 +1,789 @@
+"""The library's scores as BoTorch acquisition functions.
+
+For people who keep their own loop: any BoTorch model whose outputs are the reward
+first and the costs after, and anything BoTorch can do with an acquisition function. The
+scores are those of :mod:`cbandit.scores`, which the policies call too; ``beta``
+multiplies sigma (BoTorch's own UCB takes its square root), and feasible means a cost at
+or below its threshold.
+
+A batch of ``q`` points is worth what sequential greedy collects: the first point's
+score, the second's with the first one pending, and so on. A pending point narrows the
+deviations, for it will be observed; it moves no mean, since the value hallucinated
+there is the mean.
+
+Importing this module imports BoTorch, which changes GPyTorch's settings; ``import
+cbandit`` alone does not.
+"""
+
+from __future__ import annotations
+
+import operator
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import gpytorch
+import torch
+from botorch.acquisition.acquisition import AcquisitionFunction
+from botorch.acquisition.input_constructors import (
+    ACQF_INPUT_CONSTRUCTOR_REGISTRY,
+    acqf_input_constructor,
+)
+from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.models.deterministic import MatheronPathModel
+from botorch.models.model import Model
+from botorch.posteriors.gpytorch import GPyTorchPosterior
+from botorch.posteriors.posterior_list import PosteriorList
+from botorch.sampling.pathwise.utils import get_train_inputs
+from botorch.utils.transforms import (
+    average_over_ensemble_models,
+    t_batch_mode_transform,
+)
+from gpytorch.distributions import MultitaskMultivariateNormal
+from linear_operator.utils.cholesky import psd_safe_cholesky
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from cbandit import checks, scores
+from cbandit.errors import CBanditError
+from cbandit.explore import estimates
+
+__all__ = [
+    "OptimisticFeasible",
+    "PathwisePrimalDual",
+    "PrimalDual",
+    "RectifiedPenalty",
+]
+
+Outputs = Sequence[tuple[int, float]]
+
+# below these a variance is rounding; GPyTorch's own limits are in no one's units
+SMALLEST = {torch.float64: 1e-20, torch.float32: 1e-12}
+FAR = 1000.0  # how many times the size of the reward infeasible points lie below it
+
+
+class _Score(AcquisitionFunction):
+    """Estimates of reward and costs from a model; a subclass says what they score.
+
+    Tensors may lead with the model's batch shape ``*b``.
+    """
+
+    width: Tensor  # *b x (1 + m)
+    thresholds: Tensor  # *b x m
+    bound: Tensor | None  # *b x (1 + m)
+    smooth: Tensor | None  # 1 + m; m where there is no clip
+    noise: Tensor | None  # one an output of the model
+    place: Tensor  # 1 + m
+    scale: Tensor  # 1 + m
+
+    def __init__(
+        self,
+        model: Model,
+        beta: Any,
+        cost_beta: Any,
+        thresholds: Any,
+        clip: Any,
+        smooth: Any,
+        noise: Any,
+        outputs: Outputs | None,
+        X_pending: Tensor | None,
+    ) -> None:
+        if not isinstance(model, Model):
+            raise CBanditError(
+                f"model must be a BoTorch model; got {type(model).__name__}"
+            )
+        super().__init__(model=model)
+        place, scale = _arrangement(outputs, model.num_outputs)
+        self._keep("place", place)
+        self._keep("scale", scale)
+        self.m = len(scale) - 1
+        width = self._functions("beta", beta, "cost_beta", cost_beta)
+        self._keep("width", checks.nonnegative("beta and cost_beta", width))
+        tau = checks.finite("thresholds", checks.tensor("thresholds", thresholds))
+        self._keep("thresholds", self._costs("thresholds", tau))
+        self._keep("bound", None if clip is None else self._clip(clip))
+        soft = None if smooth is None else checks.positive("smooth", smooth)
+        self._keep(
+            "smooth", None if soft is None else _each("smooth", soft, 1 + self.m)
+        )
+        lam = None if noise is None else checks.nonnegative("noise", noise)
+        count = model.num_outputs
+        self._keep("noise", None if lam is None else _each("noise", lam, count))
+        self.register_buffer("X_pending", None)
+        self.set_X_pending(X_pending)
+
+    @abstractmethod
+    def score(self, f: Tensor, g: Tensor) -> Tensor:
+        """What is maximised ``(*b, q)``; ``f`` is ``(*b, q)``, ``g`` ``(*b, m, q)``."""
+
+    @t_batch_mode_transform()
+    @average_over_ensemble_models  # type: ignore[arg-type]
+    def forward(self, X: Tensor) -> Tensor:
+        """The score of ``X`` ``(*b, q, d)``, summed over the ``q`` points: ``(*b)``."""
+        return self.score(*self.estimates(X)).sum(-1)
+
+    def estimates(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Upper bound of the reward ``(*b, q)``, lower bounds of costs ``(*b, m, q)``.
+
+        Thresholds are subtracted, and bounds applied, as in the policies.
+        """
+        mean, std = self._moments(X)
+        sign = torch.ones_like(self.width)
+        sign[..., 1:] = -1
+        return self._finished(estimates(mean, std, sign * self.width))
+
+    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
+        """Points ``(p, d)`` that are being evaluated, or ``None``."""
+        if X_pending is not None:
+            given = tuple(X_pending.shape)
+            if len(given) != 2:
+                raise CBanditError(f"X_pending must have shape (p, d); got {given}")
+            checks.finite("X_pending", X_pending.detach())
+        super().set_X_pending(X_pending)
+
+    # -- from the model ----------------------------------------------------------------
+
+    def _moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and standard deviations of reward and costs, ``(*b, 1 + m, q)``."""
+        pending: Tensor | None = self.X_pending
+        points, p = X, 0
+        if pending is not None:
+            p = pending.shape[-2]
+            waiting = pending.to(X).expand(*X.shape[:-2], *pending.shape)
+            points = torch.cat([waiting, X], -2)
+        posterior: Any = self.model.posterior(points)
+        mean: Tensor = posterior.mean[..., p:, :].mT
+        least = SMALLEST.get(mean.dtype, 0.0)
+        if points.shape[-2] == 1:
+            with _small_variances():
+                variance = posterior.variance.mT
+        else:
+            noise = self._noise(X, posterior.mean.shape[:-2])
+            variance = _one_by_one(_blocks(posterior), noise)[..., p:]
+        std = variance.clamp_min(least).sqrt()
+        return self._arranged(mean), self._arranged(std, sign=False)
+
+    def _arranged(self, values: Tensor, sign: bool = True) -> Tensor:
+        """Reward and costs from the model's outputs, ``(*b, outputs, q)``."""
+        scale = (self.scale if sign else self.scale.abs()).to(values).unsqueeze(-1)
+        return values.index_select(-2, self.place.to(values.device)) * scale
+
+    def _noise(self, X: Tensor, batch: torch.Size) -> Tensor:
+        """Noise on what is seen before the last point, ``(*b, n - 1, outputs)``."""
+        pending: Tensor | None = self.X_pending
+        parts = [] if pending is None else [pending.to(X)]
+        if X.shape[-2] > 1:
+            parts.append(X[..., :-1, :].detach())
+        seen = [self._noise_at(x) for x in parts]
+        return torch.cat([lam.expand(*batch, *lam.shape[-2:]) for lam in seen], -2)
+
+    def _noise_at(self, x: Tensor) -> Tensor:
+        if self.noise is not None:
+            return self.noise.to(x).expand(x.shape[-2], -1)
+        with torch.no_grad(), _small_variances():
+            quiet: Any = self.model.posterior(x)
+            noisy: Any = self.model.posterior(x, observation_noise=True)
+            lam: Tensor = (noisy.variance - quiet.variance).clamp_min(0)
+        if not bool(torch.isfinite(lam).all()):
+            raise CBanditError(
+                "noise cannot be had from the model, which has data of infinite "
+                "variance: give noise=, the variance of an observation"
+            )
+        return lam
+
+    def _finished(self, estimate: Tensor) -> tuple[Tensor, Tensor]:
+        """``(*b, 1 + m, q)`` less thresholds, within bounds; reward and costs apart."""
+        tau = self.thresholds.to(estimate).unsqueeze(-1)
+        f, g = estimate[..., :1, :], estimate[..., 1:, :] - tau
+        estimate = torch.cat([f.expand(*g.shape[:-2], 1, g.shape[-1]), g], -2)
+        if self.bound is not None:
+            bound = self.bound.to(estimate).unsqueeze(-1)
+            if self.smooth is None:
+                estimate = scores.clip(estimate, bound)
+            else:
+                soft = self.smooth.to(estimate).unsqueeze(-1)
+                up = _soft(estimate + bound, soft)
+                estimate = up - _soft(estimate - bound, soft) - bound
+        return estimate[..., 0, :], estimate[..., 1:, :]
+
+    # -- arguments ---------------------------------------------------------------------
+
+    def _keep(self, name: str, value: Tensor | None) -> None:
+        """State goes where the model is."""
+        device = next((p.device for p in self.model.parameters()), None)
+        self.register_buffer(name, value if value is None else value.clone().to(device))
+
+    def _costs(self, name: str, value: Tensor) -> Tensor:
+        """A number, ``(m,)`` or ``(*b, m)``, as ``(*b, m)``."""
+        if value.dim() == 0:
+            return value.expand(self.m)
+        if value.shape[-1] != self.m:
+            raise CBanditError(
+                f"{name} must be a number or have shape (m,) or (*batch, m) with m = "
+                f"{self.m}, for the model has a reward and {self.m} costs; got "
+                f"{tuple(value.shape)}"
+            )
+        return value
+
+    def _functions(self, name: str, value: Any, cost_name: str, costs: Any) -> Tensor:
+        """A number or ``(*b,)`` for the reward, and for the costs, ``(*b, 1 + m)``."""
+        first = checks.tensor(name, value).unsqueeze(-1)
+        if costs is None:
+            return first.expand(*first.shape[:-1], 1 + self.m)
+        rest = self._costs(cost_name, checks.tensor(cost_name, costs))
+        try:
+            batch = torch.broadcast_shapes(first.shape[:-1], rest.shape[:-1])
+        except RuntimeError:
+            raise CBanditError(
+                f"{name} and {cost_name} must have shapes (*batch,) and (*batch, m); "
+                f"got {tuple(first.shape[:-1])} and {tuple(rest.shape)}"
+            ) from None
+        return torch.cat([first.expand(*batch, 1), rest.expand(*batch, self.m)], -1)
+
+    def _clip(self, clip: Any) -> Tensor:
+        try:
+            bound, cost_bound = clip
+        except (TypeError, ValueError):
+            raise CBanditError(f"clip must be a pair (B, G); got {clip!r}") from None
+        limits = self._functions("clip B", bound, "clip G", cost_bound)
+        return checks.positive("clip", limits)
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, *rest: Any, **named: Any
+    ) -> None:
+        # how many points are pending is state, so the buffer takes its size from there
+        given = state_dict.get(prefix + "X_pending")
+        room = None if given is None else torch.empty_like(given).to(self.width.device)
+        self.register_buffer("X_pending", room)
+        super()._load_from_state_dict(state_dict, prefix, *rest, **named)
+
+
+class _Weighted(_Score):
+    """A score with multipliers."""
+
+    multiplier: Tensor  # *b x m
+
+    def __init__(self, model: Model, multiplier: Any, **common: Any) -> None:
+        super().__init__(model, **common)
+        phi = checks.nonnegative("multiplier", multiplier)
+        self._keep("multiplier", self._costs("multiplier", phi))
+
+    def score(self, f: Tensor, g: Tensor) -> Tensor:
+        """The Lagrangian of :func:`cbandit.scores.primal_dual`."""
+        return scores.primal_dual(f, g, self.multiplier.to(f))
+
+
+class PrimalDual(_Weighted):
+    """CKB's score: ``clip(f + beta s) - sum_j phi_j clip(g_j - beta s_j - tau_j)``.
+
+    Args:
+        model: the reward first, then ``m`` costs.
+        beta: how many standard deviations of optimism; a number, or ``(*b,)`` for a
+            model of batch shape ``*b``.
+        multiplier: ``phi``, a number, ``(m,)`` or ``(*b, m)``, none negative; move it
+            between rounds with :func:`cbandit.multipliers.projected`.
+        cost_beta: for the costs, a number, ``(m,)`` or ``(*b, m)``; as ``beta`` if left
+            out.
+        thresholds: ``tau``: costs are feasible at or below it.
+        clip: ``(B, G)``: estimates are kept within ``[-B, B]`` and, thresholds
+            subtracted, ``[-G, G]``.
+        smooth: rounds the corners of ``clip`` off, over about this range of the
+            estimate; a number or ``(1 + m,)``. Off by default.
+        noise: variance of an observation at a pending point, a number or one an output
+            of the model; the model's own if left out.
+        outputs: which of the model's outputs are the reward and the costs, and by what
+            each is multiplied: ``[(0, 1.0), (2, -1.0)]`` takes output 2, feasible when
+            large, for the cost. Left out, all outputs in their order.
+        X_pending: points ``(p, d)`` that are being evaluated.
+
+    Example:
+        >>> import cbandit as cb, torch
+        >>> from botorch.models import SingleTaskGP
+        >>> from botorch.optim import optimize_acqf
+        >>> x = torch.rand(8, 2).double()
+        >>> model = SingleTaskGP(x, torch.stack([x.sum(-1), x[:, 0] - 0.5], -1))
+        >>> score = cb.acquisition.PrimalDual(model, beta=2.0, multiplier=[0.3])
+        >>> box = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
+        >>> x, value = optimize_acqf(score, box, q=1, num_restarts=4, raw_samples=64)
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        beta: Any,
+        multiplier: Any,
+        cost_beta: Any = None,
+        thresholds: Any = 0.0,
+        clip: Any = None,
+        *,
+        smooth: Any = None,
+        noise: Any = None,
+        outputs: Outputs | None = None,
+        X_pending: Tensor | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            multiplier,
+            beta=beta,
+            cost_beta=cost_beta,
+            thresholds=thresholds,
+            clip=clip,
+            smooth=smooth,
+            noise=noise,
+            outputs=outputs,
+            X_pending=X_pending,
+        )
+
+
+class RectifiedPenalty(_Weighted):
+    """RPOL's score: ``f + beta s - sum_j Q_j [g_j - beta s_j - tau_j]_+``.
+
+    Args:
+        model, beta, multiplier, cost_beta, thresholds, clip: see :class:`PrimalDual`.
+        smooth: puts ``smooth softplus(g / smooth)`` in place of ``[g]_+``: it errs by
+            at most ``0.7 smooth``, and L-BFGS-B no longer stops at the corner. A number
+            or ``(1 + m,)``. Off by default.
+        noise, outputs, X_pending: as for :class:`PrimalDual`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        beta: Any,
+        multiplier: Any,
+        cost_beta: Any = None,
+        thresholds: Any = 0.0,
+        clip: Any = None,
+        *,
+        smooth: Any = None,
+        noise: Any = None,
+        outputs: Outputs | None = None,
+        X_pending: Tensor | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            multiplier,
+            beta=beta,
+            cost_beta=cost_beta,
+            thresholds=thresholds,
+            clip=clip,
+            smooth=smooth,
+            noise=noise,
+            outputs=outputs,
+            X_pending=X_pending,
+        )
+
+    def score(self, f: Tensor, g: Tensor) -> Tensor:
+        """The penalised reward of :func:`cbandit.scores.rectified`."""
+        if self.smooth is None:
+            return scores.rectified(f, g, self.multiplier.to(f))
+        soft = self.smooth[1:].to(g).unsqueeze(-1)
+        return scores.primal_dual(f, _soft(g, soft), self.multiplier.to(f))
+
+
+class OptimisticFeasible(_Score):
+    """CONFIG's score: ``f + beta s`` where every ``g_j - beta s_j <= tau_j``.
+
+    Elsewhere it is ``floor - max_j (g_j - beta s_j - tau_j)``: below the reward of any
+    feasible point, and rising towards feasibility. So the best of a finite set is
+    CONFIG's choice, also where nothing is feasible, and L-BFGS-B climbs into the
+    feasible region from outside. It meets a cliff there: an optimum on the boundary is
+    found to within a step from inside. For such problems give ``smooth``, or hand
+    :meth:`slack` to ``optimize_acqf`` as a nonlinear constraint.
+
+    Args:
+        model, beta, cost_beta, thresholds: as for :class:`PrimalDual`.
+        smooth: a smooth score instead, ``f + beta s - sum_j softplus((g_j - ...) /
+            smooth)``: a little inside the boundary where ``1 / smooth`` well exceeds
+            the reward that a unit of cost can buy, and like CONFIG as ``smooth`` goes
+            to 0. A number or ``(m,)``. Off by default.
+        floor: what infeasible points lie below; left out, the least reward believed at
+            the model's data less a thousand times its size.
+        noise, outputs, X_pending: as for :class:`PrimalDual`.
+    """
+
+    floor: Tensor | None
+
+    def __init__(
+        self,
+        model: Model,
+        beta: Any,
+        cost_beta: Any = None,
+        thresholds: Any = 0.0,
+        *,
+        smooth: Any = None,
+        floor: float | None = None,
+        noise: Any = None,
+        outputs: Outputs | None = None,
+        X_pending: Tensor | None = None,
+    ) -> None:
+        super().__init__(
+            model, beta, cost_beta, thresholds, None, None, noise, outputs, X_pending
+        )
+        if smooth is not None:
+            soft = self._costs("smooth", checks.positive("smooth", smooth))
+            self._keep("smooth", soft)
+        if floor is None and smooth is None:
+            floor = _floor(self)
+        if floor is not None:
+            level = torch.tensor(checks.number("floor", floor), dtype=torch.float64)
+            self._keep("floor", level)
+        else:
+            self._keep("floor", None)
+
+    def score(self, f: Tensor, g: Tensor) -> Tensor:
+        """The reward's bound where feasible; see the class."""
+        if self.smooth is not None:
+            soft = self.smooth.to(g)
+            return scores.primal_dual(f, _soft(g, soft.unsqueeze(-1)), 1 / soft)
+        assert self.floor is not None
+        feasible = scores.optimistic_feasible(f, g)
+        elsewhere = self.floor.to(f) + scores.least_violating(g)
+        return torch.where(feasible.isneginf(), elsewhere, feasible)
+
+    def slack(self, X: Tensor) -> Tensor:
+        """How much room every cost is believed to leave at ``X`` ``(*b, d)``: ``(*b)``.
+
+        Feasible at or above 0, as BoTorch has it:
+        ``optimize_acqf(..., nonlinear_inequality_constraints=[(score.slack, True)])``.
+        """
+        _, g = self.estimates(X.unsqueeze(-2).unsqueeze(0))
+        return scores.least_violating(g)[0, ..., 0]
+
+
+class PathwisePrimalDual(_Weighted):
+    """CKB-TS's score: the Lagrangian of one Thompson path, a function of ``x``.
+
+    A path is a draw of ``GP(mean, beta^2 covariance)``, by random Fourier features (an
+    approximate prior) and an exact update on the data. It is the same function at every
+    call: differentiable, and decided by ``seed`` alone. Each point of a batch, and each
+    point while others are pending, follows a path of its own, drawn when it is first
+    needed.
+
+    Args:
+        model: the reward first, then ``m`` costs; models that
+            ``botorch.sampling.pathwise`` knows.
+        beta, multiplier, cost_beta, thresholds, clip: as for :class:`PrimalDual`.
+        seed: an int, or a ``torch.Generator`` to draw one from. A new one each round:
+            paths of one seed share their prior.
+        smooth, outputs, X_pending: as for :class:`PrimalDual`.
+    """
+
+    seed: Tensor
+
+    def __init__(
+        self,
+        model: Model,
+        beta: Any,
+        multiplier: Any,
+        cost_beta: Any = None,
+        thresholds: Any = 0.0,
+        clip: Any = None,
+        *,
+        seed: int | torch.Generator,
+        smooth: Any = None,
+        outputs: Outputs | None = None,
+        X_pending: Tensor | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            multiplier,
+            beta=beta,
+            cost_beta=cost_beta,
+            thresholds=thresholds,
+            clip=clip,
+            smooth=smooth,
+            noise=None,
+            outputs=outputs,
+            X_pending=X_pending,
+        )
+        if isinstance(seed, torch.Generator):
+            device = seed.device
+            seed = int(torch.randint(2**32, (), generator=seed, device=device))
+        elif isinstance(seed, bool) or not isinstance(seed, int):
+            raise CBanditError(
+                f"seed must be an int or a torch.Generator; got {seed!r}"
+            )
+        self.register_buffer("seed", torch.tensor(seed % 2**32))
+        self.paths = torch.nn.ModuleList()
+        self._path(0)
+
+    def estimates(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """The paths at ``X``: reward ``(*b, q)`` and costs ``(*b, m, q)``."""
+        p = 0 if self.X_pending is None else self.X_pending.shape[-2]
+        drawn = [self._path(p + i)(x) for i, x in enumerate(X.split(1, -2))]
+        path = self._arranged(torch.cat(drawn, -2).mT)
+        if bool(self.width.eq(1).all()):
+            return self._finished(path)
+        posterior: Any = self.model.posterior(X)
+        mean = self._arranged(posterior.mean.mT)
+        return self._finished(estimates(mean, path - mean, self.width))
+
+    def _path(self, number: int) -> Any:
+        while len(self.paths) <= number:
+            # an odd step, so that no two paths of a seed meet
+            seed = (int(self.seed) + len(self.paths) * 0x9E3779B1) % 2**32
+            try:
+                with torch.no_grad():
+                    path = MatheronPathModel(self.model, seed=seed)
+            except NotImplementedError as error:
+                raise CBanditError(
+                    "model must be one that botorch.sampling.pathwise can draw paths "
+                    f"of; got {type(self.model).__name__} ({error})"
+                ) from None
+            self.paths.append(path)
+        return self.paths[number]
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, *rest: Any, **named: Any
+    ) -> None:
+        start = prefix + "paths."
+        numbers = [
+            key[len(start) :].split(".")[0] for key in state_dict if start in key
+        ]
+        for number in {int(n) for n in numbers if n.isdigit()}:
+            self._path(number)
+        super()._load_from_state_dict(state_dict, prefix, *rest, **named)
+
+
+def _soft(values: Tensor, temperature: Tensor) -> Tensor:
+    """``[values]_+`` with its corner rounded off."""
+    return temperature * softplus(values / temperature)
+
+
+def _small_variances() -> Any:
+    """Variances as small as the user's units make them."""
+    single, double = SMALLEST[torch.float32], SMALLEST[torch.float64]
+    return gpytorch.settings.min_variance(single, double, None)
+
+
+def _blocks(posterior: Any) -> list[Tensor]:
+    """Joint covariances ``(*b, n, k, n, k)`` of the outputs that go together."""
+    if isinstance(posterior, PosteriorList):
+        parts: list[Any] = posterior.posteriors
+        return [block for part in parts for block in _blocks(part)]
+    if not isinstance(posterior, GPyTorchPosterior):
+        raise CBanditError(
+            "pending points and q > 1 need a model whose posterior is jointly normal; "
+            f"got {type(posterior).__name__}"
+        )
+    normal = posterior.distribution
+    covariance: Tensor = normal.covariance_matrix
+    n, k = posterior.mean.shape[-2:]
+    batch = covariance.shape[:-2]
+    if isinstance(normal, MultitaskMultivariateNormal) and not normal._interleaved:
+        covariance = covariance.reshape(*batch, k, n, k, n)
+        return [covariance.transpose(-4, -3).transpose(-2, -1)]
+    return [covariance.reshape(*batch, n, k, n, k)]
+
+
+def _one_by_one(blocks: list[Tensor], noise: Tensor) -> Tensor:
+    """Variances of ``n`` points, each given the noisy values of all before it.
+
+    Args:
+        blocks: ``(*b, n, k, n, k)`` each, the ``k`` adding up to ``F``.
+        noise: ``(*b, n - 1, F)``.
+
+    Returns:
+        ``(*b, F, n)``.
+    """
+    out = []
+    for block, lam in zip(
+        blocks, noise.split([b.shape[-1] for b in blocks], -1), strict=True
+    ):
+        n, k = block.shape[-2:]
+        batch, seen = block.shape[:-4], (n - 1) * k
+        flat = block.reshape(*batch, n * k, n * k)
+        known = flat[..., :seen, :seen] + torch.diag_embed(lam.flatten(-2))
+        root = psd_safe_cholesky(known)
+        # row i of L^-1 K rests on points up to i alone: one solve serves every point
+        solved = torch.linalg.solve_triangular(root, flat[..., :seen, :], upper=False)
+        explained = solved.square().reshape(*batch, n - 1, k, n, k).sum(-3)
+        before = torch.ones(n - 1, n, dtype=flat.dtype, device=flat.device).triu(1)
+        gone = (explained * before.unsqueeze(-1)).sum(-3)
+        prior = flat.diagonal(dim1=-2, dim2=-1).reshape(*batch, n, k)
+        out.append((prior - gone).mT)
+    return torch.cat(out, -2)
+
+
+def _arrangement(given: Outputs | None, count: int) -> tuple[Tensor, Tensor]:
+    """Which outputs are the reward and the costs, and their factors, ``(1 + m,)``."""
+    if given is None:
+        given = [(j, 1.0) for j in range(count)]
+    try:
+        place = [operator.index(j) for j, _ in given]
+        factor = [checks.number("outputs", a) for _, a in given]
+    except (TypeError, ValueError):
+        raise CBanditError(
+            "outputs must be a list of pairs (number of an output, factor); got "
+            f"{given!r}"
+        ) from None
+    if len(place) < 2:
+        raise CBanditError(
+            "model must have 1 + m outputs, the reward first and m >= 1 costs after; "
+            f"got {len(place)}"
+        )
+    if min(place) < 0 or max(place) >= count or 0 in factor:
+        raise CBanditError(
+            f"outputs must name outputs 0 .. {count - 1}, with factors other than 0; "
+            f"got {given!r}"
+        )
+    return torch.tensor(place), torch.tensor(factor, dtype=torch.float64)
+
+
+def _each(name: str, value: Tensor, count: int) -> Tensor:
+    """A number, or one for each of ``count`` outputs, ``(count,)``."""
+    if value.dim() and tuple(value.shape) != (count,):
+        raise CBanditError(
+            f"{name} must be a number or have shape {(count,)}; got "
+            f"{tuple(value.shape)}"
+        )
+    return value.expand(count)
+
+
+def _floor(score: _Score) -> float:
+    """A level that no reward believed in comes down to."""
+    model = score.model
+    try:
+        found = get_train_inputs(model, transformed=False)
+        x = found[0][0] if isinstance(found, list) else found[0]
+        extra = x.dim() - 2 - len(model.batch_shape)
+    except (AttributeError, NotImplementedError, TypeError, ValueError):
+        raise CBanditError(
+            f"floor cannot be had from a {type(model).__name__}: give floor=, a number "
+            "below every reward"
+        ) from None
+    for _ in range(extra):
+        x = x[0]
+    with torch.no_grad(), _small_variances():
+        seen: Any = model.posterior(x.movedim(-2, 0).unsqueeze(-2))
+        mean = score._arranged(seen.mean.mT)[..., 0, :]
+        std = score._arranged(seen.variance.sqrt().mT, sign=False)[..., 0, :]
+    size = max(float(mean.abs().max()), float(std.max()))
+    return float((mean - 6 * std).min()) - FAR * (size or 1.0)
+
+
+def _stated(
+    outputs: Outputs | None, thresholds: Any, posterior_transform: Any, limits: Any
+) -> dict[str, Any]:
+    """Outputs and thresholds, from an optimisation's objective and constraints if any.
+
+    ``limits`` is ``(A, b)``: feasible means ``A y <= b``. The costs are its rows.
+    """
+    if limits is None or outputs is not None:
+        tau = 0.0 if thresholds is None else thresholds
+        return {"outputs": outputs, "thresholds": tau}
+    if thresholds is not None:
+        raise CBanditError(
+            "thresholds come with the optimisation's constraints here; got thresholds "
+            f"= {thresholds!r} too"
+        )
+    if not isinstance(posterior_transform, ScalarizedPosteriorTransform):
+        raise CBanditError(
+            "posterior_transform must say which output is the reward, by a "
+            f"ScalarizedPosteriorTransform; got {posterior_transform!r}"
+        )
+    weights: Any = posterior_transform.weights
+    rows = torch.cat([weights.unsqueeze(0), limits[0]])
+    if bool(((rows != 0).sum(-1) != 1).any()):
+        raise CBanditError(
+            "objective and constraints must each be on one output; got weights "
+            f"{rows.tolist()}"
+        )
+    place = rows.abs().argmax(-1)
+    factor = rows.gather(-1, place.unsqueeze(-1)).squeeze(-1)
+    pairs = list(zip(place.tolist(), factor.tolist(), strict=True))
+    return {"outputs": pairs, "thresholds": limits[1].squeeze(-1)}
+
+
+def _inputs_weighted(
+    model: Model,
+    beta: Any,
+    multiplier: Any,
+    cost_beta: Any = None,
+    thresholds: Any = None,
+    clip: Any = None,
+    smooth: Any = None,
+    noise: Any = None,
+    outputs: Outputs | None = None,
+    X_pending: Tensor | None = None,
+    posterior_transform: Any = None,
+    constraints_tuple: Any = None,
+) -> dict[str, Any]:
+    """What :class:`PrimalDual` and :class:`RectifiedPenalty` take."""
+    return {
+        "model": model,
+        "beta": beta,
+        "multiplier": multiplier,
+        "cost_beta": cost_beta,
+        "clip": clip,
+        "smooth": smooth,
+        "noise": noise,
+        "X_pending": X_pending,
+        **_stated(outputs, thresholds, posterior_transform, constraints_tuple),
+    }
+
+
+def _inputs_feasible(
+    model: Model,
+    beta: Any,
+    cost_beta: Any = None,
+    thresholds: Any = None,
+    smooth: Any = None,
+    floor: float | None = None,
+    noise: Any = None,
+    outputs: Outputs | None = None,
+    X_pending: Tensor | None = None,
+    posterior_transform: Any = None,
+    constraints_tuple: Any = None,
+) -> dict[str, Any]:
+    """What :class:`OptimisticFeasible` takes."""
+    return {
+        "model": model,
+        "beta": beta,
+        "cost_beta": cost_beta,
+        "smooth": smooth,
+        "floor": floor,
+        "noise": noise,
+        "X_pending": X_pending,
+        **_stated(outputs, thresholds, posterior_transform, constraints_tuple),
+    }
+
+
+def _inputs_pathwise(
+    model: Model,
+    beta: Any,
+    multiplier: Any,
+    seed: int | torch.Generator,
+    cost_beta: Any = None,
+    thresholds: Any = None,
+    clip: Any = None,
+    smooth: Any = None,
+    outputs: Outputs | None = None,
+    X_pending: Tensor | None = None,
+    posterior_transform: Any = None,
+    constraints_tuple: Any = None,
+) -> dict[str, Any]:
+    """What :class:`PathwisePrimalDual` takes."""
+    return {
+        "model": model,
+        "beta": beta,
+        "multiplier": multiplier,
+        "seed": seed,
+        "cost_beta": cost_beta,
+        "clip": clip,
+        "smooth": smooth,
+        "X_pending": X_pending,
+        **_stated(outputs, thresholds, posterior_transform, constraints_tuple),
+    }
+
+
+for _kinds, _inputs in (
+    ((PrimalDual, RectifiedPenalty), _inputs_weighted),
+    ((OptimisticFeasible,), _inputs_feasible),
+    ((PathwisePrimalDual,), _inputs_pathwise),
+):
+    for _kind in _kinds:
+        # BoTorch's registry refuses a class that it has
+        if _kind not in ACQF_INPUT_CONSTRUCTOR_REGISTRY:
+            acqf_input_constructor(_kind)(_inputs)
