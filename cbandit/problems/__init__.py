@@ -1,6 +1,6 @@
 """What the world does: the papers' problems, and what a problem of your own needs."""
 
-<<<<<<< HEAD
+from cbandit.problems.borrowed import Continuous, from_botorch
 from cbandit.problems.linear import LinearProblem
 from cbandit.problems.pacchiano import (
     bench_stagewise,
@@ -10,9 +10,6 @@ from cbandit.problems.pacchiano import (
     pacchiano_opb_random,
     pacchiano_sphere,
 )
-=======
-from cbandit.problems.borrowed import Continuous, from_botorch
->>>>>>> acq
 from cbandit.problems.protocol import Blockwise, Evaluation, Problem, Round
 from cbandit.problems.table import Resampled, Table
 from cbandit.problems.zhou import Known, zhou_finance, zhou_light, zhou_synthetic
@@ -27,16 +24,13 @@ __all__ = [
     "Resampled",
     "Round",
     "Table",
-<<<<<<< HEAD
     "bench_stagewise",
+    "from_botorch",
     "pacchiano_cyclic",
     "pacchiano_hard",
     "pacchiano_opb_four",
     "pacchiano_opb_random",
     "pacchiano_sphere",
-=======
-    "from_botorch",
->>>>>>> acq
     "zhou_finance",
     "zhou_light",
     "zhou_synthetic",
