@@ -8,14 +8,15 @@ import io
 import os
 import pickle
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
 from cbandit.errors import CheckpointError
 
-__all__ = ["load", "read", "save", "write"]
+__all__ = ["atomic", "load", "read", "save", "write"]
 
 _MAGIC = b"cbandit checkpoint 1\n"
 
@@ -46,12 +47,20 @@ def write(path: Any, content: Any) -> None:
     body = buffer.getbuffer()
     if not target.parent.is_dir():
         raise CheckpointError(f"path: the folder {target.parent} does not exist")
+    with atomic(target) as file:
+        file.write(_MAGIC)
+        file.write(hashlib.blake2b(body, digest_size=16).digest())
+        file.write(body)
+
+
+@contextlib.contextmanager
+def atomic(path: Any) -> Iterator[BinaryIO]:
+    """A file that appears under its name whole, or not at all."""
+    target = Path(path)
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         with open(part, "wb") as file:
-            file.write(_MAGIC)
-            file.write(hashlib.blake2b(body, digest_size=16).digest())
-            file.write(body)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, target)

@@ -18,10 +18,13 @@ class Distribution:
     Args:
         index: the actions, ``(*trials, k)``, int64.
         probability: their probabilities, ``(*trials, k)``.
+        infeasible: ``(*trials,)``, where no distribution keeps the limits it was sought
+            under and this one violates them least; ``None`` where none were sought.
     """
 
     index: Tensor
     probability: Tensor
+    infeasible: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -376,6 +376,9 @@ class Policy:
             self._absorb(mail.choice, mail.rewards, mail.costs)
             del self._inbox[t]
 
+    def lighten(self) -> None:
+        """Before a checkpoint: drop what is better computed afresh than saved."""
+
     # -- what a policy fills in ------------------------------------------------------
 
     def _decide(

@@ -1,0 +1,329 @@
+"""The command line: ``cbandit --help``. Heavy imports wait until they are needed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cbandit.errors import CBanditError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="cbandit",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Constrained bandits: run the papers' experiments, and measure the library.",
+)
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PARAM=VALUE", help="A parameter; may be repeated."),
+]
+Trials = Annotated[
+    int | None, typer.Option("--trials", min=1, help="Independent replications.")
+]
+Horizon = Annotated[int | None, typer.Option("--horizon", min=1, help="Rounds.")]
+Policies = Annotated[
+    str | None,
+    typer.Option("--policies", metavar="A,B", help="Some of the policies, by name."),
+]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Of every draw.")]
+Device = Annotated[
+    str | None, typer.Option("--device", metavar="cpu|cuda", help="Where to compute.")
+]
+Dtype = Annotated[
+    str | None, typer.Option("--dtype", metavar="float64|float32", help="Precision.")
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Folder of the results."),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with what is in the folder.")
+]
+Workers = Annotated[
+    int, typer.Option("--workers", min=1, help="Processes to share the trials.")
+]
+
+
+@app.command("list")
+def list_(
+    name: Annotated[str | None, typer.Argument(help="One experiment, in full.")] = None,
+) -> None:
+    """List the experiments, or the parameters and policies of one.
+
+    Example: cbandit list zhou-synthetic
+    """
+    from cbandit.experiments import EXPERIMENTS, find
+
+    if name is None:
+        width = max(map(len, EXPERIMENTS))
+        for each in EXPERIMENTS.values():
+            print(f"{each.name:<{width}}  {each.about}")
+        return
+    one = find(name)
+    print(f"{one.name}: {one.about}")
+    print(f"  --horizon   {one.horizon}")
+    print(f"  --trials    {one.trials}")
+    print(f"  --policies  {','.join(one.policies)}")
+    for key, parameter in one.parameters.items():
+        choices = " | ".join(map(str, parameter.choices)) or parameter.default
+        print(f"  --set {key}={choices}    {parameter.meaning}")
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(help="Of the experiment; see `cbandit list`.")],
+    set_: Set = None,
+    trials: Trials = None,
+    horizon: Horizon = None,
+    policies: Policies = None,
+    seed: Seed = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    out: Out = None,
+    resume: Resume = False,
+    workers: Workers = 1,
+) -> None:
+    """Run a paper's experiment, at the paper's size unless told otherwise.
+
+    Writes summary.json, rounds.parquet, config.toml and figures into --out, which is
+    results/NAME unless given. Ctrl-C leaves a folder that --resume goes on with.
+
+    Example: cbandit reproduce zhou-synthetic --set cost=quarter --trials 10
+    """
+    from cbandit.experiments import Settings, find
+
+    find(name)
+    settings = Settings.of(
+        name,
+        parameters=_pairs(set_),
+        **_options(trials, horizon, policies, seed, device, dtype),
+    )
+    _carry_out(settings, out or Path("results") / name, resume, workers)
+
+
+@app.command()
+def run(
+    config: Annotated[Path, typer.Argument(help="A settings file.")],
+    set_: Set = None,
+    trials: Trials = None,
+    horizon: Horizon = None,
+    policies: Policies = None,
+    seed: Seed = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    out: Out = None,
+    resume: Resume = False,
+    workers: Workers = 1,
+) -> None:
+    """Run the experiment of a settings file; options given here win over the file's.
+
+    Results go into --out, results/FILE unless given.
+
+    Example: cbandit run benchmarks/zhou-synthetic.toml --trials 5
+    """
+    from cbandit.experiments import settings_from_toml
+
+    settings = settings_from_toml(
+        config,
+        parameters=_pairs(set_),
+        **_options(trials, horizon, policies, seed, device, dtype),
+    )
+    _carry_out(settings, out or Path("results") / config.stem, resume, workers)
+
+
+@app.command()
+def plot(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...")],
+) -> None:
+    """Draw the figures again from the results in one or several folders.
+
+    Example: cbandit plot results/zhou-synthetic
+    """
+    from cbandit.experiments import draw, read_curves, settings_from_toml
+
+    for folder in folders:
+        table = read_curves(folder)
+        for path in draw(table, folder, settings_from_toml(folder / "config.toml")):
+            print(path)
+
+
+@app.command()
+def bench(
+    what: Annotated[str, typer.Argument(metavar="round|trials")],
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes.")] = False,
+    json_: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write it there too.")
+    ] = None,
+) -> None:
+    """Measure the library against plain ways to do the same, on this machine.
+
+    Example: cbandit bench round --quick
+    """
+    benches = import_module("cbandit.bench")
+    known = {"round": benches.bench_round, "trials": benches.bench_trials}
+    if what not in known:
+        raise CBanditError(f"no benchmark is named {what!r}; known: {', '.join(known)}")
+    result = known[what](quick)
+    _print_tree(result)
+    if json_ is not None:
+        from cbandit.checkpoint import atomic
+
+        with atomic(json_) as file:
+            file.write(json.dumps(result, indent=1).encode())
+
+
+@app.command()
+def info() -> None:
+    """Versions, devices, data files, and which engine would be used for what.
+
+    Example: cbandit info
+    """
+    import platform
+
+    import torch
+
+    from cbandit.experiments import versions
+    from cbandit.problems.data import folders
+
+    _print_tree(versions())
+    print(f"cpu: {platform.processor() or platform.machine()}, ", end="")
+    print(f"{torch.get_num_threads()} threads")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    print("cuda: " + ("none" if not count else ""), end="" if count else "\n")
+    print(", ".join(torch.cuda.get_device_name(k) for k in range(count)))
+    for folder in folders():
+        print(f"data: {folder} " + ("" if folder.is_dir() else "(not there)"))
+    print(import_module("cbandit.posterior").describe_engines())
+
+
+def _pairs(given: list[str] | None) -> dict[str, str]:
+    out = {}
+    for pair in given or ():
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise CBanditError(f"--set takes PARAM=VALUE; got {pair!r}")
+        out[name.strip()] = value.strip()
+    return out
+
+
+def _options(
+    trials: int | None,
+    horizon: int | None,
+    policies: str | None,
+    seed: int | None,
+    device: str | None,
+    dtype: str | None,
+) -> dict[str, Any]:
+    names = None
+    if policies is not None:
+        names = [name.strip() for name in policies.split(",") if name.strip()]
+    return {
+        "trials": trials,
+        "horizon": horizon,
+        "policies": names,
+        "seed": seed,
+        "device": device,
+        "dtype": dtype,
+    }
+
+
+def _carry_out(settings: Any, out: Path, resume: bool, workers: int) -> None:
+    from cbandit.experiments import carry_out
+
+    try:
+        summary = carry_out(settings, out, resume=resume, workers=workers)
+    except KeyboardInterrupt:
+        print(
+            f"\ninterrupted; the same with --resume goes on from {out}", file=sys.stderr
+        )
+        raise SystemExit(130) from None
+    print(_table(summary))
+    print(f"figure: {out / 'account.png'}")
+    failed = [
+        f"{name} {each['status']}"
+        for name, each in summary["policies"].items()
+        if each["status"] != "complete"
+    ]
+    if failed:
+        raise CBanditError("; ".join(failed))
+
+
+_COLUMNS = {
+    "regret": "regret",
+    "stochastic_regret": "stoch. regret",
+    "soft_violation": "soft viol.",
+    "hard_violation": "hard viol.",
+    "rounds_in_violation": "rounds in viol.",
+}
+
+
+def _table(summary: dict[str, Any]) -> str:
+    """The final values, mean +- standard error over the trials."""
+    rows = [["policy", *_COLUMNS.values(), "ms/round"]]
+    for name, each in summary["policies"].items():
+        if "regret" not in each:
+            rows.append([name, *["-"] * (len(_COLUMNS) + 1)])
+            continue
+        values = [_number(each[key]["mean"], each[key]["sem"]) for key in _COLUMNS]
+        rows.append([name, *values, f"{1e3 * each['seconds_per_round']:.3g}"])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    head = (
+        f"{summary['experiment']}: {summary['horizon']} rounds, {summary['trials']} "
+        "trials, mean +- standard error"
+    )
+    lines = [
+        "  ".join(
+            [row[0].ljust(widths[0])]
+            + [cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]
+        )
+        for row in rows
+    ]
+    rule = "-" * len(lines[0])
+    return "\n".join([head, rule, lines[0], rule, *lines[1:], rule])
+
+
+def _number(mean: float | None, sem: float | None) -> str:
+    if mean is None or sem is None or mean != mean:
+        return "unknown"
+    return f"{mean:.4g} +- {sem:.2g}"
+
+
+def _print_tree(tree: Any, indent: str = "") -> None:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            print(f"{indent}{key}:")
+            _print_tree(value, indent + "  ")
+        else:
+            print(f"{indent}{key}: {value}")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The entry point; a user's error is one line and exit code 2."""
+    try:
+        app(args=arguments)
+    except CBanditError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except ImportError as error:
+        if error.name is None or error.name.startswith("cbandit"):
+            raise
+        print(
+            f"Error: {error.name} is not installed: pip install 'cbandit[experiments]'",
+            file=sys.stderr,
+        )
+        raise SystemExit(2) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,626 @@
+"""The papers' experiments: their problems, policies, sizes; and carrying one out.
+
+A plain table of functions. What a paper leaves open is settled in the problem's own
+docstring and in the policies' factories below.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import shutil
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cbandit.errors import CBanditError, MissingExtraError
+
+if TYPE_CHECKING:
+    from cbandit.plots import Curves
+    from cbandit.run import Run
+    from cbandit.simulate import Policy
+
+__all__ = [
+    "EXPERIMENTS",
+    "Experiment",
+    "Parameter",
+    "Settings",
+    "carry_out",
+    "find",
+    "read_curves",
+    "settings_from_toml",
+]
+
+POINTS = 1000  # rounds kept of each curve in rounds.parquet: well below a megabyte each
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of an experiment: its default first, all of its values if few."""
+
+    default: Any
+    choices: tuple[Any, ...] = ()
+    meaning: str = ""
+
+    def parse(self, name: str, value: Any) -> Any:
+        """``value``, perhaps as typed on a command line, or an error that helps."""
+        kind = type(self.default)
+        try:
+            out = kind(value)
+        except (TypeError, ValueError):
+            raise CBanditError(
+                f"parameter {name} must be a {kind.__name__}; got {value!r}"
+            ) from None
+        if self.choices and out not in self.choices:
+            known = ", ".join(map(str, self.choices))
+            raise CBanditError(f"parameter {name} must be one of {known}; got {out!r}")
+        return out
+
+
+@dataclass(frozen=True)
+class Task:
+    """One policy of one experiment on some of its trials: what a worker gets."""
+
+    settings: Settings
+    policy: str
+    trials: range
+
+    @property
+    def label(self) -> str:
+        """A name for its files."""
+        if len(self.trials) == self.settings.trials:
+            return self.policy
+        return f"{self.policy}-{self.trials[0]}-{self.trials[-1]}"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment.
+
+    Args:
+        name: as the command line knows it.
+        about: one line.
+        horizon, trials: of the paper.
+        parameters: by name.
+        problem: ``(parameters, trials, seed) -> problem``.
+        policies: by the papers' names: ``(problem, task) -> policy``.
+        spread, width: the band in its figures, see :func:`cbandit.plots.overview`.
+    """
+
+    name: str
+    about: str
+    horizon: int
+    trials: int
+    problem: Callable[[Mapping[str, Any], range, int], Any]
+    policies: Mapping[str, Callable[[Any, Task], Policy]]
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    spread: str = "sem"
+    width: float = 1.0
+
+
+# --------------------------------------------------------------- Zhou and Ji's policies
+
+
+def _common(task: Task) -> dict[str, Any]:
+    import torch
+
+    return {
+        "seed": task.settings.seed,
+        "trials": task.trials,
+        "device": task.settings.device,
+        "dtype": getattr(torch, task.settings.dtype),
+    }
+
+
+def _ckb(exploration: str) -> Callable[[Any, Task], Policy]:
+    """CKB with RKHS widths at ``B = max|f|``, ``G = max|g|``; ``rho = 4B/delta``."""
+
+    def make(problem: Any, task: Task) -> Policy:
+        import cbandit as cb
+
+        known = problem.known
+        beta = cb.RKHS(norm=known.bound, subgaussian=known.subgaussian, delta=0.1)
+        cost_beta = cb.RKHS(
+            norm=known.cost_bound, subgaussian=known.cost_subgaussian, delta=0.1
+        )
+        policy: Policy = cb.CKB(
+            problem.actions,
+            reward=cb.GP(known.kernel, noise=known.noise),
+            costs=cb.GP(known.kernel, noise=known.cost_noise),
+            explore=getattr(cb, exploration)(beta, cost_beta=cost_beta),
+            clip=(known.bound, known.cost_bound),
+            slater=known.slater,
+            cap=4 * known.bound / known.slater,
+            horizon=task.settings.horizon,
+            **_common(task),
+        )
+        return policy
+
+    return make
+
+
+_ZHOU: dict[str, Callable[[Any, Task], Policy]] = {
+    "CKB-UCB": _ckb("UCB"),
+    "CKB-TS": _ckb("TS"),
+    "CKB-Rand": _ckb("Rand"),
+}
+
+
+def _zhou_synthetic(parameters: Mapping[str, Any], trials: range, seed: int) -> Any:
+    from cbandit.problems import zhou_synthetic
+
+    return zhou_synthetic(parameters["cost"], trials, seed)
+
+
+def _zhou_light(parameters: Mapping[str, Any], trials: range, seed: int) -> Any:
+    from cbandit.problems import zhou_light
+
+    return zhou_light(trials, seed)
+
+
+def _zhou_finance(parameters: Mapping[str, Any], trials: range, seed: int) -> Any:
+    from cbandit.problems import zhou_finance
+
+    return zhou_finance(trials, seed)
+
+
+_ALL = (
+    Experiment(
+        name="zhou-synthetic",
+        about="random functions on a line of 100 points (CKB, Figure 1)",
+        horizon=10_000,
+        trials=50,
+        problem=_zhou_synthetic,
+        policies=_ZHOU,
+        parameters={
+            "cost": Parameter(
+                "half",
+                ("half", "quarter", "independent"),
+                "g = -f + B/2, g = -f + B/4, or a random function of its own",
+            )
+        },
+    ),
+    Experiment(
+        name="zhou-light",
+        about="41 light sensors; needs data files",
+        horizon=1000,
+        trials=50,
+        problem=_zhou_light,
+        policies=_ZHOU,
+    ),
+    Experiment(
+        name="zhou-finance",
+        about="29 stocks, heavy-tailed noise; needs data files",
+        horizon=10_000,
+        trials=50,
+        problem=_zhou_finance,
+        policies=_ZHOU,
+    ),
+)
+EXPERIMENTS: Mapping[str, Experiment] = {each.name: each for each in _ALL}
+
+
+def find(name: str) -> Experiment:
+    """The experiment of that name, or an error that lists them all."""
+    if name not in EXPERIMENTS:
+        raise CBanditError(
+            f"no experiment is named {name!r}; known are {', '.join(EXPERIMENTS)}"
+        )
+    return EXPERIMENTS[name]
+
+
+# ------------------------------------------------------------------------- the settings
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that is needed to run an experiment again."""
+
+    experiment: str
+    parameters: dict[str, Any]
+    policies: tuple[str, ...]
+    horizon: int
+    trials: int
+    seed: int = 0
+    device: str = "cpu"
+    dtype: str = "float64"
+
+    @classmethod
+    def of(cls, experiment: str, **given: Any) -> Settings:
+        """The experiment's defaults, with what is given in their stead, checked."""
+        known = find(experiment)
+        parameters = {name: each.default for name, each in known.parameters.items()}
+        for name, value in (given.pop("parameters", None) or {}).items():
+            if name not in parameters:
+                has = ", ".join(parameters) or "none"
+                raise CBanditError(
+                    f"{experiment} has no parameter {name!r}; it has: {has}"
+                )
+            parameters[name] = known.parameters[name].parse(name, value)
+        policies = tuple(given.pop("policies", None) or known.policies)
+        for name in policies:
+            if name not in known.policies:
+                raise CBanditError(
+                    f"{experiment} has no policy {name!r}; it has: "
+                    f"{', '.join(known.policies)}"
+                )
+        if len(set(policies)) != len(policies):
+            raise CBanditError(f"policies must differ; got {', '.join(policies)}")
+        numbers = {"horizon": known.horizon, "trials": known.trials, "seed": 0}
+        for name, default in numbers.items():
+            value = given.pop(name, None)
+            value = default if value is None else value
+            least = 0 if name == "seed" else 1
+            if type(value) is not int or value < least:
+                raise CBanditError(
+                    f"{name} must be a whole number, at least {least}; got {value!r}"
+                )
+            numbers[name] = value
+        device, dtype = given.pop("device", None), given.pop("dtype", None)
+        if given:
+            raise CBanditError(f"unknown settings: {', '.join(given)}")
+        if dtype not in (None, "float64", "float32"):
+            raise CBanditError(f"dtype must be float64 or float32; got {dtype!r}")
+        return cls(
+            experiment,
+            parameters,
+            policies,
+            **numbers,
+            device=_checked_device(device or "cpu"),
+            dtype=dtype or "float64",
+        )
+
+    def toml(self) -> str:
+        """As a settings file."""
+        lines = ["# to run it again: cbandit run THIS_FILE"]
+        values = asdict(self)
+        parameters = values.pop("parameters")
+        lines += [f"{name} = {_toml(value)}" for name, value in values.items()]
+        if parameters:
+            lines += ["", "[parameters]"]
+            lines += [f"{name} = {_toml(value)}" for name, value in parameters.items()]
+        return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    # JSON's strings and numbers are TOML's
+    return json.dumps(value, ensure_ascii=False)
+
+
+def settings_from_toml(path: str | os.PathLike[str], **over: Any) -> Settings:
+    """The settings in a file; what is in ``over`` and not ``None`` wins."""
+    try:
+        found = tomllib.loads(Path(path).read_text())
+    except OSError as error:
+        raise CBanditError(
+            f"settings file {path} cannot be read: {error.strerror}"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise CBanditError(f"settings file {path} is not TOML: {error}") from None
+    if not isinstance(found.get("experiment"), str):
+        raise CBanditError(f"settings file {path} must name its experiment")
+    parameters = {**found.pop("parameters", {}), **(over.pop("parameters", None) or {})}
+    found.update({name: value for name, value in over.items() if value is not None})
+    return Settings.of(found.pop("experiment"), parameters=parameters, **found)
+
+
+def _checked_device(device: str) -> str:
+    import torch
+
+    try:
+        kind = torch.device(device)
+    except RuntimeError:
+        raise CBanditError(f"device must be cpu or cuda; got {device!r}") from None
+    if kind.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (kind.index or 0) >= count:
+            raise CBanditError(
+                f"device {device} is not here: torch {torch.__version__} sees {count} "
+                "CUDA devices"
+            )
+    elif kind.type != "cpu":
+        raise CBanditError(f"device must be cpu or cuda; got {device!r}")
+    return device
+
+
+# ---------------------------------------------------------------------- carrying it out
+
+
+def _play(task: Task, folder: str, progress: bool) -> str:
+    """Runs a task, from its checkpoint if there is one; returns where its run lies."""
+    from cbandit.run import Run
+    from cbandit.simulate import simulate
+
+    settings = task.settings
+    done = Path(folder) / "runs" / task.label
+    if done.exists() and Run.load(done).rounds == settings.horizon:
+        return str(done)
+    experiment = find(settings.experiment)
+    problem = experiment.problem(settings.parameters, task.trials, settings.seed)
+    policy = experiment.policies[task.policy](problem, task)
+    checkpoint = Path(folder) / "checkpoints" / f"{task.label}.ckpt"
+    checkpoint.parent.mkdir(exist_ok=True)
+    run = simulate(policy, problem, settings.horizon, checkpoint, progress)
+    replace(run, policy=task.policy).save(done)
+    checkpoint.unlink()
+    return str(done)
+
+
+def _play_in_worker(task: Task, folder: str, threads: int) -> str:
+    import torch
+
+    torch.set_num_threads(threads)
+    return _play(task, folder, progress=False)
+
+
+def _tasks(settings: Settings, workers: int) -> dict[str, list[Task]]:
+    """Each policy's tasks; its trials are shared out among the workers."""
+    parts = min(workers, settings.trials)
+    edges = [settings.trials * k // parts for k in range(parts + 1)]
+    splits = [range(a, b) for a, b in itertools.pairwise(edges)]
+    return {
+        name: [Task(settings, name, part) for part in splits]
+        for name in settings.policies
+    }
+
+
+def carry_out(
+    settings: Settings,
+    folder: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    workers: int = 1,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Runs an experiment and writes its results; returns what is in ``summary.json``.
+
+    ``folder`` gets ``config.toml``, ``summary.json``, PNG figures and
+    ``rounds.parquet``: mean, standard deviation and standard error over the trials of
+    every metric's curve, on about 1000 rounds, half of them evenly and half of them
+    logarithmically spaced. Until all of it is written the folder also holds finished
+    runs and checkpoints, from which ``resume`` goes on.
+    """
+    from cbandit.run import Run, join
+
+    out = Path(folder)
+    finished = _prepare(settings, out, resume)
+    if finished is not None:
+        return finished
+    runs: dict[str, Run] = {}
+    status: dict[str, str] = {}
+    for name, answers in _played(settings, out, workers, progress):
+        parts = [each for each in answers if not isinstance(each, CBanditError)]
+        errors = [each for each in answers if isinstance(each, CBanditError)]
+        if errors:
+            status[name] = f"failed: {errors[0]}"
+            continue
+        loaded = [Run.load(path) for path in parts]
+        runs[name] = loaded[0] if len(loaded) == 1 else join(loaded)
+        status[name] = "complete"
+    if not runs:
+        raise CBanditError("; ".join(f"{k} {v}" for k, v in status.items()))
+    summary = _summary(settings, runs, status)
+    _write_results(settings, out, runs, summary)
+    if all(value == "complete" for value in status.values()):
+        shutil.rmtree(out / "runs", ignore_errors=True)
+        shutil.rmtree(out / "checkpoints", ignore_errors=True)
+    return summary
+
+
+def _prepare(settings: Settings, out: Path, resume: bool) -> dict[str, Any] | None:
+    """Makes the folder ready; the summary if everything is there already."""
+    from cbandit.checkpoint import atomic
+
+    config, summary = out / "config.toml", out / "summary.json"
+    under_way = any((out / name).exists() for name in ("runs", "checkpoints"))
+    if resume and config.exists():
+        if settings_from_toml(config) != settings:
+            raise CBanditError(
+                f"{out} holds an experiment with other settings, see {config}; give "
+                "those, or another folder"
+            )
+        if summary.exists() and not under_way:
+            found: dict[str, Any] = json.loads(summary.read_text())
+            return found
+    elif under_way:
+        raise CBanditError(
+            f"{out} holds an unfinished experiment: go on with --resume, or choose "
+            "another folder"
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    for old in (summary, out / "rounds.parquet"):
+        old.unlink(missing_ok=True)
+    with atomic(config) as file:
+        file.write(settings.toml().encode())
+    return None
+
+
+def _played(
+    settings: Settings, out: Path, workers: int, progress: bool
+) -> Iterable[tuple[str, list[str | CBanditError]]]:
+    """Each policy with where the runs of its tasks lie, or with what went wrong."""
+    tasks = _tasks(settings, workers)
+    if workers == 1:
+        for name, (task,) in tasks.items():
+            try:
+                yield name, [_play(task, str(out), progress)]
+            except CBanditError as error:
+                yield name, [error]
+        return
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    # fresh processes: a forked torch may hang in its thread pools
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        futures = {
+            name: [pool.submit(_play_in_worker, t, str(out), threads) for t in each]
+            for name, each in tasks.items()
+        }
+        try:
+            for name, each in futures.items():
+                answers: list[str | CBanditError] = []
+                for future in each:
+                    try:
+                        answers.append(future.result())
+                    except CBanditError as error:
+                        answers.append(error)
+                yield name, answers
+        except KeyboardInterrupt:
+            # those at work have heard it too, and are writing their checkpoints
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def _summary(
+    settings: Settings, runs: Mapping[str, Run], status: Mapping[str, str]
+) -> dict[str, Any]:
+    policies: dict[str, Any] = {}
+    for name, state in status.items():
+        policies[name] = {"status": state}
+        if name in runs:
+            short = runs[name].summary()
+            policies[name] = {
+                **{metric: dict(each) for metric, each in short.items()},
+                "seconds_per_round": short.seconds_per_round,
+                "status": state,
+            }
+    return {
+        "experiment": settings.experiment,
+        "parameters": settings.parameters,
+        "horizon": settings.horizon,
+        "trials": settings.trials,
+        "device": settings.device,
+        "dtype": settings.dtype,
+        "seed": settings.seed,
+        "versions": versions(),
+        "policies": policies,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of the library and of all that its numbers depend on."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    out = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for name in (
+        "cbandit",
+        "torch",
+        "gpytorch",
+        "botorch",
+        "linear_operator",
+        "numpy",
+        "scipy",
+        "triton",
+    ):
+        try:
+            out[name] = version(name)
+        except PackageNotFoundError:
+            out[name] = "not installed"
+    return out
+
+
+def _without_nan(value: Any) -> Any:
+    """NaN is no JSON: ``null`` instead, where a number is not known."""
+    if isinstance(value, dict):
+        return {key: _without_nan(each) for key, each in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _write_results(
+    settings: Settings, out: Path, runs: Mapping[str, Run], summary: dict[str, Any]
+) -> None:
+    from cbandit import plots
+    from cbandit.checkpoint import atomic
+
+    table = plots.curves(list(runs.values()), points=POINTS)
+    with atomic(out / "rounds.parquet") as file:
+        _frame(table).to_parquet(file, index=False)
+    draw(table, out, settings)
+    # last: its presence says that all the rest is there
+    with atomic(out / "summary.json") as file:
+        file.write(json.dumps(_without_nan(summary), indent=1).encode())
+
+
+def draw(table: Curves, out: Path, settings: Settings) -> list[Path]:
+    """The figures of an experiment: the account, and its time averages."""
+    from cbandit import plots
+
+    experiment = find(settings.experiment)
+    chosen = ", ".join(f"{k} = {v}" for k, v in settings.parameters.items())
+    title = settings.experiment + (f" ({chosen})" if chosen else "")
+    if settings.trials > 1:
+        band = "standard error" if experiment.spread == "sem" else "standard deviation"
+        share = "" if experiment.width == 1 else f"{experiment.width:g} "
+        title += f": mean and {share}{band} of {settings.trials} trials"
+    style: dict[str, Any] = {"spread": experiment.spread, "width": experiment.width}
+    metrics = ("regret", "soft_violation", "hard_violation", "rounds_in_violation")
+    account = plots.overview(table, metrics, title=title, **style)
+    averages = plots.overview(table, metrics[:3], title=title, average=True, **style)
+    paths = [out / "account.png", out / "averages.png"]
+    for figure, path in zip((account, averages), paths, strict=True):
+        plots.save(figure, path)
+    return paths
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+        import pyarrow  # noqa: F401  pandas' parquet
+    except ImportError:
+        raise MissingExtraError(
+            "experiments need pandas, pyarrow and matplotlib: pip install "
+            "'cbandit[experiments]'"
+        ) from None
+    return pandas
+
+
+def _frame(table: Curves) -> Any:
+    pandas = _pandas()
+    parts = [
+        pandas.DataFrame(
+            {
+                "policy": policy,
+                "metric": metric,
+                "t": curve.t.numpy(),
+                "mean": curve.mean.numpy(),
+                "std": curve.std.numpy(),
+                "sem": curve.sem.numpy(),
+            }
+        )
+        for policy, each in table.items()
+        for metric, curve in each.items()
+    ]
+    return pandas.concat(parts, ignore_index=True)
+
+
+def read_curves(folder: str | os.PathLike[str]) -> Curves:
+    """The curves in a folder that :func:`carry_out` has written."""
+    import torch
+
+    from cbandit.run import Curve
+
+    path = Path(folder) / "rounds.parquet"
+    if not path.is_file():
+        raise CBanditError(f"{folder} holds no results: {path} is missing")
+    try:
+        frame = _pandas().read_parquet(path)
+        out: dict[str, dict[str, Curve]] = {}
+        for (policy, metric), part in frame.groupby(["policy", "metric"], sort=False):
+            numbers = (
+                torch.tensor(part[name].to_numpy())
+                for name in ("t", "mean", "std", "sem")
+            )
+            out.setdefault(policy, {})[metric] = Curve(*numbers)
+    except (OSError, KeyError, ValueError) as error:
+        raise CBanditError(f"{path} is not one of ours, or broken: {error}") from None
+    return out

@@ -1,0 +1,682 @@
+"""The best distribution over arms under expected-cost limits, exactly.
+
+    max_pi  sum_a pi_a u_r[a]   s.t.   sum_a pi_a u_c[j, a] <= tau[j],  pi in the simplex
+
+from two arms to 10^7, for any number ``m`` of costs (Pacchiano, Ghavamzadeh, Bartlett,
+"Contextual Bandits with Stage-wise Constraints", the programme of OPB). A solution
+needs at most ``m + 1`` arms.
+
+One cost: the answer is an edge of the upper hull of the points ``(u_c, u_r)``, found by
+cutting planes on the dual ``min_{lam >= 0} max_a u_r + lam (tau - u_c)``. Between a
+feasible vertex and an infeasible one, the farthest arm above their chord replaces one
+of them; arms that lie below the chord are dropped for good.
+
+Several costs: a simplex method over a small pool of arms; one pass over all arms asks
+for those with the best reduced cost, until none has a positive one. The same loop works
+on sets that are never materialised, see :func:`solve_policy_by_pricing`.
+
+Both end with a certificate: the dual value over all arms minus the value reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from cbandit import checks
+from cbandit.choice import Distribution
+from cbandit.errors import CBanditError, InfeasibleError
+
+__all__ = [
+    "PolicySolution",
+    "Price",
+    "best_policy",
+    "solve_policy",
+    "solve_policy_by_pricing",
+]
+
+Array = npt.NDArray[Any]
+Price = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+
+EPS = float(np.finfo(np.float64).eps)
+FEASIBLE = 1e-12  # of a cost's scale: misses below it are rounding
+ROUNDING = 8 * EPS  # of the reward's scale: scores closer than it are equal
+WHOLE = 1024  # up to so many arms the pool holds them all
+FEW = 4096  # below so many arms a pass costs no more than what it would take to drop any
+CANDIDATES = 32  # arms asked of one pass
+NEVER = 0.25 * float(np.finfo(np.float64).max)  # the cost of an arm never to be played
+
+
+@dataclass(frozen=True, eq=False)
+class PolicySolution:
+    """An optimal distribution and its certificate.
+
+    Args:
+        distribution: at most ``m + 1`` arms a trial, by number, zero-padded.
+        value: the expected ``u_r`` it reaches, ``(*trials,)``.
+        multiplier: the dual solution, ``(*trials, m)``; for an infeasible trial the
+            weights (they sum to 1) under which even the cheapest arm is too dear.
+        gap: the dual's value minus ``value``, 0 up to rounding, ``(*trials,)``; for an
+            infeasible trial the same of the least violation.
+        infeasible: whether no distribution keeps the limits, ``(*trials,)``; there,
+            ``distribution`` is one that violates them least.
+        violation: the least achievable ``max_j E u_c[j] - tau[j]`` of an infeasible
+            trial, else 0, ``(*trials,)``.
+    """
+
+    distribution: Distribution
+    value: Tensor
+    multiplier: Tensor
+    gap: Tensor
+    infeasible: Tensor
+    violation: Tensor
+
+
+def best_policy(u_r: Any, u_c: Any, tau: Any) -> Distribution:
+    """The distribution over arms of largest expected ``u_r`` that keeps the limits.
+
+    Args:
+        u_r: ``(*trials, K)``; minus infinity forbids an arm.
+        u_c: ``(*trials, m, K)``; plus infinity forbids an arm.
+        tau: ``(*trials, m)``, or one number for all.
+
+    Returns:
+        At most ``m + 1`` arms a trial, in the order of their numbers, zero-padded:
+        ``index`` and ``probability`` are ``(*trials, m + 1)``.
+
+    Raises:
+        InfeasibleError: no distribution keeps the limits (in any trial, where there
+            are several: a trial among others is flagged in ``infeasible`` instead and
+            gets a distribution that violates them least).
+
+    Example:
+        >>> import cbandit as cb
+        >>> best = cb.search.best_policy([0.0, 1.0], [[0.0, 1.0]], 0.25)
+        >>> best.probability
+        tensor([0.7500, 0.2500], dtype=torch.float64)
+    """
+    solution = solve_policy(u_r, u_c, tau)
+    if bool(solution.infeasible.all()):
+        least = float(solution.violation.min())
+        raise InfeasibleError(
+            "no distribution over the arms keeps every expected cost at or below tau; "
+            f"the least achievable max_j E u_c[j] - tau[j] is {least:.6g}",
+            violation=solution.violation,
+            best=solution.distribution,
+        )
+    return solution.distribution
+
+
+def solve_policy(u_r: Any, u_c: Any, tau: Any) -> PolicySolution:
+    """:func:`best_policy` with value, multipliers and certificate; flags, never raises.
+
+    Args:
+        u_r: ``(*trials, K)``; minus infinity forbids an arm.
+        u_c: ``(*trials, m, K)``; plus infinity forbids an arm.
+        tau: ``(*trials, m)``, or one number for all.
+    """
+    reward, cost, limit, trials = _checked(u_r, u_c, tau)
+    count, m, size = cost.shape
+    # a few trials at a time: their arms stay in the cache, slow ones hold up few
+    budget = 2**21 if reward.device.type == "cpu" else 2**27
+    step = max(1, budget // (size * m))
+    parts = []
+    for start in range(0, count, step):
+        rows = slice(start, start + step)
+        solve = _one_cost if m == 1 else _several_costs
+        parts.append(solve(reward[rows], cost[rows], limit[rows]))
+    return _joined(parts, trials)
+
+
+def solve_policy_by_pricing(
+    price: Price, m: int, tau: Any, *, device: Any = None
+) -> PolicySolution:
+    """The same programme over arms that only ``price`` has ever seen.
+
+    Args:
+        price: ``price(weight, lam)`` with ``weight`` of shape ``(*trials,)``, each 0
+            or 1, and ``lam >= 0`` of shape ``(*trials, m)``: returns the number
+            ``(*trials, n)`` of one or more arms, their ``u_r`` ``(*trials, n)`` and
+            ``u_c`` ``(*trials, m, n)``. An arm that maximises
+            ``weight * u_r - lam @ u_c`` must be among them; more good ones mean fewer
+            passes. Every value returned must be finite.
+        m: number of costs.
+        tau: ``(*trials, m)``, or one number for all.
+        device: where ``weight`` and ``lam`` live; that of ``tau`` by default.
+    """
+    if m < 1:
+        raise CBanditError(f"m must be at least 1; got {m}")
+    limit = checks.finite("tau", checks.tensor("tau", tau, device=device))
+    if limit.dim() == 0:
+        limit = limit.expand(m)
+    if limit.shape[-1] != m or limit.numel() == 0:
+        raise CBanditError(
+            f"tau must have shape (*trials, m) with m = {m}; got {tuple(limit.shape)}"
+        )
+    trials = tuple(limit.shape[:-1])
+    flat = limit.reshape(-1, m)
+
+    def asked(weight: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        index, reward, cost = price(
+            weight.view(trials).to(limit.device),
+            lam.view(*trials, m).to(limit.device),
+        )
+        n = int(index.shape[-1]) if index.dim() else 0
+        shapes = {"index": index, "u_r": reward, "u_c": cost}
+        for name, value in shapes.items():
+            expected = (*trials, m, n) if name == "u_c" else (*trials, n)
+            if n == 0 or tuple(value.shape) != expected:
+                raise CBanditError(
+                    f"price must return {name} of shape "
+                    f"{'(*trials, m, n)' if name == 'u_c' else '(*trials, n)'}, "
+                    f"n >= 1; got {tuple(value.shape)}"
+                )
+            checks.finite(f"{name} of price", value)
+        count = flat.shape[0]
+        return index.reshape(count, n), reward.view(count, n), cost.view(count, m, n)
+
+    return _joined([_priced(asked, flat)], trials)
+
+
+# --- arguments and answers
+
+
+def _checked(
+    u_r: Any, u_c: Any, tau: Any
+) -> tuple[Tensor, Tensor, Tensor, tuple[int, ...]]:
+    """Float64 ``(T, K)``, ``(T, m, K)``, ``(T, m)`` and the shape of the trials."""
+    reward = checks.tensor("u_r", u_r)
+    cost = checks.tensor("u_c", u_c, device=reward.device)
+    limit = checks.finite("tau", checks.tensor("tau", tau, device=reward.device))
+    if reward.dim() == 0 or reward.numel() == 0:
+        raise CBanditError(
+            f"u_r must have shape (*trials, K), none of them 0; got "
+            f"{tuple(reward.shape)}"
+        )
+    size = reward.shape[-1]
+    if cost.dim() < 2 or cost.numel() == 0 or cost.shape[-1] != size:
+        raise CBanditError(
+            f"u_c must have shape (*trials, m, K) with K = {size} as in u_r, none of "
+            f"them 0; got {tuple(cost.shape)}"
+        )
+    m = cost.shape[-2]
+    if limit.dim() == 0:
+        limit = limit.expand(m)
+    if limit.shape[-1] != m:
+        raise CBanditError(
+            f"tau must have shape (*trials, m) with m = {m}, or be a number; got "
+            f"{tuple(limit.shape)}"
+        )
+    leads = [reward.shape[:-1], cost.shape[:-2], limit.shape[:-1]]
+    try:
+        trials = tuple(torch.broadcast_shapes(*leads))
+    except RuntimeError:
+        raise CBanditError(
+            "u_r, u_c and tau must lead with the same trials; got "
+            f"{tuple(reward.shape)}, {tuple(cost.shape)} and {tuple(limit.shape)}"
+        ) from None
+    reward = reward.expand(*trials, size).reshape(-1, size)
+    cost = cost.expand(*trials, m, size).reshape(-1, m, size)
+    limit = limit.expand(*trials, m).reshape(-1, m)
+    # least and largest entry: NaN passes through, infinities show
+    for name, value, allowed in (("u_r", reward, "minus"), ("u_c", cost, "plus")):
+        least, largest = float(value.amin()), float(value.amax())
+        wrong = largest if allowed == "minus" else -least
+        if least != least or wrong == float("inf"):
+            got = least if least != least or allowed == "plus" else largest
+            raise CBanditError(
+                f"{name} must be finite (or {allowed} infinity, for an arm never to be "
+                f"played); got {got}"
+            )
+        if float("inf") in (-least, largest):
+            reward, cost = _forbidden(reward, cost)
+    return reward, cost, limit, trials
+
+
+def _forbidden(reward: Tensor, cost: Tensor) -> tuple[Tensor, Tensor]:
+    """Arms never to be played get no reward at all and a cost that nothing offsets."""
+    never = reward.isneginf() | (cost >= NEVER).any(-2)
+    if bool(never.all(-1).any()):
+        raise CBanditError(
+            "u_r and u_c must leave an arm to play: every arm of a trial has an "
+            "infinite entry"
+        )
+    reward = reward.masked_fill(never, -torch.inf)
+    return reward, cost.masked_fill(never.unsqueeze(-2), NEVER)
+
+
+def _joined(parts: list[PolicySolution], trials: tuple[int, ...]) -> PolicySolution:
+    def put(pick: Callable[[PolicySolution], Tensor], *tail: int) -> Tensor:
+        return torch.cat([pick(part) for part in parts]).view((*trials, *tail))
+
+    m = parts[0].multiplier.shape[-1]
+    infeasible = put(lambda p: p.infeasible)
+    return PolicySolution(
+        distribution=Distribution(
+            index=put(lambda p: p.distribution.index, m + 1),
+            probability=put(lambda p: p.distribution.probability, m + 1),
+            infeasible=infeasible,
+        ),
+        value=put(lambda p: p.value),
+        multiplier=put(lambda p: p.multiplier, m),
+        gap=put(lambda p: p.gap),
+        infeasible=infeasible,
+        violation=put(lambda p: p.violation),
+    )
+
+
+def _distribution(arm: Tensor, probability: Tensor) -> Distribution:
+    """``(T, k)`` arms in the order of their numbers, those without a share last."""
+    last = torch.iinfo(torch.int64).max
+    order = arm.masked_fill(probability <= 0, last).argsort(dim=-1, stable=True)
+    probability = probability.clamp_min(0).gather(-1, order)
+    index = arm.gather(-1, order).masked_fill(probability <= 0, 0)
+    return Distribution(index=index, probability=probability)
+
+
+def _power(scale: Tensor) -> Tensor:
+    """The power of two that brings ``scale`` to about 1: multiplying by it is exact."""
+    exponent = torch.frexp(scale).exponent.clamp(-1000, 1000)
+    exponent = exponent.masked_fill(scale == 0, 0)
+    return torch.ldexp(torch.ones_like(scale), -exponent)
+
+
+# --- passes over the arms
+
+
+def _block(size: int) -> int:
+    return max(32, 1 << (size.bit_length() // 2))
+
+
+def _block_max(score: Tensor, block: int) -> Tensor:
+    """Largest ``(T, blocks)`` of every ``block`` neighbours of ``score`` ``(T, K)``."""
+    whole = score.shape[1] // block * block
+    out = score[:, :whole].unflatten(1, (-1, block)).amax(-1)
+    if whole < score.shape[1]:
+        out = torch.cat([out, score[:, whole:].amax(1, keepdim=True)], 1)
+    return out
+
+
+def _members(blocks: Tensor, block: int, size: int) -> tuple[Tensor, Tensor]:
+    """Positions ``(T, n * block)`` in the blocks ``(T, n)``, and which exist."""
+    at = blocks.unsqueeze(-1) * block + torch.arange(block, device=blocks.device)
+    at = at.flatten(1)
+    return at.clamp_max(size - 1), at < size
+
+
+def _locate(score: Tensor, peaks: Tensor, block: int) -> Tensor:
+    """The first position ``(T,)`` of the largest score, given the blocks' ``peaks``."""
+    at, there = _members(peaks.argmax(1, keepdim=True), block, score.shape[1])
+    inside = score.gather(1, at).masked_fill(~there, -torch.inf)
+    return at.gather(1, inside.argmax(1, keepdim=True)).squeeze(1)
+
+
+def _argmax(score: Tensor) -> Tensor:
+    # amax runs many times faster than argmax: find the block, then look inside
+    block = _block(score.shape[1])
+    return _locate(score, _block_max(score, block), block)
+
+
+def _largest_finite(value: Tensor) -> Tensor:
+    """Largest size ``(T,)`` of the entries of playable arms in ``(T, K)``."""
+    least, largest = value.amin(-1), value.amax(-1)
+    if bool(torch.isinf(least).any()) or bool((largest > NEVER / 2).any()):
+        out = value.abs()
+        return out.masked_fill(out > NEVER / 2, 0).amax(-1)
+    return torch.maximum(-least, largest)
+
+
+# --- one cost
+
+
+def _one_cost(reward: Tensor, cost: Tensor, limit: Tensor) -> PolicySolution:
+    """Cutting planes on ``(T, K)``, ``(T, 1, K)``, ``(T, 1)``."""
+    tau = limit  # (T, 1)
+    r, d = reward, cost[:, 0] - tau
+    top, width = _largest_finite(r), _largest_finite(d)
+    # plain numbers need no rescaling; products of extreme ones would overflow
+    unit_r, unit_d = torch.ones_like(top), torch.ones_like(top)
+    extreme = [(s > 1e60) | ((s < 1e-60) & (s > 0)) for s in (top, width)]
+    if bool((extreme[0] | extreme[1]).any()):
+        unit_r, unit_d = _power(top), _power(width)
+        r = r * unit_r.unsqueeze(1)
+        d = (d * unit_d.unsqueeze(1)).clamp_max(NEVER)
+        top, width = top * unit_r, width * unit_d
+    score = torch.empty_like(d)
+
+    low = _argmax(torch.neg(d, out=score))
+    least = _at(d, low)
+    rounding = FEASIBLE * torch.maximum(width, tau[:, 0].abs() * unit_d)
+    infeasible = least > rounding
+    if bool(infeasible.any()):
+        # of the least costly arms the best one
+        tied = torch.where(d == least.unsqueeze(1), r, -torch.inf).argmax(1)
+        low = torch.where(infeasible, tied, low)
+    over = torch.where(infeasible, 0.0, least.clamp_min(0))
+    if bool((over > 0).any()):  # feasible but for rounding: count it as the limit
+        d = d - over.unsqueeze(1)
+
+    high = _argmax(r)
+    edge = _cuts(r, d, low, high, ~infeasible, ROUNDING * top, score)
+    low, high, lam, upper = edge
+    low_d, high_d = _at(d, low), _at(d, high)
+    alone = infeasible | (high_d > 0) & (lam == 0)  # low alone
+    first = torch.where(alone, 1.0, high_d / (high_d - low_d))
+    first = torch.where(~infeasible & (high_d <= 0), 0.0, first)  # high alone
+    p = torch.stack([first, 1 - first], 1)
+    arm = torch.stack([low, high], 1)
+    value = torch.where(p > 0, p * reward.gather(1, arm), 0.0).sum(1)
+    lam = torch.where(infeasible, 1.0, lam * unit_d / unit_r)
+    gap = torch.where(infeasible, 0.0, upper / unit_r - value)
+    return PolicySolution(
+        distribution=_distribution(arm, p),
+        value=value,
+        multiplier=lam.unsqueeze(1),
+        gap=gap,
+        infeasible=infeasible,
+        violation=torch.where(infeasible, least / unit_d, 0.0),
+    )
+
+
+def _at(value: Tensor, index: Tensor) -> Tensor:
+    return value.gather(1, index.unsqueeze(1)).squeeze(1)
+
+
+def _cuts(
+    r: Tensor,
+    d: Tensor,
+    low: Tensor,
+    high: Tensor,
+    feasible: Tensor,
+    slack: Tensor,
+    score: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The hull's edge over ``d = 0``: its arms, slope and the dual's value, ``(T,)``.
+
+    ``low`` is a feasible arm and ``high`` the best one; where ``high`` is feasible too
+    it is the answer. Every step replaces one of them by the arm farthest above their
+    chord, so ``[d_low, d_high]`` shrinks until no arm is above it. A chord that joins
+    two vertices of the hull has every arm of the edge sought on it or above, hence
+    those below are left out of the later passes as soon as they are most.
+    """
+    all_r, all_d = r, d
+    low_r, low_d, high_r, high_d = _at(r, low), _at(d, low), _at(r, high), _at(d, high)
+    active = feasible & (high_d > 0)
+    lam = torch.zeros_like(slack)
+    upper = high_r.clone()
+    who = torch.arange(len(slack), device=r.device)  # the trial of each row kept
+    arm: Tensor | None = None  # the number of each arm kept, once some are dropped
+    whole = score
+    while bool(active.any()):
+        slope = (high_r - low_r) / (high_d - low_d)
+        lam = torch.where(active, slope, lam)
+        here = lam[who].unsqueeze(1)
+        torch.addcmul(r, here, d, value=-1, out=score)
+        block = _block(score.shape[1])
+        peaks = _block_max(score, block)
+        at = _locate(score, peaks, block)
+        chord = torch.maximum(low_r - lam * low_d, high_r - lam * high_d) + slack
+
+        new_r, new_d, best = low_r.clone(), low_d.clone(), chord.clone()
+        new_r[who], new_d[who], best[who] = _at(r, at), _at(d, at), _at(score, at)
+        new = low.clone()
+        new[who] = at if arm is None else _at(arm, at)
+        if arm is None:
+            upper = torch.where(active, best, upper)
+        # inside the chord, or right above an end: strict progress, so an end
+        inside = (new_d > low_d) & (new_d < high_d)
+        inside |= (new_d == low_d) & (new_r > low_r)
+        inside |= (new_d == high_d) & (new_r > high_r)
+        active &= (best > chord) & inside
+        left, right = active & (new_d <= 0), active & (new_d > 0)
+        low = torch.where(left, new, low)
+        low_r = torch.where(left, new_r, low_r)
+        low_d = torch.where(left, new_d, low_d)
+        high = torch.where(right, new, high)
+        high_r = torch.where(right, new_r, high_r)
+        high_d = torch.where(right, new_d, high_d)
+
+        if score.shape[1] > FEW and bool(active.any()):
+            floor = torch.where(active, chord, torch.inf)[who].unsqueeze(1)
+            sample = score[:, :: score.shape[1] // 2048] > floor
+            if float(sample.double().mean(1).max()) <= 0.125:
+                rows, (r, d, at) = _above(score > floor, r, d)
+                arm = at if arm is None else arm[rows].gather(1, at)
+                who = who[rows]
+                score = torch.empty_like(d)
+    if arm is not None:  # the certificate speaks of all arms
+        torch.addcmul(all_r, lam.unsqueeze(1), all_d, value=-1, out=whole)
+        upper = _block_max(whole, _block(whole.shape[1])).amax(1)
+    return low, high, lam, upper
+
+
+def _above(
+    kept: Tensor, r: Tensor, d: Tensor
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    """The rows of ``kept`` ``(T, K)`` with an entry; their ``r``, ``d`` and positions.
+
+    Each row's entries are moved to the left, in their order, and padded.
+    """
+    row, at = kept.nonzero(as_tuple=True)
+    count = torch.bincount(row, minlength=kept.shape[0])
+    rows = count.nonzero().squeeze(1)
+    most = int(count.max())
+    place = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]
+    place += ((count > 0).cumsum(0) - 1)[row] * most
+    flat = row * kept.shape[1] + at
+
+    def moved(value: Tensor, padding: float) -> Tensor:
+        out = value.new_full((len(rows) * most,), padding)
+        return out.index_copy_(0, place, value).view(len(rows), most)
+
+    r, d = r.reshape(-1).take(flat), d.reshape(-1).take(flat)
+    return rows, (moved(r, -torch.inf), moved(d, 0.0), moved(at, 0))
+
+
+# --- several costs
+
+
+def _several_costs(reward: Tensor, cost: Tensor, limit: Tensor) -> PolicySolution:
+    """The pool's loop on ``(T, K)``, ``(T, m, K)``, ``(T, m)``."""
+    count, m, size = cost.shape
+    block = _block(size)
+
+    def price(weight: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if size <= WHOLE:
+            return everything
+        # without its reward a forbidden arm stays so by its cost
+        score = torch.where(weight.unsqueeze(1) > 0, reward, 0.0)
+        for j in range(m):
+            score.addcmul_(cost[:, j], lam[:, j, None], value=-1)
+        peaks = _block_max(score, block)
+        blocks = peaks.topk(min(CANDIDATES, peaks.shape[1]), dim=1).indices
+        at, there = _members(blocks, block, size)
+        inside = score.gather(1, at).masked_fill(~there, -torch.inf)
+        best = inside.unflatten(1, (-1, block)).argmax(-1)
+        at = at.unflatten(1, (-1, block)).gather(2, best.unsqueeze(2)).squeeze(2)
+        return taken(at)
+
+    def taken(at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        everywhere = at.unsqueeze(1).expand(-1, m, -1)
+        return at, reward.gather(1, at), cost.gather(2, everywhere)
+
+    if size <= WHOLE:
+        numbers = torch.arange(size, device=reward.device)
+        everything = (numbers.expand(count, size), reward, cost)
+    return _priced(price, limit, whole=size <= WHOLE)
+
+
+def _priced(price: Price, limit: Tensor, whole: bool = False) -> PolicySolution:
+    """Column generation: ``price`` over all arms, a simplex method over those seen.
+
+    ``limit`` is ``(T, m)``; ``whole`` says that every call returns every arm.
+    """
+    count, m = limit.shape
+    tau = limit.cpu().numpy().copy()
+
+    def ask(weight: Array, lam: Array) -> tuple[Array, Array, Array]:
+        arm, r, c = price(
+            torch.as_tensor(weight, dtype=torch.float64, device=limit.device),
+            torch.as_tensor(lam, dtype=torch.float64, device=limit.device),
+        )
+        r, c = r.detach().double(), c.detach().double()
+        return arm.cpu().numpy(), r.cpu().numpy(), c.cpu().numpy()
+
+    # the best arm, and the least costly ones of each cost
+    found = [ask(np.ones(count), np.zeros((count, m)))]
+    if not whole:
+        for j in range(m):
+            found.append(ask(np.zeros(count), np.tile(np.eye(m)[j], (count, 1))))
+    arm = np.concatenate([f[0] for f in found], -1)  # T x n
+    reward = np.concatenate([f[1] for f in found], -1)  # T x n
+    cost = np.concatenate([f[2] for f in found], -1)  # T x m x n
+    basis = _start(_excess(reward, cost, tau), reward)
+    while True:
+        delta = _excess(reward, cost, tau)
+        scale = np.abs(delta).max(2)  # T x m
+        unit_r = _unit(np.abs(np.where(np.isneginf(reward), 0, reward)).max(1))
+        unit_d = _unit(scale)
+        basis, x, y = _simplex(
+            reward * unit_r[:, None],
+            delta * unit_d[:, :, None],
+            # a shortfall is counted in the user's units, the same for every cost
+            unit_d / unit_d.max(1, keepdims=True),
+            basis,
+        )
+        short = (basis == m).any(1)  # no feasible point yet: y prices the shortfall
+        unit = np.where(short, unit_d.max(1), unit_r)
+        lam = np.maximum(y[:, :m], 0) * unit_d / unit[:, None]
+        new = (arm, reward, cost) if whole else ask(np.where(short, 0.0, 1.0), lam)
+        score = np.where(short[:, None] & ~np.isneginf(new[1]), 0.0, new[1])
+        score = score - (lam[:, :, None] * _excess(new[1], new[2], tau)).sum(1)
+        best, upper = score.argmax(1), score.max(1)
+        # an arm already seen can only be better by rounding
+        seen = (arm == np.take_along_axis(new[0], best[:, None], 1)).any(1)
+        better = upper * unit - y[:, m] > ROUNDING * (1 + np.abs(y[:, :m]).sum(1))
+        better &= ~seen
+        p, at = _shares(x, basis, m)
+        mean = (p[:, None] * np.take_along_axis(delta, at[:, None], 2)).sum(2)
+        scale = np.maximum(scale, np.abs(tau))
+        kept = (mean <= FEASIBLE * scale).all(1)
+        relax = short & ~better & kept  # feasible but for rounding: limits follow
+        if not (better | relax).any():
+            break
+        if relax.any():
+            tau[relax] += (np.maximum(mean, 0) + 4 * EPS * scale)[relax]
+            basis[relax] = _start(_excess(reward, cost, tau), reward)[relax]
+        if not whole:
+            arm = np.concatenate([arm, new[0]], -1)
+            reward = np.concatenate([reward, new[1]], -1)
+            cost = np.concatenate([cost, new[2]], -1)
+
+    def back(value: Array) -> Tensor:
+        return torch.as_tensor(value, device=limit.device)
+
+    chosen = np.take_along_axis(reward, at, 1)
+    value = np.where(p > 0, p * np.where(p > 0, chosen, 0), 0).sum(1)
+    worst = mean.max(1)
+    return PolicySolution(
+        distribution=_distribution(
+            back(np.take_along_axis(arm, at, 1).astype(np.int64)), back(p)
+        ),
+        value=back(value),
+        multiplier=back(lam),
+        gap=back(upper + np.where(short, worst, -value)),
+        infeasible=back(short),
+        violation=back(np.where(short, worst, 0.0)),
+    )
+
+
+def _excess(reward: Array, cost: Array, tau: Array) -> Array:
+    """Cost above its limit, ``(T, m, n)``; 0 for arms that are never played."""
+    never = np.isneginf(reward)[:, None, :]
+    out: Array = np.where(never, 0.0, cost - tau[:, :, None])
+    return out
+
+
+def _unit(scale: Array) -> Array:
+    """The power of two that brings ``scale`` to about 1: multiplying by it is exact."""
+    exponent = np.clip(np.frexp(scale)[1], -1000, 1000)
+    out: Array = np.ldexp(1.0, np.where(scale == 0, 0, -exponent))
+    return out
+
+
+def _shares(x: Array, basis: Array, m: int) -> tuple[Array, Array]:
+    """Probabilities and places in the pool, ``(T, m + 1)`` both."""
+    p = np.where(basis > m, np.maximum(x, 0), 0)
+    return p / p.sum(1, keepdims=True), np.maximum(basis - m - 1, 0)
+
+
+# The variables of the simplex method, by number: 0 .. m-1 the slack of each cost, m the
+# shortfall (what all limits would have to give way), m+1+k the k-th arm of the pool.
+
+
+def _start(delta: Array, reward: Array) -> Array:
+    """A basis ``(T, m + 1)``: one arm, slacks, and the shortfall where it needs one."""
+    count, m, _ = delta.shape
+    worst = np.where(np.isneginf(reward), np.inf, delta.max(1))
+    k = worst.argmin(1)
+    basis = np.concatenate([np.tile(np.arange(m), (count, 1)), k[:, None] + m + 1], 1)
+    excess = np.take_along_axis(delta, k[:, None, None], 2)[:, :, 0]
+    rows = np.flatnonzero(excess.max(1) > 0)
+    basis[rows, excess.argmax(1)[rows]] = m
+    return basis
+
+
+def _simplex(
+    reward: Array, delta: Array, toll: Array, basis: Array
+) -> tuple[Array, Array, Array]:
+    """The best basis over the pool, its point and its duals, ``(T, m + 1)`` each.
+
+    While the shortfall is in the basis it is what is minimised; once out it stays out.
+    ``toll`` ``(T, m)`` is the shortfall's share in each cost.
+    """
+    count, m, n = delta.shape
+    rows = np.arange(count)
+    columns = np.zeros((count, m + 1, m + 1 + n))
+    columns[:, :m, :m] = np.eye(m)
+    columns[:, :m, m] = -toll
+    columns[:, :m, m + 1 :] = delta
+    columns[:, m, m + 1 :] = 1
+    gain = np.zeros((2, count, m + 1 + n))
+    gain[0, :, m + 1 :] = reward
+    gain[1, :, m] = -1
+    gain[1, :, m + 1 :] = np.where(np.isneginf(reward), -np.inf, 0)
+    right = np.zeros((count, m + 1, 1))
+    right[:, m] = 1
+    basis = basis.copy()
+    patience = 50 * (m + 2)
+    step = 0
+    while True:
+        short = (basis == m).any(1)
+        now = np.where(short[:, None], gain[1], gain[0])
+        square = np.take_along_axis(columns, basis[:, None, :], 2)
+        x = np.linalg.solve(square, right)[:, :, 0]
+        held = np.take_along_axis(now, basis, 1)
+        y = np.linalg.solve(square.swapaxes(1, 2), held[:, :, None])[:, :, 0]
+        better = now - (y[:, None, :] @ columns)[:, 0]
+        np.put_along_axis(better, basis, -np.inf, 1)
+        better[:, m] = -np.inf
+        tolerance = ROUNDING * (1 + np.abs(y[:, :m]).sum(1))
+        # the steepest one; the first one, should that ever go in circles (Bland)
+        bland = step > patience
+        enter = (better > tolerance[:, None] if bland else better).argmax(1)
+        go = better[rows, enter] > tolerance
+        if not go.any() or step > 20 * patience:
+            return basis, x, y
+        into = columns[rows, :, enter]
+        w = np.linalg.solve(square, into[:, :, None])[:, :, 0]
+        falls = w > 1e-10 * np.abs(w).max(1, keepdims=True)
+        ratio = np.where(falls, np.maximum(x, 0) / np.where(falls, w, 1), np.inf)
+        tied = ratio <= ratio.min(1, keepdims=True) * (1 + 4 * EPS)
+        key = np.where(tied, -basis if bland else w, -np.inf)
+        key[tied & (basis == m)] = np.inf
+        leave = key.argmax(1)
+        basis[rows[go], leave[go]] = enter[go]
+        step += 1

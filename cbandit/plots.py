@@ -1,0 +1,232 @@
+"""Figures of the account: curves over the rounds, a band for the spread of trials.
+
+Drawn on a :class:`matplotlib.figure.Figure` of their own, so no display is needed and
+nobody's pyplot is touched.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cbandit.errors import CBanditError, MissingExtraError
+from cbandit.run import Curve, Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["LABELS", "Curves", "curves", "overview", "save"]
+
+Curves = Mapping[str, Mapping[str, Curve]]
+"""``curves[policy][metric]``."""
+
+LABELS = {
+    "regret": "regret",
+    "stochastic_regret": "stochastic regret",
+    "policy_regret": "policy regret",
+    "realised_regret": "realised regret",
+    "soft_violation": "soft violation",
+    "hard_violation": "hard violation",
+    "realised_violation": "realised violation",
+    "rounds_in_violation": "rounds in violation",
+    "reward": "reward",
+    "multiplier": "multiplier",
+}
+
+# Okabe and Ito's colours, told apart by the colour-blind too; yellow is too faint
+_COLOURS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#56B4E9",
+    "#E69F00",
+    "#000000",
+    "#7F7F7F",
+)
+_DASHES = ("-", "--", "-.", (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5, 1, 1.5)))
+_STYLE: dict[Any, Any] = {
+    "axes.edgecolor": "#666666",
+    "axes.grid": True,
+    "axes.labelcolor": "#333333",
+    "axes.linewidth": 0.8,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "font.size": 10,
+    "grid.color": "#E3E3E3",
+    "grid.linewidth": 0.7,
+    "legend.frameon": False,
+    "savefig.dpi": 160,
+    "xtick.color": "#555555",
+    "ytick.color": "#555555",
+}
+SPREADS = ("sem", "std")
+
+
+def curves(
+    runs: Sequence[Run],
+    metrics: Sequence[str] = tuple(LABELS),
+    points: int | None = 1000,
+    average: bool = False,
+) -> Curves:
+    """The curves of several runs, by policy and metric; see :meth:`Run.curve`."""
+    names = [run.policy for run in runs]
+    if len(set(names)) != len(names):
+        raise CBanditError(f"runs must be of different policies; got {names}")
+    return {
+        run.policy: {name: run.curve(name, points, average) for name in metrics}
+        for run in runs
+    }
+
+
+def overview(
+    shown: Sequence[Run] | Curves,
+    metrics: Sequence[str] | None = None,
+    *,
+    title: str | None = None,
+    average: bool = False,
+    spread: str = "sem",
+    width: float = 1.0,
+    log: bool | None = None,
+) -> Figure:
+    """One panel a metric, one curve a policy.
+
+    Args:
+        shown: runs, or their curves as :func:`curves` gives them.
+        metrics: of :data:`LABELS`; regret and the three violations unless given.
+        title: above all panels.
+        average: divide by the number of rounds so far.
+        spread: the band is ``"sem"``, the standard error of the mean over the trials,
+            or ``"std"``, their standard deviation.
+        width: the band is so many of them to either side.
+        log: rounds on a logarithmic axis. Unless said otherwise averages are, and the
+            soft violation, which is often over within a few rounds.
+
+    Example:
+        >>> figure = cb.plots.overview([run, other], title="...")   # doctest: +SKIP
+        >>> figure.savefig("account.png")                           # doctest: +SKIP
+    """
+    if spread not in SPREADS:
+        raise CBanditError(f"spread must be 'sem' or 'std'; got {spread!r}")
+    if metrics is None:
+        metrics = ("regret", "soft_violation", "hard_violation", "rounds_in_violation")
+    unknown = [name for name in metrics if name not in LABELS]
+    if unknown or not metrics:
+        raise CBanditError(
+            f"metrics must be some of {', '.join(LABELS)}; got {list(metrics)}"
+        )
+    if isinstance(shown, Mapping):
+        table = {policy: dict(each) for policy, each in shown.items()}
+        if average:
+            table = {
+                p: {k: _averaged(c) for k, c in e.items()} for p, e in table.items()
+            }
+    else:
+        table = {p: dict(e) for p, e in curves(shown, metrics, 1000, average).items()}
+    if not table:
+        raise CBanditError("nothing to plot: no runs")
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError(
+            "figures need matplotlib: pip install 'cbandit[experiments]'"
+        ) from None
+
+    with matplotlib.rc_context(_STYLE):
+        columns = len(metrics) if len(metrics) < 4 else (len(metrics) + 1) // 2
+        rows = -(-len(metrics) // columns)
+        figure = Figure(figsize=(4.4 * columns, 3.1 * rows + 0.7), layout="constrained")
+        panels = figure.subplots(rows, columns, squeeze=False).flatten()
+        for panel, name in zip(panels, metrics, strict=False):
+            early = average or name == "soft_violation"
+            logarithmic = early if log is None else log
+            _panel(panel, table, name, average, spread, width, logarithmic)
+        for panel in panels[len(metrics) :]:
+            panel.set_visible(False)
+        for panel in panels[: len(metrics)][-columns:]:
+            panel.set_xlabel("round")
+        handles, labels = panels[0].get_legend_handles_labels()
+        if len(labels) > 1 or title is None:
+            figure.legend(
+                handles, labels, loc="outside lower center", ncols=min(6, len(labels))
+            )
+        if title is not None:
+            alone = f": {labels[0]}" if len(labels) == 1 else ""
+            figure.suptitle(title + alone, x=0.01, ha="left", fontsize=12)
+    return figure
+
+
+def _averaged(curve: Curve) -> Curve:
+    t = curve.t.double()
+    return Curve(curve.t, curve.mean / t, curve.std / t, curve.sem / t)
+
+
+def _panel(
+    panel: Axes,
+    table: Curves,
+    name: str,
+    average: bool,
+    spread: str,
+    width: float,
+    log: bool,
+) -> None:
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    last = 1
+    for k, (policy, each) in enumerate(table.items()):
+        if name not in each:
+            continue
+        curve = each[name]
+        t, mean = curve.t.numpy(), curve.mean.numpy()
+        band = width * (curve.sem if spread == "sem" else curve.std).numpy()
+        colour = _COLOURS[k % len(_COLOURS)]
+        # dashes as well as colours: curves that lie on each other stay visible
+        style: Any = _DASHES[k % len(_DASHES)]
+        panel.plot(
+            t,
+            mean,
+            color=colour,
+            linestyle=style,
+            linewidth=1.7,
+            label=policy,
+            zorder=3,
+        )
+        low = mean - band
+        if name.endswith("violation"):
+            low = low.clip(min=0)  # none of them can be negative
+        panel.fill_between(t, low, mean + band, color=colour, alpha=0.13, linewidth=0)
+        last = max(last, int(t[-1]))
+    words = LABELS[name][0].upper() + LABELS[name][1:]
+    panel.set_title(words + (" / t" if average else ""))
+    panel.set_axisbelow(True)
+    panel.margins(x=0)
+    if log:
+        panel.set_xscale("log")
+        panel.set_xlim(1, max(2, last))
+    else:
+        panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+        panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        panel.set_xlim(0, last)
+    whole = name == "rounds_in_violation" and not average
+    panel.yaxis.set_major_locator(MaxNLocator(5, integer=whole))
+    bottom, top = panel.get_ylim()
+    if top - bottom < 0.12 and not average:
+        # an account that stays at 0 shall look like it, not like its rounding
+        panel.set_ylim(-0.05, 1)
+    panel.axhline(0, color="#999999", linewidth=0.8, zorder=1)
+
+
+def save(figure: Figure, path: str | os.PathLike[str]) -> None:
+    """The figure as a file, atomically; its kind by the path's ending."""
+    from pathlib import Path
+
+    from cbandit.checkpoint import atomic
+
+    with atomic(path) as file:
+        figure.savefig(file, format=Path(path).suffix.lstrip(".") or "png", dpi=160)

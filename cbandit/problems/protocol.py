@@ -1,0 +1,172 @@
+"""What a problem is to the loop: the contract, and what may be added to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from cbandit import checks
+from cbandit.actions import Actions
+from cbandit.choice import Choice
+from cbandit.errors import CBanditError
+from cbandit.randomness import Streams, Trials
+
+__all__ = [
+    "Blockwise",
+    "Evaluation",
+    "Problem",
+    "Round",
+    "delays_of",
+    "normals",
+    "uniforms",
+]
+
+
+@dataclass(frozen=True)
+class Round:
+    """What the world shows before round ``t``; by default nothing.
+
+    Args:
+        actions: a set of its own for this round (contexts).
+        among: the part of the set that may be chosen, a mask or indices.
+        observed_costs: the costs of every action, ``(*trials, m, N)``.
+        delays: how many rounds later the feedback arrives: a pair, or a dict with
+            ``reward`` and ``cost``, of whole numbers ``(*trials,)``. The feedback of
+            round ``s`` with delay ``d`` is delivered at the end of round ``s + d``;
+            an infinite delay never is.
+    """
+
+    actions: Actions | None = None
+    among: Any = None
+    observed_costs: Any = None
+    delays: Any = None
+
+    def question(self) -> dict[str, Any]:
+        """The keywords for ``policy.ask``."""
+        named = {
+            "actions": self.actions,
+            "among": self.among,
+            "observed_costs": self.observed_costs,
+        }
+        return {key: value for key, value in named.items() if value is not None}
+
+
+@runtime_checkable
+class Problem(Protocol):
+    """The world. Feasible means ``costs <= 0``.
+
+    A problem whose costs are feasible below other numbers says so in an attribute
+    ``thresholds`` (a number, ``(m,)``, ``(*trials, m)``, or a callable of ``t``).
+    ``trials`` is ``None`` for a problem that is the same for every trial.
+    """
+
+    @property
+    def actions(self) -> Actions:
+        """What can be chosen."""
+
+    @property
+    def trials(self) -> Trials:
+        """The trials it has functions for, or ``None``."""
+
+    def reward(self, x: Tensor, t: int) -> Tensor:
+        """Noiseless reward ``(*trials,)`` of ``x`` ``(*trials, d)`` in round ``t``."""
+
+    def costs(self, x: Tensor, t: int) -> Tensor:
+        """Noiseless costs ``(*trials, m)`` of ``x`` ``(*trials, d)`` in round ``t``."""
+
+    def observe(self, choice: Choice, generator: Streams) -> tuple[Tensor, Tensor]:
+        """Noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of the choice."""
+
+    def optimum(self, t: int) -> Tensor:
+        """The reward of the best feasible action, ``(*trials,)``; NaN where none is."""
+
+    def stochastic_optimum(self, t: int) -> Tensor:
+        """The reward of the best distribution feasible on average, ``(*trials,)``."""
+
+    def round(self, t: int, generator: Streams) -> Round:
+        """What the world shows before round ``t``."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The noiseless truth about ``n`` rounds.
+
+    Args:
+        reward: ``(*trials, n)``.
+        costs: ``(*trials, n, m)``, before thresholds are subtracted.
+        optimum: ``(*trials, n)`` or ``(*trials, 1)``.
+        stochastic_optimum: as ``optimum``.
+    """
+
+    reward: Tensor
+    costs: Tensor
+    optimum: Tensor
+    stochastic_optimum: Tensor
+
+
+@runtime_checkable
+class Blockwise(Protocol):
+    """A problem that can say the truth about many rounds at once.
+
+    The loop then asks every few hundred rounds, rather than in each of them.
+    """
+
+    def evaluate(self, t: Tensor, index: Tensor | None, x: Tensor) -> Evaluation:
+        """The truth about rounds ``t`` ``(n,)``.
+
+        ``index`` is ``(*trials, n)``, ``None`` without numbers; ``x`` is
+        ``(*trials, n, d)``.
+        """
+
+
+def normals(
+    generator: torch.Generator, batch_shape: tuple[int, ...], *shape: int
+) -> Tensor:
+    """Standard normals ``(*batch_shape, *shape)``, from each trial's own stream."""
+    if isinstance(generator, Streams) and generator.batch_shape == batch_shape:
+        return generator.normal(*shape)
+    return torch.randn(*batch_shape, *shape, generator=generator, dtype=torch.float64)
+
+
+def uniforms(
+    generator: torch.Generator, batch_shape: tuple[int, ...], *shape: int
+) -> Tensor:
+    """Uniforms on [0, 1), ``(*batch_shape, *shape)``, from each trial's own stream."""
+    if isinstance(generator, Streams) and generator.batch_shape == batch_shape:
+        return generator.uniform(*shape)
+    return torch.rand(*batch_shape, *shape, generator=generator, dtype=torch.float64)
+
+
+def delays_of(delays: Any, batch_shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """The delays of reward and cost, each float64 ``(*trials,)``."""
+    if isinstance(delays, Mapping):
+        unknown = set(delays) - {"reward", "cost"}
+        if unknown:
+            raise CBanditError(
+                f"delays must have the keys 'reward' and 'cost'; got {sorted(delays)}"
+            )
+        pair = (delays.get("reward", 0), delays.get("cost", 0))
+    else:
+        try:
+            reward, cost = delays
+        except (TypeError, ValueError):
+            raise CBanditError(
+                "delays must be a pair (reward, cost), or a dict with these keys; got "
+                f"{delays!r}"
+            ) from None
+        pair = (reward, cost)
+    out = []
+    for name, value in zip(("reward", "cost"), pair, strict=True):
+        given = checks.tensor(f"delays of the {name}", value, device="cpu")
+        given = checks.shaped(f"delays of the {name}", given, batch_shape, "(*trials,)")
+        if bool(((given < 0) | (given != given.floor())).any()):
+            raise CBanditError(
+                f"delays of the {name} must be whole numbers, at least 0; got "
+                f"{given.tolist()}"
+            )
+        out.append(given)
+    return out[0], out[1]

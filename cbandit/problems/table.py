@@ -1,0 +1,205 @@
+"""Finite problems, given by tables of the reward and the costs of every action."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit import checks
+from cbandit.actions import Finite, ProductGrid
+from cbandit.choice import Choice
+from cbandit.errors import CBanditError
+from cbandit.problems.protocol import Evaluation, Round, normals, uniforms
+from cbandit.randomness import Streams, Trials, trial_range
+
+__all__ = ["Noise", "Resampled", "Table"]
+
+Noise = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """Noise that is drawn anew from what was once seen: whole rows of deviations.
+
+    Args:
+        reward: ``(S, N)``, deviations of the reward of every action.
+        costs: ``(S, m, N)``, likewise for the costs; their row is drawn on its own.
+    """
+
+    reward: Tensor
+    costs: Tensor
+
+    def __call__(
+        self, index: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Noise ``(*trials,)`` and ``(*trials, m)`` at the actions ``index``."""
+        draws = uniforms(generator, tuple(index.shape), 2)
+        rows = (draws * self.reward.shape[0]).long()
+        return (
+            self.reward[rows[..., 0], index],
+            self.costs.movedim(-2, -1)[rows[..., 1], index],
+        )
+
+
+class Table:
+    """A finite problem that never changes; also blockwise, so its account is cheap.
+
+    Args:
+        reward: ``f`` of every action, ``(N,)`` or ``(*trials, N)``.
+        costs: ``g`` of every action, ``(m, N)`` or ``(*trials, m, N)``.
+        noise: variance of the Gaussian noise on the reward, a number or ``(*trials,)``;
+            or a callable ``(index, generator) -> (reward noise, costs noise)``.
+        cost_noise: variance on the costs, a number, ``(m,)`` or ``(*trials, m)``; that
+            of the reward unless given.
+        actions: the set, of ``N`` actions; numbers 0 to N - 1 on the line unless given.
+        trials: the trials the tables are for, ``None`` without a trials axis.
+        thresholds: a cost is feasible at or below it, a number, ``(m,)`` or
+            ``(*trials, m)``.
+        known: what the makers of the problem tell policies about it; kept as it is.
+
+    Example:
+        >>> import cbandit as cb
+        >>> problem = cb.problems.Table([0.0, 1.0, 2.0], [[-1.0, -0.5, 1.0]], noise=0.1)
+        >>> problem.optimum(1)
+        tensor(1., dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        reward: Any,
+        costs: Any,
+        noise: Any = 0.0,
+        cost_noise: Any = None,
+        actions: Finite | ProductGrid | None = None,
+        trials: Trials = None,
+        thresholds: Any = 0.0,
+        known: Any = None,
+    ) -> None:
+        self.trials = trial_range(trials)
+        batch = () if self.trials is None else (len(self.trials),)
+        f = checks.finite("reward", checks.tensor("reward", reward))
+        g = checks.finite("costs", checks.tensor("costs", costs))
+        if f.dim() == 0 or f.shape[-1] == 0:
+            raise CBanditError(
+                f"reward must have shape (*trials, N); got {tuple(f.shape)}"
+            )
+        size = f.shape[-1]
+        if g.dim() < 2 or g.shape[-1] != size or g.shape[-2] == 0:
+            raise CBanditError(
+                f"costs must have shape (*trials, m, N) with N = {size} and m >= 1; "
+                f"got {tuple(g.shape)}"
+            )
+        self.m = g.shape[-2]
+        f = checks.shaped("reward", f, (*batch, size), "(*trials, N)")
+        g = checks.shaped("costs", g, (*batch, self.m, size), "(*trials, m, N)")
+        self.f, self.g = f.contiguous(), g.contiguous()
+        self.actions = actions or Finite(torch.arange(float(size)).double()[:, None])
+        if self.actions.size != size:
+            raise CBanditError(
+                f"actions must hold N = {size} actions; got {self.actions!r}"
+            )
+        tau = checks.finite("thresholds", checks.tensor("thresholds", thresholds))
+        tau = checks.shaped("thresholds", tau, (*batch, self.m), "(*trials, m)")
+        self.thresholds: Any = tau if bool(tau.any()) else 0.0
+        self.known = known
+        self._tau = tau
+        # one row of (f, g) an action, all trials below each other: a single look-up
+        both = torch.cat([self.f.unsqueeze(-2), self.g], -2)
+        self._rows = both.mT.reshape(-1, 1 + self.m).contiguous()
+        self._first = torch.arange(len(batch) and batch[0]) * size if batch else None
+        self._noise: Noise | None = noise if callable(noise) else None
+        self._std = torch.zeros(1 + self.m, dtype=torch.float64)
+        if self._noise is None:
+            lam = checks.nonnegative("noise", noise)
+            lam = checks.shaped("noise", lam, batch, "(*trials,)").unsqueeze(-1)
+            each = lam if cost_noise is None else cost_noise
+            cost_lam = checks.nonnegative("cost_noise", each)
+            cost_lam = checks.shaped(
+                "cost_noise", cost_lam, (*batch, self.m), "(*trials, m)"
+            )
+            self._std = torch.cat([lam, cost_lam], -1).sqrt()
+        elif cost_noise is not None:
+            raise CBanditError("cost_noise must be left out where noise is a callable")
+
+    def _truth(self, index: Tensor) -> Tensor:
+        """``(*index.shape, 1 + m)``: reward and costs; ``index`` leads with trials."""
+        index = index.to(self._rows.device)
+        if self._first is not None:
+            first = self._first
+            index = index + first.view(-1, *[1] * (index.dim() - 1))
+        return self._rows[index]
+
+    def reward(self, x: Tensor, t: int) -> Tensor:
+        """Noiseless reward ``(*trials,)`` of the actions ``x`` ``(*trials, d)``."""
+        return self._truth(self.actions.index(x))[..., 0]
+
+    def costs(self, x: Tensor, t: int) -> Tensor:
+        """Noiseless costs ``(*trials, m)`` of the actions ``x`` ``(*trials, d)``."""
+        return self._truth(self.actions.index(x))[..., 1:]
+
+    def observe(
+        self, choice: Choice, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of the choice."""
+        index = choice.index
+        if index is None:
+            index = self.actions.index(choice.x)
+        truth = self._truth(index)
+        if self._noise is not None:
+            reward, costs = self._noise(index.to(truth.device), generator)
+            return truth[..., 0] + reward, truth[..., 1:] + costs
+        draws = normals(generator, tuple(truth.shape[:-1]), 1 + self.m)
+        seen = torch.addcmul(truth, draws, self._std)
+        return seen[..., 0], seen[..., 1:]
+
+    @cached_property
+    def best(self) -> Tensor:
+        """Number of the best feasible action, ``(*trials,)``; -1 where none is."""
+        feasible = (self.g <= self._tau.unsqueeze(-1)).all(-2)
+        best = self.f.masked_fill(~feasible, -torch.inf).argmax(-1)
+        return best.masked_fill(~feasible.any(-1), -1)
+
+    @cached_property
+    def _optimum(self) -> Tensor:
+        value = self.f.gather(-1, self.best.clamp_min(0).unsqueeze(-1)).squeeze(-1)
+        return value.masked_fill(self.best < 0, torch.nan)
+
+    @cached_property
+    def _stochastic_optimum(self) -> Tensor:
+        from cbandit.lp import solve_policy
+
+        answer = solve_policy(self.f, self.g, self._tau)
+        return answer.value.masked_fill(answer.infeasible, torch.nan)
+
+    def optimum(self, t: int) -> Tensor:
+        """The reward of the best feasible action, ``(*trials,)``; NaN where none is."""
+        return self._optimum
+
+    def stochastic_optimum(self, t: int) -> Tensor:
+        """The reward of the best distribution feasible on average, ``(*trials,)``."""
+        return self._stochastic_optimum
+
+    def round(self, t: int, generator: Streams) -> Round:
+        """Nothing is shown before a round."""
+        return _NOTHING
+
+    def evaluate(self, t: Tensor, index: Tensor | None, x: Tensor) -> Evaluation:
+        """The truth about the rounds ``t``, as the loop asks for it in blocks."""
+        truth = self._truth(self.actions.index(x) if index is None else index)
+        return Evaluation(
+            truth[..., 0],
+            truth[..., 1:],
+            self._optimum.unsqueeze(-1),
+            self._stochastic_optimum.unsqueeze(-1),
+        )
+
+    def __repr__(self) -> str:
+        return f"Table(N={self.actions.size}, m={self.m}, trials={self.trials})"
+
+
+_NOTHING = Round()

@@ -1,0 +1,256 @@
+"""The experiments of the CKB papers: random functions, light sensors, stock prices.
+
+Zhou and Ji, *On Kernelized Multi-Armed Bandits with Constraints*, 2022; and *Provably
+Efficient Bayesian Optimization with Unknown Constraints*. What the papers leave open is
+settled here and marked "ours".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit.actions import Finite
+from cbandit.errors import CBanditError
+from cbandit.problems import data
+from cbandit.problems.table import Resampled, Table
+from cbandit.randomness import Streams, Trials, trial_range
+
+__all__ = ["Known", "zhou_finance", "zhou_light", "zhou_synthetic"]
+
+SHARE_OF_BOUND = {"half": 0.5, "quarter": 0.25}
+MAX_DRAWS = 10_000
+
+
+@dataclass(frozen=True)
+class Known:
+    """What an experiment tells its policies; each number is ``(*trials,)``.
+
+    Args:
+        kernel: the reward's and the cost's kernel, double; ``None`` where the arms are
+            known by a covariance alone.
+        noise, cost_noise: variances of the noise.
+        subgaussian, cost_subgaussian: ``R`` of the noise.
+        bound, cost_bound: ``B = max|f|`` and ``G = max|g|``.
+        slater: ``min(1, -min g)``.
+        norm, cost_norm: RKHS norms where they are known, NaN where they are not. (The
+            experiments take the bounds for them: ours.)
+        safe: number of one feasible action, uniformly random: ours.
+        lipschitz, cost_lipschitz: constants of the true functions, in the distance of
+            coordinates, or in the kernel's where there are none.
+    """
+
+    kernel: Any
+    noise: Tensor
+    cost_noise: Tensor
+    subgaussian: Tensor
+    cost_subgaussian: Tensor
+    bound: Tensor
+    cost_bound: Tensor
+    slater: Tensor
+    norm: Tensor
+    cost_norm: Tensor
+    safe: Tensor
+    lipschitz: Tensor
+    cost_lipschitz: Tensor
+
+
+def _rbf(lengthscale: float) -> Any:
+    from gpytorch.kernels import RBFKernel
+
+    kernel = RBFKernel().double()
+    kernel.lengthscale = lengthscale
+    return kernel.requires_grad_(False)
+
+
+def _lipschitz(h: Tensor, distance: Tensor) -> Tensor:
+    """Largest slope of ``h`` ``(*trials, N)`` over all pairs of actions."""
+    rise = (h.unsqueeze(-1) - h.unsqueeze(-2)).abs()
+    apart = distance > 0
+    return (rise / distance.masked_fill(~apart, 1.0) * apart).flatten(-2).amax(-1)
+
+
+def _safe(g: Tensor, seed: int, trials: range | None, purpose: str) -> Tensor:
+    """A uniformly random feasible action for each trial, ``(*trials,)``."""
+    draws = Streams(seed, trials, purpose).uniform()
+    feasible = (g <= 0).expand(*draws.shape, g.shape[-1])
+    count = feasible.sum(-1)
+    nth = (draws * count).long().clamp_max(count - 1)
+    return (feasible.cumsum(-1) <= nth.unsqueeze(-1)).sum(-1)
+
+
+def _draw(stream: Streams, gram: Tensor) -> tuple[Tensor, Tensor]:
+    """One ``sum a_i k(., x_i)``, ``(N,)``, and its RKHS norm."""
+    size = gram.shape[-1]
+    weight = torch.zeros(size, dtype=torch.float64)
+    # a stream of one trial has a trials axis of length one
+    support = (stream.uniform(100)[0] * size).long()
+    weight.index_add_(0, support, 2 * stream.uniform(100)[0] - 1)
+    f = gram @ weight
+    return f, (weight @ f).clamp_min(0).sqrt()
+
+
+def zhou_synthetic(cost: str = "half", trials: Trials = None, seed: int = 0) -> Table:
+    """Random functions on a line of 100 points, ``zhou-synthetic`` of the experiments.
+
+    ``f`` is a sum of 100 squared-exponential bumps (lengthscale 0.2) at points drawn
+    from the grid with weights uniform on [-1, 1]. Draws without a strictly feasible
+    action are redrawn. Each trial draws its own functions, from its own stream.
+
+    Ours: Gaussian noise whose variance is 1 % of the range of ``f``, on both functions.
+
+    Args:
+        cost: ``"half"`` or ``"quarter"``: ``g = -f + B/2`` or ``-f + B/4``, with
+            ``B = max|f|``; ``"independent"``: another draw of the same kind.
+        trials: ``None``, their number, or a ``range`` of their numbers.
+        seed: of the functions.
+
+    Example:
+        >>> import cbandit as cb
+        >>> cb.problems.zhou_synthetic(cost="quarter", trials=50, seed=0)
+        Table(N=100, m=1, trials=range(0, 50))
+    """
+    if cost not in (*SHARE_OF_BOUND, "independent"):
+        raise CBanditError(
+            f"cost must be 'half', 'quarter' or 'independent'; got {cost!r}"
+        )
+    numbers = trial_range(trials)
+    grid = torch.linspace(0, 1, 100, dtype=torch.float64).unsqueeze(-1)
+    kernel = _rbf(0.2)
+    gram = kernel(grid).to_dense().detach()
+    drawn = [
+        _feasible_draw(cost, gram, Streams(seed, range(i, i + 1), "zhou-synthetic"))
+        for i in (numbers or range(1))
+    ]
+    f, g, norm, cost_norm = (torch.stack(each) for each in zip(*drawn, strict=True))
+    if numbers is None:
+        f, g, norm, cost_norm = f[0], g[0], norm[0], cost_norm[0]
+    noise = 0.01 * (f.amax(-1) - f.amin(-1))
+    distance = torch.cdist(grid, grid)
+    known = Known(
+        kernel=kernel,
+        noise=noise,
+        cost_noise=noise,
+        subgaussian=noise.sqrt(),
+        cost_subgaussian=noise.sqrt(),
+        bound=f.abs().amax(-1),
+        cost_bound=g.abs().amax(-1),
+        slater=(-g.amin(-1)).clamp_max(1.0),
+        norm=norm,
+        cost_norm=cost_norm,
+        safe=_safe(g, seed, numbers, "zhou-synthetic/safe"),
+        lipschitz=_lipschitz(f, distance),
+        cost_lipschitz=_lipschitz(g, distance),
+    )
+    return Table(f, g.unsqueeze(-2), noise, None, Finite(grid), numbers, known=known)
+
+
+def _feasible_draw(
+    cost: str, gram: Tensor, stream: Streams
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One trial's ``f``, ``g`` ``(N,)`` and their norms; redrawn until feasible."""
+    for _ in range(MAX_DRAWS):
+        f, norm = _draw(stream, gram)
+        if cost == "independent":
+            g, cost_norm = _draw(stream, gram)
+        else:
+            g = SHARE_OF_BOUND[cost] * f.abs().max() - f
+            cost_norm = torch.full_like(norm, torch.nan)
+        if bool(g.min() < 0):
+            return f, g, norm, cost_norm
+    raise CBanditError(f"no feasible problem in {MAX_DRAWS} draws; cost = {cost!r}")
+
+
+def _from_samples(
+    train: Tensor,
+    rewards: Tensor,
+    height: float,
+    subgaussian: Tensor | None,
+    trials: Trials,
+    seed: int,
+    purpose: str,
+) -> Table:
+    """Arms known by samples of their rewards ``(S, N)``; ``g = -f + height``.
+
+    The covariance is that of the normalised training columns.
+    """
+    numbers = trial_range(trials)
+    batch = () if numbers is None else (len(numbers),)
+    z = (train - train.mean(0)) / train.std(0, correction=0)
+    covariance = z.mT @ z / z.shape[0]
+    f = rewards.mean(0)
+    g = height - f
+    deviation = rewards - f
+    noise = deviation.square().mean()
+    radius = noise.sqrt() if subgaussian is None else subgaussian
+    variance = covariance.diagonal()
+    distance = (variance.unsqueeze(-1) + variance - 2 * covariance).clamp_min(0).sqrt()
+    bound, cost_bound, unknown = f.abs().max(), g.abs().max(), torch.tensor(torch.nan)
+    each = {
+        "noise": noise,
+        "cost_noise": noise,
+        "subgaussian": radius,
+        "cost_subgaussian": radius,
+        "bound": bound,
+        "cost_bound": cost_bound,
+        "slater": (-g.min()).clamp_max(1.0),
+        "norm": unknown.double(),
+        "cost_norm": unknown.double(),
+        "lipschitz": _lipschitz(f, distance),
+        "cost_lipschitz": _lipschitz(g, distance),
+    }
+    known = Known(
+        kernel=None,
+        safe=_safe(g, seed, numbers, f"{purpose}/safe"),
+        **{name: value.expand(batch).clone() for name, value in each.items()},
+    )
+    return Table(
+        f,
+        g.unsqueeze(-2),
+        Resampled(deviation, -deviation.unsqueeze(-2)),
+        None,
+        Finite(covariance=covariance),
+        numbers,
+        known=known,
+    )
+
+
+def zhou_light(trials: Trials = None, seed: int = 0) -> Table:
+    """41 light sensors: which one reads highest, if half of that is a must.
+
+    ``f`` is the mean over the 192 test samples, divided by its maximum (``B = 1``); a
+    noisy reward is the entry of a random test sample, divided likewise. The covariance
+    is that of the normalised training samples; ``g = -f + B/2``.
+
+    Ours: a noisy cost is ``-r + B/2`` with a test sample of its own; the noise's
+    variance is the mean over the sensors, and ``R`` its root.
+
+    Args:
+        trials: ``None``, their number, or a ``range`` of their numbers.
+        seed: of the safe seeds; the functions are the same in every trial.
+    """
+    train, test = data.light()
+    rewards = test / test.mean(0).max()
+    return _from_samples(train, rewards, 0.5, None, trials, seed, "zhou-light")
+
+
+def zhou_finance(trials: Trials = None, seed: int = 0) -> Table:
+    """29 stocks: the dearest one, above a price of 100; the noise is heavy-tailed.
+
+    ``f`` is the mean price, the noise that of a random day; ``g = -f + 100``. As with
+    the light sensors, everything is divided by the largest mean price, 237.3 (ours).
+    ``R`` is the largest deviation from a mean.
+
+    Args:
+        trials: ``None``, their number, or a ``range`` of their numbers.
+        seed: of the safe seeds; the functions are the same in every trial.
+    """
+    prices = data.stocks()
+    scale = prices.mean(0).max()
+    rewards = prices / scale
+    radius = (rewards - rewards.mean(0)).abs().max()
+    height = 100.0 / float(scale)
+    return _from_samples(prices, rewards, height, radius, trials, seed, "zhou-finance")

@@ -1,0 +1,572 @@
+"""The loop: ask the policy, ask the world, tell the policy, keep the account.
+
+It is the only one in the library. A policy never sees the problem, nor the problem the
+policy.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, perf_counter
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from cbandit import account, checks
+from cbandit import checkpoint as files
+from cbandit.choice import Choice
+from cbandit.errors import CBanditError, CheckpointError
+from cbandit.problems.protocol import Blockwise, Problem, Round, delays_of
+from cbandit.randomness import Streams, Trials, trial_range
+from cbandit.run import Run
+
+__all__ = ["Played", "Policy", "simulate"]
+
+BLOCK = 256
+
+
+class Policy(Protocol):
+    """What the loop needs of a policy. It can be pickled, and goes on bit for bit."""
+
+    name: str
+    seed: int
+    m: int
+
+    @property
+    def trials(self) -> Trials:
+        """The numbers of its trials, or ``None`` without a trials axis."""
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """``()`` or ``(n,)``."""
+
+    @property
+    def multiplier(self) -> Tensor:
+        """What the next ``ask`` will use, ``(*trials, m)``."""
+
+    def ask(
+        self, *, among: Any = None, actions: Any = None, observed_costs: Any = None
+    ) -> Choice:
+        """The action of a new round."""
+
+    def tell(
+        self, choice: Choice, *, reward: Any = None, cost: Any = None, where: Any = None
+    ) -> None:
+        """What came of a choice."""
+
+    def lighten(self) -> None:
+        """Before a checkpoint: drops what it rather computes anew than saves."""
+
+
+@dataclass(frozen=True, eq=False)
+class Played:
+    """One round, as a callback sees it.
+
+    Args:
+        t: the round, counted from 1.
+        choice: of the policy.
+        reward: as observed, ``(*trials,)``, whether or not it has arrived yet.
+        cost: as observed, ``(*trials, m)``.
+    """
+
+    t: int
+    choice: Choice
+    reward: Tensor
+    cost: Tensor
+
+
+def simulate(
+    policy: Policy,
+    problem: Problem,
+    horizon: int,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+    callback: Callable[[Played], Any] | None = None,
+    *,
+    checkpoint_every: float = 30.0,
+) -> Run:
+    """Plays ``horizon`` rounds and returns all that happened.
+
+    The world's draws come from the policy's seed and trials, so policies of one seed
+    meet the same noise, and trial ``i`` the same whatever batch it runs in.
+
+    Args:
+        policy: of any kind; it is changed by what it learns.
+        problem: of :mod:`cbandit.problems`, or of your own with the methods of
+            :class:`~cbandit.problems.Problem`. For the same trials as the policy, or
+            for none in particular (``problem.trials is None``).
+        horizon: the number of rounds.
+        checkpoint: a file, written whole or not at all: now and then, at the end and on
+            Ctrl-C. If it exists the run goes on from it, and ``policy`` is brought to
+            the state it had there. Load only files you trust: they are pickles. A
+            problem's own state is not kept; what it draws in ``round`` and ``observe``
+            from the generator is.
+        progress: a bar, if it takes longer than a second and on a terminal only.
+        callback: called after every round with a :class:`Played`; ends the run by
+            returning true.
+        checkpoint_every: seconds between two writes of the file.
+
+    Example:
+        >>> import cbandit as cb
+        >>> problem = cb.problems.zhou_synthetic(trials=50)
+        >>> run = cb.simulate(policy, problem, 10_000)              # doctest: +SKIP
+        >>> run.regret[:, -1].mean()                                # doctest: +SKIP
+    """
+    if not isinstance(horizon, int) or isinstance(horizon, bool) or horizon < 1:
+        raise CBanditError(f"horizon must be a whole number above 0; got {horizon!r}")
+    _same_trials(policy, problem)
+    path = None if checkpoint is None else Path(checkpoint)
+    if path is not None and path.exists():
+        state = _load(path, policy, problem, horizon)
+    else:
+        if path is not None and not path.parent.is_dir():
+            raise CheckpointError(f"checkpoint: no folder {path.parent}")
+        world = Streams(policy.seed, policy.trials, "world")
+        state = _State(world, _Tape(tuple(policy.batch_shape)), _Post())
+    world, tape, post = state.world, state.tape, state.post
+    tape.reserve(horizon)
+    batch, blockwise = tape.batch, isinstance(problem, Blockwise)
+    saved = monotonic()
+
+    with (
+        _until_interrupted(path is not None) as interrupted,
+        _bar(progress, policy.name, tape.rounds, horizon) as bar,
+    ):
+        while tape.rounds < horizon and not interrupted:
+            t = tape.rounds + 1
+            begun = perf_counter()
+            shown = problem.round(t, world)
+            multiplier = policy.multiplier
+            tape.put("multipliers", multiplier)  # copied before ask may change it
+            choice = policy.ask(**shown.question())
+            reward, cost = problem.observe(choice, world)
+            reward, cost = _seen(reward, cost, batch, policy.m)
+            if shown.delays is None:
+                if policy.m:
+                    policy.tell(choice, reward=reward, cost=cost)
+                else:
+                    policy.tell(choice, reward=reward)
+            else:
+                post.send(t, choice, reward, cost, delays_of(shown.delays, batch))
+            if post:
+                post.deliver(t, policy)
+            seconds = perf_counter() - begun
+
+            tape.put("actions", choice.x)
+            if choice.index is not None:
+                tape.put("index", choice.index)
+            tape.put("rewards", reward)
+            tape.put("costs", cost)
+            tape.put("infeasible", choice.infeasible)
+            if choice.distribution is not None or tape.has("expected_rewards"):
+                mean_reward, mean_cost = _expected(problem, choice, shown, t, batch)
+                tape.put("expected_rewards", mean_reward)
+                tape.put("expected_costs", mean_cost)
+            if not blockwise:
+                _write_truth(tape, problem, choice.x, t)
+            tape.turn(seconds, problem)
+            bar.update(1)
+
+            if callback is not None and callback(Played(t, choice, reward, cost)):
+                break
+            if path is not None and monotonic() - saved > checkpoint_every:
+                tape.flush(problem)
+                _save(path, policy, problem, state)
+                saved = monotonic()
+        tape.flush(problem)
+        if path is not None:
+            _save(path, policy, problem, state)
+        if interrupted:
+            raise KeyboardInterrupt
+    return tape.run(policy, problem, horizon)
+
+
+# -------------------------------------------------------------------- one round's parts
+
+
+def _same_trials(policy: Policy, problem: Problem) -> None:
+    ours, theirs = trial_range(policy.trials), trial_range(problem.trials)
+    if theirs is not None and ours != theirs:
+        raise CBanditError(
+            f"policy and problem must be for the same trials; the policy has {ours}, "
+            f"the problem {theirs}"
+        )
+
+
+def _seen(
+    reward: Any, cost: Any, batch: tuple[int, ...], m: int
+) -> tuple[Tensor, Tensor]:
+    """Feedback as tensors of shapes ``(*trials,)`` and ``(*trials, costs)``."""
+    if not isinstance(reward, Tensor):
+        reward = checks.tensor("the reward of problem.observe", reward)
+    if not isinstance(cost, Tensor):
+        cost = checks.tensor("the costs of problem.observe", cost)
+    if reward.shape != batch:
+        raise CBanditError(
+            f"problem.observe must return a reward of shape (*trials,) = {batch}; got "
+            f"{tuple(reward.shape)}"
+        )
+    if cost.shape == batch:
+        cost = cost.unsqueeze(-1)
+    if cost.shape[:-1] != batch or (m and cost.shape[-1] != m):
+        shape = f"{(*batch, m)}" if m else f"{batch} and the costs"
+        raise CBanditError(
+            f"problem.observe must return costs of shape (*trials, m) = {shape}; got "
+            f"{tuple(cost.shape)}"
+        )
+    return reward, cost
+
+
+def _costs(problem: Problem, x: Tensor, t: int, batch: tuple[int, ...]) -> Tensor:
+    """``(*trials, m)``, also of a problem that leaves out the axis of its one cost."""
+    costs = checks.tensor("problem.costs", problem.costs(x, t))
+    return costs.unsqueeze(-1) if costs.shape == batch else costs
+
+
+def _write_truth(tape: _Tape, problem: Problem, x: Tensor, t: int) -> None:
+    """The truth about a round of a problem that is not blockwise."""
+    tape.put("true_rewards", checks.tensor("problem.reward", problem.reward(x, t)))
+    tape.put("true_costs", _costs(problem, x, t, tape.batch))
+    for name, value in (
+        ("optimum", problem.optimum(t)),
+        ("stochastic_optimum", problem.stochastic_optimum(t)),
+    ):
+        # a problem may not know: None
+        number = checks.tensor(f"problem.{name}", torch.nan if value is None else value)
+        tape.put(name, number.expand(tape.batch))
+
+
+def _expected(
+    problem: Problem, choice: Choice, shown: Round, t: int, batch: tuple[int, ...]
+) -> tuple[Tensor, Tensor]:
+    """Expected reward ``(*trials,)`` and costs ``(*trials, m)`` of what was drawn."""
+    if choice.distribution is None:
+        reward = checks.tensor("problem.reward", problem.reward(choice.x, t))
+        return reward, _costs(problem, choice.x, t, batch)
+    index, probability = choice.distribution.index, choice.distribution.probability
+    points = (shown.actions or problem.actions).points(index)  # *trials x k x d
+    if isinstance(problem, Blockwise):
+        rounds = torch.full((index.shape[-1],), t)
+        truth = problem.evaluate(rounds, index, points)
+        rewards, costs = truth.reward, truth.costs
+    else:
+        each = points.unbind(-2)
+        values = [checks.tensor("problem.reward", problem.reward(x, t)) for x in each]
+        rewards = torch.stack(values, -1)
+        costs = torch.stack([_costs(problem, x, t, batch) for x in each], -2)
+    weight = probability.to(rewards)
+    return account.expected(weight, rewards), account.stage_cost(weight, costs)
+
+
+class _Post:
+    """Feedback on its way: letters by the round in which they arrive."""
+
+    def __init__(self) -> None:
+        # arrival -> round sent -> trials whose reward, and whose cost, arrive
+        self.calendar: dict[int, dict[int, dict[str, Tensor]]] = {}
+        self.letters: dict[int, tuple[Choice, Tensor, Tensor]] = {}
+        self.last: dict[int, int] = {}  # round sent -> its last arrival
+
+    def __bool__(self) -> bool:
+        return bool(self.calendar)
+
+    def send(
+        self,
+        t: int,
+        choice: Choice,
+        reward: Tensor,
+        cost: Tensor,
+        delays: tuple[Tensor, Tensor],
+    ) -> None:
+        self.letters[t] = (choice, reward, cost)
+        arrivals = []
+        for kind, delay in zip(("reward", "cost"), delays, strict=True):
+            for wait in sorted(set(delay.flatten().tolist())):
+                if wait == float("inf"):
+                    continue
+                due = t + int(wait)
+                arrivals.append(due)
+                today = self.calendar.setdefault(due, {})
+                today.setdefault(t, {})[kind] = delay == wait
+        if arrivals:
+            self.last[t] = max(arrivals)
+        else:
+            del self.letters[t]
+
+    def deliver(self, t: int, policy: Policy) -> None:
+        for s, due in sorted(self.calendar.pop(t, {}).items()):
+            choice, reward, cost = self.letters[s]
+            nobody = torch.zeros(tuple(reward.shape), dtype=torch.bool)
+            rewarded = due.get("reward", nobody)
+            charged = due.get("cost", nobody) if policy.m else nobody
+            both = rewarded & charged
+            _tell(policy, choice, both, reward=reward, cost=cost)
+            _tell(policy, choice, rewarded & ~both, reward=reward)
+            _tell(policy, choice, charged & ~both, cost=cost)
+            if self.last[s] == t:
+                del self.letters[s], self.last[s]
+
+
+def _tell(policy: Policy, choice: Choice, where: Tensor, **feedback: Tensor) -> None:
+    if bool(where.all()):
+        policy.tell(choice, **feedback)
+    elif bool(where.any()):
+        policy.tell(choice, **feedback, where=where)
+
+
+# ----------------------------------------------------------------------------- the tape
+
+
+class _Column:
+    """One quantity over the rounds: a block being filled, and the rounds before it.
+
+    The block lies where its values are made, so that a policy on a GPU is waited for
+    once a block rather than once a round.
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self.block = like.new_empty(BLOCK, *like.shape)
+        self.rows = self.block.unbind(0)
+        self.kept = torch.empty(0, *like.shape, dtype=like.dtype)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"kept": self.kept, "device": self.block.device}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        kept = state["kept"]
+        self.kept = kept
+        self.block = torch.empty(
+            BLOCK, *kept.shape[1:], dtype=kept.dtype, device=state["device"]
+        )
+        self.rows = self.block.unbind(0)
+
+
+class _Tape:
+    """What happened so far; rounds come first here, trials second."""
+
+    def __init__(self, batch: tuple[int, ...]) -> None:
+        self.batch = batch
+        self.rounds = self.flushed = self.horizon = 0
+        self.columns: dict[str, _Column] = {}
+        self.truth: dict[str, Tensor] = {}
+        self.seconds: list[float] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(vars(self))
+        columns = {}
+        for name, column in self.columns.items():
+            columns[name] = short = object.__new__(_Column)
+            short.block = column.block
+            short.kept = column.kept[: self.rounds].clone()
+        state["columns"] = columns
+        state["truth"] = {k: v[: self.rounds].clone() for k, v in self.truth.items()}
+        return state
+
+    def reserve(self, horizon: int) -> None:
+        """Makes room for ``horizon`` rounds."""
+        self.horizon = horizon
+        for column in self.columns.values():
+            column.kept = _longer(column.kept, horizon)
+        self.truth = {k: _longer(v, horizon) for k, v in self.truth.items()}
+
+    def has(self, name: str) -> bool:
+        return name in self.columns
+
+    def put(self, name: str, value: Tensor) -> None:
+        """Notes a quantity of the round being played."""
+        column = self.columns.get(name)
+        if column is None:
+            column = self.columns[name] = _Column(value)
+            column.kept = _longer(column.kept, self.horizon)
+        column.rows[self.rounds % BLOCK].copy_(value)
+
+    def turn(self, seconds: float, problem: Problem) -> None:
+        """Ends the round."""
+        self.seconds.append(seconds)
+        self.rounds += 1
+        if self.rounds % BLOCK == 0:
+            self.flush(problem)
+
+    def flush(self, problem: Problem) -> None:
+        """Puts the block away, and asks a blockwise problem for the truth about it."""
+        start, stop = self.flushed, self.rounds
+        if start == stop:
+            return
+        first = start % BLOCK
+        for column in self.columns.values():
+            column.kept[start:stop] = column.block[first : first + stop - start]
+        if isinstance(problem, Blockwise):
+            self._evaluate(problem, start, stop)
+        self.flushed = stop
+
+    def _evaluate(self, problem: Blockwise, start: int, stop: int) -> None:
+        index = None
+        if self.has("index"):
+            index = self._part("index", start, stop)
+        x = self._part("actions", start, stop)
+        truth = problem.evaluate(torch.arange(start + 1, stop + 1), index, x)
+        shape = (*self.batch, stop - start)
+        for name, value in (
+            ("true_rewards", truth.reward),
+            ("true_costs", truth.costs),
+            ("optimum", truth.optimum.expand(shape)),
+            ("stochastic_optimum", truth.stochastic_optimum.expand(shape)),
+        ):
+            rounds_first = value.movedim(len(self.batch), 0)
+            if name not in self.truth:
+                empty = torch.empty(0, *rounds_first.shape[1:], dtype=value.dtype)
+                self.truth[name] = _longer(empty, self.horizon)
+            self.truth[name][start:stop] = rounds_first
+
+    def _part(self, name: str, start: int, stop: int) -> Tensor:
+        return self.columns[name].kept[start:stop].movedim(0, len(self.batch))
+
+    def run(self, policy: Policy, problem: Problem, horizon: int) -> Run:
+        """The run so far; the tape must be flushed."""
+        stop = self.rounds
+        out = {name: self._part(name, 0, stop).contiguous() for name in self.columns}
+        for name, value in self.truth.items():
+            out[name] = value[:stop].movedim(0, len(self.batch)).contiguous()
+        index = out.pop("index", None)
+        tau = _thresholds(getattr(problem, "thresholds", 0.0), out["true_costs"])
+        for name in ("true_costs", "expected_costs"):
+            if name in out:
+                out[name] = out[name] - tau
+        return Run(
+            policy=policy.name,
+            seed=policy.seed,
+            trials=trial_range(policy.trials),
+            horizon=horizon,
+            seconds=torch.tensor(self.seconds, dtype=torch.float64),
+            thresholds=tau,
+            index=index,
+            **out,
+        )
+
+
+def _longer(kept: Tensor, rounds: int) -> Tensor:
+    if len(kept) >= rounds:
+        return kept
+    out = torch.empty(rounds, *kept.shape[1:], dtype=kept.dtype)
+    out[: len(kept)] = kept
+    return out
+
+
+def _thresholds(given: Any, costs: Tensor) -> Tensor:
+    """``(*trials, T, m)``, or ``(*trials, 1, m)`` where they do not change."""
+    shape = (*costs.shape[:-2], costs.shape[-1])
+
+    def one(value: Any) -> Tensor:
+        tau = checks.tensor("problem.thresholds", value)
+        return checks.shaped("problem.thresholds", tau, shape, "(*trials, m)")
+
+    if callable(given):
+        return torch.stack([one(given(t + 1)) for t in range(costs.shape[-2])], -2)
+    return one(given).unsqueeze(-2).contiguous()
+
+
+# -------------------------------------------------------------------------- checkpoints
+
+
+@dataclass
+class _State:
+    world: Streams
+    tape: _Tape
+    post: _Post
+
+
+def _mark(policy: Policy, problem: Problem) -> dict[str, Any]:
+    """What tells a run from others; a file of another mark is not ours to go on."""
+    return {
+        "policy": f"{type(policy).__module__}.{type(policy).__qualname__}",
+        "name": policy.name,
+        "seed": policy.seed,
+        "trials": str(trial_range(policy.trials)),
+        "costs": policy.m,
+        "problem": type(problem).__qualname__,
+        "actions": repr(problem.actions),
+    }
+
+
+def _save(path: Path, policy: Policy, problem: Problem, state: _State) -> None:
+    policy.lighten()
+    # in one piece: choices under way stay the very objects that the policy knows
+    content = {"kind": "simulation", "mark": _mark(policy, problem)}
+    files.write(path, {**content, "state": state, "policy": policy})
+
+
+def _load(path: Path, policy: Policy, problem: Problem, horizon: int) -> _State:
+    """The state in the file; brings ``policy`` to the one it had there."""
+    found = files.read(path)
+    kept = "; it was kept"
+    if not isinstance(found, dict) or found.get("kind") != "simulation":
+        raise CheckpointError(f"{path} is not a checkpoint of a simulation{kept}")
+    wanted = _mark(policy, problem)
+    for key, value in wanted.items():
+        if found["mark"][key] != value:
+            raise CheckpointError(
+                f"{path} belongs to another run: its {key} is "
+                f"{found['mark'][key]!r}, expected {value!r}{kept}"
+            )
+    state: _State = found["state"]
+    if state.tape.rounds > horizon:
+        raise CheckpointError(
+            f"{path} holds {state.tape.rounds} rounds, more than horizon = "
+            f"{horizon}{kept}"
+        )
+    vars(policy).clear()
+    vars(policy).update(vars(found["policy"]))
+    return state
+
+
+# ----------------------------------------------------------------- terminal and signals
+
+
+@contextmanager
+def _until_interrupted(active: bool) -> Iterator[list[int]]:
+    """A list that Ctrl-C fills, so that the round under way is finished first.
+
+    A second Ctrl-C interrupts at once.
+    """
+    heard: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if (
+        not active
+        or threading.current_thread() is not threading.main_thread()
+        or before is not signal.default_int_handler
+    ):
+        yield heard
+        return
+
+    def hear(number: int, frame: Any) -> None:
+        if heard:
+            raise KeyboardInterrupt
+        heard.append(number)
+
+    signal.signal(signal.SIGINT, hear)
+    try:
+        yield heard
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _bar(progress: bool, name: str, done: int, horizon: int) -> Any:
+    from tqdm import tqdm
+
+    return tqdm(
+        total=horizon,
+        initial=done,
+        desc=name,
+        delay=1.0,
+        leave=False,
+        mininterval=0.2,
+        disable=not (progress and sys.stderr.isatty()),
+    )

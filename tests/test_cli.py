@@ -1,0 +1,340 @@
+"""The command line, and what experiments write."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from cbandit import experiments, plots
+from cbandit.cli import main
+from cbandit.errors import CBanditError
+from cbandit.experiments import Settings, settings_from_toml
+
+ROOT = Path(__file__).parents[1]
+SMALL = ["--trials", "3", "--horizon", "40"]
+
+
+def call(capsys, *arguments):
+    """Exit code, what was printed, and what was complained about."""
+    try:
+        main([str(each) for each in arguments])
+        code = 0
+    except SystemExit as stop:
+        code = stop.code or 0
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+def complaint(capsys, *arguments):
+    """The one line that a user's error gives."""
+    code, _, err = call(capsys, *arguments)
+    assert code == 2
+    assert "Traceback" not in err
+    return err
+
+
+def test_help_is_quick_and_has_examples(capsys):
+    code, out, _ = call(capsys, "--help")
+    assert code == 0
+    assert "reproduce" in out
+    for command in ("list", "reproduce", "run", "plot", "bench", "info"):
+        code, out, _ = call(capsys, command, "--help")
+        assert code == 0
+        assert f"Example: cbandit {command}" in " ".join(out.split())
+
+
+def test_help_loads_nothing_heavy():
+    code = (
+        "import sys, cbandit.cli; "
+        "print([m for m in ('matplotlib', 'pandas', 'triton') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert out.stdout.strip() == "[]", out.stderr
+
+
+def test_list(capsys):
+    _, out, _ = call(capsys, "list")
+    for name in experiments.EXPERIMENTS:
+        assert name in out
+    _, out, _ = call(capsys, "list", "zhou-synthetic")
+    assert "cost=half | quarter | independent" in out
+    assert "CKB-UCB" in out
+
+
+def test_user_errors_are_one_line(capsys, tmp_path):
+    assert "known are zhou-synthetic" in complaint(capsys, "list", "zhou")
+    assert "known are zhou-synthetic" in complaint(capsys, "reproduce", "nothing")
+    assert "it has: CKB-UCB" in complaint(
+        capsys, "reproduce", "zhou-synthetic", "--policies", "CKB"
+    )
+    assert "must be one of half" in complaint(
+        capsys, "reproduce", "zhou-synthetic", "--set", "cost=third"
+    )
+    assert "it has: cost" in complaint(
+        capsys, "reproduce", "zhou-synthetic", "--set", "price=1"
+    )
+    assert "PARAM=VALUE" in complaint(
+        capsys, "reproduce", "zhou-synthetic", "--set", "cost"
+    )
+    assert "dtype" in complaint(
+        capsys, "reproduce", "zhou-synthetic", "--dtype", "int8"
+    )
+    assert "horizon" in complaint(
+        capsys, "reproduce", "zhou-synthetic", "--horizon", "0"
+    )
+    assert "cannot be read" in complaint(capsys, "run", tmp_path / "no.toml")
+    assert "holds no results" in complaint(capsys, "plot", tmp_path)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_cuda_without_cuda_is_one_line(capsys):
+    line = complaint(capsys, "reproduce", "zhou-synthetic", "--device", "cuda")
+    assert line.count("\n") == 1
+    assert "CUDA" in line
+    assert "cpu or cuda" in complaint(
+        capsys, "reproduce", "zhou-synthetic", "--device", "tpu"
+    )
+
+
+def test_reproduce_writes_all_it_says(capsys, tmp_path):
+    out = tmp_path / "out"
+    code, text, _ = call(capsys, "reproduce", "zhou-synthetic", *SMALL, "--out", out)
+    assert code == 0
+    assert "CKB-Rand" in text
+    assert str(out / "account.png") in text
+    names = {each.name for each in out.iterdir()}
+    assert names == {
+        "account.png",
+        "averages.png",
+        "config.toml",
+        "rounds.parquet",
+        "summary.json",
+    }
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["horizon"] == 40
+    assert summary["trials"] == 3
+    assert summary["versions"]["torch"] == torch.__version__.split("+")[0] or True
+    for name in ("CKB-UCB", "CKB-TS", "CKB-Rand"):
+        each = summary["policies"][name]
+        assert each["status"] == "complete"
+        assert each["seconds_per_round"] > 0
+        for metric in (
+            "regret",
+            "stochastic_regret",
+            "soft_violation",
+            "hard_violation",
+            "rounds_in_violation",
+        ):
+            assert set(each[metric]) == {"mean", "sem"}
+    rounds = pd.read_parquet(out / "rounds.parquet")
+    last = rounds[(rounds.policy == "CKB-TS") & (rounds.metric == "regret")].iloc[-1]
+    assert last.t == 40
+    ts = summary["policies"]["CKB-TS"]["regret"]
+    assert last["mean"] == pytest.approx(ts["mean"], rel=1e-12)
+    assert last["sem"] == pytest.approx(ts["sem"], rel=1e-12)
+    assert (out / "account.png").read_bytes().startswith(b"\x89PNG")
+
+    # the settings file is all that is needed to do it again
+    again = tmp_path / "again"
+    code, _, _ = call(capsys, "run", out / "config.toml", "--out", again)
+    assert code == 0
+    assert pd.read_parquet(again / "rounds.parquet").equals(rounds)
+
+    (out / "account.png").unlink()
+    code, text, _ = call(capsys, "plot", out)
+    assert code == 0
+    assert (out / "account.png").exists()
+    assert "averages.png" in text
+
+    # a folder that is complete is not run again
+    before = (out / "summary.json").stat().st_mtime_ns
+    code, text, _ = call(
+        capsys, "reproduce", "zhou-synthetic", *SMALL, "--out", out, "--resume"
+    )
+    assert code == 0
+    assert "CKB-Rand" in text
+    assert (out / "summary.json").stat().st_mtime_ns == before
+    assert "other settings" in complaint(
+        capsys, "reproduce", "zhou-synthetic", "--trials", 4, "--out", out, "--resume"
+    )
+
+
+@pytest.mark.slow
+def test_workers_share_the_trials_and_change_nothing(capsys, tmp_path):
+    few = ["reproduce", "zhou-synthetic", *SMALL, "--policies", "CKB-UCB"]
+    for workers in ("1", "2"):
+        code, _, err = call(
+            capsys, *few, "--out", tmp_path / workers, "--workers", workers
+        )
+        assert code == 0, err
+    one, two = (pd.read_parquet(tmp_path / w / "rounds.parquet") for w in ("1", "2"))
+    pd.testing.assert_frame_equal(one, two, rtol=1e-9, atol=1e-9)
+
+
+def test_ctrl_c_leaves_a_folder_to_go_on_with(capsys, tmp_path):
+    out = tmp_path / "out"
+    few = ["reproduce", "zhou-synthetic", "--trials", "2", "--policies", "CKB-UCB"]
+    few += ["--horizon", "700", "--out", str(out)]
+    script = (
+        "import sys, threading, os, signal, time\n"
+        "import cbandit.simulate as s\n"
+        "ask = s._until_interrupted\n"
+        "def soon(active):\n"
+        "    threading.Timer(0.15, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "    return ask(active)\n"
+        "s._until_interrupted = soon\n"
+        "from cbandit.cli import main\n"
+        f"main({few!r})\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}"},
+        timeout=120,
+    )
+    assert ended.returncode == 130, ended.stderr
+    assert "--resume" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert (out / "checkpoints" / "CKB-UCB.ckpt").exists()
+    assert "unfinished" in complaint(capsys, *few)
+    code, _, _ = call(capsys, *few, "--resume")
+    assert code == 0
+    whole = tmp_path / "whole"
+    few[few.index(str(out))] = str(whole)
+    assert call(capsys, *few)[0] == 0
+    one, two = (pd.read_parquet(each / "rounds.parquet") for each in (out, whole))
+    assert one.equals(two)
+
+
+def test_a_policy_that_fails_does_not_take_the_others_along(
+    capsys, tmp_path, monkeypatch
+):
+    def broken(problem, task):
+        raise CBanditError("no such luck")
+
+    known = experiments.find("zhou-synthetic")
+    policies = {"Broken": broken, "CKB-Rand": known.policies["CKB-Rand"]}
+    changed = experiments.replace(known, policies=policies)
+    monkeypatch.setattr(experiments, "EXPERIMENTS", {"zhou-synthetic": changed})
+    out = tmp_path / "out"
+    line = complaint(capsys, "reproduce", "zhou-synthetic", *SMALL, "--out", out)
+    assert "Broken failed: no such luck" in line
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["policies"]["Broken"] == {"status": "failed: no such luck"}
+    assert summary["policies"]["CKB-Rand"]["status"] == "complete"
+
+
+def test_missing_data_is_one_line(capsys, tmp_path, monkeypatch):
+    from cbandit.problems import data
+
+    monkeypatch.setattr(data, "folders", lambda: [tmp_path])
+    line = complaint(capsys, "reproduce", "zhou-light", "--out", tmp_path / "out")
+    assert "light_train.csv" in line
+    assert "601 x 41" in line
+
+
+class TestSettings:
+    def test_round_trip(self, tmp_path):
+        settings = Settings.of(
+            "zhou-synthetic", parameters={"cost": "quarter"}, trials=7, seed=5
+        )
+        path = tmp_path / "config.toml"
+        path.write_text(settings.toml())
+        assert settings_from_toml(path) == settings
+        assert settings_from_toml(path, trials=2).trials == 2
+        assert tomllib.loads(settings.toml())["parameters"] == {"cost": "quarter"}
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("", "must name its experiment"),
+            ("experiment = 3", "must name its experiment"),
+            ("experiment = ", "is not TOML"),
+            ("experiment = 'zhou-synthetic'\ntrails = 3", "unknown settings: trails"),
+            ("experiment = 'zhou-synthetic'\ntrials = 0", "trials must be"),
+            ("experiment = 'zhou-synthetic'\nseed = 1.5", "seed must be"),
+        ],
+    )
+    def test_bad_files(self, tmp_path, text, message):
+        path = tmp_path / "config.toml"
+        path.write_text(text)
+        with pytest.raises(CBanditError, match=message):
+            settings_from_toml(path)
+
+    def test_the_files_beside_the_benchmarks_are_the_papers(self):
+        for name, known in experiments.EXPERIMENTS.items():
+            settings = settings_from_toml(ROOT / "benchmarks" / f"{name}.toml")
+            assert settings == Settings.of(name)
+            assert settings.horizon == known.horizon
+
+
+class TestFigures:
+    def curve(self, seed=0):
+        from cbandit.run import Curve
+
+        t = torch.arange(1, 51)
+        return Curve(t, t.double().sqrt(), t.double() * 0.01, t.double() * 0.001)
+
+    def test_one_panel_a_metric(self):
+        each = {name: self.curve() for name in plots.LABELS}
+        figure = plots.overview({"A": each, "B": each}, title="Both")
+        titles = [panel.get_title("left") for panel in figure.axes]
+        assert titles == [
+            "Regret",
+            "Soft violation",
+            "Hard violation",
+            "Rounds in violation",
+        ]
+        averages = plots.overview({"A": each}, ["regret"], average=True)
+        line = averages.axes[0].get_lines()[0].get_ydata()
+        assert line[-1] == pytest.approx(50**0.5 / 50)
+
+    def test_bad_arguments(self):
+        each = {name: self.curve() for name in plots.LABELS}
+        with pytest.raises(CBanditError, match="metrics"):
+            plots.overview({"A": each}, ["regrets"])
+        with pytest.raises(CBanditError, match="spread"):
+            plots.overview({"A": each}, spread="iqr")
+        with pytest.raises(CBanditError, match="nothing to plot"):
+            plots.overview({})
+
+    def test_the_library_does_not_import_plotting(self):
+        code = "import sys, cbandit, cbandit.simulate, cbandit.run, cbandit.plots; "
+        code += "print('matplotlib' in sys.modules, 'pandas' in sys.modules)"
+        out = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True
+        )
+        assert out.stdout.split() == ["False", "False"], out.stderr
+
+
+def test_a_crash_between_policies_keeps_the_finished_ones(tmp_path, monkeypatch):
+    settings = Settings.of("zhou-synthetic", trials=2, horizon=20)
+    played = []
+    play = experiments._play
+
+    def once(task, folder, progress):
+        if task.policy == "CKB-TS" and "CKB-TS" not in played:
+            played.append("CKB-TS")
+            raise RuntimeError("power cut")
+        played.append(task.policy)
+        return play(task, folder, progress)
+
+    monkeypatch.setattr(experiments, "_play", once)
+    with pytest.raises(RuntimeError):
+        experiments.carry_out(settings, tmp_path / "out")
+    begun = time.time()
+    assert (tmp_path / "out" / "runs" / "CKB-UCB" / "run.pt").stat().st_mtime < begun
+    summary = experiments.carry_out(settings, tmp_path / "out", resume=True)
+    assert {e["status"] for e in summary["policies"].values()} == {"complete"}
+    assert signal.getsignal(signal.SIGINT) is not None

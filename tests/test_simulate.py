@@ -1,0 +1,452 @@
+"""The loop: what it tells whom and when, and that nothing is lost on the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from worlds import Plain, Uniform, same, table
+
+from cbandit import account
+from cbandit.errors import CBanditError, CheckpointError, HorizonError
+from cbandit.problems import Blockwise, Problem, Round
+from cbandit.run import Run, join
+from cbandit.simulate import simulate
+
+
+class Timeless:
+    """Hides ``evaluate``: the same table as a user without blocks would write it."""
+
+    def __init__(self, table):
+        for name in ("actions", "trials", "thresholds", "reward", "costs", "observe"):
+            setattr(self, name, getattr(table, name))
+        for name in ("optimum", "stochastic_optimum", "round"):
+            setattr(self, name, getattr(table, name))
+
+
+def stop_after(t):
+    return lambda played: played.t == t
+
+
+@pytest.mark.parametrize("trials", [None, 3, range(4, 6)])
+@pytest.mark.parametrize("m", [1, 3])
+def test_the_run_holds_what_happened(trials, m):
+    problem = table(trials, m)
+    policy = Uniform(problem, seed=1, trials=trials, m=m)
+    run = simulate(policy, problem, 300)
+    batch = policy.batch_shape
+    assert run.rounds == 300
+    assert run.complete
+    assert run.m == m
+    assert run.actions.shape == (*batch, 300, 1)
+    assert run.index.shape == run.rewards.shape == (*batch, 300)
+    assert run.costs.shape == run.multipliers.shape == (*batch, 300, m)
+    assert run.seconds.shape == (300,)
+    f = problem.f.expand(*batch, -1).gather(-1, run.index)
+    torch.testing.assert_close(run.true_rewards, f)
+    assert 0.2 < (run.rewards - f).std() < 0.45  # noise of variance 0.1
+    torch.testing.assert_close(run.regret, account.regret(run.optimum, f))
+    # a policy's multiplier is noted before the round, though told in place
+    assert torch.equal(run.multipliers[..., 0, :], torch.zeros(*batch, m).double())
+    expected = run.costs.cumsum(-2)[..., :-1, :]
+    torch.testing.assert_close(run.multipliers[..., 1:, :], expected)
+    assert policy.log[0] == (1, 1, True, True, None)
+    assert len(policy.log) == 300
+
+
+def test_blocks_and_rounds_give_the_same_account():
+    problem = table(3, 2)
+    a = simulate(Uniform(problem, trials=3, m=2), problem, 600)
+    plain = Timeless(problem)
+    assert isinstance(problem, Blockwise)
+    assert not isinstance(plain, Blockwise)
+    assert isinstance(plain, Problem)
+    b = simulate(Uniform(problem, trials=3, m=2), plain, 600)
+    assert same(a, b)
+
+
+def test_any_split_of_trials_is_the_same_run():
+    from cbandit.problems import zhou_synthetic
+
+    def play(trials):
+        problem = zhou_synthetic(trials=trials)
+        return simulate(Uniform(problem, trials=trials), problem, 50)
+
+    whole, parts = play(5), [play(range(0, 2)), play(range(2, 5))]
+    assert same(whole, join(parts[::-1]))
+    with pytest.raises(CBanditError, match="consecutive trials"):
+        join([parts[0], parts[0]])
+
+
+def test_a_problem_without_trials_serves_a_batch():
+    problem = table(None)
+    run = simulate(Uniform(problem, trials=4), problem, 20)
+    assert run.true_costs.shape == (4, 20, 1)
+    assert run.rewards.std(0).min() > 0
+
+
+def test_other_trials_are_refused():
+    problem = table(3)
+    with pytest.raises(CBanditError, match="same trials"):
+        simulate(Uniform(problem, trials=4), problem, 5)
+    with pytest.raises(CBanditError, match="same trials"):
+        simulate(Uniform(problem), problem, 5)
+
+
+@pytest.mark.parametrize("horizon", [0, -1, 2.5, True])
+def test_a_bad_horizon_is_refused(horizon):
+    problem = table()
+    with pytest.raises(CBanditError, match="horizon"):
+        simulate(Uniform(problem), problem, horizon)
+
+
+def test_a_policy_without_costs_is_told_none():
+    problem = table()
+    policy = Uniform(problem, m=0)
+    run = simulate(policy, problem, 10)
+    assert {entry[2:4] for entry in policy.log} == {(True, False)}
+    assert run.multipliers.shape == (10, 0)
+    assert run.costs.shape == (10, 1)
+
+
+def test_wrong_feedback_is_named():
+    problem = Plain(m=2)
+    with pytest.raises(CBanditError, match="costs of shape"):
+        simulate(Uniform(problem, m=3), problem, 2)
+
+
+def test_a_drifting_world_and_thresholds():
+    problem = Plain()
+    problem.thresholds = lambda t: float(t)
+    run = simulate(Uniform(problem), problem, 30)
+    t = torch.arange(1, 31)
+    assert torch.allclose(run.optimum, (2 + 0.01 * t).double())
+    assert bool(run.stochastic_optimum.isnan().all())
+    x = run.actions[:, 0]
+    torch.testing.assert_close(run.true_costs[:, 0], x - 2.0 - t)
+    torch.testing.assert_close(run.true_rewards, x + 0.01 * t)
+
+
+def test_questions_reach_the_policy():
+    problem, seen = Plain(), torch.ones(1, 5)
+    problem.round = lambda t, generator: Round(among=[0, 1], observed_costs=seen)
+    policy = Uniform(problem)
+    simulate(policy, problem, 1)
+    assert policy.question == ([0, 1], None, seen)
+
+
+def test_a_distribution_is_accounted_in_expectation():
+    problem = table(2, 2)
+    for world in (problem, Timeless(problem)):
+        run = simulate(Uniform(problem, trials=2, m=2, mixed=True), world, 40)
+        f = 0.5 * run.true_rewards + 0.5 * problem.f[:, :1]
+        g = 0.5 * run.true_costs + 0.5 * problem.g[:, :, 0].unsqueeze(1)
+        torch.testing.assert_close(run.expected_rewards, f)
+        torch.testing.assert_close(run.stage_costs, g)
+
+
+def test_callback_sees_the_rounds_and_stops():
+    problem, seen = table(), []
+
+    def callback(played):
+        seen.append((played.t, played.choice.t, tuple(played.cost.shape)))
+        return played.t == 7
+
+    run = simulate(Uniform(problem), problem, 100, callback=callback)
+    assert run.rounds == 7
+    assert not run.complete
+    assert seen == [(t, t, (1,)) for t in range(1, 8)]
+
+
+def test_a_passed_horizon_is_the_policys_error():
+    problem = table()
+    with pytest.raises(HorizonError):
+        simulate(Uniform(problem, horizon=3), problem, 5)
+
+
+class TestDelays:
+    def test_reward_and_cost_arrive_apart(self):
+        problem = Plain(delays=lambda t, g: {"reward": 1, "cost": 3})
+        policy = Uniform(problem)
+        simulate(policy, problem, 6)
+        assert [entry[:4] for entry in policy.log] == [
+            (2, 1, True, False),
+            (3, 2, True, False),
+            (4, 1, False, True),
+            (4, 3, True, False),
+            (5, 2, False, True),
+            (5, 4, True, False),
+            (6, 3, False, True),
+            (6, 5, True, False),
+        ]
+
+    def test_what_is_due_together_is_told_together(self):
+        problem = Plain(delays=lambda t, g: (2, 2))
+        policy = Uniform(problem)
+        simulate(policy, problem, 4)
+        assert [entry[:4] for entry in policy.log] == [
+            (3, 1, True, True),
+            (4, 2, True, True),
+        ]
+
+    def test_no_delay_is_one_whole_tell(self):
+        problem = Plain(trials=3, delays=lambda t, g: (torch.zeros(3), 0))
+        policy = Uniform(problem, trials=3)
+        simulate(policy, problem, 3)
+        assert [entry[:5] for entry in policy.log] == [
+            (t, t, True, True, None) for t in (1, 2, 3)
+        ]
+
+    def test_every_trial_has_its_own(self):
+        never = float("inf")
+        plan = {1: ([0, 1, 2], [0, 2, never])}
+        problem = Plain(3, delays=lambda t, g: plan.get(t, (never, never)))
+        policy = Uniform(problem, trials=3)
+        simulate(policy, problem, 5)
+        told = [(e[0], e[2], e[3], e[4].tolist()) for e in policy.log]
+        assert told == [
+            (1, True, True, [True, False, False]),
+            (2, True, False, [False, True, False]),
+            (3, True, False, [False, False, True]),
+            (3, False, True, [False, True, False]),
+        ]
+
+    @pytest.mark.parametrize(
+        "delays", [(-1, 0), (0.5, 0), 3, {"rewards": 1}, (torch.zeros(2), 0)]
+    )
+    def test_bad_ones_are_named(self, delays):
+        problem = Plain(3, delays=lambda t, g: delays)
+        with pytest.raises(CBanditError, match="delays"):
+            simulate(Uniform(problem, trials=3), problem, 2)
+
+    def test_a_costless_policy_gets_rewards_only(self):
+        problem = Plain(delays=lambda t, g: (1, 0))
+        policy = Uniform(problem, m=0)
+        simulate(policy, problem, 3)
+        assert [entry[:4] for entry in policy.log] == [
+            (2, 1, True, False),
+            (3, 2, True, False),
+        ]
+
+    def test_resume_keeps_what_is_on_its_way(self, tmp_path):
+        def wait(t, generator):
+            return tuple((generator.uniform(2) * 9).long().mT)
+
+        def play(cut):
+            problem = Plain(4, delays=wait)
+            policy = Uniform(problem, trials=4)
+            path = tmp_path / f"{cut}.ckpt"
+            for stop in (cut, None):
+                policy = Uniform(problem, trials=4)
+                run = simulate(policy, problem, 60, path, callback=stop_after(stop))
+            return run, policy
+
+        (a, p), (b, q) = play(17), play(60)
+        assert same(a, b)
+        assert [e[:4] for e in p.log] == [e[:4] for e in q.log]
+        assert torch.equal(p.multiplier, q.multiplier)
+
+
+class TestCheckpoints:
+    def test_resume_is_bit_for_bit(self, tmp_path):
+        problem = table(3, 2)
+        whole = simulate(Uniform(problem, trials=3, m=2), problem, 700)
+        path = tmp_path / "a.ckpt"
+        for stop in (1, 255, 256, 300, 512, 699):
+            policy = Uniform(problem, trials=3, m=2)
+            part = simulate(policy, problem, 700, path, callback=stop_after(stop))
+            assert part.rounds == stop == policy.t
+        policy = Uniform(problem, trials=3, m=2)
+        again = simulate(policy, problem, 700, path)
+        assert same(whole, again)
+        assert policy.t == 700  # the policy handed in is the one that went on
+        assert same(
+            whole, simulate(Uniform(problem, trials=3, m=2), problem, 700, path)
+        )
+
+    def test_a_longer_horizon_goes_on(self, tmp_path):
+        problem, path = table(), tmp_path / "a.ckpt"
+        simulate(Uniform(problem), problem, 100, path)
+        run = simulate(Uniform(problem), problem, 300, path)
+        assert same(run, simulate(Uniform(problem), problem, 300))
+        with pytest.raises(CheckpointError, match="300 rounds"):
+            simulate(Uniform(problem), problem, 200, path)
+
+    def test_broken_and_foreign_files_are_kept(self, tmp_path):
+        problem, path = table(), tmp_path / "a.ckpt"
+        simulate(Uniform(problem), problem, 20, path)
+        whole = path.read_bytes()
+        flipped = bytearray(whole)
+        flipped[len(whole) // 2] ^= 1
+        for content in (b"", b"hello", whole[:-1], whole[:30], bytes(flipped)):
+            path.write_bytes(content)
+            policy = Uniform(problem)
+            with pytest.raises(CheckpointError, match="kept"):
+                simulate(policy, problem, 20, path)
+            assert path.read_bytes() == content
+            assert policy.t == 0
+
+    def test_another_runs_file_is_refused(self, tmp_path):
+        problem, path = table(), tmp_path / "a.ckpt"
+        simulate(Uniform(problem), problem, 20, path)
+        before = path.read_bytes()
+        with pytest.raises(CheckpointError, match="another run: its seed is 0"):
+            simulate(Uniform(problem, seed=1), problem, 20, path)
+        other = table(size=21)
+        with pytest.raises(CheckpointError, match="its actions"):
+            simulate(Uniform(other), other, 20, path)
+        assert path.read_bytes() == before
+
+    def test_a_folder_in_the_way(self, tmp_path):
+        with pytest.raises(CheckpointError, match="cannot read"):
+            simulate(Uniform(table()), table(), 20, tmp_path)
+
+    def test_a_failed_write_leaves_the_old_file(self, tmp_path, monkeypatch):
+        problem, path = table(), tmp_path / "a.ckpt"
+        simulate(Uniform(problem), problem, 20, path)
+        before = path.read_bytes()
+
+        def full(*args):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            simulate(Uniform(problem), problem, 40, path)
+        assert path.read_bytes() == before
+        assert [each.name for each in tmp_path.iterdir()] == ["a.ckpt"]
+
+    def test_ctrl_c_ends_the_round_and_saves(self, tmp_path):
+        problem, path = table(), tmp_path / "a.ckpt"
+
+        def interrupt(played):
+            if played.t == 33:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        before = signal.getsignal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            simulate(Uniform(problem), problem, 90, path, callback=interrupt)
+        assert signal.getsignal(signal.SIGINT) is before
+        run = simulate(Uniform(problem), problem, 90, path)
+        assert same(run, simulate(Uniform(problem), problem, 90))
+
+    def test_kill_9_at_any_moment(self, tmp_path):
+        """Killed again and again, mostly while writing, it still ends as it should."""
+        path = tmp_path / "a.ckpt"
+        script = textwrap.dedent(f"""
+            import sys
+            sys.path.insert(0, {str(Path(__file__).parent)!r})
+            from worlds import Plain, Uniform
+            from cbandit.simulate import simulate
+            print("ready", flush=True)
+            simulate(Uniform(Plain(2), trials=2), Plain(2), 200, {str(path)!r},
+                     checkpoint_every=0.0)
+        """)
+        for wait in (0.01, 0.03, 0.08, None):
+            process = subprocess.Popen(
+                [sys.executable, "-c", script], stdout=subprocess.PIPE
+            )
+            process.stdout.readline()
+            while wait and not path.exists() and process.poll() is None:
+                time.sleep(0.005)
+            if wait:
+                time.sleep(wait)
+                process.send_signal(signal.SIGKILL)
+            assert process.wait() in (0, -signal.SIGKILL)
+            process.stdout.close()
+        assert process.returncode == 0  # the last one was left in peace
+        policy, calls = Uniform(Plain(2), trials=2), []
+        run = simulate(policy, Plain(2), 200, path, callback=calls.append)
+        assert calls == []
+        assert policy.t == 200
+        assert same(run, simulate(Uniform(Plain(2), trials=2), Plain(2), 200))
+
+
+class TestRun:
+    def test_save_and_load(self, tmp_path):
+        problem = table(3, 2)
+        run = simulate(
+            Uniform(problem, trials=range(2, 5), m=2), table(range(2, 5), 2), 9
+        )
+        run.save(tmp_path / "here")
+        assert same(run, Run.load(tmp_path / "here"))
+        with pytest.raises(CheckpointError, match="holds no saved run"):
+            Run.load(tmp_path)
+        (tmp_path / "here" / "run.pt").write_bytes(b"x")
+        with pytest.raises(CheckpointError, match="broken"):
+            Run.load(tmp_path / "here")
+
+    def test_frame(self):
+        problem = table(3, 2)
+        run = simulate(Uniform(problem, trials=3, m=2), problem, 9)
+        frame = run.frame()
+        assert len(frame) == 27
+        row = frame[(frame.trial == 2) & (frame.t == 5)].iloc[0]
+        assert row.regret == run.regret[2, 4]
+        assert row.cost2 == run.costs[2, 4, 1]
+        assert row.action == run.index[2, 4]
+        assert row.x1 == run.actions[2, 4, 0]
+
+    def test_summary(self):
+        problem = table(3, 2)
+        run = simulate(Uniform(problem, trials=3, m=2), problem, 9)
+        final = run.regret[:, -1]
+        assert run.summary()["regret"]["mean"] == pytest.approx(final.mean().item())
+        sem = final.std().item() / 3**0.5
+        assert run.summary()["regret"]["sem"] == pytest.approx(sem)
+        assert "soft_violation" in str(run.summary())
+        single = simulate(Uniform(table()), table(), 9)
+        assert single.summary()["regret"]["sem"] == 0.0
+
+    def test_curves(self):
+        problem = table(3)
+        run = simulate(Uniform(problem, trials=3), problem, 500)
+        curve = run.curve("hard_violation", points=50)
+        assert 25 < len(curve.t) <= 50
+        assert curve.t[0] == 1
+        assert curve.t[-1] == 500
+        torch.testing.assert_close(curve.mean, run.hard_violation.mean(0)[curve.t - 1])
+        average = run.curve("regret", average=True)
+        torch.testing.assert_close(
+            average.mean, run.regret.mean(0) / torch.arange(1, 501)
+        )
+        with pytest.raises(CBanditError, match="name must be"):
+            run.curve("regrets")
+
+
+def test_the_loop_itself_is_thin():
+    """Far under a bound that no noise of a busy machine reaches: no hidden work."""
+    problem = Timeless(table(size=100))
+    problem.evaluate = table(size=100).evaluate
+    inner = 0.0
+
+    def timed(function):
+        def call(*args, **named):
+            nonlocal inner
+            begun = time.perf_counter()
+            out = function(*args, **named)
+            inner += time.perf_counter() - begun
+            return out
+
+        return call
+
+    best = float("inf")
+    for _ in range(3):
+        policy, inner = Uniform(problem), 0.0
+        policy.ask, policy.tell = timed(policy.ask), timed(policy.tell)
+        observe = problem.observe
+        problem.observe = timed(observe)
+        begun = time.perf_counter()
+        simulate(policy, problem, 1000)
+        best = min(best, time.perf_counter() - begun - inner)
+        problem.observe = observe
+    assert best / 1000 < 200e-6

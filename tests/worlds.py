@@ -1,0 +1,119 @@
+"""Small policies and problems for tests of the loop."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+import cbandit.problems as problems
+from cbandit.choice import Choice, Distribution
+from cbandit.errors import ChoiceError, HorizonError
+from cbandit.randomness import Streams, trial_range
+
+
+class Uniform:
+    """Plays uniformly at random; its multipliers add up the costs it is told."""
+
+    name = "Uniform"
+
+    def __init__(self, problem, seed=0, trials=None, m=1, horizon=None, mixed=False):
+        self.actions, self.seed, self.m = problem.actions, seed, m
+        self.trials = trial_range(trials)
+        self.batch_shape = () if self.trials is None else (len(self.trials),)
+        self.multiplier = torch.zeros(*self.batch_shape, m, dtype=torch.float64)
+        self.streams = Streams(seed, trials, "policy")
+        self.horizon, self.mixed, self.t = horizon or math.inf, mixed, 0
+        self.open = {}
+        self.log = []
+
+    def ask(self, among=None, actions=None, observed_costs=None):
+        if self.t >= self.horizon:
+            raise HorizonError(f"horizon {self.horizon} passed")
+        self.t += 1
+        self.question = (among, actions, observed_costs)
+        where = actions or self.actions
+        distribution = None
+        if where.size == math.inf:
+            u = self.streams.uniform(where.dim)
+            index, x = None, where.lower + u * (where.upper - where.lower)
+        else:
+            index = (self.streams.uniform() * where.size).long()
+            x = where.points(index)
+            if self.mixed:
+                pair = torch.stack([index, torch.zeros_like(index)], -1)
+                half = torch.full(pair.shape, 0.5, dtype=torch.float64)
+                distribution = Distribution(pair, half)
+        infeasible = torch.zeros(self.batch_shape, dtype=torch.bool)
+        choice = Choice(self.t, index, x, infeasible, distribution, "uniform")
+        self.open[self.t] = choice
+        return choice
+
+    def lighten(self):
+        """Nothing here is large."""
+
+    def tell(self, choice, reward=None, cost=None, where=None):
+        if self.open.get(choice.t) is not choice:
+            raise ChoiceError(f"choice of round {choice.t} is not of this policy")
+        self.log.append((self.t, choice.t, reward is not None, cost is not None, where))
+        if cost is not None:
+            mask = 1.0 if where is None else where.unsqueeze(-1).double()
+            # in place on purpose: the loop must have copied it
+            self.multiplier += mask * cost
+
+
+class Plain:
+    """A user's problem with nothing but the contract's methods; it drifts."""
+
+    def __init__(self, trials=None, delays=None, m=1):
+        self.actions = problems.Table([0.0] * 5, [[0.0] * 5]).actions
+        self.trials, self.delays, self.m = trial_range(trials), delays, m
+
+    def reward(self, x, t):
+        return x[..., 0] + 0.01 * t
+
+    def costs(self, x, t):
+        return torch.stack([x[..., 0] - 2.0 - j for j in range(self.m)], -1)
+
+    def observe(self, choice, generator):
+        noise = generator.normal(1 + self.m)
+        t = choice.t
+        return (
+            self.reward(choice.x, t) + noise[..., 0],
+            self.costs(choice.x, t) + noise[..., 1:],
+        )
+
+    def optimum(self, t):
+        return torch.tensor(2.0 + 0.01 * t)
+
+    def stochastic_optimum(self, t):
+        return None
+
+    def round(self, t, generator):
+        if self.delays is None:
+            return problems.Round()
+        return problems.Round(delays=self.delays(t, generator))
+
+
+def table(trials=None, m=1, seed=0, size=20, noise=0.1):
+    """A random finite problem."""
+    generator = torch.Generator().manual_seed(seed)
+    batch = () if trials is None else (len(trial_range(trials)),)
+    f = torch.randn(*batch, size, generator=generator, dtype=torch.float64)
+    g = torch.randn(*batch, m, size, generator=generator, dtype=torch.float64)
+    g[..., 0] = -1.0
+    return problems.Table(f, g, noise, trials=trials)
+
+
+def same(a, b):
+    """Whether two runs are the same to the last bit, their clocks apart."""
+    for name, value in vars(a).items():
+        other = getattr(b, name)
+        if name == "seconds":
+            continue
+        if isinstance(value, torch.Tensor):
+            assert value.dtype == other.dtype, name
+            assert torch.equal(value.nan_to_num(99), other.nan_to_num(99)), name
+        else:
+            assert value == other, name
+    return True
