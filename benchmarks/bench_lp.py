@@ -73,7 +73,7 @@ def _best(function: Callable[[], object], repeats: int) -> float:
 def measure(
     kind: str, size: int, costs: int, trials: int, repeats: int
 ) -> dict[str, Any]:
-    """One row: medians over fresh instances, the worst gap, the worst violation."""
+    """One row: medians over fresh instances of the best of five, and the worst."""
     generator = torch.Generator().manual_seed(1)
     passes, solves, gaps, misses = [], [], [], []
     for _ in range(repeats):

@@ -1,6 +1,6 @@
 """Constrained bandits on PyTorch: choose, learn, and keep within limits meanwhile."""
 
-from cbandit import multipliers, scores
+from cbandit import baselines, multipliers, problems, scores, search
 from cbandit.actions import Box, Finite, ProductGrid, Star
 from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
@@ -18,6 +18,9 @@ from cbandit.errors import (
 )
 from cbandit.explore import TS, UCB, Rand
 from cbandit.policies import CKB, GPTS, GPUCB, RPOL, SCGPUCB, EpochPenalty
+from cbandit.problems.protocol import Round
+from cbandit.run import Run
+from cbandit.simulate import simulate
 
 __all__ = [
     "CKB",
@@ -45,9 +48,15 @@ __all__ = [
     "MissingExtraError",
     "ProductGrid",
     "Rand",
+    "Round",
+    "Run",
     "Sliding",
     "Star",
+    "baselines",
     "load",
     "multipliers",
+    "problems",
     "scores",
+    "search",
+    "simulate",
 ]

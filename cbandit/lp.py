@@ -1,6 +1,6 @@
 """The best distribution over arms under expected-cost limits, exactly.
 
-    max_pi  sum_a pi_a u_r[a]   s.t.   sum_a pi_a u_c[j, a] <= tau[j],  pi in the simplex
+    max_pi  sum_a pi_a u_r[a]   s.t.  sum_a pi_a u_c[j, a] <= tau[j], pi in the simplex
 
 from two arms to 10^7, for any number ``m`` of costs (Pacchiano, Ghavamzadeh, Bartlett,
 "Contextual Bandits with Stage-wise Constraints", the programme of OPB). A solution
@@ -20,7 +20,8 @@ Both end with a certificate: the dual value over all arms minus the value reache
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +49,9 @@ EPS = float(np.finfo(np.float64).eps)
 FEASIBLE = 1e-12  # of a cost's scale: misses below it are rounding
 ROUNDING = 8 * EPS  # of the reward's scale: scores closer than it are equal
 WHOLE = 1024  # up to so many arms the pool holds them all
-FEW = 4096  # below so many arms a pass costs no more than what it would take to drop any
+FEW = (
+    4096  # below so many arms a pass costs no more than what it would take to drop any
+)
 CANDIDATES = 32  # arms asked of one pass
 NEVER = 0.25 * float(np.finfo(np.float64).max)  # the cost of an arm never to be played
 
@@ -177,9 +180,14 @@ def solve_policy_by_pricing(
                     f"{'(*trials, m, n)' if name == 'u_c' else '(*trials, n)'}, "
                     f"n >= 1; got {tuple(value.shape)}"
                 )
-            checks.finite(f"{name} of price", value)
+        checks.finite("u_r of price", reward)
+        checks.finite("u_c of price", cost)
         count = flat.shape[0]
-        return index.reshape(count, n), reward.view(count, n), cost.view(count, m, n)
+        return (
+            index.reshape(count, n),
+            reward.reshape(count, n),
+            cost.reshape(count, m, n),
+        )
 
     return _joined([_priced(asked, flat)], trials)
 
@@ -215,8 +223,8 @@ def _checked(
         )
     leads = [reward.shape[:-1], cost.shape[:-2], limit.shape[:-1]]
     try:
-        trials = tuple(torch.broadcast_shapes(*leads))
-    except RuntimeError:
+        trials = np.broadcast_shapes(*leads)
+    except ValueError:
         raise CBanditError(
             "u_r, u_c and tau must lead with the same trials; got "
             f"{tuple(reward.shape)}, {tuple(cost.shape)} and {tuple(limit.shape)}"
@@ -228,13 +236,13 @@ def _checked(
     for name, value, allowed in (("u_r", reward, "minus"), ("u_c", cost, "plus")):
         least, largest = float(value.amin()), float(value.amax())
         wrong = largest if allowed == "minus" else -least
-        if least != least or wrong == float("inf"):
-            got = least if least != least or allowed == "plus" else largest
+        if math.isnan(least) or wrong == math.inf:
+            got = least if math.isnan(least) or allowed == "plus" else largest
             raise CBanditError(
                 f"{name} must be finite (or {allowed} infinity, for an arm never to be "
                 f"played); got {got}"
             )
-        if float("inf") in (-least, largest):
+        if math.inf in (-least, largest):
             reward, cost = _forbidden(reward, cost)
     return reward, cost, limit, trials
 
@@ -294,12 +302,14 @@ def _block(size: int) -> int:
     return max(32, 1 << (size.bit_length() // 2))
 
 
-def _block_max(score: Tensor, block: int) -> Tensor:
-    """Largest ``(T, blocks)`` of every ``block`` neighbours of ``score`` ``(T, K)``."""
-    whole = score.shape[1] // block * block
-    out = score[:, :whole].unflatten(1, (-1, block)).amax(-1)
-    if whole < score.shape[1]:
-        out = torch.cat([out, score[:, whole:].amax(1, keepdim=True)], 1)
+def _peaks(value: Tensor, block: int, least: bool = False) -> Tensor:
+    """Largest (least) ``(T, blocks)`` of every ``block`` neighbours in ``(T, K)``."""
+    reduce = torch.amin if least else torch.amax
+    whole = value.shape[1] // block * block
+    blocks = value[:, :whole].view(len(value), whole // block, block)
+    out = reduce(blocks, -1)
+    if whole < value.shape[1]:
+        out = torch.cat([out, reduce(value[:, whole:], 1, keepdim=True)], 1)
     return out
 
 
@@ -310,26 +320,93 @@ def _members(blocks: Tensor, block: int, size: int) -> tuple[Tensor, Tensor]:
     return at.clamp_max(size - 1), at < size
 
 
-def _locate(score: Tensor, peaks: Tensor, block: int) -> Tensor:
-    """The first position ``(T,)`` of the largest score, given the blocks' ``peaks``."""
-    at, there = _members(peaks.argmax(1, keepdim=True), block, score.shape[1])
-    inside = score.gather(1, at).masked_fill(~there, -torch.inf)
-    return at.gather(1, inside.argmax(1, keepdim=True)).squeeze(1)
+def _argmax(value: Tensor, least: bool = False) -> Tensor:
+    """The first position ``(T,)`` of the largest (least) entry of ``(T, K)``."""
+    # amax runs ten times faster than argmax: find the block, then look inside
+    block = _block(value.shape[1])
+    peaks = _peaks(value, block, least)
+    blocks = peaks.argmin(1) if least else peaks.argmax(1)
+    # a last block that is not whole repeats its last arm: no earlier one loses
+    at, _ = _members(blocks.unsqueeze(1), block, value.shape[1])
+    inside = value.gather(1, at)
+    best = inside.argmin(1) if least else inside.argmax(1)
+    return _at(at, best)
 
 
-def _argmax(score: Tensor) -> Tensor:
-    # amax runs many times faster than argmax: find the block, then look inside
-    block = _block(score.shape[1])
-    return _locate(score, _block_max(score, block), block)
+def _at(value: Tensor, index: Tensor) -> Tensor:
+    return value.gather(1, index.unsqueeze(1)).squeeze(1)
 
 
-def _largest_finite(value: Tensor) -> Tensor:
-    """Largest size ``(T,)`` of the entries of playable arms in ``(T, K)``."""
-    least, largest = value.amin(-1), value.amax(-1)
-    if bool(torch.isinf(least).any()) or bool((largest > NEVER / 2).any()):
-        out = value.abs()
-        return out.masked_fill(out > NEVER / 2, 0).amax(-1)
-    return torch.maximum(-least, largest)
+def _step(arms: Tensor, block: int) -> int:
+    """How many arms, in whole blocks, to look at in one piece."""
+    room = 2**18 if arms.device.type == "cpu" else 2**27
+    return max(1, room // (arms.shape[0] * block)) * block
+
+
+def _scores(
+    r: Tensor, c: Tensor, tau: Tensor, lam: Tensor, block: int
+) -> Iterator[tuple[int, Tensor]]:
+    """``r - lam (c - tau)`` in pieces ``(T, n)``, each with the number of its first.
+
+    ``r`` and ``c`` are ``(T, K)``, ``tau`` and ``lam`` ``(T, 1)``. The pieces share one
+    buffer that stays in the cache; a pass then costs little more than reading the arms.
+    """
+    rows, size = r.shape
+    step = _step(r, block)
+    buffer = r.new_empty((rows, min(step, size)))
+    for start in range(0, size, step):
+        part = slice(start, min(start + step, size))
+        score = buffer[:, : part.stop - start]
+        torch.sub(c[:, part], tau, out=score)
+        yield start, torch.addcmul(r[:, part], score, lam, value=-1, out=score)
+
+
+def _best(
+    r: Tensor, c: Tensor, tau: Tensor, lam: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The first arm ``(T,)`` of largest score, that score, its ``c - tau``."""
+    block = _block(r.shape[1])
+    peaks = torch.cat(
+        [_peaks(score, block) for _, score in _scores(r, c, tau, lam, block)], 1
+    )
+    at, _ = _members(peaks.argmax(1, keepdim=True), block, r.shape[1])
+    d = c.gather(1, at) - tau
+    score = torch.addcmul(r.gather(1, at), d, lam, value=-1)
+    best = score.argmax(1)
+    return _at(at, best), _at(score, best), _at(d, best)
+
+
+def _above(
+    r: Tensor, c: Tensor, tau: Tensor, lam: Tensor, floor: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The rows with an arm that scores above ``floor`` ``(T, 1)``, and those arms.
+
+    Their numbers, ``r`` and ``c - tau``: moved to the left in their order and padded.
+    """
+    found = []
+    for start, score in _scores(r, c, tau, lam, _block(r.shape[1])):
+        row, at = (score > floor).nonzero(as_tuple=True)
+        found.append((row, at + start))
+    row, at = (torch.cat(part) for part in zip(*found, strict=True))
+    if len(r) == 1:
+        rows, at = row[:1], at.unsqueeze(0)
+        return rows, at, r.take(at), c.take(at) - tau
+    row, order = row.sort(stable=True)
+    at = at[order]
+    count = torch.bincount(row, minlength=len(r))
+    rows = count.nonzero().squeeze(1)
+    most = int(count.max())
+    place = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]
+    place += ((count > 0).cumsum(0) - 1)[row] * most
+    flat = row * r.shape[1] + at
+
+    def moved(value: Tensor, padding: float) -> Tensor:
+        out = value.new_full((len(rows) * most,), padding)
+        return out.index_copy_(0, place, value).view(len(rows), most)
+
+    d = c.reshape(-1).take(flat) - tau[row, 0]
+    r = r.reshape(-1).take(flat)
+    return rows, moved(at, 0), moved(r, -torch.inf), moved(d, 0.0)
 
 
 # --- one cost
@@ -337,42 +414,40 @@ def _largest_finite(value: Tensor) -> Tensor:
 
 def _one_cost(reward: Tensor, cost: Tensor, limit: Tensor) -> PolicySolution:
     """Cutting planes on ``(T, K)``, ``(T, 1, K)``, ``(T, 1)``."""
-    tau = limit  # (T, 1)
-    r, d = reward, cost[:, 0] - tau
-    top, width = _largest_finite(r), _largest_finite(d)
+    r, c, tau = reward, cost[:, 0], limit
+    top = _largest(r, 0 * tau)
+    width = torch.maximum(_largest(c, tau), tau[:, 0].abs())
     # plain numbers need no rescaling; products of extreme ones would overflow
-    unit_r, unit_d = torch.ones_like(top), torch.ones_like(top)
+    unit_r, unit_c = torch.ones_like(top), torch.ones_like(top)
     extreme = [(s > 1e60) | ((s < 1e-60) & (s > 0)) for s in (top, width)]
     if bool((extreme[0] | extreme[1]).any()):
-        unit_r, unit_d = _power(top), _power(width)
+        unit_r, unit_c = _power(top), _power(width)
         r = r * unit_r.unsqueeze(1)
-        d = (d * unit_d.unsqueeze(1)).clamp_max(NEVER)
-        top, width = top * unit_r, width * unit_d
-    score = torch.empty_like(d)
+        c = (c * unit_c.unsqueeze(1)).clamp_max(NEVER)
+        tau = tau * unit_c.unsqueeze(1)
+        top, width = top * unit_r, width * unit_c
 
-    low = _argmax(torch.neg(d, out=score))
-    least = _at(d, low)
-    rounding = FEASIBLE * torch.maximum(width, tau[:, 0].abs() * unit_d)
-    infeasible = least > rounding
+    low = _argmax(c, least=True)
+    least = _at(c, low)
+    excess = least - tau[:, 0]
+    infeasible = excess > FEASIBLE * width
     if bool(infeasible.any()):
         # of the least costly arms the best one
-        tied = torch.where(d == least.unsqueeze(1), r, -torch.inf).argmax(1)
-        low = torch.where(infeasible, tied, low)
-    over = torch.where(infeasible, 0.0, least.clamp_min(0))
-    if bool((over > 0).any()):  # feasible but for rounding: count it as the limit
-        d = d - over.unsqueeze(1)
+        tied = torch.where(c == least.unsqueeze(1), r, -torch.inf)
+        low = torch.where(infeasible, _argmax(tied), low)
+    # feasible but for rounding: the limit follows
+    tau = torch.where(infeasible | (excess <= 0), tau[:, 0], least).unsqueeze(1)
 
     high = _argmax(r)
-    edge = _cuts(r, d, low, high, ~infeasible, ROUNDING * top, score)
-    low, high, lam, upper = edge
-    low_d, high_d = _at(d, low), _at(d, high)
+    low, high, lam, upper = _cuts(r, c, tau, low, high, ~infeasible, ROUNDING * top)
+    low_d, high_d = _at(c, low) - tau[:, 0], _at(c, high) - tau[:, 0]
     alone = infeasible | (high_d > 0) & (lam == 0)  # low alone
     first = torch.where(alone, 1.0, high_d / (high_d - low_d))
     first = torch.where(~infeasible & (high_d <= 0), 0.0, first)  # high alone
     p = torch.stack([first, 1 - first], 1)
     arm = torch.stack([low, high], 1)
     value = torch.where(p > 0, p * reward.gather(1, arm), 0.0).sum(1)
-    lam = torch.where(infeasible, 1.0, lam * unit_d / unit_r)
+    lam = torch.where(infeasible, 1.0, lam * unit_c / unit_r)
     gap = torch.where(infeasible, 0.0, upper / unit_r - value)
     return PolicySolution(
         distribution=_distribution(arm, p),
@@ -380,60 +455,70 @@ def _one_cost(reward: Tensor, cost: Tensor, limit: Tensor) -> PolicySolution:
         multiplier=lam.unsqueeze(1),
         gap=gap,
         infeasible=infeasible,
-        violation=torch.where(infeasible, least / unit_d, 0.0),
+        violation=torch.where(infeasible, excess / unit_c, 0.0),
     )
 
 
-def _at(value: Tensor, index: Tensor) -> Tensor:
-    return value.gather(1, index.unsqueeze(1)).squeeze(1)
+def _largest(value: Tensor, center: Tensor) -> Tensor:
+    """Largest distance ``(T,)`` of playable arms' ``(T, K)`` from ``(T, 1)``."""
+    least, largest = value.amin(-1, keepdim=True), value.amax(-1, keepdim=True)
+    if bool(torch.isinf(least).any()) or bool((largest > NEVER / 2).any()):
+        out = (value - center).abs()
+        return out.masked_fill(out > NEVER / 4, 0).amax(-1)
+    return torch.maximum(center - least, largest - center).squeeze(1)
 
 
 def _cuts(
     r: Tensor,
-    d: Tensor,
+    c: Tensor,
+    tau: Tensor,
     low: Tensor,
     high: Tensor,
     feasible: Tensor,
     slack: Tensor,
-    score: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The hull's edge over ``d = 0``: its arms, slope and the dual's value, ``(T,)``.
+    """The hull's edge over ``c = tau``: its arms, slope and the dual's value, ``(T,)``.
 
     ``low`` is a feasible arm and ``high`` the best one; where ``high`` is feasible too
     it is the answer. Every step replaces one of them by the arm farthest above their
-    chord, so ``[d_low, d_high]`` shrinks until no arm is above it. A chord that joins
-    two vertices of the hull has every arm of the edge sought on it or above, hence
+    chord, so what lies between them shrinks until no arm is above it. A chord that
+    joins two points of the hull has every arm of the edge sought on it or above, hence
     those below are left out of the later passes as soon as they are most.
     """
-    all_r, all_d = r, d
-    low_r, low_d, high_r, high_d = _at(r, low), _at(d, low), _at(r, high), _at(d, high)
+    everything = r, c, tau
+    low_r, low_d = _at(r, low), _at(c, low) - tau[:, 0]
+    high_r, high_d = _at(r, high), _at(c, high) - tau[:, 0]
     active = feasible & (high_d > 0)
     lam = torch.zeros_like(slack)
     upper = high_r.clone()
     who = torch.arange(len(slack), device=r.device)  # the trial of each row kept
     arm: Tensor | None = None  # the number of each arm kept, once some are dropped
-    whole = score
     while bool(active.any()):
-        slope = (high_r - low_r) / (high_d - low_d)
-        lam = torch.where(active, slope, lam)
-        here = lam[who].unsqueeze(1)
-        torch.addcmul(r, here, d, value=-1, out=score)
-        block = _block(score.shape[1])
-        peaks = _block_max(score, block)
-        at = _locate(score, peaks, block)
+        lam = torch.where(active, (high_r - low_r) / (high_d - low_d), lam)
         chord = torch.maximum(low_r - lam * low_d, high_r - lam * high_d) + slack
-
-        new_r, new_d, best = low_r.clone(), low_d.clone(), chord.clone()
-        new_r[who], new_d[who], best[who] = _at(r, at), _at(d, at), _at(score, at)
-        new = low.clone()
+        here = lam[who].unsqueeze(1)
+        if r.shape[1] > FEW:
+            floor = torch.where(active, chord, torch.inf)[who].unsqueeze(1)
+            some = slice(None, None, r.shape[1] // 2048)
+            sample = r[:, some] - here * (c[:, some] - tau) > floor
+            if float(sample.double().mean(1).max()) <= 0.125:
+                rows, at, r, c = _above(r, c, tau, here, floor)
+                arm = at if arm is None else arm[rows].gather(1, at)
+                who, here, tau = who[rows], here[rows], torch.zeros_like(here[rows])
+                active = torch.zeros_like(active).index_fill_(0, who, True)
+                if len(who) == 0:
+                    break
+        at, score, excess = _best(r, c, tau, here)
+        new, new_r, new_d, best = low.clone(), low_r.clone(), low_d.clone(), chord + 0
         new[who] = at if arm is None else _at(arm, at)
+        new_r[who], new_d[who], best[who] = _at(r, at), excess, score
         if arm is None:
             upper = torch.where(active, best, upper)
-        # inside the chord, or right above an end: strict progress, so an end
+        # between the two, or right above one: strict progress, so an end
         inside = (new_d > low_d) & (new_d < high_d)
         inside |= (new_d == low_d) & (new_r > low_r)
         inside |= (new_d == high_d) & (new_r > high_r)
-        active &= (best > chord) & inside
+        active = active & (best > chord) & inside
         left, right = active & (new_d <= 0), active & (new_d > 0)
         low = torch.where(left, new, low)
         low_r = torch.where(left, new_r, low_r)
@@ -441,42 +526,9 @@ def _cuts(
         high = torch.where(right, new, high)
         high_r = torch.where(right, new_r, high_r)
         high_d = torch.where(right, new_d, high_d)
-
-        if score.shape[1] > FEW and bool(active.any()):
-            floor = torch.where(active, chord, torch.inf)[who].unsqueeze(1)
-            sample = score[:, :: score.shape[1] // 2048] > floor
-            if float(sample.double().mean(1).max()) <= 0.125:
-                rows, (r, d, at) = _above(score > floor, r, d)
-                arm = at if arm is None else arm[rows].gather(1, at)
-                who = who[rows]
-                score = torch.empty_like(d)
     if arm is not None:  # the certificate speaks of all arms
-        torch.addcmul(all_r, lam.unsqueeze(1), all_d, value=-1, out=whole)
-        upper = _block_max(whole, _block(whole.shape[1])).amax(1)
+        upper = _best(*everything, lam.unsqueeze(1))[1]
     return low, high, lam, upper
-
-
-def _above(
-    kept: Tensor, r: Tensor, d: Tensor
-) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-    """The rows of ``kept`` ``(T, K)`` with an entry; their ``r``, ``d`` and positions.
-
-    Each row's entries are moved to the left, in their order, and padded.
-    """
-    row, at = kept.nonzero(as_tuple=True)
-    count = torch.bincount(row, minlength=kept.shape[0])
-    rows = count.nonzero().squeeze(1)
-    most = int(count.max())
-    place = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]
-    place += ((count > 0).cumsum(0) - 1)[row] * most
-    flat = row * kept.shape[1] + at
-
-    def moved(value: Tensor, padding: float) -> Tensor:
-        out = value.new_full((len(rows) * most,), padding)
-        return out.index_copy_(0, place, value).view(len(rows), most)
-
-    r, d = r.reshape(-1).take(flat), d.reshape(-1).take(flat)
-    return rows, (moved(r, -torch.inf), moved(d, 0.0), moved(at, 0))
 
 
 # --- several costs
@@ -490,16 +542,15 @@ def _several_costs(reward: Tensor, cost: Tensor, limit: Tensor) -> PolicySolutio
     def price(weight: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if size <= WHOLE:
             return everything
-        # without its reward a forbidden arm stays so by its cost
-        score = torch.where(weight.unsqueeze(1) > 0, reward, 0.0)
-        for j in range(m):
-            score.addcmul_(cost[:, j], lam[:, j, None], value=-1)
-        peaks = _block_max(score, block)
+        # the best arm of each of the best blocks: all good, and far apart
+        pieces = _scores_of_many(reward, cost, weight, lam, block)
+        peaks = torch.cat([_peaks(score, block) for score in pieces], 1)
         blocks = peaks.topk(min(CANDIDATES, peaks.shape[1]), dim=1).indices
-        at, there = _members(blocks, block, size)
-        inside = score.gather(1, at).masked_fill(~there, -torch.inf)
-        best = inside.unflatten(1, (-1, block)).argmax(-1)
-        at = at.unflatten(1, (-1, block)).gather(2, best.unsqueeze(2)).squeeze(2)
+        at, _ = _members(blocks, block, size)
+        _, r, c = taken(at)
+        inside = next(_scores_of_many(r, c, weight, lam, r.shape[1]))
+        best = inside.view(count, -1, block).argmax(-1)
+        at = at.view(count, -1, block).gather(2, best.unsqueeze(2)).squeeze(2)
         return taken(at)
 
     def taken(at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -510,6 +561,26 @@ def _several_costs(reward: Tensor, cost: Tensor, limit: Tensor) -> PolicySolutio
         numbers = torch.arange(size, device=reward.device)
         everything = (numbers.expand(count, size), reward, cost)
     return _priced(price, limit, whole=size <= WHOLE)
+
+
+def _scores_of_many(
+    reward: Tensor, cost: Tensor, weight: Tensor, lam: Tensor, block: int
+) -> Iterator[Tensor]:
+    """``weight * reward - lam @ cost`` in pieces ``(T, n)``, like :func:`_scores`."""
+    rows, m, size = cost.shape
+    step = _step(reward, block)
+    buffer = reward.new_empty((rows, min(step, size)))
+    # without its reward a forbidden arm stays so by its cost
+    searching = (weight == 0).unsqueeze(1)
+    some = bool(searching.any())
+    for start in range(0, size, step):
+        part = slice(start, min(start + step, size))
+        score = buffer[:, : part.stop - start].copy_(reward[:, part])
+        if some:
+            score.masked_fill_(searching, 0.0)
+        for j in range(m):
+            score.addcmul_(cost[:, j, part], lam[:, j, None], value=-1)
+        yield score
 
 
 def _priced(price: Price, limit: Tensor, whole: bool = False) -> PolicySolution:
@@ -551,7 +622,13 @@ def _priced(price: Price, limit: Tensor, whole: bool = False) -> PolicySolution:
         )
         short = (basis == m).any(1)  # no feasible point yet: y prices the shortfall
         unit = np.where(short, unit_d.max(1), unit_r)
-        lam = np.maximum(y[:, :m], 0) * unit_d / unit[:, None]
+        with np.errstate(over="ignore"):
+            lam = np.maximum(y[:, :m], 0) * unit_d / unit[:, None]
+        if not np.isfinite(lam).all():
+            raise CBanditError(
+                "u_r and u_c must be of scales whose ratio is a number; got about "
+                f"{1 / unit_r.min():.0e} and {1 / unit_d.max():.0e}"
+            )
         new = (arm, reward, cost) if whole else ask(np.where(short, 0.0, 1.0), lam)
         score = np.where(short[:, None] & ~np.isneginf(new[1]), 0.0, new[1])
         score = score - (lam[:, :, None] * _excess(new[1], new[2], tau)).sum(1)

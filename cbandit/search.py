@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from cbandit.errors import CBanditError
+from cbandit.lp import best_policy
 
-__all__ = ["Best", "Score", "maximise"]
+__all__ = ["Best", "Score", "best_policy", "maximise"]
 
 Score = Callable[[Tensor, Tensor], Tensor]
 """``(f (T, n), g (T, m, n)) -> (T, n)``; see :mod:`cbandit.scores`."""
