@@ -33,6 +33,8 @@ class CKBRestart(CKB):
             raise CBanditError("anytime goes with cb.CKB; CKBRestart has restart=")
         self.restart = restart
         horizon = common.pop("horizon", None)
+        if horizon is not None and (not isinstance(horizon, int) or horizon < 1):
+            raise CBanditError(f"horizon must be None or a positive int; got {horizon!r}")
         super().__init__(actions, horizon=restart, **common)
         self.horizon = horizon
         self.forget = True

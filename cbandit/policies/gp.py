@@ -125,14 +125,20 @@ class GPPolicy(Policy):
             self.batch_shape, len(beliefs) - 1, self.device
         )
         self._clip_at = None if clip is None else self._clip(clip)
-        self._beliefs = Surrogates(
-            beliefs, self.actions, self.batch_shape, self.dtype, self.device, engine,
-            explore.samples, isinstance(feedback, Delayed) and reward.standardize,
-        )
-        if explore.samples:
-            self._beliefs.check_samples()
+        self._engine = engine
+        self._beliefs = self._fresh_beliefs(beliefs)
         window = feedback.window if isinstance(feedback, Delayed) else 1
         self._recent: deque[Tensor] = deque(maxlen=window)
+
+    def _fresh_beliefs(self, beliefs: list[GP]) -> Surrogates:
+        apart = isinstance(self.feedback, Delayed) and beliefs[0].standardize
+        fresh = Surrogates(
+            beliefs, self.actions, self.batch_shape, self.dtype, self.device,
+            self._engine, self.explore.samples, apart,
+        )
+        if self.explore.samples:
+            fresh.check_samples()
+        return fresh
 
     def _clip(self, clip: Any) -> Tensor:
         """``(B, G_1, ...)``, ``(T, F)``."""
@@ -194,7 +200,7 @@ class GPPolicy(Policy):
             )
         if not bool(weight.any()) or not self._recent:
             return width
-        _, std = self._beliefs.anywhere(torch.stack(list(self._recent), 1))
+        std = self._beliefs.deviations(torch.stack(list(self._recent), 1))
         return width + weight * std.sum(-1)
 
     def _estimates(
@@ -306,6 +312,22 @@ class GPPolicy(Policy):
 
     # -- feedback ----------------------------------------------------------------------
 
+    def tell(
+        self,
+        choice: Choice,
+        reward: Any = None,
+        cost: Any = None,
+        noise: Any = None,
+        where: Any = None,
+    ) -> None:
+        """Say what came of a choice; see :meth:`Policy.tell`."""
+        if noise is not None and isinstance(self.feedback, Delayed):
+            raise CBanditError(
+                "noise= cannot go with feedback=cb.Delayed(...): a choice weighs in "
+                "when it is made, before its own variance is known"
+            )
+        super().tell(choice, reward, cost, noise, where)
+
     def _deliver(self) -> None:
         super()._deliver()
         if isinstance(self.feedback, Sliding):
@@ -413,16 +435,20 @@ class GPPolicy(Policy):
                     f"cost must have {self.m} columns; got {value.shape[-1]}"
                 )
             parts.append((list(range(1, self.m + 1)), value))
+        self._deliver()
+        self._observe(numbers, parts)
+
+    def _observe(self, numbers: Tensor, parts: list[tuple[list[int], Tensor]]) -> None:
+        """Data from before: ``numbers (T, n)``; functions and values ``(T, n, f)``."""
         every = [True] * self._size
         rows: list[tuple[Sequence[Hashable], Tensor, list[Part]]] = []
         x_all = self.actions.at(numbers)
-        for i in range(n):
+        for i in range(numbers.shape[-1]):
             told: list[Part] = [
                 (functions, value[:, i].to(self.device), every, None)
                 for functions, value in parts
             ]
             rows.append((numbers[:, i].tolist(), x_all[:, i], told))
-        self._deliver()
         self._beliefs.observe(rows)
 
     def _rows(self, name: str, value: Tensor, extra: int, n: int | None = None) -> Tensor:

@@ -100,7 +100,7 @@ class Group:
         self.plan = self._plan(engine)
         self.engine = self._fresh()
         self.log: deque[Row] = deque()
-        self.fitted = 0  # observations at the last fit
+        self._unfitted = 0  # observations since the last fit
         self._own_noise = False
         self.awaited: dict[int, Row] = {}
         self.forgotten = 0
@@ -177,6 +177,7 @@ class Group:
     def append(self, row: Row) -> None:
         """Condition on one more observation."""
         self._enter(row)
+        self._unfitted += 1
         if isinstance(self.engine, Joint) and not isinstance(row.keys[0], int):
             self.plan = Plan("factor", "an action outside the set was observed")
             self.rebuild()
@@ -264,7 +265,8 @@ class Group:
             for row in rows:
                 self.append(row)
             return
-        self.log.extend(rows)
+        self._unfitted += len(rows)
+        self.log = deque(sorted([*self.log, *rows], key=lambda row: row.t))
         self.rebuild()
 
     def forget_oldest(self) -> None:
@@ -318,12 +320,12 @@ class Group:
     def due(self) -> bool:
         """Whether a refit is due."""
         every = self.gp.refit_every
-        return every is not None and len(self.log) - self.fitted >= every
+        return every is not None and self._unfitted >= every
 
     def refit(self) -> None:
         """Fit hyperparameters to the log, then rebuild."""
         assert len(self.functions) == 1
-        self.fitted = len(self.log)
+        self._unfitted = 0
         if not self.log:
             return
         kernel = self.covariance.kernel
@@ -445,14 +447,16 @@ class Group:
         self.functions, self.means = functions, self.means[:, kept]
         for name in ("_average", "_squares", "origin"):
             setattr(self, name, getattr(self, name)[:, kept])
-        self.log = deque(
-            replace(
+        narrowed = {
+            id(r): replace(
                 r,
                 values=r.values[:, kept],
                 arrived=None if r.arrived is None else r.arrived[:, kept],
             )
             for r in self.log
-        )
+        }
+        self.awaited = {t: narrowed[id(r)] for t, r in self.awaited.items()}
+        self.log = deque(narrowed[id(r)] for r in self.log)
         if self.gp.standardize:
             kept = torch.cat([kept, kept.new_tensor([self.engine.functions - 1])])
         engine, history = self.engine, self.engine.history
@@ -576,9 +580,12 @@ class Surrogates:
             mine = [f for f in group.functions if f in functions]
             if not mine:
                 continue
+            row = group.awaited.get(t)
+            if row is None:
+                continue  # dropped with all data of its time
             columns = [group.functions.index(f) for f in mine]
             chosen = values[:, [functions.index(f) for f in mine]]
-            group.fill(group.awaited[t], columns, chosen, mask)
+            group.fill(row, columns, chosen, mask)
 
     def stop_waiting(self, first: int) -> None:
         """Feedback of rounds before ``first`` counts no longer."""
@@ -614,6 +621,7 @@ class Surrogates:
         """Drop all data; hyperparameters stay."""
         for group in self.groups:
             group.log.clear()
+            group.awaited.clear()
             group.rebuild()
 
     def lighten(self, limit: int) -> None:
@@ -704,6 +712,15 @@ class Surrogates:
         for group, (m, s) in zip(self.groups, found, strict=True):
             mean[:, group.functions], std[:, group.functions] = m, s
         return mean, std
+
+    def deviations(self, x: Tensor) -> Tensor:
+        """Standard deviations at any points, ``(T, F, n)``, in the engines' units."""
+        shape = (self.groups[0].trials, self.functions, x.shape[-2])
+        std = torch.empty(shape, dtype=torch.float64, device=self.device)
+        for group in self.groups:
+            var = group.engine.history.at(x)[1]
+            std[:, group.functions] = var.clamp_min(0).sqrt().unsqueeze(1)
+        return std
 
     def describe(self) -> str:
         """Which engines are at work, and why."""
