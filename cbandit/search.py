@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cbandit import scores
 from cbandit.errors import CBanditError
 from cbandit.lp import best_policy
 
-__all__ = ["Best", "Score", "best_policy", "maximise"]
+__all__ = ["Best", "Score", "best_feasible", "best_policy", "maximise"]
 
 Score = Callable[[Tensor, Tensor], Tensor]
 """``(f (T, n), g (T, m, n)) -> (T, n)``; see :mod:`cbandit.scores`."""
@@ -73,3 +74,31 @@ def maximise(
     if best is None:
         raise CBanditError("actions must hold at least one action; got none")
     return best
+
+
+def best_feasible(
+    stretches: Callable[[], Iterable[tuple[int, Tensor]]], mask: Tensor | None = None
+) -> tuple[Best, Tensor]:
+    """The greatest ``f`` where every ``g <= 0``; where there is none, the least ``g``.
+
+    In trials without such an action, told by the second answer ``(T,)``, the action of
+    least ``max_j g_j`` is found, by a second sweep that is made for them alone.
+    """
+    best = maximise(stretches(), scores.optimistic_feasible, mask)
+    if bool(best.value.isfinite().all()):
+        return best, torch.zeros_like(best.value, dtype=torch.bool)
+    infeasible = best.value.isneginf()
+    least = maximise(stretches(), lambda f, g: scores.least_violating(g), mask)
+    found = torch.where(infeasible, least.value, best.value)
+    if not bool(found.isfinite().all()):
+        raise CBanditError(
+            "the estimates are not finite numbers at any allowed action; look at "
+            "policy.posterior()"
+        )
+    both = Best(
+        found,
+        torch.where(infeasible, least.index, best.index),
+        torch.where(infeasible, least.f, best.f),
+        torch.where(infeasible.unsqueeze(-1), least.g, best.g),
+    )
+    return both, infeasible

@@ -1,5 +1,23 @@
-"""What the papers compare with; each is a policy of the library."""
+"""What the papers compare with: each a policy like any other."""
 
+from cbandit.baselines.admmbo import ADMMBO
+from cbandit.baselines.bandit_oco import BanditOCO
+from cbandit.baselines.bkb import BKB
+from cbandit.baselines.botorch_policy import BoTorchPolicy
 from cbandit.baselines.ckb_restart import CKBRestart
+from cbandit.baselines.config import CONFIG
+from cbandit.baselines.safeopt import SafeOpt
+from cbandit.baselines.sgpucb import SGPUCB
+from cbandit.baselines.stageopt import StageOpt
 
-__all__ = ["CKBRestart"]
+__all__ = [
+    "ADMMBO",
+    "BKB",
+    "CONFIG",
+    "SGPUCB",
+    "BanditOCO",
+    "BoTorchPolicy",
+    "CKBRestart",
+    "SafeOpt",
+    "StageOpt",
+]

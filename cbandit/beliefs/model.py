@@ -15,30 +15,43 @@ from botorch.models.transforms.input import Normalize
 from gpytorch.kernels import Kernel, ScaleKernel
 from torch import Tensor
 
+from cbandit.beliefs.kernels import TableKernel
+
 if TYPE_CHECKING:
     from cbandit.posterior.surrogates import Group, Surrogates
 
 __all__ = ["model_list"]
 
 
-def model_list(beliefs: Surrogates) -> ModelListGP:
+def model_list(beliefs: Surrogates, trial: int | None = None) -> ModelListGP:
     """A ``ModelListGP`` of one ``SingleTaskGP`` a function, reward first.
 
     Training data are merged: means over repeats, with the noise of a mean. Trials are
     the models' batch shape; a trial with fewer actions than others is padded by points
-    of infinite noise, which change nothing.
+    of infinite noise, which change nothing. With ``trial``, the models of that trial
+    alone: without batch shape and padding.
     """
     models: dict[int, SingleTaskGP] = {}
     for group in beliefs.groups:
         for place, function in enumerate(group.functions):
-            models[function] = _model(group, place, bool(beliefs.batch_shape))
+            models[function] = _model(group, place, bool(beliefs.batch_shape), trial)
     return ModelListGP(*[models[f] for f in sorted(models)])
 
 
-def _model(group: Group, place: int, batched: bool) -> SingleTaskGP:
+def _model(
+    group: Group, place: int, batched: bool, trial: int | None
+) -> SingleTaskGP:
     x, y, variance = _data(group, place)
     shift, scale = (v[:, place] for v in group.units())
     kernel: Kernel = copy.deepcopy(group.covariance.kernel)
+    if trial is not None:
+        seen = variance[trial].isfinite()
+        x, y, variance = (v[trial, seen].unsqueeze(0) for v in (x, y, variance))
+        shift, scale, batched = shift[trial : trial + 1], scale[trial : trial + 1], False
+        if isinstance(kernel, TableKernel) and kernel.table.dim() == 3:
+            kernel = TableKernel(kernel.table[trial])
+        elif kernel.batch_shape:
+            kernel = kernel[trial]
     if group.gp.standardize:
         # back in the user's units: values by the scale, the kernel by its square
         batch = scale.shape if batched else torch.Size()

@@ -63,7 +63,8 @@ class EpochPenalty(GPPolicy):
         psi: ``"exp"``, ``("polynomial", n)``, ``"linear"`` (noisy constraints), or a
             callable that is 1 up to 0, convex and increasing above, with
             ``psi(x) psi(y) >= psi(x + y)``.
-        rate: the multipliers' step with ``psi="linear"``; 0 keeps ``kappa`` fixed.
+        rate: the multipliers' step with ``psi="linear"``; 0, with any ``psi``, keeps
+            ``kappa`` fixed (a baseline: no fixed one gives both sublinear rates).
         inner: ``"ucb"`` or ``"ts"``.
         reuse: keep past rounds across epochs, targets recomputed and standardised.
         kappa: the multipliers at first; 1, or 0 with ``psi="linear"``.
@@ -106,8 +107,12 @@ class EpochPenalty(GPPolicy):
         self.linear, self._psi = psi == "linear", _penalty(psi)
         if self.linear and rate is None:
             raise CBanditError("rate is needed with psi='linear'; O(1 / sqrt(epochs))")
-        if not self.linear and rate is not None:
-            raise CBanditError("rate goes with psi='linear' only")
+        if not self.linear and rate not in (None, 0):
+            raise CBanditError(
+                "rate goes with psi='linear'; with another psi only rate=0, a kappa that "
+                f"stays; got {rate!r}"
+            )
+        self._still = rate is not None and rate == 0
         self._beliefs_of = _listed(reward, reuse)
         super().__init__(
             actions, self._beliefs_of[0], None, explore, m=costs, **common
@@ -146,6 +151,8 @@ class EpochPenalty(GPPolicy):
 
     def _moved(self) -> Tensor:
         """What is kept of the multipliers, after this epoch's costs."""
+        if self._still:
+            return self._kappa
         mean = self._sums / self._counts.clamp_min(1)
         if self.linear:
             return (self._kappa + self._rate * mean).clamp_min(0)

@@ -1,0 +1,242 @@
+"""Any BoTorch acquisition function, in the same loop and under the same account.
+
+Each round, in every trial: build the acquisition function from a BoTorch model of the
+beliefs, and play its greatest value: over a finite set in chunks of candidates, on a box
+by ``optimize_acqf``. Before there are data, actions are drawn uniformly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from cbandit.actions import Box, Finite
+from cbandit.beliefs.gp import GP
+from cbandit.choice import Choice
+from cbandit.errors import CBanditError
+from cbandit.explore import UCB
+from cbandit.policies.base import Decision
+from cbandit.policies.gp import GPPolicy, Posterior
+from cbandit.recommend import Recommendation
+
+if TYPE_CHECKING:
+    from botorch.acquisition.acquisition import AcquisitionFunction
+    from botorch.models.model_list_gp_regression import ModelListGP
+
+__all__ = ["BoTorchPolicy"]
+
+CHUNK = 1024
+STAND_IN = 64  # points that stand for a box where a set of actions is asked for
+
+
+class BoTorchPolicy(GPPolicy):
+    """The ``argmax`` of an acquisition function of BoTorch's.
+
+    Args:
+        actions: a finite set, a product grid or a :class:`~cbandit.Box`.
+        reward: the belief about the reward.
+        costs: the belief about the cost, or a list of them, or ``None``.
+        make_acquisition: ``(model, policy) -> AcquisitionFunction``, called every round
+            and trial. ``model`` is a ``ModelListGP`` of the trial ``policy.trial``, without
+            a batch, reward first and then costs, in the user's units (thresholds are not
+            subtracted); its training data are means over repeats.
+        initial: how many first rounds are drawn uniformly, at least 1.
+        chunk: how many candidates are evaluated at a time.
+        num_restarts: of ``optimize_acqf``, on a box.
+        raw_samples: of ``optimize_acqf``, on a box.
+        name: what results call it.
+        common: see :class:`~cbandit.policies.gp.GPPolicy`. For outstanding choices, hand
+            ``policy.outstanding`` to the acquisition function as ``X_pending``.
+
+    Random draws within BoTorch are seeded from the policy's own, trial by trial.
+
+    Example:
+        >>> import cbandit as cb, torch
+        >>> from botorch.acquisition import LogExpectedImprovement
+        >>> def improvement(model, policy):
+        ...     model = model.models[0]
+        ...     return LogExpectedImprovement(model, model.train_targets.max())
+        >>> actions = cb.Finite(torch.linspace(0, 1, 100).double().unsqueeze(-1))
+        >>> policy = cb.baselines.BoTorchPolicy(
+        ...     actions, reward=cb.GP.default(actions), make_acquisition=improvement
+        ... )
+        >>> policy.tell(policy.ask(), reward=0.3)
+    """
+
+    def __init__(
+        self,
+        actions: Any,
+        *,
+        reward: GP,
+        costs: GP | Sequence[GP] | None = None,
+        make_acquisition: Callable[[ModelListGP, BoTorchPolicy], AcquisitionFunction],
+        initial: int = 1,
+        chunk: int = CHUNK,
+        num_restarts: int = 8,
+        raw_samples: int = 128,
+        name: str = "BoTorch",
+        **common: Any,
+    ) -> None:
+        if not callable(make_acquisition):
+            raise CBanditError(
+                "make_acquisition must be a callable (model, policy) -> acquisition "
+                f"function; got {make_acquisition!r}"
+            )
+        for what, value in (
+            ("initial", initial),
+            ("chunk", chunk),
+            ("num_restarts", num_restarts),
+            ("raw_samples", raw_samples),
+        ):
+            if not isinstance(value, int) or value < 1:
+                raise CBanditError(f"{what} must be a positive int; got {value!r}")
+        if common.get("pending", "ignore") != "ignore":
+            raise CBanditError(
+                "pending must be 'ignore': give the acquisition function X_pending, from "
+                "policy.outstanding"
+            )
+        box = actions if isinstance(actions, Box) else None
+        if box is not None:
+            # beliefs need a set to look at; data may lie anywhere
+            actions, common = _stand_in(box), {**common, "engine": "factor"}
+        super().__init__(actions, reward, costs, UCB(0.0), **common)
+        if box is not None:
+            self.actions = box.to(self.device, self.dtype)
+        self._make, self.name, self.initial = make_acquisition, name, initial
+        self.chunk, self.num_restarts, self.raw_samples = (
+            chunk,
+            num_restarts,
+            raw_samples,
+        )
+        self.trial = 0
+
+    @property
+    def multiplier(self) -> Tensor:
+        """Empty: what constraints come to is the acquisition function's business."""
+        return torch.zeros(
+            *self.batch_shape, 0, dtype=torch.float64, device=self.device
+        )
+
+    def _decide(
+        self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
+    ) -> Decision:
+        box = isinstance(asked, Box)
+        if box and mask is not None:
+            raise CBanditError("among: a Box has no numbered actions to choose among")
+        count = asked.dim if box else 1
+        draws = self._streams.uniform(1 + count).reshape(self._size, -1)
+        found = []
+        for trial in range(self._size):
+            allowed = None if mask is None else mask[trial if len(mask) > 1 else 0]
+            if t <= self.initial or not self._known(trial):
+                found.append(_drawn(asked, allowed, draws[trial, 1:].to(self.device)))
+                continue
+            seed = int(draws[trial, 0] * 2**31)
+            found.append(self._best(trial, asked, allowed, seed))
+        if box:
+            return Decision(None, x=torch.stack(found).to(self.dtype))
+        return Decision(torch.stack(found))
+
+    def _known(self, trial: int) -> bool:
+        """Whether the trial has seen each function at least once."""
+        return all(
+            bool((group.engine.history.precision[trial] > 0).any())
+            for group in self._beliefs.groups
+        )
+
+    def _best(
+        self, trial: int, asked: Any, allowed: Tensor | None, seed: int
+    ) -> Tensor:
+        from botorch.optim.optimize import optimize_acqf
+        from botorch.utils.sampling import manual_seed
+
+        from cbandit.beliefs.model import model_list
+
+        self.trial = trial
+        with manual_seed(seed):
+            acquisition = self._make(model_list(self._beliefs, trial), self)
+            if isinstance(asked, Box):
+                x, _ = optimize_acqf(
+                    acquisition,
+                    asked.bounds.double(),
+                    q=1,
+                    num_restarts=self.num_restarts,
+                    raw_samples=self.raw_samples,
+                )
+                return x[0]
+            return self._search(acquisition, trial, asked, allowed)
+
+    def _search(
+        self, acquisition: AcquisitionFunction, trial: int, asked: Any, allowed: Any
+    ) -> Tensor:
+        best, index = -math.inf, -1
+        for start in range(0, asked.size, self.chunk):
+            stop = min(start + self.chunk, asked.size)
+            x = asked.block(start, stop).double()
+            x = x if x.dim() == 2 else x[trial]
+            with torch.no_grad():
+                value = acquisition(x.unsqueeze(1)).reshape(-1)
+            if bool(value.isnan().any()):
+                raise CBanditError(
+                    "make_acquisition: the acquisition function is NaN at "
+                    f"{x[value.isnan()][0].tolist()}"
+                )
+            if allowed is not None:
+                value = value.masked_fill(~allowed[start:stop], -math.inf)
+            top, place = value.max(-1)
+            if float(top) > best:
+                best, index = float(top), start + int(place)
+        if index < 0:
+            raise CBanditError(
+                "make_acquisition: the acquisition function is minus infinity everywhere"
+            )
+        return torch.tensor(index, device=self.device)
+
+    # -- on a box ------------------------------------------------------------------------
+
+    def _named(self, choice: Choice) -> tuple[list[Any], Tensor]:
+        if not isinstance(self.actions, Box):
+            return super()._named(choice)
+        x = choice.x.reshape(self._size, -1)
+        return [tuple(row) for row in x.tolist()], x
+
+    def posterior(self) -> Posterior:
+        """Means and standard deviations over the set; on a box, ask ``policy.model``."""
+        if isinstance(self.actions, Box):
+            raise CBanditError(
+                "a Box has no set to look at; see policy.model.posterior(X)"
+            )
+        return super().posterior()
+
+    def recommend(self, confidence: float = 0.95) -> Recommendation:
+        """What to deploy from a finite set."""
+        if isinstance(self.actions, Box):
+            raise CBanditError("recommend needs a finite set; got a Box")
+        return super().recommend(confidence)
+
+    def observe(self, **data: Any) -> None:
+        """Learn from rows of data from before; see :meth:`GPPolicy.observe`."""
+        if isinstance(self.actions, Box):
+            raise CBanditError("observe needs a finite set; got a Box")
+        super().observe(**data)
+
+
+def _stand_in(box: Box) -> Finite:
+    sobol = torch.quasirandom.SobolEngine(box.dim)
+    share = sobol.draw(STAND_IN, dtype=torch.float64)
+    return Finite(box.lower.double() + share * (box.upper - box.lower).double())
+
+
+def _drawn(asked: Any, allowed: Tensor | None, share: Tensor) -> Tensor:
+    """A uniform action, from uniform draws."""
+    if isinstance(asked, Box):
+        x: Tensor = asked.lower + share.to(asked.lower) * (asked.upper - asked.lower)
+        return x
+    if allowed is None:
+        return (share[0] * int(asked.size)).long()
+    numbers = allowed.nonzero().squeeze(-1)
+    return numbers[(share[0] * len(numbers)).long()]

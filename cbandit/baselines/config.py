@@ -1,0 +1,80 @@
+"""CONFIG: optimism in the reward and in the constraints.
+
+Each round:
+
+1. ``F_t = {x : mean_gj - beta std_gj <= 0 for all j}``, what may yet be feasible;
+2. ``x_t = argmax mean_f + beta std_f`` over ``F_t``;
+3. observe reward and costs, update the beliefs.
+
+If ``F_t`` is empty the problem is declared infeasible: the choice says so, and the action
+whose largest lower bound is least is played.
+
+W. Xu, Y. Jiang, B. Svetozarevic, C. N. Jones, Constrained efficient global optimization
+of expensive black-box functions, 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit.beliefs.gp import GP
+from cbandit.errors import CBanditError
+from cbandit.explore import UCB
+from cbandit.policies.base import Decision
+from cbandit.policies.gp import GPPolicy
+from cbandit.search import best_feasible
+
+__all__ = ["CONFIG", "Constrained"]
+
+
+class Constrained(GPPolicy):
+    """A policy with costs and confidence bounds, and no multiplier."""
+
+    def __init__(
+        self,
+        actions: Any,
+        *,
+        reward: GP,
+        costs: GP | Sequence[GP],
+        explore: UCB,
+        **common: Any,
+    ) -> None:
+        if costs is None:
+            raise CBanditError("costs must be a cb.GP or a list of them; got None")
+        if not isinstance(explore, UCB):
+            raise CBanditError(f"explore must be cb.UCB(...); got {explore!r}")
+        super().__init__(actions, reward, costs, explore, **common)
+
+    @property
+    def multiplier(self) -> Tensor:
+        """Empty: constraints are kept without one."""
+        return torch.zeros(
+            *self.batch_shape, 0, dtype=torch.float64, device=self.device
+        )
+
+
+class CONFIG(Constrained):
+    """``argmax`` of the reward's upper bound where the costs' lower bounds allow it.
+
+    Args:
+        actions: what can be chosen.
+        reward: the belief about the reward.
+        costs: the belief about the cost, or a list of them.
+        explore: :class:`~cbandit.UCB`.
+        common: see :class:`~cbandit.policies.gp.GPPolicy`.
+    """
+
+    name = "CONFIG"
+
+    def _decide(
+        self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
+    ) -> Decision:
+        coefficient, limits = self._coefficient(t), self._limits(t)
+        best, infeasible = best_feasible(
+            lambda: self._estimates(coefficient, limits, asked), mask
+        )
+        return Decision(best.index, infeasible)
