@@ -87,7 +87,7 @@ class ADMMBO(BoTorchPolicy):
         weight: float = 50.0,
         budgets: tuple[int, int] = (10, 5),
         cost_budgets: tuple[int, int] = (50, 5),
-        tolerance: float = 0.02,
+        tolerance: float = 0.03,
         iterations: int = 100,
         num_restarts: int = 4,
         raw_samples: int = 64,
