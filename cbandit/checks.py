@@ -97,14 +97,14 @@ def nonnegative(name: str, value: Any) -> Tensor:
 
 
 def per_trial(name: str, value: Any, batch: tuple[int, ...]) -> Tensor:
-    """``value``, a number or ``(*trials,)``, as ``(T,)`` float64 (``T = 1`` of none)."""
+    """``value``, a number or ``(*trials,)``, as ``(T,)`` float64 (``T = 1`` of none): a copy."""
     out = tensor(name, value)
     if out.dim() > 1 or (out.dim() == 1 and tuple(out.shape) not in ((1,), batch)):
         raise CBanditError(
             f"{name} must be a number or have shape (*trials,) = {batch}; got "
             f"{tuple(out.shape)}"
         )
-    return out.expand(batch or (1,))
+    return out.expand(batch or (1,)).clone()
 
 
 def per_cost(name: str, value: Any, batch: tuple[int, ...], m: int) -> Tensor:
@@ -112,7 +112,7 @@ def per_cost(name: str, value: Any, batch: tuple[int, ...], m: int) -> Tensor:
     out, shape = tensor(name, value), (*(batch or (1,)), m)
     given = tuple(out.shape)
     if batch and given == batch:
-        return out.unsqueeze(-1).expand(shape)
+        return out.unsqueeze(-1).expand(shape).clone()
     if given in ((*batch, m), shape, (m,), ()):
         return out.expand(shape)
     raise CBanditError(

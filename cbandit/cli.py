@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -200,11 +201,13 @@ def info() -> None:
     print(f"cpu: {platform.processor() or platform.machine()}, ", end="")
     print(f"{torch.get_num_threads()} threads")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    print("cuda: " + ("none" if not count else ""), end="" if count else "\n")
-    print(", ".join(torch.cuda.get_device_name(k) for k in range(count)))
+    names = [torch.cuda.get_device_name(k) for k in range(count)]
+    print("cuda: " + (", ".join(names) or "none"))
     for folder in folders():
-        print(f"data: {folder} " + ("" if folder.is_dir() else "(not there)"))
-    print(import_module("cbandit.posterior").describe_engines())
+        print(f"data: {folder}" + ("" if folder.is_dir() else " (not there)"))
+    describe = getattr(import_module("cbandit.posterior"), "describe_engines", None)
+    if describe is not None:
+        print(describe())
 
 
 def _pairs(given: list[str] | None) -> dict[str, str]:
@@ -310,6 +313,9 @@ def _print_tree(tree: Any, indent: str = "") -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """The entry point; a user's error is one line and exit code 2."""
+    # idle OpenMP threads that spin make rounds of small tensors some 20 times slower
+    # on a machine with other work; read when torch is first loaded, here or by workers
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         app(args=arguments)
     except CBanditError as error:

@@ -233,7 +233,9 @@ class Rand:
             steps = (streams.uniform(functions) * self.points).floor()
             draws = steps * (2 / (self.points - 1))
         elif self.draw == "gaussian-grid":
-            grid = torch.linspace(self.low, self.high, self.points).double()
+            grid = torch.linspace(
+                self.low, self.high, self.points, dtype=torch.float64
+            )
             share = torch.exp(-0.5 * grid.square()).cumsum(0)
             place = torch.searchsorted(share / share[-1], streams.uniform(functions))
             draws = grid[place.clamp_max(self.points - 1)]

@@ -607,21 +607,23 @@ def _priced(price: Price, limit: Tensor, whole: bool = False) -> PolicySolution:
     arm = np.concatenate([f[0] for f in found], -1)  # T x n
     reward = np.concatenate([f[1] for f in found], -1)  # T x n
     cost = np.concatenate([f[2] for f in found], -1)  # T x m x n
-    basis = _start(_excess(reward, cost, tau), reward)
+    basis = None
+    restart = np.ones(count, dtype=bool)
+    infeasible = np.zeros(count, dtype=bool)
     while True:
         delta = _excess(reward, cost, tau)
         scale = np.abs(delta).max(2)  # T x m
         unit_r = _unit(np.abs(np.where(np.isneginf(reward), 0, reward)).max(1))
+        # each cost in its own unit; where the limits cannot be kept all in one, as what
+        # is least then is the largest miss in the user's numbers
         unit_d = _unit(scale)
-        basis, x, y = _simplex(
-            reward * unit_r[:, None],
-            delta * unit_d[:, :, None],
-            # a shortfall is counted in the user's units, the same for every cost
-            unit_d / unit_d.max(1, keepdims=True),
-            basis,
-        )
+        unit_d = np.where(infeasible[:, None], unit_d.min(1, keepdims=True), unit_d)
+        scaled = delta * unit_d[:, :, None]
+        fresh = _start(scaled, reward)
+        basis = fresh if basis is None else np.where(restart[:, None], fresh, basis)
+        basis, x, y = _simplex(reward * unit_r[:, None], scaled, basis)
         short = (basis == m).any(1)  # no feasible point yet: y prices the shortfall
-        unit = np.where(short, unit_d.max(1), unit_r)
+        unit = np.where(short, unit_d.min(1), unit_r)
         with np.errstate(over="ignore"):
             lam = np.maximum(y[:, :m], 0) * unit_d / unit[:, None]
         if not np.isfinite(lam).all():
@@ -641,12 +643,13 @@ def _priced(price: Price, limit: Tensor, whole: bool = False) -> PolicySolution:
         mean = (p[:, None] * np.take_along_axis(delta, at[:, None], 2)).sum(2)
         scale = np.maximum(scale, np.abs(tau))
         kept = (mean <= FEASIBLE * scale).all(1)
-        relax = short & ~better & kept  # feasible but for rounding: limits follow
-        if not (better | relax).any():
+        ended = short & ~better & ~infeasible
+        relax = ended & kept  # feasible but for rounding: the limits follow
+        tau[relax] += (np.maximum(mean, 0) + 4 * EPS * scale)[relax]
+        infeasible |= ended & ~kept
+        restart = ended
+        if not (better | restart).any():
             break
-        if relax.any():
-            tau[relax] += (np.maximum(mean, 0) + 4 * EPS * scale)[relax]
-            basis[relax] = _start(_excess(reward, cost, tau), reward)[relax]
         if not whole:
             arm = np.concatenate([arm, new[0]], -1)
             reward = np.concatenate([reward, new[1]], -1)
@@ -658,15 +661,16 @@ def _priced(price: Price, limit: Tensor, whole: bool = False) -> PolicySolution:
     chosen = np.take_along_axis(reward, at, 1)
     value = np.where(p > 0, p * np.where(p > 0, chosen, 0), 0).sum(1)
     worst = mean.max(1)
+    gap = upper + np.where(infeasible, worst, -value)
     return PolicySolution(
         distribution=_distribution(
             back(np.take_along_axis(arm, at, 1).astype(np.int64)), back(p)
         ),
         value=back(value),
         multiplier=back(lam),
-        gap=back(upper + np.where(short, worst, -value)),
-        infeasible=back(short),
-        violation=back(np.where(short, worst, 0.0)),
+        gap=back(np.where(infeasible & ~short, worst, gap)),
+        infeasible=back(infeasible),
+        violation=back(np.where(infeasible, worst, 0.0)),
     )
 
 
@@ -706,19 +710,15 @@ def _start(delta: Array, reward: Array) -> Array:
     return basis
 
 
-def _simplex(
-    reward: Array, delta: Array, toll: Array, basis: Array
-) -> tuple[Array, Array, Array]:
+def _simplex(reward: Array, delta: Array, basis: Array) -> tuple[Array, Array, Array]:
     """The best basis over the pool, its point and its duals, ``(T, m + 1)`` each.
 
-    While the shortfall is in the basis it is what is minimised; once out it stays out.
-    ``toll`` ``(T, m)`` is the shortfall's share in each cost.
-    """
+    While the shortfall is in the basis it is what is minimised; once out it stays out."""
     count, m, n = delta.shape
     rows = np.arange(count)
     columns = np.zeros((count, m + 1, m + 1 + n))
     columns[:, :m, :m] = np.eye(m)
-    columns[:, :m, m] = -toll
+    columns[:, :m, m] = -1
     columns[:, :m, m + 1 :] = delta
     columns[:, m, m + 1 :] = 1
     gain = np.zeros((2, count, m + 1 + n))
@@ -749,7 +749,7 @@ def _simplex(
             return basis, x, y
         into = columns[rows, :, enter]
         w = np.linalg.solve(square, into[:, :, None])[:, :, 0]
-        falls = w > 1e-10 * np.abs(w).max(1, keepdims=True)
+        falls = w > 1e-13 * np.abs(w).max(1, keepdims=True)
         ratio = np.where(falls, np.maximum(x, 0) / np.where(falls, w, 1), np.inf)
         tied = ratio <= ratio.min(1, keepdims=True) * (1 + 4 * EPS)
         key = np.where(tied, -basis if bland else w, -np.inf)

@@ -150,7 +150,7 @@ def overview(
         for panel in panels[len(metrics) :]:
             panel.set_visible(False)
         for panel in panels[: len(metrics)][-columns:]:
-            panel.set_xlabel("round")
+            panel.set_xlabel(panel.get_xlabel() or "round")
         handles, labels = panels[0].get_legend_handles_labels()
         if len(labels) > 1 or title is None:
             figure.legend(
@@ -209,6 +209,8 @@ def _panel(
     if log:
         panel.set_xscale("log")
         panel.set_xlim(1, max(2, last))
+        if not average:
+            panel.set_xlabel("round, logarithmic")
     else:
         panel.xaxis.set_major_formatter(EngFormatter(sep=""))
         panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))

@@ -35,6 +35,11 @@ class Best:
     g: Tensor
 
 
+def _beats(value: Tensor, best: Tensor) -> Tensor:
+    # what is not a number is kept, for the caller to see
+    return (value > best) | value.isnan()
+
+
 def maximise(
     stretches: Iterable[tuple[int, Tensor]], score: Score, mask: Tensor | None = None
 ) -> Best:
@@ -55,7 +60,7 @@ def maximise(
         value, place = values.max(-1)
         if best is not None and len(value) == 1 and not value.is_cuda:
             # on the CPU one comparison saves the look at a worse stretch
-            if not float(value) > float(best.value):
+            if not _beats(value, best.value):
                 continue
             best = None
         at = place[:, None, None].expand(-1, estimate.shape[1], 1)
@@ -64,7 +69,7 @@ def maximise(
         if best is None:
             best = Best(value, index, here[:, 0], here[:, 1:])
             continue
-        better = value > best.value
+        better = _beats(value, best.value)
         best = Best(
             torch.where(better, value, best.value),
             torch.where(better, index, best.index),

@@ -186,13 +186,14 @@ def test_ctrl_c_leaves_a_folder_to_go_on_with(capsys, tmp_path):
     few = ["reproduce", "zhou-synthetic", "--trials", "2", "--policies", "CKB-UCB"]
     few += ["--horizon", "700", "--out", str(out)]
     script = (
-        "import sys, threading, os, signal, time\n"
-        "import cbandit.simulate as s\n"
-        "ask = s._until_interrupted\n"
-        "def soon(active):\n"
-        "    threading.Timer(0.15, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
-        "    return ask(active)\n"
-        "s._until_interrupted = soon\n"
+        "import os, signal, sys, cbandit.simulate\n"
+        "s = sys.modules['cbandit.simulate']\n"
+        "turn = s._Tape.turn\n"
+        "def interrupted(self, *given):\n"
+        "    turn(self, *given)\n"
+        "    if self.rounds == 123:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "s._Tape.turn = interrupted\n"
         "from cbandit.cli import main\n"
         f"main({few!r})\n"
     )

@@ -209,6 +209,23 @@ def test_limits_met_up_to_rounding_are_met():
         assert float(solution.distribution.probability[0]) == pytest.approx(share)
 
 
+def test_costs_of_very_different_scales():
+    # 10^-10 of one cost matters as much as 2 of another
+    u_c = [[1.0, 0.0], [1e-10, 0.0], [2.0, 0.0]]
+    best = best_policy([1.0, 0.0], u_c, [0.0, 0.0, 0.0])
+    assert best.index.tolist() == [1, 0, 0, 0]
+    assert best.probability.tolist() == [1.0, 0.0, 0.0, 0.0]
+    rng = np.random.default_rng(13)
+    for i in range(400):
+        m, size, decades = int(rng.integers(1, 6)), int(rng.integers(2, 40)), i % 13
+        u_r = rng.normal(size=size) * 10.0 ** rng.uniform(-decades, 0, size)
+        u_c = rng.normal(size=(m, size)) * 10.0 ** rng.uniform(-decades, 0, (m, size))
+        tau = rng.normal(size=m) * 10.0 ** rng.uniform(-decades, 0, m) * (i % 3 > 0)
+        if i % 2:
+            u_c[rng.random((m, size)) < 0.4] = 0.0
+        check(u_r, u_c, tau, solve_policy(u_r, u_c, tau))
+
+
 # --- infeasible sets
 
 

@@ -209,6 +209,11 @@ class Policy:
                 f"actions of this round must have d = {self.actions.dim} coordinates; "
                 f"got {actions.dim}"
             )
+        if actions.batch_shape and tuple(actions.batch_shape) != self.batch_shape:
+            raise CBanditError(
+                f"actions of this round have sets for {actions.batch_shape[0]} trials; "
+                f"this policy has trials of shape {self.batch_shape}"
+            )
         return actions.to(self.device, self.dtype)
 
     def _mask(self, among: Any) -> Tensor:
@@ -280,7 +285,7 @@ class Policy:
         mask = None if where is None else self._where(where)
         own = None
         if noise is not None:
-            own = self._per_trial("noise", checks.positive("noise", noise))
+            own = self._per_trial("noise", checks.positive("noise", noise)).clone()
         told: list[tuple[str, Told]] = []
         if reward is not None:
             self._unseen("reward", entry.reward_seen, mask, choice)
@@ -345,7 +350,7 @@ class Policy:
             )
 
     def _where(self, where: Any) -> Tensor:
-        mask = checks.tensor("where", where, None, self.device)
+        mask = checks.tensor("where", where, None, self.device).clone()
         if mask.dtype != torch.bool or tuple(mask.shape) not in (self.batch_shape, (1,)):
             raise CBanditError(
                 f"where must be bool of shape (*trials,) = {self.batch_shape}; got "
@@ -354,7 +359,8 @@ class Policy:
         return mask.reshape(-1).expand(self._size)
 
     def _feedback(self, name: str, value: Any, m: int, mask: Tensor | None) -> Tensor:
-        given = checks.tensor(name, value, torch.float64, self.device)
+        # a copy: it is read later, and the caller may fill the same array again
+        given = checks.tensor(name, value, torch.float64, self.device).clone()
         shape, batch = tuple(given.shape), self.batch_shape
         if shape == batch and m == 1:
             out = given.reshape(self._size, 1)

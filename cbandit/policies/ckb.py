@@ -122,18 +122,19 @@ class CKB(GPPolicy):
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:
         phi, start = self._multiplier, self._epoch(t)
+        step, slack = self._step(t, start), self._slack(t)
         if t == start:
             phi = torch.zeros_like(phi)
             if self.forget:
                 self._beliefs.forget_all()
-        step, slack = self._step(t, start), self._slack(t)
         weight = phi if self.dual == "projected" else phi * step
 
         best = self._maximise(
-            t - start + 1,
+            t,
             asked,
             mask,
             lambda f, g: scores.primal_dual(f, g, weight.to(f)),
+            age=t - start + 1,
         )
         g = best.g.double()
         if self.dual == "projected":

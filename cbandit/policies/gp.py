@@ -238,7 +238,7 @@ class GPPolicy(Policy):
     def _looks(self, asked: Any) -> Iterator[tuple[int, Tensor, Tensor]]:
         samples = self.explore.samples
         if asked is not self.actions:
-            yield 0, *self._afresh(asked, samples)
+            yield 0, *self._afresh(asked)
             return
         streams = self._streams if samples else None
         for block in self._beliefs.sweep(streams, self._waiting()):
@@ -246,17 +246,27 @@ class GPPolicy(Policy):
             assert spread is not None
             yield block.start, block.mean, spread
 
-    def _afresh(self, asked: Any, samples: bool) -> tuple[Tensor, Tensor]:
-        if samples:
+    def _round_actions(self, actions: Any) -> Any:
+        if self.explore.samples:
             raise CBanditError(
                 "ask(actions=...) needs explore=cb.UCB or cb.Rand on a GP policy; joint "
                 "draws are kept over the policy's own set"
             )
-        if isinstance(self.actions, Finite) and self.actions.covariance is not None:
+        asked = super()._round_actions(actions)
+        if isinstance(asked, Box | Star):
             raise CBanditError(
-                "ask(actions=...) needs coordinates; arms given by their covariance "
-                "alone have none: use ask(among=...)"
+                "actions of this round must be points, a cb.Finite or a cb.ProductGrid; "
+                f"got {asked!r}"
             )
+        for each in (self.actions, asked):
+            if isinstance(each, Finite) and each.covariance is not None:
+                raise CBanditError(
+                    "ask(actions=...) needs coordinates; arms given by their covariance "
+                    "alone have none: use ask(among=...)"
+                )
+        return asked
+
+    def _afresh(self, asked: Any) -> tuple[Tensor, Tensor]:
         mean, std = self._beliefs.anywhere(asked.block(0, asked.size))
         return mean.to(self.dtype), std.to(self.dtype)
 
@@ -267,12 +277,17 @@ class GPPolicy(Policy):
         mask: Tensor | None,
         score: Score,
         beside: Tensor | None = None,
+        age: int | None = None,
     ) -> Best:
         """The action of greatest ``score(f, g)``, and the estimates there.
 
         ``beside``, ``(T, m, N)``, is known of every action and follows the estimates.
+        ``age`` is the round that widths are told, where that is not ``t``.
         """
-        stretches = self._estimates(self._coefficient(t), self._limits(t), asked)
+        # what can fail goes before what draws
+        limits = self._limits(t)
+        coefficient = self._coefficient(t if age is None else age)
+        stretches = self._estimates(coefficient, limits, asked)
         if beside is not None:
             stretches = _with(stretches, beside)
         best = maximise(stretches, score, mask)

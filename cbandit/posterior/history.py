@@ -61,6 +61,7 @@ class History:
         functions: ``F``.
         table: ``(1 or T, N, N)``: the prior covariance of a small set as a whole. Then
             slot ``i`` is action ``i`` and nothing is copied.
+        places: ``(N, d)`` or ``(T, N, d)``, the actions of the ``table``.
         device: where the tensors live.
     """
 
@@ -71,6 +72,7 @@ class History:
         functions: int,
         device: torch.device,
         table: Tensor | None = None,
+        places: Tensor | None = None,
     ) -> None:
         self.covariance, self.trials, self.functions = covariance, trials, functions
         self.table, self.device = table, device
@@ -84,6 +86,8 @@ class History:
         self.weighted = torch.zeros(trials, functions, self._capacity, **kept)
         self._seen = [[0] * self._capacity for _ in range(trials)]
         self.points = torch.zeros(trials, 0, covariance.dim, **kept)
+        if places is not None:
+            self.points = places.double().expand(trials, *places.shape[-2:])
         self._gram = torch.zeros(trials, 0, 0, **kept)
         self._system: System | None = None
         self._stale = False  # whether its weights are of older targets
@@ -287,17 +291,15 @@ class History:
         system = self.system()
         prior = self.covariance.variance(x)
         prior = prior.expand(self.trials, x.shape[-2])
-        if self.table is not None:
-            assert system.slots is not None
-            points = x[..., 0].round().long().expand(self.trials, -1)
-            cross = self.rows(system.slots, points)
+        if system.slots is not None:
+            slots = system.slots.unsqueeze(-1).expand(-1, -1, self.points.shape[-1])
+            points = self.points.gather(1, slots)
         else:
-            points = self.points[:, : self.used]
-            if points.shape[-2] == 0:
-                return prior.new_zeros(self.trials, self.functions, x.shape[-2]), prior
-            points = points[:, : system.root.shape[-1]]
-            cross = self.covariance.cross(x, points).mT
-            cross = cross.expand(self.trials, -1, -1)
+            points = self.points[:, : system.root.shape[-1]]
+        if points.shape[-2] == 0:
+            return prior.new_zeros(self.trials, self.functions, x.shape[-2]), prior
+        cross = self.covariance.cross(x, points).mT
+        cross = cross.expand(self.trials, -1, -1)
         mean = system.alpha.mT @ cross
         half = torch.linalg.solve_triangular(
             system.factor, cross * system.root.unsqueeze(-1), upper=False

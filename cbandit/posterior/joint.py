@@ -38,7 +38,9 @@ class Joint:
         points = actions.block(0, actions.size)
         table = covariance.cross(points, points)
         self._table = table if table.dim() == 3 else table.unsqueeze(0)
-        self.history = History(covariance, trials, functions, device, self._table)
+        self.history = History(
+            covariance, trials, functions, device, self._table, points
+        )
         self._trial = torch.arange(trials, device=device)
         self._root: Tensor | None = None
         self._reset()

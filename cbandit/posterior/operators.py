@@ -103,6 +103,7 @@ class FactorRows:
         self.actions, self.covariance, self.trials = actions, covariance, trials
         self.dtype, self.device = dtype, device
         self._rows: list[Tensor] = []
+        self._written = 0
 
     def bytes_per_row(self) -> int:
         """``T N`` numbers."""
@@ -114,6 +115,12 @@ class FactorRows:
             # memory that is not written to is not taken: a chunk fills row by row
             shape = (self.trials, self.CHUNK, self.actions.size)
             self._rows.append(torch.empty(shape, dtype=self.dtype, device=self.device))
+        for slot in range(self._written, max(slots) + 1):
+            # trials without an action in this slot weigh it by 0, and 0 times what is
+            # found in fresh memory may be anything
+            if self.trials > 1:
+                self._rows[slot // self.CHUNK][:, slot % self.CHUNK].zero_()
+        self._written = max(self._written, max(slots) + 1)
         step = 1 << 16
         own = self.covariance.batch_shape or self.actions.batch_shape
         for start in range(0, self.actions.size, step):
@@ -165,6 +172,7 @@ class StreamRows:
     """Nothing kept: kernel values are recomputed in cache-sized blocks."""
 
     name = "stream"
+    BLOCK_BYTES = 1 << 22
 
     def __init__(
         self,
@@ -212,7 +220,7 @@ class StreamRows:
         if self.covariance.batch_shape:
             center = center if center.dim() == 4 else center.unsqueeze(-3)
         # a block's kernel values, u x n, stay in cache
-        step = max(256, (1 << 17) // max(1, weights.shape[1]))
+        step = max(256, self.BLOCK_BYTES // self.dtype.itemsize // max(1, weights.shape[1]))
         k = weights.shape[-1]
 
         def columns(start: int, stop: int) -> Tensor:

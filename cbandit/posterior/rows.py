@@ -238,15 +238,20 @@ class Rows:
         size, count = self.actions.size, min(self.CHECK_ACTIONS, self.actions.size)
         offset = (self._changes * 7919) % size
         index = (torch.arange(count, device=self.device) * (size // count) + offset) % size
-        mean, var = self.history.at(self.actions.points(index))
         places = index.expand(len(self._trial), -1)
+        shared = not self.actions.batch_shape
+        mean, var = self.history.at(self.actions.at(index if shared else places))
         seen_mean, seen_var = self.at(places)
         scale = self._scale + float(mean.abs().max())
-        self.drift = max(
-            float((seen_mean.double() - mean).abs().max()) / scale,
-            float((seen_var.double() - var).abs().max()) / self._scale**2,
+        off = torch.stack(
+            [
+                (seen_mean.double() - mean).abs().max() / scale,
+                (seen_var.double() - var).abs().max() / self._scale**2,
+            ]
         )
-        if self.drift > (1e-10 if self.dtype == torch.float64 else 1e-4):
+        self.drift = float(off.max())
+        # what is not a number has drifted too
+        if not self.drift <= (1e-10 if self.dtype == torch.float64 else 1e-4):
             self.refresh()
 
     def sweep(

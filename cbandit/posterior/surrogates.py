@@ -274,6 +274,9 @@ class Group:
         row = self.log.popleft()
         if self.gp.standardize:
             self._count_in(row, -1)
+            if self._own_noise:
+                self.rebuild()
+                return
         self.engine.forget(
             row.keys, row.x, self._targets(row), self._precision(row), row.wanted
         )
