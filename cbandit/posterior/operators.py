@@ -284,6 +284,17 @@ class ProductRows:
         rank = 0 if self._basis is None else self._basis.shape[-1]
         self._code = torch.zeros(trials, 0, rank, **kept)
 
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        del state["_axes"]  # functions, which no checkpoint can hold
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        axes = self.covariance.axes(self.actions)
+        assert axes is not None
+        self._axes = axes
+
     def bytes_per_row(self) -> int:
         """``T (N_1 + N_2)`` numbers."""
         return self.trials * (8 * self._heads + self.dtype.itemsize * self._tails)

@@ -50,7 +50,7 @@ class Allocation(Gridded):
     def round(self, t: int, generator: Streams) -> Round:
         """This round's constraint on every action, ``(*trials, 1, N)``."""
         draws = uniforms(generator, self._batch)
-        self._arrived = torch.searchsorted(self._law, draws) / SCALE
+        self._arrived = torch.searchsorted(self._law, draws.contiguous()) / SCALE
         seen = self._arrived.unsqueeze(-1) - self._served
         return Round(observed_costs=seen.unsqueeze(-2))
 

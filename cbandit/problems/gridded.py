@@ -184,7 +184,7 @@ class Gridded:
         if self._delays is None:
             return _NOTHING
         draws = uniforms(generator, self._batch, 2)
-        delays = torch.searchsorted(self._delays, draws)
+        delays = torch.searchsorted(self._delays, draws.contiguous())
         return Round(delays=(delays[..., 0], delays[..., 1]))
 
     def __repr__(self) -> str:
