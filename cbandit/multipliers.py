@@ -17,7 +17,7 @@ def projected(
 ) -> Tensor:
     """Projected dual ascent: ``clip(phi + step (g + slack), 0, cap)`` (CKB)."""
     moved = multiplier + step * (g + slack)
-    return torch.minimum(moved.clamp_min(0), torch.as_tensor(cap).to(moved))
+    return torch.minimum(moved.clamp_min(0), _like(cap, moved))
 
 
 def queue(length: Tensor, g: Tensor, slack: Tensor | float = 0.0) -> Tensor:
@@ -28,4 +28,9 @@ def queue(length: Tensor, g: Tensor, slack: Tensor | float = 0.0) -> Tensor:
 def rectified(multiplier: Tensor, cost: Tensor, floor: Tensor | float) -> Tensor:
     """``max(Q + [cost]_+, floor)`` (RPOL)."""
     moved = multiplier + cost.clamp_min(0)
-    return torch.maximum(moved, torch.as_tensor(floor).to(moved))
+    return torch.maximum(moved, _like(floor, moved))
+
+
+def _like(value: Tensor | float, other: Tensor) -> Tensor:
+    # at once in its dtype: a Python number would pass through float32
+    return torch.as_tensor(value, dtype=other.dtype, device=other.device)

@@ -170,7 +170,7 @@ def _minimise(
             for p, g in zip(parameters, gradients, strict=True)
         ]
         joined = torch.cat([g.flatten() for g in flat]).cpu().double().numpy()
-        return float(value), joined
+        return float(value.detach()), joined
 
     start = get()
     first = objective(start)[0]
