@@ -47,6 +47,19 @@ class Posterior:
     costs: Marginal | None
 
 
+@dataclass
+class _Packed:
+    """One observation whose trials may be at different rounds."""
+
+    functions: list[int]
+    keys: list[Any]
+    x: Tensor
+    values: Tensor
+    wanted: list[bool]
+    noise: Tensor | None
+    t: int
+
+
 class GPPolicy(Policy):
     """Beliefs, exploration and search; a policy adds its score and its multiplier.
 
@@ -126,6 +139,8 @@ class GPPolicy(Policy):
         )
         self._clip_at = None if clip is None else self._clip(clip)
         self._engine = engine
+        # feedback of some trials only, that waits for the rest of the inbox
+        self._loose: list[tuple[list[Any], Tensor, Part, int]] = []
         self._beliefs = self._fresh_beliefs(beliefs)
         window = feedback.window if isinstance(feedback, Delayed) else 1
         self._recent: deque[Tensor] = deque(maxlen=window)
@@ -345,6 +360,8 @@ class GPPolicy(Policy):
 
     def _deliver(self) -> None:
         super()._deliver()
+        if self._loose:
+            self._gather()
         if isinstance(self.feedback, Sliding):
             window = self.feedback.window
             self._beliefs.expire(self.t + 1 - window, window)
@@ -378,7 +395,37 @@ class GPPolicy(Policy):
                 self.late += sum(torch.tensor(part[2]) for part in parts)
                 return
         keys, x = self._named(choice)
-        self._beliefs.absorb(keys, x, parts, choice.t)
+        if self.feedback is None and any(not all(part[2]) for part in parts):
+            self._loose += [(keys, x, part, choice.t) for part in parts]
+        else:
+            self._beliefs.absorb(keys, x, parts, choice.t)
+
+    def _gather(self) -> None:
+        """Absorb what came to some trials only, as few observations as will do.
+
+        Each trial may be at another round in one of them: where delays differ from trial
+        to trial, dozens of rounds make a handful of observations.
+        """
+        packed: list[_Packed] = []
+        for keys, x, (functions, values, wanted, noise), t in self._loose:
+            for trial in [i for i, want in enumerate(wanted) if want]:
+                for row in packed:
+                    alike = row.functions == functions and row.noise is noise
+                    if alike and not row.wanted[trial]:
+                        break
+                else:
+                    row = _Packed(
+                        functions, list(keys), x.clone(), values.clone(),
+                        [False] * self._size, noise, t,
+                    )
+                    packed.append(row)
+                row.keys[trial], row.wanted[trial] = keys[trial], True
+                row.x[trial], row.values[trial] = x[trial], values[trial]
+                row.t = max(row.t, t)
+        self._loose = []
+        for row in packed:
+            part = (row.functions, row.values, row.wanted, row.noise)
+            self._beliefs.absorb(row.keys, row.x, [part], row.t)
 
     def _arrive(
         self, choice: Choice, news: Sequence[tuple[list[int], Sequence[Told]]]
