@@ -56,7 +56,7 @@ def _guo(name: str, **given: Any) -> Factory:
         }
         policy: Policy
         if name == "RPOL":
-            feedback = None
+            feedback: cb.Delayed | cb.Sliding | None = None
             if "delay" in given:
                 feedback = cb.Delayed(given["delay"])
             elif "window" in given:
@@ -95,7 +95,7 @@ GUO_CHANGING: dict[str, Factory] = {
 }
 
 
-# ----------------------------------------------------------- Shi and Eryilmaz's policies
+# ---------------------------------------------------------- Shi and Eryilmaz's policies
 
 EPOCH, RATE = 20, 0.5
 # ours: width and noise variance in the units of standardised targets
@@ -153,7 +153,8 @@ def _admmbo(problem: Any, task: Task) -> Policy:
     policy: Policy = cb.baselines.ADMMBO(
         problem.actions,
         reward=cb.GP(_matern(problem), noise=problem.noise),
-        costs=[cb.GP(_matern(problem), noise=max(problem.cost_noise, 1e-4))] * problem.m,
+        costs=[cb.GP(_matern(problem), noise=max(problem.cost_noise, 1e-4))]
+        * problem.m,
         **common(task),
     )
     _start(policy, problem, task)

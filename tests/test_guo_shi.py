@@ -1,4 +1,5 @@
-"""Problems of Guo, Shi and the GPU example; bandit OCO and ADMMBO; their experiments."""
+"""Problems of Guo, Shi and the GPU example; bandit OCO and ADMMBO; their "
+"experiments."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def test_the_small_feasible_set():
     assert float(problem.reward(x, 1)) == pytest.approx(-0.253, abs=1e-3)
     assert float(problem.costs(x, 1)) == pytest.approx(0.0, abs=1e-3)
     assert float(problem.optimum(1)) == pytest.approx(-0.30, abs=2e-3)
-    f, g = problem.tables[0]
+    _, g = problem.tables[0]
     assert g.shape == (1, 3721)
     assert float((g <= 0).double().mean()) == pytest.approx(0.017, abs=5e-4)
     assert problem.start.shape == ()
@@ -99,8 +100,13 @@ def test_the_world_changes_when_it_should():
 def test_regret_is_dynamic():
     problem = problems.guo_nonstationary(trials=2)
     policy = cb.CKB(
-        problem.actions, reward=cb.GP(_rbf(), noise=0.05), costs=cb.GP(_rbf(), noise=0.05),
-        explore=cb.UCB(1.0), step=0.1, cap=5.0, trials=2,
+        problem.actions,
+        reward=cb.GP(_rbf(), noise=0.05),
+        costs=cb.GP(_rbf(), noise=0.05),
+        explore=cb.UCB(1.0),
+        step=0.1,
+        cap=5.0,
+        trials=2,
     )
     run = cb.simulate(policy, problem, 103, progress=False)
     best = torch.stack([problem.optimum(t) for t in range(1, 104)], -1)
@@ -122,7 +128,9 @@ def test_delays_are_poisson():
     np.testing.assert_allclose(law[:40].numpy(), expected, rtol=1e-10)
     problem = problems.guo_delayed(trials=400)
     streams = Streams(0, 400)
-    draws = torch.stack([torch.stack(problem.round(t, streams).delays) for t in range(25)])
+    draws = torch.stack(
+        [torch.stack(problem.round(t, streams).delays) for t in range(25)]
+    )
     assert draws.shape == (25, 2, 400)
     # 20 000 draws: four standard errors of the mean are 0.11
     assert abs(float(draws.double().mean()) - 15) < 0.11
@@ -142,7 +150,7 @@ def test_arrivals_are_shown_before_they_are_served():
     _, cost = problem.observe(choice, world)
     torch.testing.assert_close(cost[:, 0], shown[torch.arange(3), 0, index])
     many = torch.stack([problem.round(t, world).observed_costs for t in range(4000)])
-    f, g = problem.tables[0]
+    _, g = problem.tables[0]
     # Poisson(8) / 8: four standard errors of the mean are 0.013
     assert float((many.mean((0, 1)) - g).abs().max()) < 0.013
 
@@ -185,8 +193,16 @@ def test_oco_against_its_steps(m):
     trials, rounds = 3, 60
     radius, step, dual, leak = 0.2, 0.01, 0.3, 0.05
     policy = cb.baselines.BanditOCO(
-        box(6.0, 4.0), costs=m, radius=radius, step=step, dual_step=dual, leak=leak,
-        thresholds=0.1, trials=trials, seed=3, start=[1.0, 3.9],
+        box(6.0, 4.0),
+        costs=m,
+        radius=radius,
+        step=step,
+        dual_step=dual,
+        leak=leak,
+        thresholds=0.1,
+        trials=trials,
+        seed=3,
+        start=[1.0, 3.9],
     )
     rng = np.random.default_rng(0)
     low, high = np.full(2, radius), np.array([6.0, 4.0]) - radius
@@ -227,14 +243,18 @@ def test_oco_late_and_lost_feedback():
 
 
 def test_oco_climbs_to_a_constrained_optimum():
-    """``f = x``, ``x <= 1/2``: by its averages, within the noise of one-point gradients."""
+    """``f = x``, ``x <= 1/2``: by its averages, within the noise of one-point "
+    "gradients."""
 
     class Line(problems.Gridded):
         pass
 
     problem = Line(
         [problems.Phase(1, lambda x: x[..., 0], lambda x: x - 0.5)],
-        [torch.linspace(0, 1, 11, dtype=F64)], noise=1e-4, cost_noise=1e-4, trials=8,
+        [torch.linspace(0, 1, 11, dtype=F64)],
+        noise=1e-4,
+        cost_noise=1e-4,
+        trials=8,
     )
     policy = cb.baselines.BanditOCO(
         problem.box, costs=1, radius=0.1, step=2e-3, dual_step=0.02, trials=8
@@ -287,7 +307,9 @@ def _quadratic(trials):
             )
         ],
         [torch.linspace(0, 1, 21, dtype=F64)] * 2,
-        noise=1e-4, cost_noise=1e-4, trials=trials,
+        noise=1e-4,
+        cost_noise=1e-4,
+        trials=trials,
     )
 
 
@@ -295,8 +317,11 @@ def _admmbo(actions, trials, **given):
     kernel = _rbf()
     kernel.lengthscale = 0.5
     return cb.baselines.ADMMBO(
-        actions, reward=cb.GP(kernel, noise=1e-4), costs=cb.GP(kernel, noise=1e-4),
-        trials=trials, **{"cost_budgets": (15, 5), **given},
+        actions,
+        reward=cb.GP(kernel, noise=1e-4),
+        costs=cb.GP(kernel, noise=1e-4),
+        trials=trials,
+        **{"cost_budgets": (15, 5), **given},
     )
 
 

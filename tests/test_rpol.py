@@ -1,4 +1,5 @@
-"""RPOL and its learners, SCGP-UCB, restarts: against their pseudo-code, done densely."""
+"""RPOL and its learners, SCGP-UCB, restarts: against their pseudo-code, done "
+"densely."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ class Bounds:
 
 
 @pytest.mark.parametrize("penalty", ["observation", "estimate"])
-@pytest.mark.parametrize(("m", "width"), [(1, "constant"), (3, "constant"), (1, "rkhs")])
+@pytest.mark.parametrize(
+    ("m", "width"), [(1, "constant"), (3, "constant"), (1, "rkhs")]
+)
 def test_rpol_ucb(monkeypatch, m, width, penalty):
     world, scores = ref.World(TRIALS, m, ROUNDS), ref.Scores(monkeypatch)
     tau = np.array([0.0, 0.2, -0.1][:m])
@@ -84,9 +87,7 @@ def test_rpol_ucb(monkeypatch, m, width, penalty):
         for i in range(TRIALS):
             f, g = bounds(t, *data[i])
             g = g - tau[:, None]
-            ref.check_choice(
-                f - q[i] @ np.maximum(g, 0), best[i], index[i], (t, i)
-            )
+            ref.check_choice(f - q[i] @ np.maximum(g, 0), best[i], index[i], (t, i))
             gained = g[:, index[i]] if penalty == "estimate" else cost[i].numpy() - tau
             q[i] = np.maximum(q[i] + np.maximum(gained, 0), math.sqrt(t))
             data[i][0].append(index[i])
@@ -155,9 +156,7 @@ def test_rpol_censored(monkeypatch, m, width, engine):
         explore = cb.UCB(cb.RKHS(norm=norm, subgaussian=r, delta=delta))
         feedback = cb.Delayed(window)
         weight = norm + r * math.sqrt(2 * math.log(horizon))
-    policy = rpol(
-        m, explore=explore, feedback=feedback, horizon=horizon, engine=engine
-    )
+    policy = rpol(m, explore=explore, feedback=feedback, horizon=horizon, engine=engine)
     rng = np.random.default_rng(5)
     delays = rng.poisson(3.5, (2, TRIALS, ROUNDS + 1))
     assert (delays > window).any()
@@ -225,7 +224,7 @@ def test_delays_of_a_batch_are_those_of_its_trials():
                 for kind, value in (("reward", reward), ("cost", cost)):
                     due = t + delays[int(kind == "cost"), i, t]
                     waiting.append((due, choice, kind, value, place))
-            for due, told, kind, value, place in [w for w in waiting if w[0] == t]:
+            for _, told, kind, value, place in [w for w in waiting if w[0] == t]:
                 if batch is None:
                     policy.tell(told, **{kind: value[0]})
                 else:
@@ -244,8 +243,12 @@ def test_delays_of_a_batch_are_those_of_its_trials():
 def test_a_late_target_stays_at_the_prior_mean():
     gp = ref.belief(mean=0.8)
     policy = cb.RPOL(
-        ref.actions(), reward=gp, costs=gp, explore=cb.UCB(1.0),
-        feedback=cb.Delayed(2, 0.0), thresholds=0.8,
+        ref.actions(),
+        reward=gp,
+        costs=gp,
+        explore=cb.UCB(1.0),
+        feedback=cb.Delayed(2, 0.0),
+        thresholds=0.8,
     )
     first = policy.ask()
     for _ in range(3):
@@ -267,7 +270,10 @@ def test_delayed_widths_are_in_standardised_units():
     for scale in (1.0, 1000.0):
         gp = ref.belief(standardize=True)
         policy = cb.RPOL(
-            ref.actions(), reward=gp, costs=ref.belief(), explore=cb.UCB(1.0),
+            ref.actions(),
+            reward=gp,
+            costs=ref.belief(),
+            explore=cb.UCB(1.0),
             feedback=cb.Delayed(4, 0.5),
         )
         policy.observe(index=[3, 30], reward=[0.2 * scale, -0.5 * scale])
@@ -294,23 +300,25 @@ def test_a_refit_splits_what_is_awaited_too():
     policy.tell(choices[1], reward=0.2, cost=-0.4)
     policy.tell(choices[2], cost=0.7)
     index = [int(c.index) for c in choices]
-    ref.close(
-        policy.posterior().reward.mean, ref.posterior(index, [0.5, 0.2, 0.0])[0]
-    )
+    ref.close(policy.posterior().reward.mean, ref.posterior(index, [0.5, 0.2, 0.0])[0])
     ref.close(
         policy.posterior().costs.mean[0], ref.posterior(index, [0.1, -0.4, 0.7])[0]
     )
     for group in policy._beliefs.groups:
         group.rebuild()
-    ref.close(
-        policy.posterior().reward.mean, ref.posterior(index, [0.5, 0.2, 0.0])[0]
-    )
+    ref.close(policy.posterior().reward.mean, ref.posterior(index, [0.5, 0.2, 0.0])[0])
 
 
 def test_data_dropped_while_awaited():
     policy = cb.baselines.CKBRestart(
-        ref.actions(), reward=ref.belief(), costs=ref.belief(), explore=cb.UCB(1.0),
-        restart=4, step=0.1, cap=5.0, feedback=cb.Delayed(10),
+        ref.actions(),
+        reward=ref.belief(),
+        costs=ref.belief(),
+        explore=cb.UCB(1.0),
+        restart=4,
+        step=0.1,
+        cap=5.0,
+        feedback=cb.Delayed(10),
     )
     choices = [policy.ask() for _ in range(5)]
     policy.tell(choices[1], reward=3.0, cost=1.0)
@@ -405,7 +413,10 @@ def test_sliding_widths_count_the_horizon(monkeypatch, form):
 def test_refits_go_on_in_a_full_window():
     gp = cb.GP(ref.belief().kernel, noise=None, refit_every=10)
     policy = cb.RPOL(
-        ref.actions(), reward=gp, costs=ref.belief(), explore=cb.UCB(1.0),
+        ref.actions(),
+        reward=gp,
+        costs=ref.belief(),
+        explore=cb.UCB(1.0),
         feedback=cb.Sliding(15),
     )
     group, fits = policy._beliefs.groups[0], []
@@ -437,8 +448,11 @@ def test_ckb_restart_and_sliding(monkeypatch, m, kind):
     size = 30
     world, scores = ref.World(TRIALS, m, ROUNDS, 7), ref.Scores(monkeypatch)
     shared = {
-        "reward": ref.belief(), "costs": [ref.belief()] * m, "explore": cb.UCB(BETA),
-        "clip": (2.0, 1.5), "slater": 0.5,
+        "reward": ref.belief(),
+        "costs": [ref.belief()] * m,
+        "explore": cb.UCB(BETA),
+        "clip": (2.0, 1.5),
+        "slater": 0.5,
     }
     rho = 4 * 2.0 / 0.5
 
@@ -448,7 +462,10 @@ def test_ckb_restart_and_sliding(monkeypatch, m, kind):
                 ref.actions(), restart=size, trials=trials, **shared
             )
         return cb.CKB(
-            ref.actions(), feedback=cb.Sliding(size), horizon=ROUNDS, trials=trials,
+            ref.actions(),
+            feedback=cb.Sliding(size),
+            horizon=ROUNDS,
+            trials=trials,
             **shared,
         )
 
@@ -496,8 +513,15 @@ def test_scgp_ucb(monkeypatch, m, schedule):
 
     def build(trials):
         return cb.SCGPUCB(
-            ref.actions(), reward=ref.belief(), costs=m, explore=cb.UCB(BETA),
-            schedule=schedule, slater=delta, clip=b, thresholds=tau, trials=trials,
+            ref.actions(),
+            reward=ref.belief(),
+            costs=m,
+            explore=cb.UCB(BETA),
+            schedule=schedule,
+            slater=delta,
+            clip=b,
+            thresholds=tau,
+            trials=trials,
         )
 
     policy, single = build(TRIALS), build(None)
@@ -583,23 +607,34 @@ def test_a_cost_before_its_round():
 
 
 def test_words_for_what_cannot_be():
+    policy = rpol(1, None, feedback=cb.Delayed(3, 0.1))
+    choice = policy.ask()
     with pytest.raises(cb.CBanditError, match="noise= cannot go with"):
-        policy = rpol(1, None, feedback=cb.Delayed(3, 0.1))
-        policy.tell(policy.ask(), reward=0.1, noise=0.1)
+        policy.tell(choice, reward=0.1, noise=0.1)
     with pytest.raises(cb.CBanditError, match="penalty must be"):
         rpol(penalty="both")
     with pytest.raises(cb.CBanditError, match="counts outstanding rounds itself"):
         rpol(explore=cb.TS(1.0), feedback=cb.Delayed(3))
+    explore = cb.UCB(cb.RKHS(norm=1.0, subgaussian=0.1))
+    policy = rpol(explore=explore, feedback=cb.Delayed(3))
     with pytest.raises(cb.CBanditError, match="give the policy horizon="):
-        explore = cb.UCB(cb.RKHS(norm=1.0, subgaussian=0.1))
-        rpol(explore=explore, feedback=cb.Delayed(3)).ask()
+        policy.ask()
     with pytest.raises(cb.CBanditError, match="restart must be an int"):
         cb.baselines.CKBRestart(
-            ref.actions(), reward=ref.belief(), costs=ref.belief(),
-            explore=cb.UCB(1.0), restart=0, step=0.1, cap=1.0,
+            ref.actions(),
+            reward=ref.belief(),
+            costs=ref.belief(),
+            explore=cb.UCB(1.0),
+            restart=0,
+            step=0.1,
+            cap=1.0,
         )
     scgp = cb.SCGPUCB(
-        ref.actions(), reward=ref.belief(), costs=1, explore=cb.UCB(1.0), slater=0.1,
+        ref.actions(),
+        reward=ref.belief(),
+        costs=1,
+        explore=cb.UCB(1.0),
+        slater=0.1,
         clip=1.0,
     )
     with pytest.raises(cb.CBanditError, match="give ask\\(observed_costs=g_t\\)"):

@@ -5,23 +5,25 @@ with multipliers ``y_j``, in turn:
 
 1. optimality: expected improvement on ``f(x) - sum_j (rho/2) |x - z_j + y_j/rho|^2``;
 2. feasibility, each ``j``: expected improvement on
-   ``-(1[g_j(z) > 0] + (rho/2M) |x - z + y_j/rho|^2)``, the indicator Bernoulli under the
-   belief about ``g_j``;
-3. ``y_j += rho (x - z_j)``; ``rho`` doubled or halved where the residuals ``|x - z|`` and
+   ``-(1[g_j(z) > 0] + (rho/2M) |x - z + y_j/rho|^2)``, the indicator Bernoulli under
+   the belief about ``g_j``;
+3. ``y_j += rho (x - z_j)``; ``rho`` doubled or halved where the residuals ``|x - z|``
+and
    ``rho |z - z_before|`` differ tenfold; stop where both are small.
 
-Each step has its own budget of evaluations, and all of them count as rounds. After it has
-stopped, the best action seen that is believed feasible is played for ever.
+Each step has its own budget of evaluations, and all of them count as rounds. After it
+has stopped, the best action seen that is believed feasible is played for ever.
 
-S. Ariafar, J. Coll-Font, D. Brooks and J. Dy, ADMMBO: Bayesian optimization with unknown
-constraints using ADMM, 2019. Ours: every round's reward and cost enter the beliefs,
-whichever step asked for it; incumbents are by posterior mean, since observations are
-noisy.
+S. Ariafar, J. Coll-Font, D. Brooks and J. Dy, ADMMBO: Bayesian optimization with
+unknown constraints using ADMM, 2019. Ours: every round's reward and cost enter the
+beliefs, whichever step asked for it; incumbents are by posterior mean, since
+observations are noisy.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -47,24 +49,27 @@ def improvement(mean: Tensor, std: Tensor, best: Tensor) -> Tensor:
     std = std.clamp_min(1e-12)
     u = (mean - best) / std
     density = torch.exp(-0.5 * u.square()) / math.sqrt(2 * math.pi)
-    return std * (density + u * torch.special.ndtr(u))
+    gain: Tensor = std * (density + u * torch.special.ndtr(u))
+    return gain
 
 
 def feasible_improvement(
     mean: Tensor, std: Tensor, distance: Tensor, best: Tensor
 ) -> Tensor:
-    """Expected fall of ``1[g > 0] + distance`` below ``best``, ``g ~ N(mean, std^2)``."""
+    """Expected fall of ``1[g > 0] + distance`` below ``best``, ``g ~ N(mean, "
+    "std^2)``."""
     share = torch.special.ndtr(mean / std.clamp_min(1e-12))
     room = best - distance
-    return (1 - share) * room.clamp_min(0) + share * (room - 1).clamp_min(0)
+    gain: Tensor = (1 - share) * room.clamp_min(0) + share * (room - 1).clamp_min(0)
+    return gain
 
 
 class ADMMBO(BoTorchPolicy):
     """Alternating directions with expected improvement in each.
 
     Args:
-        actions: a finite set, a product grid, or a :class:`~cbandit.Box` (there BoTorch's
-            ``optimize_acqf`` searches, trial by trial).
+        actions: a finite set, a product grid, or a :class:`~cbandit.Box` (there
+            BoTorch's ``optimize_acqf`` searches, trial by trial).
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them.
         rho: of the augmented Lagrangian, at first.
@@ -116,7 +121,9 @@ class ADMMBO(BoTorchPolicy):
         low, high = _extent(self.actions).to(**kept)
         self._diagonal = float((high - low).norm())
         shape = (self._size, self.m, self.actions.dim)
-        self._rho = torch.full((self._size,), float(checks.positive("rho", rho)), **kept)
+        self._rho = torch.full(
+            (self._size,), float(checks.positive("rho", rho)), **kept
+        )
         self._y = torch.zeros(shape, **kept)
         self._z = high.expand(shape).clone()  # the upper corner, as published
         self._z_before = self._z.clone()
@@ -158,6 +165,16 @@ class ADMMBO(BoTorchPolicy):
         else:
             found = self._over_set(step, best, here)
         return self._play(t, torch.where(self._over(), self._incumbent, found))
+
+    def _best(
+        self, trial: int, asked: Any, allowed: Tensor | None, seed: int
+    ) -> Tensor:
+        from botorch.exceptions.warnings import BadInitialCandidatesWarning
+
+        with warnings.catch_warnings():
+            # no improvement to be had anywhere tried is an answer, not a fault
+            warnings.simplefilter("ignore", BadInitialCandidatesWarning)
+            return super()._best(trial, asked, allowed, seed)
 
     def _over(self) -> Tensor:
         return (self.stopped > 0).unsqueeze(-1)
@@ -241,7 +258,8 @@ class ADMMBO(BoTorchPolicy):
         rho = self._rho[pick].view(-1, 1, 1)
         shift = (self._y[pick] / rho - self._z[pick]).unsqueeze(2)  # T x m x 1 x d
         squares = (x.unsqueeze(1) + shift).square().sum(-1)
-        return (rho / 2 * squares).sum(1)
+        total: Tensor = (rho / 2 * squares).sum(1)
+        return total
 
     def _distance(self, step: int, x: Tensor, trial: int | None = None) -> Tensor:
         """``(rho/2M) |x_hat - z + y_j/rho|^2`` at ``z = x (T, n, d)``, ``(T, n)``."""
@@ -249,7 +267,8 @@ class ADMMBO(BoTorchPolicy):
         rho = self._rho[pick].view(-1, 1)
         target = self._x[pick] + self._y[pick, step - 1] / rho
         squares = (target.unsqueeze(1) - x).square().sum(-1)
-        return rho / (2 * self.weight) * squares
+        scaled: Tensor = rho / (2 * self.weight) * squares
+        return scaled
 
     # -- the search ----------------------------------------------------------------
 
@@ -291,21 +310,23 @@ def _acquisition(model: ModelListGP, policy: BoTorchPolicy) -> AcquisitionFuncti
     from botorch.utils.transforms import t_batch_mode_transform
 
     assert isinstance(policy, ADMMBO)
-    step, trial = policy._schedule[1], policy.trial
-    best = policy._best_so_far(step)[0][trial]
-    limit = None if step == 0 else policy._limits(policy.t + 1)[trial, step - 1]
+    admm: ADMMBO = policy
+    step, trial = admm._schedule[1], admm.trial
+    believed: Any = model.models[step]
+    best = admm._best_so_far(step)[0][trial]
+    limit = None if step == 0 else admm._limits(admm.t + 1)[trial, step - 1]
 
-    class Improvement(AcquisitionFunction):  # type: ignore[misc]
-        @t_batch_mode_transform(expected_q=1)  # type: ignore[untyped-decorator]
+    class Improvement(AcquisitionFunction):
+        @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
         def forward(self, X: Tensor) -> Tensor:
             """``b x 1 x d -> b``."""
-            posterior = self.model.models[step].posterior(X)
+            posterior = believed.posterior(X)
             mean = posterior.mean.reshape(-1)
             std = posterior.variance.reshape(-1).clamp_min(1e-18).sqrt()
             x = X.reshape(1, -1, X.shape[-1])
             if limit is None:
-                return improvement(mean - policy._penalty(x, trial)[0], std, best)
-            distance = policy._distance(step, x, trial)[0]
+                return improvement(mean - admm._penalty(x, trial)[0], std, best)
+            distance = admm._distance(step, x, trial)[0]
             return feasible_improvement(mean - limit, std, distance, -best)
 
     return Improvement(model)

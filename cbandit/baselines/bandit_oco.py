@@ -44,7 +44,8 @@ class BanditOCO(Policy):
         leak: ``delta_``, draws the multiplier back to 0.
         start: the first centre, ``(d,)`` or ``(*trials, d)``; the box's own unless
             given. It is brought into the shrunken box.
-        common: ``thresholds``, ``horizon``, ``seed``, ``trials``, ``device``, ``dtype``.
+        common: ``thresholds``, ``horizon``, ``seed``, ``trials``, ``device``,
+            ``dtype``.
 
     Example:
         >>> import cbandit as cb
@@ -76,13 +77,16 @@ class BanditOCO(Policy):
             )
         if isinstance(costs, bool) or not isinstance(costs, int) or costs < 1:
             raise CBanditError(
-                f"costs must be the number of costs, an int of at least 1; got {costs!r}"
+                f"costs must be the number of costs, an int of at least 1; got "
+                f"{costs!r}"
             )
         super().__init__(actions, costs, **common)
         kept: dict[str, Any] = {"dtype": torch.float64, "device": self.device}
         self._radius = self._column("radius", checks.positive("radius", radius))
         self._step = self._column("step", checks.nonnegative("step", step))
-        self._dual = self._per_cost("dual_step", checks.nonnegative("dual_step", dual_step))
+        self._dual = self._per_cost(
+            "dual_step", checks.nonnegative("dual_step", dual_step)
+        )
         self._leak = self._per_cost("leak", checks.nonnegative("leak", leak))
         lower, upper = self.actions.lower.to(**kept), self.actions.upper.to(**kept)
         self._low, self._high = lower + self._radius, upper - self._radius
@@ -124,7 +128,8 @@ class BanditOCO(Policy):
         """Start the next round and choose; the box is all there is to choose from."""
         if among is not None or actions is not None or observed_costs is not None:
             raise CBanditError(
-                "BanditOCO moves in its box by what it observes: ask() takes no among=, "
+                "BanditOCO moves in its box by what it observes: ask() takes no "
+                "among=, "
                 "actions= or observed_costs="
             )
         return super().ask()
@@ -144,8 +149,12 @@ class BanditOCO(Policy):
                 del self._played[s]
         nowhere = torch.zeros(self._size, dtype=torch.bool, device=self.device)
         self._played[t] = _Round(
-            u, torch.zeros_like(u[:, :1]), torch.zeros_like(multiplier), nowhere,
-            nowhere, nowhere,
+            u,
+            torch.zeros_like(u[:, :1]),
+            torch.zeros_like(multiplier),
+            nowhere,
+            nowhere,
+            nowhere,
         )
         return Decision(None, x=(centre + self._radius * u).to(self.dtype))
 
@@ -183,7 +192,11 @@ class BanditOCO(Policy):
         """Say that the rest of a choice's feedback will never come."""
         super().cancel(choice)
         each = self._played.get(choice.t)
-        if each is not None and choice.t not in self._inbox and not bool(each.due().any()):
+        if (
+            each is not None
+            and choice.t not in self._inbox
+            and not bool(each.due().any())
+        ):
             del self._played[choice.t]
 
 

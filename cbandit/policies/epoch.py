@@ -11,8 +11,8 @@ Noisy constraints (``psi="linear"``), ``kappa_j = 0`` at first: targets
 ``kappa_j = [kappa_j + rate * mean of c_js]_+``.
 
 ``reuse=True`` (ours) keeps all rounds across epochs, recomputes their targets under the
-new ``kappa`` and standardises them; ``reuse=False`` starts each epoch from a fresh GP, as
-printed. ``inner="ts"`` puts GP-TS in the place of GP-UCB.
+new ``kappa`` and standardises them; ``reuse=False`` starts each epoch from a fresh GP,
+as printed. ``inner="ts"`` puts GP-TS in the place of GP-UCB.
 
 M. Shi and A. Eryilmaz, 2022, Algorithms 2 and 3.
 """
@@ -90,7 +90,8 @@ class EpochPenalty(GPPolicy):
     ) -> None:
         if isinstance(costs, bool) or not isinstance(costs, int) or costs < 1:
             raise CBanditError(
-                f"costs must be the number of costs, an int of at least 1; got {costs!r}"
+                f"costs must be the number of costs, an int of at least 1; got "
+                f"{costs!r}"
             )
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1:
             raise CBanditError(f"epoch must be an int of at least 1; got {epoch!r}")
@@ -103,20 +104,21 @@ class EpochPenalty(GPPolicy):
                 f"cb.{type(explore).__name__}"
             )
         if common.get("feedback") is not None:
-            raise CBanditError("EpochPenalty takes no feedback=: epochs need every round")
+            raise CBanditError(
+                "EpochPenalty takes no feedback=: epochs need every round"
+            )
         self.linear, self._psi = psi == "linear", _penalty(psi)
         if self.linear and rate is None:
             raise CBanditError("rate is needed with psi='linear'; O(1 / sqrt(epochs))")
         if not self.linear and rate not in (None, 0):
             raise CBanditError(
-                "rate goes with psi='linear'; with another psi only rate=0, a kappa that "
+                "rate goes with psi='linear'; with another psi only rate=0, a kappa "
+                "that "
                 f"stays; got {rate!r}"
             )
         self._still = rate is not None and rate == 0
         self._beliefs_of = _listed(reward, reuse)
-        super().__init__(
-            actions, self._beliefs_of[0], None, explore, m=costs, **common
-        )
+        super().__init__(actions, self._beliefs_of[0], None, explore, m=costs, **common)
         self.epoch, self.reuse, self.inner = epoch, reuse, inner
         self._rate = 0.0 if rate is None else checks.number("rate", rate, minimum=0.0)
         start = kappa if kappa is not None else (0.0 if self.linear else 1.0)
@@ -136,7 +138,9 @@ class EpochPenalty(GPPolicy):
     def multiplier(self) -> Tensor:
         """``kappa`` as the next ``ask`` will use it, ``(*trials, m)``."""
         self._deliver()
-        moved = self._moved() if self._epoch_of(self.t + 1) > self._epoch_number else None
+        moved = (
+            self._moved() if self._epoch_of(self.t + 1) > self._epoch_number else None
+        )
         return self._outside(self._values(self._kappa if moved is None else moved))
 
     def _epoch_of(self, t: int) -> int:
@@ -169,7 +173,8 @@ class EpochPenalty(GPPolicy):
             self._warned = True
             warnings.warn(
                 "EpochPenalty: kappa has outgrown the dtype and is held at its largest "
-                "value; a slower penalty such as psi=('polynomial', 2) keeps it smaller",
+                "value; a slower penalty such as psi=('polynomial', 2) keeps it "
+                "smaller",
                 RuntimeWarning,
                 stacklevel=4,
             )
@@ -219,7 +224,9 @@ class EpochPenalty(GPPolicy):
         part = parts[0][0]
         norm, r = part.scale()
         noises = r if self._noises is None else self._noises
-        grown = (r.square() + (self._kappa * noises).square().sum(-1, keepdim=True)).sqrt()
+        grown = (
+            r.square() + (self._kappa * noises).square().sum(-1, keepdim=True)
+        ).sqrt()
         beliefs = self._beliefs
         width = part.schedule()(t, beliefs.gains(), 1, beliefs.noises(), norm, grown)
         return self.explore.coefficient(width, self._streams)
@@ -246,7 +253,9 @@ class EpochPenalty(GPPolicy):
     ) -> None:
         seen = self._partly.get(choice.t)
         if seen is None:
-            seen = self._partly[choice.t] = _Seen.nothing(choice, self._size, self._sums)
+            seen = self._partly[choice.t] = _Seen.nothing(
+                choice, self._size, self._sums
+            )
         before = seen.whole()
         for told in rewards:
             seen.reward, seen.rewarded = _with(seen.reward, seen.rewarded, told)
@@ -294,7 +303,9 @@ class EpochPenalty(GPPolicy):
     ) -> None:
         """Learn from ``n`` rows of data from before, reward and cost together."""
         if reward is None or cost is None:
-            raise CBanditError("EpochPenalty's observe needs reward= and cost= together")
+            raise CBanditError(
+                "EpochPenalty's observe needs reward= and cost= together"
+            )
         super().observe(index=index, x=x, reward=reward, cost=cost)
 
     def _observe(self, numbers: Tensor, parts: list[tuple[list[int], Tensor]]) -> None:
@@ -379,8 +390,7 @@ def _penalty(psi: Any) -> Callable[[Tensor], Tensor]:
         return _Polynomial(n)
     if not callable(psi):
         raise CBanditError(
-            "psi must be 'exp', ('polynomial', n), 'linear' or a callable; got "
-            f"{psi!r}"
+            f"psi must be 'exp', ('polynomial', n), 'linear' or a callable; got {psi!r}"
         )
     _check_penalty(psi)
     return psi  # type: ignore[no-any-return]
@@ -400,7 +410,8 @@ def _check_penalty(psi: Callable[[Tensor], Tensor]) -> None:
     values = checks.finite("psi", checks.tensor("psi(z)", psi(z)))
     if tuple(values.shape) != tuple(z.shape):
         raise CBanditError(
-            f"psi must map a tensor to one of its shape; got {tuple(values.shape)} from "
+            f"psi must map a tensor to one of its shape; got {tuple(values.shape)} "
+            "from "
             f"{tuple(z.shape)}"
         )
     above, slack = values[20:], 1e-9 * values.abs().max()

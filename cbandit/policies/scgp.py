@@ -66,13 +66,16 @@ class SCGPUCB(GPPolicy):
     ) -> None:
         if isinstance(costs, bool) or not isinstance(costs, int) or costs < 1:
             raise CBanditError(
-                f"costs must be the number of costs, an int of at least 1; got {costs!r}"
+                f"costs must be the number of costs, an int of at least 1; got "
+                f"{costs!r}"
             )
         if schedule not in (1, 2):
             raise CBanditError(f"schedule must be 1 or 2; got {schedule!r}")
         if slater is None or clip is None:
             missing = "slater=" if slater is None else "clip=B"
-            raise CBanditError(f"V_t rests on slater (delta) and clip (B): give {missing}")
+            raise CBanditError(
+                f"V_t rests on slater (delta) and clip (B): give {missing}"
+            )
         super().__init__(actions, reward, None, explore, clip=clip, m=costs, **common)
         self.schedule = schedule
         delta = self._per_trial("slater", checks.positive("slater", slater))
@@ -93,7 +96,8 @@ class SCGPUCB(GPPolicy):
         """Start the next round; ``observed_costs`` is ``g_t``, ``(*trials, m, N)``."""
         if observed_costs is None:
             raise CBanditError(
-                "SCGP-UCB sees the costs before it chooses: give ask(observed_costs=g_t) "
+                "SCGP-UCB sees the costs before it chooses: give "
+                "ask(observed_costs=g_t) "
                 "of shape (*trials, m, N)"
             )
         return Policy.ask(
@@ -135,7 +139,8 @@ class SCGPUCB(GPPolicy):
             g = g.expand(self._size, self.m, size)
         else:
             raise CBanditError(
-                f"{name} must have shape (*trials, m, N) = {(*batch, self.m, size)}; got "
+                f"{name} must have shape (*trials, m, N) = {(*batch, self.m, size)}; "
+                "got "
                 f"{shape}"
             )
         return g

@@ -1,4 +1,4 @@
-"""The example of the full-information paper: serving random arrivals with little energy.
+"""The full-information paper's example: serving arrivals with little energy.
 
 Zhou and Ji, *Provably efficient Bayesian optimization with unknown constraints*: the
 longer form of the CKB paper, with constraints that are seen in full.
@@ -65,13 +65,14 @@ def cbo_gpu_allocation(trials: Trials = None, seed: int = 0) -> Allocation:
     """``cbo-gpu-allocation``: ``g_t(x) = omega_t - h_1(x_1) - h_2(x_2)``.
 
     ``omega_t`` are this round's arrivals, seen before the choice; ``h_i`` the known
-    service curves of two nodes, concave in their shares of GPUs; the reward is minus the
-    energy, unknown, with noise.
+    service curves of two nodes, concave in their shares of GPUs; the reward is minus
+    the energy, unknown, with noise.
 
     Ours, for the paper gives no numbers: shares in [0, 1] in steps of 0.05; arrivals
     Poisson with mean 8, in units of 8; ``h_1 = log(1 + 3 x) / 1.5``,
     ``h_2 = 0.9 sqrt(x + 0.01) - 0.09``; energy
-    ``0.5 x1^2 + 0.3 x2^1.5 + 0.2 x1 x2``; noise of variance 0.01; 2000 rounds, 50 trials.
+    ``0.5 x1^2 + 0.3 x2^1.5 + 0.2 x1 x2``; noise of variance 0.01; 2000 rounds, 50
+    trials.
 
     Args:
         trials: ``None``, their number, or a ``range`` of their numbers.

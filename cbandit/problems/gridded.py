@@ -6,7 +6,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -140,7 +139,8 @@ class Gridded:
         return self._stochastic_optima[self.phase(t)].expand(self._batch)
 
     def evaluate(self, t: Tensor, index: Tensor | None, x: Tensor) -> Evaluation:
-        """The truth about the rounds ``t`` ``(n,)``, as the loop asks for it in blocks."""
+        """The truth about the rounds ``t`` ``(n,)``, as the loop asks for it in "
+        "blocks."""
         x = x.double()
         phase = torch.tensor([self.phase(s) for s in t.tolist()])
         reward = torch.empty(x.shape[:-1], dtype=torch.float64)
@@ -198,7 +198,9 @@ def poisson(mean: float) -> Tensor:
     """
     mean = checks.number("delay", mean, minimum=0.0)
     k = torch.arange(int(mean + 12 * mean**0.5 + 30), dtype=torch.float64)
-    log = k * torch.tensor(max(mean, 1e-300)).double().log() - mean - torch.lgamma(k + 1)
+    log = (
+        k * torch.tensor(max(mean, 1e-300)).double().log() - mean - torch.lgamma(k + 1)
+    )
     return log.exp().cumsum(0)
 
 

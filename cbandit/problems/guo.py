@@ -2,12 +2,12 @@
 
 Guo, Qi and Liu, *Rectified pessimistic-optimistic learning for stochastic
 continuum-armed bandit with constraints*, 2023, section 7. On ``[0, 6]^2``,
-``f = -sin x1 - x2`` and ``g = sin x1 sin x2 + 0.95``; Gaussian noise of variance 0.05 on
-both.
+``f = -sin x1 - x2`` and ``g = sin x1 sin x2 + 0.95``; Gaussian noise of variance 0.05
+on both.
 
 Ours, for the paper is silent: a grid of 61 x 61 points (step 0.1), on which 64 of 3721
-actions are feasible and the optimum is -0.30; 50 trials of 500 rounds; policies with the
-squared-exponential kernel of lengthscale 1 and a constant ``beta``, see
+actions are feasible and the optimum is -0.30; 50 trials of 500 rounds; policies with
+the squared-exponential kernel of lengthscale 1 and a constant ``beta``, see
 :mod:`cbandit.recipes`.
 """
 
@@ -86,9 +86,9 @@ def guo_delayed(trials: Trials = None, seed: int = 0) -> Gridded:
 def guo_nonstationary(trials: Trials = None, seed: int = 0) -> Gridded:
     """``guo-nonstationary``: the functions change after rounds 100 and 300.
 
-    Rounds 101-300: ``f = -sin(x1 - 5) - x2``, ``g = sin x1 sin(x2 + 5) + 0.5``; from 301:
-    ``f = -sin(x1 + 4) - x2``, ``g = sin(x1 + 5) sin x2 + 0.95``. ``run.regret`` is the
-    dynamic one: each round against its own optimum.
+    Rounds 101-300: ``f = -sin(x1 - 5) - x2``, ``g = sin x1 sin(x2 + 5) + 0.5``; from
+    301: ``f = -sin(x1 + 4) - x2``, ``g = sin(x1 + 5) sin x2 + 0.95``. ``run.regret`` is
+    the dynamic one: each round against its own optimum.
 
     Args:
         trials: ``None``, their number, or a ``range`` of their numbers.

@@ -1,8 +1,8 @@
 """The experiments of the epoch-penalty paper: a small feasible set, data rates.
 
 Shi and Eryilmaz, *A Bayesian approach for stochastic continuum-armed bandit with
-long-term constraints*, 2022. Each comes with a noiseless constraint (its Algorithm 2) or
-a noisy one (Algorithm 3).
+long-term constraints*, 2022. Each comes with a noiseless constraint (its Algorithm 2)
+or a noisy one (Algorithm 3).
 """
 
 from __future__ import annotations
@@ -91,16 +91,16 @@ def shi_data_rate(
 ) -> Gridded:
     """``shi-data-rate``: four users' utilities of their rates, one budget.
 
-    On ``[0, 2]^4``, ``f = sum U_i(x_i)``: ``c_i (1 / (1 + exp(-a_i (x_i - b_i))) + d_i)``
-    for users 1 and 3, ``c_i (log(a_i x_i + b_i) + d_i)`` for users 2 and 4;
-    ``g = 0.2 x1 + 0.4 x2 + 0.8 x3 + 1.2 x4 - 2``. Noise of variance 0.01 on ``f``; ``g``
-    noiseless, or with noise uniform on [-0.2, 0.2].
+    On ``[0, 2]^4``, ``f = sum U_i(x_i)``:
+    ``c_i (1 / (1 + exp(-a_i (x_i - b_i))) + d_i)`` for users 1 and 3, ``c_i (log(a_i x_i + b_i) + d_i)``
+    for users 2 and 4; ``g = 0.2 x1 + 0.4 x2 + 0.8 x3 + 1.2 x4 - 2``. Noise of variance 0.01
+    on ``f``; ``g`` noiseless, or with noise uniform on [-0.2, 0.2].
 
     Ours, for the constants of Lee, Mazumdar and Shroff (2005) could not be found:
-    ``a = 4, b = 1`` (user 1) and ``a = 5, b = 0.8`` (user 3); ``a = 3`` and ``a = 6`` with
-    ``b = 1`` (users 2 and 4); ``c_i, d_i`` such that every utility runs from 0 at rate 0
-    to 1 at rate 2. The budget binds: unconstrained, all rates would be 2. A grid of 11^4
-    points (step 0.2); starts as in :func:`shi_small_feasible`.
+    ``a = 4, b = 1`` (user 1) and ``a = 5, b = 0.8`` (user 3); ``a = 3`` and ``a = 6``
+    with ``b = 1`` (users 2 and 4); ``c_i, d_i`` such that every utility runs from 0 at
+    rate 0 to 1 at rate 2. The budget binds: unconstrained, all rates would be 2. A grid
+    of 11^4 points (step 0.2); starts as in :func:`shi_small_feasible`.
 
     Args:
         constraint: ``"noiseless"`` or ``"noisy"``.
@@ -127,12 +127,12 @@ def shi_proposition_1(
     """``shi-proposition-1``: made so that one fixed multiplier fails.
 
     ``g(x) = x`` and ``f = kappa Lambda(x) - (x - a)^2`` with ``a > 0``: a policy that
-    maximises ``f - kappa Lambda(g)`` with that fixed ``kappa`` plays ``x = a``, and pays
-    for it every round. The optimum is 0 at ``x = 0``, less ``a^2``.
+    maximises ``f - kappa Lambda(g)`` with that fixed ``kappa`` plays ``x = a``, and
+    pays for it every round. The optimum is 0 at ``x = 0``, less ``a^2``.
 
     Ours: ``[-1, 1]`` in steps of 0.02, ``kappa = 1``, ``a = 0.5``; ``Lambda`` is the
-    penalty that goes with the constraint, ``exp([x]_+) - 1`` or, with a noisy one, ``x``.
-    Noise of variance 0.01.
+    penalty that goes with the constraint, ``exp([x]_+) - 1`` or, with a noisy one,
+    ``x``. Noise of variance 0.01.
 
     Args:
         constraint: ``"noiseless"`` or ``"noisy"``.
