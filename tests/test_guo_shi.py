@@ -1,5 +1,4 @@
-"""Problems of Guo, Shi and the GPU example; bandit OCO and ADMMBO; their "
-"experiments."""
+"""Problems of Guo, Shi and the GPU example; bandit OCO and ADMMBO."""
 
 from __future__ import annotations
 
@@ -243,8 +242,7 @@ def test_oco_late_and_lost_feedback():
 
 
 def test_oco_climbs_to_a_constrained_optimum():
-    """``f = x``, ``x <= 1/2``: by its averages, within the noise of one-point "
-    "gradients."""
+    """``f = x``, ``x <= 1/2``: on average."""
 
     class Line(problems.Gridded):
         pass

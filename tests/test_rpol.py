@@ -1,5 +1,4 @@
-"""RPOL and its learners, SCGP-UCB, restarts: against their pseudo-code, done "
-"densely."""
+"""RPOL, SCGP-UCB and restarts against their pseudo-code, done densely."""
 
 from __future__ import annotations
 

@@ -56,8 +56,7 @@ def improvement(mean: Tensor, std: Tensor, best: Tensor) -> Tensor:
 def feasible_improvement(
     mean: Tensor, std: Tensor, distance: Tensor, best: Tensor
 ) -> Tensor:
-    """Expected fall of ``1[g > 0] + distance`` below ``best``, ``g ~ N(mean, "
-    "std^2)``."""
+    """Expected fall of ``1[g > 0] + distance`` below ``best``, ``g`` Gaussian."""
     share = torch.special.ndtr(mean / std.clamp_min(1e-12))
     room = best - distance
     gain: Tensor = (1 - share) * room.clamp_min(0) + share * (room - 1).clamp_min(0)

@@ -139,8 +139,7 @@ class Gridded:
         return self._stochastic_optima[self.phase(t)].expand(self._batch)
 
     def evaluate(self, t: Tensor, index: Tensor | None, x: Tensor) -> Evaluation:
-        """The truth about the rounds ``t`` ``(n,)``, as the loop asks for it in "
-        "blocks."""
+        """The truth about the rounds ``t`` ``(n,)``, as the loop asks for it."""
         x = x.double()
         phase = torch.tensor([self.phase(s) for s in t.tolist()])
         reward = torch.empty(x.shape[:-1], dtype=torch.float64)

@@ -66,7 +66,7 @@ def guo_classical(trials: Trials = None, seed: int = 0) -> Gridded:
 
 
 def guo_delayed(trials: Trials = None, seed: int = 0) -> Gridded:
-    """``guo-delayed``: as classical; reward and cost each delayed by Poisson(15) rounds.
+    """``guo-delayed``: as classical; reward and cost each delayed, Poisson(15).
 
     Args:
         trials: ``None``, their number, or a ``range`` of their numbers.
