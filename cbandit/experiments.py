@@ -19,6 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cbandit.errors import CBanditError, MissingExtraError
+from cbandit.recipes import (
+    CBO,
+    GUO_CHANGING,
+    GUO_CLASSICAL,
+    GUO_DELAYED,
+    PROPOSITION,
+    SHI,
+    common,
+)
 
 if TYPE_CHECKING:
     from cbandit.loop import Policy
@@ -90,6 +99,9 @@ class Experiment:
         problem: ``(parameters, trials, seed) -> problem``.
         policies: by the papers' names: ``(problem, task) -> policy``.
         spread, width: the band in its figures, see :func:`cbandit.plots.overview`.
+        averaged: metrics whose time averages are drawn.
+        boxes: rounds between boxplots of regret's and hard violation's time averages;
+            by policy, where one has its own. ``None``: no boxplots.
     """
 
     name: str
@@ -101,20 +113,11 @@ class Experiment:
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     spread: str = "sem"
     width: float = 1.0
+    averaged: tuple[str, ...] = ("regret", "soft_violation", "hard_violation")
+    boxes: Mapping[str, int] | None = None
 
 
 # --------------------------------------------------------------- Zhou and Ji's policies
-
-
-def _common(task: Task) -> dict[str, Any]:
-    import torch
-
-    return {
-        "seed": task.settings.seed,
-        "trials": task.trials,
-        "device": task.settings.device,
-        "dtype": getattr(torch, task.settings.dtype),
-    }
 
 
 def _ckb(exploration: str) -> Callable[[Any, Task], Policy]:
@@ -137,7 +140,7 @@ def _ckb(exploration: str) -> Callable[[Any, Task], Policy]:
             slater=known.slater,
             cap=4 * known.bound / known.slater,
             horizon=task.settings.horizon,
-            **_common(task),
+            **common(task),
         )
         return policy
 
@@ -168,7 +171,7 @@ def _safe(kind: str) -> Callable[[Any, Task], Policy]:
             rounds=SAFE_ROUNDS,
             horizon=task.settings.horizon,
             **own,
-            **_common(task),
+            **common(task),
         )
         return policy
 
@@ -220,7 +223,7 @@ def _linear(name: str) -> Callable[[Any, Task], Policy]:
             safe=cb.Safe(x=problem.actions.center),
             thresholds=problem.thresholds,
             delta=0.1,
-            **_common(task),
+            **common(task),
         )
         return policy
 
@@ -243,7 +246,7 @@ def _opb(problem: Any, task: Task) -> Policy:
         thresholds=problem.thresholds,
         delta=0.1,
         horizon=task.settings.horizon,
-        **_common(task),
+        **common(task),
     )
     return policy
 
@@ -263,7 +266,7 @@ def _opb_gp(problem: Any, task: Task) -> Policy:
         largest=problem.f.amax(-1),
         delta=0.1,
         horizon=task.settings.horizon,
-        **_common(task),
+        **common(task),
     )
     return policy
 
@@ -366,6 +369,25 @@ _PACCHIANO = (
     ),
 )
 
+def _of(name: str) -> Callable[[Mapping[str, Any], range, int], Any]:
+    """The problem of that name, given the experiment's parameters."""
+
+    def problem(parameters: Mapping[str, Any], trials: range, seed: int) -> Any:
+        from cbandit import problems
+
+        return getattr(problems, name)(**parameters, trials=trials, seed=seed)
+
+    return problem
+
+
+_CONSTRAINT = {
+    "constraint": Parameter(
+        "noiseless",
+        ("noiseless", "noisy"),
+        "how the constraint is observed: Algorithm 2, or 3",
+    )
+}
+
 _ALL = (
     Experiment(
         name="zhou-synthetic",
@@ -399,6 +421,74 @@ _ALL = (
         policies=_ZHOU,
     ),
     *_PACCHIANO,
+
+    Experiment(
+        name="shi-small-feasible",
+        about="1.7 % of a square is feasible (epoch penalties, Figures 2 and 3)",
+        horizon=350,
+        trials=100,
+        problem=_of("shi_small_feasible"),
+        policies=SHI,
+        parameters=_CONSTRAINT,
+        averaged=("regret", "hard_violation"),
+        boxes={"each": 20, "ADMMBO": 5},
+    ),
+    Experiment(
+        name="shi-data-rate",
+        about="utilities of four rates under one budget (epoch penalties, E.2)",
+        horizon=350,
+        trials=100,
+        problem=_of("shi_data_rate"),
+        policies=SHI,
+        parameters=_CONSTRAINT,
+        averaged=("reward", "hard_violation"),
+        boxes={"each": 20, "ADMMBO": 5},
+    ),
+    Experiment(
+        name="shi-proposition-1",
+        about="a fixed multiplier fails where the epochs do not",
+        horizon=350,
+        trials=100,
+        problem=_of("shi_proposition_1"),
+        policies=PROPOSITION,
+        parameters=_CONSTRAINT,
+        averaged=("regret", "hard_violation"),
+    ),
+    Experiment(
+        name="guo-classical",
+        about="a strict feasible set (RPOL, Figure 1)",
+        horizon=500,
+        trials=50,
+        problem=_of("guo_classical"),
+        policies=GUO_CLASSICAL,
+        averaged=("regret", "hard_violation"),
+    ),
+    Experiment(
+        name="guo-delayed",
+        about="reward and cost come about 15 rounds late (RPOL, Figure 2)",
+        horizon=500,
+        trials=50,
+        problem=_of("guo_delayed"),
+        policies=GUO_DELAYED,
+        averaged=("regret", "hard_violation"),
+    ),
+    Experiment(
+        name="guo-nonstationary",
+        about="the world changes after rounds 100 and 300 (RPOL, Figure 3)",
+        horizon=500,
+        trials=50,
+        problem=_of("guo_nonstationary"),
+        policies=GUO_CHANGING,
+        averaged=("reward", "hard_violation"),
+    ),
+    Experiment(
+        name="cbo-gpu-allocation",
+        about="random arrivals seen before GPUs are allocated (SCGP-UCB)",
+        horizon=2000,
+        trials=50,
+        problem=_of("cbo_gpu_allocation"),
+        policies=CBO,
+    ),
 )
 EXPERIMENTS: Mapping[str, Experiment] = {each.name: each for each in _ALL}
 
@@ -635,7 +725,7 @@ def _prepare(settings: Settings, out: Path, resume: bool) -> dict[str, Any] | No
             "another folder"
         )
     out.mkdir(parents=True, exist_ok=True)
-    for old in (summary, out / "rounds.parquet"):
+    for old in (summary, out / "rounds.parquet", out / "boxes.parquet"):
         old.unlink(missing_ok=True)
     with atomic(config) as file:
         file.write(settings.toml().encode())
@@ -743,6 +833,10 @@ def _write_results(
     table = plots.curves(list(runs.values()), points=POINTS)
     with atomic(out / "rounds.parquet") as file:
         _frame(table).to_parquet(file, index=False)
+    every = find(settings.experiment).boxes
+    if every is not None:
+        with atomic(out / "boxes.parquet") as file:
+            _boxes(runs, every).to_parquet(file, index=False)
     draw(table, out, settings)
     # last: its presence says that all the rest is there
     with atomic(out / "summary.json") as file:
@@ -763,9 +857,15 @@ def draw(table: Curves, out: Path, settings: Settings) -> list[Path]:
     style: dict[str, Any] = {"spread": experiment.spread, "width": experiment.width}
     metrics = ("regret", "soft_violation", "hard_violation", "rounds_in_violation")
     account = plots.overview(table, metrics, title=title, **style)
-    averages = plots.overview(table, metrics[:3], title=title, average=True, **style)
-    paths = [out / "account.png", out / "averages.png"]
-    for figure, path in zip((account, averages), paths, strict=True):
+    averages = plots.overview(
+        table, experiment.averaged, title=title, average=True, **style
+    )
+    drawn = {"account.png": account, "averages.png": averages}
+    if (out / "boxes.parquet").is_file():
+        frame = _pandas().read_parquet(out / "boxes.parquet")
+        drawn["boxes.png"] = plots.boxes(frame, title=title)
+    paths = [out / name for name in drawn]
+    for figure, path in zip(drawn.values(), paths, strict=True):
         plots.save(figure, path)
     return paths
 
@@ -798,6 +898,35 @@ def _frame(table: Curves) -> Any:
         for policy, each in table.items()
         for metric, curve in each.items()
     ]
+    return pandas.concat(parts, ignore_index=True)
+
+
+def _boxes(runs: Mapping[str, Run], every: Mapping[str, int]) -> Any:
+    """Every trial's time averages now and then: policy, metric, t, trial, value."""
+    import torch
+
+    from cbandit import account
+
+    pandas = _pandas()
+    parts = []
+    for policy, run in runs.items():
+        step = every.get(policy, every["each"])
+        t = torch.arange(step, run.rounds + 1, step)
+        for metric in ("regret", "hard_violation"):
+            total = account.time_average(getattr(run, metric).double())
+            values = total.reshape(-1, run.rounds)[:, t - 1]
+            trials = torch.arange(len(values)).unsqueeze(-1).expand_as(values)
+            parts.append(
+                pandas.DataFrame(
+                    {
+                        "policy": policy,
+                        "metric": metric,
+                        "t": t.expand_as(values).reshape(-1).numpy(),
+                        "trial": trials.reshape(-1).numpy(),
+                        "value": values.reshape(-1).numpy(),
+                    }
+                )
+            )
     return pandas.concat(parts, ignore_index=True)
 
 

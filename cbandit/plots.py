@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["LABELS", "Curves", "curves", "overview", "save"]
+__all__ = ["LABELS", "Curves", "boxes", "curves", "overview", "save"]
 
 Curves = Mapping[str, Mapping[str, Curve]]
 """``curves[policy][metric]``."""
@@ -222,6 +222,52 @@ def _panel(
         # an account that stays at 0 shall look like it, not like its rounding
         panel.set_ylim(-0.05, 1)
     panel.axhline(0, color="#999999", linewidth=0.8, zorder=1)
+
+
+def boxes(frame: Any, *, title: str | None = None) -> Figure:
+    """Boxplots of time averages over the trials: a row a metric, a column a policy.
+
+    Args:
+        frame: columns ``policy``, ``metric``, ``t``, ``trial``, ``value``.
+        title: above all panels.
+    """
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError(
+            "figures need matplotlib: pip install 'cbandit[experiments]'"
+        ) from None
+    policies, metrics = list(frame.policy.unique()), list(frame.metric.unique())
+    with matplotlib.rc_context(_STYLE):
+        size = (4.4 * len(policies), 2.9 * len(metrics) + 0.6)
+        figure = Figure(figsize=size, layout="constrained")
+        panels = figure.subplots(
+            len(metrics), len(policies), squeeze=False, sharex="col", sharey="row"
+        )
+        for row, metric in zip(panels, metrics, strict=True):
+            for k, (panel, policy) in enumerate(zip(row, policies, strict=True)):
+                part = frame[(frame.policy == policy) & (frame.metric == metric)]
+                t = sorted(part.t.unique())
+                values = [part.value[part.t == each].to_numpy() for each in t]
+                width = 0.7 * (t[0] if len(t) == 1 else t[1] - t[0])
+                colour = _COLOURS[k % len(_COLOURS)]
+                panel.boxplot(
+                    values,
+                    positions=t,
+                    widths=width,
+                    manage_ticks=False,
+                    medianprops={"color": colour, "linewidth": 1.6},
+                    flierprops={"marker": ".", "markersize": 3, "alpha": 0.4},
+                )
+                words = LABELS[metric][0].upper() + LABELS[metric][1:]
+                panel.set_title(f"{policy}: {words} / t")
+                panel.axhline(0, color="#999999", linewidth=0.8, zorder=1)
+        for panel in panels[-1]:
+            panel.set_xlabel("round")
+        if title is not None:
+            figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    return figure
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:

@@ -1,5 +1,7 @@
 """What the papers compare with; each is a policy of the library."""
 
+from cbandit.baselines.admmbo import ADMMBO
+from cbandit.baselines.bandit_oco import BanditOCO
 from cbandit.baselines.bkb import BKB
 from cbandit.baselines.botorch_policy import BoTorchPolicy
 from cbandit.baselines.ckb_restart import CKBRestart
@@ -10,9 +12,11 @@ from cbandit.baselines.sgpucb import SGPUCB
 from cbandit.baselines.stageopt import StageOpt
 
 __all__ = [
+    "ADMMBO",
     "BKB",
     "CONFIG",
     "SGPUCB",
+    "BanditOCO",
     "BoTorchPolicy",
     "CKBRestart",
     "SafeLTS",

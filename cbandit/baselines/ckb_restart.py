@@ -1,9 +1,11 @@
 """CKB with restarts, for a world that changes.
 
-Every ``restart`` rounds the data are dropped and the multipliers go back to 0; in between
-it is CKB-UCB. The sliding-window form is ``cb.CKB(..., feedback=cb.Sliding(window))``.
+Every ``restart`` rounds the data are dropped and the multipliers go back to 0; in
+between it is CKB-UCB. The sliding-window form is
+``cb.CKB(..., feedback=cb.Sliding(window))``.
 
-Y. Deng, X. Zhou, A. Ghosh, A. Gupta and N. B. Shroff, 2022, a baseline of Guo et al. 2023.
+Y. Deng, X. Zhou, A. Ghosh, A. Gupta and N. B. Shroff, 2022, a baseline of Guo et al.
+2023.
 """
 
 from __future__ import annotations
@@ -33,6 +35,10 @@ class CKBRestart(CKB):
             raise CBanditError("anytime goes with cb.CKB; CKBRestart has restart=")
         self.restart = restart
         horizon = common.pop("horizon", None)
+        if horizon is not None and (not isinstance(horizon, int) or horizon < 1):
+            raise CBanditError(
+                f"horizon must be None or a positive int; got {horizon!r}"
+            )
         super().__init__(actions, horizon=restart, **common)
         self.horizon = horizon
         self.forget = True

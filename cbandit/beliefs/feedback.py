@@ -25,8 +25,8 @@ class Delayed:
 
     Args:
         window: rounds, at least 1.
-        weight: ``B_r``: the width grows by ``weight`` times the summed deviations at the
-            last ``window`` choices. ``None``: with RKHS widths the theory's
+        weight: ``B_r``: the width grows by ``weight`` times the summed deviations at
+            the last ``window`` choices. ``None``: with RKHS widths the theory's
             ``B + R sqrt(2 ln T)`` (very wide), with any other 0.
     """
 
@@ -43,8 +43,8 @@ class Sliding:
 
     Args:
         window: rounds, at least 1.
-        drift: an allowance added to both widths: a number, ``(*trials,)``, or a callable
-            of the round; see :func:`drift_allowance` for the theory's.
+        drift: an allowance added to both widths: a number, ``(*trials,)``, or a
+            callable of the round; see :func:`drift_allowance` for the theory's.
     """
 
     def __init__(self, window: int, drift: Any = None) -> None:

@@ -11,8 +11,8 @@ Noisy constraints (``psi="linear"``), ``kappa_j = 0`` at first: targets
 ``kappa_j = [kappa_j + rate * mean of c_js]_+``.
 
 ``reuse=True`` (ours) keeps all rounds across epochs, recomputes their targets under the
-new ``kappa`` and standardises them; ``reuse=False`` starts each epoch from a fresh GP, as
-printed. ``inner="ts"`` puts GP-TS in the place of GP-UCB.
+new ``kappa`` and standardises them; ``reuse=False`` starts each epoch from a fresh GP,
+as printed. ``inner="ts"`` puts GP-TS in the place of GP-UCB.
 
 M. Shi and A. Eryilmaz, 2022, Algorithms 2 and 3.
 """
@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from torch import Tensor
 from cbandit import checks
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
+from cbandit.confidence import RKHS
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore
 from cbandit.policies.base import Decision, Told
@@ -53,15 +55,16 @@ class EpochPenalty(GPPolicy):
 
     Args:
         actions: what can be chosen.
-        reward: the belief about the penalised reward; one a function of the epoch
-            number is a list, the last one kept for later epochs.
+        reward: the belief about the penalised reward; or a list, one an epoch, the last
+            one kept for all that follow.
         costs: how many costs, ``m``.
         explore: :class:`~cbandit.UCB`, or :class:`~cbandit.TS` with ``inner="ts"``.
         epoch: ``S``, rounds an epoch.
         psi: ``"exp"``, ``("polynomial", n)``, ``"linear"`` (noisy constraints), or a
             callable that is 1 up to 0, convex and increasing above, with
             ``psi(x) psi(y) >= psi(x + y)``.
-        rate: the multipliers' step with ``psi="linear"``; 0 keeps ``kappa`` fixed.
+        rate: the multipliers' step with ``psi="linear"``; 0, with any ``psi``, keeps
+            ``kappa`` fixed (a baseline: no fixed one gives both sublinear rates).
         inner: ``"ucb"`` or ``"ts"``.
         reuse: keep past rounds across epochs, targets recomputed and standardised.
         kappa: the multipliers at first; 1, or 0 with ``psi="linear"``.
@@ -87,7 +90,8 @@ class EpochPenalty(GPPolicy):
     ) -> None:
         if isinstance(costs, bool) or not isinstance(costs, int) or costs < 1:
             raise CBanditError(
-                f"costs must be the number of costs, an int of at least 1; got {costs!r}"
+                f"costs must be the number of costs, an int of at least 1; got "
+                f"{costs!r}"
             )
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1:
             raise CBanditError(f"epoch must be an int of at least 1; got {epoch!r}")
@@ -106,22 +110,28 @@ class EpochPenalty(GPPolicy):
         self.linear, self._psi = psi == "linear", _penalty(psi)
         if self.linear and rate is None:
             raise CBanditError("rate is needed with psi='linear'; O(1 / sqrt(epochs))")
-        if not self.linear and rate is not None:
-            raise CBanditError("rate goes with psi='linear' only")
-        if reuse and isinstance(reward, GP):
-            reward = reward.copy()
-            reward.standardize = True
-        super().__init__(actions, reward, None, explore, m=costs, **common)
+        if not self.linear and rate not in (None, 0):
+            raise CBanditError(
+                "rate goes with psi='linear'; with another psi only rate=0, a kappa "
+                "that "
+                f"stays; got {rate!r}"
+            )
+        self._still = rate is not None and rate == 0
+        self._beliefs_of = _listed(reward, reuse)
+        super().__init__(actions, self._beliefs_of[0], None, explore, m=costs, **common)
         self.epoch, self.reuse, self.inner = epoch, reuse, inner
         self._rate = 0.0 if rate is None else checks.number("rate", rate, minimum=0.0)
         start = kappa if kappa is not None else (0.0 if self.linear else 1.0)
-        first = self._per_cost("kappa", checks.nonnegative("kappa", start)).clone()
+        checked = checks.nonnegative if self.linear else checks.positive
+        first = self._per_cost("kappa", checked("kappa", start)).clone()
         # multiplicative: only the logarithm is kept, it outlives the dtype
         self._kappa = first if self.linear else first.log()
+        self._noises = self._subgaussians(explore)
         self._warned = False
-        self._waiting_for: dict[int, tuple[Choice, list[Told], list[Told]]] = {}
-        self._data: list[tuple[int, Tensor, Tensor]] = []  # round, reward, costs
-        self._epoch_costs: dict[int, Tensor] = {}  # by round, this epoch's
+        self._partly: dict[int, _Seen] = {}  # rounds not yet told in full
+        self._data: list[_Seen] = []  # in the order of the beliefs' log
+        self._sums = torch.zeros_like(first)  # of this epoch's costs
+        self._counts = torch.zeros_like(first)
         self._epoch_number = 0
 
     @property
@@ -145,11 +155,12 @@ class EpochPenalty(GPPolicy):
 
     def _moved(self) -> Tensor:
         """What is kept of the multipliers, after this epoch's costs."""
-        if not self._epoch_costs:
+        if self._still:
             return self._kappa
-        mean = torch.stack(list(self._epoch_costs.values())).mean(0)
+        mean = self._sums / self._counts.clamp_min(1)
         if self.linear:
             return (self._kappa + self._rate * mean).clamp_min(0)
+        # an epoch of which nothing is known has mean 0, and psi(0) = 1
         return self._kappa + self._psi(mean).log()
 
     def _turn(self, t: int) -> None:
@@ -162,25 +173,35 @@ class EpochPenalty(GPPolicy):
             self._warned = True
             warnings.warn(
                 "EpochPenalty: kappa has outgrown the dtype and is held at its largest "
-                "value; a slower penalty such as psi=('polynomial', 2) keeps it smaller",
+                "value; a slower penalty such as psi=('polynomial', 2) keeps it "
+                "smaller",
                 RuntimeWarning,
                 stacklevel=4,
             )
+        if not self.linear:
+            kappa = kappa.clamp_max(2 * edge)  # psi itself may be infinite
         self._kappa, self._epoch_number = kappa, self._epoch_of(t)
-        self._epoch_costs = {}
+        self._sums, self._counts = torch.zeros_like(kappa), torch.zeros_like(kappa)
         if not self.reuse:
             self._data.clear()
+        beliefs = self._beliefs_of
+        if 0 < self._epoch_number < len(beliefs):
+            self._beliefs = self._fresh_beliefs([beliefs[self._epoch_number]])
+            for seen in self._data:
+                self._condition(seen)
+        elif not self.reuse:
             self._beliefs.forget_all()
         elif self._data:
-            targets = [self._target(r, c) for _, r, c in self._data]
+            targets = [self._target(seen) for seen in self._data]
             self._beliefs.groups[0].retarget(torch.stack(targets))
 
-    def _target(self, reward: Tensor, cost: Tensor) -> Tensor:
-        """``(T, 1)`` from the reward ``(T, 1)`` and the costs ``(T, m)``."""
-        penalty = cost if self.linear else self._psi(cost) - 1
-        weighted = self._values(self._kappa) * penalty
-        largest = torch.finfo(weighted.dtype).max ** 0.5
-        return reward - weighted.sum(-1, keepdim=True).clamp(-largest, largest)
+    def _target(self, seen: _Seen) -> Tensor:
+        """``r - sum_j kappa_j (psi(c_j) - 1)``, or the linear form, ``(T, 1)``."""
+        penalty = seen.cost if self.linear else self._psi(seen.cost) - 1
+        weighted = (self._values(self._kappa) * penalty).sum(-1, keepdim=True)
+        # squares of targets, and their sums, must stay finite too
+        largest = min(torch.finfo(self.dtype).max ** 0.5, 1e75)
+        return seen.reward - weighted.clamp(-largest, largest)
 
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
@@ -189,56 +210,183 @@ class EpochPenalty(GPPolicy):
         best = self._maximise(t, asked, mask, lambda f, g: f)
         return Decision(best.index, x=best.x)
 
+    def _subgaussians(self, explore: Explore) -> Tensor | None:
+        """The costs' noise constants ``(T, m)``, where the widths tell them."""
+        own = explore.widths.cost_beta
+        if not isinstance(own, RKHS):
+            return None
+        return self._per_cost("subgaussian", own.subgaussian)
+
     def _coefficient(self, t: int) -> Tensor:
-        width = super()._coefficient(t)
         parts = self._widths.rkhs_parts()
         if not self.linear or not parts:
-            return width
+            return super()._coefficient(t)
         # the targets' noise grows with the multipliers
-        norm = parts[0][0].scale()[0]
-        grown = (1 + self._kappa.square().sum(-1, keepdim=True)).sqrt()
-        return norm + (width - norm) * grown
+        part = parts[0][0]
+        norm, r = part.scale()
+        noises = r if self._noises is None else self._noises
+        grown = (
+            r.square() + (self._kappa * noises).square().sum(-1, keepdim=True)
+        ).sqrt()
+        beliefs = self._beliefs
+        width = part.schedule()(t, beliefs.gains(), 1, beliefs.noises(), norm, grown)
+        return self.explore.coefficient(width, self._streams)
+
+    # -- feedback ----------------------------------------------------------------------
+
+    def tell(
+        self,
+        choice: Choice,
+        reward: Any = None,
+        cost: Any = None,
+        noise: Any = None,
+        where: Any = None,
+    ) -> None:
+        """Say what came of a choice; see :meth:`~cbandit.policies.base.Policy.tell`."""
+        if noise is not None:
+            raise CBanditError(
+                "EpochPenalty takes no noise=: its targets mix the reward with costs"
+            )
+        super().tell(choice, reward, cost, None, where)
 
     def _absorb(
         self, choice: Choice, rewards: Sequence[Told], costs: Sequence[Told]
     ) -> None:
-        _, had_rewards, had_costs = self._waiting_for.setdefault(
-            choice.t, (choice, [], [])
-        )
-        had_rewards += rewards
-        had_costs += costs
-        reward, cost = _whole(had_rewards), _whole(had_costs)
-        if reward is None or cost is None:
+        seen = self._partly.get(choice.t)
+        if seen is None:
+            seen = self._partly[choice.t] = _Seen.nothing(
+                choice, self._size, self._sums
+            )
+        before = seen.whole()
+        for told in rewards:
+            seen.reward, seen.rewarded = _with(seen.reward, seen.rewarded, told)
+        for told in costs:
+            less = replace(told, values=told.values - self._limits(choice.t))
+            seen.cost, seen.charged = _with(seen.cost, seen.charged, less)
+        if bool(seen.whole().all()):
+            del self._partly[choice.t]
+        fresh = seen.whole() & ~before
+        if not bool(fresh.any()):
             return
-        del self._waiting_for[choice.t]
-        cost = cost - self._limits(choice.t)
-        if self._epoch_of(choice.t) == self._epoch_number:
-            self._epoch_costs[choice.t] = cost
+        current = self._epoch_of(choice.t) == self._epoch_number
+        if current:
+            mask = fresh.unsqueeze(-1)
+            self._sums = self._sums + torch.where(mask, seen.cost, 0.0)
+            self._counts = self._counts + mask
         elif not self.reuse:
             return  # of an epoch that has ended, and whose data are dropped
-        place = len(self._data)
-        while place and self._data[place - 1][0] > choice.t:
-            place -= 1
-        self._data.insert(place, (choice.t, reward, cost))
-        keys, x = self._named(choice)
-        every = [True] * self._size
-        part = ([0], self._target(reward, cost), every, None)
-        self._beliefs.absorb(keys, x, [part], choice.t)
-
-
-def _whole(told: list[Told]) -> Tensor | None:
-    """The values, once those of every trial have come."""
-    values: Tensor | None = None
-    covered: Tensor | None = None
-    for part in told:
-        if part.where is None:
-            return part.values
-        mask = part.where.unsqueeze(-1)
-        values = (
-            part.values if values is None else torch.where(mask, part.values, values)
+        news = replace(
+            seen,
+            reward=torch.where(fresh.unsqueeze(-1), seen.reward, 0.0),
+            cost=torch.where(fresh.unsqueeze(-1), seen.cost, 0.0),
+            rewarded=fresh,
+            charged=fresh,
         )
-        covered = part.where if covered is None else covered | part.where
-    return values if covered is not None and bool(covered.all()) else None
+        place = len(self._data)
+        while place and self._data[place - 1].choice.t > choice.t:
+            place -= 1
+        self._data.insert(place, news)
+        self._condition(news)
+
+    def _condition(self, seen: _Seen) -> None:
+        keys, x = self._named(seen.choice)
+        part = ([0], self._target(seen), seen.whole().tolist(), None)
+        self._beliefs.absorb(keys, x, [part], seen.choice.t)
+
+    def cancel(self, choice: Choice) -> None:
+        """Say that the rest of a choice's feedback will never come."""
+        super().cancel(choice)
+        self._deliver()
+        self._partly.pop(choice.t, None)
+
+    def observe(
+        self, *, index: Any = None, x: Any = None, reward: Any = None, cost: Any = None
+    ) -> None:
+        """Learn from ``n`` rows of data from before, reward and cost together."""
+        if reward is None or cost is None:
+            raise CBanditError(
+                "EpochPenalty's observe needs reward= and cost= together"
+            )
+        super().observe(index=index, x=x, reward=reward, cost=cost)
+
+    def _observe(
+        self,
+        numbers: Tensor | None,
+        places: Tensor,
+        parts: list[tuple[list[int], Tensor]],
+    ) -> None:
+        (_, rewards), (_, costs) = parts
+        limits = self._limits(max(self.t, 1))
+        every = torch.ones(self._size, dtype=torch.bool, device=self.device)
+        owner = self._mark
+        for i in range(places.shape[1]):
+            x = self._outside(places[:, i])
+            index = None if numbers is None else self._outside(numbers[:, i])
+            choice = Choice(0, index, x, self._nowhere, None, owner)
+            reward, cost = (v[:, i].to(self.device) for v in (rewards, costs))
+            seen = _Seen(choice, reward, cost - limits, every, every)
+            place = sum(each.choice.t == 0 for each in self._data)
+            self._data.insert(place, seen)
+            self._condition(seen)
+
+
+@dataclass
+class _Seen:
+    """What came of one round, and in which trials.
+
+    Args:
+        choice: the round's.
+        reward: ``(T, 1)``.
+        cost: ``(T, m)``, less the thresholds.
+        rewarded: ``(T,)``, the trials whose reward has come.
+        charged: likewise for the costs.
+    """
+
+    choice: Choice
+    reward: Tensor
+    cost: Tensor
+    rewarded: Tensor
+    charged: Tensor
+
+    @classmethod
+    def nothing(cls, choice: Choice, trials: int, like: Tensor) -> _Seen:
+        """Nothing yet; ``like`` is ``(T, m)``."""
+        nowhere = torch.zeros(trials, dtype=torch.bool, device=like.device)
+        return cls(choice, torch.zeros_like(like[:, :1]), like * 0, nowhere, nowhere)
+
+    def whole(self) -> Tensor:
+        """The trials in which reward and costs have both come, ``(T,)``."""
+        return self.rewarded & self.charged
+
+
+def _with(values: Tensor, seen: Tensor, told: Told) -> tuple[Tensor, Tensor]:
+    if told.where is None:
+        return told.values, torch.ones_like(seen)
+    return (
+        torch.where(told.where.unsqueeze(-1), told.values, values),
+        seen | told.where,
+    )
+
+
+def _listed(reward: Any, reuse: bool) -> list[GP]:
+    """The belief of each epoch, the last one for all that follow."""
+    beliefs = [reward] if isinstance(reward, GP) else list(reward or ())
+    if not beliefs or not all(isinstance(each, GP) for each in beliefs):
+        raise CBanditError(
+            f"reward must be a cb.GP, or a list of them, one an epoch; got {reward!r}"
+        )
+    if not reuse:
+        return beliefs
+    out = []
+    for belief in beliefs:
+        if bool((belief.mean != 0).any()):
+            raise CBanditError(
+                "reward must have mean 0 with reuse=True: its targets are standardised"
+            )
+        copied = belief.copy()
+        copied.standardize = True
+        out.append(copied)
+    return out
 
 
 def _penalty(psi: Any) -> Callable[[Tensor], Tensor]:
@@ -269,7 +417,8 @@ def _check_penalty(psi: Callable[[Tensor], Tensor]) -> None:
     values = checks.finite("psi", checks.tensor("psi(z)", psi(z)))
     if tuple(values.shape) != tuple(z.shape):
         raise CBanditError(
-            f"psi must map a tensor to one of its shape; got {tuple(values.shape)} from "
+            f"psi must map a tensor to one of its shape; got {tuple(values.shape)} "
+            "from "
             f"{tuple(z.shape)}"
         )
     above, slack = values[20:], 1e-9 * values.abs().max()

@@ -50,6 +50,19 @@ class Posterior:
     costs: Marginal | None
 
 
+@dataclass
+class _Packed:
+    """One observation whose trials may be at different rounds."""
+
+    functions: list[int]
+    keys: list[Any]
+    x: Tensor
+    values: Tensor
+    wanted: list[bool]
+    noise: Tensor | None
+    t: int
+
+
 class GPPolicy(Policy):
     """Beliefs, exploration and search; a policy adds its score and its multiplier.
 
@@ -138,20 +151,22 @@ class GPPolicy(Policy):
         if self._clip_at is not None:
             bound = self._clip_at.to(self.dtype).unsqueeze(-1)
             self._clip_band = (-bound, bound)
-        self._beliefs = Surrogates(
-            beliefs,
-            self.actions,
-            self.batch_shape,
-            self.dtype,
-            self.device,
-            engine,
-            explore.samples,
-            isinstance(feedback, Delayed) and reward.standardize,
-        )
-        if explore.samples:
-            self._beliefs.check_samples()
+        self._engine = engine
+        # feedback of some trials only, that waits for the rest of the inbox
+        self._loose: list[tuple[list[Any], Tensor, Part, int]] = []
+        self._beliefs = self._fresh_beliefs(beliefs)
         window = feedback.window if isinstance(feedback, Delayed) else 1
         self._recent: deque[Tensor] = deque(maxlen=window)
+
+    def _fresh_beliefs(self, beliefs: list[GP]) -> Surrogates:
+        apart = isinstance(self.feedback, Delayed) and beliefs[0].standardize
+        fresh = Surrogates(
+            beliefs, self.actions, self.batch_shape, self.dtype, self.device,
+            self._engine, self.explore.samples, apart,
+        )
+        if self.explore.samples:
+            fresh.check_samples()
+        return fresh
 
     def _clip(self, clip: Any) -> Tensor:
         """``(B, G_1, ...)``, ``(T, F)``."""
@@ -213,7 +228,7 @@ class GPPolicy(Policy):
             )
         if not bool(weight.any()) or not self._recent:
             return width
-        _, std = self._beliefs.anywhere(torch.stack(list(self._recent), 1))
+        std = self._beliefs.deviations(torch.stack(list(self._recent), 1))
         return width + weight * std.sum(-1)
 
     def _estimates(
@@ -377,8 +392,26 @@ class GPPolicy(Policy):
 
     # -- feedback ----------------------------------------------------------------------
 
+    def tell(
+        self,
+        choice: Choice,
+        reward: Any = None,
+        cost: Any = None,
+        noise: Any = None,
+        where: Any = None,
+    ) -> None:
+        """Say what came of a choice; see :meth:`Policy.tell`."""
+        if noise is not None and isinstance(self.feedback, Delayed):
+            raise CBanditError(
+                "noise= cannot go with feedback=cb.Delayed(...): a choice weighs in "
+                "when it is made, before its own variance is known"
+            )
+        super().tell(choice, reward, cost, noise, where)
+
     def _deliver(self) -> None:
         super()._deliver()
+        if self._loose:
+            self._gather()
         if isinstance(self.feedback, Sliding):
             window = self.feedback.window
             self._beliefs.expire(self.t + 1 - window, window)
@@ -412,7 +445,37 @@ class GPPolicy(Policy):
                 self.late += sum(torch.tensor(part[2]) for part in parts)
                 return
         keys, x = self._named(choice)
-        self._beliefs.absorb(keys, x, parts, choice.t)
+        if self.feedback is None and any(not all(part[2]) for part in parts):
+            self._loose += [(keys, x, part, choice.t) for part in parts]
+        else:
+            self._beliefs.absorb(keys, x, parts, choice.t)
+
+    def _gather(self) -> None:
+        """Absorb what came to some trials only, as few observations as will do.
+
+        Each trial may be at another round in one of them: where delays differ from trial
+        to trial, dozens of rounds make a handful of observations.
+        """
+        packed: list[_Packed] = []
+        for keys, x, (functions, values, wanted, noise), t in self._loose:
+            for trial in [i for i, want in enumerate(wanted) if want]:
+                for row in packed:
+                    alike = row.functions == functions and row.noise is noise
+                    if alike and not row.wanted[trial]:
+                        break
+                else:
+                    row = _Packed(
+                        functions, list(keys), x.clone(), values.clone(),
+                        [False] * self._size, noise, t,
+                    )
+                    packed.append(row)
+                row.keys[trial], row.wanted[trial] = keys[trial], True
+                row.x[trial], row.values[trial] = x[trial], values[trial]
+                row.t = max(row.t, t)
+        self._loose = []
+        for row in packed:
+            part = (row.functions, row.values, row.wanted, row.noise)
+            self._beliefs.absorb(row.keys, row.x, [part], row.t)
 
     def _arrive(
         self, choice: Choice, news: Sequence[tuple[list[int], Sequence[Told]]]
@@ -498,9 +561,23 @@ class GPPolicy(Policy):
                     f"cost must have {self.m} columns; got {value.shape[-1]}"
                 )
             parts.append((list(range(1, self.m + 1)), value))
+        self._deliver()
+        self._observe(numbers, places, parts)
+
+    def _observe(
+        self,
+        numbers: Tensor | None,
+        places: Tensor,
+        parts: list[tuple[list[int], Tensor]],
+    ) -> None:
+        """Data from before.
+
+        Numbers ``(T, n)`` (``None`` on a box), points ``(T, n, d)``, and functions with
+        their values ``(T, n, f)``.
+        """
         every = [True] * self._size
         rows: list[tuple[Sequence[Hashable], Tensor, list[Part]]] = []
-        for i in range(n):
+        for i in range(places.shape[1]):
             told: list[Part] = [
                 (functions, value[:, i].to(self.device), every, None)
                 for functions, value in parts
@@ -511,7 +588,6 @@ class GPPolicy(Policy):
                 else numbers[:, i].tolist()
             )
             rows.append((keys, places[:, i], told))
-        self._deliver()
         self._beliefs.observe(rows)
 
     def _rows(

@@ -45,10 +45,10 @@ class RPOL(GPPolicy):
         costs: the belief about the cost, or a list of them.
         explore: :class:`~cbandit.UCB` in the paper.
         penalty: ``"observation"``: ``Q`` gains the rectified cost observed, as in the
-            paper. ``"estimate"`` (ours): it gains ``[g_t(x_t)]_+``, since rectified noise
-            keeps ``Q`` growing at feasible points.
-        common: ``thresholds``, ``clip``, ``horizon``, ``feedback``, ``seed``, ``trials``,
-            ``device``, ``dtype``, ``engine``, ``pending``.
+            paper. ``"estimate"`` (ours): it gains ``[g_t(x_t)]_+``, since rectified
+            noise keeps ``Q`` growing at feasible points.
+        common: ``thresholds``, ``clip``, ``horizon``, ``feedback``, ``seed``,
+            ``trials``, ``device``, ``dtype``, ``engine``, ``pending``.
 
     Example:
         >>> import cbandit as cb, torch

@@ -67,7 +67,8 @@ class SCGPUCB(GPPolicy):
     ) -> None:
         if isinstance(costs, bool) or not isinstance(costs, int) or costs < 1:
             raise CBanditError(
-                f"costs must be the number of costs, an int of at least 1; got {costs!r}"
+                f"costs must be the number of costs, an int of at least 1; got "
+                f"{costs!r}"
             )
         if schedule not in (1, 2):
             raise CBanditError(f"schedule must be 1 or 2; got {schedule!r}")
@@ -99,7 +100,8 @@ class SCGPUCB(GPPolicy):
         """
         if observed_costs is None:
             raise CBanditError(
-                "SCGP-UCB sees the costs before it chooses: give ask(observed_costs=g_t) "
+                "SCGP-UCB sees the costs before it chooses: give "
+                "ask(observed_costs=g_t) "
                 "of shape (*trials, m, N)"
             )
         return Policy.ask(
@@ -154,7 +156,8 @@ class SCGPUCB(GPPolicy):
             g = g.expand(self._size, self.m, size)
         else:
             raise CBanditError(
-                f"{name} must have shape (*trials, m, N) = {(*batch, self.m, size)}; got "
+                f"{name} must have shape (*trials, m, N) = {(*batch, self.m, size)}; "
+                "got "
                 f"{shape}"
             )
         return g - limits

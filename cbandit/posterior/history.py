@@ -90,6 +90,7 @@ class History:
             self.points = places.double().expand(trials, *places.shape[-2:])
         self._gram = torch.zeros(trials, 0, 0, **kept)
         self._system: System | None = None
+        self._stale = False  # whether its weights are of older targets
 
     @property
     def used(self) -> int:
@@ -232,18 +233,20 @@ class History:
 
     def _reweigh(self) -> None:
         # targets enter the mean's weights alone: the factor stays
-        system = self._system
-        if system is not None:
-            system.alpha = self._alpha(system.slots, system.root, system.factor)
+        self._stale = True
 
     def system(self) -> System:
         """The factored system, made afresh after every observation.
 
         It covers the slots there were then; those opened since are still empty.
         """
-        if self._system is None:
-            self._system = self._factored()
-        return self._system
+        system = self._system
+        if system is None:
+            self._system = system = self._factored()
+        elif self._stale:
+            system.alpha = self._alpha(system.slots, system.root, system.factor)
+        self._stale = False
+        return system
 
     def _factored(self) -> System:
         used = self.used

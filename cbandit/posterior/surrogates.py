@@ -102,7 +102,7 @@ class Group:
         self.plan = self._plan(engine)
         self.engine = self._fresh()
         self.log: deque[Row] = deque()
-        self.seen = self.fitted = 0  # observations so far, and at the last fit
+        self._unfitted = 0  # observations since the last fit
         self._own_noise = False
         self.awaited: dict[int, Row] = {}
         self.forgotten = 0
@@ -189,6 +189,7 @@ class Group:
     def append(self, row: Row) -> None:
         """Condition on one more observation."""
         self._enter(row)
+        self._unfitted += 1
         if isinstance(self.engine, Joint) and not isinstance(row.keys[0], int):
             self.plan = Plan("factor", "an action outside the set was observed")
             self.rebuild()
@@ -206,7 +207,6 @@ class Group:
         self._make_room()
 
     def _enter(self, row: Row) -> None:
-        self.seen += 1
         place = len(self.log)
         while place and self.log[place - 1].t > row.t:
             place -= 1
@@ -278,8 +278,8 @@ class Group:
             for row in rows:
                 self.append(row)
             return
-        self.log.extend(rows)
-        self.seen += len(rows)
+        self._unfitted += len(rows)
+        self.log = deque(sorted([*self.log, *rows], key=lambda row: row.t))
         self.rebuild()
 
     def forget_oldest(self) -> None:
@@ -336,12 +336,12 @@ class Group:
     def due(self) -> bool:
         """Whether a refit is due."""
         every = self.gp.refit_every
-        return every is not None and self.seen - self.fitted >= every
+        return every is not None and self._unfitted >= every
 
     def refit(self) -> None:
         """Fit hyperparameters to the log, then rebuild."""
         assert len(self.functions) == 1
-        self.fitted = self.seen
+        self._unfitted = 0
         if not self.log:
             return
         kernel = self.covariance.kernel
@@ -490,14 +490,16 @@ class Group:
         self._shifted = bool((self.means != 0).any())
         for name in ("_average", "_squares", "origin"):
             setattr(self, name, getattr(self, name)[:, kept])
-        self.log = deque(
-            replace(
+        narrowed = {
+            id(r): replace(
                 r,
                 values=r.values[:, kept],
                 arrived=None if r.arrived is None else r.arrived[:, kept],
             )
             for r in self.log
-        )
+        }
+        self.awaited = {t: narrowed[id(r)] for t, r in self.awaited.items()}
+        self.log = deque(narrowed[id(r)] for r in self.log)
         if self.gp.standardize:
             kept = torch.cat([kept, kept.new_tensor([self.engine.functions - 1])])
         engine, history = self.engine, self.engine.history
@@ -628,9 +630,12 @@ class Surrogates:
             mine = [f for f in group.functions if f in functions]
             if not mine:
                 continue
+            row = group.awaited.get(t)
+            if row is None:
+                continue  # dropped with all data of its time
             columns = [group.functions.index(f) for f in mine]
             chosen = values[:, [functions.index(f) for f in mine]]
-            group.fill(group.awaited[t], columns, chosen, mask)
+            group.fill(row, columns, chosen, mask)
 
     def stop_waiting(self, first: int) -> None:
         """Feedback of rounds before ``first`` counts no longer."""
@@ -666,6 +671,7 @@ class Surrogates:
         """Drop all data; hyperparameters stay."""
         for group in self.groups:
             group.log.clear()
+            group.awaited.clear()
             group.rebuild()
 
     def lighten(self, limit: int) -> None:
@@ -778,6 +784,15 @@ class Surrogates:
             trials = self.groups[0].trials
             return torch.zeros(trials, 0, self.actions.dim, dtype=torch.float64)
         return torch.stack([row.x.double() for row in recent], 1)
+
+    def deviations(self, x: Tensor) -> Tensor:
+        """Standard deviations at any points, ``(T, F, n)``, in the engines' units."""
+        shape = (self.groups[0].trials, self.functions, x.shape[-2])
+        std = torch.empty(shape, dtype=torch.float64, device=self.device)
+        for group in self.groups:
+            var = group.engine.history.at(x)[1]
+            std[:, group.functions] = var.clamp_min(0).sqrt().unsqueeze(1)
+        return std
 
     def describe(self) -> str:
         """Which engines are at work, and why."""

@@ -1,6 +1,9 @@
 """What the world does: the papers' problems, and what a problem of your own needs."""
 
 from cbandit.problems.borrowed import Continuous, from_botorch
+from cbandit.problems.cbo import Allocation, cbo_gpu_allocation
+from cbandit.problems.gridded import Gridded, Phase
+from cbandit.problems.guo import guo_classical, guo_delayed, guo_nonstationary
 from cbandit.problems.linear import LinearProblem
 from cbandit.problems.pacchiano import (
     bench_stagewise,
@@ -11,26 +14,41 @@ from cbandit.problems.pacchiano import (
     pacchiano_sphere,
 )
 from cbandit.problems.protocol import Blockwise, Evaluation, Problem, Round
+from cbandit.problems.shi import (
+    shi_data_rate,
+    shi_proposition_1,
+    shi_small_feasible,
+)
 from cbandit.problems.table import Resampled, Table
 from cbandit.problems.zhou import Known, zhou_finance, zhou_light, zhou_synthetic
 
 __all__ = [
+    "Allocation",
     "Blockwise",
     "Continuous",
     "Evaluation",
+    "Gridded",
     "Known",
     "LinearProblem",
+    "Phase",
     "Problem",
     "Resampled",
     "Round",
     "Table",
     "bench_stagewise",
+    "cbo_gpu_allocation",
     "from_botorch",
+    "guo_classical",
+    "guo_delayed",
+    "guo_nonstationary",
     "pacchiano_cyclic",
     "pacchiano_hard",
     "pacchiano_opb_four",
     "pacchiano_opb_random",
     "pacchiano_sphere",
+    "shi_data_rate",
+    "shi_proposition_1",
+    "shi_small_feasible",
     "zhou_finance",
     "zhou_light",
     "zhou_synthetic",

@@ -1,0 +1,81 @@
+"""The full-information paper's example: serving arrivals with little energy.
+
+Zhou and Ji, *Provably efficient Bayesian optimization with unknown constraints*: the
+longer form of the CKB paper, with constraints that are seen in full.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cbandit.choice import Choice
+from cbandit.problems.gridded import Gridded, Phase, poisson
+from cbandit.problems.protocol import Round, uniforms
+from cbandit.randomness import Streams, Trials
+
+__all__ = ["Allocation", "cbo_gpu_allocation"]
+
+ARRIVALS, SCALE = 8.0, 8.0
+NOISE = 0.01
+
+
+def _service(x: Tensor) -> Tensor:
+    """``h_1(x_1) + h_2(x_2)``, concave."""
+    return torch.log1p(3 * x[..., 0]) / 1.5 + 0.9 * (x[..., 1] + 0.01).sqrt() - 0.09
+
+
+def _energy(x: Tensor) -> Tensor:
+    return 0.5 * x[..., 0] ** 2 + 0.3 * x[..., 1] ** 1.5 + 0.2 * x[..., 0] * x[..., 1]
+
+
+class Allocation(Gridded):
+    """Two nodes; each round's arrivals are seen before GPUs are allocated."""
+
+    def __init__(self, trials: Trials = None, seed: int = 0) -> None:
+        mean = ARRIVALS / SCALE
+        phase = Phase(
+            1,
+            lambda x: -_energy(x),
+            lambda x: (mean - _service(x)).unsqueeze(-1),
+        )
+        axes = [torch.linspace(0, 1, 21, dtype=torch.float64)] * 2
+        super().__init__(
+            [phase], axes, noise=NOISE, trials=trials, seed=seed, purpose="cbo"
+        )
+        self._law = poisson(ARRIVALS)
+        self._served = _service(self.actions.block(0, self.actions.size))
+        self._arrived = torch.zeros(self._batch, dtype=torch.float64)
+
+    def round(self, t: int, generator: Streams) -> Round:
+        """This round's constraint on every action, ``(*trials, 1, N)``."""
+        draws = uniforms(generator, self._batch)
+        self._arrived = torch.searchsorted(self._law, draws.contiguous()) / SCALE
+        seen = self._arrived.unsqueeze(-1) - self._served
+        return Round(observed_costs=seen.unsqueeze(-2))
+
+    def observe(self, choice: Choice, generator: Streams) -> tuple[Tensor, Tensor]:
+        """The noisy reward, and the constraint as it was shown at the action."""
+        reward, _ = self.look(choice.x, choice.t, generator)
+        cost = self._arrived - _service(choice.x.cpu().double())
+        return reward, cost.unsqueeze(-1)
+
+
+def cbo_gpu_allocation(trials: Trials = None, seed: int = 0) -> Allocation:
+    """``cbo-gpu-allocation``: ``g_t(x) = omega_t - h_1(x_1) - h_2(x_2)``.
+
+    ``omega_t`` are this round's arrivals, seen before the choice; ``h_i`` the known
+    service curves of two nodes, concave in their shares of GPUs; the reward is minus
+    the energy, unknown, with noise.
+
+    Ours, for the paper gives no numbers: shares in [0, 1] in steps of 0.05; arrivals
+    Poisson with mean 8, in units of 8; ``h_1 = log(1 + 3 x) / 1.5``,
+    ``h_2 = 0.9 sqrt(x + 0.01) - 0.09``; energy
+    ``0.5 x1^2 + 0.3 x2^1.5 + 0.2 x1 x2``; noise of variance 0.01; 2000 rounds, 50
+    trials.
+
+    Args:
+        trials: ``None``, their number, or a ``range`` of their numbers.
+        seed: of each trial's start (policies need not use it).
+    """
+    return Allocation(trials, seed)

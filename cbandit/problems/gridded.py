@@ -1,0 +1,206 @@
+"""Problems given by formulas on a box, played on a grid of it or anywhere inside."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from cbandit import checks
+from cbandit.actions import Box, ProductGrid
+from cbandit.choice import Choice
+from cbandit.errors import CBanditError
+from cbandit.problems.protocol import Evaluation, Round, normals, uniforms
+from cbandit.randomness import Streams, Trials, trial_range
+
+__all__ = ["Gridded", "Phase", "poisson"]
+
+Formula = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The world from one round on.
+
+    Args:
+        first: its first round; 1 for the first phase.
+        reward: ``(..., d) -> (...)``.
+        costs: ``(..., d) -> (..., m)``.
+    """
+
+    first: int
+    reward: Formula
+    costs: Formula
+
+
+class Gridded:
+    """A problem of formulas; ``optimum`` is that of the grid.
+
+    Policies over a :class:`~cbandit.Box` play it too, on ``problem.box``; their regret
+    is against the grid's optimum all the same, and may be a little negative.
+
+    Args:
+        phases: how the world changes; one for a world that does not.
+        axes: of the grid, 1-d tensors.
+        noise: variance of the Gaussian noise on the reward.
+        cost_noise: variance of that on the costs.
+        half_width: noise on the costs uniform on ``[-half_width, half_width]`` instead.
+        delay: mean of the Poisson delays of reward and cost, each round's and trial's
+            its own; ``None``: feedback comes at once.
+        trials: the trials it is for; ``None``: no trials axis.
+        seed: of the starts.
+        purpose: keeps the starts of different problems apart.
+    """
+
+    def __init__(
+        self,
+        phases: Sequence[Phase],
+        axes: Sequence[Tensor],
+        *,
+        noise: float,
+        cost_noise: float = 0.0,
+        half_width: float = 0.0,
+        delay: float | None = None,
+        trials: Trials = None,
+        seed: int = 0,
+        purpose: str = "gridded",
+    ) -> None:
+        firsts = [phase.first for phase in phases]
+        if not firsts or firsts[0] != 1 or firsts != sorted(set(firsts)):
+            raise CBanditError(
+                f"phases must begin with round 1 and follow each other; got {firsts}"
+            )
+        self.phases, self._firsts = list(phases), firsts
+        self.actions = ProductGrid(axes)
+        self.box = Box(
+            torch.stack([axis.min() for axis in axes]),
+            torch.stack([axis.max() for axis in axes]),
+        )
+        self.trials = trial_range(trials)
+        self._batch = () if self.trials is None else (len(self.trials),)
+        self.noise = checks.number("noise", noise, minimum=0.0)
+        self.cost_noise = checks.number("cost_noise", cost_noise, minimum=0.0)
+        self.half_width = checks.number("half_width", half_width, minimum=0.0)
+        self._delays = None if delay is None else poisson(delay)
+        draws = Streams(seed, self.trials, f"{purpose}/start").uniform()
+        #: one action a trial, uniformly random, ``(*trials,)``: where a run may begin
+        self.start = (draws * self.actions.size).long()
+        self.m = phases[0].costs(self.actions.at(self.start)).shape[-1]
+
+    # -- the truth -----------------------------------------------------------------
+
+    def phase(self, t: int) -> int:
+        """The number, from 0, of the phase that round ``t`` is in."""
+        return bisect_right(self._firsts, t) - 1
+
+    def reward(self, x: Tensor, t: int) -> Tensor:
+        """Noiseless reward ``(*trials,)`` of ``x`` ``(*trials, d)``."""
+        return self.phases[self.phase(t)].reward(x.double())
+
+    def costs(self, x: Tensor, t: int) -> Tensor:
+        """Noiseless costs ``(*trials, m)`` of ``x`` ``(*trials, d)``."""
+        return self.phases[self.phase(t)].costs(x.double())
+
+    @cached_property
+    def tables(self) -> list[tuple[Tensor, Tensor]]:
+        """Of each phase: ``f (N,)`` and ``g (m, N)`` on the grid."""
+        points = self.actions.block(0, self.actions.size).double()
+        return [(p.reward(points), p.costs(points).mT) for p in self.phases]
+
+    @cached_property
+    def _optima(self) -> Tensor:
+        best = []
+        for f, g in self.tables:
+            feasible = f.masked_fill((g > 0).any(-2), -torch.inf)
+            best.append(feasible.max())
+        out = torch.stack(best)
+        return out.masked_fill(out.isinf(), torch.nan)
+
+    @cached_property
+    def _stochastic_optima(self) -> Tensor:
+        from cbandit.lp import solve_policy
+
+        best = []
+        for f, g in self.tables:
+            answer = solve_policy(f, g, torch.zeros(g.shape[0], dtype=g.dtype))
+            best.append(answer.value.masked_fill(answer.infeasible, torch.nan))
+        return torch.stack(best).reshape(-1)
+
+    def optimum(self, t: int) -> Tensor:
+        """The reward of the grid's best feasible action, ``(*trials,)``."""
+        return self._optima[self.phase(t)].expand(self._batch)
+
+    def stochastic_optimum(self, t: int) -> Tensor:
+        """The reward of the best distribution feasible on average, ``(*trials,)``."""
+        return self._stochastic_optima[self.phase(t)].expand(self._batch)
+
+    def evaluate(self, t: Tensor, index: Tensor | None, x: Tensor) -> Evaluation:
+        """The truth about the rounds ``t`` ``(n,)``, as the loop asks for it."""
+        x = x.double()
+        phase = torch.tensor([self.phase(s) for s in t.tolist()])
+        reward = torch.empty(x.shape[:-1], dtype=torch.float64)
+        costs = torch.empty(*x.shape[:-1], self.m, dtype=torch.float64)
+        for k in phase.unique().tolist():
+            rounds = phase == k
+            here = x[..., rounds, :]
+            reward[..., rounds] = self.phases[k].reward(here)
+            costs[..., rounds, :] = self.phases[k].costs(here)
+        shape = x.shape[:-1]
+        return Evaluation(
+            reward,
+            costs,
+            self._optima[phase].expand(shape),
+            self._stochastic_optima[phase].expand(shape),
+        )
+
+    # -- rounds --------------------------------------------------------------------
+
+    def observe(self, choice: Choice, generator: Streams) -> tuple[Tensor, Tensor]:
+        """Noisy reward ``(*trials,)`` and costs ``(*trials, m)``."""
+        return self.look(choice.x, choice.t, generator)
+
+    def look(
+        self, x: Tensor, t: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Noisy reward and costs of ``x`` ``(*trials, d)`` in round ``t``."""
+        x = x.cpu()
+        batch = tuple(x.shape[:-1])
+        reward, costs = self.reward(x, t), self.costs(x, t)
+        draws = normals(generator, batch, 1 + self.m)
+        reward = reward + self.noise**0.5 * draws[..., 0]
+        costs = costs + self.cost_noise**0.5 * draws[..., 1:]
+        if self.half_width:
+            share = uniforms(generator, batch, self.m)
+            costs = costs + self.half_width * (2 * share - 1)
+        return reward, costs
+
+    def round(self, t: int, generator: Streams) -> Round:
+        """The delays, where there are any."""
+        if self._delays is None:
+            return _NOTHING
+        draws = uniforms(generator, self._batch, 2)
+        delays = torch.searchsorted(self._delays, draws.contiguous())
+        return Round(delays=(delays[..., 0], delays[..., 1]))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.actions!r}, m={self.m})"
+
+
+def poisson(mean: float) -> Tensor:
+    """The distribution function of a Poisson variable at 0, 1, 2, ...
+
+    As far as float64 tells it from 1; ``searchsorted`` in it draws the variable.
+    """
+    mean = checks.number("delay", mean, minimum=0.0)
+    k = torch.arange(int(mean + 12 * mean**0.5 + 30), dtype=torch.float64)
+    log = (
+        k * torch.tensor(max(mean, 1e-300)).double().log() - mean - torch.lgamma(k + 1)
+    )
+    return log.exp().cumsum(0)
+
+
+_NOTHING = Round()

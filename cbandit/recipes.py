@@ -1,0 +1,218 @@
+"""The policies of the papers' experiments, set up: one factory each.
+
+A factory is ``(problem, task) -> policy``. The numbers that a paper leaves open stand
+here, each marked "ours".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cbandit.experiments import Task
+    from cbandit.loop import Policy
+
+    Factory = Callable[[Any, Task], Policy]
+
+__all__ = ["CBO", "GUO_CHANGING", "GUO_CLASSICAL", "GUO_DELAYED", "PROPOSITION", "SHI"]
+
+
+def common(task: Task) -> dict[str, Any]:
+    """What every policy of a task shares."""
+    import torch
+
+    return {
+        "seed": task.settings.seed,
+        "trials": task.trials,
+        "device": task.settings.device,
+        "dtype": getattr(torch, task.settings.dtype),
+    }
+
+
+# ----------------------------------------------------------- Guo, Qi and Liu's policies
+
+# ours, all three: the same widths for every policy; B = max|f|, G = max|g| and Slater's
+# constant of the first phase, which CKB must know; windows and restarts
+BETA = 1.0
+BOUNDS, SLATER = (7.0, 1.95), 0.05
+DELAY_WINDOW, WINDOW = 30, 100
+
+
+def _guo(name: str, **given: Any) -> Factory:
+    def make(problem: Any, task: Task) -> Policy:
+        import gpytorch
+
+        import cbandit as cb
+
+        kernel = gpytorch.kernels.RBFKernel().double()
+        kernel.lengthscale = 1.0
+        gp = cb.GP(kernel, noise=problem.noise)
+        shared: dict[str, Any] = {
+            "reward": gp,
+            "costs": gp,
+            "explore": cb.UCB(BETA),
+            **common(task),
+        }
+        policy: Policy
+        if name == "RPOL":
+            feedback: cb.Delayed | cb.Sliding | None = None
+            if "delay" in given:
+                feedback = cb.Delayed(given["delay"])
+            elif "window" in given:
+                feedback = cb.Sliding(given["window"])
+            policy = cb.RPOL(problem.actions, feedback=feedback, **shared)
+        elif name == "CONFIG":
+            policy = cb.baselines.CONFIG(problem.actions, **shared)
+        else:
+            shared.update(clip=BOUNDS, slater=SLATER, horizon=task.settings.horizon)
+            if name == "CKB":
+                policy = cb.CKB(problem.actions, **shared)
+            else:
+                policy = cb.baselines.CKBRestart(
+                    problem.actions, restart=given["restart"], **shared
+                )
+        return policy
+
+    return make
+
+
+_PLAIN = {
+    "RPOL-UCB": _guo("RPOL"),
+    "CKB-UCB": _guo("CKB"),
+    "CONFIG": _guo("CONFIG"),
+}
+GUO_CLASSICAL: dict[str, Factory] = dict(_PLAIN)
+GUO_DELAYED: dict[str, Factory] = {
+    "RPOL-CensoredUCB": _guo("RPOL", delay=DELAY_WINDOW),
+    **_PLAIN,
+}
+GUO_CHANGING: dict[str, Factory] = {
+    "RPOL-SWUCB": _guo("RPOL", window=WINDOW),
+    "CKB-UCB": _PLAIN["CKB-UCB"],
+    "CONFIG": _PLAIN["CONFIG"],
+    "CKB-RestartUCB": _guo("restart", restart=WINDOW),
+}
+
+
+# ---------------------------------------------------------- Shi and Eryilmaz's policies
+
+EPOCH, RATE = 20, 0.5
+# ours: width and noise variance in the units of standardised targets
+EPOCH_BETA, EPOCH_NOISE = 1.0, 0.01
+
+
+def _matern(problem: Any) -> Any:
+    import gpytorch
+
+    kernel = gpytorch.kernels.MaternKernel(nu=2.5).double()
+    kernel.lengthscale = 1.0 if problem.actions.dim == 2 else 0.5
+    return kernel
+
+
+def _start(policy: Any, problem: Any, task: Task) -> None:
+    """The trial's start, as one observation from before the first round."""
+    from cbandit.randomness import Streams
+
+    world = Streams(task.settings.seed, task.trials, "start")
+    reward, cost = problem.look(problem.actions.at(problem.start), 1, world)
+    policy.observe(
+        index=problem.start.unsqueeze(-1),
+        reward=reward.unsqueeze(-1),
+        cost=cost.unsqueeze(-2),
+    )
+
+
+def _epochs(fixed: bool = False, reuse: bool = True) -> Factory:
+    def make(problem: Any, task: Task) -> Policy:
+        import cbandit as cb
+
+        noisy = task.settings.parameters["constraint"] == "noisy"
+        settings: dict[str, Any] = {"psi": "linear", "rate": RATE} if noisy else {}
+        if fixed:
+            settings = {"psi": "linear" if noisy else "exp", "rate": 0.0, "kappa": 1.0}
+        policy = cb.EpochPenalty(
+            problem.actions,
+            reward=cb.GP(_matern(problem), noise=EPOCH_NOISE),
+            costs=problem.m,
+            explore=cb.UCB(EPOCH_BETA),
+            epoch=EPOCH,
+            reuse=reuse,
+            **settings,
+            **common(task),
+        )
+        _start(policy, problem, task)
+        return policy
+
+    return make
+
+
+def _admmbo(problem: Any, task: Task) -> Policy:
+    import cbandit as cb
+
+    policy: Policy = cb.baselines.ADMMBO(
+        problem.actions,
+        reward=cb.GP(_matern(problem), noise=problem.noise),
+        costs=[cb.GP(_matern(problem), noise=max(problem.cost_noise, 1e-4))]
+        * problem.m,
+        **common(task),
+    )
+    _start(policy, problem, task)
+    return policy
+
+
+def _oco(problem: Any, task: Task) -> Policy:
+    import cbandit as cb
+
+    side = float((problem.box.upper - problem.box.lower).min())
+    # ours, the best in hard violation of radius 0.02 .. 0.1 and step 1e-4 .. 1e-2
+    # times the side, dual step 0.01 .. 1
+    return cb.baselines.BanditOCO(
+        problem.box,
+        costs=problem.m,
+        radius=0.05 * side,
+        step=1e-3 * side,
+        dual_step=0.1,
+        start=problem.actions.at(problem.start),
+        **common(task),
+    )
+
+
+SHI: dict[str, Factory] = {
+    "EpochPenalty": _epochs(),
+    "ADMMBO": _admmbo,
+    "OCO": _oco,
+}
+PROPOSITION: dict[str, Factory] = {
+    "EpochPenalty": _epochs(),
+    "Fixed": _epochs(fixed=True),
+}
+
+
+# -------------------------------------------------------------------- full information
+
+
+def _scgp(schedule: int) -> Factory:
+    def make(problem: Any, task: Task) -> Policy:
+        import gpytorch
+
+        import cbandit as cb
+
+        kernel = gpytorch.kernels.RBFKernel().double()
+        kernel.lengthscale = 0.5
+        # ours: B = max|f| = 1; delta = 0.7 of the largest slack 0.74
+        return cb.SCGPUCB(
+            problem.actions,
+            reward=cb.GP(kernel, noise=problem.noise),
+            costs=problem.m,
+            explore=cb.UCB(1.0),
+            schedule=schedule,
+            slater=0.7,
+            clip=1.0,
+            **common(task),
+        )
+
+    return make
+
+
+CBO: dict[str, Factory] = {"SCGP-UCB": _scgp(1), "SCGP-UCB-2": _scgp(2)}

@@ -1,0 +1,97 @@
+"""Dense references, one trial at a time, for policies with penalties."""
+
+from __future__ import annotations
+
+import math
+
+import gpytorch
+import numpy as np
+import torch
+
+import cbandit as cb
+import cbandit.policies.gp as gp_module
+
+N, LAM, BETA = 40, 0.1, 1.5
+GRID = np.linspace(0, 1, N)
+KERNEL = np.exp(-0.5 * ((GRID[:, None] - GRID) / 0.15) ** 2)
+
+
+def actions():
+    return cb.Finite(torch.tensor(GRID).unsqueeze(-1))
+
+
+def belief(**given):
+    kernel = gpytorch.kernels.RBFKernel().double()
+    # a Python number would pass through float32 in gpytorch
+    kernel.lengthscale = torch.tensor(0.15, dtype=torch.float64)
+    return cb.GP(kernel, noise=LAM, **given)
+
+
+def posterior(index, y, lam=LAM):
+    """Mean, standard deviation on the grid, and the information gain."""
+    index = np.asarray(index, dtype=int)
+    if len(index) == 0:
+        return np.zeros(N), np.sqrt(np.diag(KERNEL)), 0.0
+    gram = KERNEL[np.ix_(index, index)] + lam * np.eye(len(index))
+    cross = KERNEL[index]
+    weights = np.linalg.solve(gram, np.column_stack([np.asarray(y), cross]))
+    mean = cross.T @ weights[:, 0]
+    var = np.diag(KERNEL) - np.einsum("ij,ij->j", cross, weights[:, 1:])
+    gain = 0.5 * np.linalg.slogdet(gram / lam)[1]
+    return mean, np.sqrt(np.maximum(var, 0)), gain
+
+
+class World:
+    """Functions and noise of ``trials`` trials, all drawn beforehand."""
+
+    def __init__(self, trials, m, rounds, seed=0):
+        rng = np.random.default_rng(seed)
+        root = np.linalg.cholesky(KERNEL + 1e-9 * np.eye(N))
+        self.f = rng.standard_normal((trials, N)) @ root.T
+        self.g = rng.standard_normal((trials, m, N)) @ root.T - 0.3
+        self.rewards = self.f[:, None] + 0.3 * rng.standard_normal((trials, rounds, N))
+        self.costs = self.g[:, None] + 0.3 * rng.standard_normal((trials, rounds, m, N))
+        self.rng, self.trials, self.m, self.rounds = rng, trials, m, rounds
+
+    def reward(self, t, index):
+        """Of round ``t``, from 1: ``(trials,)``."""
+        return torch.tensor([self.rewards[i, t - 1, k] for i, k in enumerate(index)])
+
+    def cost(self, t, index):
+        return torch.tensor(
+            np.stack([self.costs[i, t - 1, :, k] for i, k in enumerate(index)])
+        )
+
+    def true_cost(self, index):
+        return torch.tensor(np.stack([self.g[i, :, k] for i, k in enumerate(index)]))
+
+
+class Scores:
+    """Notes the greatest score of every round."""
+
+    def __init__(self, monkeypatch):
+        self.values = []
+        real = gp_module.maximise
+
+        def noting(*given):
+            best = real(*given)
+            self.values.append(best.value.numpy().copy())
+            return best
+
+        monkeypatch.setattr(gp_module, "maximise", noting)
+
+
+def close(a, b, what=""):
+    np.testing.assert_allclose(
+        np.asarray(a), np.asarray(b), rtol=1e-8, atol=1e-8, err_msg=str(what)
+    )
+
+
+def check_choice(score, best, index, what=""):
+    """The policy's action is the best one, and its score the same."""
+    close(best, score.max(), what)
+    close(score[index], score.max(), what)
+
+
+def theory(norm, r, gain, delta, functions):
+    return norm + r * math.sqrt(2 * (gain + 1 + math.log(functions / delta)))

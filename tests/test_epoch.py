@@ -1,0 +1,347 @@
+"""Epoch penalties against Algorithms 2 and 3, done densely, one trial at a time."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import cbandit as cb
+
+_spec = importlib.util.spec_from_file_location(
+    "penalties", Path(__file__).parent / "penalties.py"
+)
+ref = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(ref)
+BETA, N = ref.BETA, ref.N
+
+TRIALS, EPOCH = 3, 13
+SCALE = 0.3
+
+
+def cosh(z):
+    """A user's: 1 up to 0, convex, ``psi(x) psi(y) >= psi(x + y)``."""
+    return torch.exp(torch.clamp(torch.as_tensor(z), min=0) * 1.3)
+
+
+PSI = {
+    "exp": lambda z: np.exp(np.maximum(z, 0)),
+    ("polynomial", 2): lambda z: (np.maximum(z, 0) + 1) ** 2,
+    cosh: lambda z: np.exp(1.3 * np.maximum(z, 0)),
+}
+
+
+def epochs(m=1, trials=TRIALS, **given):
+    given = {"explore": cb.UCB(BETA), "reward": ref.belief(), "epoch": EPOCH, **given}
+    return cb.EpochPenalty(ref.actions(), costs=m, trials=trials, **given)
+
+
+def at(tensor):
+    return tensor.reshape(-1).tolist()
+
+
+class Reference:
+    """One trial: what the next score is, from all rounds told so far."""
+
+    def __init__(self, m, psi, reuse, rate=0.5, width=None):
+        self.psi, self.reuse, self.rate = psi, reuse, rate
+        self.width = width or (lambda gain, kappa: BETA)
+        self.kappa = np.zeros(m) if psi == "linear" else np.ones(m)
+        self.rounds, self.epoch_costs = [], []
+
+    def target(self, r, c):
+        if self.psi == "linear":
+            return r - self.kappa @ c
+        return r - self.kappa @ (PSI[self.psi](c) - 1)
+
+    def turn(self, t):
+        if t == 1 or (t - 1) % EPOCH:
+            return
+        mean = np.mean(self.epoch_costs, 0)
+        if self.psi == "linear":
+            self.kappa = np.maximum(self.kappa + self.rate * mean, 0)
+        else:
+            self.kappa = self.kappa * PSI[self.psi](mean)
+        self.epoch_costs = []
+        if not self.reuse:
+            self.rounds = []
+
+    def parts(self):
+        """Mean and deviation in the user's units, gain, spread."""
+        index = [k for k, _, _ in self.rounds]
+        y = np.array([self.target(r, c) for _, r, c in self.rounds])
+        shift, scale = 0.0, 1.0
+        if self.reuse and len(y):
+            shift = y.mean()
+            if len(y) > 1 and y.std(ddof=1) > 0:
+                scale = y.std(ddof=1)
+        mean, std, gain = ref.posterior(index, (y - shift) / scale)
+        return shift + scale * mean, scale * std, gain, scale
+
+    def score(self):
+        mean, std, gain, _ = self.parts()
+        return mean + self.width(gain, self.kappa) * std
+
+    def learn(self, k, r, c):
+        self.rounds.append((k, r, c))
+        self.epoch_costs.append(c)
+
+
+CASES = [
+    (psi, reuse, m)
+    for psi in ("exp", ("polynomial", 2), cosh, "linear")
+    for reuse in (True, False)
+    for m in (1, 3)
+]
+
+
+@pytest.mark.parametrize(("psi", "reuse", "m"), CASES)
+def test_epochs_against_the_algorithms(monkeypatch, psi, reuse, m):
+    rounds = 200 if psi == "exp" else 110
+    world, scores = ref.World(TRIALS, m, rounds, 9), ref.Scores(monkeypatch)
+    linear = psi == "linear"
+    given = {"psi": psi, "reuse": reuse, "thresholds": 0.1}
+    if linear:
+        given["rate"] = 0.5
+    policy, single = epochs(m, **given), epochs(m, None, **given)
+    trials = [Reference(m, psi, reuse) for _ in range(TRIALS)]
+    rng = np.random.default_rng(1)
+    for t in range(1, rounds + 1):
+        for i in range(TRIALS):
+            trials[i].turn(t)
+        kappa = np.stack([one.kappa for one in trials])
+        ref.close(policy.multiplier, kappa, t)
+        ref.close(single.multiplier, kappa[0], t)
+        choice, alone = policy.ask(), single.ask()
+        best = scores.values[-2]
+        index = at(choice.index)
+        assert alone.index.item() == index[0]
+        reward = world.reward(t, index)
+        cost = world.cost(t, index) if linear else world.true_cost(index)
+        cost = SCALE * cost
+        for i in range(TRIALS):
+            ref.check_choice(trials[i].score(), best[i], index[i], (t, i))
+            trials[i].learn(index[i], float(reward[i]), cost[i].numpy() - 0.1)
+        # apart, in any order, trial by trial
+        for n in rng.permutation(2 * TRIALS):
+            where = torch.arange(TRIALS) == n // 2
+            told = {"reward": reward} if n % 2 else {"cost": cost}
+            policy.tell(choice, **told, where=where)
+        single.tell(alone, reward=reward[0], cost=cost[0])
+    ref.close(
+        policy.posterior().reward.mean, np.stack([one.parts()[0] for one in trials])
+    )
+    ref.close(
+        policy.posterior().reward.std, np.stack([one.parts()[1] for one in trials])
+    )
+    assert policy.posterior().costs is None
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("m", [1, 3])
+def test_the_noise_constant_grows_with_kappa(monkeypatch, m, own):
+    rounds, norm, r, r_g, delta = 90, 0.8, 0.2, 0.35, 0.1
+    world, scores = ref.World(1, m, rounds, 3), ref.Scores(monkeypatch)
+    beta = cb.RKHS(norm=norm, subgaussian=r, delta=delta)
+    cost_beta = cb.RKHS(norm=norm, subgaussian=r_g, delta=delta) if own else None
+    policy = epochs(
+        m, None, psi="linear", rate=0.8, explore=cb.UCB(beta, cost_beta=cost_beta)
+    )
+
+    def width(gain, kappa):
+        grown = math.sqrt(r**2 + ((kappa * (r_g if own else r)) ** 2).sum())
+        return norm + grown * math.sqrt(2 * (gain + 1 + math.log(1 / delta)))
+
+    one = Reference(m, "linear", True, 0.8, width)
+    for t in range(1, rounds + 1):
+        one.turn(t)
+        choice = policy.ask()
+        index = at(choice.index)
+        ref.check_choice(one.score(), scores.values[-1][0], index[0], t)
+        reward, cost = world.reward(t, index)[0], world.cost(t, index)[0]
+        policy.tell(choice, reward=reward, cost=cost)
+        one.learn(index[0], float(reward), cost.numpy())
+
+
+def test_thompson_sampling_inside(monkeypatch):
+    """With the draw held fixed: mean plus beta times the draw, in the user's units."""
+    rounds = 60
+    world, scores = ref.World(TRIALS, 1, rounds, 5), ref.Scores(monkeypatch)
+    policy = epochs(explore=cb.TS(0.7), inner="ts")
+    engine = type(policy._beliefs.groups[0].engine)
+    rng = np.random.default_rng(2)
+    trials = [Reference(1, "exp", True) for _ in range(TRIALS)]
+    for t in range(1, rounds + 1):
+        draw = rng.standard_normal((TRIALS, 2, N))
+        monkeypatch.setattr(
+            engine, "_draw", lambda self, streams, draw=draw: torch.tensor(draw)
+        )
+        for one in trials:
+            one.turn(t)
+        choice = policy.ask()
+        index = at(choice.index)
+        reward, cost = world.reward(t, index), SCALE * world.true_cost(index)
+        for i, one in enumerate(trials):
+            mean, _, _, scale = one.parts()
+            score = mean + 0.7 * scale * draw[i, 0]
+            ref.check_choice(score, scores.values[-1][i], index[i], (t, i))
+            one.learn(index[i], float(reward[i]), cost[i].numpy())
+        policy.tell(choice, reward=reward, cost=cost)
+
+
+def test_late_tells_across_an_epochs_end():
+    """Told after the next epoch has begun: data, but no part in its multiplier."""
+    world = ref.World(1, 1, 40, 6)
+
+    def play(order):
+        policy = epochs(1, None, epoch=4)
+        open_ = {}
+        for t in range(1, 7):
+            open_[t] = policy.ask()
+            if t not in (3, 4):
+                k = at(open_[t].index)
+                policy.tell(
+                    open_[t], reward=world.reward(t, k)[0], cost=world.true_cost(k)[0]
+                )
+        for t in order:
+            k = at(open_[t].index)
+            reward, cost = world.reward(t, k)[0], world.true_cost(k)[0]
+            policy.tell(open_[t], cost=cost)
+            policy.tell(open_[t], reward=reward)
+        return policy, [at(open_[t].index)[0] for t in range(1, 7)]
+
+    (a, index), (b, _) = play([3, 4]), play([4, 3])
+    first = np.mean([world.g[0, 0, k] for k in index[:2]])
+    ref.close(a.multiplier, math.exp(max(first, 0)))
+    ref.close(a.posterior().reward.mean, b.posterior().reward.mean)
+    assert [each.choice.t for each in a._data] == [1, 2, 3, 4, 5, 6]
+    second = epochs(1, None, epoch=4, reuse=False)
+    late = [second.ask() for _ in range(5)]
+    second.tell(late[0], reward=1.0, cost=1.0)
+    ref.close(second.posterior().reward.mean, 0.0)
+
+
+def test_an_epoch_of_which_nothing_came_moves_nothing():
+    policy = epochs(2, None, epoch=2)
+    for _ in range(4):
+        policy.cancel(policy.ask())
+    assert policy.multiplier.tolist() == [1.0, 1.0]
+
+
+def test_one_belief_an_epoch():
+    beliefs = [ref.belief(), ref.belief()]
+    beliefs[1].noise = beliefs[1].noise * 3
+    for reuse in (True, False):
+        policy = epochs(1, None, reward=beliefs, epoch=2, reuse=reuse)
+        index = []
+        for _ in range(2):
+            choice = policy.ask()
+            index.append(int(choice.index))
+            policy.tell(choice, reward=0.3 + 0.2 * len(index), cost=-1.0)
+        policy.ask()
+        assert float(policy._beliefs.groups[0].noise) == pytest.approx(3 * ref.LAM)
+        mean = policy.posterior().reward.mean
+        if not reuse:
+            ref.close(mean, 0.0)
+            continue
+        y = np.array([0.5, 0.7])
+        scaled = (y - y.mean()) / y.std(ddof=1)
+        expected = ref.posterior(index, scaled, 3 * ref.LAM)[0]
+        ref.close(mean, y.mean() + y.std(ddof=1) * expected)
+
+
+def test_data_from_before():
+    for reuse in (True, False):
+        policy = epochs(2, TRIALS, reuse=reuse, thresholds=0.2)
+        rng = np.random.default_rng(0)
+        numbers = rng.integers(0, N, (TRIALS, 12))
+        rewards, costs = rng.normal(size=(TRIALS, 12)), rng.normal(size=(TRIALS, 12, 2))
+        policy.observe(index=numbers, reward=rewards, cost=costs)
+        expected = []
+        for i in range(TRIALS):
+            one = Reference(2, "exp", reuse)
+            one.rounds = [
+                (numbers[i, n], rewards[i, n], costs[i, n] - 0.2) for n in range(12)
+            ]
+            expected.append(one.parts()[0])
+        ref.close(policy.posterior().reward.mean, np.stack(expected))
+        assert policy.multiplier.tolist() == [[1.0, 1.0]] * TRIALS
+        for _ in range(EPOCH + 1):
+            policy.tell(policy.ask(), reward=[0.1] * TRIALS, cost=[[0.3, 0.0]] * TRIALS)
+        policy.posterior()
+        assert len(policy._data) == (12 + EPOCH + 1 if reuse else 1)
+    with pytest.raises(cb.CBanditError, match="reward= and cost= together"):
+        policy.observe(index=[1], reward=[0.0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("reuse", [True, False])
+def test_kappa_at_the_dtypes_edge(reuse, dtype):
+    policy = epochs(2, 2, epoch=3, reuse=reuse, dtype=dtype)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for t in range(40):
+            choice = policy.ask()
+            bad = [100.0 + (t % 3), -1.0]
+            policy.tell(choice, reward=[0.1, 0.2], cost=[bad, [-1.0, -1.0]])
+            assert bool(policy.multiplier.isfinite().all())
+    mine = [w for w in caught if "kappa" in str(w.message)]
+    assert len(mine) == 1
+    assert "polynomial" in str(mine[0].message)
+    assert policy.multiplier[0, 0] == torch.finfo(torch.float64).max
+    assert policy.multiplier[0, 1] == 1.0
+    assert policy.multiplier[1].tolist() == [1.0, 1.0]
+    assert bool(policy.posterior().reward.mean.isfinite().all())
+
+
+@pytest.mark.parametrize(
+    ("psi", "message"),
+    [
+        (lambda z: torch.exp(z), "be 1 for z <= 0"),
+        (lambda z: 1 + 0 * z, "increase for z > 0"),
+        (lambda z: 1 + z.clamp_min(0).log1p(), "be convex for z > 0"),
+        (lambda z: torch.exp(z.clamp_min(0) ** 2), "psi\\(x\\) psi\\(y\\) >="),
+        (lambda z: z.sum(), "of its shape"),
+        (("polynomial", 0.5), "power n"),
+        ("cubic", "psi must be 'exp'"),
+        (lambda z: z * torch.nan, "psi must be finite"),
+    ],
+)
+def test_a_psi_without_the_properties(psi, message):
+    with pytest.raises(cb.CBanditError, match=message):
+        epochs(psi=psi)
+
+
+def test_bad_input():
+    for given, message in (
+        ({"psi": "linear"}, "rate is needed"),
+        ({"rate": 0.5}, "rate goes with psi='linear'"),
+        ({"epoch": 0}, "epoch must be an int"),
+        ({"inner": "rand"}, "inner must be"),
+        ({"inner": "ts"}, "goes with explore=cb.TS"),
+        ({"kappa": 0.0}, "kappa must be above 0"),
+        ({"reward": []}, "reward must be a cb.GP"),
+        ({"reward": ref.belief(mean=1.0)}, "reward must have mean 0"),
+        ({"feedback": cb.Delayed(3)}, "takes no feedback="),
+        ({"m": 0}, "costs must be the number of costs"),
+    ):
+        with pytest.raises(cb.CBanditError, match=message):
+            epochs(**given)
+    policy = epochs(1, None)
+    choice = policy.ask()
+    with pytest.raises(cb.CBanditError, match="takes no noise="):
+        policy.tell(choice, reward=0.1, cost=0.1, noise=0.1)
+    policy.tell(choice, reward=0.1, cost=0.1)
+
+
+def test_a_fixed_kappa_stays():
+    for psi in ("linear", "exp"):
+        policy = epochs(1, None, epoch=2, psi=psi, rate=0.0, kappa=2.5)
+        for _ in range(7):
+            policy.tell(policy.ask(), reward=0.1, cost=1.0)
+        assert float(policy.multiplier) == pytest.approx(2.5, rel=1e-12)

@@ -1,0 +1,643 @@
+"""RPOL, SCGP-UCB and restarts against their pseudo-code, done densely."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import cbandit as cb
+from cbandit.beliefs.feedback import drift_allowance
+
+_spec = importlib.util.spec_from_file_location(
+    "penalties", Path(__file__).parent / "penalties.py"
+)
+ref = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(ref)
+LAM, BETA, N = ref.LAM, ref.BETA, ref.N
+
+ROUNDS, TRIALS = 200, 3
+
+
+def rpol(m=1, trials=TRIALS, explore=None, **given):
+    return cb.RPOL(
+        ref.actions(),
+        reward=ref.belief(),
+        costs=[ref.belief()] * m,
+        explore=explore or cb.UCB(BETA),
+        trials=trials,
+        **given,
+    )
+
+
+def at(tensor):
+    return tensor.reshape(-1).tolist()
+
+
+class Bounds:
+    """Estimates of one trial from lists of ``(index, reward, costs)``."""
+
+    def __init__(self, m, width=None):
+        self.m, self.width = m, width or (lambda t, gain: BETA)
+
+    def __call__(self, t, index, rewards, costs):
+        mean, std, gain = ref.posterior(index, rewards)
+        beta = self.width(t, gain)
+        f = mean + beta * std
+        g = []
+        for j in range(self.m):
+            y = [c[j] for c in costs]
+            mean = ref.posterior(index, y)[0]
+            g.append(mean - beta * std)
+        return f, np.array(g)
+
+
+# ------------------------------------------------------------------------- RPOL-UCB
+
+
+@pytest.mark.parametrize("penalty", ["observation", "estimate"])
+@pytest.mark.parametrize(
+    ("m", "width"), [(1, "constant"), (3, "constant"), (1, "rkhs")]
+)
+def test_rpol_ucb(monkeypatch, m, width, penalty):
+    world, scores = ref.World(TRIALS, m, ROUNDS), ref.Scores(monkeypatch)
+    tau = np.array([0.0, 0.2, -0.1][:m])
+    explore, bounds = cb.UCB(BETA), Bounds(m)
+    if width == "rkhs":
+        explore = cb.UCB(cb.RKHS(norm=1.0, subgaussian=0.3, delta=0.1))
+        bounds = Bounds(m, lambda t, gain: ref.theory(1.0, 0.3, gain, 0.1, m + 1))
+    limits = np.tile(tau, (TRIALS, 1))
+    policy = rpol(m, explore=explore, penalty=penalty, thresholds=limits)
+    single = rpol(m, None, explore=explore, penalty=penalty, thresholds=tau)
+    q = np.ones((TRIALS, m))
+    data = [([], [], []) for _ in range(TRIALS)]
+    for t in range(1, ROUNDS + 1):
+        ref.close(policy.multiplier, q, t)
+        choice = policy.ask()
+        best = scores.values[-1]
+        index = at(choice.index)
+        reward, cost = world.reward(t, index), world.cost(t, index)
+        alone = single.ask()
+        assert alone.index.item() == index[0]
+        for i in range(TRIALS):
+            f, g = bounds(t, *data[i])
+            g = g - tau[:, None]
+            ref.check_choice(f - q[i] @ np.maximum(g, 0), best[i], index[i], (t, i))
+            gained = g[:, index[i]] if penalty == "estimate" else cost[i].numpy() - tau
+            q[i] = np.maximum(q[i] + np.maximum(gained, 0), math.sqrt(t))
+            data[i][0].append(index[i])
+            data[i][1].append(float(reward[i]))
+            data[i][2].append(cost[i].numpy())
+        policy.tell(choice, reward=reward, cost=cost)
+        single.tell(alone, reward=reward[0], cost=cost[0])
+        ref.close(single.multiplier, q[0], t)
+
+
+def test_rpol_takes_feedback_apart_and_in_any_order():
+    """Told together, apart, per trial or late within a round: the same policy."""
+    world = ref.World(TRIALS, 2, 40)
+    whole, parts = rpol(2), rpol(2)
+    rng = np.random.default_rng(3)
+    for start in range(1, 40, 4):
+        choices = [(whole.ask(), parts.ask()) for _ in range(4)]
+        news = []
+        for k, (a, b) in enumerate(choices):
+            index = at(a.index)
+            assert index == at(b.index)
+            reward, cost = world.reward(start + k, index), world.cost(start + k, index)
+            whole.tell(a, reward=reward, cost=cost)
+            for i in range(TRIALS):
+                where = torch.arange(TRIALS) == i
+                nan = torch.full_like(reward, torch.nan)
+                news.append((b, {"reward": torch.where(where, reward, nan)}, where))
+                news.append((b, {"cost": cost}, where))
+        for n in rng.permutation(len(news)):
+            choice, told, where = news[n]
+            parts.tell(choice, **told, where=where)
+        ref.close(whole.multiplier, parts.multiplier, start)
+    for a, b in (
+        (whole.posterior().reward, parts.posterior().reward),
+        (whole.posterior().costs, parts.posterior().costs),
+    ):
+        ref.close(a.mean, b.mean)
+        ref.close(a.std, b.std)
+
+
+# ------------------------------------------------------------------- delayed feedback
+
+
+def deliver(policy, t, waiting, rng, where=True):
+    """Tell what is due at the end of round ``t``, in a random order."""
+    due = [entry for entry in waiting if entry[0] == t]
+    for n in rng.permutation(len(due)):
+        _, choice, kind, value, i = due[n]
+        mask = torch.arange(len(value)) == i
+        policy.tell(choice, **{kind: value}, where=mask)
+    waiting[:] = [entry for entry in waiting if entry[0] != t]
+
+
+@pytest.mark.parametrize("engine", ["joint", "factor"])
+@pytest.mark.parametrize(
+    ("m", "width"), [(1, "constant"), (3, "constant"), (1, "theory"), (3, "theory")]
+)
+def test_rpol_censored(monkeypatch, m, width, engine):
+    if engine == "factor" and (m, width) == (1, "constant"):
+        pytest.skip("the others cover it")
+    window, weight, horizon = 6, 0.4, ROUNDS
+    world, scores = ref.World(TRIALS, m, ROUNDS, 1), ref.Scores(monkeypatch)
+    norm, r, delta = 0.7, 0.2, 0.1
+    explore, feedback = cb.UCB(BETA), cb.Delayed(window, weight)
+    if width == "theory":
+        explore = cb.UCB(cb.RKHS(norm=norm, subgaussian=r, delta=delta))
+        feedback = cb.Delayed(window)
+        weight = norm + r * math.sqrt(2 * math.log(horizon))
+    policy = rpol(m, explore=explore, feedback=feedback, horizon=horizon, engine=engine)
+    rng = np.random.default_rng(5)
+    delays = rng.poisson(3.5, (2, TRIALS, ROUNDS + 1))
+    assert (delays > window).any()
+    q = np.ones((TRIALS, m))
+    tried = [[] for _ in range(TRIALS)]
+    rewards, costs = [{} for _ in range(TRIALS)], [{} for _ in range(TRIALS)]
+    waiting, late = [], np.zeros(TRIALS, dtype=int)
+    for t in range(1, ROUNDS + 1):
+        ref.close(policy.multiplier, q, t)
+        choice = policy.ask()
+        index = at(choice.index)
+        reward, cost = world.reward(t, index), world.cost(t, index)
+        for i in range(TRIALS):
+
+            def counts(kind, s, i=i, t=t):
+                return delays[kind, i, s] <= min(window, t - 1 - s)
+
+            y = [rewards[i][s] if counts(0, s) else 0.0 for s in range(1, t)]
+            mean, std, gain = ref.posterior(tried[i], y)
+            beta = BETA
+            if width == "theory":
+                root = math.sqrt(2 * (gain + 1 + math.log(4 / delta)))
+                beta = norm + (r + weight) * root
+            v = beta + weight * sum(std[k] for k in tried[i][-window:])
+            score = mean + v * std
+            for j in range(m):
+                y = [costs[i][s][j] if counts(1, s) else 0.0 for s in range(1, t)]
+                g = ref.posterior(tried[i], y)[0] - v * std
+                score = score - q[i, j] * np.maximum(g, 0)
+            ref.check_choice(score, scores.values[-1][i], index[i], (t, i))
+            tried[i].append(index[i])
+            rewards[i][t], costs[i][t] = float(reward[i]), cost[i].numpy()
+            for kind, value in ((0, reward), (1, cost)):
+                name = ("reward", "cost")[kind]
+                due = t + delays[kind, i, t]
+                waiting.append((due, choice, name, value, i))
+                late[i] += due <= ROUNDS and delays[kind, i, t] > window
+            came = [s for s in range(1, t + 1) if s + delays[1, i, s] == t]
+            gained = sum((np.maximum(costs[i][s], 0) for s in came), np.zeros(m))
+            q[i] = np.maximum(q[i] + gained, math.sqrt(t))
+        deliver(policy, t, waiting, rng)
+    ref.close(policy.multiplier, q)
+    assert policy.late.tolist() == late.tolist()
+
+
+def test_delays_of_a_batch_are_those_of_its_trials():
+    rounds, window = 80, 5
+    world = ref.World(TRIALS, 1, rounds, 2)
+    delays = np.random.default_rng(1).poisson(3, (2, TRIALS, rounds + 1))
+
+    def play(which):
+        batch = None if len(which) == 1 else len(which)
+        policy = rpol(1, batch, feedback=cb.Delayed(window, 0.3))
+        waiting, played = [], []
+        for t in range(1, rounds + 1):
+            choice = policy.ask()
+            index = at(choice.index)
+            played.append(index)
+            full = [0] * TRIALS
+            for place, i in enumerate(which):
+                full[i] = index[place]
+            reward = world.reward(t, full)[which]
+            cost = world.cost(t, full)[which]
+            for place, i in enumerate(which):
+                for kind, value in (("reward", reward), ("cost", cost)):
+                    due = t + delays[int(kind == "cost"), i, t]
+                    waiting.append((due, choice, kind, value, place))
+            for _, told, kind, value, place in [w for w in waiting if w[0] == t]:
+                if batch is None:
+                    policy.tell(told, **{kind: value[0]})
+                else:
+                    where = torch.arange(batch) == place
+                    policy.tell(told, **{kind: value}, where=where)
+        return np.array(played), policy
+
+    together, policy = play([0, 1, 2])
+    for i in range(TRIALS):
+        alone, one = play([i])
+        assert alone[:, 0].tolist() == together[:, i].tolist()
+        ref.close(one.multiplier, policy.multiplier[i])
+        assert int(one.late) == int(policy.late[i])
+
+
+def test_a_late_target_stays_at_the_prior_mean():
+    gp = ref.belief(mean=0.8)
+    policy = cb.RPOL(
+        ref.actions(),
+        reward=gp,
+        costs=gp,
+        explore=cb.UCB(1.0),
+        feedback=cb.Delayed(2, 0.0),
+        thresholds=0.8,
+    )
+    first = policy.ask()
+    for _ in range(3):
+        policy.ask()
+    policy.tell(first, reward=9.0, cost=1.3)
+    assert float(policy.multiplier) == pytest.approx(math.sqrt(3) + 0.5)
+    assert int(policy.late) == 2
+    ref.close(policy.posterior().reward.mean, 0.8)
+    after = policy.ask()
+    policy.tell(after, reward=0.9, cost=1.0)
+    assert float(policy.posterior().reward.mean[int(after.index)]) > 0.8
+    assert int(policy.late) == 2
+
+
+def test_delayed_widths_are_in_standardised_units():
+    """Rewards a thousand times larger, the same choices."""
+    world = ref.World(1, 1, 60)
+    played = []
+    for scale in (1.0, 1000.0):
+        gp = ref.belief(standardize=True)
+        policy = cb.RPOL(
+            ref.actions(),
+            reward=gp,
+            costs=ref.belief(),
+            explore=cb.UCB(1.0),
+            feedback=cb.Delayed(4, 0.5),
+        )
+        policy.observe(index=[3, 30], reward=[0.2 * scale, -0.5 * scale])
+        # costs far below 0: the penalty has units of its own
+        indices, queue = [], []
+        for t in range(1, 61):
+            choice = policy.ask()
+            index = at(choice.index)
+            indices.append(index[0])
+            queue.append((choice, scale * world.reward(t, index)[0]))
+            if len(queue) > 2:
+                told, reward = queue.pop(0)
+                policy.tell(told, reward=reward, cost=-5.0)
+        played.append(indices)
+    assert played[0] == played[1]
+
+
+def test_a_refit_splits_what_is_awaited_too():
+    policy = rpol(1, None, feedback=cb.Delayed(5, 0.2))
+    choices = [policy.ask() for _ in range(3)]
+    policy.tell(choices[0], reward=0.5, cost=0.1)
+    policy.posterior()
+    policy._beliefs.groups.append(policy._beliefs.groups[0].split([1]))
+    policy.tell(choices[1], reward=0.2, cost=-0.4)
+    policy.tell(choices[2], cost=0.7)
+    index = [int(c.index) for c in choices]
+    ref.close(policy.posterior().reward.mean, ref.posterior(index, [0.5, 0.2, 0.0])[0])
+    ref.close(
+        policy.posterior().costs.mean[0], ref.posterior(index, [0.1, -0.4, 0.7])[0]
+    )
+    for group in policy._beliefs.groups:
+        group.rebuild()
+    ref.close(policy.posterior().reward.mean, ref.posterior(index, [0.5, 0.2, 0.0])[0])
+
+
+def test_data_dropped_while_awaited():
+    policy = cb.baselines.CKBRestart(
+        ref.actions(),
+        reward=ref.belief(),
+        costs=ref.belief(),
+        explore=cb.UCB(1.0),
+        restart=4,
+        step=0.1,
+        cap=5.0,
+        feedback=cb.Delayed(10),
+    )
+    choices = [policy.ask() for _ in range(5)]
+    policy.tell(choices[1], reward=3.0, cost=1.0)
+    policy.tell(choices[4], reward=1.0, cost=0.5)
+    index = int(choices[4].index)
+    ref.close(policy.posterior().reward.mean, ref.posterior([index], [1.0])[0])
+
+
+# ------------------------------------------------------------------- sliding windows
+
+
+@pytest.mark.parametrize("engine", ["joint", "factor"])
+@pytest.mark.parametrize("m", [1, 3])
+def test_rpol_sliding(monkeypatch, m, engine):
+    """Rounds told late, never, or only to some trials; an allowance for drift."""
+    window = 25
+    world, scores = ref.World(TRIALS, m, ROUNDS, 4), ref.Scores(monkeypatch)
+    drift = drift_allowance(window, LAM, 0.01, 0.02)
+    assert drift == pytest.approx(math.sqrt(2 * 25 * 1.1 * 0.01) / LAM * 0.02)
+
+    def allowance(t):
+        return drift * (1 + t / 100)
+
+    policy = rpol(m, feedback=cb.Sliding(window, allowance), engine=engine)
+    rng = np.random.default_rng(6)
+    # 0: at once; up to 40 rounds late, many outside the window; 99: never
+    delays = rng.choice([0, 0, 0, 1, 7, 30, 99], (TRIALS, ROUNDS + 1))
+    q = np.ones((TRIALS, m))
+    seen = [{} for _ in range(TRIALS)]
+    waiting, late = [], np.zeros(TRIALS, dtype=int)
+    for t in range(1, ROUNDS + 1):
+        ref.close(policy.multiplier, q, t)
+        choice = policy.ask()
+        index = at(choice.index)
+        reward, cost = world.reward(t, index), world.cost(t, index)
+        waiting += [(t + delays[i, t], choice, reward, cost, i) for i in range(TRIALS)]
+        for i in range(TRIALS):
+            rounds = [s for s in sorted(seen[i]) if s >= t - window]
+            data = [seen[i][s] for s in rounds]
+            mean, std, _ = ref.posterior([d[0] for d in data], [d[1] for d in data])
+            score = mean + BETA * std + allowance(t)
+            for j in range(m):
+                y = [d[2][j] for d in data]
+                g = ref.posterior([d[0] for d in data], y)[0] - BETA * std
+                score = score - q[i, j] * np.maximum(g - allowance(t), 0)
+            ref.check_choice(score, scores.values[-1][i], index[i], (t, i))
+        due = [w for w in waiting if w[0] == t]
+        waiting = [w for w in waiting if w[0] != t]
+        for n in rng.permutation(len(due)):
+            _, told, reward_then, cost_then, i = due[n]
+            where = torch.arange(TRIALS) == i
+            policy.tell(told, reward=reward_then, cost=cost_then, where=where)
+            k = int(told.index[i])
+            if told.t > t - window:
+                seen[i][told.t] = (k, float(reward_then[i]), cost_then[i].numpy())
+            else:
+                late[i] += 2
+            q[i] += np.maximum(cost_then[i].numpy(), 0)
+        q = np.maximum(q, math.sqrt(t))
+    assert policy.late.tolist() == late.tolist()
+    assert all(len(g.log) <= window * TRIALS for g in policy._beliefs.groups)
+
+
+@pytest.mark.parametrize("form", ["small-lam", "any-lam"])
+def test_sliding_widths_count_the_horizon(monkeypatch, form):
+    rounds, window = 60, 20
+    world, scores = ref.World(1, 1, rounds), ref.Scores(monkeypatch)
+    width = cb.RKHS(norm=0.5, subgaussian=0.2, delta=0.1, form=form)
+    policy = rpol(
+        1, None, explore=cb.UCB(width), feedback=cb.Sliding(window), horizon=rounds
+    )
+    index, rewards, costs, q = [], [], [], 1.0
+    for t in range(1, rounds + 1):
+        choice = policy.ask()
+        k = int(choice.index)
+        last = slice(max(0, t - 1 - window), t - 1)
+        mean, std, gain = ref.posterior(index[last], rewards[last])
+        log = math.log(2 * rounds / 0.1)
+        beta = 0.5 + 0.2 * math.sqrt(2 * (gain + 1 + log))
+        if form == "any-lam":
+            beta = 0.5 + 0.2 / math.sqrt(LAM) * math.sqrt(2 * (gain + log))
+        g = ref.posterior(index[last], costs[last])[0] - beta * std
+        score = mean + beta * std - q * np.maximum(g, 0)
+        ref.check_choice(score, scores.values[-1][0], k, t)
+        index.append(k)
+        rewards.append(float(world.reward(t, [k])[0]))
+        costs.append(float(world.cost(t, [k])[0, 0]))
+        policy.tell(choice, reward=rewards[-1], cost=costs[-1])
+        q = max(q + max(costs[-1], 0), math.sqrt(t))
+
+
+def test_refits_go_on_in_a_full_window():
+    gp = cb.GP(ref.belief().kernel, noise=None, refit_every=10)
+    policy = cb.RPOL(
+        ref.actions(),
+        reward=gp,
+        costs=ref.belief(),
+        explore=cb.UCB(1.0),
+        feedback=cb.Sliding(15),
+    )
+    group, fits = policy._beliefs.groups[0], []
+    real = group.refit
+    group.refit = lambda: (fits.append(policy.t), real())
+    for t in range(45):
+        policy.tell(policy.ask(), reward=math.sin(t), cost=-1.0)
+    policy.posterior()
+    assert len(fits) == 4
+
+
+def test_data_from_before_leave_a_window_first():
+    policy = rpol(1, None, feedback=cb.Sliding(6))
+    policy.tell(policy.ask(), reward=0.1, cost=0.2)
+    policy.observe(index=list(range(12)), reward=[1.0] * 12, cost=[[0.0]] * 12)
+    assert [row.t for row in policy._beliefs.groups[0].log] == [0] * 12 + [1]
+    for _ in range(6):
+        policy.tell(policy.ask(), reward=0.1, cost=0.2)
+    policy.posterior()
+    assert [row.t for row in policy._beliefs.groups[0].log] == [2, 3, 4, 5, 6, 7]
+
+
+# -------------------------------------------------------- CKB: restarts and windows
+
+
+@pytest.mark.parametrize("kind", ["restart", "sliding"])
+@pytest.mark.parametrize("m", [1, 3])
+def test_ckb_restart_and_sliding(monkeypatch, m, kind):
+    size = 30
+    world, scores = ref.World(TRIALS, m, ROUNDS, 7), ref.Scores(monkeypatch)
+    shared = {
+        "reward": ref.belief(),
+        "costs": [ref.belief()] * m,
+        "explore": cb.UCB(BETA),
+        "clip": (2.0, 1.5),
+        "slater": 0.5,
+    }
+    rho = 4 * 2.0 / 0.5
+
+    def build(trials):
+        if kind == "restart":
+            return cb.baselines.CKBRestart(
+                ref.actions(), restart=size, trials=trials, **shared
+            )
+        return cb.CKB(
+            ref.actions(),
+            feedback=cb.Sliding(size),
+            horizon=ROUNDS,
+            trials=trials,
+            **shared,
+        )
+
+    policy, single = build(TRIALS), build(None)
+    v = 1.5 * math.sqrt(size if kind == "restart" else ROUNDS) / rho
+    phi = np.zeros((TRIALS, m))
+    data = [([], [], []) for _ in range(TRIALS)]
+    bounds = Bounds(m)
+    for t in range(1, ROUNDS + 1):
+        restarts = kind == "restart" and (t - 1) % size == 0
+        if restarts:
+            phi[:] = 0
+            data = [([], [], []) for _ in range(TRIALS)]
+        ref.close(policy.multiplier, phi, t)
+        ref.close(single.multiplier, phi[0], t)
+        choice, alone = policy.ask(), single.ask()
+        best = scores.values[-2]
+        index = at(choice.index)
+        assert alone.index.item() == index[0]
+        reward, cost = world.reward(t, index), world.cost(t, index)
+        for i in range(TRIALS):
+            known = data[i]
+            if kind == "sliding":
+                known = tuple(part[-size:] for part in known)
+            f, g = bounds(t, *known)
+            f, g = np.clip(f, -2.0, 2.0), np.clip(g, -1.5, 1.5)
+            score = f - phi[i] @ g
+            ref.check_choice(score, best[i], index[i], (t, i))
+            phi[i] = np.clip(phi[i] + g[:, index[i]] / v, 0, rho)
+            data[i][0].append(index[i])
+            data[i][1].append(float(reward[i]))
+            data[i][2].append(cost[i].numpy())
+        policy.tell(choice, reward=reward, cost=cost)
+        single.tell(alone, reward=reward[0], cost=cost[0])
+
+
+# ------------------------------------------------------------------------- SCGP-UCB
+
+
+@pytest.mark.parametrize("schedule", [1, 2])
+@pytest.mark.parametrize("m", [1, 3])
+def test_scgp_ucb(monkeypatch, m, schedule):
+    world, scores = ref.World(TRIALS, m, ROUNDS, 8), ref.Scores(monkeypatch)
+    delta, b, tau = 0.4, 1.6, 0.1
+
+    def build(trials):
+        return cb.SCGPUCB(
+            ref.actions(),
+            reward=ref.belief(),
+            costs=m,
+            explore=cb.UCB(BETA),
+            schedule=schedule,
+            slater=delta,
+            clip=b,
+            thresholds=tau,
+            trials=trials,
+        )
+
+    policy, single = build(TRIALS), build(None)
+    q = np.zeros((TRIALS, m))
+    data = [([], []) for _ in range(TRIALS)]
+    for t in range(1, ROUNDS + 1):
+        seen = world.costs[:, t - 1]
+        ref.close(policy.multiplier, q, t)
+        choice = policy.ask(observed_costs=seen)
+        best = scores.values[-1]
+        alone = single.ask(observed_costs=seen[0])
+        index = at(choice.index)
+        assert alone.index.item() == index[0]
+        reward = world.reward(t, index)
+        root = math.sqrt(t)
+        eps, v = 1 / root, delta * root / (8 * b)
+        if schedule == 2:
+            eps, v = delta / (2 * root), delta**2 * root / (16 * b)
+        for i in range(TRIALS):
+            mean, std, _ = ref.posterior(*data[i])
+            f, g = np.clip(mean + BETA * std, -b, b), seen[i] - tau
+            ref.check_choice(f - q[i] @ g / v, best[i], index[i], (t, i))
+            q[i] = np.maximum(q[i] + g[:, index[i]] + eps, 0)
+            data[i][0].append(index[i])
+            data[i][1].append(float(reward[i]))
+        policy.tell(choice, reward=reward)
+        single.tell(alone, reward=reward[0])
+        ref.close(single.multiplier, q[0], t)
+
+
+# ------------------------------------------------------------------------ bad input
+
+
+def same_state(policy, before):
+    assert torch.equal(policy.posterior().reward.mean, before[0])
+    assert torch.equal(policy.multiplier, before[1])
+    assert policy.t == before[2]
+
+
+@pytest.mark.parametrize("make", [cb.Delayed, cb.Sliding])
+@pytest.mark.parametrize("window", [0, -3, 2.5, True])
+def test_a_window_of_nothing(make, window):
+    with pytest.raises(cb.CBanditError, match="window must be an int of at least 1"):
+        make(window)
+
+
+def test_bad_feedback_changes_nothing():
+    for feedback in (None, cb.Delayed(3, 0.1), cb.Sliding(3)):
+        policy, other = rpol(2, 2, feedback=feedback), rpol(2, 2)
+        done = policy.ask()
+        policy.tell(done, reward=[0.1, 0.2], cost=[[0.1, 0.2], [0.0, 0.5]])
+        half = policy.ask()
+        policy.tell(half, reward=[0.1, 0.2], where=[True, False])
+        gone = policy.ask()
+        policy.cancel(gone)
+        state = policy.posterior().reward.mean, policy.multiplier, policy.t
+        whole = {"reward": [0.1, 0.2], "cost": [[0.1, 0.2]] * 2}
+        for choice, told, message in (
+            (done, whole, "is finished"),
+            (gone, whole, "is finished"),
+            (other.ask(), whole, "another policy"),
+            (half, whole, "reward already in some of these trials"),
+            (half, {"cost": [0.1, 0.2, 0.3]}, "cost must have shape"),
+            (half, {"cost": [[0.1, np.nan]] * 2}, "cost must be finite"),
+            (half, {"cost": [[0.1, 0.1]] * 2, "where": [1, 0]}, "where must be bool"),
+            (half, {}, "reward=, cost= or both"),
+            (7, whole, "choice must come from ask"),
+        ):
+            with pytest.raises(cb.CBanditError, match=message):
+                policy.tell(choice, **told)
+        same_state(policy, state)
+        policy.tell(half, reward=[np.nan, 0.2], where=[False, True])
+
+
+def test_a_cost_before_its_round():
+    policy, twin = rpol(1, None), rpol(1, None)
+    policy.ask()
+    later = policy.ask()
+    vars(twin)["_mark"] = policy._mark
+    twin.ask()
+    with pytest.raises(cb.ChoiceError, match=r"round 2 is unknown.*in round 1"):
+        twin.tell(later, cost=0.1)
+
+
+def test_words_for_what_cannot_be():
+    policy = rpol(1, None, feedback=cb.Delayed(3, 0.1))
+    choice = policy.ask()
+    with pytest.raises(cb.CBanditError, match="noise= cannot go with"):
+        policy.tell(choice, reward=0.1, noise=0.1)
+    with pytest.raises(cb.CBanditError, match="penalty must be"):
+        rpol(penalty="both")
+    with pytest.raises(cb.CBanditError, match="counts outstanding rounds itself"):
+        rpol(explore=cb.TS(1.0), feedback=cb.Delayed(3))
+    explore = cb.UCB(cb.RKHS(norm=1.0, subgaussian=0.1))
+    policy = rpol(explore=explore, feedback=cb.Delayed(3))
+    with pytest.raises(cb.CBanditError, match="give the policy horizon="):
+        policy.ask()
+    with pytest.raises(cb.CBanditError, match="restart must be an int"):
+        cb.baselines.CKBRestart(
+            ref.actions(),
+            reward=ref.belief(),
+            costs=ref.belief(),
+            explore=cb.UCB(1.0),
+            restart=0,
+            step=0.1,
+            cap=1.0,
+        )
+    scgp = cb.SCGPUCB(
+        ref.actions(),
+        reward=ref.belief(),
+        costs=1,
+        explore=cb.UCB(1.0),
+        slater=0.1,
+        clip=1.0,
+    )
+    with pytest.raises(cb.CBanditError, match="give ask\\(observed_costs=g_t\\)"):
+        scgp.ask()
+    with pytest.raises(cb.CBanditError, match="observed_costs must have shape"):
+        scgp.ask(observed_costs=np.zeros((2, N)))
+    assert scgp.t == 0
