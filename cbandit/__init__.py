@@ -1,6 +1,7 @@
 """Constrained bandits on PyTorch: choose, learn, and keep within limits meanwhile.
 
-Names are looked up when first used, so that importing costs nothing and changes nothing.
+Names are looked up when first used, so that importing costs nothing and changes
+nothing.
 """
 
 from __future__ import annotations

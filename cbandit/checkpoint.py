@@ -34,7 +34,8 @@ def write(path: Any, content: Any) -> None:
             _body(target)
         except CheckpointError as error:
             raise CheckpointError(
-                f"{error}, and will not be overwritten; choose another path or remove it"
+                f"{error}, and will not be overwritten; choose another path "
+                "or remove it"
             ) from None
     buffer = io.BytesIO()
     try:
@@ -97,7 +98,7 @@ def _body(target: Path) -> bytes:
 
 
 def read(path: Any) -> Any:
-    """What :func:`write` put in the file. Reading runs code: only open what you trust."""
+    """What :func:`write` put in the file. It runs code: open only what you trust."""
     target = Path(path)
     body = _body(target)
     try:

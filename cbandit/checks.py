@@ -106,7 +106,7 @@ def nonnegative(name: str, value: Any) -> Tensor:
 
 
 def per_trial(name: str, value: Any, batch: tuple[int, ...]) -> Tensor:
-    """``value``, a number or ``(*trials,)``, as ``(T,)`` float64 (``T = 1`` of none): a copy."""
+    """``value``, a number or ``(*trials,)``, as ``(T,)`` float64: a copy."""
     out = tensor(name, value)
     if out.dim() > 1 or (out.dim() == 1 and tuple(out.shape) not in ((1,), batch)):
         raise CBanditError(
@@ -117,7 +117,7 @@ def per_trial(name: str, value: Any, batch: tuple[int, ...]) -> Tensor:
 
 
 def per_cost(name: str, value: Any, batch: tuple[int, ...], m: int) -> Tensor:
-    """``value``, a number, ``(*trials,)`` or ``(*trials, m)``, as ``(T, m)`` float64."""
+    """``value``, a number, ``(*trials,)`` or ``(*trials, m)``, as ``(T, m)``."""
     out, shape = tensor(name, value), (*(batch or (1,)), m)
     given = tuple(out.shape)
     if batch and given == batch:

@@ -84,8 +84,8 @@ class RKHS:
         delta: the share of runs allowed to leave the confidence band.
         form: ``"small-lam"``, ``B + R sqrt(2 (gain + 1 + ln(c / delta)))``, which the
             papers run (a guarantee only for a likelihood variance near 1), or
-            ``"any-lam"``, which holds for every likelihood variance. ``c`` is the number
-            of functions, ``m + 1``.
+            ``"any-lam"``, which holds for every likelihood variance. ``c`` is the
+            number of functions, ``m + 1``.
 
     Example:
         >>> import cbandit as cb

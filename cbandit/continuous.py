@@ -1,4 +1,5 @@
-"""The best point of a box under a score: many candidates, L-BFGS-B, then a closing zoom.
+"""The best point of a box under a score: many candidates, L-BFGS-B, then a closing
+zoom.
 
 Scores have kinks (clipping, rectified penalties) on which their maximum often lies, and
 where gradients alone stall. So the gradient search is followed by a zoom: points drawn

@@ -369,6 +369,7 @@ _PACCHIANO = (
     ),
 )
 
+
 def _of(name: str) -> Callable[[Mapping[str, Any], range, int], Any]:
     """The problem of that name, given the experiment's parameters."""
 
@@ -421,7 +422,6 @@ _ALL = (
         policies=_ZHOU,
     ),
     *_PACCHIANO,
-
     Experiment(
         name="shi-small-feasible",
         about="1.7 % of a square is feasible (epoch penalties, Figures 2 and 3)",

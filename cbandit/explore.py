@@ -1,7 +1,7 @@
 """From beliefs to estimates ``f_t``, ``g_t``: UCB, Thompson sampling, one random width.
 
-All three are ``mean + coefficient * spread``. UCB's spread is the standard deviation and
-its coefficient ``+beta`` for the reward, ``-beta`` for costs (optimistic in both);
+All three are ``mean + coefficient * spread``. UCB's spread is the standard deviation
+and its coefficient ``+beta`` for the reward, ``-beta`` for costs (optimistic in both);
 Rand's coefficient is one draw a round and function; Thompson's spread is a joint draw
 of the posterior less its mean.
 """
@@ -126,7 +126,9 @@ def _joined(parts: list[_Part]) -> _Part | None:
         return None
     pairs = zip(*[part.scale() for part in parts], strict=True)
     norm, r = (torch.cat(pair, -1) for pair in pairs)
-    return _Part(parts[0].name, parts[0].batch_shape, rkhs=first, norm=norm, subgaussian=r)
+    return _Part(
+        parts[0].name, parts[0].batch_shape, rkhs=first, norm=norm, subgaussian=r
+    )
 
 
 def _checked(name: str, beta: Any) -> Any:
@@ -154,8 +156,10 @@ class UCB:
 
     Args:
         beta: multiplies the standard deviation itself. A number, ``(*trials,)``, a
-            schedule such as :class:`~cbandit.RKHS`, or a callable ``(t, gain) -> beta``.
-        cost_beta: for the costs, also per cost ``(*trials, m)``; as ``beta`` if left out.
+            schedule such as :class:`~cbandit.RKHS`, or a callable ``(t, gain) ->
+            beta``.
+        cost_beta: for the costs, also per cost ``(*trials, m)``; as ``beta`` if left
+            out.
     """
 
     name, samples = "UCB", False
@@ -191,16 +195,18 @@ Draw = Callable[[Streams, tuple[int, ...]], Tensor]
 
 
 class Rand:
-    """``mean + Z std`` with one random ``Z`` a round and function, shared by all actions.
+    """``mean + Z std`` with one random ``Z`` a round and function, shared by all
+    actions.
 
     Args:
         beta: the scale of ``Z``, as for :class:`UCB`.
         cost_beta: for the costs; as ``beta`` if left out.
-        draw: ``"normal"``: ``Z ~ N(0, beta^2)``. ``"uniform"``: one of ``points`` evenly
-            spaced points of ``[0, 2 beta]`` (costs ``[-2 beta, 0]``).
+        draw: ``"normal"``: ``Z ~ N(0, beta^2)``. ``"uniform"``: one of ``points``
+            evenly spaced points of ``[0, 2 beta]`` (costs ``[-2 beta, 0]``).
             ``"gaussian-grid"``: one of ``points`` points of ``[low beta, high beta]``
-            weighted by the density of ``N(0, beta^2)``, mirrored for costs. Or a callable
-            ``(generator, shape) -> draws`` in units of ``beta``, mirrored for costs.
+            weighted by the density of ``N(0, beta^2)``, mirrored for costs. Or a
+            callable ``(generator, shape) -> draws`` in units of ``beta``, mirrored for
+            costs.
         points: how many points the grids have.
         low: the gaussian grid's lower end.
         high: its upper end, at least 1: ``P(Z >= beta) > 0`` is what the theory needs.

@@ -713,7 +713,8 @@ def _start(delta: Array, reward: Array) -> Array:
 def _simplex(reward: Array, delta: Array, basis: Array) -> tuple[Array, Array, Array]:
     """The best basis over the pool, its point and its duals, ``(T, m + 1)`` each.
 
-    While the shortfall is in the basis it is what is minimised; once out it stays out."""
+    While the shortfall is in the basis it is what is minimised; once out it stays
+    out."""
     count, m, n = delta.shape
     rows = np.arange(count)
     columns = np.zeros((count, m + 1, m + 1 + n))

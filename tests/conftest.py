@@ -30,7 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="no CUDA device on this machine"))
 
 
-# -- a reference of its own: dense, float64, numpy, all observations one by one ------------
+# -- a reference of its own: dense, float64, numpy, all observations one by one
+# ------------
 
 
 def _distance(x: np.ndarray, y: np.ndarray, scale: np.ndarray) -> np.ndarray:

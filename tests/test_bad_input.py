@@ -137,7 +137,7 @@ def test_what_has_not_come_may_be_anything():
 
 
 def test_choices_told_twice_foreign_unknown_or_cancelled():
-    (policy, half, choice), (twin, _, _) = prepared(), prepared()
+    (policy, half, _), (twin, _, _) = prepared(), prepared()
     stranger = twin.outstanding[-1]
     finished = cb.Choice(1, half.index, half.x, half.infeasible, owner=half.owner)
     future = cb.Choice(99, half.index, half.x, half.infeasible, owner=half.owner)

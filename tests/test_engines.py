@@ -146,7 +146,7 @@ def play(bench: Bench, rng, rounds: int, arms: int, looks: int = 7) -> None:
             bench.believed()
 
 
-# -- the plain posterior ----------------------------------------------------------------
+# -- the plain posterior ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [F64, F32], ids=["float64", "float32"])
@@ -308,7 +308,7 @@ def test_nothing_observed_is_the_prior(name, cases, dense):
     assert bench.errors() <= 1e-15
 
 
-# -- blocks -----------------------------------------------------------------------------
+# -- blocks ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", LARGE)
@@ -340,7 +340,8 @@ def test_a_grid_of_many_blocks(cases, dense, rng):
     assert abs(std[0, some] - s).max() <= 1e-8
 
 
-# -- revise, forget ---------------------------------------------------------------------
+# -- revise, forget
+# ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -436,7 +437,8 @@ def test_a_window_of_a_hundred_for_five_thousand_rounds(
     )
 
 
-# -- many at once, drift, torn sweeps -----------------------------------------------------
+# -- many at once, drift, torn sweeps
+# -----------------------------------------------------
 
 
 @pytest.mark.parametrize("name", LARGE)
@@ -530,7 +532,8 @@ def test_rows_that_a_trial_never_wrote_do_not_count(cases, dense, rng):
     assert bench.errors() <= 1e-9
 
 
-# -- points close together, little noise ---------------------------------------------------
+# -- points close together, little noise
+# ---------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["joint", "factor", "stream"])
@@ -557,7 +560,7 @@ def test_coordinates_far_from_the_origin_in_float32(
     assert bench.errors() <= 1e-3
 
 
-# -- through policies --------------------------------------------------------------------
+# -- through policies ------------------------------------------------------------------
 
 
 def make_policy(name, cases, kernel="rbf", m=1, actions=None, lam=1e-2, **more):
@@ -841,7 +844,9 @@ def test_a_batch_is_its_trials(name, cases, rng):
         picked = []
         for t in range(80):
             choice = policy.ask()
-            seen = np.stack([world[i, int(k)] for i, k in zip(numbers, choice.index)])
+            seen = np.stack(
+                [world[i, int(k)] for i, k in zip(numbers, choice.index, strict=True)]
+            )
             late = np.array([(i + t) % 4 != 0 for i in numbers])
             policy.tell(choice, reward=seen[:, 0], cost=seen[:, 1], where=late)
             picked.append(choice.index)

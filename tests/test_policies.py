@@ -1,4 +1,4 @@
-"""The policies of the spine against their pseudo-code, written again with dense solves."""
+"""The policies of the spine against their pseudo-code, written again, dense."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def policy_of(m, explore, trials=None, **more):
     )
 
 
-# -- CKB ---------------------------------------------------------------------------------
+# -- CKB -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("m", [1, 3])
@@ -321,7 +321,7 @@ def test_rkhs_widths_in_a_policy(dense, rng):
         assert policy.multiplier.item() == pytest.approx(pseudo.phi[0], abs=1e-8)
 
 
-# -- without constraints --------------------------------------------------------------------
+# -- without constraints ---------------------------------------------------------------
 
 
 def test_gp_ucb(dense, rng):
@@ -356,7 +356,7 @@ def test_gp_ts_takes_the_best_of_its_draw(rng):
         policy.tell(choice, reward=[world(t, int(i), rng, 0)[0] for i in choice.index])
 
 
-# -- tells ----------------------------------------------------------------------------------
+# -- tells -----------------------------------------------------------------------------
 
 
 def play(policy, rounds: int, seed: int = 5, m: int = 1):
@@ -551,7 +551,7 @@ def test_a_cancelled_choice_is_no_longer_counted():
         one.tell(first, reward=0.0)
 
 
-# -- what to deploy --------------------------------------------------------------------------
+# -- what to deploy --------------------------------------------------------------------
 
 
 def test_recommend(dense, rng):
@@ -590,7 +590,7 @@ def test_recommend(dense, rng):
             assert "no action is believed feasible" in str(found)
 
 
-# -- BoTorch ----------------------------------------------------------------------------------
+# -- BoTorch ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("engine", ["joint", "factor"])
@@ -649,7 +649,7 @@ def test_the_botorch_model_before_any_data():
     assert (posterior.variance.detach() - 1).abs().max() <= 1e-12
 
 
-# -- checkpoints --------------------------------------------------------------------------------
+# -- checkpoints -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("light", [False, True])
@@ -702,7 +702,7 @@ def test_killed_while_saving(tmp_path, monkeypatch):
     assert cb.load(path).t == 10
 
 
-# -- learned hyperparameters ---------------------------------------------------------------------
+# -- learned hyperparameters -----------------------------------------------------------
 
 
 def test_the_likelihood_is_that_of_all_observations(dense, rng):

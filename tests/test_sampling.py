@@ -2,9 +2,10 @@
 
 A draw at ``k`` actions is whitened by the root of the covariance that the dense
 reference states. If that is right, the second moments of the whitened draws, ``n``
-of them, are those of a standard normal: ``n C_ii`` is chi-square, ``sqrt(n) C_ij`` about
-normal. Every entry and every mean is tested at 1e-6 over the number of tests
-(Bonferroni), so a right engine fails with a probability below 1e-6; the seeds are fixed.
+of them, are those of a standard normal: ``n C_ii`` is chi-square, ``sqrt(n) C_ij``
+about normal. Every entry and every mean is tested at 1e-6 over the number of tests
+(Bonferroni), so a right engine fails with a probability below 1e-6; the seeds are
+fixed.
 """
 
 from __future__ import annotations
@@ -250,7 +251,7 @@ def test_features_of_a_product_and_of_a_scaled_kernel(dense, rng, cases):
         assert abs(np.cov(draws.T) - values).max() <= 0.145 * values.max()
 
 
-# -- the same draws however the batch is split -----------------------------------------------
+# -- the same draws however the batch is split -----------------------------------------
 
 
 @pytest.mark.parametrize("name", ["joint", "product", "factor"])

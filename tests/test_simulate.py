@@ -19,9 +19,9 @@ from worlds import Plain, Uniform, same, table
 
 from cbandit import account
 from cbandit.errors import CBanditError, CheckpointError, HorizonError
+from cbandit.loop import simulate
 from cbandit.problems import Blockwise, Problem, Round
 from cbandit.run import Run, join
-from cbandit.loop import simulate
 
 
 class Timeless:

@@ -25,8 +25,8 @@ class GP:
         kernel: any gpytorch kernel. Left out with ``Finite(covariance=K)``, where the
             prior is ``K`` itself. A gpytorch kernel is float32 until told otherwise:
             build it ``.double()`` where float64 answers are compared.
-        noise: variance of one observation, a number or ``(*trials,)``. ``None``: learned
-            by marginal likelihood, with the kernel's hyperparameters.
+        noise: variance of one observation, a number or ``(*trials,)``. ``None``:
+            learned by marginal likelihood, with the kernel's hyperparameters.
         mean: the prior mean, in the user's units, a number or ``(*trials,)``.
         standardize: outcomes are rescaled to mean 0 and spread 1 every round, and
             ``noise`` and the exploration width are in those units. What users give and

@@ -39,9 +39,7 @@ def model_list(beliefs: Surrogates, trial: int | None = None) -> ModelListGP:
     return ModelListGP(*[models[f] for f in sorted(models)])
 
 
-def _model(
-    group: Group, place: int, batched: bool, trial: int | None
-) -> SingleTaskGP:
+def _model(group: Group, place: int, batched: bool, trial: int | None) -> SingleTaskGP:
     x, y, variance = _data(group, place)
     shift, scale = (v[:, place] for v in group.units())
     kernel: Kernel = copy.deepcopy(group.covariance.kernel)

@@ -1,8 +1,8 @@
 """What every policy does with choices and feedback, whatever it believes.
 
-``ask`` starts a round; ``tell`` puts feedback into an inbox; the next ``ask`` (or a look
-at the posterior) empties it in the order of rounds. So tells commute, and one that fails
-has changed nothing.
+``ask`` starts a round; ``tell`` puts feedback into an inbox; the next ``ask`` (or a
+look at the posterior) empties it in the order of rounds. So tells commute, and one that
+fails has changed nothing.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ class Policy:
         self._size = 1 if self.trials is None else len(self.trials)
         if actions.batch_shape and tuple(actions.batch_shape) != self.batch_shape:
             raise CBanditError(
-                f"actions have sets for {actions.batch_shape[0]} trials; trials must be "
+                f"actions have sets for {actions.batch_shape[0]} trials; trials must be"
+                " "
                 f"that number, got {trials!r}"
             )
         self.actions: Any = actions.to(self.device, dtype)
@@ -191,8 +192,8 @@ class Policy:
         t = self.t + 1
         if self.horizon is not None and t > self.horizon:
             raise HorizonError(
-                f"ask: the horizon of {self.horizon} rounds has passed; build the policy "
-                "with a larger horizon="
+                f"ask: the horizon of {self.horizon} rounds has passed; build the "
+                "policy with a larger horizon="
             )
         if among is not None and actions is not None:
             raise CBanditError("ask takes among= or actions=, not both")
@@ -243,7 +244,8 @@ class Policy:
         if rows.dtype == torch.bool:
             if rows.shape[-1] != size:
                 raise CBanditError(
-                    f"among, a mask, must cover all {size} actions; got {rows.shape[-1]}"
+                    f"among, a mask, must cover all {size} actions; got "
+                    f"{rows.shape[-1]}"
                 )
             mask = rows
         else:
@@ -350,7 +352,8 @@ class Policy:
                     f"{self.t}"
                 )
             raise ChoiceError(
-                f"choice of round {choice.t} is finished: it was told in full, or cancelled"
+                f"choice of round {choice.t} is finished: it was told in full, or "
+                "cancelled"
             )
         return entry
 

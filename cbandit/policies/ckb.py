@@ -10,8 +10,8 @@ Each round, with multiplier ``phi`` (one a cost), inverse step ``V`` and cap ``r
 4. observe reward and costs, update the beliefs.
 
 X. Zhou and B. Ji, On kernelized multi-armed bandits with constraints, 2022. The theory
-asks for ``rho >= 4 B / delta`` (``delta`` Slater's constant; less the slack, where there
-is one) and ``V = G sqrt(T) / rho``.
+asks for ``rho >= 4 B / delta`` (``delta`` Slater's constant; less the slack, where
+there is one) and ``V = G sqrt(T) / rho``.
 """
 
 from __future__ import annotations
@@ -50,10 +50,11 @@ class CKB(GPPolicy):
         clip: ``(B, G)``, bounds of reward and costs.
         horizon: ``T``; asking beyond it is an error.
         slater: ``delta``: some action (or distribution) has every cost ``<= -delta``.
-        anytime: no horizon: epochs of doubling length, the multiplier back at 0 in each.
+        anytime: no horizon: epochs of doubling length, the multiplier back at 0 in
+            each.
         forget: with ``anytime``, drop the data at every epoch too.
-        dual: ``"projected"``, or ``"queue"``: ``Q = [Q + g_t(x_t) + slack]_+`` scored as
-            ``f_t - step Q g_t`` (no cap).
+        dual: ``"projected"``, or ``"queue"``: ``Q = [Q + g_t(x_t) + slack]_+`` scored
+            as ``f_t - step Q g_t`` (no cap).
         common: ``thresholds``, ``seed``, ``trials``, ``device``, ``dtype``, ``engine``,
             ``pending``.
 
@@ -161,7 +162,8 @@ class CKB(GPPolicy):
         ]
         if missing or self._clip_at is None:
             raise CBanditError(
-                f"cap is 4 B / slater by the theorem: give cap=, or {' and '.join(missing)}"
+                "cap is 4 B / slater by the theorem: give cap=, or "
+                + " and ".join(missing)
             )
         room = self._per_cost(
             "slater", checks.positive("slater", slater)

@@ -44,7 +44,7 @@ class Marginal:
 
 @dataclass(frozen=True)
 class Posterior:
-    """What is believed: ``reward`` is ``(*trials, N)``, ``costs`` ``(*trials, m, N)``."""
+    """What is believed: reward ``(*trials, N)``, costs ``(*trials, m, N)``."""
 
     reward: Marginal
     costs: Marginal | None
@@ -134,7 +134,8 @@ class GPPolicy(Policy):
             pending == "hallucinate" or not isinstance(explore, UCB)
         ):
             raise CBanditError(
-                "feedback=cb.Delayed(...) counts outstanding rounds itself: it goes with "
+                "feedback=cb.Delayed(...) counts outstanding rounds itself: it goes "
+                "with "
                 f"explore=cb.UCB(...) and pending='ignore'; got cb.{explore.name} and "
                 f"pending={pending!r}"
             )
@@ -161,8 +162,14 @@ class GPPolicy(Policy):
     def _fresh_beliefs(self, beliefs: list[GP]) -> Surrogates:
         apart = isinstance(self.feedback, Delayed) and beliefs[0].standardize
         fresh = Surrogates(
-            beliefs, self.actions, self.batch_shape, self.dtype, self.device,
-            self._engine, self.explore.samples, apart,
+            beliefs,
+            self.actions,
+            self.batch_shape,
+            self.dtype,
+            self.device,
+            self._engine,
+            self.explore.samples,
+            apart,
         )
         if self.explore.samples:
             fresh.check_samples()
@@ -218,7 +225,8 @@ class GPPolicy(Policy):
             if given is None:
                 if horizon is None:
                     raise CBanditError(
-                        "Delayed's weight is B + R sqrt(2 ln T) by the theory: give the "
+                        "Delayed's weight is B + R sqrt(2 ln T) by the theory: give "
+                        "the "
                         "policy horizon=, or Delayed(window, weight=)"
                     )
                 weight[:, columns] = norm + r * math.sqrt(2 * math.log(max(horizon, 2)))
@@ -311,19 +319,22 @@ class GPPolicy(Policy):
     def _round_actions(self, actions: Any) -> Any:
         if self.explore.samples:
             raise CBanditError(
-                "ask(actions=...) needs explore=cb.UCB or cb.Rand on a GP policy; joint "
+                "ask(actions=...) needs explore=cb.UCB or cb.Rand on a GP policy; "
+                "joint "
                 "draws are kept over the policy's own set"
             )
         asked = super()._round_actions(actions)
         if isinstance(asked, Box | Star):
             raise CBanditError(
-                "actions of this round must be points, a cb.Finite or a cb.ProductGrid; "
+                "actions of this round must be points, a cb.Finite or a "
+                "cb.ProductGrid; "
                 f"got {asked!r}"
             )
         for each in (self.actions, asked):
             if isinstance(each, Finite) and each.covariance is not None:
                 raise CBanditError(
-                    "ask(actions=...) needs coordinates; arms given by their covariance "
+                    "ask(actions=...) needs coordinates; arms given by their "
+                    "covariance "
                     "alone have none: use ask(among=...)"
                 )
         return asked
@@ -343,8 +354,8 @@ class GPPolicy(Policy):
     ) -> Best:
         """The action of greatest ``score(f, g)``, and the estimates there.
 
-        ``beside``, ``(T, m, N)``, is known of every action and follows the estimates; on
-        a Box it is a function of ``x (T, n, d)``.
+        ``beside``, ``(T, m, N)``, is known of every action and follows the estimates;
+        on a Box it is a function of ``x (T, n, d)``.
         """
         # what can fail goes before what draws
         limits = self._limits(t)
@@ -453,7 +464,8 @@ class GPPolicy(Policy):
     def _gather(self) -> None:
         """Absorb what came to some trials only, as few observations as will do.
 
-        Each trial may be at another round in one of them: where delays differ from trial
+        Each trial may be at another round in one of them: where delays differ from
+            trial
         to trial, dozens of rounds make a handful of observations.
         """
         packed: list[_Packed] = []
@@ -465,8 +477,13 @@ class GPPolicy(Policy):
                         break
                 else:
                     row = _Packed(
-                        functions, list(keys), x.clone(), values.clone(),
-                        [False] * self._size, noise, t,
+                        functions,
+                        list(keys),
+                        x.clone(),
+                        values.clone(),
+                        [False] * self._size,
+                        noise,
+                        t,
                     )
                     packed.append(row)
                 row.keys[trial], row.wanted[trial] = keys[trial], True
@@ -513,7 +530,8 @@ class GPPolicy(Policy):
             index: the actions' numbers, ``(n,)`` or ``(*trials, n)``.
             x: or the actions themselves, ``(n, d)`` or ``(*trials, n, d)``.
             reward: ``(n,)`` or ``(*trials, n)``.
-            cost: ``(n, m)`` or ``(*trials, n, m)``; ``(n,)``, ``(*trials, n)`` if m = 1.
+            cost: ``(n, m)`` or ``(*trials, n, m)``; ``(n,)``, ``(*trials, n)`` if m =
+                1.
         """
         if (index is None) == (x is None):
             raise CBanditError("observe takes either index= or x=")
@@ -593,18 +611,19 @@ class GPPolicy(Policy):
     def _rows(
         self, name: str, value: Tensor, extra: int, n: int | None = None
     ) -> Tensor:
-        """``(n, ...)`` or ``(*trials, n, ...)`` with ``extra`` more axes, led by ``T``."""
+        """``(n, ...)`` or ``(*trials, n, ...)``, ``extra`` more axes, led by ``T``."""
         if value.dim() == 1 + extra:
             value = value.unsqueeze(0).expand(self._size, *value.shape)
         shaped = value.dim() == 2 + extra and value.shape[0] == self._size
         if not shaped or (n is not None and value.shape[1] != n):
             raise CBanditError(
-                f"{name} must have {'n' if n is None else n} rows, led by nothing or by "
+                f"{name} must have {'n' if n is None else n} rows, led by nothing or "
+                "by "
                 f"the trials {self.batch_shape}; got shape {tuple(value.shape)}"
             )
         return value
 
-    # -- what is believed ----------------------------------------------------------------
+    # -- what is believed --------------------------------------------------------------
 
     @property
     def engine(self) -> str:
@@ -614,8 +633,8 @@ class GPPolicy(Policy):
     def posterior(self, x: Any = None) -> Posterior:
         """Means and standard deviations over the set, in the user's units.
 
-        Or, by a dense solve, at points ``x``, ``(n, d)`` or ``(*trials, n, d)``; on a Box
-        there is no other way.
+        Or, by a dense solve, at points ``x``, ``(n, d)`` or ``(*trials, n, d)``; on a
+        Box there is no other way.
         """
         self._deliver()
         if x is not None:
@@ -693,7 +712,7 @@ class GPPolicy(Policy):
 
     @property
     def model(self) -> ModelListGP:
-        """The beliefs as a BoTorch ``ModelListGP``, reward first, in step with the data."""
+        """The beliefs as a BoTorch ``ModelListGP``, reward first, as of now."""
         from cbandit.beliefs.model import model_list
 
         self._deliver()
@@ -704,7 +723,7 @@ class GPPolicy(Policy):
         self._beliefs.lighten(LIGHT)
 
     def save(self, path: Any) -> None:
-        """Write everything to ``path``, atomically; :func:`cbandit.load` goes on from it."""
+        """Write all to ``path``, atomically; :func:`cbandit.load` goes on from it."""
         from cbandit.checkpoint import save
 
         self._deliver()

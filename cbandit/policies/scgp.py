@@ -108,6 +108,21 @@ class SCGPUCB(GPPolicy):
             self, among=among, actions=actions, observed_costs=observed_costs
         )
 
+    def tell(
+        self,
+        choice: Choice,
+        reward: Any = None,
+        cost: Any = None,
+        noise: Any = None,
+        where: Any = None,
+    ) -> None:
+        """Say what came of a choice; its cost is known already and may come or not."""
+        late = reward is None and cost is not None and isinstance(choice, Choice)
+        known = late and choice.owner == self._mark and choice.t <= self.t
+        if known and choice.t not in self._open:
+            return
+        super().tell(choice, reward, cost, noise, where)
+
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:
@@ -138,7 +153,8 @@ class SCGPUCB(GPPolicy):
         if isinstance(asked, Box):
             if not callable(observed):
                 raise CBanditError(
-                    f"{name} must be a callable on a Box, x (*trials, n, d) -> (*trials, "
+                    f"{name} must be a callable on a Box, x (*trials, n, d) -> "
+                    "(*trials, "
                     f"m, n); got {type(observed).__name__}"
                 )
             batch = self.batch_shape

@@ -1,7 +1,7 @@
 """GP-UCB and GP-TS: no constraint, one function.
 
-``argmax mean + beta std`` (IGP-UCB of Chowdhury and Gopalan, 2017, with the RKHS width),
-and ``argmax`` of a joint draw of the posterior.
+``argmax mean + beta std`` (IGP-UCB of Chowdhury and Gopalan, 2017, with the RKHS
+width), and ``argmax`` of a joint draw of the posterior.
 """
 
 from __future__ import annotations

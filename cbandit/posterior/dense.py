@@ -106,7 +106,8 @@ class Dense:
         return self.history.system().gain()
 
     def draw(self, streams: Streams) -> Callable[[Tensor], Tensor]:
-        """A posterior draw less its mean: a function of ``x (T, n, d)``, differentiable.
+        """A posterior draw less its mean: a function of ``x (T, n, d)``,
+        differentiable.
 
         The prior is approximated by random features, the update is exact.
         """

@@ -67,11 +67,12 @@ def plan(
     device: torch.device,
     samples: bool,
 ) -> Plan:
-    """The engine for a set: the one ``wanted``, or for ``"auto"`` the one that suits."""
+    """The engine for a set: the one ``wanted``, or for ``"auto"`` what suits."""
     if isinstance(actions, Box):
         if wanted != "auto":
             raise CBanditError(
-                f"engine must be 'auto' on a Box, which has no set to keep; got {wanted!r}"
+                "engine must be 'auto' on a Box, which has no set to keep; got "
+                f"{wanted!r}"
             )
         return Plan("dense", "a continuous box: points are solved for as asked")
     if wanted not in ENGINES:

@@ -144,7 +144,7 @@ class Joint:
         return self._gain
 
     def at(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Means ``(T, F, k)`` and variances ``(T, k)`` of the actions ``index (T, k)``."""
+        """Means ``(T, F, k)`` and variances ``(T, k)`` at ``index (T, k)``."""
         self.settle()
         places = index.unsqueeze(1).expand(-1, self.functions, -1)
         own = self.cov.diagonal(dim1=-2, dim2=-1)
@@ -219,7 +219,8 @@ class Joint:
         precision = half.mT @ half
         precision.diagonal(dim1=-2, dim2=-1).add_(1)
         factor = torch.linalg.cholesky(precision)
-        # as many draws as actions, whatever the rank: a trial's do not depend on others'
+        # as many draws as actions, whatever the rank: a trial's do not depend on
+        # others'
         size = root.shape[-2]
         z = streams.normal(self.functions, size).view(-1, self.functions, size)
         z = z[..., -rank:].to(root.device)

@@ -103,7 +103,7 @@ def correction(history: History, tried: Tensor, streams: Streams) -> Tensor:
     if used == 0:
         return weights
     system = history.system()
-    counts = [len(keys) for keys in history.keys()]
+    counts = [len(keys) for keys in history.keys()]  # noqa: SIM118
     noise = streams.ragged_normal(counts, functions).to(weights.device)
     root = system.root.unsqueeze(-1)
     known = root.shape[1]

@@ -1,9 +1,9 @@
 """The engines for large sets: means and variances kept in place, swept in blocks.
 
 The posterior covariance of a tried action ``x`` with all actions is a combination of
-kernel rows, ``c = k(x, .) - sum_i w_i k(x_i, .)``; an observation changes the means by a
-multiple of ``c`` and the variance by a multiple of ``c^2``. Where the rows come from is
-the operator's business (:mod:`cbandit.posterior.operators`); weights, and everything
+kernel rows, ``c = k(x, .) - sum_i w_i k(x_i, .)``; an observation changes the means by
+a multiple of ``c`` and the variance by a multiple of ``c^2``. Where the rows come from
+is the operator's business (:mod:`cbandit.posterior.operators`); weights, and everything
 that decides by how much to change, come from the small float64 system.
 
 Changes wait until the next sweep, which applies them, block by block, just before the
@@ -227,7 +227,7 @@ class Rows:
                 pass
 
     def at(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Means ``(T, F, k)`` and variances ``(T, k)`` of the actions ``index (T, k)``."""
+        """Means ``(T, F, k)`` and variances ``(T, k)`` at ``index (T, k)``."""
         self.settle()
         places = index.unsqueeze(1).expand(-1, self.functions, -1)
         return self.mean.gather(-1, places), self.var.gather(-1, index)

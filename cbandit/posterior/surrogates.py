@@ -469,7 +469,7 @@ class Group:
         return mean + shift, std
 
     def draw(self, streams: Streams) -> Callable[[Tensor], Tensor]:
-        """A joint draw less the mean, in the user's units: ``(T, n, d) -> (T, f, n)``."""
+        """A joint draw less the mean, in user units: ``(T, n, d) -> (T, f, n)``."""
         assert isinstance(self.engine, Dense)
         path, scale = self.engine.draw(streams), self.units()[1].unsqueeze(-1)
         count = len(self.functions)
