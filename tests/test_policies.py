@@ -141,7 +141,7 @@ def test_ckb_is_its_pseudo_code(kind, m, engine, dense, rng):
 
                 def estimate(j, d, i=i):
                     # the draw itself, whose law test_sampling vouches for
-                    std = d.posterior(one.points)[1]  # noqa: B023
+                    std = d.posterior(one.points)[1]
                     return width[j] * draws[i, j] / std
 
                 f, g = one.estimates(t, estimate)

@@ -127,9 +127,8 @@ class Policy:
         self._size = 1 if self.trials is None else len(self.trials)
         if actions.batch_shape and tuple(actions.batch_shape) != self.batch_shape:
             raise CBanditError(
-                f"actions have sets for {actions.batch_shape[0]} trials; trials must be"
-                " "
-                f"that number, got {trials!r}"
+                f"actions have sets for {actions.batch_shape[0]} trials; trials must "
+                f"be that number, got {trials!r}"
             )
         self.actions: Any = actions.to(self.device, dtype)
         if horizon is not None and (not isinstance(horizon, int) or horizon < 1):

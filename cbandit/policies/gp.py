@@ -20,7 +20,7 @@ from cbandit.continuous import maximise_box
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore, Rand, estimates
 from cbandit.policies.base import Policy, Told
-from cbandit.posterior.surrogates import Ahead, Part, Surrogates
+from cbandit.posterior.surrogates import Ahead, Part, Surrogates, joined
 from cbandit.randomness import Streams
 from cbandit.recommend import Recommendation, recommend
 from cbandit.search import Best, Score, maximise
@@ -457,7 +457,7 @@ class GPPolicy(Policy):
                 return
         keys, x = self._named(choice)
         if self.feedback is None and any(not all(part[2]) for part in parts):
-            self._loose += [(keys, x, part, choice.t) for part in parts]
+            self._loose += [(keys, x, part, choice.t) for part in joined(parts)]
         else:
             self._beliefs.absorb(keys, x, parts, choice.t)
 
@@ -465,8 +465,7 @@ class GPPolicy(Policy):
         """Absorb what came to some trials only, as few observations as will do.
 
         Each trial may be at another round in one of them: where delays differ from
-            trial
-        to trial, dozens of rounds make a handful of observations.
+        trial to trial, dozens of rounds make a handful of observations.
         """
         packed: list[_Packed] = []
         for keys, x, (functions, values, wanted, noise), t in self._loose:

@@ -34,7 +34,7 @@ from cbandit.posterior.operators import StreamRows
 from cbandit.posterior.rows import Rows
 from cbandit.randomness import Streams
 
-__all__ = ["Ahead", "Part", "Row", "Surrogates"]
+__all__ = ["Ahead", "Part", "Row", "Surrogates", "joined"]
 
 
 @dataclass
@@ -574,7 +574,7 @@ class Surrogates:
         ``parts`` are functions, their values ``(T, f)``, the trials that saw them and
         the observation's own noise ``(T,)`` or ``None``; parts seen alike are joined.
         """
-        for functions, values, wanted, noise in _joined(parts):
+        for functions, values, wanted, noise in joined(parts):
             for group in list(self.groups):
                 mine = [f for f in group.functions if f in functions]
                 if not mine:
@@ -606,7 +606,7 @@ class Surrogates:
         for group in self.groups:
             new = []
             for keys, x, parts in rows:
-                for functions, values, wanted, noise in _joined(parts):
+                for functions, values, wanted, noise in joined(parts):
                     if group.functions[0] in functions:
                         columns = [functions.index(f) for f in group.functions]
                         new.append(Row(keys, x, values[:, columns], wanted, noise))
@@ -814,7 +814,7 @@ class Surrogates:
 Part = tuple[list[int], Tensor, Sequence[bool], "Tensor | None"]
 
 
-def _joined(parts: Sequence[Part]) -> list[Part]:
+def joined(parts: Sequence[Part]) -> list[Part]:
     """Parts seen in the same trials with the same noise are one."""
     if len(parts) < 2:
         return list(parts)
