@@ -6,7 +6,7 @@
 
 VENV := .venv
 # idle threads sleep: spinning ones make rounds ten times slower on a busy machine
-export OMP_WAIT_POLICY ?= passive
+test: export OMP_WAIT_POLICY ?= passive
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
 DEMO := --trials 10 --horizon 2000

@@ -38,7 +38,7 @@ def rkhs_width(
     """
     log = math.log(functions / delta)
     if noise is None:
-        return norm + subgaussian * (2 * (gain + 1 + log)).sqrt()
+        return torch.addcmul(norm, subgaussian, (gain + (1 + log)).mul_(2).sqrt_())
     return norm + subgaussian / noise.sqrt() * (2 * (gain + log)).sqrt()
 
 

@@ -69,11 +69,12 @@ def maximise(
             stop = start + values.shape[-1]
             values = values.masked_fill(~mask[:, start:stop], -torch.inf)
         value, place = values.max(-1)
-        if best is not None and len(value) == 1 and not value.is_cuda:
+        if len(value) == 1 and not value.is_cuda:
             # on the CPU one comparison saves the look at a worse stretch
-            if not _beats(value, best.value):
-                continue
-            best = None
+            if best is None or _beats(value, best.value):
+                here = estimate[..., int(place)]
+                best = Best(value, place + start, here[:, 0], here[:, 1:])
+            continue
         at = place[:, None, None].expand(-1, estimate.shape[1], 1)
         here = estimate.gather(-1, at).squeeze(-1)
         index = place + start

@@ -382,7 +382,10 @@ class Policy:
 
     def _feedback(self, name: str, value: Any, m: int, mask: Tensor | None) -> Tensor:
         # a copy: it is read later, and the caller may fill the same array again
-        given = checks.tensor(name, value, torch.float64, self.device).clone()
+        if isinstance(value, Tensor) and value.dtype == torch.float64:
+            given = value.detach().to(self.device, copy=True)
+        else:
+            given = checks.tensor(name, value, torch.float64, self.device).clone()
         shape, batch = tuple(given.shape), self.batch_shape
         if shape == batch and m == 1:
             out = given.reshape(self._size, 1)

@@ -31,7 +31,7 @@ ENGINES = ("auto", "joint", "factor", "product", "stream")
 JOINT_ACTIONS = 512
 JOINT_ACTIONS_SAMPLING = 4096
 EXPECTED_ROWS = 300
-BLOCK = 1 << 15
+BLOCK = 1 << 17
 
 Engine = Joint | Rows | Dense
 

@@ -65,10 +65,17 @@ def kernel_matrix_ref(x: Tensor, y: Tensor, kind: str) -> Tensor:
     return _from_squared(squared, kind)
 
 
+def _far(x: Tensor, y: Tensor) -> bool:
+    """Whether float32 points lie so far out that squares would cancel noticeably."""
+    if x.dtype == torch.float64:
+        return False
+    return max(float(v.square().sum(-1).max()) for v in (x, y)) > 100
+
+
 def _by_product(x: Tensor, y: Tensor, kind: str) -> Tensor:
     """``k(y, x)``, ``(*b, u, n)``, of a smooth kernel, by one matrix product.
 
-    In float64 only: squares cancel, and float32 has no digits to lose.
+    Squares cancel: not for float32 points far from the origin, see :func:`_far`.
 
     Two more columns carry the squares, so that the product is the squared distance, or
     for the RBF the exponent, and no further pass over ``u x n`` numbers is needed.
@@ -100,7 +107,7 @@ def kernel_columns_ref(
     values: Tensor | None = None
     for factor, kind in enumerate(kinds):
         xs, ys = x[factor], y[factor]
-        if kind == "matern12" or (kind != "linear" and xs.dtype != torch.float64):
+        if kind == "matern12" or (kind != "linear" and _far(xs, ys)):
             part = kernel_matrix_ref(ys, xs, kind)
         elif kind == "linear":
             part = ys @ xs.mT
