@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -315,12 +314,6 @@ def _print_tree(tree: Any, indent: str = "") -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """The entry point; a user's error is one line and exit code 2."""
-    # idle OpenMP threads that spin make rounds of small tensors some 20 times slower
-    # on a machine with other work; read when torch is first loaded, here or by workers.
-    # Benchmarks take torch as it comes
-    given = sys.argv[1:] if arguments is None else arguments
-    if given[:1] != ["bench"]:
-        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         app(args=arguments)
     except CBanditError as error:

@@ -31,6 +31,7 @@ from cbandit.run import Run
 __all__ = ["Played", "Policy", "simulate"]
 
 BLOCK = 256
+SMALL = 1 << 15  # actions x trials: torch itself splits nothing smaller
 
 
 class Policy(Protocol):
@@ -137,6 +138,7 @@ def simulate(
     saved = monotonic()
 
     with (
+        _threads(problem, tape.batch),
         _until_interrupted(path is not None) as interrupted,
         _bar(progress, policy.name, tape.rounds, horizon) as bar,
     ):
@@ -187,6 +189,23 @@ def simulate(
         if interrupted:
             raise KeyboardInterrupt
     return tape.run(policy, problem, horizon)
+
+
+@contextmanager
+def _threads(problem: Problem, batch: tuple[int, ...]) -> Iterator[None]:
+    """One thread while tensors are small.
+
+    More gain nothing then, and where other work shares the machine they wait for each
+    other: rounds become ten times slower.
+    """
+    size = getattr(problem.actions, "size", float("inf"))
+    before = torch.get_num_threads()
+    if size * (batch[0] if batch else 1) <= SMALL:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 # -------------------------------------------------------------------- one round's parts
