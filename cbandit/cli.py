@@ -253,6 +253,7 @@ def _carry_out(settings: Any, out: Path, resume: bool, workers: int) -> None:
         )
         raise SystemExit(130) from None
     print(_table(summary))
+    print(_growth(out, settings.horizon))
     print(f"figure: {out / 'account.png'}")
     failed = [
         f"{name} {each['status']}"
@@ -261,6 +262,23 @@ def _carry_out(settings: Any, out: Path, resume: bool, workers: int) -> None:
     ]
     if failed:
         raise CBanditError("; ".join(failed))
+
+
+def _growth(out: Path, horizon: int) -> str:
+    """Exponents fitted to the mean curves over the last nine tenths of the rounds."""
+    from cbandit.experiments import read_curves
+    from cbandit.run import exponent
+
+    first = max(1, horizon // 10)
+    parts = []
+    for policy, table in read_curves(out).items():
+        fitted = [
+            f"{_COLUMNS[name]} {exponent(table[name], first):.2f}"
+            for name in ("stochastic_regret", "hard_violation")
+        ]
+        parts.append(f"{policy} {', '.join(fitted)}")
+    head = f"growth from round {first} to {horizon}, fitted exponents: "
+    return head + "; ".join(parts)
 
 
 _COLUMNS = {

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["METRICS", "Curve", "Run", "join"]
+__all__ = ["METRICS", "Curve", "Run", "exponent", "join"]
 
 METRICS = (
     "regret",
@@ -46,6 +46,21 @@ class Curve:
     mean: Tensor
     std: Tensor
     sem: Tensor
+
+
+def exponent(curve: Curve, first: int) -> float:
+    """``a`` of ``mean ~ t^a`` from round ``first`` on, by least squares of logarithms.
+
+    0 for a curve that is 0; NaN for one that is not positive throughout.
+    """
+    chosen = curve.t >= first
+    t, mean = curve.t[chosen].double(), curve.mean[chosen].double()
+    if bool((mean == 0).all()):
+        return 0.0
+    if len(t) < 2 or not bool((mean > 0).all()):
+        return float("nan")
+    x, y = t.log() - t.log().mean(), mean.log() - mean.log().mean()
+    return float((x * y).sum() / x.square().sum())
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cbandit import account
+from cbandit.run import Curve, exponent
 
 
 def tensor(values):
@@ -113,3 +116,15 @@ def test_costs_never_change_their_argument(trials):
     before = g.clone()
     account.soft_violation(g), account.hard_violation(g), account.rounds_in_violation(g)
     assert torch.equal(g, before)
+
+
+def test_fitted_exponents():
+    t = torch.arange(1, 1001)
+    zero = torch.zeros(1000)
+
+    def curve(mean):
+        return Curve(t, mean, zero, zero)
+
+    assert exponent(curve(3 * t.double() ** 0.6), 100) == pytest.approx(0.6, abs=1e-12)
+    assert exponent(curve(zero), 100) == 0
+    assert math.isnan(exponent(curve(500.0 - t), 100))
