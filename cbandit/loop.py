@@ -22,6 +22,7 @@ from torch import Tensor
 
 from cbandit import account, checks
 from cbandit import checkpoint as files
+from cbandit.actions import Finite, ProductGrid
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError, CheckpointError
 from cbandit.problems.protocol import Blockwise, Problem, Round, delays_of
@@ -124,6 +125,7 @@ def simulate(
     if not isinstance(horizon, int) or isinstance(horizon, bool) or horizon < 1:
         raise CBanditError(f"horizon must be a whole number above 0; got {horizon!r}")
     _same_trials(policy, problem)
+    _same_actions(policy, problem)
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and path.exists():
         state = _load(path, policy, problem, horizon)
@@ -218,6 +220,17 @@ def _same_trials(policy: Policy, problem: Problem) -> None:
             f"policy and problem must be for the same trials; the policy has {ours}, "
             f"the problem {theirs}"
         )
+
+
+def _same_actions(policy: Policy, problem: Problem) -> None:
+    ours, theirs = getattr(policy, "actions", None), problem.actions
+    finite = (Finite, ProductGrid)
+    if isinstance(ours, finite) and isinstance(theirs, finite):
+        if (ours.size, ours.dim) != (theirs.size, theirs.dim):
+            raise CBanditError(
+                "policy and problem must be over the same actions: build the policy on "
+                f"problem.actions; the policy has {ours!r}, the problem {theirs!r}"
+            )
 
 
 def _seen(

@@ -120,7 +120,9 @@ class Policy:
         if dtype is None:
             dtype = torch.float32 if self.device.type == "cuda" else torch.float64
         if dtype not in (torch.float32, torch.float64):
-            raise CBanditError(f"dtype must be float32 or float64; got {dtype}")
+            raise CBanditError(
+                f"dtype must be torch.float32 or torch.float64; got {dtype!r}"
+            )
         self.dtype, self.m = dtype, m
         self.trials, self.seed = trial_range(trials), seed
         self.batch_shape = () if self.trials is None else (len(self.trials),)
