@@ -6,5 +6,32 @@ from cbandit_kernels.forms import (
     kernel_columns_ref,
     kernel_matrix_ref,
 )
+from cbandit_kernels.rounds import (
+    SCORES,
+    Change,
+    Found,
+    Frame,
+    Look,
+    best_found,
+    finish_round,
+    finish_round_ref,
+    stream_round,
+    stream_round_ref,
+)
 
-__all__ = ["KINDS", "kernel_columns", "kernel_columns_ref", "kernel_matrix_ref"]
+__all__ = [
+    "KINDS",
+    "SCORES",
+    "Change",
+    "Found",
+    "Frame",
+    "Look",
+    "best_found",
+    "finish_round",
+    "finish_round_ref",
+    "kernel_columns",
+    "kernel_columns_ref",
+    "kernel_matrix_ref",
+    "stream_round",
+    "stream_round_ref",
+]

@@ -1,0 +1,407 @@
+"""Triton kernels, in its interpreter or on a GPU, against their plain references."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+import cbandit_kernels as ck
+
+pytest.importorskip("triton")
+launch = pytest.importorskip("cbandit_kernels._triton.rounds")
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+LIMIT = {torch.float32: 2e-5, torch.float64: 1e-12}
+
+
+@pytest.fixture(autouse=True)
+def poisoned():
+    """What is allocated and never written is NaN, or the greatest integer."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    assert torch.empty(3, device=DEVICE).isnan().all()
+    yield
+    torch.use_deterministic_algorithms(before)
+
+
+@dataclass
+class Case:
+    """A round of random numbers, reproducible from its seed."""
+
+    n: int = 37
+    trials: int = 1
+    functions: int = 2
+    dim: int = 2
+    used: int = 5
+    columns: int = 1
+    kinds: tuple[str, ...] = ("rbf",)
+    dtype: torch.dtype = torch.float32
+    score: str = "primal-dual"
+    clipped: bool = True
+    masked: bool = False
+    drawn: bool = False
+    far: bool = False
+    own_points: bool = False
+    start: int = 0
+    seed: int = 0
+
+    def __post_init__(self):
+        generator = torch.Generator().manual_seed(self.seed)
+
+        def rand(*shape, dtype=self.dtype):
+            drawn = torch.rand(*shape, generator=generator, dtype=torch.float64)
+            return drawn.to(DEVICE, dtype)
+
+        def signed(*shape, dtype=torch.float64):
+            return 2 * rand(*shape, dtype=dtype) - 1
+
+        T, F, k = self.trials, self.functions, self.columns
+        own = (T,) if self.own_points else ()
+        self.points = rand(*own, self.n, self.dim)
+        frames = T if self.own_points else 1
+        shape = (len(self.kinds), frames, self.dim)
+        self.frame = ck.Frame(rand(*shape) / 2, 1 + 2 * rand(*shape), self.far)
+        self.tried = rand(T, self.used, self.dim, dtype=torch.float64)
+        # some of the tried actions are among the actions
+        for trial in range(T):
+            own_points = self.points[trial] if self.own_points else self.points
+            self.tried[trial, 0] = own_points[-1].double()
+        self.weights = signed(T, self.used, k)
+        self.made = signed(T, k, self.n, dtype=self.dtype)
+        self.change = ck.Change(0.1 * rand(T, k, dtype=torch.float64), signed(T, F, k))
+        # stretches of larger tensors: strides that are not their sizes
+        self.mean = signed(T, F, self.n + 3, dtype=self.dtype)[..., 2:-1]
+        self.var = (0.1 + rand(T, self.n + 2))[..., 1:-1]
+        self.draw = signed(T, F, self.n, dtype=self.dtype) if self.drawn else None
+        mask = None
+        if self.masked:
+            mask = torch.zeros(T, self.start + self.n, dtype=torch.bool, device=DEVICE)
+            mask[:, self.start :] = rand(T, self.n) > 0.5
+        self.look = ck.Look(
+            signed(T, F),
+            0.1 * signed(T, F),
+            1 + rand(T, F, dtype=torch.float64) if self.clipped else None,
+            self.score,
+            rand(T, F - 1, dtype=torch.float64),
+            mask,
+        )
+
+    def finish(self, play):
+        mean, var = self.mean.clone(), self.var.clone()
+        found = play(
+            self.made, self.change, mean, var, self.look, self.start, self.draw
+        )
+        return mean, var, found
+
+    def stream(self, play):
+        mean, var = self.mean.clone(), self.var.clone()
+        found = play(
+            self.points,
+            self.frame,
+            self.tried,
+            self.weights,
+            self.kinds,
+            self.change,
+            mean,
+            var,
+            self.look,
+            self.start,
+            self.draw,
+        )
+        return mean, var, found
+
+
+def small_blocks(play):
+    """A launch in blocks so small that every case spans several."""
+    return lambda *args: play(*args, block=32)
+
+
+def differences(case, seen, wanted):
+    """What is wrong with a launch's outputs; nothing, if it agrees.
+
+    Outputs are compared number by number. The index may be another one only where its
+    score is as good to within rounding, which a tie is not: see TestTies.
+    """
+    wrong, limit = [], LIMIT[case.dtype]
+    for name, ours, other in zip(("mean", "var"), seen, wanted, strict=False):
+        gap = (ours - other).abs().max()
+        if not gap <= limit * (1 + other.abs().max()):
+            wrong.append(f"{name}: {float(gap)}")
+    value, index, estimate = ck.best_found([seen[2]])
+    other, place, known = ck.best_found([wanted[2]])
+    scale = 1 + other[other.isfinite()].abs().sum()
+    same = (value == other) | ((value - other).abs() <= limit * scale)
+    if not bool(same.all()):
+        wrong.append(f"value: {value.tolist()} {other.tolist()}")
+    if not bool((index == place).all()):
+        wrong.append(f"index: {index.tolist()} {place.tolist()}")
+    if not bool(((estimate - known).abs() <= limit * (1 + known.abs())).all()):
+        wrong.append(f"estimate: {estimate.tolist()} {known.tolist()}")
+    return wrong
+
+
+def check_finish(case):
+    seen = case.finish(small_blocks(launch.finish))
+    assert differences(case, seen, case.finish(ck.finish_round_ref)) == []
+
+
+def check_stream(case):
+    seen = case.stream(small_blocks(launch.stream))
+    assert differences(case, seen, case.stream(ck.stream_round_ref)) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+class TestAgainstReferences:
+    @pytest.mark.parametrize("far", [False, True])
+    @pytest.mark.parametrize("kind", ck.KINDS)
+    def test_every_kernel(self, kind, far, dtype):
+        check_stream(Case(kinds=(kind,), dtype=dtype, far=far, dim=3, columns=2))
+
+    def test_products_of_factors(self, dtype):
+        check_stream(Case(kinds=("rbf", "linear", "matern52"), dtype=dtype))
+
+    @pytest.mark.parametrize("score", ck.SCORES)
+    def test_every_score(self, score, dtype):
+        case = Case(n=40, trials=2, functions=3, score=score, dtype=dtype)
+        check_finish(case)
+        check_finish(replace(case, clipped=False, masked=True))
+        check_finish(replace(case, drawn=True))
+
+    @pytest.mark.parametrize("n", [1, 31, 32, 33, 64])
+    def test_odd_sizes(self, n, dtype):
+        check_finish(Case(n=n, dtype=dtype))
+        check_stream(Case(n=n, used=1, dim=1, dtype=dtype))
+
+    def test_trials_of_their_own(self, dtype):
+        check_stream(Case(trials=3, own_points=True, masked=True, dtype=dtype))
+        check_stream(Case(trials=3, functions=4, drawn=True, dtype=dtype))
+
+    def test_a_look_without_a_change(self, dtype):
+        case = Case(columns=0, n=40, dtype=dtype)
+        mean, var, _ = case.finish(small_blocks(launch.finish))
+        check_finish(case)
+        assert torch.equal(mean, case.mean)
+        assert torch.equal(var, case.var)
+
+    def test_one_function_and_several_changes(self, dtype):
+        check_finish(Case(functions=1, columns=5, dtype=dtype))
+        check_stream(Case(functions=1, columns=3, used=9, dtype=dtype))
+
+    def test_sixteen_coordinates(self, dtype):
+        check_stream(Case(dim=16, used=3, n=20, dtype=dtype))
+
+    def test_blocks_of_its_own_choosing(self, dtype):
+        case = Case(n=700, dtype=dtype, dim=4)
+        seen = case.stream(launch.stream)
+        assert differences(case, seen, case.stream(ck.stream_round_ref)) == []
+        seen = case.finish(launch.finish)
+        assert differences(case, seen, case.finish(ck.finish_round_ref)) == []
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_shapes(seed):
+    generator = torch.Generator().manual_seed(100 + seed)
+
+    def pick(low, high):
+        return int(torch.randint(low, high + 1, (1,), generator=generator))
+
+    case = Case(
+        n=pick(1, 70),
+        trials=pick(1, 3),
+        functions=pick(2, 4),
+        dim=pick(1, 5),
+        used=pick(1, 9),
+        columns=pick(1, 3),
+        kinds=(ck.KINDS[pick(0, 4)],),
+        dtype=(torch.float32, torch.float64)[pick(0, 1)],
+        score=ck.SCORES[pick(0, 3)],
+        masked=bool(pick(0, 1)),
+        drawn=bool(pick(0, 1)),
+        far=bool(pick(0, 1)),
+        own_points=bool(pick(0, 1)),
+        seed=seed,
+    )
+    check_stream(case)
+    check_finish(case)
+
+
+class TestTies:
+    def _level(self, n):
+        case = Case(n=n, columns=0, functions=2)
+        case.mean = torch.zeros_like(case.mean)
+        case.var = torch.ones_like(case.var)
+        return case
+
+    def test_the_lowest_of_all_is_taken(self):
+        found = self._level(70).finish(small_blocks(launch.finish))[2]
+        assert found.index[0].tolist() == [0, 32, 64]
+        assert ck.best_found([found])[1].tolist() == [0]
+
+    @pytest.mark.parametrize("equal", [(5, 9), (20, 69), (31, 32)])
+    def test_the_lower_of_two_is_taken(self, equal):
+        case = self._level(70)
+        case.look = replace(case.look, bound=None)
+        case.mean[0, 0, list(equal)] = 4.0
+        found = case.finish(small_blocks(launch.finish))[2]
+        assert ck.best_found([found])[1].tolist() == [min(equal)]
+
+    def test_where_nothing_is_allowed(self):
+        case = Case(masked=True, n=40)
+        case.look.mask[:] = False
+        for play in (small_blocks(launch.finish), ck.finish_round_ref):
+            value, index, _ = ck.best_found([case.finish(play)[2]])
+            assert value.tolist() == [-torch.inf]
+            assert index.tolist() == [0]
+
+
+class TestWhatIsNotANumber:
+    @pytest.mark.parametrize("where", ["mean", "var"])
+    def test_it_is_seen(self, where):
+        case = Case(n=40)
+        getattr(case, where)[..., 33] = torch.nan
+        for play in (small_blocks(launch.finish), ck.finish_round_ref):
+            value, index, _ = ck.best_found([case.finish(play)[2]])
+            assert value.tolist() == [torch.inf]
+            assert index.tolist() == [33]
+
+
+class TestPlaces:
+    def test_numbers_beyond_32_bits(self):
+        start = 5 * 2**31 + 7
+        case = Case(n=50, start=start)
+        seen = case.finish(small_blocks(launch.finish))
+        assert int(seen[2].index.min()) >= start
+        assert differences(case, seen, case.finish(ck.finish_round_ref)) == []
+        seen = case.stream(small_blocks(launch.stream))
+        assert differences(case, seen, case.stream(ck.stream_round_ref)) == []
+
+    def test_the_mask_is_read_at_the_stretch(self):
+        check_finish(Case(n=50, masked=True, start=33, trials=2))
+
+    @pytest.mark.parametrize("name", ["finish_kernel", "stream_kernel"])
+    def test_offsets_are_64_bits_wide(self, compiled, name):
+        spread = re.findall(r"tt.addptr .*, tensor<\d+xi(\d+)>", compiled[name])
+        assert len(spread) >= 4
+        assert set(spread) == {"64"}
+
+    def test_nothing_narrow_is_multiplied_by_a_stride(self, compiled):
+        code = compiled["finish_kernel"].splitlines()
+        assert not [line for line in code if "arith.muli" in line and ": i32" in line]
+
+
+COMPILE = """
+import json
+from triton import compile
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from cbandit_kernels._triton import rounds
+
+numbers = {"points", "frames", "rows", "mean", "var", "draw", "table", "value",
+           "estimate", "columns"}
+settings = {"K": 1, "F": 2, "SCORE": 0, "CLIPPED": True, "DRAWN": True, "MASKED": True,
+            "BLOCK": 128, "D": 3, "FACTORS": 1, "KIND": (2,), "FAR": False, "STEP": 4}
+out = {}
+for name in ("finish_kernel", "stream_kernel"):
+    kernel = getattr(rounds, name)
+    signature, constants = {}, {}
+    for each in kernel.arg_names:
+        if each in settings:
+            signature[each], constants[each] = "constexpr", settings[each]
+        elif each in numbers:
+            signature[each] = "*fp32"
+        else:
+            signature[each] = {"index": "*i64", "mask": "*u8"}.get(each, "i32")
+    source = ASTSource(kernel, signature=signature, constexprs=constants)
+    made = compile(source, target=GPUTarget("cuda", 90, 32))
+    assert made.asm["cubin"]
+    out[name] = made.asm["ttir"]
+print(json.dumps(out))
+"""
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """Both kernels' intermediate code, compiled for sm_90 without a GPU."""
+    path = os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+class TestPlantedFaults:
+    def test_a_skipped_last_block_is_seen(self, monkeypatch):
+        case = Case(n=70)
+        honest = case.finish(small_blocks(launch.finish))
+        assert differences(case, honest, case.finish(ck.finish_round_ref)) == []
+        whole = launch.blocks_of
+        monkeypatch.setattr(launch, "blocks_of", lambda n, b: whole(n, b) - 1)
+        for play, ref in (
+            (case.finish(small_blocks(launch.finish)), ck.finish_round_ref),
+            (case.stream(small_blocks(launch.stream)), ck.stream_round_ref),
+        ):
+            known = case.finish(ref) if ref is ck.finish_round_ref else case.stream(ref)
+            assert differences(case, play, known) != []
+
+    def test_an_unwritten_output_is_seen(self):
+        case = Case(n=70)
+        mean, var, found = case.finish(small_blocks(launch.finish))
+        found.value[0, -1] = torch.empty((), device=DEVICE)
+        wanted = case.finish(ck.finish_round_ref)
+        assert differences(case, (mean, var, found), wanted) != []
+
+
+class TestDispatch:
+    def test_a_forced_backend_runs_the_kernel(self):
+        case = Case(n=50)
+
+        def forced(*args):
+            return ck.finish_round(*args, backend="triton")
+
+        seen = case.finish(forced)
+        assert differences(case, seen, case.finish(ck.finish_round_ref)) == []
+        assert seen[2].value.shape == (1, 1)
+
+        def forced_stream(*args):
+            return ck.stream_round(*args, backend="triton")
+
+        seen = case.stream(forced_stream)
+        assert differences(case, seen, case.stream(ck.stream_round_ref)) == []
+
+    def test_a_forced_backend_raises_rather_than_falls_back(self):
+        case = Case(dim=17)
+        with pytest.raises(ValueError, match="at most 16 coordinates; got 17"):
+            case.stream(lambda *args: ck.stream_round(*args, backend="triton"))
+
+    @pytest.mark.skipif(DEVICE.type == "cuda", reason="the plain form is the CPU's")
+    def test_the_cpu_takes_the_plain_form(self):
+        case = Case(n=50)
+        for ours, other in zip(
+            case.stream(ck.stream_round)[:2],
+            case.stream(ck.stream_round_ref)[:2],
+            strict=True,
+        ):
+            assert torch.equal(ours, other)
+
+    def test_importing_the_package_leaves_triton_alone(self):
+        code = "import sys, cbandit_kernels; print('triton' in sys.modules)"
+        path = os.pathsep.join(filter(None, sys.path))
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        assert done.stdout.strip() == "False", done.stderr
