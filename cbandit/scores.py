@@ -6,10 +6,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
-__all__ = ["clip", "least_violating", "optimistic_feasible", "primal_dual", "rectified"]
+__all__ = [
+    "Feasible",
+    "Formed",
+    "LeastViolating",
+    "PrimalDual",
+    "Rectified",
+    "Reward",
+    "clip",
+    "least_violating",
+    "optimistic_feasible",
+    "primal_dual",
+    "rectified",
+]
 
 
 def clip(values: Tensor, bound: Tensor | float) -> Tensor:
@@ -39,3 +54,69 @@ def optimistic_feasible(f: Tensor, g: Tensor) -> Tensor:
 def least_violating(g: Tensor) -> Tensor:
     """``-max_j g_j``: what to maximise where nothing is believed feasible."""
     return -g.amax(-2)
+
+
+# -- scores that say what they are, for engines that form them in passing --------------
+
+
+@dataclass(frozen=True)
+class PrimalDual:
+    """:func:`primal_dual` with multipliers ``(T, m)``."""
+
+    weight: Tensor
+    kind: ClassVar[str] = "primal-dual"
+
+    def __call__(self, f: Tensor, g: Tensor) -> Tensor:
+        """The score, ``(T, n)``."""
+        return primal_dual(f, g, self.weight.to(f))
+
+
+@dataclass(frozen=True)
+class Rectified:
+    """:func:`rectified` with multipliers ``(T, m)``."""
+
+    weight: Tensor
+    kind: ClassVar[str] = "rectified"
+
+    def __call__(self, f: Tensor, g: Tensor) -> Tensor:
+        """The score, ``(T, n)``."""
+        return rectified(f, g, self.weight.to(f))
+
+
+@dataclass(frozen=True)
+class Feasible:
+    """:func:`optimistic_feasible`."""
+
+    weight: ClassVar[None] = None
+    kind: ClassVar[str] = "feasible"
+
+    def __call__(self, f: Tensor, g: Tensor) -> Tensor:
+        """The score, ``(T, n)``."""
+        return optimistic_feasible(f, g)
+
+
+@dataclass(frozen=True)
+class LeastViolating:
+    """:func:`least_violating`."""
+
+    weight: ClassVar[None] = None
+    kind: ClassVar[str] = "least"
+
+    def __call__(self, f: Tensor, g: Tensor) -> Tensor:
+        """The score, ``(T, n)``."""
+        return least_violating(g)
+
+
+@dataclass(frozen=True)
+class Reward:
+    """``f`` alone."""
+
+    weight: ClassVar[None] = None
+    kind: ClassVar[str] = "primal-dual"
+
+    def __call__(self, f: Tensor, g: Tensor) -> Tensor:
+        """The score, ``(T, n)``."""
+        return f
+
+
+Formed = PrimalDual | Rectified | Feasible | LeastViolating | Reward

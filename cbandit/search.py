@@ -163,18 +163,21 @@ def safe_interval(
 
 
 def best_feasible(
-    stretches: Callable[[], Iterable[tuple[int, Tensor]]], mask: Tensor | None = None
+    search: Callable[[scores.Formed], Best],
 ) -> tuple[Best, Tensor]:
     """The greatest ``f`` where every ``g <= 0``; where there is none, the least ``g``.
 
     In trials without such an action, told by the second answer ``(T,)``, the action of
-    least ``max_j g_j`` is found, by a second sweep that is made for them alone.
+    least ``max_j g_j`` is found, by a second search that is made for them alone.
+
+    Args:
+        search: the best action under a score.
     """
-    best = maximise(stretches(), scores.optimistic_feasible, mask)
+    best = search(scores.Feasible())
     if bool(best.value.isfinite().all()):
         return best, torch.zeros_like(best.value, dtype=torch.bool)
     infeasible = best.value.isneginf()
-    least = maximise(stretches(), lambda f, g: scores.least_violating(g), mask)
+    least = search(scores.LeastViolating())
     found = torch.where(infeasible, least.value, best.value)
     if not bool(found.isfinite().all()):
         raise CBanditError(

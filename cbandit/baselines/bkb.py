@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit import checks, scores
 from cbandit.baselines.sketch import Sketched
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
@@ -97,4 +97,4 @@ class BKB(GPPolicy):
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:
         self._beliefs.resample(self._streams)
-        return Decision(self._maximise(t, asked, mask, lambda f, g: f).index)
+        return Decision(self._maximise(t, asked, mask, scores.Reward()).index)

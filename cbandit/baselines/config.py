@@ -77,6 +77,6 @@ class CONFIG(Constrained):
     ) -> Decision:
         coefficient, limits = self._coefficient(t), self._limits(t)
         best, infeasible = best_feasible(
-            lambda: self._estimates(coefficient, limits, asked), mask
+            lambda score: self._best_of(asked, mask, score, coefficient, limits)
         )
         return Decision(best.index, infeasible)

@@ -24,7 +24,7 @@ from cbandit.baselines.safe_set import rounds_of, seed_set, sure
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
 from cbandit.policies.base import Decision
-from cbandit.search import best_feasible
+from cbandit.search import best_feasible, maximise
 
 __all__ = ["SGPUCB"]
 
@@ -88,7 +88,7 @@ class SGPUCB(Constrained):
                     upper[:, 1:] = torch.where(known.unsqueeze(1), safe, upper[:, 1:])
                 yield start, upper
 
-        best, infeasible = best_feasible(bounds, mask)
+        best, infeasible = best_feasible(lambda score: maximise(bounds(), score, mask))
         if drawn is None:
             return Decision(best.index, infeasible)
         assert best.index is not None

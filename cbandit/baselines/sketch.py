@@ -53,6 +53,7 @@ class Sketched:
     """
 
     functions = 1
+    fused = False
 
     def __init__(
         self,

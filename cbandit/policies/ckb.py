@@ -130,12 +130,7 @@ class CKB(GPPolicy):
                 self._beliefs.forget_all()
         weight = phi if self.dual == "projected" else phi * step
 
-        best = self._maximise(
-            t,
-            asked,
-            mask,
-            lambda f, g: scores.primal_dual(f, g, weight.to(f)),
-        )
+        best = self._maximise(t, asked, mask, scores.PrimalDual(weight))
         g = best.g.double()
         if self.dual == "projected":
             assert self._cap is not None

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit import checks, scores
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.confidence import RKHS
@@ -207,7 +207,7 @@ class EpochPenalty(GPPolicy):
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:
         self._turn(t)
-        best = self._maximise(t, asked, mask, lambda f, g: f)
+        best = self._maximise(t, asked, mask, scores.Reward())
         return Decision(best.index, x=best.x)
 
     def _subgaussians(self, explore: Explore) -> Tensor | None:

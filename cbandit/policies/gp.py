@@ -23,7 +23,9 @@ from cbandit.policies.base import Policy, Told
 from cbandit.posterior.surrogates import Ahead, Part, Surrogates, joined
 from cbandit.randomness import Streams
 from cbandit.recommend import Recommendation, recommend
+from cbandit.scores import Formed
 from cbandit.search import Best, Score, maximise
+from cbandit_kernels import Look
 
 if TYPE_CHECKING:
     from botorch.models.model_list_gp_regression import ModelListGP
@@ -252,16 +254,15 @@ class GPPolicy(Policy):
 
         It changes fresh estimates in place, unless they carry gradients.
         """
-        shift = self._limited and self._beliefs.functions > 1
-        if shift:
-            tau = torch.cat([torch.zeros_like(limits[:, :1]), limits], -1)
+        tau = self._tau(limits)
+        if tau is not None:
             tau = tau.to(self.dtype).unsqueeze(-1)
         allowance, band = self._allowance(), self._clip_band
 
         def finish(estimate: Tensor) -> Tensor:
             if allowance is not None:
                 estimate += allowance
-            if shift:
+            if tau is not None:
                 estimate -= tau
             if band is None:
                 return estimate
@@ -270,6 +271,12 @@ class GPPolicy(Policy):
             return estimate.clamp_(*band)
 
         return finish
+
+    def _tau(self, limits: Tensor) -> Tensor | None:
+        """What is taken off estimates, ``(T, F)``; ``None``: nothing."""
+        if not self._limited or self._beliefs.functions == 1:
+            return None
+        return torch.cat([torch.zeros_like(limits[:, :1]), limits], -1)
 
     def _maximise_box(
         self,
@@ -349,7 +356,7 @@ class GPPolicy(Policy):
         t: int,
         asked: Any,
         mask: Tensor | None,
-        score: Score,
+        score: Formed,
         beside: Tensor | Callable[[Tensor], Tensor] | None = None,
     ) -> Best:
         """The action of greatest ``score(f, g)``, and the estimates there.
@@ -362,17 +369,53 @@ class GPPolicy(Policy):
         coefficient = self._coefficient(t)
         if isinstance(asked, Box):
             best = self._maximise_box(asked, coefficient, limits, score, beside)
-        else:
+        elif isinstance(beside, Tensor):
             stretches = self._estimates(coefficient, limits, asked)
-            if isinstance(beside, Tensor):
-                stretches = _with(stretches, beside)
-            best = maximise(stretches, score, mask)
+            best = maximise(_with(stretches, beside), score, mask)
+        else:
+            best = self._best_of(asked, mask, score, coefficient, limits)
         if not checks.all_finite(best.value):
             raise CBanditError(
                 "the score is not a finite number at any allowed action; look at "
                 "policy.posterior() and policy.multiplier"
             )
         return best
+
+    def _best_of(
+        self,
+        asked: Any,
+        mask: Tensor | None,
+        score: Formed,
+        coefficient: Tensor,
+        limits: Tensor,
+    ) -> Best:
+        """The best action of a set, in one fused pass where the engine has one."""
+        fused = self._beliefs.fused and asked is self.actions
+        if not fused or self.pending != "ignore":
+            return maximise(self._estimates(coefficient, limits, asked), score, mask)
+        look = self._in_numbers(mask, score, coefficient, limits)
+        streams = self._streams if self.explore.samples else None
+        value, index, estimate = self._beliefs.best(look, streams)
+        return Best(value, index, estimate[:, 0], estimate[:, 1:])
+
+    def _in_numbers(
+        self,
+        mask: Tensor | None,
+        score: Formed,
+        coefficient: Tensor,
+        limits: Tensor,
+    ) -> Look:
+        """:meth:`_finish` and the score, in numbers."""
+        offset = torch.zeros_like(coefficient)
+        allowance, tau = self._allowance(), self._tau(limits)
+        if allowance is not None:
+            offset = offset + allowance.squeeze(-1)
+        if tau is not None:
+            offset = offset - tau
+        weight = torch.zeros_like(coefficient[:, 1:])
+        if score.weight is not None:
+            weight = score.weight
+        return Look(coefficient, offset, self._clip_at, score.kind, weight, mask)
 
     def ask(
         self, *, among: Any = None, actions: Any = None, observed_costs: Any = None

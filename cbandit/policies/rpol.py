@@ -97,9 +97,7 @@ class RPOL(GPPolicy):
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:
         q = self._moved()
-        best = self._maximise(
-            t, asked, mask, lambda f, g: scores.rectified(f, g, q.to(f))
-        )
+        best = self._maximise(t, asked, mask, scores.Rectified(q))
         self._multiplier, self._gained = q, torch.zeros_like(q)
         if self.penalty == "estimate":
             self._gained = best.g.double().clamp_min(0)

@@ -135,13 +135,7 @@ class SCGPUCB(GPPolicy):
             slack, v = self._delta / (2 * root), self._delta**2 * root / (16 * b)
         weight = self._multiplier / v
 
-        best = self._maximise(
-            t,
-            asked,
-            mask,
-            lambda f, seen: scores.primal_dual(f, seen, weight.to(f)),
-            beside=g,
-        )
+        best = self._maximise(t, asked, mask, scores.PrimalDual(weight), beside=g)
         self._multiplier = multipliers.queue(self._multiplier, best.g.double(), slack)
         return Decision(best.index, x=best.x)
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cbandit import scores
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB
@@ -31,7 +32,7 @@ class _Unconstrained(GPPolicy):
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:
-        best = self._maximise(t, asked, mask, lambda f, g: f)
+        best = self._maximise(t, asked, mask, scores.Reward())
         return Decision(best.index, x=best.x)
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "free_memory",
     "make_engine",
     "plan",
+    "stretch",
 ]
 
 ENGINES = ("auto", "joint", "factor", "product", "stream")
@@ -32,6 +33,7 @@ JOINT_ACTIONS = 512
 JOINT_ACTIONS_SAMPLING = 4096
 EXPECTED_ROWS = 300
 BLOCK = 1 << 17
+CUDA_BLOCK = 1 << 24
 
 Engine = Joint | Rows | Dense
 
@@ -121,25 +123,49 @@ def make_engine(
         "stream": StreamRows,
     }
     operator = kinds[name](actions, covariance, trials, dtype, device)
-    return Rows(actions, covariance, trials, functions, dtype, device, operator, BLOCK)
+    block = stretch(actions.size, trials, functions, dtype, device)
+    return Rows(actions, covariance, trials, functions, dtype, device, operator, block)
+
+
+def stretch(
+    size: int, trials: int, functions: int, dtype: torch.dtype, device: torch.device
+) -> int:
+    """How many actions are looked at together.
+
+    As many as fit the cache, or on CUDA as fill the device: fewer where what passes
+    through in a stretch would not fit beside means and variances.
+    """
+    if device.type != "cuda":
+        return BLOCK
+    kept = trials * (functions + 1) * size * dtype.itemsize
+    each = trials * 4 * (functions + 1) * dtype.itemsize
+    room = (free_memory(device) - kept) // (2 * each)
+    return min(CUDA_BLOCK, 1 << max(16, room.bit_length() - 1))
 
 
 def describe_engines(device: torch.device | None = None) -> str:
     """Which engine ``"auto"`` takes here for some typical sets, and why."""
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.float32 if device.type == "cuda" else torch.float64
-    kernel = Covariance(RBFKernel(), 2)
     axis = torch.linspace(0, 1, 1000, dtype=dtype)
     sets: list[tuple[str, Finite | ProductGrid, int, bool]] = [
         ("100 points, 50 trials", _points(100, dtype), 50, False),
         ("3 000 points, Thompson draws", _points(3000, dtype), 1, True),
         ("10^5 points", _points(100_000, dtype), 1, False),
         ("grid of 10^6", ProductGrid([axis, axis]), 1, False),
+        ("grid of 10^9", ProductGrid([axis, axis, axis]), 1, False),
     ]
     lines = [f"engines on {device.type}, {free_memory(device) / 1e9:.3g} GB free:"]
     for what, actions, trials, samples in sets:
-        chosen = plan("auto", actions, kernel, trials, dtype, device, samples)
-        lines.append(f"  {what}: {chosen.name} ({chosen.why})")
+        kernel = Covariance(RBFKernel(), actions.dim).to(device)
+        chosen = plan(
+            "auto", actions.to(device), kernel, trials, dtype, device, samples
+        )
+        line = f"  {what}: {chosen.name} ({chosen.why})"
+        if chosen.name != "joint":
+            block = stretch(actions.size, trials, 2, dtype, device)
+            line += f", {min(block, actions.size):,} actions at a time"
+        lines.append(line)
     return "\n".join(lines)
 
 

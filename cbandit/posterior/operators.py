@@ -22,12 +22,23 @@ from cbandit.errors import CBanditError
 from cbandit.posterior.blocks import grid_split
 from cbandit.posterior.paths import Features, prior_root
 from cbandit.randomness import Streams
-from cbandit_kernels import kernel_columns
+from cbandit_kernels import (
+    Change,
+    Found,
+    Frame,
+    Look,
+    finish_round,
+    kernel_columns,
+    stream_round,
+)
 
 __all__ = ["FactorRows", "Operator", "Path", "ProductRows", "StreamRows"]
 
 Columns = Callable[[int, int], Tensor]
 """``(start, stop) -> (T, k, n)``: combinations of rows over a stretch of actions."""
+
+Rounds = Callable[[int, Tensor, Tensor, Tensor | None], Found]
+"""``(start, mean, var, draw)``: a round's one pass over a stretch of actions."""
 
 
 class Path(Protocol):
@@ -54,6 +65,17 @@ class Operator(Protocol):
         """``weights^T K``, for ``weights (T, U, k)`` in float64."""
         ...
 
+    def rounds(
+        self, weights: Tensor, change: Change, look: Look, backend: str | None
+    ) -> Rounds:
+        """The columns ``weights^T K`` change what is believed, which is looked at."""
+        ...
+
+    @property
+    def seamless(self) -> bool:
+        """Whether :meth:`rounds` takes all actions at once and needs no room."""
+        ...
+
     def path(self, streams: Streams, functions: int, points: Tensor) -> Path:
         """A prior draw; ``points (T, U, d)`` are the tried actions."""
         ...
@@ -61,6 +83,35 @@ class Operator(Protocol):
     def bytes_per_row(self) -> int:
         """What one more distinct action costs in memory."""
         ...
+
+
+class _Finishing:
+    """Columns made by a matrix product, the rest of the round in one pass over them."""
+
+    @property
+    def seamless(self) -> bool:
+        """Columns need room."""
+        return False
+
+    def multiply(self, weights: Tensor) -> Columns:
+        """See :class:`Operator`."""
+        raise NotImplementedError
+
+    def rounds(
+        self, weights: Tensor, change: Change, look: Look, backend: str | None
+    ) -> Rounds:
+        """See :class:`Operator`."""
+        columns = self.multiply(weights) if weights.shape[-1] else None
+
+        def go(start: int, mean: Tensor, var: Tensor, draw: Tensor | None) -> Found:
+            made = var.new_empty(len(var), 0, var.shape[-1])
+            if columns is not None:
+                made = columns(start, start + var.shape[-1])
+            return finish_round(
+                made, change, mean, var, look, start, draw, backend=backend
+            )
+
+        return go
 
 
 class _FeaturePath:
@@ -86,7 +137,7 @@ class _FeaturePath:
         return columns
 
 
-class FactorRows:
+class FactorRows(_Finishing):
     """Rows kept as they are, ``u N`` numbers; a round reads them once."""
 
     name = "factor"
@@ -166,7 +217,7 @@ class FactorRows:
         return _FeaturePath(self, streams, functions, points)
 
 
-class StreamRows:
+class StreamRows(_Finishing):
     """Nothing kept: kernel values are recomputed in cache-sized blocks."""
 
     name = "stream"
@@ -191,6 +242,7 @@ class StreamRows:
         self._points = torch.zeros(
             trials, 0, actions.dim, dtype=torch.float64, device=device
         )
+        self._known_frame: Frame | None = None
 
     def bytes_per_row(self) -> int:
         """``T d`` numbers."""
@@ -233,12 +285,77 @@ class StreamRows:
 
         return columns
 
+    DIMS = 16  # coordinates that a kernel holds in registers
+
+    @property
+    def seamless(self) -> bool:
+        """On points that lie in memory."""
+        return isinstance(self.actions, Finite) and self.actions.dim <= self.DIMS
+
+    def rounds(
+        self, weights: Tensor, change: Change, look: Look, backend: str | None
+    ) -> Rounds:
+        """Kernel values made, used and dropped within the pass itself."""
+        if not weights.shape[-1] or self.actions.dim > self.DIMS:
+            return super().rounds(weights, change, look, backend)
+        tried, kinds = self._points[:, : weights.shape[1]], self.covariance.kinds
+        weights, frame = self.covariance.times(weights), self._frame()
+
+        def go(start: int, mean: Tensor, var: Tensor, draw: Tensor | None) -> Found:
+            points = self.actions.block(start, start + var.shape[-1])
+            return stream_round(
+                points,
+                frame,
+                tried,
+                weights,
+                kinds,
+                change,
+                mean,
+                var,
+                look,
+                start,
+                draw,
+                backend=backend,
+            )
+
+        return go
+
+    def _frame(self) -> Frame:
+        """Coordinates about the middle of the set, where squares are small."""
+        if self._known_frame is None:
+            self._known_frame = self._new_frame()
+        return self._known_frame
+
+    def _new_frame(self) -> Frame:
+        forms, bounds = self.covariance.forms, self.covariance.bounds
+        assert forms is not None
+        scale = torch.stack([form.scale for form in forms]).to(self.device)
+        if isinstance(self.actions, ProductGrid):
+            ends = [(axis.min(), axis.max()) for axis in self.actions.axes]
+            low, high = (torch.stack(parts) for parts in zip(*ends, strict=True))
+        else:
+            low, high = self.actions.all.amin(-2), self.actions.all.amax(-2)
+        low, high = low.double(), high.double()
+        origin = torch.zeros_like(low)
+        if bounds is not None:
+            scale, origin = scale / (bounds[1] - bounds[0]), origin + bounds[0]
+        middle = 0.5 * (low + high)
+        centers = [origin if form.kind == "linear" else middle for form in forms]
+        center = torch.stack(centers)
+        center, scale = (v if v.dim() == 3 else v.unsqueeze(1) for v in (center, scale))
+        center, scale = torch.broadcast_tensors(center, scale)
+        curved = torch.tensor([form.kind != "linear" for form in forms])
+        reach = (0.5 * (high - low) * scale)[curved.to(self.device)].square().sum(-1)
+        limit = 1e6 if self.dtype == torch.float64 else 100.0
+        far = bool((reach > limit).any())
+        return Frame(center.to(self.dtype), scale.to(self.dtype), far)
+
     def path(self, streams: Streams, functions: int, points: Tensor) -> Path:
         """By random features."""
         return _FeaturePath(self, streams, functions, points)
 
 
-class ProductRows:
+class ProductRows(_Finishing):
     """A grid's rows as products over two groups of axes: one matrix product a round.
 
     Where the kernel matrix of the second group has low rank ``r`` (the RBF), its rows

@@ -7,7 +7,8 @@ is the operator's business (:mod:`cbandit.posterior.operators`); weights, and ev
 that decides by how much to change, come from the small float64 system.
 
 Changes wait until the next sweep, which applies them, block by block, just before the
-block is looked at: a round reads and writes each number once.
+block is looked at: a round reads and writes each number once. On CUDA one kernel does
+all of it, score and argmax included: :meth:`Rows.best`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from cbandit.posterior.history import History
 from cbandit.posterior.operators import Columns, Operator
 from cbandit.posterior.paths import correction
 from cbandit.randomness import Streams
+from cbandit_kernels import Change, Look, best_found
 
 __all__ = ["Rows"]
 
@@ -32,7 +34,9 @@ __all__ = ["Rows"]
 class Rows:
     """Means ``(T, F, N)`` and variance ``(T, N)`` over an operator's rows."""
 
+    BACKEND: str | None = None  # "triton" insists on its kernels, on the CPU too
     PENDING_LIMIT = 32
+    FUSED_LIMIT = 4  # changes that one kernel applies in passing
     CHECK_EVERY = 512
     CHECK_ACTIONS = 32
 
@@ -55,7 +59,7 @@ class Rows:
         kept: dict[str, Any] = {"dtype": dtype, "device": device}
         self.mean = torch.zeros(trials, functions, actions.size, **kept)
         self.var = torch.empty(trials, actions.size, **kept)
-        for start, stop in partition(actions, 1 << 16):
+        for start, stop in partition(actions, self.small):
             self.var[:, start:stop] = self._prior(start, stop)
         self._scale = float(self.var[:, :1024].double().mean().clamp_min(1e-300)) ** 0.5
         self._pending: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -64,6 +68,11 @@ class Rows:
         self._changes = 0
         self.drift = 0.0
         self.refreshes = 0
+
+    @property
+    def small(self) -> int:
+        """Actions in a stretch whose temporaries are large or many."""
+        return 1 << 22 if self.device.type == "cuda" else 1 << 16
 
     def _prior(self, start: int, stop: int) -> Tensor:
         return self.covariance.variance(self.actions.block(start, stop))
@@ -187,7 +196,7 @@ class Rows:
         used = self.history.used
         if used == 0:
             self.mean.zero_()
-            for start, stop in partition(self.actions, 1 << 16):
+            for start, stop in partition(self.actions, self.small):
                 self.var[:, start:stop] = self._prior(start, stop)
             return
         system = self.history.system()
@@ -293,6 +302,54 @@ class Rows:
         self._assign = self._torn = False
         self.history.release()
 
+    @property
+    def fused(self) -> bool:
+        """Whether :meth:`best` is at hand."""
+        return self.device.type == "cuda" or self.BACKEND is not None
+
+    def best(
+        self, look: Look, streams: Streams | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Apply what was told and find the best action, in one pass over all.
+
+        Returns its score ``(T,)``, number ``(T,)`` and estimates ``(T, F)``. With
+        ``streams``, estimates are of a joint draw.
+        """
+        if self._torn:
+            self.refresh()
+        if self._assign or len(self._pending) > self.FUSED_LIMIT:
+            self.settle()
+        weights, spread, shift = self._stacked(len(self._pending))
+        draw = None if streams is None else self._draw(streams)
+        self._torn = bool(self._pending)
+        go = self.operator.rounds(weights, Change(spread, shift), look, self.BACKEND)
+        whole = self.operator.seamless and draw is None
+        found = []
+        for start, stop in partition(
+            self.actions, self.actions.size if whole else self.block
+        ):
+            drawn = None if draw is None else draw(start, stop).to(self.dtype)
+            mean, var = self.mean[..., start:stop], self.var[:, start:stop]
+            found.append(go(start, mean, var, drawn))
+        self._pending.clear()
+        self._torn = False
+        self.history.release()
+        return best_found(found)
+
+    def _stacked(self, columns: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Pending changes: weights ``(T, U, columns)``, zeros after them, and what
+        squares ``(T, k)`` and columns ``(T, F, k)`` are multiplied by.
+        """
+        trials, count = len(self._trial), len(self._pending)
+        kept: dict[str, Any] = {"dtype": torch.float64, "device": self.device}
+        weights = torch.zeros(trials, self.history.used, columns, **kept)
+        spread = torch.zeros(trials, count, **kept)
+        shift = torch.zeros(trials, self.functions, count, **kept)
+        for j, (w, s, m) in enumerate(self._pending):
+            weights[:, : w.shape[-1], j] = w
+            spread[:, j], shift[..., j] = s, m
+        return weights, spread, shift
+
     def _ahead(
         self, keys: Sequence[Sequence[Hashable]], x: Tensor, precision: Tensor
     ) -> Columns:
@@ -328,26 +385,17 @@ class Rows:
     def _columns(self) -> _Changes | None:
         if not self._pending and not self._assign:
             return None
-        used, count = self.history.used, len(self._pending)
-        means = self.functions if self._assign else 0
-        weights = torch.zeros(
-            len(self._trial),
-            used,
-            count + means,
-            dtype=torch.float64,
-            device=self.device,
-        )
-        for j, (w, _, _) in enumerate(self._pending):
-            weights[:, : w.shape[-1], j] = w
+        count, means = len(self._pending), self.functions if self._assign else 0
+        weights, spread, shift = self._stacked(count + means)
         if means:
             alpha = self.history.system().alpha
             weights[:, : alpha.shape[1], count:] = alpha
-        spread = shift = None
-        if count:
-            spread = torch.stack([s for _, s, _ in self._pending], -1).to(self.dtype)
-            shift = torch.stack([m for _, _, m in self._pending], -1).to(self.dtype)
-        columns = self.operator.multiply(weights)
-        return _Changes(columns, count, spread, None if means else shift)
+        return _Changes(
+            self.operator.multiply(weights),
+            count,
+            spread.to(self.dtype) if count else None,
+            None if means else shift.to(self.dtype),
+        )
 
     def _draw(self, streams: Streams) -> Columns:
         """A posterior draw less its mean: a prior draw, corrected at what was tried."""
@@ -372,7 +420,9 @@ class _Changes:
     ) -> None:
         self._columns, self._count = columns, count
         self._spread, self._shift = spread, shift
-        self._single = spread is not None and spread.numel() == 1
+        self._single = False
+        if spread is not None and not spread.is_cuda:
+            self._single = spread.numel() == 1
         self._value = -float(spread) if self._single and spread is not None else 0.0
 
     def __call__(self, start: int, stop: int, mean: Tensor, var: Tensor) -> None:

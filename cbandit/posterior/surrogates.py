@@ -22,7 +22,6 @@ from cbandit.beliefs.kernels import Covariance
 from cbandit.posterior.blocks import Block, partition
 from cbandit.posterior.dense import Dense
 from cbandit.posterior.engines import (
-    BLOCK,
     Engine,
     Plan,
     free_memory,
@@ -33,6 +32,7 @@ from cbandit.posterior.joint import Joint
 from cbandit.posterior.operators import StreamRows
 from cbandit.posterior.rows import Rows
 from cbandit.randomness import Streams
+from cbandit_kernels import Look
 
 __all__ = ["Ahead", "Part", "Row", "Surrogates", "joined"]
 
@@ -426,6 +426,21 @@ class Group:
                 block.mean = block.mean + offset
             yield block
 
+    @property
+    def fused(self) -> bool:
+        """Whether the engine's one pass knows all there is to do."""
+        own = isinstance(self.engine, Rows) and self.engine.fused
+        return own and not self.gp.standardize
+
+    def best(
+        self, look: Look, streams: Streams | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The engine's pass; its means lack the prior's."""
+        assert isinstance(self.engine, Rows)
+        if self._shifted:
+            look = replace(look, offset=look.offset + self.means)
+        return self.engine.best(look, streams)
+
     def _ahead(
         self, ahead: Sequence[Ahead]
     ) -> tuple[Sequence[Sequence[Hashable]], Tensor, Tensor] | None:
@@ -713,17 +728,17 @@ class Surrogates:
         """
         assert not isinstance(self.actions, Box)
         if len(self.groups) == 1:
-            group = self.groups[0]
-            whole = isinstance(group.engine, Joint)
-            stretches = None if whole else partition(self.actions, BLOCK)
-            yield from group.blocks(stretches, streams, ahead)
+            yield from self.groups[0].blocks(None, streams, ahead)
             return
         size = self.actions.size
         if all(isinstance(g.engine, Joint) for g in self.groups):
             sweeps = [g.blocks(iter([(0, size)]), streams, ahead) for g in self.groups]
         else:
+            step = min(
+                g.engine.block for g in self.groups if isinstance(g.engine, Rows)
+            )
             sweeps = [
-                g.blocks(partition(self.actions, BLOCK), streams, ahead)
+                g.blocks(partition(self.actions, step), streams, ahead)
                 for g in self.groups
             ]
         for blocks in zip(*sweeps, strict=True):
@@ -742,6 +757,20 @@ class Surrogates:
             if draw is not None and block.draw is not None:
                 draw[:, group.functions] = block.draw.to(mean.dtype)
         return Block(first.start, first.stop, mean, std, draw)
+
+    @property
+    def fused(self) -> bool:
+        """Whether one pass both updates and chooses: see :meth:`best`."""
+        return len(self.groups) == 1 and self.groups[0].fused
+
+    def best(
+        self, look: Look, streams: Streams | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The best action: its score ``(T,)``, number ``(T,)``, estimates ``(T, F)``.
+
+        Where it is :attr:`fused`; with ``streams``, estimates are joint draws.
+        """
+        return self.groups[0].best(look, streams)
 
     def posterior(self) -> tuple[Tensor, Tensor]:
         """Means and standard deviations of all actions, ``(T, F, N)`` each."""

@@ -1,0 +1,234 @@
+"""The one pass that updates, scores and chooses, against sweeps in plain torch."""
+
+from __future__ import annotations
+
+import gpytorch
+import pytest
+import torch
+
+import cbandit as cb
+from cbandit.posterior.rows import Rows
+
+pytest.importorskip("triton")
+launch = pytest.importorskip("cbandit_kernels._triton.rounds")
+
+F64 = torch.float64
+ROUNDS = 50
+
+
+def _kernel(kind, dim):
+    if kind == "rbf":
+        kernel = gpytorch.kernels.RBFKernel(ard_num_dims=dim).double()
+        kernel.lengthscale = torch.linspace(0.2, 0.3, dim, dtype=F64)
+        return kernel
+    part = gpytorch.kernels.MaternKernel(nu=2.5).double()
+    part.lengthscale = torch.tensor(0.4, dtype=F64)
+    kernel = gpytorch.kernels.ScaleKernel(part).double()
+    kernel.outputscale = torch.tensor(1.7, dtype=F64)
+    return kernel
+
+
+def _grid():
+    # uneven axes: no two actions tie but for the prior's own symmetry
+    first = torch.linspace(0, 1, 9, dtype=F64) ** 1.3
+    return cb.ProductGrid([first, torch.linspace(0, 1.1, 7, dtype=F64) ** 0.8])
+
+
+def _points(trials=None):
+    generator = torch.Generator().manual_seed(3)
+    lead = () if trials is None else (trials,)
+    return cb.Finite(torch.rand(*lead, 60, 3, generator=generator, dtype=F64))
+
+
+def _world(x):
+    reward = torch.sin(5 * x[..., 0]) + 0.5 * x[..., 1]
+    cost = torch.cos(4 * x[..., -1]) - 0.4 * x[..., 0]
+    return reward, cost
+
+
+def _play(policy, rounds, among=None):
+    generator = torch.Generator().manual_seed(9)
+    chosen, multipliers = [], []
+    for _ in range(rounds):
+        choice = policy.ask(among=among)
+        reward, cost = _world(choice.x.double())
+        noise = 0.1 * torch.randn(2, *reward.shape, generator=generator, dtype=F64)
+        policy.tell(choice, reward=reward + noise[0], cost=cost + noise[1])
+        chosen.append(choice.index.clone())
+        multipliers.append(policy.multiplier.clone())
+    return torch.stack(chosen), torch.stack(multipliers)
+
+
+def _policy(kind, actions, kernel, explore, **more):
+    gp = cb.GP(_kernel(kernel, actions.dim), noise=0.01, mean=0.1)
+    if kind == "CKB":
+        more = {"step": 0.2, "cap": 3.0, "clip": (1.5, 1.2), **more}
+    make = {"CKB": cb.CKB, "RPOL": cb.RPOL}[kind]
+    return make(actions, reward=gp, costs=gp, explore=explore, **more)
+
+
+class _Counted:
+    """A launch that counts, so that a path is known to have run."""
+
+    def __init__(self, monkeypatch, name):
+        self.count, self.real = 0, getattr(launch, name)
+        monkeypatch.setattr(launch, name, self)
+
+    def __call__(self, *args):
+        self.count += 1
+        return self.real(*args)
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    return {name: _Counted(monkeypatch, name) for name in ("stream", "finish")}
+
+
+def _same(monkeypatch, make, rounds=ROUNDS, among=None, limit=1e-8):
+    plain = _play(make(), rounds, among)
+    monkeypatch.setattr(Rows, "BACKEND", "triton")
+    fused = make()
+    seen = _play(fused, rounds, among)
+    assert torch.equal(seen[0], plain[0])
+    assert (seen[1] - plain[1]).abs().max() <= limit
+    return fused
+
+
+@pytest.mark.parametrize("kind", ["CKB", "RPOL"])
+def test_a_grid_by_matrix_products(kind, monkeypatch, launches):
+    def make():
+        return _policy(kind, _grid(), "rbf", cb.UCB(2.0), engine="product")
+
+    _same(monkeypatch, make)
+    assert launches["finish"].count == ROUNDS
+
+
+@pytest.mark.parametrize("kind", ["CKB", "RPOL"])
+def test_a_free_form_set_by_kernel_values(kind, monkeypatch, launches):
+    def make():
+        explore = cb.UCB(1.5, 1.0)
+        return _policy(kind, _points(), "matern", explore, engine="stream")
+
+    _same(monkeypatch, make)
+    # nothing was told before the first round: a look, and no columns
+    assert launches["stream"].count == ROUNDS - 1
+    assert launches["finish"].count == 1
+
+
+def test_trials_thresholds_and_a_mask(monkeypatch, launches):
+    among = torch.arange(60) % 3 != 1
+
+    def make():
+        return _policy(
+            "CKB",
+            _points(2),
+            "rbf",
+            cb.UCB(cb.RKHS(1.0, 0.1)),
+            engine="stream",
+            trials=2,
+            thresholds=torch.tensor([[0.1], [-0.2]], dtype=F64),
+        )
+
+    fused = _same(monkeypatch, make, rounds=15, among=among)
+    assert launches["stream"].count == 14
+    assert fused.ask(among=among).index.remainder(3).ne(1).all()
+
+
+@pytest.mark.parametrize("explore", [cb.TS(1.0), cb.Rand(1.0)])
+def test_draws(explore, monkeypatch, launches):
+    def make():
+        return _policy("CKB", _grid(), "rbf", explore, engine="product")
+
+    _same(monkeypatch, make, rounds=20)
+    assert launches["finish"].count == 20
+
+
+def test_optimistic_feasible_where_nothing_is_feasible(monkeypatch, launches):
+    def make():
+        gp = cb.GP(_kernel("rbf", 3), noise=0.01)
+        return cb.baselines.CONFIG(
+            _points(),
+            reward=gp,
+            costs=gp,
+            explore=cb.UCB(0.5),
+            thresholds=-0.8,
+            engine="stream",
+        )
+
+    fused = _same(monkeypatch, make, rounds=20)
+    # a second look, in rounds when nothing is believed feasible, changes nothing
+    assert launches["stream"].count == 19
+    assert launches["finish"].count > 1
+    assert fused.ask().infeasible.dtype == torch.bool
+
+
+def test_float32_within_its_rounding(monkeypatch, launches):
+    def make():
+        return _policy(
+            "CKB", _points(), "rbf", cb.UCB(2.0), engine="stream", dtype=torch.float32
+        )
+
+    _same(monkeypatch, make, rounds=15, limit=1e-4)
+    assert launches["stream"].count == 14
+
+
+def test_what_is_left_to_plain_sweeps(monkeypatch, launches):
+    """Feedback told apart, outstanding choices and rescaled outcomes."""
+    monkeypatch.setattr(Rows, "BACKEND", "triton")
+    policy = _policy("CKB", _points(), "rbf", cb.UCB(2.0), engine="stream")
+    choice = policy.ask()
+    policy.tell(choice, reward=0.1)
+    policy.ask()
+    assert launches["stream"].count == 0
+    policy = _policy(
+        "CKB",
+        _points(),
+        "rbf",
+        cb.UCB(2.0),
+        engine="stream",
+        pending="hallucinate",
+    )
+    policy.tell(policy.ask(), reward=0.1, cost=0.2)
+    policy.ask()
+    assert launches["stream"].count == 0
+
+
+def test_several_changes_and_forgetting(monkeypatch, launches):
+    """A window forgets as it learns: two changes a round, sharing one pass."""
+
+    def make():
+        return _policy(
+            "RPOL",
+            _points(),
+            "rbf",
+            cb.UCB(2.0),
+            engine="stream",
+            feedback=cb.Sliding(6),
+        )
+
+    _same(monkeypatch, make, rounds=25)
+    assert launches["stream"].count == 24
+
+
+def test_what_a_stopped_pass_left_is_computed_afresh(monkeypatch):
+    monkeypatch.setattr(Rows, "BACKEND", "triton")
+    policy = _policy("CKB", _points(), "rbf", cb.UCB(2.0), engine="stream")
+    _play(policy, 5)
+    engine = policy._beliefs.groups[0].engine
+    refreshes = engine.refreshes
+
+    def stopped(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(launch, "stream", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            policy.ask()
+    policy.ask()
+    assert engine.refreshes == refreshes + 1
+    policy.posterior()
+    index = torch.arange(60).unsqueeze(0)
+    mean, var = engine.history.at(engine.actions.all)
+    seen_mean, seen_var = engine.at(index)
+    assert (seen_mean - mean).abs().max() <= 1e-10
+    assert (seen_var - var).abs().max() <= 1e-10
