@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
@@ -356,6 +356,12 @@ def _score(mean: Tensor, std: Tensor, phi: float) -> Tensor:
 # -- what it is measured against -------------------------------------------------------
 
 
+class _Located(Protocol):
+    """What knows where its numbered actions are."""
+
+    def points(self, index: Tensor, /) -> Tensor: ...
+
+
 class _Dense:
     """The hand-written solve: one Cholesky factor, one solve for both functions."""
 
@@ -363,7 +369,7 @@ class _Dense:
 
     def __init__(
         self,
-        actions: Finite | ProductGrid,
+        actions: _Located,
         data: _Data,
         length: float,
         kernel: Kernel,

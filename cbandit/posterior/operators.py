@@ -9,6 +9,7 @@ Each is told of a new distinct action by ``write`` and hands out combinations by
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -84,9 +85,17 @@ class Operator(Protocol):
         """What one more distinct action costs in memory."""
         ...
 
+    def bytes_per_column(self) -> int:
+        """What each column of ``multiply`` takes for as long as it is used."""
+        ...
+
 
 class _Finishing:
     """Columns made by a matrix product, the rest of the round in one pass over them."""
+
+    def bytes_per_column(self) -> int:
+        """Nothing is made before a stretch is."""
+        return 0
 
     @property
     def seamless(self) -> bool:
@@ -222,6 +231,7 @@ class StreamRows(_Finishing):
 
     name = "stream"
     BLOCK_BYTES = 1 << 22
+    CUDA_BLOCK_BYTES = 1 << 28
 
     def __init__(
         self,
@@ -270,7 +280,9 @@ class StreamRows(_Finishing):
         if self.covariance.batch_shape:
             center = center if center.dim() == 4 else center.unsqueeze(-3)
         # a block's kernel values, u x n, stay in cache
-        values = self.BLOCK_BYTES // self.dtype.itemsize
+        cuda = self.device.type == "cuda"
+        room = self.CUDA_BLOCK_BYTES if cuda else self.BLOCK_BYTES
+        values = room // self.dtype.itemsize
         step = max(256, values // max(1, weights.shape[1]))
         k = weights.shape[-1]
 
@@ -360,7 +372,8 @@ class ProductRows(_Finishing):
 
     Where the kernel matrix of the second group has low rank ``r`` (the RBF), its rows
     are kept on a basis of its range, and the product's inner dimension is ``r``, not
-    ``u``: exact up to the rounding of that matrix's own decomposition.
+    ``u``: exact up to the rounding of that matrix's own decomposition. A first group of
+    several axes is kept axis by axis, so that no row is ever as long as the group.
     """
 
     name = "product"
@@ -389,12 +402,19 @@ class ProductRows(_Finishing):
         self._heads = math.prod(actions.sizes[: self._cut])
         self._tails = math.prod(actions.sizes[self._cut :])
         kept: dict[str, Any] = {"dtype": torch.float64, "device": device}
-        self._head = torch.zeros(trials, 0, self._heads, **kept)
+        # a first group of at most one axis is one front; else there is one an axis
+        cuts = range(self._cut + 1) if self._cut > 1 else (0, self._cut)
+        self._spans = list(itertools.pairwise(cuts))
+        self._fronts = [
+            torch.zeros(trials, 0, math.prod(actions.sizes[a:b]), **kept)
+            for a, b in self._spans
+        ]
         self._tail = torch.zeros(trials, 0, self._tails, dtype=dtype, device=device)
         self._number = torch.zeros(trials, 0, dtype=torch.long, device=device)
         self._off_grid = False
         self._roots: tuple[Tensor, Tensor] | None = None
-        self._basis = self._tail_basis()
+        self._basis = self._low_rank(self._cut, actions.dim)
+        self._bases = [self._low_rank(a, b) for a, b in self._spans[1:]]
         rank = 0 if self._basis is None else self._basis.shape[-1]
         self._code = torch.zeros(trials, 0, rank, **kept)
 
@@ -409,15 +429,25 @@ class ProductRows(_Finishing):
         self._axes = axes
 
     def bytes_per_row(self) -> int:
-        """``T (N_1 + N_2)`` numbers."""
-        return self.trials * (8 * self._heads + self.dtype.itemsize * self._tails)
+        """``T`` times a number for each value of the fronts' axes and of the tail."""
+        fronts = sum(front.shape[-1] for front in self._fronts)
+        return self.trials * (8 * fronts + self.dtype.itemsize * self._tails)
 
-    def _tail_basis(self) -> Tensor | None:
-        """An orthonormal basis ``(1 or T, N_2, r)`` of the second group's range."""
-        if max(self.actions.sizes[self._cut :]) > self.BASIS_LIMIT:
+    def bytes_per_column(self) -> int:
+        """The left factor of a product's column."""
+        inner = self._tails if self._basis is None else self._basis.shape[-1]
+        return self.trials * 8 * self._heads * inner
+
+    def _low_rank(self, first: int, last: int) -> Tensor | None:
+        """An orthonormal basis ``(1 or T, n, r)`` of the range over some axes.
+
+        ``None`` where it is not much smaller than the axes themselves.
+        """
+        sizes = self.actions.sizes[first:last]
+        if max(sizes) > self.BASIS_LIMIT:
             return None
         parts = []
-        for j in range(self._cut, self.actions.dim):
+        for j in range(first, last):
             axis = self.actions.axes[j]
             matrix = self._axes[j](axis, axis)
             values, vectors = torch.linalg.eigh(matrix)
@@ -425,7 +455,7 @@ class ProductRows(_Finishing):
             part = vectors[..., -rank:]
             parts.append(part if part.dim() == 3 else part.unsqueeze(0))
         basis = functools.reduce(_kron, parts)
-        return basis if 2 * basis.shape[-1] < self._tails else None
+        return basis if 2 * basis.shape[-1] < math.prod(sizes) else None
 
     def _row(self, x: Tensor, first: int, last: int) -> Tensor:
         """``(T, n)``: the factor of a row over the axes ``first .. last - 1``."""
@@ -438,12 +468,12 @@ class ProductRows(_Finishing):
 
     def write(self, trials: list[int], slots: list[int], x: Tensor) -> None:
         """Keep the two factors of the rows of ``x``."""
-        room = self._head.shape[1]
+        room = self._code.shape[1]
         if max(slots) >= room:
             grown = max(16, 2 * room, max(slots) + 1) - room
             pad = functools.partial(torch.nn.functional.pad, pad=(0, 0, 0, grown))
-            self._head, self._tail = pad(self._head), pad(self._tail)
-            self._code = pad(self._code)
+            self._fronts = [pad(front) for front in self._fronts]
+            self._tail, self._code = pad(self._tail), pad(self._code)
             self._number = torch.nn.functional.pad(self._number, (0, grown))
         every = x.new_zeros(self.trials, x.shape[-1])
         every[trials] = x
@@ -452,7 +482,8 @@ class ProductRows(_Finishing):
         except CBanditError:
             number, self._off_grid = torch.zeros(len(x), dtype=torch.long), True
         tail = self._row(every, self._cut, self.actions.dim)
-        self._head[trials, slots] = self._row(every, 0, self._cut)[trials]
+        for front, span in zip(self._fronts, self._spans, strict=True):
+            front[trials, slots] = self._row(every, *span)[trials]
         self._tail[trials, slots] = tail[trials].to(self.dtype)
         self._number[trials, slots] = number.to(self.device)
         if self._basis is not None:
@@ -462,15 +493,38 @@ class ProductRows(_Finishing):
     def multiply(self, weights: Tensor) -> Columns:
         """``A^T diag(w) B`` for each column ``w`` of ``weights``."""
         used, k = weights.shape[1], weights.shape[-1]
-        left = self._head[:, :used].mT.unsqueeze(1) * weights.mT.unsqueeze(2)
+        fronts = [front[:, :used] for front in self._fronts]
         basis = self._basis
         if basis is None or self._off_grid or used <= basis.shape[-1]:
+            rows = functools.reduce(_rowwise, fronts)
+            left = rows.mT.unsqueeze(1) * weights.mT.unsqueeze(2)
             right = self._tail[:, None, :used]
         else:
-            left = left @ self._code[:, None, :used]
+            left = self._coded(fronts, weights, self._code[:, :used])
             right = basis.to(self.dtype).mT.unsqueeze(1)
         left = left.to(self.dtype)  # T x k x N_1 x r
         return self._products(left, right, k)
+
+    def _coded(self, fronts: list[Tensor], weights: Tensor, code: Tensor) -> Tensor:
+        """``A^T diag(w) code``, ``(T, k, N_1, r)``, ``A`` the fronts' rowwise product.
+
+        The fronts after the first are kept on bases of their own until the tried
+        actions have been summed over.
+        """
+        inner = code
+        for front, basis in zip(fronts[:0:-1], self._bases[::-1], strict=True):
+            short = front if basis is None else front @ basis
+            inner = _rowwise(short, inner)
+        left = fronts[0].mT.unsqueeze(1) * weights.mT.unsqueeze(2)
+        left = left @ inner.unsqueeze(1)
+        for front, basis in zip(fronts[1:], self._bases, strict=True):
+            if basis is not None:
+                shape = (*left.shape[:-1], basis.shape[-1], -1)
+                left = basis[:, None, None] @ left.reshape(shape)
+            else:
+                left = left.reshape(*left.shape[:-1], front.shape[-1], -1)
+            left = left.flatten(2, 3)
+        return left
 
     def _products(self, left: Tensor, right: Tensor, k: int) -> Columns:
         tails, trials = self._tails, self.trials
@@ -557,6 +611,11 @@ def _grid_normals(
     for each, mask, rows, count in zip(z, own, draws, counts, strict=True):
         each[:, mask] = rows[:count].T
     return z.to(first.device)
+
+
+def _rowwise(a: Tensor, b: Tensor) -> Tensor:
+    """Kronecker products of the rows of ``(T, U, n)`` and ``(T, U, m)``."""
+    return (a.unsqueeze(-1) * b.unsqueeze(-2)).flatten(-2)
 
 
 def _kron(a: Tensor, b: Tensor) -> Tensor:

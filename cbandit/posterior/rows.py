@@ -37,6 +37,7 @@ class Rows:
     BACKEND: str | None = None  # "triton" insists on its kernels, on the CPU too
     PENDING_LIMIT = 32
     FUSED_LIMIT = 4  # changes that one kernel applies in passing
+    REFRESH_BYTES = 1 << 30
     CHECK_EVERY = 512
     CHECK_ACTIONS = 32
 
@@ -204,13 +205,20 @@ class Rows:
             system.factor, torch.diag_embed(system.root), upper=False
         )
         means = self.operator.multiply(system.alpha)
-        # var = k(x, x) - |L^-1 S k_u(x)|^2, a few columns of weights at a time
-        group = 64
+        each = self.operator.bytes_per_column()
+        if each * used > self.REFRESH_BYTES:
+            self._refresh_by_groups(means, inverse, max(1, self.REFRESH_BYTES // each))
+            return
+        # var = k(x, x) - |L^-1 S k_u(x)|^2, a few columns of weights at a time; on CUDA
+        # all, for kernel values are made once for each group
+        group, step = 64, min(self.block, 1 << 15)
+        if self.device.type == "cuda":
+            group, step = used, self._step(used)
         halves = [
             self.operator.multiply(inverse[:, i : i + group].mT)
             for i in range(0, used, group)
         ]
-        for start, stop in partition(self.actions, min(self.block, 1 << 15)):
+        for start, stop in partition(self.actions, step):
             self.mean[..., start:stop] = means(start, stop)
             explained = torch.zeros(
                 self.var[:, start:stop].shape, dtype=torch.float64, device=self.device
@@ -218,6 +226,21 @@ class Rows:
             for half in halves:
                 explained += half(start, stop).double().square().sum(-2)
             self.var[:, start:stop] = self._prior(start, stop) - explained
+
+    def _refresh_by_groups(self, means: Columns, inverse: Tensor, group: int) -> None:
+        """The same where the columns' own factors do not fit in memory together."""
+        step = self._step(group)
+        for start, stop in partition(self.actions, step):
+            self.mean[..., start:stop] = means(start, stop)
+            self.var[:, start:stop] = self._prior(start, stop)
+        for i in range(0, self.history.used, group):
+            half = self.operator.multiply(inverse[:, i : i + group].mT)
+            for start, stop in partition(self.actions, step):
+                self.var[:, start:stop] -= half(start, stop).square().sum(-2)
+
+    def _step(self, columns: int) -> int:
+        """A stretch of which some columns fit in memory."""
+        return max(1 << 12, self.REFRESH_BYTES // (8 * len(self._trial) * columns))
 
     # -- looking ---------------------------------------------------------------
 

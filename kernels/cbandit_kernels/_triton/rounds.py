@@ -371,7 +371,7 @@ def blocks_of(n, block):
     return triton.cdiv(n, block)
 
 
-def stream_block(dim, factors, columns, dtype):
+def stream_block(dim: int, factors: int, columns: int, dtype: torch.dtype) -> int:
     """Actions a program, so that a thread's own fit in its registers."""
     registers = 160 if dtype.itemsize == 4 else 48
     room = registers // (factors * (dim + 1) + columns + 3)
