@@ -46,7 +46,9 @@ def toy():
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
 def test_without_a_gpu_it_says_so_in_one_line(capsys, tmp_path):
     kept = tmp_path / "gpu.json"
-    main(["bench", "gpu", "--json", str(kept)])  # exits 0, or this raises
+    with pytest.raises(SystemExit) as done:
+        main(["bench", "gpu", "--json", str(kept)])
+    assert not done.value.code
     out = capsys.readouterr().out
     assert out.strip() == "bench gpu: no CUDA device here, so nothing was measured"
     assert json.loads(kept.read_text())["rows"] == []

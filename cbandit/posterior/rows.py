@@ -205,9 +205,9 @@ class Rows:
             system.factor, torch.diag_embed(system.root), upper=False
         )
         means = self.operator.multiply(system.alpha)
-        each = self.operator.bytes_per_column()
-        if each * used > self.REFRESH_BYTES:
-            self._refresh_by_groups(means, inverse, max(1, self.REFRESH_BYTES // each))
+        each, room = self.operator.bytes_per_column(), self._room()
+        if each * used > room:
+            self._refresh_by_groups(means, inverse, max(1, room // each))
             return
         # var = k(x, x) - |L^-1 S k_u(x)|^2, a few columns of weights at a time; on CUDA
         # all, for kernel values are made once for each group
@@ -240,7 +240,13 @@ class Rows:
 
     def _step(self, columns: int) -> int:
         """A stretch of which some columns fit in memory."""
-        return max(1 << 12, self.REFRESH_BYTES // (8 * len(self._trial) * columns))
+        return max(1 << 12, self._room() // (8 * len(self._trial) * columns))
+
+    def _room(self) -> int:
+        """Bytes that a refresh may take in passing."""
+        if self.device.type != "cuda":
+            return self.REFRESH_BYTES
+        return max(self.REFRESH_BYTES, torch.cuda.mem_get_info(self.device)[0] // 16)
 
     # -- looking ---------------------------------------------------------------
 
