@@ -148,6 +148,12 @@ def _row(section: str, what: str, seconds: float | None = None, **more: Any) -> 
 # -- time ------------------------------------------------------------------------------
 
 
+def _release(device: torch.device) -> None:
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -715,11 +721,11 @@ def _measure(sizes: _Sizes, device: torch.device, quick: bool) -> dict[str, Any]
             if case is not None:
                 rows += _peers(sizes, case, rows[-1]["ms"] / 1e3)
         case = None
-        gc.collect()
+        _release(device)
     for size in (sizes.grids[0], sizes.frees[0]):
         play(size, sizes.distinct[0], sizes.dtypes[0])
         done.add((size, sizes.distinct[0], sizes.dtypes[0]))
-        gc.collect()
+        _release(device)
     rows += _trials(sizes, device)
     rows += _solves(sizes, device)
     tuned = False
@@ -733,7 +739,7 @@ def _measure(sizes: _Sizes, device: torch.device, quick: bool) -> dict[str, Any]
                     rows += _tuned(sizes, case)
                     tuned = True
                 case = None
-                gc.collect()
+                _release(device)
     order = list(dict.fromkeys(row["section"] for row in rows))
     rows.sort(key=lambda row: order.index(row["section"]))
     return {

@@ -1,4 +1,4 @@
-"""The GPU's benchmark: silent without one, and run whole at toy size on the CPU."""
+"""The GPU's benchmark: silent without one, and run whole at toy size anywhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cbandit.posterior.rows import Rows
 
 pytest.importorskip("triton")
 
-CPU = torch.device("cpu")
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TOY = bench_gpu._Sizes(
     copy=1 << 10,
     matrix=32,
@@ -40,7 +40,7 @@ TOY = bench_gpu._Sizes(
 def toy():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Rows, "BACKEND", "triton")
-        yield bench_gpu._measure(TOY, CPU, quick=False)
+        yield bench_gpu._measure(TOY, DEVICE, quick=False)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
@@ -86,8 +86,8 @@ def test_every_part_is_there(toy):
 
 def test_a_wrong_posterior_fails_its_check(monkeypatch):
     monkeypatch.setattr(Rows, "BACKEND", "triton")
-    actions = bench_gpu._actions(100, 2, torch.float64, CPU)[0]
-    case = bench_gpu._Case(actions, "stream", torch.float64, CPU, 9)
+    actions = bench_gpu._actions(100, 2, torch.float64, DEVICE)[0]
+    case = bench_gpu._Case(actions, "stream", torch.float64, DEVICE, 9)
     case.round()
     assert all(check["ok"] for check in case.checks(40))
     case.engine.mean[0, 0, -1] += 1e-6  # among the last, which are always looked at
@@ -97,6 +97,6 @@ def test_a_wrong_posterior_fails_its_check(monkeypatch):
 def test_what_does_not_fit_or_comes_late_is_skipped(monkeypatch):
     monkeypatch.setattr(bench_gpu, "free_memory", lambda device: 1000)
     ceilings = bench_gpu._Ceilings(1.0, {}, {})
-    row, case = bench_gpu._round(TOY, (9, 8), 9, torch.float64, CPU, ceilings)
+    row, case = bench_gpu._round(TOY, (9, 8), 9, torch.float64, DEVICE, ceilings)
     assert case is None
     assert "does not fit" in bench_gpu._line(row)

@@ -13,6 +13,7 @@ pytest.importorskip("triton")
 launch = pytest.importorskip("cbandit_kernels._triton.rounds")
 
 F64 = torch.float64
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ROUNDS = 50
 
 
@@ -51,15 +52,16 @@ def _play(policy, rounds, among=None):
     chosen, multipliers = [], []
     for _ in range(rounds):
         choice = policy.ask(among=among)
-        reward, cost = _world(choice.x.double())
+        reward, cost = _world(choice.x.double().cpu())
         noise = 0.1 * torch.randn(2, *reward.shape, generator=generator, dtype=F64)
         policy.tell(choice, reward=reward + noise[0], cost=cost + noise[1])
-        chosen.append(choice.index.clone())
-        multipliers.append(policy.multiplier.clone())
+        chosen.append(choice.index.cpu().clone())
+        multipliers.append(policy.multiplier.cpu().clone())
     return torch.stack(chosen), torch.stack(multipliers)
 
 
-def _policy(kind, actions, kernel, explore, **more):
+def _policy(kind, actions, kernel, explore, device=DEVICE, **more):
+    more = {"device": device, "dtype": F64, **more}
     gp = cb.GP(_kernel(kernel, actions.dim), noise=0.01, mean=0.1)
     if kind == "CKB":
         more = {"step": 0.2, "cap": 3.0, "clip": (1.5, 1.2), **more}
@@ -85,9 +87,9 @@ def launches(monkeypatch):
 
 
 def _same(monkeypatch, make, rounds=ROUNDS, among=None, limit=1e-8):
-    plain = _play(make(), rounds, among)
+    plain = _play(make("cpu"), rounds, among)
     monkeypatch.setattr(Rows, "BACKEND", "triton")
-    fused = make()
+    fused = make(DEVICE)
     seen = _play(fused, rounds, among)
     assert torch.equal(seen[0], plain[0])
     assert torch.allclose(seen[1], plain[1], rtol=0, atol=limit)
@@ -96,8 +98,8 @@ def _same(monkeypatch, make, rounds=ROUNDS, among=None, limit=1e-8):
 
 @pytest.mark.parametrize("kind", ["CKB", "RPOL"])
 def test_a_grid_by_matrix_products(kind, monkeypatch, launches):
-    def make():
-        return _policy(kind, _grid(), "rbf", cb.UCB(2.0), engine="product")
+    def make(device):
+        return _policy(kind, _grid(), "rbf", cb.UCB(2.0), device, engine="product")
 
     _same(monkeypatch, make)
     assert launches["finish"].count == ROUNDS
@@ -105,9 +107,9 @@ def test_a_grid_by_matrix_products(kind, monkeypatch, launches):
 
 @pytest.mark.parametrize("kind", ["CKB", "RPOL"])
 def test_a_free_form_set_by_kernel_values(kind, monkeypatch, launches):
-    def make():
+    def make(device):
         explore = cb.UCB(1.5, 1.0)
-        return _policy(kind, _points(), "matern", explore, engine="stream")
+        return _policy(kind, _points(), "matern", explore, device, engine="stream")
 
     _same(monkeypatch, make)
     # nothing was told before the first round: a look, and no columns
@@ -118,12 +120,13 @@ def test_a_free_form_set_by_kernel_values(kind, monkeypatch, launches):
 def test_trials_thresholds_and_a_mask(monkeypatch, launches):
     among = torch.arange(40) % 3 != 1
 
-    def make():
+    def make(device):
         return _policy(
             "CKB",
             _points(2),
             "rbf",
             cb.UCB(cb.RKHS(1.0, 0.1)),
+            device,
             engine="stream",
             trials=2,
             thresholds=torch.tensor([[0.1], [-0.2]], dtype=F64),
@@ -136,15 +139,15 @@ def test_trials_thresholds_and_a_mask(monkeypatch, launches):
 
 @pytest.mark.parametrize("explore", [cb.TS(1.0), cb.Rand(1.0)])
 def test_draws(explore, monkeypatch, launches):
-    def make():
-        return _policy("CKB", _grid(), "rbf", explore, engine="product")
+    def make(device):
+        return _policy("CKB", _grid(), "rbf", explore, device, engine="product")
 
     _same(monkeypatch, make, rounds=20)
     assert launches["finish"].count == 20
 
 
 def test_optimistic_feasible_where_nothing_is_feasible(monkeypatch, launches):
-    def make():
+    def make(device):
         gp = cb.GP(_kernel("rbf", 3), noise=0.01)
         return cb.baselines.CONFIG(
             _points(),
@@ -152,6 +155,8 @@ def test_optimistic_feasible_where_nothing_is_feasible(monkeypatch, launches):
             costs=gp,
             explore=cb.UCB(0.5),
             thresholds=-0.8,
+            device=device,
+            dtype=F64,
             engine="stream",
         )
 
@@ -163,9 +168,15 @@ def test_optimistic_feasible_where_nothing_is_feasible(monkeypatch, launches):
 
 
 def test_float32_within_its_rounding(monkeypatch, launches):
-    def make():
+    def make(device):
         return _policy(
-            "CKB", _points(), "rbf", cb.UCB(2.0), engine="stream", dtype=torch.float32
+            "CKB",
+            _points(),
+            "rbf",
+            cb.UCB(2.0),
+            device,
+            engine="stream",
+            dtype=torch.float32,
         )
 
     _same(monkeypatch, make, rounds=15, limit=1e-4)
@@ -196,12 +207,13 @@ def test_what_is_left_to_plain_sweeps(monkeypatch, launches):
 def test_several_changes_and_forgetting(monkeypatch, launches):
     """A window forgets as it learns: two changes a round, sharing one pass."""
 
-    def make():
+    def make(device):
         return _policy(
             "RPOL",
             _points(),
             "rbf",
             cb.UCB(2.0),
+            device,
             engine="stream",
             feedback=cb.Sliding(6),
         )
@@ -227,7 +239,7 @@ def test_what_a_stopped_pass_left_is_computed_afresh(monkeypatch):
     policy.ask()
     assert engine.refreshes == refreshes + 1
     policy.posterior()
-    index = torch.arange(40).unsqueeze(0)
+    index = torch.arange(40, device=DEVICE).unsqueeze(0)
     mean, var = engine.history.at(engine.actions.all)
     seen_mean, seen_var = engine.at(index)
     assert (seen_mean - mean).abs().max() <= 1e-10

@@ -14,6 +14,9 @@ import torch
 
 import cbandit_kernels as ck
 
+# cuBLAS refuses deterministic algorithms without it
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+pytestmark = pytest.mark.filterwarnings("ignore:.*deterministic")
 pytest.importorskip("triton")
 launch = pytest.importorskip("cbandit_kernels._triton.rounds")
 

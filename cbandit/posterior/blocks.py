@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from cbandit.actions import Finite, ProductGrid
 
-__all__ = ["Block", "grid_split", "partition"]
+__all__ = ["Block", "free_memory", "grid_split", "partition"]
 
 
 @dataclass
@@ -48,6 +50,22 @@ def grid_split(grid: ProductGrid) -> int:
 
 def _tail(grid: ProductGrid, cut: int) -> int:
     return math.prod(grid.sizes[cut:])
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes free now on ``device``."""
+    if device.type == "cuda":
+        # what torch holds and does not use is free too
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + held
+    try:
+        with open("/proc/meminfo") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable"):
+                    return 1024 * int(line.split()[1])
+    except OSError:
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def partition(actions: Finite | ProductGrid, target: int) -> Iterator[tuple[int, int]]:

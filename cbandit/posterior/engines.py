@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ from gpytorch.kernels import RBFKernel
 from cbandit.actions import Box, Finite, ProductGrid
 from cbandit.beliefs.kernels import Covariance
 from cbandit.errors import CBanditError
+from cbandit.posterior.blocks import free_memory, grid_split
 from cbandit.posterior.dense import Dense
 from cbandit.posterior.joint import Joint
 from cbandit.posterior.operators import FactorRows, Operator, ProductRows, StreamRows
@@ -44,20 +45,6 @@ class Plan:
 
     name: str
     why: str
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes free now on ``device``."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        with open("/proc/meminfo") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable"):
-                    return 1024 * int(line.split()[1])
-    except OSError:
-        pass
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def plan(
@@ -124,6 +111,10 @@ def make_engine(
     }
     operator = kinds[name](actions, covariance, trials, dtype, device)
     block = stretch(actions.size, trials, functions, dtype, device)
+    if device.type == "cuda" and isinstance(actions, ProductGrid):
+        # whole rows of the second group, 16 at a time: kernels load 16 bytes at once
+        rows = 16 * math.prod(actions.sizes[grid_split(actions) :])
+        block = max(block - block % rows, rows if rows <= 2 * block else block)
     return Rows(actions, covariance, trials, functions, dtype, device, operator, block)
 
 

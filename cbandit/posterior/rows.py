@@ -21,7 +21,7 @@ from torch import Tensor
 
 from cbandit.actions import Finite, ProductGrid
 from cbandit.beliefs.kernels import Covariance
-from cbandit.posterior.blocks import Block, partition
+from cbandit.posterior.blocks import Block, free_memory, partition
 from cbandit.posterior.history import History
 from cbandit.posterior.operators import Columns, Operator
 from cbandit.posterior.paths import correction
@@ -246,7 +246,7 @@ class Rows:
         """Bytes that a refresh may take in passing."""
         if self.device.type != "cuda":
             return self.REFRESH_BYTES
-        return max(self.REFRESH_BYTES, torch.cuda.mem_get_info(self.device)[0] // 16)
+        return max(self.REFRESH_BYTES, free_memory(self.device) // 16)
 
     # -- looking ---------------------------------------------------------------
 

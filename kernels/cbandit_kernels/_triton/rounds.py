@@ -154,7 +154,7 @@ def _finish(
         tl.store(estimate + (trial * F + f) * blocks + block, here)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["start"])
 def finish_kernel(
     columns,
     column_t,
@@ -264,7 +264,8 @@ def _value(
     return _of_square(tl.maximum(t, 0.0), KIND)
 
 
-@triton.jit
+# the number of tried actions grows: one kernel for all of them
+@triton.jit(do_not_specialize=["used", "start"])
 def stream_kernel(
     points,
     point_t,
@@ -399,7 +400,8 @@ def _shared(change, mean, var, look, start, draw, block):
     )
     mask = look.mask
     if mask is not None:
-        mask = mask.view(torch.uint8)
+        dense = mask if mask.stride(-1) == 1 else mask.contiguous()
+        mask = dense.view(torch.uint8)
     pointers = {
         "mean": mean,
         "mean_t": mean.stride(0),
