@@ -383,11 +383,11 @@ class Policy:
         return mask.reshape(-1).expand(self._size)
 
     def _feedback(self, name: str, value: Any, m: int, mask: Tensor | None) -> Tensor:
-        # a copy: it is read later, and the caller may fill the same array again
+        # looked at where it is: no device has to be waited for
         if isinstance(value, Tensor) and value.dtype == torch.float64:
-            given = value.detach().to(self.device, copy=True)
+            given = value.detach()
         else:
-            given = checks.tensor(name, value, torch.float64, self.device).clone()
+            given = checks.tensor(name, value, torch.float64)
         shape, batch = tuple(given.shape), self.batch_shape
         if shape == batch and m == 1:
             out = given.reshape(self._size, 1)
@@ -399,10 +399,12 @@ class Policy:
             raise CBanditError(
                 f"{name} must have shape {wanted} = {expected}; got {shape}"
             )
+        # a copy: it is read later, and the caller may fill the same array again
         if mask is None:
-            return checks.finite(name, out)
+            return checks.finite(name, out).to(self.device, copy=True)
         # what is not said to have come may be anything, NaN included
-        return checks.finite(name, torch.where(mask.unsqueeze(-1), out, 0.0))
+        came = out.to(self.device)
+        return checks.finite(name, torch.where(mask.unsqueeze(-1), came, 0.0))
 
     def _deliver(self) -> None:
         """Absorb the inbox in the order of rounds; only then forget it."""
