@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -198,6 +199,29 @@ class SafeAction:
             u[rows, 1:, at] = self.cost[rows].to(u)
         else:
             u[rows, 1:, at] = torch.minimum(u[rows, 1:, at], limits[rows].to(u))
+
+    def known(
+        self, blocks: Iterable[tuple[int, Tensor, Tensor]]
+    ) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Blocks ``(start, mean (T, F, n), std (T, 1 or F, n))``, with what is given.
+
+        At the action's own number; there is no doubt about it, its spread is 0.
+        """
+        for start, mean, std in blocks:
+            at = self.index
+            if at is None or not any(self.given):
+                yield start, mean, std
+                continue
+            here = (at >= start) & (at < start + mean.shape[-1])
+            rows, place = here.nonzero()[:, 0], (at - start)[here]
+            mean, std = mean.clone(), std.expand_as(mean).clone()
+            if self.given[0]:
+                mean[rows, 0, place] = self.reward[rows].to(mean)
+                std[rows, 0, place] = 0.0
+            if self.given[1]:
+                mean[rows, 1:, place] = self.cost[rows].to(mean)
+                std[rows, 1:, place] = 0.0
+            yield start, mean, std
 
     def within(self, actions: Any) -> Tensor | None:
         """The action's number in another set, ``(T,)``; an error if not there."""

@@ -663,26 +663,17 @@ class GPPolicy(Policy):
             x = self._likely(self.actions, limits, confidence)
             mean, std = self._beliefs.anywhere(x.unsqueeze(1))
             found = recommend([(0, mean, std)], limits, confidence)
-            x, index = self._outside(x), None
+            found = replace(found, index=None)
         else:
             blocks = ((b.start, b.mean, b.std) for b in self._beliefs.sweep())
             found = recommend(blocks, limits, confidence)
             assert found.index is not None
-            index = self._outside(found.index)
-            x = self.actions.at(index)
+            x = self.actions.at(found.index)
         if self._beliefs.functions <= self.m:
             # costs without a belief: nothing can be said of their chances
             unknown = found.value.new_full((self._size, self.m), torch.nan)
             found = replace(found, probability=unknown[:, 0], margin=unknown)
-        return Recommendation(
-            index=index,
-            x=x,
-            value=self._outside(found.value),
-            probability=self._outside(found.probability),
-            margin=self._outside(found.margin),
-            feasible=self._outside(found.feasible),
-            confidence=confidence,
-        )
+        return replace(found, x=x).of(self._outside)
 
     def _likely(self, box: Box, limits: Tensor, confidence: float) -> Tensor:
         """The point of a box of greatest mean reward among those likely feasible."""

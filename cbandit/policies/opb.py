@@ -28,13 +28,14 @@ import torch
 from torch import Tensor
 
 from cbandit.actions import Finite, ProductGrid
-from cbandit.beliefs.counts import Counts, Tally
+from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.lp import solve_policy
+from cbandit.policies.arms import ArmPolicy
 from cbandit.policies.base import Decision
 from cbandit.policies.opb_gp import GPOPB
-from cbandit.policies.stagewise import Stagewise, drawn, must_hold
+from cbandit.policies.stagewise import drawn
 from cbandit.safe import Safe
 
 __all__ = ["OPB", "CountOPB"]
@@ -66,7 +67,7 @@ def OPB(actions: Any, **arguments: Any) -> CountOPB | GPOPB:
     return CountOPB(actions, **arguments)
 
 
-class CountOPB(Stagewise):
+class CountOPB(ArmPolicy):
     """OPB over independent arms.
 
     Args:
@@ -113,22 +114,14 @@ class CountOPB(Stagewise):
             **common,
         )
         size, m = int(actions.size), self.m
-        self._tally = Tally((self._size, 1 + m, size), self.dtype, self.device)
         log = math.log(2 * (m + 1) * size * horizon / self.delta)
         self._width = self._subgaussian * math.sqrt(2 * log)  # T x F
 
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:
-        if asked is not self.actions:
-            raise CBanditError(
-                "ask(actions=...) needs coordinates that tell something; arms with "
-                "cb.Counts beliefs take ask(among=...)"
-            )
+        infeasible = self._safe_round(t, asked, mask)
         tau = self._limits(t)
-        infeasible = self._safe.check(tau)
-        assert self._safe.index is not None
-        must_hold(mask, self._safe.index)
         pi = solve_policy(*self._bounds(tau, mask), tau)
         self._multiplier = pi.multiplier
         return drawn(pi.distribution, self._safe, self._streams, infeasible)
@@ -148,18 +141,6 @@ class CountOPB(Stagewise):
         if mask is not None:
             u[:, 0].masked_fill_(~mask, -torch.inf)
         return u[:, 0], u[:, 1:]
-
-    def _learn(
-        self,
-        functions: slice,
-        x: Tensor,
-        arm: Tensor | None,
-        y: Tensor,
-        weight: Tensor | None,
-    ) -> None:
-        assert arm is not None
-        weight = torch.ones_like(y) if weight is None else weight
-        self._tally.add(functions, arm, y, weight)
 
     def _believed(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         r = self._subgaussian.to(self._tally.mean).unsqueeze(-1)

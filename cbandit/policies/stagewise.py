@@ -22,7 +22,7 @@ from cbandit.errors import CBanditError
 from cbandit.policies.base import Decision, Policy, Told
 from cbandit.policies.gp import Marginal, Posterior
 from cbandit.randomness import Streams
-from cbandit.recommend import Recommendation, recommend
+from cbandit.recommend import Recommendation, recommend_policy
 from cbandit.safe import Safe, SafeAction
 
 __all__ = ["Scales", "Stagewise", "draw", "drawn", "given_scales", "must_hold"]
@@ -293,21 +293,23 @@ class Stagewise(Policy):
         )
 
     def recommend(self, confidence: float = 0.95) -> Recommendation:
-        """What to deploy: the best action believed feasible with ``confidence``."""
+        """What to deploy: the best distribution believed feasible with ``confidence``.
+
+        Over the policy's own set; its expected costs are what is to be feasible.
+        """
         confidence = share("confidence", confidence)
         self._deliver()
-        found = recommend(self._believed(), self._limits(max(self.t, 1)), confidence)
+        limits, size = self._limits(max(self.t, 1)), int(self.actions.size)
+        found = recommend_policy(self._known, size, limits, confidence)
         assert found.index is not None
-        index = self._outside(found.index)
-        return replace(
-            found,
-            index=index,
-            x=self.actions.points(index),
-            value=self._outside(found.value),
-            probability=self._outside(found.probability),
-            margin=self._outside(found.margin),
-            feasible=self._outside(found.feasible),
-        )
+        return self._recommended(found, self.actions.points(found.index))
+
+    def _known(self) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """As ``_believed``, with what is given of the safe action."""
+        return self._safe.known(self._believed())
+
+    def _recommended(self, found: Recommendation, x: Tensor) -> Recommendation:
+        return replace(found, x=x).of(self._outside)
 
     def lighten(self) -> None:
         """Before a checkpoint; nothing here is worth computing afresh."""
