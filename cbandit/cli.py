@@ -145,13 +145,31 @@ def run(
 @app.command()
 def plot(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...")],
+    figure: Annotated[
+        Path | None,
+        typer.Option(
+            "--figure", metavar="FILE", help="One figure of all, a row for each folder."
+        ),
+    ] = None,
+    panels: Annotated[
+        str | None,
+        typer.Option(
+            "--panels",
+            metavar="PARAM",
+            help="With --figure: regret alone, a panel for each value of this.",
+        ),
+    ] = None,
 ) -> None:
     """Draw the figures again from the results in one or several folders.
 
-    Example: cbandit plot results/zhou-synthetic
+    Example: cbandit plot results/four-0.8 results/four-0.2 --figure four.png
     """
-    from cbandit.experiments import draw, read_curves, settings_from_toml
+    from cbandit.experiments import draw, draw_together, read_curves, settings_from_toml
 
+    if figure is not None:
+        draw_together(folders, figure, panels)
+        print(figure)
+        return
     for folder in folders:
         table = read_curves(folder)
         for path in draw(table, folder, settings_from_toml(folder / "config.toml")):
@@ -253,6 +271,8 @@ def _carry_out(settings: Any, out: Path, resume: bool, workers: int) -> None:
         )
         raise SystemExit(130) from None
     print(_table(summary))
+    for line in _stages(summary):
+        print(line)
     print(_growth(out, settings.horizon))
     print(f"figure: {out / 'account.png'}")
     failed = [
@@ -272,10 +292,11 @@ def _growth(out: Path, horizon: int) -> str:
     first = max(1, horizon // 10)
     parts = []
     for policy, table in read_curves(out).items():
-        fitted = [
-            f"{_COLUMNS[name]} {exponent(table[name], first):.2f}"
-            for name in ("stochastic_regret", "hard_violation")
-        ]
+        fitted = []
+        for name in ("stochastic_regret", "hard_violation"):
+            power = round(exponent(table[name], first), 2) + 0.0  # never -0.0
+            known = "none (not positive)" if power != power else f"{power:.2f}"
+            fitted.append(f"{_COLUMNS[name]} {known}")
         parts.append(f"{policy} {', '.join(fitted)}")
     head = f"growth from round {first} to {horizon}, fitted exponents: "
     return head + "; ".join(parts)
@@ -290,19 +311,41 @@ _COLUMNS = {
 }
 
 
+def _stages(summary: dict[str, Any]) -> list[str]:
+    """Of every policy that randomises: policy regret and stage costs, in words."""
+    trials = summary["trials"]
+    lines = []
+    for name, each in summary["policies"].items():
+        if "policy_regret" not in each:
+            continue
+        regret = _number(**each["policy_regret"], trials=trials)
+        rounds, runs, worst = (
+            each[key]["mean"]
+            for key in ("stage_rounds_kept", "stage_runs_kept", "worst_stage_cost")
+        )
+        lines.append(
+            f"{name}: policy regret {regret}; expected cost at most its threshold in "
+            f"{rounds:.4%} of the rounds, in every round of {runs:.4%} of the runs "
+            f"(cost less threshold at most {worst:.3g})"
+        )
+    return lines
+
+
 def _table(summary: dict[str, Any]) -> str:
     """The final values, mean +- standard error over the trials."""
+    trials = summary["trials"]
     rows = [["policy", *_COLUMNS.values(), "ms/round"]]
     for name, each in summary["policies"].items():
         if "regret" not in each:
             rows.append([name, *["-"] * (len(_COLUMNS) + 1)])
             continue
-        values = [_number(each[key]["mean"], each[key]["sem"]) for key in _COLUMNS]
+        values = [
+            _number(each[key]["mean"], each[key]["sem"], trials) for key in _COLUMNS
+        ]
         rows.append([name, *values, f"{1e3 * each['seconds_per_round']:.3g}"])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    head = (
-        f"{summary['experiment']}: {summary['horizon']} rounds, {summary['trials']} "
-        "trials, mean +- standard error"
+    head = f"{summary['experiment']}: {summary['horizon']} rounds, {trials} " + (
+        "trials, mean +- standard error" if trials > 1 else "trial"
     )
     lines = [
         "  ".join(
@@ -315,10 +358,10 @@ def _table(summary: dict[str, Any]) -> str:
     return "\n".join([head, rule, lines[0], rule, *lines[1:], rule])
 
 
-def _number(mean: float | None, sem: float | None) -> str:
+def _number(mean: float | None, sem: float | None, trials: int) -> str:
     if mean is None or sem is None or mean != mean:
         return "unknown"
-    return f"{mean:.4g} +- {sem:.2g}"
+    return f"{mean:.4g}" + (f" +- {sem:.2g}" if trials > 1 else "")
 
 
 def _print_tree(tree: Any, indent: str = "") -> None:

@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,8 +31,8 @@ from cbandit.recipes import (
 
 if TYPE_CHECKING:
     from cbandit.loop import Policy
-    from cbandit.plots import Curves
-    from cbandit.run import Run
+    from cbandit.plots import Curves, Level
+    from cbandit.run import Curve, Run
 
 __all__ = [
     "EXPERIMENTS",
@@ -40,6 +40,7 @@ __all__ = [
     "Parameter",
     "Settings",
     "carry_out",
+    "draw_together",
     "find",
     "read_curves",
     "settings_from_toml",
@@ -100,6 +101,8 @@ class Experiment:
         policies: by the papers' names: ``(problem, task) -> policy``.
         spread, width: the band in its figures, see :func:`cbandit.plots.overview`.
         averaged: metrics whose time averages are drawn.
+        evolution: the regret of its third figure, beside each round's expected cost and
+            reward with what is optimal; ``None``: no such figure.
         boxes: rounds between boxplots of regret's and hard violation's time averages;
             by policy, where one has its own. ``None``: no boxplots.
     """
@@ -114,6 +117,7 @@ class Experiment:
     spread: str = "sem"
     width: float = 1.0
     averaged: tuple[str, ...] = ("regret", "soft_violation", "hard_violation")
+    evolution: str | None = None
     boxes: Mapping[str, int] | None = None
 
 
@@ -209,12 +213,13 @@ def _zhou_finance(parameters: Mapping[str, Any], trials: range, seed: int) -> An
 
 
 def _linear(name: str) -> Callable[[Any, Task], Policy]:
-    """LC-LUCB or Safe-LTS with ``R = S = L = lam = 1``, ``delta = 0.1``."""
+    """LC-LUCB or Safe-LTS with ``S = L = lam = 1``, ``delta = 0.1``, the true ``R``."""
 
     def make(problem: Any, task: Task) -> Policy:
         import cbandit as cb
 
-        belief = cb.Linear(subgaussian=1.0, ridge=1.0, norm=1.0, length=1.0)
+        r = math.sqrt(task.settings.parameters.get("noise", 1.0))
+        belief = cb.Linear(subgaussian=r, ridge=1.0, norm=1.0, length=1.0)
         build = cb.LCLUCB if name == "LC-LUCB" else cb.baselines.SafeLTS
         policy: Policy = build(
             problem.actions,
@@ -299,8 +304,10 @@ _PACCHIANO = (
         parameters={
             "d": Parameter(10, (10, 5, 3), "the dimension"),
             "tau": _tau(0.5, 0.2, 0.8),
+            "noise": Parameter(1.0, (), "its variance, R squared"),
         },
         spread="std",
+        evolution="regret",
     ),
     Experiment(
         name="pacchiano-sphere",
@@ -311,6 +318,7 @@ _PACCHIANO = (
         policies=_LINEAR,
         parameters={"d": Parameter(5, (5, 10), "the dimension")},
         spread="std",
+        evolution="regret",
     ),
     Experiment(
         name="pacchiano-opb-random",
@@ -325,6 +333,7 @@ _PACCHIANO = (
         },
         spread="std",
         width=0.5,
+        evolution="policy_regret",
     ),
     Experiment(
         name="pacchiano-opb-four",
@@ -336,6 +345,7 @@ _PACCHIANO = (
         parameters={"tau": _tau(0.8, 0.6, 0.5, 0.2)},
         spread="std",
         width=0.5,
+        evolution="policy_regret",
     ),
     Experiment(
         name="pacchiano-hard",
@@ -352,6 +362,7 @@ _PACCHIANO = (
             "tau": Parameter(0.5, (), "the cost's threshold"),
         },
         spread="std",
+        evolution="policy_regret",
     ),
     Experiment(
         name="bench-stagewise",
@@ -366,6 +377,7 @@ _PACCHIANO = (
             "noise": Parameter(0.01, (), "its variance"),
             "gap": Parameter(0.5, (), "thresholds less the safe corner's costs"),
         },
+        evolution="policy_regret",
     ),
 )
 
@@ -844,16 +856,11 @@ def _write_results(
 
 
 def draw(table: Curves, out: Path, settings: Settings) -> list[Path]:
-    """The figures of an experiment: the account, and its time averages."""
+    """The figures of an experiment: the account, its time averages, and more."""
     from cbandit import plots
 
     experiment = find(settings.experiment)
-    chosen = ", ".join(f"{k} = {v}" for k, v in settings.parameters.items())
-    title = settings.experiment + (f" ({chosen})" if chosen else "")
-    if settings.trials > 1:
-        band = "standard error" if experiment.spread == "sem" else "standard deviation"
-        share = "" if experiment.width == 1 else f"{experiment.width:g} "
-        title += f": mean and {share}{band} of {settings.trials} trials"
+    title = _title(settings, settings.parameters)
     style: dict[str, Any] = {"spread": experiment.spread, "width": experiment.width}
     metrics = ("regret", "soft_violation", "hard_violation", "rounds_in_violation")
     account = plots.overview(table, metrics, title=title, **style)
@@ -861,6 +868,13 @@ def draw(table: Curves, out: Path, settings: Settings) -> list[Path]:
         table, experiment.averaged, title=title, average=True, **style
     )
     drawn = {"account.png": account, "averages.png": averages}
+    if experiment.evolution is not None:
+        drawn["evolution.png"] = plots.evolution(
+            [("", *_levelled(table, settings))],
+            (experiment.evolution, "stage_cost", "expected_reward"),
+            title=title,
+            **style,
+        )
     if (out / "boxes.parquet").is_file():
         frame = _pandas().read_parquet(out / "boxes.parquet")
         drawn["boxes.png"] = plots.boxes(frame, title=title)
@@ -868,6 +882,112 @@ def draw(table: Curves, out: Path, settings: Settings) -> list[Path]:
     for figure, path in zip(drawn.values(), paths, strict=True):
         plots.save(figure, path)
     return paths
+
+
+def _title(settings: Settings, parameters: Mapping[str, Any]) -> str:
+    """The experiment, these of its parameters, and what its bands are."""
+    title = settings.experiment + (f" ({_words(parameters)})" if parameters else "")
+    if settings.trials == 1:
+        return title
+    experiment = find(settings.experiment)
+    band = "standard error" if experiment.spread == "sem" else "standard deviation"
+    share = "" if experiment.width == 1 else f"{experiment.width:g} "
+    return title + f": mean and {share}{band} of {settings.trials} trials"
+
+
+def _words(parameters: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in parameters.items())
+
+
+def _levelled(
+    table: Curves, settings: Settings
+) -> tuple[Curves, dict[str, list[Level]]]:
+    """Curves with costs in the problem's units, and what is optimal and allowed.
+
+    Where thresholds differ from trial to trial, or there are several costs, what is
+    left is the largest cost less its threshold.
+    """
+    problem = find(settings.experiment).problem(
+        settings.parameters, range(settings.trials), settings.seed
+    )
+    tau = problem.thresholds.reshape(-1)
+    best = float(problem.stochastic_optimum(1).mean())
+    spent = problem.optimal_costs() - problem.thresholds
+    shift = float(tau[0]) if problem.m == 1 and bool((tau == tau[0]).all()) else 0.0
+    moved: dict[str, dict[str, Curve]] = {}
+    for policy, each in table.items():
+        moved[policy] = dict(each)
+        if "stage_cost" in each:
+            cost = each["stage_cost"]
+            moved[policy]["stage_cost"] = replace(cost, mean=cost.mean + shift)
+    optimal = float(spent.amax(-1).mean()) + shift
+    return moved, {
+        "stage_cost": [
+            ("threshold", shift, "#000000"),
+            ("optimum", optimal, "#C00000"),
+        ],
+        "expected_reward": [("optimum", best, "#C00000")],
+    }
+
+
+def draw_together(
+    folders: Sequence[Path], path: Path, panels: str | None = None
+) -> None:
+    """One figure of several folders, each with other parameters of one experiment.
+
+    Args:
+        folders: of results.
+        path: of the figure.
+        panels: a parameter: regret alone, a panel for each of its values, a curve for
+            each of the others'. Left out: a row for each folder, with costs and
+            rewards.
+    """
+    from cbandit import plots
+
+    every = [settings_from_toml(folder / "config.toml") for folder in folders]
+    first = every[0]
+    experiment = find(first.experiment)
+    if any(each.experiment != first.experiment for each in every):
+        names = ", ".join(sorted({each.experiment for each in every}))
+        raise CBanditError(f"folders must hold one experiment; got {names}")
+    if experiment.evolution is None:
+        raise CBanditError(f"{first.experiment} has no figure of several settings")
+    if panels is not None and panels not in first.parameters:
+        raise CBanditError(
+            f"panels must be a parameter of {first.experiment}, one of "
+            f"{', '.join(first.parameters)}; got {panels!r}"
+        )
+    differing = [
+        name
+        for name in first.parameters
+        if len({each.parameters[name] for each in every}) > 1
+    ]
+    alike = {k: v for k, v in first.parameters.items() if k not in differing}
+    title = _title(first, alike)
+    style: dict[str, Any] = {"spread": experiment.spread, "width": experiment.width}
+
+    def named(settings: Settings, without: str | None = None) -> str:
+        mine = settings.parameters
+        return _words({k: mine[k] for k in differing if k != without})
+
+    tables = [read_curves(folder) for folder in folders]
+    if panels is None:
+        rows = [
+            (named(each), *_levelled(table, each))
+            for each, table in zip(every, tables, strict=True)
+        ]
+        metrics = (experiment.evolution, "stage_cost", "expected_reward")
+        plots.save(plots.evolution(rows, metrics, title=title, **style), path)
+        return
+    grouped: dict[str, dict[str, Mapping[str, Curve]]] = {}
+    for each, table in zip(every, tables, strict=True):
+        panel = grouped.setdefault(_words({panels: each.parameters[panels]}), {})
+        for policy, curves in table.items():
+            words = [policy] if len(table) > 1 else []
+            label = ", ".join([*words, *filter(None, [named(each, panels)])])
+            panel[label or policy] = curves
+    metric = experiment.evolution
+    plots.save(plots.comparison(grouped, metric, title=title, **style), path)
 
 
 def _pandas() -> Any:

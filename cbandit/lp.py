@@ -82,6 +82,12 @@ class PolicySolution:
     infeasible: Tensor
     violation: Tensor
 
+    def spent(self, u_c: Tensor) -> Tensor:
+        """``E u_c`` under the distribution, ``(*trials, m)``."""
+        at = self.distribution.index.unsqueeze(-2).expand(*u_c.shape[:-1], -1)
+        share = self.distribution.probability.unsqueeze(-2)
+        return (u_c.gather(-1, at) * share).sum(-1)
+
 
 def best_policy(u_r: Any, u_c: Any, tau: Any) -> Distribution:
     """The distribution over arms of largest expected ``u_r`` that keeps the limits.

@@ -17,7 +17,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["LABELS", "Curves", "boxes", "curves", "overview", "save"]
+__all__ = [
+    "LABELS",
+    "Curves",
+    "Level",
+    "boxes",
+    "comparison",
+    "curves",
+    "evolution",
+    "overview",
+    "save",
+]
 
 Curves = Mapping[str, Mapping[str, Curve]]
 """``curves[policy][metric]``."""
@@ -33,7 +43,14 @@ LABELS = {
     "rounds_in_violation": "rounds in violation",
     "reward": "reward",
     "multiplier": "multiplier",
+    "expected_reward": "expected reward of each round",
+    "stage_cost": "expected cost of each round",
 }
+
+EACH_ROUND = ("expected_reward", "stage_cost")  # all others add up over the rounds
+
+Level = tuple[str, float, str]
+"""A horizontal line: what it is called, its height, its colour."""
 
 # Okabe and Ito's colours, told apart by the colour-blind too; yellow is too faint
 _COLOURS = (
@@ -130,13 +147,7 @@ def overview(
         table = {p: dict(e) for p, e in curves(shown, metrics, 1000, average).items()}
     if not table:
         raise CBanditError("nothing to plot: no runs")
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError(
-            "figures need matplotlib: pip install 'cbandit[experiments]'"
-        ) from None
+    matplotlib, Figure = _matplotlib()
 
     with matplotlib.rc_context(_STYLE):
         columns = len(metrics) if len(metrics) < 4 else (len(metrics) + 1) // 2
@@ -218,10 +229,106 @@ def _panel(
     whole = name == "rounds_in_violation" and not average
     panel.yaxis.set_major_locator(MaxNLocator(5, integer=whole))
     bottom, top = panel.get_ylim()
-    if top - bottom < 0.12 and not average:
+    if top - bottom < 0.12 and not average and name not in EACH_ROUND:
         # an account that stays at 0 shall look like it, not like its rounding
         panel.set_ylim(-0.05, 1)
     panel.axhline(0, color="#999999", linewidth=0.8, zorder=1)
+
+
+def evolution(
+    rows: Sequence[tuple[str, Curves, Mapping[str, Sequence[Level]]]],
+    metrics: Sequence[str],
+    *,
+    title: str | None = None,
+    spread: str = "std",
+    width: float = 1.0,
+) -> Figure:
+    """A row for each setting of an experiment, one panel a metric.
+
+    Args:
+        rows: the setting in words, its curves, and levels to be marked, by metric.
+        metrics: of :data:`LABELS`.
+        title: above all panels.
+        spread: as for :func:`overview`.
+        width: likewise.
+    """
+    matplotlib, Figure = _matplotlib()
+    with matplotlib.rc_context(_STYLE):
+        size = (4.4 * len(metrics), 2.7 * len(rows) + 0.9)
+        figure = Figure(figsize=size, layout="constrained")
+        panels = figure.subplots(len(rows), len(metrics), squeeze=False)
+        seen: dict[str, Any] = {}
+        for line, (words, table, levels) in zip(panels, rows, strict=True):
+            for panel, name in zip(line, metrics, strict=True):
+                _panel(panel, table, name, False, spread, width, False)
+                for label, height, colour in levels.get(name, ()):
+                    # dotted on top of drawn through: both are seen where they meet
+                    dots: Any = (0, (1, 2.5)) if label == "optimum" else "-"
+                    panel.axhline(
+                        height,
+                        color=colour,
+                        linewidth=1.4,
+                        linestyle=style,
+                        label=label,
+                    )
+                if levels.get(name):
+                    panel.set_ylim(*_around(panel, [v for _, v, _ in levels[name]]))
+                handles, labels = panel.get_legend_handles_labels()
+                seen.update(zip(labels, handles, strict=True))
+            if words:
+                line[0].set_ylabel(words, fontweight="bold")
+        for panel in panels[-1]:
+            panel.set_xlabel("round")
+        if len(seen) > 1:
+            figure.legend(
+                seen.values(), seen, loc="outside lower center", ncols=min(6, len(seen))
+            )
+        if title is not None:
+            figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    return figure
+
+
+def _around(panel: Axes, heights: Sequence[float]) -> tuple[float, float]:
+    """Limits of an axis that shows 0 and these heights too."""
+    bottom, top = panel.get_ylim()
+    bottom, top = min(bottom, 0.0, *heights), max(top, *heights)
+    return bottom, top + 0.05 * (top - bottom)
+
+
+def comparison(
+    panels: Mapping[str, Curves],
+    metric: str,
+    *,
+    title: str | None = None,
+    spread: str = "std",
+    width: float = 1.0,
+) -> Figure:
+    """One metric, one panel a setting, one curve for each name in it."""
+    matplotlib, Figure = _matplotlib()
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(4.4 * len(panels), 3.8), layout="constrained")
+        axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+        for panel, (words, table) in zip(axes, panels.items(), strict=True):
+            _panel(panel, table, metric, False, spread, width, False)
+            panel.set_title(words)
+            panel.set_xlabel("round")
+        axes[0].set_ylabel(LABELS[metric])
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+        if title is not None:
+            figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    return figure
+
+
+def _matplotlib() -> tuple[Any, type[Figure]]:
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError(
+            "figures need matplotlib: pip install 'cbandit[experiments]'"
+        ) from None
+    return matplotlib, Figure
 
 
 def boxes(frame: Any, *, title: str | None = None) -> Figure:
@@ -231,13 +338,7 @@ def boxes(frame: Any, *, title: str | None = None) -> Figure:
         frame: columns ``policy``, ``metric``, ``t``, ``trial``, ``value``.
         title: above all panels.
     """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError(
-            "figures need matplotlib: pip install 'cbandit[experiments]'"
-        ) from None
+    matplotlib, Figure = _matplotlib()
     policies, metrics = list(frame.policy.unique()), list(frame.metric.unique())
     with matplotlib.rc_context(_STYLE):
         size = (4.4 * len(policies), 2.9 * len(metrics) + 0.6)

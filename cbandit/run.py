@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["METRICS", "Curve", "Run", "exponent", "join"]
+__all__ = ["METRICS", "STAGES", "Curve", "Run", "exponent", "join"]
 
 METRICS = (
     "regret",
@@ -30,6 +30,7 @@ METRICS = (
     "hard_violation",
     "rounds_in_violation",
 )
+STAGES = ("policy_regret", "worst_stage_cost", "stage_rounds_kept", "stage_runs_kept")
 _FORMAT = "cbandit run 1"
 
 
@@ -125,6 +126,11 @@ class Run:
         return self.rounds >= self.horizon
 
     @property
+    def randomised(self) -> bool:
+        """Whether the policy drew its actions from distributions."""
+        return self.expected_rewards is not None
+
+    @property
     def regret(self) -> Tensor:
         """Cumulative regret, ``(*trials, T)``; dynamic where the optimum moves."""
         return account.regret(self.optimum, self.true_rewards)
@@ -145,6 +151,26 @@ class Run:
     def stage_costs(self) -> Tensor:
         """Expected under each round's distribution, less thresholds, as ``costs``."""
         return self.true_costs if self.expected_costs is None else self.expected_costs
+
+    @property
+    def stage_kept(self) -> Tensor:
+        """Whether each round's expected costs kept their thresholds, as ``rewards``."""
+        return account.stage_kept(self.stage_costs)
+
+    @property
+    def worst_stage_cost(self) -> Tensor:
+        """The largest stage cost, less its threshold, so far, ``(*trials, T)``."""
+        return self.stage_costs.amax(-1).cummax(-1).values
+
+    @property
+    def stage_rounds_kept(self) -> Tensor:
+        """The share of rounds so far that kept their thresholds, ``(*trials, T)``."""
+        return account.time_average(self.stage_kept.double().cumsum(-1))
+
+    @property
+    def stage_runs_kept(self) -> Tensor:
+        """1 while every round so far kept its thresholds, then 0, ``(*trials, T)``."""
+        return self.stage_kept.double().cummin(-1).values
 
     @property
     def realised_regret(self) -> Tensor:
@@ -179,15 +205,20 @@ class Run:
     def summary(self) -> Summary:
         """Final values over the trials: printable, a mapping, and pandas-friendly.
 
+        Of a policy that randomises also :data:`STAGES`: policy regret, the largest
+        stage cost, and the shares of rounds, and of runs with all their rounds, whose
+        stage costs were at most their thresholds.
+
         Example:
             >>> print(run.summary())                            # doctest: +SKIP
             >>> pandas.DataFrame(run.summary()).T               # doctest: +SKIP
         """
         values: dict[str, dict[str, float]] = {}
-        for name in METRICS:
+        for name in METRICS + (STAGES if self.randomised else ()):
             final = getattr(self, name)[..., -1:].double().reshape(-1)
             values[name] = {"mean": float(final.mean()), "sem": _sem(final)}
-        return Summary(self.policy, self.rounds, values, self.seconds_per_round)
+        trials = 1 if self.trials is None else len(self.trials)
+        return Summary(self.policy, self.rounds, values, self.seconds_per_round, trials)
 
     def curve(
         self, name: str, points: int | None = None, average: bool = False
@@ -196,7 +227,9 @@ class Run:
 
         Args:
             name: of a cumulative metric, such as ``"regret"``; also ``"multiplier"``
-                (its norm) and ``"reward"`` (cumulative true reward).
+                (its norm), ``"reward"`` (cumulative true reward), and, of each round,
+                ``"expected_reward"`` and ``"stage_cost"`` (the largest, less its
+                threshold).
             points: at most about so many rounds, half of them evenly and half of them
                 logarithmically spaced; all of them unless given.
             average: divide by the number of rounds so far.
@@ -220,6 +253,11 @@ class Run:
             total = self.multipliers.norm(dim=-1)
         elif name == "reward":
             total = self.true_rewards.cumsum(-1)
+        elif name == "expected_reward":
+            drawn = self.expected_rewards
+            total = self.true_rewards if drawn is None else drawn
+        elif name == "stage_cost":
+            total = self.stage_costs.amax(-1)
         elif name in METRICS or name in (
             "policy_regret",
             "realised_regret",
@@ -229,7 +267,8 @@ class Run:
         else:
             raise CBanditError(
                 f"name must be a metric, one of {', '.join(METRICS)}, policy_regret, "
-                f"realised_regret, realised_violation, reward, multiplier; got {name!r}"
+                "realised_regret, realised_violation, reward, multiplier, "
+                f"expected_reward, stage_cost; got {name!r}"
             )
         if average:
             total = account.time_average(total)
@@ -241,7 +280,9 @@ class Run:
         """A long pandas frame: one row a trial and round.
 
         Columns: policy, trial, t, x1.. (and action, its number), reward, cost1..,
-        true_reward, true_cost1.., multiplier1.., and the cumulative metrics.
+        true_reward, true_cost1.., multiplier1.., and the cumulative metrics; of a
+        policy that randomises also expected_reward, stage_cost1.. (less thresholds) and
+        policy_regret.
         """
         try:
             import pandas as pd
@@ -257,20 +298,24 @@ class Run:
         }
         if self.index is not None:
             columns["action"] = self.index.reshape(-1).numpy()
-        for name, table in (
-            ("x", self.actions),
-            ("reward", self.rewards),
-            ("cost", self.costs),
-            ("true_reward", self.true_rewards),
-            ("true_cost", self.true_costs),
-            ("multiplier", self.multipliers),
-        ):
+        tables = {
+            "x": self.actions,
+            "reward": self.rewards,
+            "cost": self.costs,
+            "true_reward": self.true_rewards,
+            "true_cost": self.true_costs,
+            "multiplier": self.multipliers,
+        }
+        if self.expected_rewards is not None:
+            tables["expected_reward"] = self.expected_rewards
+            tables["stage_cost"] = self.stage_costs
+        for name, table in tables.items():
             if name.endswith("reward"):
                 columns[name] = table.reshape(-1).numpy()
                 continue
             for j, column in enumerate(table.reshape(-1, table.shape[-1]).mT):
                 columns[f"{name}{j + 1}"] = column.numpy()
-        for name in METRICS:
+        for name in METRICS + (("policy_regret",) if self.randomised else ()):
             columns[name] = getattr(self, name).reshape(-1).numpy()
         return pd.DataFrame(columns)
 
@@ -335,8 +380,9 @@ class Summary(Mapping[str, Mapping[str, float]]):
         rounds: int,
         values: dict[str, dict[str, float]],
         seconds_per_round: float,
+        trials: int,
     ) -> None:
-        self.policy, self.rounds = policy, rounds
+        self.policy, self.rounds, self.trials = policy, rounds, trials
         self.seconds_per_round = seconds_per_round
         self._values = values
 
@@ -353,7 +399,8 @@ class Summary(Mapping[str, Mapping[str, float]]):
         head = f"{self.policy}, {self.rounds} rounds, "
         head += f"{1e3 * self.seconds_per_round:.3g} ms each"
         rows = [
-            f"  {name:<20} {each['mean']:>12.5g} +- {each['sem']:.3g}"
+            f"  {name:<20} {each['mean']:>12.5g}"
+            + (f" +- {each['sem']:.3g}" if self.trials > 1 else "")
             for name, each in self._values.items()
         ]
         return "\n".join([head, *rows])

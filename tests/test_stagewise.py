@@ -784,7 +784,7 @@ MEANS = torch.tensor([[0.1, 0.5, 0.9, 0.7], [0.3, 0.3, 0.8, 0.5], [0.2, 0.4, 0.1
 MEANS = MEANS.double()
 
 
-@pytest.mark.parametrize("trials", [None, 2])
+@pytest.mark.parametrize("trials", [None, 3])
 def test_a_distribution_is_recommended(trials):
     policy = arms_with_data(trials, reward=0.2, cost=[0.1, 0.0])
     found = policy.recommend(0.9)
