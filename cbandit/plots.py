@@ -268,7 +268,7 @@ def evolution(
                         height,
                         color=colour,
                         linewidth=1.4,
-                        linestyle=style,
+                        linestyle=dots,
                         label=label,
                     )
                 if levels.get(name):
