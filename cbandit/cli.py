@@ -265,11 +265,12 @@ def _carry_out(settings: Any, out: Path, resume: bool, workers: int) -> None:
 
     try:
         summary = carry_out(settings, out, resume=resume, workers=workers)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as stop:
         print(
             f"\ninterrupted; the same with --resume goes on from {out}", file=sys.stderr
         )
-        raise SystemExit(130) from None
+        code = stop.code if isinstance(stop, SystemExit) else 130
+        raise SystemExit(code) from None
     print(_table(summary))
     for line in _stages(summary):
         print(line)

@@ -687,7 +687,8 @@ def carry_out(
     ``rounds.parquet``: mean, standard deviation and standard error over the trials of
     every metric's curve, on about 1000 rounds, half of them evenly and half of them
     logarithmically spaced. Until all of it is written the folder also holds finished
-    runs and checkpoints, from which ``resume`` goes on.
+    runs and checkpoints, from which ``resume`` goes on. Results of the same settings
+    are computed and written again; those of others are an error.
     """
     from cbandit.run import Run, join
 
@@ -736,12 +737,24 @@ def _prepare(settings: Settings, out: Path, resume: bool) -> dict[str, Any] | No
             f"{out} holds an unfinished experiment: go on with --resume, or choose "
             "another folder"
         )
+    elif summary.exists() and not _same_settings(config, settings):
+        raise CBanditError(
+            f"{out} holds the results of other settings, see {config}; they are kept: "
+            "choose another folder with --out, or remove this one"
+        )
     out.mkdir(parents=True, exist_ok=True)
     for old in (summary, out / "rounds.parquet", out / "boxes.parquet"):
         old.unlink(missing_ok=True)
     with atomic(config) as file:
         file.write(settings.toml().encode())
     return None
+
+
+def _same_settings(config: Path, settings: Settings) -> bool:
+    try:
+        return settings_from_toml(config) == settings
+    except CBanditError:
+        return False
 
 
 def _played(

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -106,11 +107,11 @@ def simulate(
             :class:`~cbandit.problems.Problem`. For the same trials as the policy, or
             for none in particular (``problem.trials is None``).
         horizon: the number of rounds.
-        checkpoint: a file, written whole or not at all: now and then, at the end and on
-            Ctrl-C. If it exists the run goes on from it, and ``policy`` is brought to
-            the state it had there. Load only files you trust: they are pickles. A
-            problem's own state is not kept; what it draws in ``round`` and ``observe``
-            from the generator is.
+        checkpoint: a file, written whole or not at all: now and then, at the end, on
+            Ctrl-C and on SIGTERM. If it exists the run goes on from it, and ``policy``
+            is brought to the state it had there. Load only files you trust: they are
+            pickles. A problem's own state is not kept; what it draws in ``round`` and
+            ``observe`` from the generator is.
         progress: a bar, if it takes longer than a second and on a terminal only.
         callback: called after every round with a :class:`Played`; ends the run by
             returning true.
@@ -124,6 +125,7 @@ def simulate(
     """
     if not isinstance(horizon, int) or isinstance(horizon, bool) or horizon < 1:
         raise CBanditError(f"horizon must be a whole number above 0; got {horizon!r}")
+    _whole(problem)
     _same_trials(policy, problem)
     _same_actions(policy, problem)
     path = None if checkpoint is None else Path(checkpoint)
@@ -147,12 +149,11 @@ def simulate(
         while tape.rounds < horizon and not interrupted:
             t = tape.rounds + 1
             begun = perf_counter()
-            shown = problem.round(t, world)
+            shown = _shown(problem.round(t, world))
             multiplier = policy.multiplier
             tape.put("multipliers", multiplier)  # copied before ask may change it
             choice = policy.ask(**shown.question())
-            reward, cost = problem.observe(choice, world)
-            reward, cost = _seen(reward, cost, batch, policy.m)
+            reward, cost = _seen(problem.observe(choice, world), batch, policy.m)
             if shown.delays is None:
                 if policy.m:
                     policy.tell(choice, reward=reward, cost=cost)
@@ -189,7 +190,7 @@ def simulate(
         if path is not None:
             _save(path, policy, problem, state)
         if interrupted:
-            raise KeyboardInterrupt
+            _stop(interrupted[0])
     return tape.run(policy, problem, horizon)
 
 
@@ -213,6 +214,28 @@ def _threads(problem: Problem, batch: tuple[int, ...]) -> Iterator[None]:
 # -------------------------------------------------------------------- one round's parts
 
 
+def _whole(problem: Any) -> None:
+    """An error that names what a problem of the user's own lacks."""
+    if isinstance(problem, Problem):
+        return
+    parts = ("reward", "costs", "observe", "optimum", "stochastic_optimum", "round")
+    named = [f"{name}()" for name in parts] + ["actions", "trials"]
+    missing = [n for n in named if not hasattr(problem, n.removesuffix("()"))]
+    raise CBanditError(
+        f"problem must have all that cb.problems.Problem lists; "
+        f"{type(problem).__name__} lacks {', '.join(missing)}"
+    )
+
+
+def _shown(shown: Any) -> Round:
+    if not isinstance(shown, Round):
+        raise CBanditError(
+            "problem.round must return a cb.Round, cb.Round() where nothing is shown; "
+            f"got {shown!r}"
+        )
+    return shown
+
+
 def _same_trials(policy: Policy, problem: Problem) -> None:
     ours, theirs = trial_range(policy.trials), trial_range(problem.trials)
     if theirs is not None and ours != theirs:
@@ -233,10 +256,13 @@ def _same_actions(policy: Policy, problem: Problem) -> None:
             )
 
 
-def _seen(
-    reward: Any, cost: Any, batch: tuple[int, ...], m: int
-) -> tuple[Tensor, Tensor]:
+def _seen(seen: Any, batch: tuple[int, ...], m: int) -> tuple[Tensor, Tensor]:
     """Feedback as tensors of shapes ``(*trials,)`` and ``(*trials, costs)``."""
+    if not isinstance(seen, tuple | list) or len(seen) != 2:
+        raise CBanditError(
+            f"problem.observe must return a pair, reward and costs; got {seen!r}"
+        )
+    reward, cost = seen
     if not isinstance(reward, Tensor):
         reward = checks.tensor("the reward of problem.observe", reward)
     if not isinstance(cost, Tensor):
@@ -389,7 +415,7 @@ class _Tape:
         self.rounds = self.flushed = self.horizon = 0
         self.columns: dict[str, _Column] = {}
         self.truth: dict[str, Tensor] = {}
-        self.seconds: list[float] = []
+        self.seconds = array("d")
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(vars(self))
@@ -464,9 +490,13 @@ class _Tape:
     def run(self, policy: Policy, problem: Problem, horizon: int) -> Run:
         """The run so far; the tape must be flushed."""
         stop = self.rounds
-        out = {name: self._part(name, 0, stop).contiguous() for name in self.columns}
-        for name, value in self.truth.items():
-            out[name] = value[:stop].movedim(0, len(self.batch)).contiguous()
+        out = {}
+        for name in list(self.columns):
+            out[name] = self._part(name, 0, stop).contiguous()
+            del self.columns[name]  # never all of it twice
+        for name in list(self.truth):
+            value = self.truth.pop(name)[:stop]
+            out[name] = value.movedim(0, len(self.batch)).contiguous()
         index = out.pop("index", None)
         tau = _thresholds(getattr(problem, "thresholds", 0.0), out["true_costs"])
         for name in ("true_costs", "expected_costs"):
@@ -564,30 +594,40 @@ def _load(path: Path, policy: Policy, problem: Problem, horizon: int) -> _State:
 
 @contextmanager
 def _until_interrupted(active: bool) -> Iterator[list[int]]:
-    """A list that Ctrl-C fills, so that the round under way is finished first.
+    """A list that Ctrl-C or SIGTERM fills: the round under way is finished first.
 
-    A second Ctrl-C interrupts at once.
+    A second one stops at once.
     """
     heard: list[int] = []
-    before = signal.getsignal(signal.SIGINT)
-    if (
-        not active
-        or threading.current_thread() is not threading.main_thread()
-        or before is not signal.default_int_handler
-    ):
-        yield heard
-        return
+    before: dict[int, Any] = {}
+    if active and threading.current_thread() is threading.main_thread():
+        usual = {
+            signal.SIGINT: signal.default_int_handler,
+            signal.SIGTERM: signal.SIG_DFL,
+        }
+        # whoever has handlers of his own keeps them
+        found = {number: signal.getsignal(number) for number in usual}
+        before = {n: handler for n, handler in found.items() if handler is usual[n]}
 
     def hear(number: int, frame: Any) -> None:
         if heard:
-            raise KeyboardInterrupt
+            _stop(number)
         heard.append(number)
 
-    signal.signal(signal.SIGINT, hear)
+    for number in before:
+        signal.signal(number, hear)
     try:
         yield heard
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stop(number: int) -> None:
+    """As the signal would have, had nobody listened."""
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise SystemExit(128 + number)
 
 
 def _bar(progress: bool, name: str, done: int, horizon: int) -> Any:

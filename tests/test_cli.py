@@ -167,6 +167,37 @@ def test_reproduce_writes_all_it_says(capsys, tmp_path):
     assert "other settings" in complaint(
         capsys, "reproduce", "zhou-synthetic", "--trials", 4, "--out", out, "--resume"
     )
+    # nor overwritten by another
+    line = complaint(capsys, "reproduce", "zhou-synthetic", "--trials", 4, "--out", out)
+    assert "results of other settings" in line
+    assert (out / "summary.json").stat().st_mtime_ns == before
+
+
+def test_stage_costs_are_printed_and_drawn(capsys, tmp_path):
+    folders = []
+    for tau in ("0.8", "0.2"):
+        folders.append(tmp_path / tau)
+        few = ["--set", f"tau={tau}", "--horizon", 30, "--trials", 1]
+        code, text, _ = call(
+            capsys, "reproduce", "pacchiano-opb-four", *few, "--out", folders[-1]
+        )
+        assert code == 0
+        assert "policy regret" in text
+        assert "in every round of 100.0000% of the runs" in text
+        assert "+-" not in text
+        assert "nan" not in text
+        assert "-0.00" not in text
+        assert (folders[-1] / "evolution.png").exists()
+    summary = json.loads((folders[0] / "summary.json").read_text())
+    assert summary["policies"]["OPB"]["stage_runs_kept"]["mean"] == 1.0
+    for extra in ([], ["--panels", "tau"]):
+        figure = tmp_path / f"both{len(extra)}.png"
+        code, _, _ = call(capsys, "plot", *folders, "--figure", figure, *extra)
+        assert code == 0
+        assert figure.read_bytes().startswith(b"\x89PNG")
+    assert "panels must be a parameter" in complaint(
+        capsys, "plot", *folders, "--figure", figure, "--panels", "d"
+    )
 
 
 @pytest.mark.slow
