@@ -67,7 +67,7 @@ class SafeAction:
 
     def __init__(
         self,
-        safe: Safe,
+        safe: Safe | None,
         actions: Any,
         batch: tuple[int, ...],
         subgaussian: Tensor,
@@ -78,7 +78,7 @@ class SafeAction:
         if not isinstance(safe, Safe):
             raise CBanditError(
                 "safe must be a cb.Safe(index= or x=, reward=, cost=); got "
-                f"{type(safe).__name__}"
+                + ("none" if safe is None else type(safe).__name__)
             )
         device = subgaussian.device
         size, m = subgaussian.shape[0], subgaussian.shape[1] - 1
@@ -89,7 +89,9 @@ class SafeAction:
         self.reward = torch.zeros(size, dtype=torch.float64, device=device)
         self.cost = torch.zeros(size, m, dtype=torch.float64, device=device)
         if safe.reward is not None:
-            reward = checks.finite("safe.reward", checks.tensor("reward", safe.reward))
+            reward = checks.finite(
+                "safe.reward", checks.tensor("safe.reward", safe.reward)
+            )
             self.reward = checks.per_trial("safe.reward", reward, batch).to(device)
             if bool((self.reward > largest).any()):
                 raise CBanditError(
@@ -97,7 +99,7 @@ class SafeAction:
                     f"{largest.max().item():g}; got {self.reward.max().item():g}"
                 )
         if safe.cost is not None:
-            cost = checks.finite("safe.cost", checks.tensor("cost", safe.cost))
+            cost = checks.finite("safe.cost", checks.tensor("safe.cost", safe.cost))
             self.cost = checks.per_cost("safe.cost", cost, batch, m).to(device)
         self.origin = origin
         known = torch.ones(size, dtype=torch.bool, device=device)
@@ -273,9 +275,15 @@ def _place(
                 f"{tuple(given.shape)}"
             )
         index = given.reshape(-1).expand(size)
-        return index.long(), actions.points(index).double()
+        try:
+            return index.long(), actions.points(index).double()
+        except CBanditError as error:
+            raise CBanditError(f"safe.{error}") from None
     x = _point(safe.x, actions.dim, batch, size).to(device)
-    index = actions.index(x if not actions.batch_shape else x.unsqueeze(1))
+    try:
+        index = actions.index(x if not actions.batch_shape else x.unsqueeze(1))
+    except CBanditError as error:
+        raise CBanditError(f"safe.{error}") from None
     return index.reshape(size), x
 
 

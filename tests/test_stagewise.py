@@ -979,6 +979,101 @@ def test_bad_arms_are_said():
         )
 
 
+FOUR = cb.Finite(torch.arange(4.0).double().unsqueeze(-1))
+CORNERS = cb.Finite(torch.cat([torch.zeros(1, 2), torch.eye(2)]))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"safe": None}, "safe must be a cb.Safe.* got none"),
+        ({"safe": cb.Safe(index=0, reward=0.0, cost=0.5)}, "safe.cost must be below"),
+        ({"safe": cb.Safe(index=0, reward=0.0, cost=0.7)}, "cost = 0.7 with thresh"),
+        ({"safe": cb.Safe(index=9, reward=0.0, cost=0.0)}, "safe.index must lie in 0"),
+        ({"safe": cb.Safe(index=0.5)}, "safe.index must hold whole numbers"),
+        ({"safe": cb.Safe(x=[0.3] * 2)}, r"safe.x must (be a point|have shape)"),
+        (
+            {"safe": cb.Safe(index=0, reward=2.0, cost=0.0)},
+            "safe.reward must be at most",
+        ),
+        (
+            {"safe": cb.Safe(index=0, reward=math.nan, cost=0.0)},
+            "safe.reward must be fin",
+        ),
+        ({"costs": []}, "at least one belief"),
+        (
+            {"costs": cb.Linear(0.1, length=0.5)},
+            "costs must be a|no longer than length",
+        ),
+        ({"delta": 0.0}, "delta must lie between"),
+        ({"alpha": -1.0}, "alpha must not be negative"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["OPB", "GP", "OPLB"])
+def test_bad_arguments_of_randomised_policies_are_said(kind, wrong, says):
+    belief, actions, more = {
+        "OPB": (cb.Counts(1.0), FOUR, {"horizon": 10}),
+        "GP": (cb.GP(rbf(), noise=0.1), CORNERS, {"horizon": 10}),
+        "OPLB": (cb.Linear(0.1), CORNERS, {"horizon": 10}),
+    }[kind]
+    if kind == "OPLB":
+        pytest.importorskip("clarabel")
+    arguments = {
+        "reward": belief,
+        "costs": belief,
+        "safe": cb.Safe(index=0, reward=0.0, cost=0.0),
+        "thresholds": 0.5,
+        **more,
+    }
+    build = cb.OPLB if kind == "OPLB" else cb.OPB
+    build(actions, **arguments)
+    with pytest.raises(CBanditError, match=says):
+        build(actions, **{**arguments, **wrong})
+
+
+def test_what_opb_needs_is_said():
+    counts, safe = cb.Counts(1.0), cb.Safe(index=0, reward=0.0, cost=0.0)
+    given = {"reward": counts, "costs": counts, "safe": safe, "horizon": 10}
+    for name in given:
+        rest = {k: v for k, v in given.items() if k != name}
+        with pytest.raises(CBanditError, match=f"{name} must be .*got none"):
+            cb.OPB(FOUR, thresholds=0.5, **rest)
+    ranged = cb.Counts(1.0, range=(0.0, 1.0))
+    with pytest.raises(
+        CBanditError, match=r"safe.reward must lie in .* 0 to 1; got -0"
+    ):
+        cb.OPB(
+            FOUR,
+            reward=ranged,
+            costs=counts,
+            safe=cb.Safe(index=0, reward=-0.5, cost=0.0),
+            horizon=10,
+            thresholds=0.5,
+        )
+
+
+def test_a_failed_round_of_oplb_changes_nothing():
+    pytest.importorskip("clarabel")
+    policy = linear_policy(cb.OPLB, None)
+    rounds_of(policy, [0])
+    before, streams = snapshot(policy)
+    for wrong, says in (
+        ({"actions": unit(4, 3)}, "must contain the safe action"),
+        ({"actions": torch.zeros(0, 3)}, "none of them 0"),
+        ({"actions": torch.cat([torch.zeros(1, 3), 2 * torch.eye(3)])}, "no longer"),
+        ({"actions": cb.Star(torch.zeros(3), torch.eye(3))}, "must be a Finite set"),
+        ({"among": [1, 2]}, "leave the safe action"),
+        ({"among": []}, "at least one"),
+    ):
+        with pytest.raises(CBanditError, match=says):
+            policy.ask(**wrong)
+    after, later = snapshot(policy)
+    assert policy.t == 12
+    assert before["_ridge"].system[0].equal(after["_ridge"].system[0])
+    assert before["_longest"].equal(after["_longest"])
+    assert all(a.equal(b) for a, b in zip(streams["each"], later["each"], strict=True))
+
+
 def test_a_failed_round_changes_nothing():
     policy = linear_policy(cb.LCLUCB, None)
     rounds_of(policy, [0])

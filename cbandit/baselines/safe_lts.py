@@ -52,7 +52,7 @@ class SafeLTS(SurelySafe):
         *,
         reward: Linear,
         costs: Any,
-        safe: Safe,
+        safe: Safe | None = None,
         delta: float = 0.1,
         alpha: Any = None,
         beta: Any = None,

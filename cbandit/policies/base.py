@@ -8,6 +8,7 @@ fails has changed nothing.
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,11 +77,10 @@ class _Mail:
     costs: list[Told] = field(default_factory=list)
 
 
-class Policy:
+class Policy(ABC):
     """Bookkeeping of rounds, choices and feedback.
 
-    A policy fills in ``_decide`` (the rule), ``_absorb`` (what feedback changes) and
-    ``_given`` (beliefs from earlier data).
+    A policy fills in ``_decide`` (the rule) and ``_absorb`` (what feedback changes).
 
     Args:
         actions: what can be chosen.
@@ -208,7 +208,7 @@ class Policy:
         self._started(choice)
         return choice
 
-    def _started(self, choice: Choice) -> None:
+    def _started(self, choice: Choice) -> None:  # noqa: B027  may stay empty
         """Called once the choice of a round stands."""
 
     def _round_actions(self, actions: Any) -> Any:
@@ -411,20 +411,22 @@ class Policy:
             self._absorb(mail.choice, mail.rewards, mail.costs)
             del self._inbox[t]
 
-    def lighten(self) -> None:
+    def lighten(self) -> None:  # noqa: B027  may stay empty
         """Before a checkpoint: drop what is better computed afresh than saved."""
 
     # -- what a policy fills in ------------------------------------------------------
 
+    @abstractmethod
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:
-        raise NotImplementedError
+        """The rule: what to play in round ``t``."""
 
+    @abstractmethod
     def _absorb(
         self, choice: Choice, rewards: Sequence[Told], costs: Sequence[Told]
     ) -> None:
-        raise NotImplementedError
+        """What feedback of a choice changes."""
 
 
 def _seen(seen: Tensor | bool, mask: Tensor | None) -> Tensor | bool:

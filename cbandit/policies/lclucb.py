@@ -73,7 +73,7 @@ class LCLUCB(SurelySafe):
         *,
         reward: Linear,
         costs: Any,
-        safe: Safe,
+        safe: Safe | None = None,
         delta: float = 0.1,
         alpha: Any = None,
         beta: Any = None,

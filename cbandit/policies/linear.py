@@ -44,7 +44,7 @@ class LinearPolicy(Stagewise):
         actions: Any,
         reward: Linear,
         costs: Any,
-        safe: Safe,
+        safe: Safe | None,
         delta: float,
         alpha: Any,
         beta: Any,

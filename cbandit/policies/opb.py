@@ -62,7 +62,10 @@ def OPB(actions: Any, **arguments: Any) -> CountOPB | GPOPB:
         >>> policy.ask().distribution.probability.sum()
         tensor(1., dtype=torch.float64)
     """
-    if isinstance(arguments.get("reward"), GP):
+    for name in ("reward", "costs"):
+        if arguments.get(name) is None:
+            raise CBanditError(f"{name} must be beliefs, cb.Counts or cb.GP; got none")
+    if isinstance(arguments["reward"], GP):
         return GPOPB(actions, **arguments)
     return CountOPB(actions, **arguments)
 
@@ -90,8 +93,8 @@ class CountOPB(ArmPolicy):
         *,
         reward: Counts,
         costs: Any,
-        safe: Safe,
-        horizon: int,
+        safe: Safe | None = None,
+        horizon: int | None = None,
         delta: float = 0.1,
         alpha: Any = None,
         largest: Any = None,
@@ -100,6 +103,10 @@ class CountOPB(ArmPolicy):
         if not isinstance(actions, Finite | ProductGrid):
             raise CBanditError(
                 f"OPB chooses from a Finite set or a ProductGrid; got {actions!r}"
+            )
+        if horizon is None:
+            raise CBanditError(
+                "horizon must be given: OPB's widths rest on it; got none"
             )
         super().__init__(
             actions,

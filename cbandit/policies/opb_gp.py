@@ -34,7 +34,7 @@ from cbandit.explore import UCB
 from cbandit.lp import PolicySolution, solve_policy_in_blocks
 from cbandit.policies.base import Decision, Told
 from cbandit.policies.gp import GPPolicy
-from cbandit.policies.stagewise import drawn, given_scales, must_hold, share
+from cbandit.policies.stagewise import drawn, given_scales, listed, must_hold, share
 from cbandit.recommend import Recommendation, recommend_policy
 from cbandit.safe import Safe, SafeAction
 
@@ -81,18 +81,16 @@ class GPOPB(GPPolicy):
         *,
         reward: GP,
         costs: GP | Sequence[GP],
-        safe: Safe,
+        safe: Safe | None = None,
         explore: UCB | None = None,
         delta: float = 0.1,
         alpha: Any = None,
         largest: Any = None,
         **common: Any,
     ) -> None:
-        if costs is None:
-            raise CBanditError("costs must be a cb.GP or a list of them; got None")
         self.delta = share("delta", delta)
         if explore is None:
-            functions = 1 + (1 if isinstance(costs, GP) else len(costs))
+            functions = 1 + len(listed(costs, GP))
             explore = UCB(BayesWidth(functions, actions.size, self.delta))
         if not isinstance(explore, UCB):
             raise CBanditError(f"explore must be cb.UCB(...); got {explore!r}")

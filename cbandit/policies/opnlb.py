@@ -62,7 +62,7 @@ class OPNLB(ArmPolicy):
         *,
         reward: FiniteClass,
         costs: Any,
-        safe: Safe,
+        safe: Safe | None = None,
         delta: float = 0.1,
         alpha: Any = None,
         largest: Any = None,

@@ -6,6 +6,7 @@ as pessimism takes away: ``alpha_r = 1 + 2 (r_max - r0) / min_j (tau_j - c0_j)``
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -54,7 +55,7 @@ class Stagewise(Policy):
         kind: type[Belief],
         reward: Any,
         costs: Any,
-        safe: Safe,
+        safe: Safe | None,
         delta: float,
         alpha: Any,
         largest: Any,
@@ -92,6 +93,8 @@ class Stagewise(Policy):
             self.delta,
             self.horizon,
         )
+        if self._safe.given[0]:
+            self._within("safe.reward", self._safe.reward.unsqueeze(-1), _REWARD)
         if self._safe.given[1]:
             self._within("safe.cost", self._safe.cost, _COSTS)
             self._safe.check(self._limits(1))
@@ -254,6 +257,7 @@ class Stagewise(Policy):
         found: Tensor = self.actions.index(points)
         return found
 
+    @abstractmethod
     def _learn(
         self,
         functions: slice,
@@ -262,7 +266,7 @@ class Stagewise(Policy):
         y: Tensor,
         weight: Tensor | None,
     ) -> None:
-        raise NotImplementedError
+        """Observe ``y`` ``(T, f)`` at ``x`` ``(T, d)``, ``weight`` ``(T, f)`` times."""
 
     # -- deciding --------------------------------------------------------
 
@@ -277,9 +281,9 @@ class Stagewise(Policy):
 
     # -- what is believed --------------------------------------------------------
 
+    @abstractmethod
     def _believed(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """``(start, means (T, F, n), spreads (T, F, n))`` over the policy's own set."""
-        raise NotImplementedError
 
     def posterior(self) -> Posterior:
         """Estimates over the set; ``std`` is that of noise of variance ``R^2``."""
