@@ -108,6 +108,7 @@ class SafeAction:
         self._count = torch.zeros(size, 2, dtype=torch.float64, device=device)
         self._log, self._ready = 0.0, all(self.given)
         self._nowhere = torch.zeros_like(known)
+        self._kept: Tensor | None = None  # limits that were seen to be above the costs
         if not all(self.given):
             if horizon is None:
                 raise CBanditError(
@@ -157,11 +158,14 @@ class SafeAction:
 
         ``limits`` are this round's thresholds, ``(T, m)``.
         """
-        room = limits - self.cost
         if self.given[1]:
-            if bool((room <= 0).any()):
-                _not_safe(limits, self.cost)
+            # limits that do not change are looked at once
+            if limits is not self._kept:
+                if bool((limits <= self.cost).any()):
+                    _not_safe(limits, self.cost)
+                self._kept = limits
             return self._nowhere
+        room = limits - self.cost
         seen = self._count[:, 1] > 0
         # w is three times the width that holds with probability 1 - delta
         unsafe = seen & ~self.cost_known & (room + self.width(1) / 3 < 0).any(-1)

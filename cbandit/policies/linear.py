@@ -201,7 +201,10 @@ def _at_origin(safe: Any, actions: Any) -> Any:
     if safe.x is not None:
         x = checks.tensor("safe.x", safe.x)
     else:
-        x = actions.points(safe.index)
+        try:
+            x = actions.points(safe.index)
+        except CBanditError as error:
+            raise CBanditError(f"safe.{error}") from None
     if bool((x != 0).any()):
         return safe
     reward = 0.0 if safe.reward is None else safe.reward

@@ -37,6 +37,8 @@ class SurelySafe(LinearPolicy):
         self._fan: Tensor | None = None  # the policy's own star, see _fan_of
         if isinstance(actions, Star):
             self._fan = self._fan_of(self.actions)
+        at = self._safe
+        self._rays = at.given[1] and bool(at.origin.all())  # segments start at 0
         self._scale = torch.zeros_like(self._floor)  # this round's widths
         self._shift: Tensor | None = None  # and what moves the reward's estimate
 
@@ -114,22 +116,13 @@ class SurelySafe(LinearPolicy):
         ray = (root.flatten(1, 2) @ fan).unflatten(
             1, root.shape[1:3]
         )  # T x F x d x (1 + K)
-        a = self._reach(mean, ray, self._scale, tau)
-        scale = self._scale.unsqueeze(-1)
-        # at a share a of the way, T x K x e, all is affine but the norm
         if self._shift is not None:
-            mean = mean[:, :1] + self._shift.unsqueeze(-2) @ fan
-        value = torch.lerp(mean[:, 0, :1, None], mean[:, 0, 1:, None], a)
-        here = torch.lerp(
-            ray[:, 0, :, :1, None], ray[:, 0, :, 1:, None], a.unsqueeze(1)
-        )
-        value = torch.addcmul(value, scale[:, :1], here.square().sum(1).sqrt())
+            mean[:, 0] += (self._shift.unsqueeze(-2) @ fan).squeeze(-2)
+        a, value = self._ends(mean, ray, tau)  # T x K x e, T x (1 + K e)
         if mask is not None:
-            value = value.masked_fill(~mask.unsqueeze(-1), -torch.inf)
-        first = mean[:, 0, :1] + scale[:, 0] * ray[:, 0, :, 0].norm(
-            dim=-1, keepdim=True
-        )
-        best = torch.cat([first, value.flatten(1)], -1).argmax(-1)
+            allowed = mask.repeat_interleave(a.shape[-1], -1)
+            value[:, 1:].masked_fill_(~allowed, -torch.inf)
+        best = value.argmax(-1)
         # 0 is the centre, then both ends of a segment beside each other
         place = (best - 1).clamp_min(0)
         share = a.flatten(1).gather(-1, place.unsqueeze(-1))
@@ -138,6 +131,29 @@ class SurelySafe(LinearPolicy):
         tips = fan.expand(self._size, -1, -1)
         tip = tips.gather(-1, (segment + 1).view(-1, 1, 1).expand(-1, fan.shape[1], 1))
         return segment, torch.lerp(tips[..., 0], tip.squeeze(-1), share)
+
+    def _ends(self, mean: Tensor, ray: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
+        """The safe ends of each segment, and ``V_r`` at the centre and at these.
+
+        From means ``(T, F, 1 + K)`` and ``A x`` ``(T, F, d, 1 + K)`` at the centre and
+        the tips.
+        """
+        scale = self._scale.unsqueeze(-1)
+        if self._rays:
+            # from 0 on, bounds are in proportion to the share of the way
+            bounds = torch.addcmul(mean, scale, ray.square().sum(-2).sqrt())
+            cost = self._safe.cost.unsqueeze(-1)
+            a = search.furthest(cost, bounds[:, 1:, 1:], tau.unsqueeze(-1))
+            bounds[:, 0, 1:] *= a
+            return a.unsqueeze(-1), bounds[:, 0]
+        a = self._reach(mean, ray, self._scale, tau)
+        value = torch.lerp(mean[:, 0, :1, None], mean[:, 0, 1:, None], a)
+        start, step = ray[:, 0, :, :1, None], ray[:, 0, :, 1:, None]
+        here = torch.lerp(start, step, a.unsqueeze(1)).square().sum(1).sqrt()
+        value = torch.addcmul(value, scale[:, :1], here).flatten(1)
+        first = ray[:, 0, :, 0].norm(dim=-1, keepdim=True)
+        first = torch.addcmul(mean[:, 0, :1], scale[:, 0], first)
+        return a, torch.cat([first, value], -1)
 
     def _reach(self, mean: Tensor, ray: Tensor, scale: Tensor, tau: Tensor) -> Tensor:
         """The ends ``(T, K, e)`` of what is safe of each segment, as shares of it.
