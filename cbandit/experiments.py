@@ -261,12 +261,14 @@ def _opb_gp(problem: Any, task: Task) -> Policy:
     import cbandit as cb
     from cbandit.problems.zhou import _rbf
 
+    beta = task.settings.parameters["beta"]
     belief = cb.GP(_rbf(0.5), noise=task.settings.parameters["noise"])
     policy: Policy = cb.OPB(
         problem.actions,
         reward=belief,
         costs=[belief] * problem.m,
         safe=cb.Safe(index=0, reward=problem.f[..., 0], cost=problem.g[..., 0]),
+        explore=cb.UCB(beta) if beta else None,
         thresholds=problem.thresholds,
         largest=problem.f.amax(-1),
         delta=0.1,
@@ -287,6 +289,13 @@ def _pacchiano(
         return build(**parameters, trials=trials, **more)
 
     return make
+
+
+def _stagewise(parameters: Mapping[str, Any], trials: range, seed: int) -> Any:
+    from cbandit.problems import bench_stagewise
+
+    world = {name: value for name, value in parameters.items() if name != "beta"}
+    return bench_stagewise(**world, trials=trials, seed=seed)
 
 
 def _tau(default: float, *others: float) -> Parameter:
@@ -369,13 +378,14 @@ _PACCHIANO = (
         about="a million correlated actions, three costs (OPB, GP form; ours)",
         horizon=300,
         trials=1,
-        problem=_pacchiano("bench_stagewise"),
+        problem=_stagewise,
         policies={"OPB": _opb_gp},
         parameters={
             "points": Parameter(1000, (), "on each of two axes"),
             "costs": Parameter(3, (), "how many"),
             "noise": Parameter(0.01, (), "its variance"),
             "gap": Parameter(0.5, (), "thresholds less the safe corner's costs"),
+            "beta": Parameter(2.0, (), "the width; 0 for the theory's"),
         },
         evolution="policy_regret",
     ),
