@@ -277,6 +277,10 @@ def evolution(
                 seen.update(zip(labels, handles, strict=True))
             if words:
                 line[0].set_ylabel(words, fontweight="bold")
+        # regret is there to be compared between the rows
+        top = max(panel.get_ylim()[1] for panel in panels[:, 0])
+        for panel in panels[:, 0]:
+            panel.set_ylim(min(panel.get_ylim()[0], -0.03 * top), top)
         for panel in panels[-1]:
             panel.set_xlabel("round")
         if len(seen) > 1:
