@@ -20,7 +20,7 @@ from cbandit.actions import Finite, ProductGrid
 from cbandit.beliefs.kernels import Covariance
 from cbandit.errors import CBanditError
 from cbandit.posterior.blocks import grid_split
-from cbandit.posterior.paths import Features, prior_root
+from cbandit.posterior.paths import Features, Root, prior_root
 from cbandit.randomness import Streams
 from cbandit_kernels import kernel_columns
 
@@ -276,7 +276,7 @@ class ProductRows:
         self._tail = torch.zeros(trials, 0, self._tails, dtype=dtype, device=device)
         self._number = torch.zeros(trials, 0, dtype=torch.long, device=device)
         self._off_grid = False
-        self._roots: tuple[Tensor, Tensor] | None = None
+        self._roots: tuple[Root, Root] | None = None
         self._basis = self._tail_basis()
         rank = 0 if self._basis is None else self._basis.shape[-1]
         self._code = torch.zeros(trials, 0, rank, **kept)
@@ -385,14 +385,17 @@ class ProductRows:
             self._roots = self._root(*cuts[:2]), self._root(*cuts[1:])
         return _GridPath(self, self._roots, streams, functions, points.shape[1])
 
-    def _root(self, first: int, last: int) -> Tensor:
-        parts = [torch.ones(1, 1, 1, dtype=torch.float64, device=self.device)]
+    def _root(self, first: int, last: int) -> Root:
+        matrices = []
         for axis, kernel in zip(
             self.actions.axes[first:last], self._axes[first:last], strict=True
         ):
-            root = prior_root(kernel(axis, axis))
-            parts.append(root if root.dim() == 3 else root.unsqueeze(0))
-        return functools.reduce(_kron, parts)
+            matrix = kernel(axis, axis)
+            matrices.append(matrix if matrix.dim() == 3 else matrix.unsqueeze(0))
+        if len(matrices) == 1:
+            return Root.of(matrices[0])
+        one = torch.ones(1, 1, 1, dtype=torch.float64, device=self.device)
+        return Root(functools.reduce(_kron, map(prior_root, matrices), one))
 
 
 class _GridPath:
@@ -401,20 +404,21 @@ class _GridPath:
     def __init__(
         self,
         operator: ProductRows,
-        roots: tuple[Tensor, Tensor],
+        roots: tuple[Root, Root],
         streams: Streams,
         functions: int,
         used: int,
     ) -> None:
         self._operator, (self._first, self._second) = operator, roots
-        self._z = _grid_normals(streams, functions, *roots, operator.trials)
+        matrices = roots[0].matrix, roots[1].matrix
+        self._z = _grid_normals(streams, functions, *matrices, trials=operator.trials)
         trials, number = operator.trials, operator._number[:, :used]
         at = [number // operator._tails, number % operator._tails]
         self._at = [
             root.expand(trials, -1, -1).gather(
                 1, place.unsqueeze(-1).expand(-1, -1, root.shape[-1])
             )
-            for root, place in zip(roots, at, strict=True)
+            for root, place in zip(matrices, at, strict=True)
         ]  # T x U x r
         left = self._at[0].unsqueeze(1) @ self._z
         self.tried = (left * self._at[1].unsqueeze(1)).sum(-1)
@@ -422,23 +426,35 @@ class _GridPath:
     def corrected(self, weights: Tensor) -> Columns:
         scaled = self._at[0].unsqueeze(1) * weights.mT.unsqueeze(-1)
         z = self._z - scaled.mT @ self._at[1].unsqueeze(1)
-        dtype = self._operator.dtype
-        left = (self._first.unsqueeze(1) @ z).to(dtype)
-        right = self._second.mT.unsqueeze(1).to(dtype)
-        return self._operator._products(left, right, z.shape[1])
+        dtype, tails = self._operator.dtype, self._operator._tails
+        left, second = self._first.times(z).to(dtype), self._second.to(dtype)
+        parts = self._operator._products(
+            left, second.matrix.mT.unsqueeze(1), z.shape[1]
+        )
+
+        def columns(start: int, stop: int) -> Tensor:
+            if stop - start < tails:
+                return parts(start, stop)
+            rows = left[:, :, start // tails : stop // tails]
+            return second.times(rows.mT).mT.reshape(*left.shape[:2], stop - start)
+
+        return columns
 
 
 def _grid_normals(
     streams: Streams, functions: int, first: Tensor, second: Tensor, trials: int
 ) -> Tensor:
     """``(T, F, r_1, r_2)``; a trial draws for the columns its own roots have."""
-    own = first.ne(0).any(-2).unsqueeze(-1) & second.ne(0).any(-2).unsqueeze(-2)
-    own = own.expand(trials, -1, -1).cpu()
-    counts = own.flatten(1).sum(-1).tolist()
-    draws = streams.ragged_normal(counts, functions).view(trials, -1, functions)
-    z = torch.zeros(trials, functions, *own.shape[1:], dtype=torch.float64)
-    for each, mask, rows, count in zip(z, own, draws, counts, strict=True):
-        each[:, mask] = rows[:count].T
+    own = [root.ne(0).any(-2).expand(trials, -1).cpu() for root in (first, second)]
+    counts = [mask.sum(-1).tolist() for mask in own]
+    shapes = [(functions, rows, columns) for rows, columns in zip(*counts, strict=True)]
+    draws = streams.normals(shapes)
+    shape = functions, first.shape[-1], second.shape[-1]
+    if trials == 1 and shapes[0] == shape:
+        return draws[0].unsqueeze(0).to(first.device)
+    z = torch.zeros(trials, *shape, dtype=torch.float64)
+    for each, rows, columns, draw in zip(z, *own, draws, strict=True):
+        each[:, rows.unsqueeze(-1) & columns] = draw.flatten(1)
     return z.to(first.device)
 
 
