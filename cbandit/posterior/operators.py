@@ -123,15 +123,23 @@ class FactorRows:
         self._written = max(self._written, max(slots) + 1)
         step = 1 << 16
         own = self.covariance.batch_shape or self.actions.batch_shape
+        made: Columns | None = None
+        if not own and self.covariance.forms is not None:
+            each = torch.eye(len(x), dtype=torch.float64, device=self.device)
+            made = _streamed(
+                self.actions, self.covariance, x[None].double(), each[None], self.dtype
+            )
         for start in range(0, self.actions.size, step):
             stop = min(start + step, self.actions.size)
-            block = self.actions.block(start, stop)
-            if own:
+            if made is not None:
+                rows = made(start, stop)[0]
+            elif own:
                 every = x.new_zeros(self.trials, 1, x.shape[-1])
                 every[trials, 0] = x
+                block = self.actions.block(start, stop)
                 rows = self.covariance.cross(every, block)[trials, 0]
             else:
-                rows = self.covariance.cross(x, block)
+                rows = self.covariance.cross(x, self.actions.block(start, stop))
             for trial, slot, row in zip(trials, slots, rows, strict=True):
                 chunk = self._rows[slot // self.CHUNK]
                 chunk[trial, slot % self.CHUNK, start:stop] = row
@@ -149,14 +157,16 @@ class FactorRows:
         ]
 
         def columns(start: int, stop: int) -> Tensor:
-            out: Tensor | None = None
-            for rows, part in parts:
-                stretch = rows[..., start:stop]
-                out = part @ stretch if out is None else out.baddbmm_(part, stretch)
-            if out is None:
-                return weights.new_zeros(
-                    self.trials, weights.shape[-1], stop - start, dtype=self.dtype
-                )
+            shape = self.trials, weights.shape[-1], stop - start
+            out = weights.new_empty(shape, dtype=self.dtype)
+            if not parts:
+                return out.zero_()
+            for i, (rows, part) in enumerate(parts):
+                stretch, old = rows[..., start:stop], float(i > 0)
+                if self.trials == 1:  # a plain product reads memory a fifth faster
+                    out[0].addmm_(part[0], stretch[0], beta=old)
+                else:
+                    out.baddbmm_(part, stretch, beta=old)
             return out
 
         return columns
@@ -166,11 +176,47 @@ class FactorRows:
         return _FeaturePath(self, streams, functions, points)
 
 
+STREAM_BYTES = 1 << 22
+
+
+def _streamed(
+    actions: Finite | ProductGrid,
+    covariance: Covariance,
+    points: Tensor,
+    weights: Tensor,
+    dtype: torch.dtype,
+) -> Columns:
+    """``weights (T, U, k)`` of the kernel rows at ``points (T, U, d)``, in blocks."""
+    tried = covariance.scaled(points)
+    w = covariance.times(weights.clone()).to(dtype)
+    kinds = covariance.kinds
+    # distances are safe from cancellation, and a narrow dtype, near the origin
+    center = tried.mean((-3, -2), keepdim=True)
+    if "linear" in kinds:
+        center = torch.zeros_like(center)
+    y = (tried - center).to(dtype)
+    center = center if actions.batch_shape else center.squeeze(-3)
+    if covariance.batch_shape:
+        center = center if center.dim() == 4 else center.unsqueeze(-3)
+    # a block's kernel values, u x n, stay in cache
+    trials, used, k = weights.shape
+    step = max(256, STREAM_BYTES // dtype.itemsize // max(1, used))
+
+    def columns(start: int, stop: int) -> Tensor:
+        out = y.new_empty(trials, k, stop - start)
+        for a in range(start, stop, step):
+            b = min(a + step, stop)
+            x = (covariance.scaled(actions.block(a, b)) - center).to(dtype)
+            out[..., a - start : b - start] = kernel_columns(x, y, w, kinds)
+        return out
+
+    return columns
+
+
 class StreamRows:
     """Nothing kept: kernel values are recomputed in cache-sized blocks."""
 
     name = "stream"
-    BLOCK_BYTES = 1 << 22
 
     def __init__(
         self,
@@ -206,32 +252,8 @@ class StreamRows:
 
     def multiply(self, weights: Tensor) -> Columns:
         """Values made, combined and dropped, block by block."""
-        tried = self.covariance.scaled(self._points[:, : weights.shape[1]])
-        w = self.covariance.times(weights.clone()).to(self.dtype)
-        kinds = self.covariance.kinds
-        # distances are safe from cancellation, and a narrow dtype, near the origin
-        center = tried.mean((-3, -2), keepdim=True)
-        if "linear" in kinds:
-            center = torch.zeros_like(center)
-        y = (tried - center).to(self.dtype)
-        center = center if self.actions.batch_shape else center.squeeze(-3)
-        if self.covariance.batch_shape:
-            center = center if center.dim() == 4 else center.unsqueeze(-3)
-        # a block's kernel values, u x n, stay in cache
-        values = self.BLOCK_BYTES // self.dtype.itemsize
-        step = max(256, values // max(1, weights.shape[1]))
-        k = weights.shape[-1]
-
-        def columns(start: int, stop: int) -> Tensor:
-            out = y.new_empty(self.trials, k, stop - start)
-            for a in range(start, stop, step):
-                b = min(a + step, stop)
-                x = self.covariance.scaled(self.actions.block(a, b)) - center
-                x = x.to(self.dtype)
-                out[..., a - start : b - start] = kernel_columns(x, y, w, kinds)
-            return out
-
-        return columns
+        points = self._points[:, : weights.shape[1]]
+        return _streamed(self.actions, self.covariance, points, weights, self.dtype)
 
     def path(self, streams: Streams, functions: int, points: Tensor) -> Path:
         """By random features."""
