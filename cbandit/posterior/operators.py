@@ -87,7 +87,10 @@ class _FeaturePath:
 
 
 class FactorRows:
-    """Rows kept as they are, ``u N`` numbers; a round reads them once."""
+    """Rows kept as they are, ``u N`` numbers; a round reads them once.
+
+    With a ``stretch`` of the actions, their part of the rows.
+    """
 
     name = "factor"
     CHUNK = 32
@@ -99,21 +102,25 @@ class FactorRows:
         trials: int,
         dtype: torch.dtype,
         device: torch.device,
+        stretch: tuple[int, int] | None = None,
     ) -> None:
         self.actions, self.covariance, self.trials = actions, covariance, trials
         self.dtype, self.device = dtype, device
+        self.stretch = stretch or (0, actions.size)
         self._rows: list[Tensor] = []
         self._written = 0
 
     def bytes_per_row(self) -> int:
         """``T N`` numbers."""
-        return self.trials * self.actions.size * self.dtype.itemsize
+        first, last = self.stretch
+        return self.trials * (last - first) * self.dtype.itemsize
 
     def write(self, trials: list[int], slots: list[int], x: Tensor) -> None:
         """Compute and keep the row of ``x``, in stretches that fit the cache."""
+        first, last = self.stretch
         while self.CHUNK * len(self._rows) <= max(slots):
             # memory that is not written to is not taken: a chunk fills row by row
-            shape = (self.trials, self.CHUNK, self.actions.size)
+            shape = (self.trials, self.CHUNK, last - first)
             self._rows.append(torch.empty(shape, dtype=self.dtype, device=self.device))
         for slot in range(self._written, max(slots) + 1):
             # trials without an action in this slot weigh it by 0, and 0 times what is
@@ -123,8 +130,8 @@ class FactorRows:
         self._written = max(self._written, max(slots) + 1)
         step = 1 << 16
         own = self.covariance.batch_shape or self.actions.batch_shape
-        for start in range(0, self.actions.size, step):
-            stop = min(start + step, self.actions.size)
+        for start in range(first, last, step):
+            stop = min(start + step, last)
             block = self.actions.block(start, stop)
             if own:
                 every = x.new_zeros(self.trials, 1, x.shape[-1])
@@ -134,11 +141,11 @@ class FactorRows:
                 rows = self.covariance.cross(x, block)
             for trial, slot, row in zip(trials, slots, rows, strict=True):
                 chunk = self._rows[slot // self.CHUNK]
-                chunk[trial, slot % self.CHUNK, start:stop] = row
+                chunk[trial, slot % self.CHUNK, start - first : stop - first] = row
 
     def multiply(self, weights: Tensor) -> Columns:
         """One product with each chunk of rows."""
-        used = weights.shape[1]
+        used, first = weights.shape[1], self.stretch[0]
         parts = [
             (
                 rows[:, : min(self.CHUNK, used - i * self.CHUNK)],
@@ -151,7 +158,7 @@ class FactorRows:
         def columns(start: int, stop: int) -> Tensor:
             out: Tensor | None = None
             for rows, part in parts:
-                stretch = rows[..., start:stop]
+                stretch = rows[..., start - first : stop - first]
                 out = part @ stretch if out is None else out.baddbmm_(part, stretch)
             if out is None:
                 return weights.new_zeros(
@@ -179,6 +186,7 @@ class StreamRows:
         trials: int,
         dtype: torch.dtype,
         device: torch.device,
+        stretch: tuple[int, int] | None = None,
     ) -> None:
         if covariance.forms is None:
             raise CBanditError(
@@ -256,6 +264,7 @@ class ProductRows:
         trials: int,
         dtype: torch.dtype,
         device: torch.device,
+        stretch: tuple[int, int] | None = None,
     ) -> None:
         if not isinstance(actions, ProductGrid):
             raise CBanditError(f"engine='product' needs a ProductGrid; got {actions!r}")
@@ -269,10 +278,13 @@ class ProductRows:
         self.actions, self.covariance, self.trials = actions, covariance, trials
         self.dtype, self.device = dtype, device
         self._axes, self._cut = axes, grid_split(actions)
-        self._heads = math.prod(actions.sizes[: self._cut])
         self._tails = math.prod(actions.sizes[self._cut :])
+        # of the first group, what the stretch touches
+        first, last = stretch or (0, actions.size)
+        self._heads = slice(first // self._tails, (last - 1) // self._tails + 1)
         kept: dict[str, Any] = {"dtype": torch.float64, "device": device}
-        self._head = torch.zeros(trials, 0, self._heads, **kept)
+        heads = self._heads.stop - self._heads.start
+        self._head = torch.zeros(trials, 0, heads, **kept)
         self._tail = torch.zeros(trials, 0, self._tails, dtype=dtype, device=device)
         self._number = torch.zeros(trials, 0, dtype=torch.long, device=device)
         self._off_grid = False
@@ -293,7 +305,8 @@ class ProductRows:
 
     def bytes_per_row(self) -> int:
         """``T (N_1 + N_2)`` numbers."""
-        return self.trials * (8 * self._heads + self.dtype.itemsize * self._tails)
+        heads = self._head.shape[-1]
+        return self.trials * (8 * heads + self.dtype.itemsize * self._tails)
 
     def _tail_basis(self) -> Tensor | None:
         """An orthonormal basis ``(1 or T, N_2, r)`` of the second group's range."""
@@ -335,7 +348,8 @@ class ProductRows:
         except CBanditError:
             number, self._off_grid = torch.zeros(len(x), dtype=torch.long), True
         tail = self._row(every, self._cut, self.actions.dim)
-        self._head[trials, slots] = self._row(every, 0, self._cut)[trials]
+        head = self._row(every, 0, self._cut)[:, self._heads]
+        self._head[trials, slots] = head[trials]
         self._tail[trials, slots] = tail[trials].to(self.dtype)
         self._number[trials, slots] = number.to(self.device)
         if self._basis is not None:
@@ -356,11 +370,11 @@ class ProductRows:
         return self._products(left, right, k)
 
     def _products(self, left: Tensor, right: Tensor, k: int) -> Columns:
-        tails, trials = self._tails, self.trials
+        tails, trials, skipped = self._tails, self.trials, self._heads.start
 
         def columns(start: int, stop: int) -> Tensor:
             first, last = start // tails, (stop - 1) // tails
-            part = left[:, :, first : last + 1]
+            part = left[:, :, first - skipped : last + 1 - skipped]
             if stop - start < tails:
                 low = start - first * tails
                 out = part @ right[..., low : low + stop - start]
@@ -423,7 +437,7 @@ class _GridPath:
         scaled = self._at[0].unsqueeze(1) * weights.mT.unsqueeze(-1)
         z = self._z - scaled.mT @ self._at[1].unsqueeze(1)
         dtype = self._operator.dtype
-        left = (self._first.unsqueeze(1) @ z).to(dtype)
+        left = (self._first[:, self._operator._heads].unsqueeze(1) @ z).to(dtype)
         right = self._second.mT.unsqueeze(1).to(dtype)
         return self._operator._products(left, right, z.shape[1])
 

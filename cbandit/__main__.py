@@ -1,0 +1,5 @@
+"""``python -m cbandit``."""
+
+from cbandit.cli import main
+
+main()
