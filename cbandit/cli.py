@@ -164,7 +164,7 @@ def plot(
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(metavar="round|trials|lp")],
+    what: Annotated[str, typer.Argument(metavar="round|trials|peers|lp")],
     quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes.")] = False,
     json_: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write it there too.")
@@ -174,7 +174,12 @@ def bench(
 
     Example: cbandit bench round --quick
     """
-    homes = {"round": "bench", "trials": "bench", "lp": "bench_lp"}
+    homes = {
+        "round": "bench",
+        "trials": "bench",
+        "peers": "bench_peers",
+        "lp": "bench_lp",
+    }
     if what not in homes:
         raise CBanditError(f"no benchmark is named {what!r}; known: {', '.join(homes)}")
     home = import_module(f"cbandit.{homes[what]}")
