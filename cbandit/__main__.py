@@ -1,5 +1,6 @@
-"""``python -m cbandit``."""
+"""``python -m cbandit``: the command line."""
 
 from cbandit.cli import main
 
-main()
+if __name__ == "__main__":
+    main()

@@ -25,6 +25,7 @@ from cbandit.bench import (
     LIMIT,
     NOISE,
     _actions,
+    _argmax,
     _botorch_look,
     _botorch_model,
     _Case,
@@ -68,7 +69,7 @@ def _section(size: int, distinct: int, rounds: int) -> list[dict[str, Any]]:
     compared = case.compare(torch.float64)
     name = case.policy.engine.partition(": ")[2].partition(" ")[0]
     rows = [_row(section, f"cbandit, CKB-UCB, {name}", ours, checks=compared["checks"])]
-    for what, play, look in _peers(case, compared["phi"], rounds):
+    for what, play, look in _peers(case, compared["phi"]):
         _say(f"  {what}")
         try:
             seconds, chosen = _timed(play, rounds)
@@ -88,7 +89,7 @@ Look = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def _peers(
-    case: _Case, phi: float, rounds: int
+    case: _Case, phi: float
 ) -> list[tuple[str, Callable[[], int], Callable[[], Look]]]:
     """Names, rounds (the choice), and what each would see at points."""
     points = case.actions.block(0, case.actions.size)
@@ -96,7 +97,7 @@ def _peers(
     hand = _fastest(_hand_written(case, torch.float64, sizes), points, phi, sizes)[0]
 
     def by_hand() -> int:
-        return int(_score(*hand.build()(points), phi).argmax())
+        return _argmax(hand.build(), points, hand.chunk, phi)
 
     def botorch() -> Look:
         return _botorch_look(case, torch.float64, 1, True, False)
@@ -120,11 +121,7 @@ def _peers(
 
     return [
         (f"the same by hand: {hand.name}", by_hand, hand.build),
-        (
-            "scikit-learn's regressor, the same score",
-            by_sklearn,
-            lambda: _sklearn(case),
-        ),
+        ("scikit-learn, the same score", by_sklearn, lambda: _sklearn(case)),
         (
             "our PrimalDual in BoTorch's optimize_acqf_discrete",
             by_botorch(lambda model: _primal_dual(model, phi)),
