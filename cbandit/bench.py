@@ -506,11 +506,8 @@ def _botorch(case: _Case, dtype: torch.dtype, sizes: _Sizes) -> list[_Peer]:
     ]
 
 
-def _botorch_look(
-    case: _Case, dtype: torch.dtype, q: int, fast: bool, together: bool
-) -> Looked:
-    """BoTorch's exact posterior of both functions, in t-batches of ``q`` points."""
-    import gpytorch
+def _botorch_model(case: _Case, dtype: torch.dtype, together: bool) -> Any:
+    """Both functions as BoTorch's exact GPs, the prior and noise known."""
     from botorch.models.gp_regression import SingleTaskGP
     from botorch.models.model_list_gp_regression import ModelListGP
     from gpytorch.means import ZeroMean
@@ -537,7 +534,16 @@ def _botorch_look(
             if together
             else ModelListGP(model(mean[:, :1]), model(mean[:, 1:]))
         )
-    whole.eval()
+    return whole.eval()
+
+
+def _botorch_look(
+    case: _Case, dtype: torch.dtype, q: int, fast: bool, together: bool
+) -> Looked:
+    """BoTorch's exact posterior of both functions, in t-batches of ``q`` points."""
+    import gpytorch
+
+    whole = _botorch_model(case, dtype, together)
 
     def look(points: Tensor) -> tuple[Tensor, Tensor]:
         full = len(points) // q * q
@@ -740,6 +746,18 @@ def _against(
     )
 
 
+def _reading(size: int, rows: int, dtype: torch.dtype) -> float:
+    """Seconds to read ``rows x size`` numbers once, by products of 32 rows."""
+    chunk = torch.rand(32, size, dtype=dtype)
+    weights, out = torch.rand(1, 32, dtype=dtype), torch.empty(1, size, dtype=dtype)
+    seconds = []
+    for _ in range(7):
+        start = time.perf_counter()
+        torch.mm(weights, chunk, out=out)
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds) * rows / 32
+
+
 def _free(sizes: _Sizes, dtype: torch.dtype, distinct: int) -> list[dict[str, Any]]:
     size, main = sizes.free, distinct == sizes.distinct
     section = (
@@ -795,6 +813,14 @@ def _free(sizes: _Sizes, dtype: torch.dtype, distinct: int) -> list[dict[str, An
             )
         )
     assert case is not None
+    if any(engine == "factor" for engine, _, _ in timed):
+        rows.append(
+            _row(
+                section,
+                "reading u N numbers once, which factor cannot do without",
+                _reading(size, len(case.data.count), dtype),
+            )
+        )
     scaled = (
         sizes
         if main
