@@ -26,7 +26,7 @@ def write(path: Any, content: Any) -> None:
 
     A file that is there and is not one of ours is left alone: an error.
     """
-    target = Path(path)
+    target = _path(path)
     if target.is_dir():
         raise CheckpointError(f"path must be a file; {target} is a directory")
     if target.exists():
@@ -81,6 +81,13 @@ def _sync(folder: Path) -> None:
             os.close(handle)
 
 
+def _path(path: Any) -> Path:
+    try:
+        return Path(path)
+    except TypeError:
+        raise CheckpointError(f"path must name a file; got {path!r}") from None
+
+
 def _body(target: Path) -> bytes:
     try:
         raw = target.read_bytes()
@@ -99,7 +106,7 @@ def _body(target: Path) -> bytes:
 
 def read(path: Any) -> Any:
     """What :func:`write` put in the file. It runs code: open only what you trust."""
-    target = Path(path)
+    target = _path(path)
     body = _body(target)
     try:
         return torch.load(io.BytesIO(body), weights_only=False)

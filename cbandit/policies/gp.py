@@ -19,7 +19,7 @@ from cbandit.choice import Choice
 from cbandit.continuous import maximise_box
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore, Rand, estimates
-from cbandit.policies.base import Policy, Told
+from cbandit.policies.base import Policy, Told, listed
 from cbandit.posterior.surrogates import Ahead, Part, Surrogates, joined
 from cbandit.randomness import Streams
 from cbandit.recommend import Recommendation, recommend
@@ -70,7 +70,8 @@ class GPPolicy(Policy):
         actions: a :class:`~cbandit.Finite` set or a :class:`~cbandit.ProductGrid`.
         reward: the belief about the reward.
         costs: the belief about the cost, or one a cost; ``[gp] * m`` for ``m`` alike.
-        explore: how estimates come from beliefs.
+        explore: how estimates come from beliefs: :class:`~cbandit.UCB`,
+            :class:`~cbandit.TS` or :class:`~cbandit.Rand`.
         clip: ``(B, G)``: estimates are kept within ``[-B, B]`` and, thresholds
             subtracted, ``[-G, G]``.
         engine: ``"auto"``, ``"joint"``, ``"factor"``, ``"product"`` or ``"stream"``.
@@ -97,17 +98,15 @@ class GPPolicy(Policy):
         m: int | None = None,
         **common: Any,
     ) -> None:
-        beliefs = [reward, *_beliefs(costs)]
+        beliefs = [reward, *([] if costs is None else listed(costs, GP))]
         for j, belief in enumerate(beliefs):
             if not isinstance(belief, GP):
                 name = "reward" if j == 0 else f"costs[{j - 1}]"
-                raise CBanditError(
-                    f"{name} must be a cb.GP; got {type(belief).__name__}"
-                )
+                raise CBanditError(f"{name} must be a cb.GP; got {checks.kind(belief)}")
         if not isinstance(explore, UCB | TS | Rand):
             raise CBanditError(
                 "explore must be cb.UCB(...), cb.TS(...) or cb.Rand(...); got "
-                f"{type(explore).__name__}"
+                f"{checks.kind(explore)}"
             )
         if isinstance(actions, Star) or (
             isinstance(actions, Box) and not self.continuous
@@ -141,8 +140,12 @@ class GPPolicy(Policy):
             )
         super().__init__(actions, len(beliefs) - 1 if m is None else m, **common)
         self.feedback = feedback
-        #: how many values came too late to count, per trial
-        self.late = torch.zeros(self._size, dtype=torch.long, device=self.device)
+        if isinstance(feedback, Delayed):
+            self.no_noise = (
+                "noise= cannot go with feedback=cb.Delayed(...): a choice weighs in "
+                "when it is made, before its own variance is known"
+            )
+        self._late = torch.zeros(self._size, dtype=torch.long, device=self.device)
         self.explore, self.pending = explore, pending
         self._widths = explore.widths.bind(
             self.batch_shape, len(beliefs) - 1, self.device
@@ -374,17 +377,6 @@ class GPPolicy(Policy):
             )
         return best
 
-    def ask(
-        self, *, among: Any = None, actions: Any = None, observed_costs: Any = None
-    ) -> Choice:
-        """Start the next round and choose; see :meth:`Policy.ask`."""
-        if observed_costs is not None:
-            raise CBanditError(
-                f"{self.name} learns costs from feedback; observed_costs= goes to "
-                "cb.SCGPUCB"
-            )
-        return super().ask(among=among, actions=actions)
-
     def _waiting(self) -> list[Ahead]:
         """Outstanding choices, and in which trials what is waited for."""
         if self.pending == "ignore":
@@ -403,21 +395,11 @@ class GPPolicy(Policy):
 
     # -- feedback ----------------------------------------------------------------------
 
-    def tell(
-        self,
-        choice: Choice,
-        reward: Any = None,
-        cost: Any = None,
-        noise: Any = None,
-        where: Any = None,
-    ) -> None:
-        """Say what came of a choice; see :meth:`Policy.tell`."""
-        if noise is not None and isinstance(self.feedback, Delayed):
-            raise CBanditError(
-                "noise= cannot go with feedback=cb.Delayed(...): a choice weighs in "
-                "when it is made, before its own variance is known"
-            )
-        super().tell(choice, reward, cost, noise, where)
+    @property
+    def late(self) -> Tensor:
+        """How many values came too late to count, ``(*trials,)``."""
+        self._deliver()
+        return self._outside(self._late.clone())
 
     def _deliver(self) -> None:
         super()._deliver()
@@ -453,7 +435,7 @@ class GPPolicy(Policy):
             return
         if isinstance(self.feedback, Sliding):
             if choice.t < self.t + 1 - self.feedback.window:
-                self.late += sum(torch.tensor(part[2]) for part in parts)
+                self._late += sum(torch.tensor(part[2]) for part in parts)
                 return
         keys, x = self._named(choice)
         if self.feedback is None and any(not all(part[2]) for part in parts):
@@ -503,7 +485,7 @@ class GPPolicy(Policy):
             for part in told:
                 mask = every if part.where is None else part.where
                 if part.at - choice.t > self.feedback.window:
-                    self.late += mask
+                    self._late += mask
                 else:
                     self._beliefs.fill(choice.t, functions, part.values, mask)
 
@@ -735,19 +717,3 @@ def _with(
     for start, estimate in stretches:
         known = beside[..., start : start + estimate.shape[-1]]
         yield start, torch.cat([estimate, known.to(estimate)], 1)
-
-
-def _beliefs(costs: Any) -> list[GP]:
-    if costs is None:
-        return []
-    if isinstance(costs, GP):
-        return [costs]
-    try:
-        out = list(costs)
-    except TypeError:
-        raise CBanditError(
-            f"costs must be a cb.GP or a sequence of them; got {type(costs).__name__}"
-        ) from None
-    if not out:
-        raise CBanditError("costs must hold at least one belief; got none")
-    return out
