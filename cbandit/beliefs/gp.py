@@ -24,9 +24,9 @@ class GP:
     Args:
         kernel: any gpytorch kernel. Left out with ``Finite(covariance=K)``, where the
             prior is ``K`` itself. The copy kept here is float64, but a gpytorch kernel
-            is float32 until told otherwise, and digits lost there stay lost: an
-            ``RBFKernel()`` whose lengthscale was set to 0.2 has it to seven. Call
-            ``.double()`` on a kernel before its hyperparameters are set.
+            is float32 until told otherwise, and digits lost there stay lost: make it
+            ``.double()`` and then set hyperparameters as float64 tensors (the Python
+            number 0.2 becomes 0.2000000030 on its way).
         noise: variance of one observation, a number or ``(*trials,)``. ``None``:
             learned by marginal likelihood, with the kernel's hyperparameters.
         mean: the prior mean, in the user's units, a number or ``(*trials,)``.

@@ -308,12 +308,14 @@ class Policy:
                 where the policy can take it.
             where: ``(*trials,)`` bool, the trials in which this has come.
         """
+        mask = None if where is None else self._where(where)
+        if mask is not None and self._finished(choice) and not bool(mask.any()):
+            return  # the rest of what has come already: nothing
         entry = self._entry(choice)
         if noise is not None and self.no_noise:
             raise CBanditError(self.no_noise)
         if reward is None and cost is None:
             raise CBanditError("tell needs reward=, cost= or both; got neither")
-        mask = None if where is None else self._where(where)
         own = None
         if noise is not None:
             own = self._per_trial("noise", checks.positive("noise", noise)).clone()
@@ -351,6 +353,11 @@ class Policy:
         """Choices whose feedback has not all come, oldest first."""
         return [entry.choice for _, entry in sorted(self._open.items())]
 
+    def _finished(self, choice: Any) -> bool:
+        """Whether a choice is of this policy, and told in full or cancelled."""
+        ours = isinstance(choice, Choice) and choice.owner == self._mark
+        return ours and choice.t <= self.t and choice.t not in self._open
+
     def _entry(self, choice: Choice) -> _Open:
         if not isinstance(choice, Choice):
             raise ChoiceError(
@@ -362,7 +369,7 @@ class Policy:
             )
         entry = self._open.get(choice.t)
         if entry is None:
-            if choice.t > self.t:
+            if not self._finished(choice):
                 raise ChoiceError(
                     f"choice of round {choice.t} is unknown: this policy is in round "
                     f"{self.t}"
@@ -378,8 +385,7 @@ class Policy:
     ) -> None:
         if seen is False:
             return
-        twice = seen is True or bool((seen if mask is None else seen & mask).any())
-        if twice:
+        if mask is None or bool((mask & seen).any()):
             raise ChoiceError(
                 f"choice of round {choice.t} was told its {kind} already"
                 + ("" if seen is True else " in some of these trials")

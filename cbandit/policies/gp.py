@@ -421,18 +421,16 @@ class GPPolicy(Policy):
     def _absorb(
         self, choice: Choice, rewards: Sequence[Told], costs: Sequence[Told]
     ) -> None:
+        sources = ([0], list(range(1, self.m + 1)))
+        if isinstance(self.feedback, Delayed):
+            self._arrive(choice, list(zip(sources, (rewards, costs), strict=True)))
+            return
         every = [True] * self._size
         parts: list[Part] = []
-        for functions, news in (
-            ([0], rewards),
-            (list(range(1, self.m + 1)), costs),
-        ):
-            for told in news:
+        for functions, news in zip(sources, (rewards, costs), strict=True):
+            for told in _pieced(news):
                 wanted = every if told.where is None else told.where.tolist()
                 parts.append((functions, told.values, wanted, told.noise))
-        if isinstance(self.feedback, Delayed):
-            self._arrive(choice, [([0], rewards), (list(range(1, self.m + 1)), costs)])
-            return
         if isinstance(self.feedback, Sliding):
             if choice.t < self.t + 1 - self.feedback.window:
                 self._late += sum(torch.tensor(part[2]) for part in parts)
@@ -709,6 +707,19 @@ class GPPolicy(Policy):
 
         self._deliver()
         save(self, path)
+
+
+def _pieced(news: Sequence[Told]) -> Sequence[Told]:
+    """What came to some trials now and to others then, as one."""
+    if len(news) < 2 or any(t.where is None or t.noise is not None for t in news):
+        return news
+    whole = news[0]
+    for told in news[1:]:
+        assert told.where is not None
+        assert whole.where is not None
+        values = torch.where(told.where.unsqueeze(-1), told.values, whole.values)
+        whole = replace(whole, values=values, where=whole.where | told.where)
+    return [whole]
 
 
 def _with(

@@ -125,9 +125,7 @@ class SCGPUCB(GPPolicy):
             noise: this observation's variance, ``(*trials,)``, instead of the belief's.
             where: ``(*trials,)`` bool, the trials in which this has come.
         """
-        late = reward is None and cost is not None and isinstance(choice, Choice)
-        known = late and choice.owner == self._mark and choice.t <= self.t
-        if known and choice.t not in self._open:
+        if reward is None and cost is not None and self._finished(choice):
             return
         super().tell(choice, reward, cost, noise, where)
 
