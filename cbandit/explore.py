@@ -51,27 +51,37 @@ class Widths:
 
 
 class BoundWidths:
-    """``(t, gain (T, F), noise (T, F)) -> (T, F)``; do not change what it returns."""
+    """``(t, gain (T, F), noise, chances) -> (T, F)``; do not change what it returns.
+
+    ``noise`` is called where a schedule needs the likelihood variances ``(T, F)``.
+    """
 
     def __init__(self, parts: list[_Part], functions: int) -> None:
         self._parts, self.functions = parts, functions
         self._together = _joined(parts)
+        schedules = [part.rkhs for part in parts if part.rkhs is not None]
+        self._needs_noise = any(each.form == "any-lam" for each in schedules)
         self.fixed: Tensor | None = None
         if all(part.value is not None for part in parts):
             self.fixed = torch.cat([p.value for p in parts if p.value is not None], -1)
 
     def __call__(
-        self, t: int, gain: Tensor, noise: Tensor, chances: int | None = None
+        self,
+        t: int,
+        gain: Tensor,
+        noise: Callable[[], Tensor],
+        chances: int | None = None,
     ) -> Tensor:
         if self.fixed is not None:
             return self.fixed
         chances = chances or self.functions
+        known = noise() if self._needs_noise else None
         if self._together is not None:
-            return self._together(t, gain, noise, chances)
-        first = self._parts[0](t, gain[:, :1], noise[:, :1], chances)
+            return self._together(t, gain, known, chances)
+        first = self._parts[0](t, gain[:, :1], _columns(known, 0, 1), chances)
         if self.functions == 1:
             return first
-        rest = self._parts[1](t, gain[:, 1:], noise[:, 1:], chances)
+        rest = self._parts[1](t, gain[:, 1:], _columns(known, 1, None), chances)
         return torch.cat([first, rest], -1)
 
     def rkhs_parts(self) -> list[tuple[_Part, slice]]:
@@ -104,7 +114,9 @@ class _Part:
         assert self.subgaussian is not None
         return self.norm, self.subgaussian
 
-    def __call__(self, t: int, gain: Tensor, noise: Tensor, functions: int) -> Tensor:
+    def __call__(
+        self, t: int, gain: Tensor, noise: Tensor | None, functions: int
+    ) -> Tensor:
         if self.value is not None:
             return self.value
         if self.rkhs is not None:
@@ -118,6 +130,10 @@ class _Part:
                 value = value[..., j]
             columns.append(checks.per_trial(self.name, value, self.batch_shape))
         return torch.stack(columns, -1)
+
+
+def _columns(values: Tensor | None, first: int, stop: int | None) -> Tensor | None:
+    return None if values is None else values[:, first:stop]
 
 
 def _joined(parts: list[_Part]) -> _Part | None:
@@ -172,8 +188,10 @@ class UCB:
 
     def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
         """``(+beta, -beta, ...)``, ``(T, F)``."""
+        if width.shape[-1] == 1:
+            return width
         signed = width.clone()
-        signed[:, 1:].neg_()
+        signed.narrow(-1, 1, width.shape[-1] - 1).neg_()
         return signed
 
 

@@ -63,7 +63,7 @@ def maximise(
     """
     best: Best | None = None
     for start, estimate in stretches:
-        f, g = estimate[:, 0], estimate[:, 1:]
+        f, g = estimate.select(1, 0), estimate.narrow(1, 1, estimate.shape[1] - 1)
         values = score(f, g)
         if mask is not None:
             stop = start + values.shape[-1]
@@ -72,8 +72,9 @@ def maximise(
         if len(value) == 1 and not value.is_cuda:
             # on the CPU one comparison saves the look at a worse stretch
             if best is None or _beats(value, best.value):
-                here = estimate[..., int(place)]
-                best = Best(value, place + start, here[:, 0], here[:, 1:])
+                here = estimate.select(-1, int(place))
+                index = place + start if start else place
+                best = Best(value, index, here[:, 0], here[:, 1:])
             continue
         at = place[:, None, None].expand(-1, estimate.shape[1], 1)
         here = estimate.gather(-1, at).squeeze(-1)

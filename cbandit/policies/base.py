@@ -404,6 +404,9 @@ class Policy:
         return mask.reshape(-1).expand(self._size)
 
     def _feedback(self, name: str, value: Any, m: int, mask: Tensor | None) -> Tensor:
+        if not self.batch_shape and m == 1 and _plain(value):
+            only = checks.number(name, value)
+            return torch.full((1, 1), only, dtype=torch.float64, device=self.device)
         # a copy: it is read later, and the caller may fill the same array again
         if isinstance(value, Tensor) and value.dtype == torch.float64:
             given = value.detach().to(self.device, copy=True)
@@ -446,6 +449,14 @@ class Policy:
         self, choice: Choice, rewards: Sequence[Told], costs: Sequence[Told]
     ) -> None:
         raise NotImplementedError
+
+
+def _plain(value: Any) -> bool:
+    """Whether this is one real number, on its own."""
+    if isinstance(value, Tensor):
+        odd = value.is_cuda or value.is_complex() or value.requires_grad
+        return value.dim() == 0 and not odd
+    return isinstance(value, float | int)
 
 
 def _seen(seen: Tensor | bool, mask: Tensor | None) -> Tensor | bool:

@@ -201,8 +201,7 @@ class GPPolicy(Policy):
         beliefs = self._beliefs
         width = self._widths.fixed
         if width is None:
-            gains, noises = beliefs.gains(), beliefs.noises()
-            width = self._widths(t, gains, noises, self._chances())
+            width = self._widths(t, beliefs.gains(), beliefs.noises, self._chances())
         if isinstance(self.feedback, Delayed):
             width = self._widened(t, width)
         return self.explore.coefficient(width, self._streams)

@@ -89,7 +89,7 @@ class Rows:
         slot = torch.tensor(slots, device=self.device)
         change = self._change(slot, values, precision)
         self._pending.append(change)
-        self.history.add(slot, precision, values)
+        self.history.add(slots, precision, values)
         self.history.count(slots, wanted, 1)
         self._changed()
 
@@ -106,7 +106,7 @@ class Rows:
         if slots is None:
             return
         slot = torch.tensor(slots, device=self.device)
-        self.history.add(slot, precision, values, sign=-1)
+        self.history.add(slots, precision, values, sign=-1)
         self.history.count(slots, wanted, -1)
         weights, spread, shift = self._change(slot, values, precision)
         self._pending.append((weights, -spread, -shift))
@@ -132,8 +132,7 @@ class Rows:
             slots = self._place(row_keys, x[row], wanted[row])
             if slots is None:
                 continue
-            slot = torch.tensor(slots, device=self.device)
-            self.history.add(slot, precision[row], values[row])
+            self.history.add(slots, precision[row], values[row])
             self.history.count(slots, wanted[row], 1)
         self.refresh()
 

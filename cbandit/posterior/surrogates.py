@@ -96,7 +96,7 @@ class Group:
         self._shifted = bool((means != 0).any())
         self.actions, self.dtype, self.device = actions, dtype, device
         self.trials, self._batched = means.shape[0], bool(batch_shape)
-        self.noise = checks.per_trial("noise", gp.noise, batch_shape).to(device)
+        self._learn_noise(checks.per_trial("noise", gp.noise, batch_shape).to(device))
         self.covariance = Covariance.of(gp.kernel, actions, gp.bounds).to(device)
         self._wanted_engine, self._samples = engine, samples
         self.plan = self._plan(engine)
@@ -108,6 +108,9 @@ class Group:
         self.forgotten = 0
         self.light = False
         self._statistics()
+
+    def _learn_noise(self, noise: Tensor) -> None:
+        self.noise, self._usual = noise, noise.reciprocal()
 
     def _plan(self, wanted: str) -> Plan:
         return plan(
@@ -166,7 +169,9 @@ class Group:
     def _targets(self, row: Row) -> Tensor:
         """What the engine conditions on: differences, and a column of ones."""
         base = self.origin if self.gp.standardize else self.means
-        targets = row.values - base
+        targets = row.values
+        if self._shifted or self.gp.standardize:
+            targets = targets - base
         if row.arrived is not None:
             targets = torch.where(row.arrived, targets, 0.0)
         if not self.gp.standardize:
@@ -177,12 +182,14 @@ class Group:
         return torch.cat([targets, ones], -1)
 
     def _precision(self, row: Row) -> Tensor:
-        noise = self.noise if row.noise is None else row.noise
-        if row.noise is not None and self.gp.standardize:
-            noise = noise / self.units()[1][:, 0].square()
+        precision = self._usual
+        if row.noise is not None:
+            precision = row.noise.reciprocal()
+            if self.gp.standardize:
+                precision = precision * self.units()[1][:, 0].square()
         if all(row.wanted):
-            return noise.reciprocal()
-        return torch.tensor(row.wanted, device=self.device) / noise
+            return precision
+        return torch.tensor(row.wanted, device=self.device) * precision
 
     # -- feedback ------------------------------------------------------------------
 
@@ -314,9 +321,8 @@ class Group:
             return
         for row in self.log:
             slots = [int(str(key)) for key in row.keys]
-            slot = torch.tensor(slots, device=self.device)
             history = self.engine.history
-            history.add(slot, self._precision(row), self._targets(row))
+            history.add(slots, self._precision(row), self._targets(row))
             history.count(slots, row.wanted, 1)
         self.engine.refresh()
 
@@ -351,12 +357,14 @@ class Group:
                 # trials part ways from here: no memory in common
                 parameter.data = parameter.data.clone()
             self.covariance.kernel = kernel
-        self.noise = fit_hyperparameters(
-            self.covariance.kernel,
-            self.noise.clone(),
-            self._merged(),
-            self.gp.learn_noise,
-            self.gp.noise_prior,
+        self._learn_noise(
+            fit_hyperparameters(
+                self.covariance.kernel,
+                self.noise.clone(),
+                self._merged(),
+                self.gp.learn_noise,
+                self.gp.noise_prior,
+            )
         )
         self.covariance.refresh()
         self.rebuild()
@@ -504,9 +512,8 @@ class Group:
             kept = torch.cat([kept, kept.new_tensor([self.engine.functions - 1])])
         engine, history = self.engine, self.engine.history
         engine.mean = engine.mean[:, kept].contiguous()
-        engine.functions = history.functions = len(kept)
-        history.weighted = history.weighted[:, kept].contiguous()
-        history._system = None
+        engine.functions = len(kept)
+        history.keep(kept)
 
 
 class Surrogates:
@@ -820,7 +827,7 @@ def joined(parts: Sequence[Part]) -> list[Part]:
         return list(parts)
     first, *rest = parts
     alike = all(
-        list(part[2]) == list(first[2])
+        (part[2] is first[2] or list(part[2]) == list(first[2]))
         and (
             (part[3] is None and first[3] is None)
             or (
