@@ -404,7 +404,7 @@ class Policy:
         return mask.reshape(-1).expand(self._size)
 
     def _feedback(self, name: str, value: Any, m: int, mask: Tensor | None) -> Tensor:
-        if not self.batch_shape and m == 1 and _plain(value):
+        if mask is None and not self.batch_shape and m == 1 and _plain(value):
             only = checks.number(name, value)
             return torch.full((1, 1), only, dtype=torch.float64, device=self.device)
         # a copy: it is read later, and the caller may fill the same array again
