@@ -73,6 +73,7 @@ class EpochPenalty(GPPolicy):
 
     name = "EpochPenalty"
     no_noise = "EpochPenalty takes no noise=: its targets mix the reward with costs"
+    splits = True
 
     def __init__(
         self,

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit import checks, distributed
 from cbandit.actions import Box, Finite, Star
 from cbandit.beliefs.feedback import Delayed, Sliding, delayed_width
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.continuous import maximise_box
 from cbandit.errors import CBanditError
-from cbandit.explore import TS, UCB, Explore, Rand, estimates
+from cbandit.explore import TS, UCB, Explore, Rand, clip, estimates
 from cbandit.policies.base import Policy, Told, listed
 from cbandit.posterior.surrogates import Ahead, Part, Surrogates, joined
 from cbandit.randomness import Streams
@@ -83,6 +83,7 @@ class GPPolicy(Policy):
     """
 
     continuous = True  # whether it can choose from a Box
+    splits = False  # whether ranks may share the set; else each keeps all of it
 
     def __init__(
         self,
@@ -151,11 +152,11 @@ class GPPolicy(Policy):
             self.batch_shape, len(beliefs) - 1, self.device
         )
         self._clip_at = None if clip is None else self._clip(clip)
-        self._clip_band: tuple[Tensor, Tensor] | None = None
+        self._bound: Tensor | None = None
         if self._clip_at is not None:
-            bound = self._clip_at.to(self.dtype).unsqueeze(-1)
-            self._clip_band = (-bound, bound)
+            self._bound = self._clip_at.to(self.dtype).unsqueeze(-1)
         self._engine = engine
+        self._ranks = distributed.current() if self.splits else distributed.ALONE
         # feedback of some trials only, that waits for the rest of the inbox
         self._loose: list[tuple[list[Any], Tensor, Part, int]] = []
         self._beliefs = self._fresh_beliefs(beliefs)
@@ -173,6 +174,7 @@ class GPPolicy(Policy):
             self._engine,
             self.explore.samples,
             apart,
+            self._ranks,
         )
         if self.explore.samples:
             fresh.check_samples()
@@ -258,18 +260,14 @@ class GPPolicy(Policy):
         if shift:
             tau = torch.cat([torch.zeros_like(limits[:, :1]), limits], -1)
             tau = tau.to(self.dtype).unsqueeze(-1)
-        allowance, band = self._allowance(), self._clip_band
+        allowance, bound = self._allowance(), self._bound
 
         def finish(estimate: Tensor) -> Tensor:
             if allowance is not None:
                 estimate += allowance
             if shift:
                 estimate -= tau
-            if band is None:
-                return estimate
-            if estimate.requires_grad:
-                return estimate.clamp(*band)
-            return estimate.clamp_(*band)
+            return estimate if bound is None else clip(estimate, bound)
 
         return finish
 
@@ -368,7 +366,7 @@ class GPPolicy(Policy):
             stretches = self._estimates(coefficient, limits, asked)
             if isinstance(beside, Tensor):
                 stretches = _with(stretches, beside)
-            best = maximise(stretches, score, mask)
+            best = maximise(stretches, score, mask, self._ranks)
         if not checks.all_finite(best.value):
             raise CBanditError(
                 "the score is not a finite number at any allowed action; look at "
@@ -645,7 +643,7 @@ class GPPolicy(Policy):
             x, index = self._outside(x), None
         else:
             blocks = ((b.start, b.mean, b.std) for b in self._beliefs.sweep())
-            found = recommend(blocks, limits, confidence)
+            found = recommend(blocks, limits, confidence, self._ranks)
             assert found.index is not None
             index = self._outside(found.index)
             x = self.actions.at(index)

@@ -52,6 +52,7 @@ class SCGPUCB(GPPolicy):
 
     name = "SCGP-UCB"
     learns_costs, sees_costs = False, True
+    splits = True
 
     def __init__(
         self,
