@@ -20,11 +20,10 @@ def makers():
     kernel.lengthscale = torch.tensor(0.2, dtype=F64)
     gp, counts, linear = cb.GP(kernel, noise=1e-2), cb.Counts(0.5), cb.Linear(0.1)
     line = cb.Finite(torch.linspace(0, 1, 30, dtype=F64).unsqueeze(-1))
-    corners = cb.Finite(torch.cat([torch.zeros(1, 3), torch.eye(3)]).double())
-    safe = cb.Safe(index=0, reward=0.0, cost=0.0)
+    star = cb.Star([0.0, 0.0, 0.0], np.eye(3))
     both = {"reward": gp, "costs": gp}
     primal = both | {"step": 0.1, "cap": 3.0}
-    staged = {"safe": safe, "thresholds": 0.5, "trials": 2}
+    known, staged = {"reward": 0.0, "cost": 0.0}, {"thresholds": 0.5, "trials": 2}
     return {
         "ts": lambda: cb.CKB(line, **primal, explore=cb.TS(), trials=2),
         "sliding": lambda: cb.CKB(
@@ -43,8 +42,21 @@ def makers():
         "epochs": lambda: cb.EpochPenalty(
             line, reward=gp, costs=1, explore=cb.UCB(2.0), epoch=7, trials=2
         ),
-        "arms": lambda: cb.OPB(line, reward=counts, costs=counts, horizon=99, **staged),
-        "linear": lambda: cb.LCLUCB(corners, reward=linear, costs=linear, **staged),
+        "arms": lambda: cb.OPB(
+            line,
+            reward=counts,
+            costs=counts,
+            horizon=99,
+            safe=cb.Safe(index=0, **known),
+            **staged,
+        ),
+        "linear": lambda: cb.LCLUCB(
+            star,
+            reward=linear,
+            costs=linear,
+            safe=cb.Safe(x=[0.0, 0.0, 0.0], **known),
+            **staged,
+        ),
     }
 
 
