@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cbandit import checks
 from cbandit.actions import Finite, ProductGrid
 from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.gp import GP
@@ -64,9 +65,14 @@ def OPB(actions: Any, **arguments: Any) -> CountOPB | GPOPB:
     """
     for name in ("reward", "costs"):
         if arguments.get(name) is None:
-            raise CBanditError(f"{name} must be beliefs, cb.Counts or cb.GP; got none")
+            raise CBanditError(f"{name} must be a cb.Counts or a cb.GP; got none")
     if isinstance(arguments["reward"], GP):
         return GPOPB(actions, **arguments)
+    if not isinstance(arguments["reward"], Counts):
+        raise CBanditError(
+            "reward must be a cb.Counts or a cb.GP; got "
+            f"{checks.kind(arguments['reward'])}"
+        )
     return CountOPB(actions, **arguments)
 
 

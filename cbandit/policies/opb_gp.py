@@ -32,9 +32,9 @@ from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.lp import PolicySolution, solve_policy_in_blocks
-from cbandit.policies.base import Decision, Told
+from cbandit.policies.base import Decision, Told, listed
 from cbandit.policies.gp import GPPolicy
-from cbandit.policies.stagewise import drawn, given_scales, listed, must_hold, share
+from cbandit.policies.stagewise import drawn, given_scales, must_hold, share
 from cbandit.recommend import Recommendation, recommend_policy
 from cbandit.safe import Safe, SafeAction
 

@@ -31,8 +31,8 @@ from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
 from cbandit.lp import solve_policy
 from cbandit.policies.arms import ArmPolicy
-from cbandit.policies.base import Decision
-from cbandit.policies.stagewise import drawn, listed, share
+from cbandit.policies.base import Decision, listed
+from cbandit.policies.stagewise import drawn, share
 from cbandit.recommend import Recommendation
 from cbandit.safe import Safe
 
