@@ -160,7 +160,7 @@ def plot(
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(metavar="round|trials|lp")],
+    what: Annotated[str, typer.Argument(metavar="round|trials|lp|feedback")],
     quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes.")] = False,
     json_: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write it there too.")
@@ -170,7 +170,12 @@ def bench(
 
     Example: cbandit bench round --quick
     """
-    homes = {"round": "bench", "trials": "bench", "lp": "bench_lp"}
+    homes = {
+        "round": "bench",
+        "trials": "bench",
+        "lp": "bench_lp",
+        "feedback": "bench_feedback",
+    }
     if what not in homes:
         raise CBanditError(f"no benchmark is named {what!r}; known: {', '.join(homes)}")
     home = import_module(f"cbandit.{homes[what]}")
@@ -253,6 +258,8 @@ def _carry_out(settings: Any, out: Path, resume: bool, workers: int) -> None:
         )
         raise SystemExit(130) from None
     print(_table(summary))
+    for line in [*_phases(summary), _settled(summary)]:
+        print(line)
     print(_growth(out, settings.horizon))
     print(f"figure: {out / 'account.png'}")
     failed = [
@@ -313,6 +320,34 @@ def _table(summary: dict[str, Any]) -> str:
     ]
     rule = "-" * len(lines[0])
     return "\n".join([head, rule, lines[0], rule, *lines[1:], rule])
+
+
+def _phases(summary: dict[str, Any]) -> list[str]:
+    """Of a world that changes: what a round brought in each of its phases."""
+    out = []
+    for name, each in summary["policies"].items():
+        for phase in each.get("phases", ()):
+            found = [
+                f"{word} {_number(phase[key]['mean'], phase[key]['sem'])}"
+                for key, word in (
+                    ("reward", "reward"),
+                    ("hard_violation", "hard viol."),
+                )
+            ]
+            rounds = f"rounds {phase['first']}-{phase['last']}"
+            out.append(
+                (phase["first"], f"{rounds}, {name}: {', '.join(found)} a round")
+            )
+    return [line for _, line in sorted(out, key=lambda pair: pair[0])]
+
+
+def _settled(summary: dict[str, Any]) -> str:
+    """From which round on no trial has a soft violation."""
+    parts = []
+    for name, each in summary["policies"].items():
+        first = each.get("soft_violation_over")
+        parts.append(f"{name} {'-' if first is None else first}")
+    return f"soft violation 0 in every trial from round: {', '.join(parts)}"
 
 
 def _number(mean: float | None, sem: float | None) -> str:

@@ -26,6 +26,7 @@ from cbandit.recipes import (
     GUO_DELAYED,
     PROPOSITION,
     SHI,
+    TRADE_OFF,
     common,
 )
 
@@ -100,8 +101,12 @@ class Experiment:
         policies: by the papers' names: ``(problem, task) -> policy``.
         spread, width: the band in its figures, see :func:`cbandit.plots.overview`.
         averaged: metrics whose time averages are drawn.
-        boxes: rounds between boxplots of regret's and hard violation's time averages;
-            by policy, where one has its own. ``None``: no boxplots.
+        boxes: rounds between boxplots of these time averages; by policy, where one has
+            its own. ``None``: no boxplots.
+        early: a figure of the time averages up to this round, if given.
+        traded: metrics to draw against each other, a point a policy, if given.
+        changes: the first rounds of the world's later phases; the account of each phase
+            is kept apart.
     """
 
     name: str
@@ -115,6 +120,9 @@ class Experiment:
     width: float = 1.0
     averaged: tuple[str, ...] = ("regret", "soft_violation", "hard_violation")
     boxes: Mapping[str, int] | None = None
+    early: int | None = None
+    traded: tuple[str, str] | None = None
+    changes: tuple[int, ...] = ()
 
 
 # --------------------------------------------------------------- Zhou and Ji's policies
@@ -381,13 +389,22 @@ def _of(name: str) -> Callable[[Mapping[str, Any], range, int], Any]:
     return problem
 
 
-_CONSTRAINT = {
+def _shi(name: str) -> Callable[[Mapping[str, Any], range, int], Any]:
+    def problem(parameters: Mapping[str, Any], trials: range, seed: int) -> Any:
+        return _of(name)({"constraint": parameters["constraint"]}, trials, seed)
+
+    return problem
+
+
+_RATE = {
     "constraint": Parameter(
         "noiseless",
         ("noiseless", "noisy"),
         "how the constraint is observed: Algorithm 2, or 3",
-    )
+    ),
+    "rate": Parameter(0.5, (), "the multipliers' step mu, noisy constraint"),
 }
+_EPOCHS = {**_RATE, "epoch": Parameter(20, (), "rounds an epoch, S")}
 
 _ALL = (
     Experiment(
@@ -424,35 +441,48 @@ _ALL = (
     *_PACCHIANO,
     Experiment(
         name="shi-small-feasible",
-        about="1.7 % of a square is feasible (epoch penalties, Figures 2 and 3)",
+        about="1.7 % of a square is feasible (epoch penalties, Figures 2 to 5)",
         horizon=350,
         trials=100,
-        problem=_of("shi_small_feasible"),
+        problem=_shi("shi_small_feasible"),
         policies=SHI,
-        parameters=_CONSTRAINT,
-        averaged=("regret", "hard_violation"),
+        parameters=_EPOCHS,
+        averaged=("regret", "soft_violation"),
         boxes={"each": 20, "ADMMBO": 5},
+        early=100,
+    ),
+    Experiment(
+        name="shi-trade-off",
+        about="the same with five epoch lengths (epoch penalties, Figure 1)",
+        horizon=350,
+        trials=20,
+        problem=_shi("shi_small_feasible"),
+        policies=TRADE_OFF,
+        parameters=_RATE,
+        averaged=("regret", "soft_violation"),
+        traded=("regret", "soft_violation"),
     ),
     Experiment(
         name="shi-data-rate",
         about="utilities of four rates under one budget (epoch penalties, E.2)",
         horizon=350,
         trials=100,
-        problem=_of("shi_data_rate"),
+        problem=_shi("shi_data_rate"),
         policies=SHI,
-        parameters=_CONSTRAINT,
-        averaged=("reward", "hard_violation"),
+        parameters=_EPOCHS,
+        averaged=("reward", "soft_violation"),
         boxes={"each": 20, "ADMMBO": 5},
+        early=100,
     ),
     Experiment(
         name="shi-proposition-1",
         about="a fixed multiplier fails where the epochs do not",
         horizon=350,
         trials=100,
-        problem=_of("shi_proposition_1"),
+        problem=_shi("shi_proposition_1"),
         policies=PROPOSITION,
-        parameters=_CONSTRAINT,
-        averaged=("regret", "hard_violation"),
+        parameters=_EPOCHS,
+        averaged=("regret", "soft_violation"),
     ),
     Experiment(
         name="guo-classical",
@@ -480,6 +510,7 @@ _ALL = (
         problem=_of("guo_nonstationary"),
         policies=GUO_CHANGING,
         averaged=("reward", "hard_violation"),
+        changes=(101, 301),
     ),
     Experiment(
         name="cbo-gpu-allocation",
@@ -625,6 +656,7 @@ def _checked_device(device: str) -> str:
 
 def _play(task: Task, folder: str, progress: bool) -> str:
     """Runs a task, from its checkpoint if there is one; returns where its run lies."""
+    from cbandit.baselines.admmbo import ADMMBO
     from cbandit.loop import simulate
     from cbandit.run import Run
 
@@ -638,6 +670,8 @@ def _play(task: Task, folder: str, progress: bool) -> str:
     checkpoint = Path(folder) / "checkpoints" / f"{task.label}.ckpt"
     checkpoint.parent.mkdir(exist_ok=True)
     run = simulate(policy, problem, settings.horizon, checkpoint, progress)
+    if isinstance(policy, ADMMBO):
+        run = replace(run, stopped=policy.stopped.cpu())
     replace(run, policy=task.policy).save(done)
     checkpoint.unlink()
     return str(done)
@@ -779,9 +813,13 @@ def _summary(
             short = runs[name].summary()
             policies[name] = {
                 **{metric: dict(each) for metric, each in short.items()},
+                "soft_violation_over": _over(runs[name]),
                 "seconds_per_round": short.seconds_per_round,
                 "status": state,
             }
+            changes = find(settings.experiment).changes
+            if changes:
+                policies[name]["phases"] = _phases(runs[name], changes)
     return {
         "experiment": settings.experiment,
         "parameters": settings.parameters,
@@ -793,6 +831,30 @@ def _summary(
         "versions": versions(),
         "policies": policies,
     }
+
+
+def _over(run: Run) -> int | None:
+    """The round from which the soft violation is 0 in every trial; ``None``: never."""
+    worst = run.soft_violation.reshape(-1, run.rounds).amax(0)
+    first = int((worst > 0).nonzero().max()) + 2 if bool((worst > 0).any()) else 1
+    return first if first <= run.rounds else None
+
+
+def _phases(run: Run, changes: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Reward, regret and hard violation a round within each phase of the world."""
+    edges = [1, *(t for t in changes if t <= run.rounds), run.rounds + 1]
+    out = []
+    for first, after in itertools.pairwise(edges):
+        phase: dict[str, Any] = {"first": first, "last": after - 1}
+        for name in ("reward", "regret", "hard_violation"):
+            total = run.cumulative(name).reshape(-1, run.rounds)
+            gained = total[:, after - 2] - (total[:, first - 2] if first > 1 else 0.0)
+            mean = gained / (after - first)
+            count = len(mean)
+            sem = float(mean.std()) / count**0.5 if count > 1 else 0.0
+            phase[name] = {"mean": float(mean.mean()), "sem": sem}
+        out.append(phase)
+    return out
 
 
 def versions() -> dict[str, str]:
@@ -836,7 +898,8 @@ def _write_results(
     every = find(settings.experiment).boxes
     if every is not None:
         with atomic(out / "boxes.parquet") as file:
-            _boxes(runs, every).to_parquet(file, index=False)
+            metrics = find(settings.experiment).averaged
+            _boxes(runs, every, metrics).to_parquet(file, index=False)
     draw(table, out, settings)
     # last: its presence says that all the rest is there
     with atomic(out / "summary.json") as file:
@@ -844,7 +907,7 @@ def _write_results(
 
 
 def draw(table: Curves, out: Path, settings: Settings) -> list[Path]:
-    """The figures of an experiment: the account, and its time averages."""
+    """The figures of an experiment: the account, its time averages, and its own."""
     from cbandit import plots
 
     experiment = find(settings.experiment)
@@ -863,7 +926,19 @@ def draw(table: Curves, out: Path, settings: Settings) -> list[Path]:
     drawn = {"account.png": account, "averages.png": averages}
     if (out / "boxes.parquet").is_file():
         frame = _pandas().read_parquet(out / "boxes.parquet")
-        drawn["boxes.png"] = plots.boxes(frame, title=title)
+        drawn["boxes.png"] = plots.boxes(frame, title=title, table=table)
+    if experiment.early is not None:
+        drawn["early.png"] = plots.overview(
+            table,
+            experiment.averaged,
+            title=title,
+            average=True,
+            log=False,
+            until=experiment.early,
+            **style,
+        )
+    if experiment.traded is not None:
+        drawn["trade-off.png"] = plots.trade_off(table, experiment.traded, title=title)
     paths = [out / name for name in drawn]
     for figure, path in zip(drawn.values(), paths, strict=True):
         plots.save(figure, path)
@@ -901,7 +976,9 @@ def _frame(table: Curves) -> Any:
     return pandas.concat(parts, ignore_index=True)
 
 
-def _boxes(runs: Mapping[str, Run], every: Mapping[str, int]) -> Any:
+def _boxes(
+    runs: Mapping[str, Run], every: Mapping[str, int], metrics: tuple[str, ...]
+) -> Any:
     """Every trial's time averages now and then: policy, metric, t, trial, value."""
     import torch
 
@@ -912,8 +989,8 @@ def _boxes(runs: Mapping[str, Run], every: Mapping[str, int]) -> Any:
     for policy, run in runs.items():
         step = every.get(policy, every["each"])
         t = torch.arange(step, run.rounds + 1, step)
-        for metric in ("regret", "hard_violation"):
-            total = account.time_average(getattr(run, metric).double())
+        for metric in metrics:
+            total = account.time_average(run.cumulative(metric))
             values = total.reshape(-1, run.rounds)[:, t - 1]
             trials = torch.arange(len(values)).unsqueeze(-1).expand_as(values)
             parts.append(

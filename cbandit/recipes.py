@@ -15,7 +15,15 @@ if TYPE_CHECKING:
 
     Factory = Callable[[Any, Task], Policy]
 
-__all__ = ["CBO", "GUO_CHANGING", "GUO_CLASSICAL", "GUO_DELAYED", "PROPOSITION", "SHI"]
+__all__ = [
+    "CBO",
+    "GUO_CHANGING",
+    "GUO_CLASSICAL",
+    "GUO_DELAYED",
+    "PROPOSITION",
+    "SHI",
+    "TRADE_OFF",
+]
 
 
 def common(task: Task) -> dict[str, Any]:
@@ -97,16 +105,16 @@ GUO_CHANGING: dict[str, Factory] = {
 
 # ---------------------------------------------------------- Shi and Eryilmaz's policies
 
-EPOCH, RATE = 20, 0.5
-# ours: width and noise variance in the units of standardised targets
+# ours: width and noise variance in the units of standardised targets; lengthscale 1
 EPOCH_BETA, EPOCH_NOISE = 1.0, 0.01
+LENGTHS = (5, 10, 14, 35, 50)  # ours: epochs such that T = L S for T = 350
 
 
-def _matern(problem: Any) -> Any:
+def _matern() -> Any:
     import gpytorch
 
     kernel = gpytorch.kernels.MaternKernel(nu=2.5).double()
-    kernel.lengthscale = 1.0 if problem.actions.dim == 2 else 0.5
+    kernel.lengthscale = 1.0
     return kernel
 
 
@@ -123,21 +131,23 @@ def _start(policy: Any, problem: Any, task: Task) -> None:
     )
 
 
-def _epochs(fixed: bool = False, reuse: bool = True) -> Factory:
+def _epochs(fixed: bool = False, epoch: int | None = None) -> Factory:
     def make(problem: Any, task: Task) -> Policy:
         import cbandit as cb
 
-        noisy = task.settings.parameters["constraint"] == "noisy"
-        settings: dict[str, Any] = {"psi": "linear", "rate": RATE} if noisy else {}
+        given = task.settings.parameters
+        noisy = given["constraint"] == "noisy"
+        settings: dict[str, Any] = {}
+        if noisy:
+            settings = {"psi": "linear", "rate": given["rate"]}
         if fixed:
             settings = {"psi": "linear" if noisy else "exp", "rate": 0.0, "kappa": 1.0}
         policy = cb.EpochPenalty(
             problem.actions,
-            reward=cb.GP(_matern(problem), noise=EPOCH_NOISE),
+            reward=cb.GP(_matern(), noise=EPOCH_NOISE),
             costs=problem.m,
             explore=cb.UCB(EPOCH_BETA),
-            epoch=EPOCH,
-            reuse=reuse,
+            epoch=given["epoch"] if epoch is None else epoch,
             **settings,
             **common(task),
         )
@@ -152,9 +162,8 @@ def _admmbo(problem: Any, task: Task) -> Policy:
 
     policy: Policy = cb.baselines.ADMMBO(
         problem.actions,
-        reward=cb.GP(_matern(problem), noise=problem.noise),
-        costs=[cb.GP(_matern(problem), noise=max(problem.cost_noise, 1e-4))]
-        * problem.m,
+        reward=cb.GP(_matern(), noise=problem.noise),
+        costs=[cb.GP(_matern(), noise=max(problem.cost_noise, 1e-4))] * problem.m,
         **common(task),
     )
     _start(policy, problem, task)
@@ -182,6 +191,7 @@ SHI: dict[str, Factory] = {
     "ADMMBO": _admmbo,
     "OCO": _oco,
 }
+TRADE_OFF: dict[str, Factory] = {f"S={s}": _epochs(epoch=s) for s in LENGTHS}
 PROPOSITION: dict[str, Factory] = {
     "EpochPenalty": _epochs(),
     "Fixed": _epochs(fixed=True),
