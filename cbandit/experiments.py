@@ -912,7 +912,7 @@ def draw(table: Curves, out: Path, settings: Settings) -> list[Path]:
 
     experiment = find(settings.experiment)
     chosen = ", ".join(f"{k} = {v}" for k, v in settings.parameters.items())
-    title = settings.experiment + (f" ({chosen})" if chosen else "")
+    title = name = settings.experiment + (f" ({chosen})" if chosen else "")
     if settings.trials > 1:
         band = "standard error" if experiment.spread == "sem" else "standard deviation"
         share = "" if experiment.width == 1 else f"{experiment.width:g} "
@@ -926,7 +926,8 @@ def draw(table: Curves, out: Path, settings: Settings) -> list[Path]:
     drawn = {"account.png": account, "averages.png": averages}
     if (out / "boxes.parquet").is_file():
         frame = _pandas().read_parquet(out / "boxes.parquet")
-        drawn["boxes.png"] = plots.boxes(frame, title=title, table=table)
+        words = f"{name}: {settings.trials} trials"
+        drawn["boxes.png"] = plots.boxes(frame, title=words, table=table)
     if experiment.early is not None:
         drawn["early.png"] = plots.overview(
             table,
