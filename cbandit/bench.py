@@ -740,6 +740,18 @@ def _against(
     )
 
 
+def _reading(size: int, rows: int, dtype: torch.dtype) -> float:
+    """Seconds to read ``rows x size`` numbers once, by products of 32 rows."""
+    chunk = torch.rand(32, size, dtype=dtype)
+    weights, out = torch.rand(1, 32, dtype=dtype), torch.empty(1, size, dtype=dtype)
+    seconds = []
+    for _ in range(7):
+        start = time.perf_counter()
+        torch.mm(weights, chunk, out=out)
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds) * rows / 32
+
+
 def _free(sizes: _Sizes, dtype: torch.dtype, distinct: int) -> list[dict[str, Any]]:
     size, main = sizes.free, distinct == sizes.distinct
     section = (
@@ -795,6 +807,14 @@ def _free(sizes: _Sizes, dtype: torch.dtype, distinct: int) -> list[dict[str, An
             )
         )
     assert case is not None
+    if any(engine == "factor" for engine, _, _ in timed):
+        rows.append(
+            _row(
+                section,
+                "reading u N numbers once, which factor cannot do without",
+                _reading(size, len(case.data.count), dtype),
+            )
+        )
     scaled = (
         sizes
         if main

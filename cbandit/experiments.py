@@ -128,6 +128,27 @@ class Experiment:
 # --------------------------------------------------------------- Zhou and Ji's policies
 
 
+def _widths(known: Any, given: str) -> tuple[Any, Any]:
+    import cbandit as cb
+
+    if given == "theory":
+        beta = cb.RKHS(norm=known.bound, subgaussian=known.subgaussian, delta=0.1)
+        cost_beta = cb.RKHS(
+            norm=known.cost_bound, subgaussian=known.cost_subgaussian, delta=0.1
+        )
+        return beta, cost_beta
+    try:
+        width = float(given)
+    except ValueError:
+        raise CBanditError(
+            f"parameter beta must be 'theory' or a number; got {given!r}"
+        ) from None
+    return width, width
+
+
+_BETA = Parameter("theory", (), "exploration width: the theory's, or a number")
+
+
 def _ckb(exploration: str) -> Callable[[Any, Task], Policy]:
     """CKB with RKHS widths at ``B = max|f|``, ``G = max|g|``; ``rho = 4B/delta``."""
 
@@ -135,10 +156,7 @@ def _ckb(exploration: str) -> Callable[[Any, Task], Policy]:
         import cbandit as cb
 
         known = problem.known
-        beta = cb.RKHS(norm=known.bound, subgaussian=known.subgaussian, delta=0.1)
-        cost_beta = cb.RKHS(
-            norm=known.cost_bound, subgaussian=known.cost_subgaussian, delta=0.1
-        )
+        beta, cost_beta = _widths(known, task.settings.parameters["beta"])
         policy: Policy = cb.CKB(
             problem.actions,
             reward=cb.GP(known.kernel, noise=known.noise),
@@ -165,10 +183,7 @@ def _safe(kind: str) -> Callable[[Any, Task], Policy]:
         import cbandit as cb
 
         known = problem.known
-        beta = cb.RKHS(norm=known.bound, subgaussian=known.subgaussian, delta=0.1)
-        cost_beta = cb.RKHS(
-            norm=known.cost_bound, subgaussian=known.cost_subgaussian, delta=0.1
-        )
+        beta, cost_beta = _widths(known, task.settings.parameters["beta"])
         own = {"lipschitz": known.cost_lipschitz} if kind == "StageOpt" else {}
         policy: Policy = getattr(cb.baselines, kind)(
             problem.actions,
@@ -419,7 +434,8 @@ _ALL = (
                 "half",
                 ("half", "quarter", "independent"),
                 "g = -f + B/2, g = -f + B/4, or a random function of its own",
-            )
+            ),
+            "beta": _BETA,
         },
     ),
     Experiment(
@@ -428,6 +444,7 @@ _ALL = (
         horizon=1000,
         trials=50,
         problem=_zhou_light,
+        parameters={"beta": _BETA},
         policies=_ZHOU,
     ),
     Experiment(
@@ -436,6 +453,7 @@ _ALL = (
         horizon=10_000,
         trials=50,
         problem=_zhou_finance,
+        parameters={"beta": _BETA},
         policies=_ZHOU,
     ),
     *_PACCHIANO,

@@ -20,12 +20,40 @@ from cbandit.confidence import RKHS, Constant
 from cbandit.errors import CBanditError
 from cbandit.randomness import Streams
 
-__all__ = ["TS", "UCB", "Explore", "Rand", "Widths", "estimates"]
+__all__ = ["TS", "UCB", "Explore", "Rand", "Widths", "clip", "estimates"]
+
+LONG = 1 << 14
 
 
 def estimates(mean: Tensor, spread: Tensor, coefficient: Tensor) -> Tensor:
     """``mean + coefficient * spread``, ``(T, F, n)``; ``coefficient`` is ``(T, F)``."""
+    if _by_scalars(mean) and not spread.requires_grad:
+        out = torch.empty_like(mean)
+        for j, scale in enumerate(coefficient[0].tolist()):
+            own = spread[0, j if spread.shape[1] > 1 else 0]
+            torch.add(mean[0, j], own, alpha=scale, out=out[0, j])
+        return out
     return torch.addcmul(mean, coefficient.to(mean).unsqueeze(-1), spread)
+
+
+def clip(estimate: Tensor, bound: Tensor) -> Tensor:
+    """``estimate (T, F, n)`` within ``[-bound, bound]``, ``(T, F, 1)``.
+
+    In place, unless it carries gradients.
+    """
+    if estimate.requires_grad:
+        return estimate.clamp(-bound, bound)
+    if _by_scalars(estimate):
+        for row, size in zip(estimate[0], bound.flatten().tolist(), strict=True):
+            row.clamp_(-size, size)
+        return estimate
+    return estimate.clamp_(-bound, bound)
+
+
+def _by_scalars(values: Tensor) -> bool:
+    # over a long row a number takes half the time of a tensor that is broadcast
+    trials, _, n = values.shape
+    return trials == 1 and n >= LONG and not (values.is_cuda or values.requires_grad)
 
 
 class Widths:

@@ -110,15 +110,19 @@ class Streams(torch.Generator):
             rows[:count] = draws[:count]
         return out.view(*self.batch_shape, *out.shape[1:])
 
+    def normals(self, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+        """Normals of a shape of its own for each trial, drawn apart from the blocks."""
+        return [
+            _as_normal(torch.rand(shape, generator=generator, dtype=torch.float64))
+            for shape, generator in zip(shapes, self._each, strict=True)
+        ]
+
     def _refill(self, kind: str, blocks: int) -> Tensor:
         out = torch.empty(len(self._each), blocks, BLOCK, dtype=torch.float64)
         for rows, generator in zip(out, self._each, strict=True):
             for row in rows:
-                if kind == "normal":
-                    torch.randn(BLOCK, generator=generator, out=row)
-                else:
-                    torch.rand(BLOCK, generator=generator, out=row)
-        return out.flatten(1)
+                torch.rand(BLOCK, generator=generator, out=row)
+        return _as_normal(out.flatten(1)) if kind == "normal" else out.flatten(1)
 
     def _take(self, kind: str, shape: tuple[int, ...]) -> Tensor:
         count = math.prod(shape)
@@ -151,3 +155,13 @@ class Streams(torch.Generator):
             generator.set_state(saved)
         self._blocks = {k: v.clone() for k, v in state["blocks"].items()}
         self._used = dict.fromkeys(self._blocks, 0)
+
+
+def _as_normal(uniform: Tensor) -> Tensor:
+    """Normal quantiles of draws from [0, 1), which are overwritten.
+
+    Several times faster than ``torch.randn`` in float64. Half a step moves the draws,
+    multiples of 2^-53, into the middle of their cells: none is at infinity.
+    """
+    uniform.mul_(2).sub_(1).add_(2.0**-53)
+    return uniform.erfinv_().mul_(math.sqrt(2))

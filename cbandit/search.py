@@ -68,14 +68,16 @@ def maximise(
         if mask is not None:
             stop = start + values.shape[-1]
             values = values.masked_fill(~mask[:, start:stop], -torch.inf)
-        value, place = values.max(-1)
-        if len(value) == 1 and not value.is_cuda:
+        if len(values) == 1 and not values.is_cuda:
             # on the CPU one comparison saves the look at a worse stretch
+            value = values.amax(-1)
             if best is None or _beats(value, best.value):
+                place = values.argmax(-1)
                 here = estimate.select(-1, int(place))
                 index = place + start if start else place
                 best = Best(value, index, here[:, 0], here[:, 1:])
             continue
+        value, place = values.max(-1)
         at = place[:, None, None].expand(-1, estimate.shape[1], 1)
         here = estimate.gather(-1, at).squeeze(-1)
         index = place + start

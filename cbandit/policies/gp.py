@@ -18,7 +18,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.continuous import maximise_box
 from cbandit.errors import CBanditError
-from cbandit.explore import TS, UCB, Explore, Rand, estimates
+from cbandit.explore import TS, UCB, Explore, Rand, clip, estimates
 from cbandit.policies.base import Policy, Told
 from cbandit.posterior.surrogates import Ahead, Part, Surrogates, joined
 from cbandit.randomness import Streams
@@ -148,10 +148,9 @@ class GPPolicy(Policy):
             self.batch_shape, len(beliefs) - 1, self.device
         )
         self._clip_at = None if clip is None else self._clip(clip)
-        self._clip_band: tuple[Tensor, Tensor] | None = None
+        self._bound: Tensor | None = None
         if self._clip_at is not None:
-            bound = self._clip_at.to(self.dtype).unsqueeze(-1)
-            self._clip_band = (-bound, bound)
+            self._bound = self._clip_at.to(self.dtype).unsqueeze(-1)
         self._engine = engine
         # feedback of some trials only, that waits for the rest of the inbox
         self._loose: list[tuple[list[Any], Tensor, Part, int]] = []
@@ -255,18 +254,14 @@ class GPPolicy(Policy):
         if shift:
             tau = torch.cat([torch.zeros_like(limits[:, :1]), limits], -1)
             tau = tau.to(self.dtype).unsqueeze(-1)
-        allowance, band = self._allowance(), self._clip_band
+        allowance, bound = self._allowance(), self._bound
 
         def finish(estimate: Tensor) -> Tensor:
             if allowance is not None:
                 estimate += allowance
             if shift:
                 estimate -= tau
-            if band is None:
-                return estimate
-            if estimate.requires_grad:
-                return estimate.clamp(*band)
-            return estimate.clamp_(*band)
+            return estimate if bound is None else clip(estimate, bound)
 
         return finish
 

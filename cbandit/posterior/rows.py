@@ -372,12 +372,16 @@ class _Changes:
         self._columns, self._count = columns, count
         self._spread, self._shift = spread, shift
         self._single = spread is not None and spread.numel() == 1
+        self._shifts = [] if shift is None else shift.flatten().tolist()
         self._value = -float(spread) if self._single and spread is not None else 0.0
 
     def __call__(self, start: int, stop: int, mean: Tensor, var: Tensor) -> None:
         columns, count = self._columns(start, stop), self._count
         if self._shift is None:
             mean.copy_(columns[:, count:])
+        elif self._single and self._shift.device.type == "cpu":
+            for row, shift in zip(mean[0], self._shifts, strict=True):
+                row.add_(columns[0, 0], alpha=shift)
         else:
             mean.baddbmm_(self._shift, columns)
         if self._spread is None:
