@@ -303,9 +303,10 @@ def _squares(a: Tensor, x: Tensor) -> Tensor:
     """``|a - x|^2``, ``(T, k, n)``: ``a (T, k, d)``, ``x (n, d)`` or ``(T, n, d)``."""
     mode = "donot_use_mm_for_euclid_dist"  # exact where points coincide
     if x.dim() == 3:
-        return torch.cdist(a, x, compute_mode=mode).square()
-    flat = torch.cdist(a.flatten(0, 1), x, compute_mode=mode).square()
-    return flat.unflatten(0, a.shape[:2])
+        own: Tensor = torch.cdist(a, x, compute_mode=mode).square()
+        return own
+    flat: Tensor = torch.cdist(a.flatten(0, 1), x, compute_mode=mode).square()
+    return flat.view(*a.shape[:2], -1)
 
 
 def _acquisition(model: ModelListGP, policy: BoTorchPolicy) -> AcquisitionFunction:
