@@ -942,9 +942,9 @@ def draw(table: Curves, out: Path, settings: Settings) -> list[Path]:
         table, experiment.averaged, title=title, average=True, **style
     )
     drawn = {"account.png": account, "averages.png": averages}
+    words = f"{name}: {settings.trials} trials"
     if (out / "boxes.parquet").is_file():
         frame = _pandas().read_parquet(out / "boxes.parquet")
-        words = f"{name}: {settings.trials} trials"
         drawn["boxes.png"] = plots.boxes(frame, title=words, table=table)
     if experiment.early is not None:
         drawn["early.png"] = plots.overview(
@@ -957,7 +957,7 @@ def draw(table: Curves, out: Path, settings: Settings) -> list[Path]:
             **style,
         )
     if experiment.traded is not None:
-        drawn["trade-off.png"] = plots.trade_off(table, experiment.traded, title=title)
+        drawn["trade-off.png"] = plots.trade_off(table, experiment.traded, title=words)
     paths = [out / name for name in drawn]
     for figure, path in zip(drawn.values(), paths, strict=True):
         plots.save(figure, path)

@@ -43,7 +43,7 @@ def common(task: Task) -> dict[str, Any]:
 # ours: the same width for every policy; B = max|f|, G = max|g| and Slater's constant of
 # the first phase, which CKB must know; windows and restarts. In the changing world the
 # width is smaller: the posterior of a window never grows narrow, and RPOL pays for that
-BETA, CHANGING_BETA = 1.0, 0.7
+BETA, CHANGING_BETA = 1.0, 0.6
 BOUNDS, SLATER = (7.0, 1.95), 0.05
 DELAY_WINDOW, WINDOW = 30, 100
 
@@ -175,7 +175,7 @@ def _admmbo(problem: Any, task: Task) -> Policy:
 # violation after 350 rounds, 20 trials of another seed; see benchmarks/README.md
 OCO_SETTINGS = {
     "shi-small-feasible": (0.12, 0.018, 0.3, 0.1),
-    "shi-data-rate": (0.2, 6e-4, 1.0, 0.03),
+    "shi-data-rate": (0.4, 6e-3, 3.0, 0.1),
 }
 
 
