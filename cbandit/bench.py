@@ -506,11 +506,8 @@ def _botorch(case: _Case, dtype: torch.dtype, sizes: _Sizes) -> list[_Peer]:
     ]
 
 
-def _botorch_look(
-    case: _Case, dtype: torch.dtype, q: int, fast: bool, together: bool
-) -> Looked:
-    """BoTorch's exact posterior of both functions, in t-batches of ``q`` points."""
-    import gpytorch
+def _botorch_model(case: _Case, dtype: torch.dtype, together: bool) -> Any:
+    """Both functions as BoTorch's exact GPs, the prior and noise known."""
     from botorch.models.gp_regression import SingleTaskGP
     from botorch.models.model_list_gp_regression import ModelListGP
     from gpytorch.means import ZeroMean
@@ -537,7 +534,16 @@ def _botorch_look(
             if together
             else ModelListGP(model(mean[:, :1]), model(mean[:, 1:]))
         )
-    whole.eval()
+    return whole.eval()
+
+
+def _botorch_look(
+    case: _Case, dtype: torch.dtype, q: int, fast: bool, together: bool
+) -> Looked:
+    """BoTorch's exact posterior of both functions, in t-batches of ``q`` points."""
+    import gpytorch
+
+    whole = _botorch_model(case, dtype, together)
 
     def look(points: Tensor) -> tuple[Tensor, Tensor]:
         full = len(points) // q * q

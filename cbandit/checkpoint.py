@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 import torch
 
+from cbandit import distributed
 from cbandit.errors import CheckpointError
 
 __all__ = ["atomic", "load", "read", "save", "write"]
@@ -98,9 +99,12 @@ def _body(target: Path) -> bytes:
 
 
 def read(path: Any) -> Any:
-    """What :func:`write` put in the file. It runs code: open only what you trust."""
+    """What :func:`write` put in the file. It runs code: open only what you trust.
+
+    Where ranks share a run, the first of them reads it for all.
+    """
     target = Path(path)
-    body = _body(target)
+    body = distributed.current().first(lambda: _body(target))
     try:
         return torch.load(io.BytesIO(body), weights_only=False)
     except Exception as error:
@@ -112,7 +116,8 @@ def read(path: Any) -> Any:
 def save(policy: Any, path: Any) -> None:
     """Write a policy; see ``policy.save``."""
     policy.lighten()
-    write(path, {"kind": "policy", "policy": policy})
+    content = {"kind": "policy", "policy": policy}
+    distributed.current().first(lambda: write(path, content))
 
 
 def load(path: Any) -> Any:

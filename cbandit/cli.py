@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cbandit.errors import CBanditError
+from cbandit.errors import CBanditError, LostRankError
 
 __all__ = ["app", "main"]
 
@@ -51,7 +52,10 @@ Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with what is in the folder.")
 ]
 Workers = Annotated[
-    int, typer.Option("--workers", min=1, help="Processes to share the trials.")
+    str,
+    typer.Option(
+        "--workers", metavar="N|ray", help="Processes to share the trials, or Ray's."
+    ),
 ]
 
 
@@ -92,7 +96,7 @@ def reproduce(
     dtype: Dtype = None,
     out: Out = None,
     resume: Resume = False,
-    workers: Workers = 1,
+    workers: Workers = "1",
 ) -> None:
     """Run a paper's experiment, at the paper's size unless told otherwise.
 
@@ -124,7 +128,7 @@ def run(
     dtype: Dtype = None,
     out: Out = None,
     resume: Resume = False,
-    workers: Workers = 1,
+    workers: Workers = "1",
 ) -> None:
     """Run the experiment of a settings file; options given here win over the file's.
 
@@ -160,7 +164,7 @@ def plot(
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(metavar="round|trials|lp|feedback")],
+    what: Annotated[str, typer.Argument(metavar="round|trials|peers|lp|feedback")],
     quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes.")] = False,
     json_: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write it there too.")
@@ -173,6 +177,7 @@ def bench(
     homes = {
         "round": "bench",
         "trials": "bench",
+        "peers": "bench_peers",
         "lp": "bench_lp",
         "feedback": "bench_feedback",
     }
@@ -247,11 +252,39 @@ def _options(
     }
 
 
-def _carry_out(settings: Any, out: Path, resume: bool, workers: int) -> None:
+def _carry_out(settings: Any, out: Path, resume: bool, workers: str) -> None:
+    from cbandit.distributed import launched
+
+    if workers != "ray" and (not workers.isdecimal() or int(workers) < 1):
+        raise CBanditError(
+            f"--workers must be a number above 0, or ray; got {workers!r}"
+        )
+    with launched() as ranks, warnings.catch_warnings():
+        if ranks.rank == 0:
+            _carry_out_and_tell(settings, out, resume, workers)
+            return
+        # the first rank says it all, but what it may not live to say
+        warnings.simplefilter("ignore")
+        try:
+            _summary(settings, out, resume, workers)
+        except LostRankError:
+            raise
+        except CBanditError:
+            raise SystemExit(2) from None
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
+
+
+def _summary(settings: Any, out: Path, resume: bool, workers: str) -> dict[str, Any]:
     from cbandit.experiments import carry_out
 
+    number = workers if workers == "ray" else int(workers)
+    return carry_out(settings, out, resume=resume, workers=number)
+
+
+def _carry_out_and_tell(settings: Any, out: Path, resume: bool, workers: str) -> None:
     try:
-        summary = carry_out(settings, out, resume=resume, workers=workers)
+        summary = _summary(settings, out, resume, workers)
     except KeyboardInterrupt:
         print(
             f"\ninterrupted; the same with --resume goes on from {out}", file=sys.stderr

@@ -11,14 +11,17 @@ import json
 import math
 import os
 import shutil
+import signal
 import sys
+import threading
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cbandit.errors import CBanditError, MissingExtraError
+from cbandit.errors import CBanditError, LostRankError, MissingExtraError
 from cbandit.recipes import (
     CBO,
     GUO_CHANGING,
@@ -675,31 +678,33 @@ def _checked_device(device: str) -> str:
 def _play(task: Task, folder: str, progress: bool) -> str:
     """Runs a task, from its checkpoint if there is one; returns where its run lies."""
     from cbandit.baselines.admmbo import ADMMBO
+    from cbandit.distributed import current
     from cbandit.loop import simulate
     from cbandit.run import Run
 
-    settings = task.settings
+    settings, ranks = task.settings, current()
     done = Path(folder) / "runs" / task.label
-    if done.exists() and Run.load(done).rounds == settings.horizon:
+    if ranks.first(lambda: done.exists() and Run.load(done).rounds == settings.horizon):
         return str(done)
     experiment = find(settings.experiment)
     problem = experiment.problem(settings.parameters, task.trials, settings.seed)
     policy = experiment.policies[task.policy](problem, task)
     checkpoint = Path(folder) / "checkpoints" / f"{task.label}.ckpt"
-    checkpoint.parent.mkdir(exist_ok=True)
+    ranks.first(lambda: checkpoint.parent.mkdir(exist_ok=True))
     run = simulate(policy, problem, settings.horizon, checkpoint, progress)
     if isinstance(policy, ADMMBO):
         run = replace(run, stopped=policy.stopped.cpu())
-    replace(run, policy=task.policy).save(done)
-    checkpoint.unlink()
+
+    def keep() -> None:
+        replace(run, policy=task.policy).save(done)
+        checkpoint.unlink()
+
+    ranks.first(keep)
     return str(done)
 
 
-def _play_in_worker(task: Task, folder: str, threads: int) -> str:
-    import torch
-
-    torch.set_num_threads(threads)
-    return _play(task, folder, progress=False)
+Answer = str | CBanditError
+"""Where the run of a task lies, or what went wrong."""
 
 
 def _tasks(settings: Settings, workers: int) -> dict[str, list[Task]]:
@@ -718,7 +723,7 @@ def carry_out(
     folder: str | os.PathLike[str],
     *,
     resume: bool = False,
-    workers: int = 1,
+    workers: int | str = 1,
     progress: bool = True,
 ) -> dict[str, Any]:
     """Runs an experiment and writes its results; returns what is in ``summary.json``.
@@ -728,16 +733,36 @@ def carry_out(
     every metric's curve, on about 1000 rounds, half of them evenly and half of them
     logarithmically spaced. Until all of it is written the folder also holds finished
     runs and checkpoints, from which ``resume`` goes on.
-    """
-    from cbandit.run import Run, join
 
-    out = Path(folder)
-    finished = _prepare(settings, out, resume)
+    ``workers``: how many processes share the trials, or ``"ray"``: as many as Ray's
+    cluster has CPUs (``folder`` must be the same on all of its machines). Each trial's
+    draws are its own, so that results do not depend on it. Where ranks share an action
+    set, all of them come here, and the first one alone reads and writes.
+    """
+    from cbandit.distributed import current
+
+    out, ranks = Path(folder), current()
+    if ranks.size > 1 and workers != 1:
+        raise CBanditError(
+            f"workers={workers} cannot go with {ranks.size} ranks that share the work "
+            "already: leave it out"
+        )
+    finished = ranks.first(lambda: _prepare(settings, out, resume))
     if finished is not None:
         return finished
+    answers = _played(settings, out, workers, progress)
+    return ranks.first(lambda: _conclude(settings, out, answers))
+
+
+def _conclude(
+    settings: Settings, out: Path, played: Mapping[str, list[Answer]]
+) -> dict[str, Any]:
+    """Writes the results of all runs that are there; the summary."""
+    from cbandit.run import Run, join
+
     runs: dict[str, Run] = {}
     status: dict[str, str] = {}
-    for name, answers in _played(settings, out, workers, progress):
+    for name, answers in played.items():
         parts = [each for each in answers if not isinstance(each, CBanditError)]
         errors = [each for each in answers if isinstance(each, CBanditError)]
         if errors:
@@ -785,40 +810,144 @@ def _prepare(settings: Settings, out: Path, resume: bool) -> dict[str, Any] | No
 
 
 def _played(
-    settings: Settings, out: Path, workers: int, progress: bool
-) -> Iterable[tuple[str, list[str | CBanditError]]]:
-    """Each policy with where the runs of its tasks lie, or with what went wrong."""
-    tasks = _tasks(settings, workers)
+    settings: Settings, out: Path, workers: int | str, progress: bool
+) -> dict[str, list[Answer]]:
+    """By policy, where the runs of its tasks lie, or what went wrong."""
     if workers == 1:
-        for name, (task,) in tasks.items():
-            try:
-                yield name, [_play(task, str(out), progress)]
-            except CBanditError as error:
-                yield name, [error]
-        return
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
-
-    threads = max(1, (os.cpu_count() or 1) // workers)
-    # fresh processes: a forked torch may hang in its thread pools
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        futures = {
-            name: [pool.submit(_play_in_worker, t, str(out), threads) for t in each]
-            for name, each in tasks.items()
+        alone = _tasks(settings, 1)
+        return {
+            name: [_answer(task, str(out), progress)] for name, (task,) in alone.items()
         }
+    if workers == "ray":
+        tasks, answers = _by_ray(settings, out, progress)
+    else:
+        tasks, answers = _by_processes(settings, out, int(workers), progress)
+    return {name: [answers[t.label] for t in each] for name, each in tasks.items()}
+
+
+def _answer(task: Task, folder: str, progress: bool = False) -> Answer:
+    try:
+        return _play(task, folder, progress)
+    except LostRankError:
+        raise
+    except CBanditError as error:
+        return error
+
+
+def _answer_in_worker(task: Task, folder: str, threads: int) -> Answer:
+    """As :func:`_answer`, in a process that hears of Ctrl-C in here only."""
+    import torch
+
+    torch.set_num_threads(threads)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return _answer(task, folder)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _by_processes(
+    settings: Settings, out: Path, workers: int, progress: bool
+) -> tuple[dict[str, list[Task]], dict[str, Answer]]:
+    """Every policy's tasks, and answers by label, from processes of this machine."""
+    from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+    from multiprocessing import active_children, get_context
+
+    tasks = _tasks(settings, workers)
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    answers: dict[str, Answer] = {}
+    waiting = [task for each in tasks.values() for task in each]
+    running: dict[Future[Answer], Task] = {}
+    # fresh processes: a forked torch may hang in its thread pools
+    with (
+        ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool,
+        _bar(len(waiting), progress) as bar,
+    ):
         try:
-            for name, each in futures.items():
-                answers: list[str | CBanditError] = []
-                for future in each:
-                    try:
-                        answers.append(future.result())
-                    except CBanditError as error:
-                        answers.append(error)
-                yield name, answers
+            while waiting or running:
+                # none in the pool's own queue: after Ctrl-C nothing new is begun
+                with _deaf():
+                    while waiting and len(running) < workers:
+                        task = waiting.pop(0)
+                        given = (task, str(out), threads)
+                        running[pool.submit(_answer_in_worker, *given)] = task
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    answers[running.pop(future).label] = future.result()
+                    bar.update(1)
         except KeyboardInterrupt:
-            # those at work have heard it too, and are writing their checkpoints
+            # those at work write their checkpoints
+            for child in active_children():
+                if child.pid is not None:
+                    os.kill(child.pid, signal.SIGINT)
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+    return tasks, answers
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """What is started in here does not hear Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _by_ray(
+    settings: Settings, out: Path, progress: bool
+) -> tuple[dict[str, list[Task]], dict[str, Answer]]:
+    """As :func:`_by_processes`, on Ray's cluster, or a local one of all CPUs."""
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtraError(
+            "workers='ray' needs Ray: pip install 'cbandit[ray]'"
+        ) from None
+    import logging
+
+    ours = not ray.is_initialized()
+    if ours:
+        ray.init(
+            include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
+        )
+    try:
+        resources: Any = ray.cluster_resources  # untyped
+        tasks = _tasks(settings, max(1, int(resources().get("CPU", 1))))
+        remote = ray.remote(num_cpus=1, max_retries=0)(_answer_in_worker)
+        futures = {
+            remote.remote(task, str(out.absolute()), 1): task
+            for each in tasks.values()
+            for task in each
+        }
+        answers: dict[str, Answer] = {}
+        waiting = list(futures)
+        try:
+            with _bar(len(futures), progress) as bar:
+                while waiting:
+                    (done,), waiting = ray.wait(waiting)
+                    answers[futures[done].label] = ray.get(done)
+                    bar.update(1)
+        except KeyboardInterrupt:
+            for each in waiting:
+                ray.cancel(each)
+            # those at work write their checkpoints
+            ray.wait(waiting, num_returns=len(waiting))
+            raise
+    finally:
+        if ours:
+            ray.shutdown()
+    return tasks, answers
+
+
+def _bar(total: int, progress: bool) -> Any:
+    from tqdm import tqdm
+
+    shown = progress and sys.stderr.isatty()
+    return tqdm(total=total, desc="tasks", delay=1.0, leave=False, disable=not shown)
 
 
 def _summary(

@@ -20,10 +20,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from cbandit import account, checks
+from cbandit import account, checks, distributed
 from cbandit import checkpoint as files
 from cbandit.actions import Finite, ProductGrid
 from cbandit.choice import Choice
+from cbandit.distributed import Ranks
 from cbandit.errors import CBanditError, CheckpointError
 from cbandit.problems.protocol import Blockwise, Problem, Round, delays_of
 from cbandit.randomness import Streams, Trials, trial_range
@@ -127,11 +128,12 @@ def simulate(
         raise CBanditError(f"horizon must be a whole number above 0; got {horizon!r}")
     _same_trials(policy, problem)
     _same_actions(policy, problem)
+    ranks = distributed.current()
     path = None if checkpoint is None else Path(checkpoint)
-    if path is not None and path.exists():
+    if path is not None and ranks.first(path.exists):
         state = _load(path, policy, problem, horizon)
     else:
-        if path is not None and not path.parent.is_dir():
+        if path is not None and not ranks.first(path.parent.is_dir):
             raise CheckpointError(f"checkpoint: no folder {path.parent}")
         world = Streams(policy.seed, policy.trials, "world")
         state = _State(world, _Tape(tuple(policy.batch_shape)), _Post())
@@ -143,9 +145,10 @@ def simulate(
     with (
         _threads(problem, tape.batch),
         _until_interrupted(path is not None) as interrupted,
-        _bar(progress, policy.name, tape.rounds, horizon) as bar,
+        _bar(progress and ranks.rank == 0, policy.name, tape.rounds, horizon) as bar,
     ):
-        while tape.rounds < horizon and not interrupted:
+        stop = False
+        while tape.rounds < horizon and not stop:
             t = tape.rounds + 1
             begun = perf_counter()
             shown = problem.round(t, world)
@@ -180,19 +183,22 @@ def simulate(
             tape.turn(seconds, problem)
             bar.update(1)
 
+            stop = bool(interrupted)
             if callback is not None and callback(Played(t, choice, reward, cost)):
-                break
-            if path is not None and monotonic() - saved > pause:
+                stop = True
+            due = path is not None and monotonic() - saved > pause
+            stop, due = ranks.either(stop, due)
+            if path is not None and due and not stop:
                 begun = monotonic()
                 tape.flush(problem)
-                _save(path, policy, problem, state)
+                _save(path, policy, problem, state, ranks)
                 saved = monotonic()
                 if checkpoint_every:
                     pause = max(checkpoint_every, 9 * (saved - begun))
         tape.flush(problem)
         if path is not None:
-            _save(path, policy, problem, state)
-        if interrupted:
+            _save(path, policy, problem, state, ranks)
+        if ranks.either(bool(interrupted))[0]:
             raise KeyboardInterrupt
     return tape.run(policy, problem, horizon)
 
@@ -532,11 +538,14 @@ def _mark(policy: Policy, problem: Problem) -> dict[str, Any]:
     }
 
 
-def _save(path: Path, policy: Policy, problem: Problem, state: _State) -> None:
+def _save(
+    path: Path, policy: Policy, problem: Problem, state: _State, ranks: Ranks
+) -> None:
     policy.lighten()
     # in one piece: choices under way stay the very objects that the policy knows
-    content = {"kind": "simulation", "mark": _mark(policy, problem)}
-    files.write(path, {**content, "state": state, "policy": policy})
+    content: dict[str, Any] = {"kind": "simulation", "mark": _mark(policy, problem)}
+    content |= {"state": state, "policy": policy}
+    ranks.first(lambda: files.write(path, content))
 
 
 def _load(path: Path, policy: Policy, problem: Problem, horizon: int) -> _State:
@@ -567,12 +576,13 @@ def _load(path: Path, policy: Policy, problem: Problem, horizon: int) -> _State:
 
 
 @contextmanager
-def _until_interrupted(active: bool) -> Iterator[list[int]]:
+def _until_interrupted(active: bool) -> Iterator[list[float]]:
     """A list that Ctrl-C fills, so that the round under way is finished first.
 
-    A second Ctrl-C interrupts at once.
+    A second Ctrl-C interrupts at once. (Launchers pass on the one that the terminal has
+    sent to all their processes: what comes within a second is the same.)
     """
-    heard: list[int] = []
+    heard: list[float] = []
     before = signal.getsignal(signal.SIGINT)
     if (
         not active
@@ -583,9 +593,10 @@ def _until_interrupted(active: bool) -> Iterator[list[int]]:
         return
 
     def hear(number: int, frame: Any) -> None:
-        if heard:
+        if not heard:
+            heard.append(monotonic())
+        elif monotonic() > heard[0] + 1:
             raise KeyboardInterrupt
-        heard.append(number)
 
     signal.signal(signal.SIGINT, hear)
     try:

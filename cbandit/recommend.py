@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from cbandit.distributed import ALONE, Ranks
 
 __all__ = ["Recommendation", "recommend"]
 
@@ -63,13 +66,16 @@ class Recommendation:
 
 
 def recommend(
-    blocks: Iterable[tuple[int, Tensor, Tensor]], limits: Tensor, confidence: float
+    blocks: Iterable[tuple[int, Tensor, Tensor]],
+    limits: Tensor,
+    confidence: float,
+    ranks: Ranks = ALONE,
 ) -> Recommendation:
     """Search blocks ``(start, mean (T, F, n), std (T, 1 or F, n))``, reward first.
 
     Among actions feasible with ``confidence`` the greatest mean reward; where there is
     none, the greatest probability. ``limits`` are the thresholds, ``(T, m)``. ``x`` is
-    left empty.
+    left empty. Where ``ranks`` share the set, the blocks are this one's.
     """
     best: dict[str, Tensor] | None = None
     for start, mean, std in blocks:
@@ -97,20 +103,40 @@ def recommend(
             "margin": at(room),
             "feasible": any_safe,
         }
-        if best is None:
-            best = here
-            continue
-        better = torch.where(
-            here["feasible"] & best["feasible"],
-            here["value"] > best["value"],
-            here["feasible"]
-            | (~best["feasible"] & (here["probability"] > best["probability"])),
-        )
-        best = {
-            k: torch.where(
-                better.unsqueeze(-1) if k == "margin" else better, v, best[k]
-            )
-            for k, v in here.items()
-        }
+        best = here if best is None else _better(best, here)
     assert best is not None
+    if ranks.size > 1:
+        best = _among(best, ranks)
     return Recommendation(x=limits.new_empty(0), confidence=confidence, **best)
+
+
+def _better(best: dict[str, Tensor], here: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What comes ``here`` where it is better, and ``best`` where it is not."""
+    better = torch.where(
+        here["feasible"] & best["feasible"],
+        here["value"] > best["value"],
+        here["feasible"]
+        | (~best["feasible"] & (here["probability"] > best["probability"])),
+    )
+    return {
+        k: torch.where(better.unsqueeze(-1) if k == "margin" else better, v, best[k])
+        for k, v in here.items()
+    }
+
+
+def _among(best: dict[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
+    """The best of all ranks' recommendations, on every rank."""
+    columns = [best[k].double() for k in ("value", "probability", "feasible")]
+    own = torch.cat([torch.stack(columns, -1), best["margin"].double()], -1)
+    index, numbers = ranks.candidates(best["index"], own)
+    every = [
+        {
+            "index": index[rank],
+            "value": each[:, 0].to(best["value"]),
+            "probability": each[:, 1].to(best["probability"]),
+            "margin": each[:, 3:].to(best["margin"]),
+            "feasible": each[:, 2] > 0,
+        }
+        for rank, each in enumerate(numbers)
+    ]
+    return functools.reduce(_better, every)

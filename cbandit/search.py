@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cbandit import scores
+from cbandit.distributed import ALONE, Ranks
 from cbandit.errors import CBanditError
 from cbandit.lp import best_policy
 
@@ -52,7 +53,10 @@ def _beats(value: Tensor, best: Tensor) -> Tensor:
 
 
 def maximise(
-    stretches: Iterable[tuple[int, Tensor]], score: Score, mask: Tensor | None = None
+    stretches: Iterable[tuple[int, Tensor]],
+    score: Score,
+    mask: Tensor | None = None,
+    ranks: Ranks = ALONE,
 ) -> Best:
     """The action of greatest score over a set seen in stretches.
 
@@ -60,6 +64,7 @@ def maximise(
         stretches: the first action's number and estimates ``(T, F, n)``, reward first.
         score: what to maximise.
         mask: ``(1 or T, N)``, the actions allowed.
+        ranks: the processes that share the set; the stretches are this one's.
     """
     best: Best | None = None
     for start, estimate in stretches:
@@ -93,7 +98,23 @@ def maximise(
         )
     if best is None:
         raise CBanditError("actions must hold at least one action; got none")
-    return best
+    return best if ranks.size == 1 else _among(best, ranks)
+
+
+def _among(best: Best, ranks: Ranks) -> Best:
+    """The best of all ranks' candidates, on every rank."""
+    assert best.index is not None
+    numbers = torch.cat([torch.stack([best.value, best.f], -1), best.g], -1)
+    index, numbers = ranks.candidates(best.index, numbers)
+    value = numbers[..., 0]
+    # a later rank's actions have higher numbers: it must do better, not as well
+    chosen = torch.zeros_like(index[0])
+    for rank in range(1, ranks.size):
+        so_far = value.gather(0, chosen.unsqueeze(0)).squeeze(0)
+        chosen = torch.where(_beats(value[rank], so_far), rank, chosen)
+    trial = torch.arange(len(chosen), device=chosen.device)
+    found = numbers[chosen, trial]
+    return Best(found[:, 0], index[chosen, trial], found[:, 1], found[:, 2:])
 
 
 def within_limits(f: Tensor, g: Tensor) -> Tensor:
@@ -166,18 +187,20 @@ def safe_interval(
 
 
 def best_feasible(
-    stretches: Callable[[], Iterable[tuple[int, Tensor]]], mask: Tensor | None = None
+    stretches: Callable[[], Iterable[tuple[int, Tensor]]],
+    mask: Tensor | None = None,
+    ranks: Ranks = ALONE,
 ) -> tuple[Best, Tensor]:
     """The greatest ``f`` where every ``g <= 0``; where there is none, the least ``g``.
 
     In trials without such an action, told by the second answer ``(T,)``, the action of
     least ``max_j g_j`` is found, by a second sweep that is made for them alone.
     """
-    best = maximise(stretches(), scores.optimistic_feasible, mask)
+    best = maximise(stretches(), scores.optimistic_feasible, mask, ranks)
     if bool(best.value.isfinite().all()):
         return best, torch.zeros_like(best.value, dtype=torch.bool)
     infeasible = best.value.isneginf()
-    least = maximise(stretches(), lambda f, g: scores.least_violating(g), mask)
+    least = maximise(stretches(), lambda f, g: scores.least_violating(g), mask, ranks)
     found = torch.where(infeasible, least.value, best.value)
     if not bool(found.isfinite().all()):
         raise CBanditError(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 import torch
 
-from cbandit import bench, bench_feedback
+from cbandit import bench, bench_feedback, bench_peers
 
 TOY = bench._Sizes(
     side=20,
@@ -193,3 +194,34 @@ class TestFeedback:
         rows = bench_feedback._sliding(self.SIZES, kernel, "Matern")
         checks = [check for row in rows for check in row["checks"]]
         assert not next(c for c in checks if c["name"].startswith("error"))["ok"]
+
+
+class TestPeers:
+    def test_every_peer_sees_the_same_and_the_score_chooses_alike(self):
+        rows = bench_peers._section(600, 12, 1)
+        assert _failed({"rows": rows}) == []
+        names = " | ".join(row["what"] for row in rows)
+        for wanted in ("by hand", "qLogExpectedImprovement", "qUpperConfidenceBound"):
+            assert wanted in names
+        chosen = [c for row in rows for c in row["checks"] if "choice" in c["name"]]
+        assert len(chosen) >= 2
+        json.dumps(rows)
+
+    def test_a_peer_that_is_absent_is_one_line(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "sklearn.gaussian_process", None)
+        rows = bench_peers._section(600, 12, 1)
+        absent = next(row for row in rows if row["what"].startswith("scikit-learn"))
+        assert absent["ms"] is None
+        assert "left out: no sklearn" in absent["note"]
+
+    def test_a_wrong_posterior_fails_its_check(self):
+        case = bench._case(bench._actions("factor", 400, 6), "auto", torch.float64, 12)
+        dense = case.dense()
+        dense.alpha[0] += 1e-6
+
+        def look(points):
+            mean, var = dense.posterior(points, "triangular")
+            return mean, var.sqrt()
+
+        wrong = bench_peers._checked(case, lambda: look)
+        assert [each["ok"] for each in wrong] == [False, True]

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from cbandit import experiments, plots
+from cbandit.checkpoint import read
 from cbandit.cli import main
 from cbandit.errors import CBanditError
 from cbandit.experiments import Settings, settings_from_toml
@@ -169,16 +170,65 @@ def test_reproduce_writes_all_it_says(capsys, tmp_path):
     )
 
 
+def command(*arguments):
+    """The command line in a process of its own."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}",
+        "OMP_NUM_THREADS": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "cbandit", *map(str, arguments)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_workers_is_a_number_or_ray(capsys):
+    for wrong in ("0", "two", "-1", "1.5"):
+        line = complaint(capsys, "reproduce", "zhou-synthetic", f"--workers={wrong}")
+        assert "a number above 0, or ray" in line
+
+
 @pytest.mark.slow
-def test_workers_share_the_trials_and_change_nothing(capsys, tmp_path):
-    few = ["reproduce", "zhou-synthetic", *SMALL, "--policies", "CKB-UCB"]
-    for workers in ("1", "2"):
-        code, _, err = call(
-            capsys, *few, "--out", tmp_path / workers, "--workers", workers
-        )
-        assert code == 0, err
-    one, two = (pd.read_parquet(tmp_path / w / "rounds.parquet") for w in ("1", "2"))
-    pd.testing.assert_frame_equal(one, two, rtol=1e-9, atol=1e-9)
+@pytest.mark.dist
+@pytest.mark.parametrize("workers", ["2", "ray"])
+def test_workers_share_the_trials_and_change_nothing(capsys, tmp_path, workers):
+    few = ["reproduce", "zhou-synthetic", *SMALL, "--policies", "CKB-UCB", "--out"]
+    assert call(capsys, *few, tmp_path / "1")[0] == 0
+    for attempt in range(3):  # Ray gives itself 30 seconds to start, however busy
+        out = tmp_path / f"many-{attempt}"
+        shared = command(*few, out, "--workers", workers)
+        _, said = shared.communicate(timeout=600)
+        if "timed out during startup" not in said:
+            break
+    assert shared.returncode == 0, said
+    one, many = (
+        pd.read_parquet(tmp_path / w / "rounds.parquet") for w in ("1", "many")
+    )
+    pd.testing.assert_frame_equal(one, many, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_ctrl_c_reaches_the_workers(tmp_path):
+    few = ["reproduce", "zhou-synthetic", "--trials", 2, "--policies", "CKB-UCB"]
+    few += ["--horizon", 10**6, "--out", tmp_path / "out", "--workers", 2]
+    shared = command(*few)
+    checkpoints = tmp_path / "out" / "checkpoints"
+    begun = time.monotonic()
+    while not checkpoints.exists() and time.monotonic() < begun + 300:
+        time.sleep(0.1)
+    time.sleep(2)  # both are at work, or about to be
+    shared.send_signal(signal.SIGINT)
+    _, said = shared.communicate(timeout=300)
+    assert shared.returncode == 130, said
+    assert "--resume" in said
+    assert "Traceback" not in said
+    for path in checkpoints.iterdir():
+        assert read(path)["state"].tape.rounds > 0
 
 
 def test_ctrl_c_leaves_a_folder_to_go_on_with(capsys, tmp_path):

@@ -446,3 +446,23 @@ def test_admmbo_bad_input():
     ):
         with pytest.raises(cb.CBanditError, match=message):
             _admmbo(grid, None, **given)
+
+
+def test_noisy_epochs_are_near_an_oracle_of_the_same_multipliers():
+    """The multipliers, not the search, decide what the first epochs violate."""
+    given = {"constraint": "noisy", "epoch": 20, "rate": 0.5}
+    settings = Settings.of("shi-small-feasible", trials=4, parameters=given)
+    experiment = EXPERIMENTS[settings.experiment]
+    problem = experiment.problem(given, range(4), 0)
+    f, (g,) = problem.tables[0]
+    kappa, spent = 0.0, []
+    while len(spent) < 200:
+        violated = float(g[(f - kappa * g).argmax()])
+        spent += [violated] * 20
+        kappa = max(0.0, kappa + 0.5 * violated)
+    task = Task(settings, "EpochPenalty", range(4))
+    policy = experiment.policies["EpochPenalty"](problem, task)
+    run = cb.simulate(policy, problem, 200, progress=False)
+    mean = float(run.soft_violation[:, -1].mean()) / 200
+    assert mean == pytest.approx(sum(spent) / 200, abs=0.05)
+    assert float(run.multipliers[:, -1].mean()) == pytest.approx(kappa, abs=0.3)

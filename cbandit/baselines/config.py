@@ -71,12 +71,13 @@ class CONFIG(Constrained):
     """
 
     name = "CONFIG"
+    splits = True
 
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:
         coefficient, limits = self._coefficient(t), self._limits(t)
         best, infeasible = best_feasible(
-            lambda: self._estimates(coefficient, limits, asked), mask
+            lambda: self._estimates(coefficient, limits, asked), mask, self._ranks
         )
         return Decision(best.index, infeasible)

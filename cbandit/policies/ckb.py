@@ -72,6 +72,8 @@ class CKB(GPPolicy):
         >>> policy.tell(choice, reward=0.3, cost=-0.1)
     """
 
+    splits = True
+
     def __init__(
         self,
         actions: Any,

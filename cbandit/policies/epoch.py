@@ -72,6 +72,7 @@ class EpochPenalty(GPPolicy):
     """
 
     name = "EpochPenalty"
+    splits = True
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit import checks, distributed
 from cbandit.actions import Box, Finite, Star
 from cbandit.beliefs.feedback import Delayed, Sliding, delayed_width
 from cbandit.beliefs.gp import GP
@@ -82,6 +82,7 @@ class GPPolicy(Policy):
     """
 
     continuous = True  # whether it can choose from a Box
+    splits = False  # whether ranks may share the set; else each keeps all of it
 
     def __init__(
         self,
@@ -152,6 +153,7 @@ class GPPolicy(Policy):
         if self._clip_at is not None:
             self._bound = self._clip_at.to(self.dtype).unsqueeze(-1)
         self._engine = engine
+        self._ranks = distributed.current() if self.splits else distributed.ALONE
         # feedback of some trials only, that waits for the rest of the inbox
         self._loose: list[tuple[list[Any], Tensor, Part, int]] = []
         self._beliefs = self._fresh_beliefs(beliefs)
@@ -169,6 +171,7 @@ class GPPolicy(Policy):
             self._engine,
             self.explore.samples,
             apart,
+            self._ranks,
         )
         if self.explore.samples:
             fresh.check_samples()
@@ -360,7 +363,7 @@ class GPPolicy(Policy):
             stretches = self._estimates(coefficient, limits, asked)
             if isinstance(beside, Tensor):
                 stretches = _with(stretches, beside)
-            best = maximise(stretches, score, mask)
+            best = maximise(stretches, score, mask, self._ranks)
         if not checks.all_finite(best.value):
             raise CBanditError(
                 "the score is not a finite number at any allowed action; look at "
@@ -660,7 +663,7 @@ class GPPolicy(Policy):
             x, index = self._outside(x), None
         else:
             blocks = ((b.start, b.mean, b.std) for b in self._beliefs.sweep())
-            found = recommend(blocks, limits, confidence)
+            found = recommend(blocks, limits, confidence, self._ranks)
             assert found.index is not None
             index = self._outside(found.index)
             x = self.actions.at(index)

@@ -51,6 +51,7 @@ class SCGPUCB(GPPolicy):
     """
 
     name = "SCGP-UCB"
+    splits = True
     learns_costs = False
 
     def __init__(

@@ -21,6 +21,8 @@ __all__ = ["GPTS", "GPUCB"]
 
 
 class _Unconstrained(GPPolicy):
+    splits = True
+
     @property
     def multiplier(self) -> Tensor:
         """Empty: there is no constraint."""

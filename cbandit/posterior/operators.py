@@ -87,7 +87,10 @@ class _FeaturePath:
 
 
 class FactorRows:
-    """Rows kept as they are, ``u N`` numbers; a round reads them once."""
+    """Rows kept as they are, ``u N`` numbers; a round reads them once.
+
+    With a ``stretch`` of the actions, their part of the rows.
+    """
 
     name = "factor"
     CHUNK = 32
@@ -99,21 +102,25 @@ class FactorRows:
         trials: int,
         dtype: torch.dtype,
         device: torch.device,
+        stretch: tuple[int, int] | None = None,
     ) -> None:
         self.actions, self.covariance, self.trials = actions, covariance, trials
         self.dtype, self.device = dtype, device
+        self.stretch = stretch or (0, actions.size)
         self._rows: list[Tensor] = []
         self._written = 0
 
     def bytes_per_row(self) -> int:
         """``T N`` numbers."""
-        return self.trials * self.actions.size * self.dtype.itemsize
+        first, last = self.stretch
+        return self.trials * (last - first) * self.dtype.itemsize
 
     def write(self, trials: list[int], slots: list[int], x: Tensor) -> None:
         """Compute and keep the row of ``x``, in stretches that fit the cache."""
+        first, last = self.stretch
         while self.CHUNK * len(self._rows) <= max(slots):
             # memory that is not written to is not taken: a chunk fills row by row
-            shape = (self.trials, self.CHUNK, self.actions.size)
+            shape = (self.trials, self.CHUNK, last - first)
             self._rows.append(torch.empty(shape, dtype=self.dtype, device=self.device))
         for slot in range(self._written, max(slots) + 1):
             # trials without an action in this slot weigh it by 0, and 0 times what is
@@ -129,8 +136,8 @@ class FactorRows:
             made = _streamed(
                 self.actions, self.covariance, x[None].double(), each[None], self.dtype
             )
-        for start in range(0, self.actions.size, step):
-            stop = min(start + step, self.actions.size)
+        for start in range(first, last, step):
+            stop = min(start + step, last)
             if made is not None:
                 rows = made(start, stop)[0]
             elif own:
@@ -142,11 +149,11 @@ class FactorRows:
                 rows = self.covariance.cross(x, self.actions.block(start, stop))
             for trial, slot, row in zip(trials, slots, rows, strict=True):
                 chunk = self._rows[slot // self.CHUNK]
-                chunk[trial, slot % self.CHUNK, start:stop] = row
+                chunk[trial, slot % self.CHUNK, start - first : stop - first] = row
 
     def multiply(self, weights: Tensor) -> Columns:
         """One product with each chunk of rows."""
-        used = weights.shape[1]
+        used, first = weights.shape[1], self.stretch[0]
         parts = [
             (
                 rows[:, : min(self.CHUNK, used - i * self.CHUNK)],
@@ -162,7 +169,8 @@ class FactorRows:
             if not parts:
                 return out.zero_()
             for i, (rows, part) in enumerate(parts):
-                stretch, old = rows[..., start:stop], float(i > 0)
+                stretch = rows[..., start - first : stop - first]
+                old = float(i > 0)
                 if self.trials == 1:  # a plain product reads memory a fifth faster
                     out[0].addmm_(part[0], stretch[0], beta=old)
                 else:
@@ -225,6 +233,7 @@ class StreamRows:
         trials: int,
         dtype: torch.dtype,
         device: torch.device,
+        stretch: tuple[int, int] | None = None,
     ) -> None:
         if covariance.forms is None:
             raise CBanditError(
@@ -278,6 +287,7 @@ class ProductRows:
         trials: int,
         dtype: torch.dtype,
         device: torch.device,
+        stretch: tuple[int, int] | None = None,
     ) -> None:
         if not isinstance(actions, ProductGrid):
             raise CBanditError(f"engine='product' needs a ProductGrid; got {actions!r}")
@@ -291,10 +301,13 @@ class ProductRows:
         self.actions, self.covariance, self.trials = actions, covariance, trials
         self.dtype, self.device = dtype, device
         self._axes, self._cut = axes, grid_split(actions)
-        self._heads = math.prod(actions.sizes[: self._cut])
         self._tails = math.prod(actions.sizes[self._cut :])
+        # of the first group, what the stretch touches
+        first, last = stretch or (0, actions.size)
+        self._heads = slice(first // self._tails, (last - 1) // self._tails + 1)
         kept: dict[str, Any] = {"dtype": torch.float64, "device": device}
-        self._head = torch.zeros(trials, 0, self._heads, **kept)
+        heads = self._heads.stop - self._heads.start
+        self._head = torch.zeros(trials, 0, heads, **kept)
         self._tail = torch.zeros(trials, 0, self._tails, dtype=dtype, device=device)
         self._number = torch.zeros(trials, 0, dtype=torch.long, device=device)
         self._off_grid = False
@@ -315,7 +328,8 @@ class ProductRows:
 
     def bytes_per_row(self) -> int:
         """``T (N_1 + N_2)`` numbers."""
-        return self.trials * (8 * self._heads + self.dtype.itemsize * self._tails)
+        heads = self._head.shape[-1]
+        return self.trials * (8 * heads + self.dtype.itemsize * self._tails)
 
     def _tail_basis(self) -> Tensor | None:
         """An orthonormal basis ``(1 or T, N_2, r)`` of the second group's range."""
@@ -357,7 +371,8 @@ class ProductRows:
         except CBanditError:
             number, self._off_grid = torch.zeros(len(x), dtype=torch.long), True
         tail = self._row(every, self._cut, self.actions.dim)
-        self._head[trials, slots] = self._row(every, 0, self._cut)[trials]
+        head = self._row(every, 0, self._cut)[:, self._heads]
+        self._head[trials, slots] = head[trials]
         self._tail[trials, slots] = tail[trials].to(self.dtype)
         self._number[trials, slots] = number.to(self.device)
         if self._basis is not None:
@@ -378,11 +393,11 @@ class ProductRows:
         return self._products(left, right, k)
 
     def _products(self, left: Tensor, right: Tensor, k: int) -> Columns:
-        tails, trials = self._tails, self.trials
+        tails, trials, skipped = self._tails, self.trials, self._heads.start
 
         def columns(start: int, stop: int) -> Tensor:
             first, last = start // tails, (stop - 1) // tails
-            part = left[:, :, first : last + 1]
+            part = left[:, :, first - skipped : last + 1 - skipped]
             if stop - start < tails:
                 low = start - first * tails
                 out = part @ right[..., low : low + stop - start]
@@ -450,6 +465,8 @@ class _GridPath:
         z = self._z - scaled.mT @ self._at[1].unsqueeze(1)
         dtype, tails = self._operator.dtype, self._operator._tails
         left, second = self._first.times(z).to(dtype), self._second.to(dtype)
+        heads = self._operator._heads
+        left = left[:, :, heads]
         parts = self._operator._products(
             left, second.matrix.mT.unsqueeze(1), z.shape[1]
         )
@@ -457,7 +474,8 @@ class _GridPath:
         def columns(start: int, stop: int) -> Tensor:
             if stop - start < tails:
                 return parts(start, stop)
-            rows = left[:, :, start // tails : stop // tails]
+            first, last = start // tails - heads.start, stop // tails - heads.start
+            rows = left[:, :, first:last]
             return second.times(rows.mT).mT.reshape(*left.shape[:2], stop - start)
 
         return columns

@@ -30,7 +30,10 @@ __all__ = ["Rows"]
 
 
 class Rows:
-    """Means ``(T, F, N)`` and variance ``(T, N)`` over an operator's rows."""
+    """Means ``(T, F, N)`` and variance ``(T, N)`` over an operator's rows.
+
+    With a ``stretch`` of the actions, of these alone: its first, and one past its last.
+    """
 
     PENDING_LIMIT = 32
     CHECK_EVERY = 512
@@ -46,6 +49,7 @@ class Rows:
         device: torch.device,
         operator: Operator,
         block: int,
+        stretch: tuple[int, int] | None = None,
     ) -> None:
         self.actions, self.covariance, self.functions = actions, covariance, functions
         self.dtype, self.device, self.operator = dtype, device, operator
@@ -53,10 +57,12 @@ class Rows:
         self.history = History(covariance, trials, functions, device)
         self._trial = torch.arange(trials, device=device)
         kept: dict[str, Any] = {"dtype": dtype, "device": device}
-        self.mean = torch.zeros(trials, functions, actions.size, **kept)
-        self.var = torch.empty(trials, actions.size, **kept)
-        for start, stop in partition(actions, 1 << 16):
-            self.var[:, start:stop] = self._prior(start, stop)
+        self.stretch = stretch or (0, actions.size)
+        size = self.stretch[1] - self.stretch[0]
+        self.mean = torch.zeros(trials, functions, size, **kept)
+        self.var = torch.empty(trials, size, **kept)
+        for start, stop in self._stretches(1 << 16):
+            self.var[:, self._own(start, stop)] = self._prior(start, stop)
         self._scale = float(self.var[:, :1024].double().mean().clamp_min(1e-300)) ** 0.5
         self._pending: list[tuple[Tensor, Tensor, Tensor]] = []
         self._assign = False
@@ -64,6 +70,13 @@ class Rows:
         self._changes = 0
         self.drift = 0.0
         self.refreshes = 0
+
+    def _stretches(self, target: int) -> Iterator[tuple[int, int]]:
+        return partition(self.actions, target, *self.stretch)
+
+    def _own(self, start: int, stop: int) -> slice:
+        """Where the actions ``start .. stop - 1`` are kept."""
+        return slice(start - self.stretch[0], stop - self.stretch[0])
 
     def _prior(self, start: int, stop: int) -> Tensor:
         return self.covariance.variance(self.actions.block(start, stop))
@@ -186,8 +199,8 @@ class Rows:
         used = self.history.used
         if used == 0:
             self.mean.zero_()
-            for start, stop in partition(self.actions, 1 << 16):
-                self.var[:, start:stop] = self._prior(start, stop)
+            for start, stop in self._stretches(1 << 16):
+                self.var[:, self._own(start, stop)] = self._prior(start, stop)
             return
         system = self.history.system()
         inverse = torch.linalg.solve_triangular(
@@ -200,14 +213,15 @@ class Rows:
             self.operator.multiply(inverse[:, i : i + group].mT)
             for i in range(0, used, group)
         ]
-        for start, stop in partition(self.actions, min(self.block, 1 << 15)):
-            self.mean[..., start:stop] = means(start, stop)
+        for start, stop in self._stretches(min(self.block, 1 << 15)):
+            own = self._own(start, stop)
+            self.mean[..., own] = means(start, stop)
             explained = torch.zeros(
-                self.var[:, start:stop].shape, dtype=torch.float64, device=self.device
+                self.var[:, own].shape, dtype=torch.float64, device=self.device
             )
             for half in halves:
                 explained += half(start, stop).double().square().sum(-2)
-            self.var[:, start:stop] = self._prior(start, stop) - explained
+            self.var[:, own] = self._prior(start, stop) - explained
 
     # -- looking ---------------------------------------------------------------
 
@@ -222,12 +236,13 @@ class Rows:
     def settle(self) -> None:
         """Apply what waits."""
         if self._pending or self._assign or self._torn:
-            for _ in self.sweep(partition(self.actions, self.block), None):
+            for _ in self.sweep():
                 pass
 
     def at(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Means ``(T, F, k)`` and variances ``(T, k)`` at ``index (T, k)``."""
+        """Means ``(T, F, k)`` and variances ``(T, k)`` at ``index (T, k)`` in reach."""
         self.settle()
+        index = index - self.stretch[0]
         places = index.unsqueeze(1).expand(-1, self.functions, -1)
         return self.mean.gather(-1, places), self.var.gather(-1, index)
 
@@ -236,11 +251,12 @@ class Rows:
         if self.history.used == 0:
             return
         self.settle()
-        size, count = self.actions.size, min(self.CHECK_ACTIONS, self.actions.size)
+        size = self.var.shape[-1]
+        count = min(self.CHECK_ACTIONS, size)
         offset = (self._changes * 7919) % size
         index = (
             torch.arange(count, device=self.device) * (size // count) + offset
-        ) % size
+        ) % size + self.stretch[0]
         places = index.expand(len(self._trial), -1)
         shared = not self.actions.batch_shape
         mean, var = self.history.at(self.actions.at(index if shared else places))
@@ -275,8 +291,9 @@ class Rows:
         changes = self._columns()
         draw = None if streams is None else self._draw(streams)
         self._torn = bool(self._pending) or self._assign
-        for start, stop in stretches or partition(self.actions, self.block):
-            mean, var = self.mean[..., start:stop], self.var[:, start:stop]
+        for start, stop in stretches or self._stretches(self.block):
+            own = self._own(start, stop)
+            mean, var = self.mean[..., own], self.var[:, own]
             if changes is not None:
                 changes(start, stop, mean, var)
             if less is not None:

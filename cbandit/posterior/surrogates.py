@@ -19,6 +19,7 @@ from cbandit.actions import Box, Finite, ProductGrid
 from cbandit.beliefs.fit import Merged, fit_hyperparameters
 from cbandit.beliefs.gp import GP
 from cbandit.beliefs.kernels import Covariance
+from cbandit.distributed import ALONE, Ranks
 from cbandit.posterior.blocks import Block, partition
 from cbandit.posterior.dense import Dense
 from cbandit.posterior.engines import (
@@ -91,15 +92,18 @@ class Group:
         device: torch.device,
         engine: str,
         samples: bool,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.gp, self.functions, self.means = gp, functions, means
+        self.ranks = ranks
         self._shifted = bool((means != 0).any())
         self.actions, self.dtype, self.device = actions, dtype, device
         self.trials, self._batched = means.shape[0], bool(batch_shape)
         self._learn_noise(checks.per_trial("noise", gp.noise, batch_shape).to(device))
         self.covariance = Covariance.of(gp.kernel, actions, gp.bounds).to(device)
         self._wanted_engine, self._samples = engine, samples
-        self.plan = self._plan(engine)
+        # memory may differ from rank to rank
+        self.plan = ranks.first(lambda: self._plan(engine))
         self.engine = self._fresh()
         self.log: deque[Row] = deque()
         self._unfitted = 0  # observations since the last fit
@@ -133,7 +137,13 @@ class Group:
             count,
             self.dtype,
             self.device,
+            self._stretch(),
         )
+
+    def _stretch(self) -> tuple[int, int] | None:
+        if self.ranks.size == 1 or isinstance(self.actions, Box):
+            return None
+        return self.ranks.stretch(self.actions, BLOCK)
 
     # -- standardised outcomes -----------------------------------------------------
 
@@ -271,7 +281,12 @@ class Group:
             self.plan = Plan("stream", "kernel rows no longer fit in memory")
             assert not isinstance(self.actions, Box)
             stream = StreamRows(
-                self.actions, self.covariance, self.trials, self.dtype, self.device
+                self.actions,
+                self.covariance,
+                self.trials,
+                self.dtype,
+                self.device,
+                engine.stretch,
             )
             every = list(range(self.trials))
             for slot in range(engine.history.used):
@@ -334,8 +349,15 @@ class Group:
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
-        if self.engine is None:
+        if self.engine is None or not self._covers():
             self.rebuild()
+
+    def _covers(self) -> bool:
+        """Whether the engine keeps what this rank should: a file may be another's."""
+        if not isinstance(self.engine, Rows):
+            return True
+        whole = (0, self.engine.actions.size)
+        return self.engine.stretch == (self._stretch() or whole)
 
     # -- hyperparameters -----------------------------------------------------------
 
@@ -538,6 +560,8 @@ class Surrogates:
         engine: a name, or ``"auto"``.
         samples: whether joint draws will be asked for.
         apart: no two functions share an engine.
+        ranks: the processes that share the set; each keeps its own part of it, and
+            :meth:`sweep` is of that part.
     """
 
     def __init__(
@@ -550,8 +574,9 @@ class Surrogates:
         engine: str = "auto",
         samples: bool = False,
         apart: bool = False,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.actions, self.batch_shape = actions, batch_shape
+        self.actions, self.batch_shape, self.ranks = actions, batch_shape, ranks
         self.dtype, self.device = dtype, device
         self.functions = len(beliefs)
         self.groups: list[Group] = []
@@ -576,6 +601,7 @@ class Surrogates:
                     device,
                     engine,
                     samples,
+                    ranks,
                 )
             )
 
@@ -698,7 +724,9 @@ class Surrogates:
         """
         total = sum(group.engine.bytes() for group in self.groups)
         for group in self.groups:
-            group.light = total > limit
+            # a part of the set is no use to other ranks, nor to other numbers of them
+            part = self.ranks.size > 1 and isinstance(group.engine, Rows)
+            group.light = total > limit or part
             if group.light:
                 group.rebuild()
 
@@ -731,29 +759,17 @@ class Surrogates:
         assert not isinstance(self.actions, Box)
         if len(self.groups) == 1:
             group = self.groups[0]
-            whole = isinstance(group.engine, Joint)
-            stretches = None if whole else partition(self.actions, BLOCK)
-            yield from group.blocks(stretches, streams, ahead)
+            yield from group.blocks(self._stretches(), streams, ahead)
             return
-        size = self.actions.size
-        if all(isinstance(g.engine, Joint) for g in self.groups):
-            sweeps = [g.blocks(iter([(0, size)]), streams, ahead) for g in self.groups]
-        else:
-            sweeps = [
-                g.blocks(partition(self.actions, BLOCK), streams, ahead)
-                for g in self.groups
-            ]
+        sweeps = [g.blocks(self._stretches(), streams, ahead) for g in self.groups]
         for blocks in zip(*sweeps, strict=True):
             yield self._merged(blocks)
 
     def look(self, function: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
         """One function over all actions: stretches, mean and deviation ``(T, n)``."""
-        assert not isinstance(self.actions, Box)
         group = next(g for g in self.groups if function in g.functions)
-        whole = isinstance(group.engine, Joint)
-        stretches = None if whole else partition(self.actions, BLOCK)
         column = group.functions.index(function)
-        for block in group.blocks(stretches, None):
+        for block in group.blocks(self._stretches(), None):
             assert block.std is not None
             std = block.std.expand(-1, len(group.functions), -1)
             yield block.start, block.stop, block.mean[:, column], std[:, column]
@@ -766,6 +782,13 @@ class Surrogates:
         group = next(g for g in self.groups if function in g.functions)
         x, mean, real = group.tried()
         return x, mean[:, group.functions.index(function)], real
+
+    def _stretches(self) -> Iterator[tuple[int, int]] | None:
+        """Of this rank's actions; ``None``: small sets are looked at as a whole."""
+        assert not isinstance(self.actions, Box)
+        if all(isinstance(g.engine, Joint) for g in self.groups):
+            return None
+        return partition(self.actions, BLOCK, *self.ranks.stretch(self.actions, BLOCK))
 
     def _merged(self, blocks: tuple[Block, ...]) -> Block:
         first = blocks[0]
@@ -791,6 +814,11 @@ class Surrogates:
         for block in self.sweep():
             mean[..., block.start : block.stop] = block.mean
             std[..., block.start : block.stop] = block.std
+        if self.ranks.size == 1:
+            return mean, std
+        own = slice(*self.ranks.stretch(self.actions, BLOCK))
+        both = torch.stack([mean[..., own], std[..., own]])
+        mean, std = self.ranks.whole(both, self.actions, BLOCK)
         return mean, std
 
     def anywhere(self, x: Tensor, ahead: Sequence[Ahead] = ()) -> tuple[Tensor, Tensor]:
@@ -838,6 +866,9 @@ class Surrogates:
         for group in self.groups:
             names = ["reward" if f == 0 else f"cost {f}" for f in group.functions]
             parts.append(f"{', '.join(names)}: {group.plan.name} ({group.plan.why})")
+        if self.ranks.size > 1:
+            split = any(isinstance(group.engine, Rows) for group in self.groups)
+            parts.append(f"{self.ranks}: {'a part of the set' if split else 'all'}")
         return "; ".join(parts)
 
     def check_samples(self) -> None:
