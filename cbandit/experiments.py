@@ -1068,7 +1068,13 @@ def draw(table: Curves, out: Path, settings: Settings) -> list[Path]:
     metrics = ("regret", "soft_violation", "hard_violation", "rounds_in_violation")
     account = plots.overview(table, metrics, title=title, **style)
     averages = plots.overview(
-        table, experiment.averaged, title=title, average=True, **style
+        table,
+        experiment.averaged,
+        title=title,
+        average=True,
+        log=False if experiment.changes else None,
+        marks=experiment.changes,
+        **style,
     )
     drawn = {"account.png": account, "averages.png": averages}
     words = f"{name}: {settings.trials} trials"

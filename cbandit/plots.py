@@ -98,6 +98,7 @@ def overview(
     width: float = 1.0,
     log: bool | None = None,
     until: int | None = None,
+    marks: Sequence[int] = (),
 ) -> Figure:
     """One panel a metric, one curve a policy.
 
@@ -114,6 +115,7 @@ def overview(
         log: rounds on a logarithmic axis. Unless said otherwise averages are, and the
             soft violation, which is often over within a few rounds.
         until: the last round shown; all of them unless given.
+        marks: rounds marked in every panel, such as those at which the world changes.
 
     Example:
         >>> figure = cb.plots.overview([run, other], title="...")   # doctest: +SKIP
@@ -153,6 +155,8 @@ def overview(
             early = average or name == "soft_violation"
             logarithmic = early if log is None else log
             _panel(panel, table, name, average, spread, width, logarithmic)
+            for t in marks:
+                panel.axvline(t, color="#999999", linestyle=":", linewidth=1, zorder=1)
         for panel in panels[len(metrics) :]:
             panel.set_visible(False)
         for panel in panels[: len(metrics)][-columns:]:
