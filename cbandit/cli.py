@@ -182,7 +182,7 @@ def plot(
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(metavar="round|trials|peers|lp")],
+    what: Annotated[str, typer.Argument(metavar="round|trials|peers|lp|feedback")],
     quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes.")] = False,
     json_: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write it there too.")
@@ -197,6 +197,7 @@ def bench(
         "trials": "bench",
         "peers": "bench_peers",
         "lp": "bench_lp",
+        "feedback": "bench_feedback",
     }
     if what not in homes:
         raise CBanditError(f"no benchmark is named {what!r}; known: {', '.join(homes)}")
@@ -309,7 +310,7 @@ def _carry_out_and_tell(settings: Any, out: Path, resume: bool, workers: str) ->
         code = stop.code if isinstance(stop, SystemExit) else 130
         raise SystemExit(code) from None
     print(_table(summary))
-    for line in _stages(summary):
+    for line in [*_stages(summary), *_phases(summary), _settled(summary)]:
         print(line)
     print(_growth(out, settings.horizon))
     print(f"figure: {out / 'account.png'}")
@@ -394,6 +395,34 @@ def _table(summary: dict[str, Any]) -> str:
     ]
     rule = "-" * len(lines[0])
     return "\n".join([head, rule, lines[0], rule, *lines[1:], rule])
+
+
+def _phases(summary: dict[str, Any]) -> list[str]:
+    """Of a world that changes: what a round brought in each of its phases."""
+    out, trials = [], summary["trials"]
+    for name, each in summary["policies"].items():
+        for phase in each.get("phases", ()):
+            found = [
+                f"{word} {_number(phase[key]['mean'], phase[key]['sem'], trials)}"
+                for key, word in (
+                    ("reward", "reward"),
+                    ("hard_violation", "hard viol."),
+                )
+            ]
+            rounds = f"rounds {phase['first']}-{phase['last']}"
+            out.append(
+                (phase["first"], f"{rounds}, {name}: {', '.join(found)} a round")
+            )
+    return [line for _, line in sorted(out, key=lambda pair: pair[0])]
+
+
+def _settled(summary: dict[str, Any]) -> str:
+    """From which round on no trial has a soft violation."""
+    parts = []
+    for name, each in summary["policies"].items():
+        first = each.get("soft_violation_over")
+        parts.append(f"{name} {'-' if first is None else first}")
+    return f"soft violation 0 in every trial from round: {', '.join(parts)}"
 
 
 def _number(mean: float | None, sem: float | None, trials: int) -> str:

@@ -29,6 +29,7 @@ from cbandit.recipes import (
     GUO_DELAYED,
     PROPOSITION,
     SHI,
+    TRADE_OFF,
     common,
 )
 
@@ -106,8 +107,12 @@ class Experiment:
         averaged: metrics whose time averages are drawn.
         evolution: the regret of its third figure, beside each round's expected cost and
             reward with what is optimal; ``None``: no such figure.
-        boxes: rounds between boxplots of regret's and hard violation's time averages;
-            by policy, where one has its own. ``None``: no boxplots.
+        boxes: rounds between boxplots of these time averages; by policy, where one has
+            its own. ``None``: no boxplots.
+        early: a figure of the time averages up to this round, if given.
+        traded: metrics to draw against each other, a point a policy, if given.
+        changes: the first rounds of the world's later phases; the account of each phase
+            is kept apart.
     """
 
     name: str
@@ -122,6 +127,9 @@ class Experiment:
     averaged: tuple[str, ...] = ("regret", "soft_violation", "hard_violation")
     evolution: str | None = None
     boxes: Mapping[str, int] | None = None
+    early: int | None = None
+    traded: tuple[str, str] | None = None
+    changes: tuple[int, ...] = ()
 
 
 # --------------------------------------------------------------- Zhou and Ji's policies
@@ -421,13 +429,22 @@ def _of(name: str) -> Callable[[Mapping[str, Any], range, int], Any]:
     return problem
 
 
-_CONSTRAINT = {
+def _shi(name: str) -> Callable[[Mapping[str, Any], range, int], Any]:
+    def problem(parameters: Mapping[str, Any], trials: range, seed: int) -> Any:
+        return _of(name)({"constraint": parameters["constraint"]}, trials, seed)
+
+    return problem
+
+
+_RATE = {
     "constraint": Parameter(
         "noiseless",
         ("noiseless", "noisy"),
         "how the constraint is observed: Algorithm 2, or 3",
-    )
+    ),
+    "rate": Parameter(0.5, (), "the multipliers' step mu, noisy constraint"),
 }
+_EPOCHS = {**_RATE, "epoch": Parameter(20, (), "rounds an epoch, S")}
 
 _ALL = (
     Experiment(
@@ -467,35 +484,48 @@ _ALL = (
     *_PACCHIANO,
     Experiment(
         name="shi-small-feasible",
-        about="1.7 % of a square is feasible (epoch penalties, Figures 2 and 3)",
+        about="1.7 % of a square is feasible (epoch penalties, Figures 2 to 5)",
         horizon=350,
         trials=100,
-        problem=_of("shi_small_feasible"),
+        problem=_shi("shi_small_feasible"),
         policies=SHI,
-        parameters=_CONSTRAINT,
-        averaged=("regret", "hard_violation"),
+        parameters=_EPOCHS,
+        averaged=("regret", "soft_violation"),
         boxes={"each": 20, "ADMMBO": 5},
+        early=100,
+    ),
+    Experiment(
+        name="shi-trade-off",
+        about="the same with five epoch lengths (epoch penalties, Figure 1)",
+        horizon=350,
+        trials=20,
+        problem=_shi("shi_small_feasible"),
+        policies=TRADE_OFF,
+        parameters=_RATE,
+        averaged=("regret", "soft_violation"),
+        traded=("regret", "soft_violation"),
     ),
     Experiment(
         name="shi-data-rate",
         about="utilities of four rates under one budget (epoch penalties, E.2)",
         horizon=350,
         trials=100,
-        problem=_of("shi_data_rate"),
+        problem=_shi("shi_data_rate"),
         policies=SHI,
-        parameters=_CONSTRAINT,
-        averaged=("reward", "hard_violation"),
+        parameters=_EPOCHS,
+        averaged=("reward", "soft_violation"),
         boxes={"each": 20, "ADMMBO": 5},
+        early=100,
     ),
     Experiment(
         name="shi-proposition-1",
         about="a fixed multiplier fails where the epochs do not",
         horizon=350,
         trials=100,
-        problem=_of("shi_proposition_1"),
+        problem=_shi("shi_proposition_1"),
         policies=PROPOSITION,
-        parameters=_CONSTRAINT,
-        averaged=("regret", "hard_violation"),
+        parameters=_EPOCHS,
+        averaged=("regret", "soft_violation"),
     ),
     Experiment(
         name="guo-classical",
@@ -523,6 +553,7 @@ _ALL = (
         problem=_of("guo_nonstationary"),
         policies=GUO_CHANGING,
         averaged=("reward", "hard_violation"),
+        changes=(101, 301),
     ),
     Experiment(
         name="cbo-gpu-allocation",
@@ -668,6 +699,7 @@ def _checked_device(device: str) -> str:
 
 def _play(task: Task, folder: str, progress: bool) -> str:
     """Runs a task, from its checkpoint if there is one; returns where its run lies."""
+    from cbandit.baselines.admmbo import ADMMBO
     from cbandit.distributed import current
     from cbandit.loop import simulate
     from cbandit.run import Run
@@ -682,6 +714,8 @@ def _play(task: Task, folder: str, progress: bool) -> str:
     checkpoint = Path(folder) / "checkpoints" / f"{task.label}.ckpt"
     ranks.first(lambda: checkpoint.parent.mkdir(exist_ok=True))
     run = simulate(policy, problem, settings.horizon, checkpoint, progress)
+    if isinstance(policy, ADMMBO):
+        run = replace(run, stopped=policy.stopped.cpu())
 
     def keep() -> None:
         replace(run, policy=task.policy).save(done)
@@ -961,9 +995,13 @@ def _summary(
             short = runs[name].summary()
             policies[name] = {
                 **{metric: dict(each) for metric, each in short.items()},
+                "soft_violation_over": _over(runs[name]),
                 "seconds_per_round": short.seconds_per_round,
                 "status": state,
             }
+            changes = find(settings.experiment).changes
+            if changes:
+                policies[name]["phases"] = _phases(runs[name], changes)
     return {
         "experiment": settings.experiment,
         "parameters": settings.parameters,
@@ -975,6 +1013,30 @@ def _summary(
         "versions": versions(),
         "policies": policies,
     }
+
+
+def _over(run: Run) -> int | None:
+    """The round from which the soft violation is 0 in every trial; ``None``: never."""
+    worst = run.soft_violation.reshape(-1, run.rounds).amax(0)
+    first = int((worst > 0).nonzero().max()) + 2 if bool((worst > 0).any()) else 1
+    return first if first <= run.rounds else None
+
+
+def _phases(run: Run, changes: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Reward, regret and hard violation a round within each phase of the world."""
+    edges = [1, *(t for t in changes if t <= run.rounds), run.rounds + 1]
+    out = []
+    for first, after in itertools.pairwise(edges):
+        phase: dict[str, Any] = {"first": first, "last": after - 1}
+        for name in ("reward", "regret", "hard_violation"):
+            total = run.cumulative(name).reshape(-1, run.rounds)
+            gained = total[:, after - 2] - (total[:, first - 2] if first > 1 else 0.0)
+            mean = gained / (after - first)
+            count = len(mean)
+            sem = float(mean.std()) / count**0.5 if count > 1 else 0.0
+            phase[name] = {"mean": float(mean.mean()), "sem": sem}
+        out.append(phase)
+    return out
 
 
 def versions() -> dict[str, str]:
@@ -1018,7 +1080,8 @@ def _write_results(
     every = find(settings.experiment).boxes
     if every is not None:
         with atomic(out / "boxes.parquet") as file:
-            _boxes(runs, every).to_parquet(file, index=False)
+            metrics = find(settings.experiment).averaged
+            _boxes(runs, every, metrics).to_parquet(file, index=False)
     draw(table, out, settings)
     # last: its presence says that all the rest is there
     with atomic(out / "summary.json") as file:
@@ -1026,7 +1089,7 @@ def _write_results(
 
 
 def draw(table: Curves, out: Path, settings: Settings) -> list[Path]:
-    """The figures of an experiment: the account, its time averages, and more."""
+    """The figures of an experiment: the account, its time averages, and its own."""
     from cbandit import plots
 
     experiment = find(settings.experiment)
@@ -1035,7 +1098,13 @@ def draw(table: Curves, out: Path, settings: Settings) -> list[Path]:
     metrics = ("regret", "soft_violation", "hard_violation", "rounds_in_violation")
     account = plots.overview(table, metrics, title=title, **style)
     averages = plots.overview(
-        table, experiment.averaged, title=title, average=True, **style
+        table,
+        experiment.averaged,
+        title=title,
+        average=True,
+        log=False if experiment.changes else None,
+        marks=experiment.changes,
+        **style,
     )
     drawn = {"account.png": account, "averages.png": averages}
     if experiment.evolution is not None:
@@ -1045,9 +1114,24 @@ def draw(table: Curves, out: Path, settings: Settings) -> list[Path]:
             title=title,
             **style,
         )
+    chosen = _words(settings.parameters)
+    name = settings.experiment + (f" ({chosen})" if chosen else "")
+    words = f"{name}: {settings.trials} trials"
     if (out / "boxes.parquet").is_file():
         frame = _pandas().read_parquet(out / "boxes.parquet")
-        drawn["boxes.png"] = plots.boxes(frame, title=title)
+        drawn["boxes.png"] = plots.boxes(frame, title=words, table=table)
+    if experiment.early is not None:
+        drawn["early.png"] = plots.overview(
+            table,
+            experiment.averaged,
+            title=title,
+            average=True,
+            log=False,
+            until=experiment.early,
+            **style,
+        )
+    if experiment.traded is not None:
+        drawn["trade-off.png"] = plots.trade_off(table, experiment.traded, title=words)
     paths = [out / name for name in drawn]
     for figure, path in zip(drawn.values(), paths, strict=True):
         plots.save(figure, path)
@@ -1191,7 +1275,9 @@ def _frame(table: Curves) -> Any:
     return pandas.concat(parts, ignore_index=True)
 
 
-def _boxes(runs: Mapping[str, Run], every: Mapping[str, int]) -> Any:
+def _boxes(
+    runs: Mapping[str, Run], every: Mapping[str, int], metrics: tuple[str, ...]
+) -> Any:
     """Every trial's time averages now and then: policy, metric, t, trial, value."""
     import torch
 
@@ -1202,8 +1288,8 @@ def _boxes(runs: Mapping[str, Run], every: Mapping[str, int]) -> Any:
     for policy, run in runs.items():
         step = every.get(policy, every["each"])
         t = torch.arange(step, run.rounds + 1, step)
-        for metric in ("regret", "hard_violation"):
-            total = account.time_average(getattr(run, metric).double())
+        for metric in metrics:
+            total = account.time_average(run.cumulative(metric))
             values = total.reshape(-1, run.rounds)[:, t - 1]
             trials = torch.arange(len(values)).unsqueeze(-1).expand_as(values)
             parts.append(

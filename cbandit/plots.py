@@ -27,6 +27,7 @@ __all__ = [
     "evolution",
     "overview",
     "save",
+    "trade_off",
 ]
 
 Curves = Mapping[str, Mapping[str, Curve]]
@@ -95,10 +96,14 @@ def curves(
     names = [run.policy for run in runs]
     if len(set(names)) != len(names):
         raise CBanditError(f"runs must be of different policies; got {names}")
-    return {
+    table = {
         run.policy: {name: run.curve(name, points, average) for name in metrics}
         for run in runs
     }
+    for run in runs:
+        if run.stopped is not None:
+            table[run.policy]["stopped"] = run.curve("stopped", points)
+    return table
 
 
 def overview(
@@ -110,8 +115,12 @@ def overview(
     spread: str = "sem",
     width: float = 1.0,
     log: bool | None = None,
+    until: int | None = None,
+    marks: Sequence[int] = (),
 ) -> Figure:
     """One panel a metric, one curve a policy.
+
+    Where a policy has stopped in half of its trials a dotted line says so.
 
     Args:
         shown: runs, or their curves as :func:`curves` gives them.
@@ -123,6 +132,8 @@ def overview(
         width: the band is so many of them to either side.
         log: rounds on a logarithmic axis. Unless said otherwise averages are, and the
             soft violation, which is often over within a few rounds.
+        until: the last round shown; all of them unless given.
+        marks: rounds marked in every panel, such as those at which the world changes.
 
     Example:
         >>> figure = cb.plots.overview([run, other], title="...")   # doctest: +SKIP
@@ -141,14 +152,18 @@ def overview(
         table = {policy: dict(each) for policy, each in shown.items()}
         if average:
             table = {
-                p: {k: _averaged(c) for k, c in e.items()} for p, e in table.items()
+                p: {k: c if k == "stopped" else _averaged(c) for k, c in e.items()}
+                for p, e in table.items()
             }
     else:
         table = {p: dict(e) for p, e in curves(shown, metrics, 1000, average).items()}
     if not table:
         raise CBanditError("nothing to plot: no runs")
+    if until is not None:
+        table = {
+            p: {k: _until(c, until) for k, c in e.items()} for p, e in table.items()
+        }
     matplotlib, Figure = _matplotlib()
-
     with matplotlib.rc_context(_STYLE):
         columns = len(metrics) if len(metrics) < 4 else (len(metrics) + 1) // 2
         rows = -(-len(metrics) // columns)
@@ -158,6 +173,8 @@ def overview(
             early = average or name == "soft_violation"
             logarithmic = early if log is None else log
             _panel(panel, table, name, average, spread, width, logarithmic)
+            for t in marks:
+                panel.axvline(t, color="#999999", linestyle=":", linewidth=1, zorder=1)
         for panel in panels[len(metrics) :]:
             panel.set_visible(False)
         for panel in panels[: len(metrics)][-columns:]:
@@ -173,9 +190,33 @@ def overview(
     return figure
 
 
+def _matplotlib() -> tuple[Any, type[Figure]]:
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError(
+            "figures need matplotlib: pip install 'cbandit[experiments]'"
+        ) from None
+    return matplotlib, Figure
+
+
 def _averaged(curve: Curve) -> Curve:
     t = curve.t.double()
     return Curve(curve.t, curve.mean / t, curve.std / t, curve.sem / t)
+
+
+def _until(curve: Curve, last: int) -> Curve:
+    kept = curve.t <= last
+    return Curve(curve.t[kept], curve.mean[kept], curve.std[kept], curve.sem[kept])
+
+
+def _stop(each: Mapping[str, Curve]) -> int | None:
+    """The round from which half of a policy's trials have stopped, if they have."""
+    if "stopped" not in each:
+        return None
+    over = each["stopped"].mean >= 0.5
+    return int(each["stopped"].t[over][0]) if bool(over.any()) else None
 
 
 def _panel(
@@ -212,6 +253,19 @@ def _panel(
         if name.endswith("violation"):
             low = low.clip(min=0)  # none of them can be negative
         panel.fill_between(t, low, mean + band, color=colour, alpha=0.13, linewidth=0)
+        stop = _stop(each)
+        if stop is not None:
+            panel.axvline(stop, color=colour, linestyle=":", linewidth=1.2)
+            panel.annotate(
+                f"{policy} stops",
+                (stop, 0.98),
+                xycoords=("data", "axes fraction"),
+                xytext=(3, 0),
+                textcoords="offset points",
+                va="top",
+                fontsize=8,
+                color=colour,
+            )
         last = max(last, int(t[-1]))
     words = LABELS[name][0].upper() + LABELS[name][1:]
     panel.set_title(words + (" / t" if average else ""))
@@ -324,23 +378,15 @@ def comparison(
     return figure
 
 
-def _matplotlib() -> tuple[Any, type[Figure]]:
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError(
-            "figures need matplotlib: pip install 'cbandit[experiments]'"
-        ) from None
-    return matplotlib, Figure
-
-
-def boxes(frame: Any, *, title: str | None = None) -> Figure:
+def boxes(
+    frame: Any, *, title: str | None = None, table: Curves | None = None
+) -> Figure:
     """Boxplots of time averages over the trials: a row a metric, a column a policy.
 
     Args:
         frame: columns ``policy``, ``metric``, ``t``, ``trial``, ``value``.
         title: above all panels.
+        table: the curves, which know where a policy stopped; marked if given.
     """
     matplotlib, Figure = _matplotlib()
     policies, metrics = list(frame.policy.unique()), list(frame.metric.unique())
@@ -368,8 +414,43 @@ def boxes(frame: Any, *, title: str | None = None) -> Figure:
                 words = LABELS[metric][0].upper() + LABELS[metric][1:]
                 panel.set_title(f"{policy}: {words} / t")
                 panel.axhline(0, color="#999999", linewidth=0.8, zorder=1)
+                stop = _stop((table or {}).get(policy, {}))
+                if stop is not None:
+                    panel.axvline(stop, color=colour, linestyle=":", linewidth=1.2)
         for panel in panels[-1]:
             panel.set_xlabel("round")
+        if title is not None:
+            figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    return figure
+
+
+def trade_off(
+    table: Curves,
+    metrics: tuple[str, str] = ("regret", "soft_violation"),
+    *,
+    title: str | None = None,
+) -> Figure:
+    """Final time averages of two metrics against each other, a point a policy.
+
+    Policies are joined in their order; bars are standard errors over the trials.
+    """
+    matplotlib, Figure = _matplotlib()
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(5.6, 4.2), layout="constrained")
+        panel = figure.subplots()
+        ends = [[_averaged(each[name]) for name in metrics] for each in table.values()]
+        x, y = ([float(pair[k].mean[-1]) for pair in ends] for k in (0, 1))
+        xerr, yerr = ([float(pair[k].sem[-1]) for pair in ends] for k in (0, 1))
+        panel.errorbar(
+            x, y, yerr, xerr, fmt="o-", color=_COLOURS[0], ecolor="#999999", capsize=2
+        )
+        for label, *place in zip(table, x, y, strict=True):
+            panel.annotate(
+                label, (place[0], place[1]), (5, 5), textcoords="offset points"
+            )
+        panel.set_xlabel(f"{LABELS[metrics[0]]} / t")
+        panel.set_ylabel(f"{LABELS[metrics[1]]} / t")
+        panel.margins(0.12)
         if title is not None:
             figure.suptitle(title, x=0.01, ha="left", fontsize=12)
     return figure

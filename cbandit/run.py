@@ -89,6 +89,8 @@ class Run:
         expected_rewards: under each round's distribution, ``(*trials, T)``; ``None``
             for policies that do not randomise.
         expected_costs: likewise, less thresholds, ``(*trials, T, m)``.
+        stopped: of a policy that ends by itself, the round from which it plays what it
+            found, ``(*trials,)``; 0 for trials in which it went on.
     """
 
     policy: str
@@ -109,6 +111,7 @@ class Run:
     thresholds: Tensor
     expected_rewards: Tensor | None = None
     expected_costs: Tensor | None = None
+    stopped: Tensor | None = None
 
     @property
     def rounds(self) -> int:
@@ -227,14 +230,20 @@ class Run:
 
         Args:
             name: of a cumulative metric, such as ``"regret"``; also ``"multiplier"``
-                (its norm), ``"reward"`` (cumulative true reward), and, of each round,
+                (its norm), ``"reward"`` (cumulative true reward), of each round
                 ``"expected_reward"`` and ``"stage_cost"`` (the largest, less its
-                threshold).
+                threshold) and, of a policy that ends by itself, ``"stopped"``, the
+                share of trials that have.
             points: at most about so many rounds, half of them evenly and half of them
                 logarithmically spaced; all of them unless given.
             average: divide by the number of rounds so far.
         """
-        return self._curve(name, self.thinned(points), average)
+        t, total = self.thinned(points), self.cumulative(name)
+        if average:
+            total = account.time_average(total)
+        values = total.reshape(-1, self.rounds)[:, t - 1]
+        std = values.std(0) if len(values) > 1 else torch.zeros_like(values[0])
+        return Curve(t, values.mean(0), std, std / len(values) ** 0.5)
 
     def thinned(self, points: int | None = None) -> Tensor:
         """Rounds ``(n,)`` to keep of a curve, ``n`` at most about ``points``."""
@@ -248,33 +257,34 @@ class Run:
         wanted = torch.cat([even, log]).round().long().clamp(1, self.rounds)
         return torch.tensor(sorted(set(wanted.tolist())))
 
-    def _curve(self, name: str, t: Tensor, average: bool) -> Curve:
+    def cumulative(self, name: str) -> Tensor:
+        """A metric of :meth:`curve` in each trial, ``(*trials, T)``, float64."""
         if name == "multiplier":
-            total = self.multipliers.norm(dim=-1)
-        elif name == "reward":
-            total = self.true_rewards.cumsum(-1)
-        elif name == "expected_reward":
+            size: Tensor = self.multipliers.double().norm(dim=-1)
+            return size
+        if name == "reward":
+            return torch.cumsum(self.true_rewards.double(), -1)
+        if name == "expected_reward":
             drawn = self.expected_rewards
-            total = self.true_rewards if drawn is None else drawn
-        elif name == "stage_cost":
-            total = self.stage_costs.amax(-1)
-        elif name in METRICS or name in (
+            return (self.true_rewards if drawn is None else drawn).double()
+        if name == "stage_cost":
+            return self.stage_costs.amax(-1).double()
+        if name == "stopped" and self.stopped is not None:
+            first = self.stopped.unsqueeze(-1)
+            t = torch.arange(1, self.rounds + 1)
+            return ((first > 0) & (first <= t)).double()
+        if name not in METRICS and name not in (
             "policy_regret",
             "realised_regret",
             "realised_violation",
         ):
-            total = getattr(self, name).double()
-        else:
             raise CBanditError(
                 f"name must be a metric, one of {', '.join(METRICS)}, policy_regret, "
                 "realised_regret, realised_violation, reward, multiplier, "
                 f"expected_reward, stage_cost; got {name!r}"
             )
-        if average:
-            total = account.time_average(total)
-        values = total.reshape(-1, self.rounds)[:, t - 1]
-        std = values.std(0) if len(values) > 1 else torch.zeros_like(values[0])
-        return Curve(t, values.mean(0), std, std / len(values) ** 0.5)
+        total: Tensor = getattr(self, name).double()
+        return total
 
     def frame(self) -> pd.DataFrame:
         """A long pandas frame: one row a trial and round.

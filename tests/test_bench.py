@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from cbandit import bench, bench_peers
+from cbandit import bench, bench_feedback, bench_peers
 
 TOY = bench._Sizes(
     side=20,
@@ -170,6 +170,35 @@ class TestTrials:
             y = arms.values[every, :, choice.index] + arms.noise[t]
             policy.tell(choice, reward=y[:, 0], cost=y[:, 1])
         assert bool((policy.multiplier > 0).any())
+
+
+class TestFeedback:
+    SIZES = bench_feedback._Sizes(
+        side=9, window=6, rounds=40, free=300, outstanding=5, warm=10, timed=4
+    )
+
+    def test_windows_and_delays_are_what_dense_solves_say(self):
+        result = bench_feedback._feedback(self.SIZES)
+        errors = [
+            check
+            for row in result["rows"]
+            for check in row["checks"]
+            if check["name"].startswith("error")
+        ]
+        assert len(errors) == 4
+        assert all(check["ok"] for check in errors)
+        json.dumps(result)
+        assert "5 choices outstanding" in bench_feedback.table(result)
+
+    def test_feedback_that_counts_too_long_fails_its_check(self, monkeypatch):
+        honest = bench_feedback.cb.Sliding
+        monkeypatch.setattr(
+            bench_feedback.cb, "Sliding", lambda window: honest(window + 1)
+        )
+        kernel = bench_feedback._matern(1.0)
+        rows = bench_feedback._sliding(self.SIZES, kernel, "Matern")
+        checks = [check for row in rows for check in row["checks"]]
+        assert not next(c for c in checks if c["name"].startswith("error"))["ok"]
 
 
 class TestPeers:

@@ -340,14 +340,17 @@ class History:
             var = var - z.square().sum(-2)
         return mean, var
 
+    def places(self, system: System) -> Tensor:
+        """Where the system's slots are, ``(T, U, d)``."""
+        if system.slots is None:
+            return self.points[:, : system.root.shape[-1]]
+        slots = system.slots.unsqueeze(-1).expand(-1, -1, self.points.shape[-1])
+        return self.points.gather(1, slots)
+
     def _half(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The mean at ``x``, and ``L^-1 S k_u(x)``, ``(T, U, n)``."""
         system = self.system()
-        if system.slots is not None:
-            slots = system.slots.unsqueeze(-1).expand(-1, -1, self.points.shape[-1])
-            points = self.points.gather(1, slots)
-        else:
-            points = self.points[:, : system.root.shape[-1]]
+        points = self.places(system)
         if points.shape[-2] == 0:
             shape = (self.trials, self.functions, x.shape[-2])
             nothing = points.new_zeros(shape)

@@ -488,15 +488,25 @@ class Group:
         if counted is not None:
             places = counted[1].transpose(0, 1).double(), counted[2]
         mean, var = self.engine.history.at(x, places)
-        shift, scale = (v.unsqueeze(-1) for v in self.units())
         # the floor keeps gradients finite where nothing is uncertain
-        std = var.clamp_min(1e-30).sqrt().unsqueeze(1) * scale
+        std = var.clamp_min(1e-30).sqrt().unsqueeze(1) * self.units()[1].unsqueeze(-1)
         std = std.expand_as(mean[:, : len(self.functions)])
-        if self.gp.standardize:
-            origin = self.origin.unsqueeze(-1)
-            known, ones = mean[:, :-1], mean[:, -1:]
-            return known + (shift - origin) * (1 - ones) + origin, std
-        return mean + shift, std
+        return self._mean_in_units(mean), std
+
+    def tried(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Distinct actions ``(T, U, d)``, means there ``(T, f, U)``, which are real."""
+        history = self.engine.history
+        system = history.system()
+        mean = self._mean_in_units((system.gram @ system.alpha).mT)
+        return history.places(system), mean, system.root > 0
+
+    def _mean_in_units(self, mean: Tensor) -> Tensor:
+        shift = self.units()[0].unsqueeze(-1)
+        if not self.gp.standardize:
+            return mean + shift
+        origin = self.origin.unsqueeze(-1)
+        known, ones = mean[:, :-1], mean[:, -1:]
+        return known + (shift - origin) * (1 - ones) + origin
 
     def draw(self, streams: Streams) -> Callable[[Tensor], Tensor]:
         """A joint draw less the mean, in user units: ``(T, n, d) -> (T, f, n)``."""
@@ -754,6 +764,24 @@ class Surrogates:
         sweeps = [g.blocks(self._stretches(), streams, ahead) for g in self.groups]
         for blocks in zip(*sweeps, strict=True):
             yield self._merged(blocks)
+
+    def look(self, function: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+        """One function over all actions: stretches, mean and deviation ``(T, n)``."""
+        group = next(g for g in self.groups if function in g.functions)
+        column = group.functions.index(function)
+        for block in group.blocks(self._stretches(), None):
+            assert block.std is not None
+            std = block.std.expand(-1, len(group.functions), -1)
+            yield block.start, block.stop, block.mean[:, column], std[:, column]
+
+    def tried(self, function: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Where a function was seen: ``(T, U, d)``, means ``(T, U)``, which are real.
+
+        Trials that saw fewer actions than others have places that are not.
+        """
+        group = next(g for g in self.groups if function in g.functions)
+        x, mean, real = group.tried()
+        return x, mean[:, group.functions.index(function)], real
 
     def _stretches(self) -> Iterator[tuple[int, int]] | None:
         """Of this rank's actions; ``None``: small sets are looked at as a whole."""
