@@ -333,7 +333,7 @@ class TestSettings:
         path.write_text(settings.toml())
         assert settings_from_toml(path) == settings
         assert settings_from_toml(path, trials=2).trials == 2
-        assert tomllib.loads(settings.toml())["parameters"] == {"cost": "quarter"}
+        assert tomllib.loads(settings.toml())["parameters"]["cost"] == "quarter"
 
     @pytest.mark.parametrize(
         ("text", "message"),

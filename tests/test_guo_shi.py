@@ -408,10 +408,8 @@ def test_admmbo_stops_at_the_constrained_optimum():
     assert bool((policy.stopped > 0).all())
     for i, stop in enumerate(policy.stopped.tolist()):
         assert len(run.index[i, stop:].unique()) == 1
-    torch.testing.assert_close(
-        run.true_rewards[:, -1], torch.full((3,), -0.18, dtype=F64), atol=0.03, rtol=0
-    )
-    assert float(run.true_costs[:, -1].max()) < 0.06
+    # at most one step of the grid, 0.05, from the optimum at (0.5, 0.5)
+    assert float((run.actions[:, -1] - 0.5).abs().max()) < 0.051
 
 
 def test_admmbos_trials_are_its_single_runs():
