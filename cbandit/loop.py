@@ -125,9 +125,10 @@ def simulate(
         >>> run = cb.simulate(policy, problem, 10_000)              # doctest: +SKIP
         >>> run.regret[:, -1].mean()                                # doctest: +SKIP
     """
-    if not isinstance(horizon, int) or isinstance(horizon, bool) or horizon < 1:
-        raise CBanditError(f"horizon must be a whole number above 0; got {horizon!r}")
-    _whole(problem)
+    horizon = checks.whole("horizon", horizon, 1, "a whole number above 0")
+    _complete("policy", policy, _POLICY)
+    _complete("problem", problem, _PROBLEM)
+    show = getattr(problem, "round", _nothing)
     _same_trials(policy, problem)
     _same_actions(policy, problem)
     ranks = distributed.current()
@@ -153,7 +154,7 @@ def simulate(
         while tape.rounds < horizon and not stop:
             t = tape.rounds + 1
             begun = perf_counter()
-            shown = _shown(problem.round(t, world))
+            shown = _shown(show(t, world))
             multiplier = policy.multiplier
             tape.put("multipliers", multiplier)  # copied before ask may change it
             choice = policy.ask(**shown.question())
@@ -225,17 +226,22 @@ def _threads(problem: Problem, batch: tuple[int, ...]) -> Iterator[None]:
 # -------------------------------------------------------------------- one round's parts
 
 
-def _whole(problem: Any) -> None:
-    """An error that names what a problem of the user's own lacks."""
-    if isinstance(problem, Problem):
-        return
-    parts = ("reward", "costs", "observe", "optimum", "stochastic_optimum", "round")
-    named = [f"{name}()" for name in parts] + ["actions", "trials"]
-    missing = [n for n in named if not hasattr(problem, n.removesuffix("()"))]
-    raise CBanditError(
-        f"problem must have all that cb.problems.Problem lists; "
-        f"{type(problem).__name__} lacks {', '.join(missing)}"
-    )
+_POLICY = "name seed m trials batch_shape multiplier ask() tell() lighten()"
+_PROBLEM = "actions trials reward() costs() observe() optimum() stochastic_optimum()"
+
+
+def _complete(what: str, given: Any, parts: str) -> None:
+    """An error that names what a policy or a problem of the user's own lacks."""
+    missing = [p for p in parts.split() if not hasattr(given, p.removesuffix("()"))]
+    if missing:
+        raise CBanditError(
+            f"{what} must have all that the loop asks of it; {checks.kind(given)} "
+            f"lacks {', '.join(missing)}"
+        )
+
+
+def _nothing(t: int, generator: Streams) -> Round:
+    return Round()
 
 
 def _shown(shown: Any) -> Round:

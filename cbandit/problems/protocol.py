@@ -94,7 +94,7 @@ class Problem(Protocol):
         """The reward of the best distribution feasible on average, ``(*trials,)``."""
 
     def round(self, t: int, generator: Streams) -> Round:
-        """What the world shows before round ``t``."""
+        """What the world shows before round ``t``; nothing, where this is left out."""
 
 
 @dataclass(frozen=True)
