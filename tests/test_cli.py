@@ -206,9 +206,8 @@ def test_workers_share_the_trials_and_change_nothing(capsys, tmp_path, workers):
         if "timed out during startup" not in said:
             break
     assert shared.returncode == 0, said
-    one, many = (
-        pd.read_parquet(tmp_path / w / "rounds.parquet") for w in ("1", "many")
-    )
+    tables = (each / "rounds.parquet" for each in (tmp_path / "1", out))
+    one, many = map(pd.read_parquet, tables)
     pd.testing.assert_frame_equal(one, many, rtol=1e-9, atol=1e-9)
 
 
