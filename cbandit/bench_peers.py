@@ -53,7 +53,7 @@ def bench_peers(quick: bool = False) -> dict[str, Any]:
     Args:
         quick: fewer observations and repetitions.
     """
-    rounds, distinct = (3, 50) if quick else (9, 200)
+    rounds, distinct = (9, 50) if quick else (25, 200)
     rows = [row for size in (10**3, 10**4) for row in _section(size, distinct, rounds)]
     return _result("peers", quick, rows)
 
@@ -65,7 +65,7 @@ def _section(size: int, distinct: int, rounds: int) -> list[dict[str, Any]]:
     )
     _say(section)
     case = _case(_actions("factor", size, DIM), "auto", torch.float64, distinct)
-    ours = case.rounds(rounds, 2)
+    ours = case.rounds(rounds, 5)
     compared = case.compare(torch.float64)
     name = case.policy.engine.partition(": ")[2].partition(" ")[0]
     rows = [_row(section, f"cbandit, CKB-UCB, {name}", ours, checks=compared["checks"])]
