@@ -325,6 +325,8 @@ def evolution(
                         linestyle=dots,
                         label=label,
                     )
+                if ("threshold", 0.0) in [each[:2] for each in levels.get(name, ())]:
+                    panel.set_title("Expected cost less its threshold")
                 if levels.get(name):
                     panel.set_ylim(*_around(panel, [v for _, v, _ in levels[name]]))
                 handles, labels = panel.get_legend_handles_labels()
