@@ -505,16 +505,19 @@ def _botorch_look(case: _Case, q: int) -> bench.Looked:
         ).eval()
 
     def look(points: Tensor) -> tuple[Tensor, Tensor]:
-        points = points.to(case.dtype).reshape(-1, q, points.shape[-1])
+        points, full = points.to(case.dtype), len(points) // q * q
+        parts = [points[:full].reshape(-1, q, points.shape[-1])] if full else []
+        if full < len(points):
+            parts.append(points[full:].unsqueeze(-2))
         with (
             torch.no_grad(),
             gpytorch.settings.fast_pred_var(),
             warnings.catch_warnings(),
         ):
             warnings.simplefilter("ignore")
-            seen = model.posterior(points)
-            mean = seen.mean.reshape(-1, FUNCTIONS).mT
-            var = seen.variance.reshape(-1, FUNCTIONS).mT
+            seen = [model.posterior(part) for part in parts]
+            mean = torch.cat([p.mean.reshape(-1, FUNCTIONS) for p in seen]).mT
+            var = torch.cat([p.variance.reshape(-1, FUNCTIONS) for p in seen]).mT
         return mean, var.clamp_min(0).sqrt()
 
     return look

@@ -244,3 +244,40 @@ def test_what_a_stopped_pass_left_is_computed_afresh(monkeypatch):
     seen_mean, seen_var = engine.at(index)
     assert (seen_mean - mean).abs().max() <= 1e-10
     assert (seen_var - var).abs().max() <= 1e-10
+
+
+@pytest.mark.parametrize("room", [1 << 30, 1 << 16])
+def test_a_grid_whose_first_group_is_several_axes(room, monkeypatch):
+    """Its rows are kept axis by axis, and so is a refresh that does not fit at once."""
+    monkeypatch.setattr(Rows, "REFRESH_BYTES", room)
+    axes = [torch.linspace(0, 1, n, dtype=F64) for n in (12, 36, 40)]
+    kernel = gpytorch.kernels.RBFKernel().double()
+    kernel.lengthscale = torch.tensor(0.8, dtype=F64)
+    gp = cb.GP(kernel, noise=0.01)
+    policy = cb.CKB(
+        cb.ProductGrid(axes),
+        reward=gp,
+        costs=gp,
+        explore=cb.UCB(2.0),
+        step=0.1,
+        cap=3.0,
+        engine="product",
+        device=DEVICE,
+        dtype=F64,
+    )
+    generator = torch.Generator().manual_seed(4)
+    index = torch.randint(policy.actions.size, (40,), generator=generator)
+    x = cb.ProductGrid(axes).points(index)
+    reward, cost = _world(x)
+    policy.observe(index=index, reward=reward, cost=cost)
+    _play(policy, 3)
+    policy.posterior()
+    engine = policy._beliefs.groups[0].engine
+    assert len(engine.operator._fronts) == 2
+    assert engine.operator._bases[0] is not None
+    assert engine.history.used > engine.operator._basis.shape[-1]
+    every = torch.arange(0, policy.actions.size, 7, device=DEVICE)
+    mean, var = engine.history.at(policy.actions.at(every))
+    seen_mean, seen_var = engine.at(every.unsqueeze(0))
+    assert (seen_mean - mean).abs().max() <= 1e-9
+    assert (seen_var - var).abs().max() <= 1e-9

@@ -22,11 +22,11 @@ __all__ = [
     "ENGINES",
     "Engine",
     "Plan",
+    "block_of",
     "describe_engines",
     "free_memory",
     "make_engine",
     "plan",
-    "stretch",
 ]
 
 ENGINES = ("auto", "joint", "factor", "product", "stream")
@@ -98,8 +98,9 @@ def make_engine(
     functions: int,
     dtype: torch.dtype,
     device: torch.device,
+    stretch: tuple[int, int] | None = None,
 ) -> Engine:
-    """A fresh engine that knows only the prior."""
+    """A fresh engine that knows only the prior; for large sets, of a ``stretch``."""
     if isinstance(actions, Box):
         return Dense(actions, covariance, trials, functions, dtype, device)
     if name == "joint":
@@ -109,16 +110,27 @@ def make_engine(
         "product": ProductRows,
         "stream": StreamRows,
     }
-    operator = kinds[name](actions, covariance, trials, dtype, device)
-    block = stretch(actions.size, trials, functions, dtype, device)
+    operator = kinds[name](actions, covariance, trials, dtype, device, stretch)
+    size = actions.size if stretch is None else stretch[1] - stretch[0]
+    block = block_of(size, trials, functions, dtype, device)
     if device.type == "cuda" and isinstance(actions, ProductGrid):
         # whole rows of the second group, 16 at a time: kernels load 16 bytes at once
         rows = 16 * math.prod(actions.sizes[grid_split(actions) :])
         block = max(block - block % rows, rows if rows <= 2 * block else block)
-    return Rows(actions, covariance, trials, functions, dtype, device, operator, block)
+    return Rows(
+        actions,
+        covariance,
+        trials,
+        functions,
+        dtype,
+        device,
+        operator,
+        block,
+        stretch,
+    )
 
 
-def stretch(
+def block_of(
     size: int, trials: int, functions: int, dtype: torch.dtype, device: torch.device
 ) -> int:
     """How many actions are looked at together.
@@ -154,7 +166,7 @@ def describe_engines(device: torch.device | None = None) -> str:
         )
         line = f"  {what}: {chosen.name} ({chosen.why})"
         if chosen.name != "joint":
-            block = stretch(actions.size, trials, 2, dtype, device)
+            block = block_of(actions.size, trials, 2, dtype, device)
             line += f", {min(block, actions.size):,} actions at a time"
         lines.append(line)
     return "\n".join(lines)

@@ -32,12 +32,16 @@ __all__ = ["Rows"]
 
 
 class Rows:
-    """Means ``(T, F, N)`` and variance ``(T, N)`` over an operator's rows."""
+    """Means ``(T, F, N)`` and variance ``(T, N)`` over an operator's rows.
+
+    With a ``stretch`` of the actions, of these alone: its first, and one past its last.
+    """
 
     BACKEND: str | None = None  # "triton" insists on its kernels, on the CPU too
     PENDING_LIMIT = 32
     FUSED_LIMIT = 4  # changes that one kernel applies in passing
     REFRESH_BYTES = 1 << 30
+    REWEIGH_EVERY = 64  # reverse changes, after which the means are computed afresh
     CHECK_EVERY = 512
     CHECK_ACTIONS = 32
 
@@ -51,6 +55,7 @@ class Rows:
         device: torch.device,
         operator: Operator,
         block: int,
+        stretch: tuple[int, int] | None = None,
     ) -> None:
         self.actions, self.covariance, self.functions = actions, covariance, functions
         self.dtype, self.device, self.operator = dtype, device, operator
@@ -58,15 +63,17 @@ class Rows:
         self.history = History(covariance, trials, functions, device)
         self._trial = torch.arange(trials, device=device)
         kept: dict[str, Any] = {"dtype": dtype, "device": device}
-        self.mean = torch.zeros(trials, functions, actions.size, **kept)
-        self.var = torch.empty(trials, actions.size, **kept)
-        for start, stop in partition(actions, self.small):
-            self.var[:, start:stop] = self._prior(start, stop)
+        self.stretch = stretch or (0, actions.size)
+        size = self.stretch[1] - self.stretch[0]
+        self.mean = torch.zeros(trials, functions, size, **kept)
+        self.var = torch.empty(trials, size, **kept)
+        for start, stop in self._stretches(self.small):
+            self.var[:, self._own(start, stop)] = self._prior(start, stop)
         self._scale = float(self.var[:, :1024].double().mean().clamp_min(1e-300)) ** 0.5
         self._pending: list[tuple[Tensor, Tensor, Tensor]] = []
         self._assign = False
         self._torn = False
-        self._changes = 0
+        self._changes = self._forgotten = 0
         self.drift = 0.0
         self.refreshes = 0
 
@@ -74,6 +81,13 @@ class Rows:
     def small(self) -> int:
         """Actions in a stretch whose temporaries are large or many."""
         return 1 << 22 if self.device.type == "cuda" else 1 << 16
+
+    def _stretches(self, target: int) -> Iterator[tuple[int, int]]:
+        return partition(self.actions, target, *self.stretch)
+
+    def _own(self, start: int, stop: int) -> slice:
+        """Where the actions ``start .. stop - 1`` are kept."""
+        return slice(start - self.stretch[0], stop - self.stretch[0])
 
     def _prior(self, start: int, stop: int) -> Tensor:
         return self.covariance.variance(self.actions.block(start, stop))
@@ -98,7 +112,7 @@ class Rows:
         slot = torch.tensor(slots, device=self.device)
         change = self._change(slot, values, precision)
         self._pending.append(change)
-        self.history.add(slot, precision, values)
+        self.history.add(slots, precision, values)
         self.history.count(slots, wanted, 1)
         self._changed()
 
@@ -115,10 +129,13 @@ class Rows:
         if slots is None:
             return
         slot = torch.tensor(slots, device=self.device)
-        self.history.add(slot, precision, values, sign=-1)
+        self.history.add(slots, precision, values, sign=-1)
         self.history.count(slots, wanted, -1)
         weights, spread, shift = self._change(slot, values, precision)
         self._pending.append((weights, -spread, -shift))
+        self._forgotten += 1
+        # changes come and go, their rounding errors only come
+        self._assign |= self._forgotten % self.REWEIGH_EVERY == 0
         self._changed()
 
     def observe(
@@ -138,8 +155,7 @@ class Rows:
             slots = self._place(row_keys, x[row], wanted[row])
             if slots is None:
                 continue
-            slot = torch.tensor(slots, device=self.device)
-            self.history.add(slot, precision[row], values[row])
+            self.history.add(slots, precision[row], values[row])
             self.history.count(slots, wanted[row], 1)
         self.refresh()
 
@@ -197,8 +213,8 @@ class Rows:
         used = self.history.used
         if used == 0:
             self.mean.zero_()
-            for start, stop in partition(self.actions, self.small):
-                self.var[:, start:stop] = self._prior(start, stop)
+            for start, stop in self._stretches(self.small):
+                self.var[:, self._own(start, stop)] = self._prior(start, stop)
             return
         system = self.history.system()
         inverse = torch.linalg.solve_triangular(
@@ -218,25 +234,29 @@ class Rows:
             self.operator.multiply(inverse[:, i : i + group].mT)
             for i in range(0, used, group)
         ]
-        for start, stop in partition(self.actions, step):
-            self.mean[..., start:stop] = means(start, stop)
+        for start, stop in self._stretches(step):
+            own = self._own(start, stop)
+            self.mean[..., own] = means(start, stop)
             explained = torch.zeros(
-                self.var[:, start:stop].shape, dtype=torch.float64, device=self.device
+                self.var[:, own].shape, dtype=torch.float64, device=self.device
             )
             for half in halves:
                 explained += half(start, stop).double().square().sum(-2)
-            self.var[:, start:stop] = self._prior(start, stop) - explained
+            self.var[:, own] = self._prior(start, stop) - explained
 
     def _refresh_by_groups(self, means: Columns, inverse: Tensor, group: int) -> None:
         """The same where the columns' own factors do not fit in memory together."""
         step = self._step(group)
-        for start, stop in partition(self.actions, step):
-            self.mean[..., start:stop] = means(start, stop)
-            self.var[:, start:stop] = self._prior(start, stop)
+        for start, stop in self._stretches(step):
+            own = self._own(start, stop)
+            self.mean[..., own] = means(start, stop)
+            self.var[:, own] = self._prior(start, stop)
         for i in range(0, self.history.used, group):
             half = self.operator.multiply(inverse[:, i : i + group].mT)
-            for start, stop in partition(self.actions, step):
-                self.var[:, start:stop] -= half(start, stop).square().sum(-2)
+            for start, stop in self._stretches(step):
+                self.var[:, self._own(start, stop)] -= (
+                    half(start, stop).square().sum(-2)
+                )
 
     def _step(self, columns: int) -> int:
         """A stretch of which some columns fit in memory."""
@@ -261,12 +281,13 @@ class Rows:
     def settle(self) -> None:
         """Apply what waits."""
         if self._pending or self._assign or self._torn:
-            for _ in self.sweep(partition(self.actions, self.block), None):
+            for _ in self.sweep():
                 pass
 
     def at(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Means ``(T, F, k)`` and variances ``(T, k)`` at ``index (T, k)``."""
+        """Means ``(T, F, k)`` and variances ``(T, k)`` at ``index (T, k)`` in reach."""
         self.settle()
+        index = index - self.stretch[0]
         places = index.unsqueeze(1).expand(-1, self.functions, -1)
         return self.mean.gather(-1, places), self.var.gather(-1, index)
 
@@ -275,11 +296,12 @@ class Rows:
         if self.history.used == 0:
             return
         self.settle()
-        size, count = self.actions.size, min(self.CHECK_ACTIONS, self.actions.size)
+        size = self.var.shape[-1]
+        count = min(self.CHECK_ACTIONS, size)
         offset = (self._changes * 7919) % size
         index = (
             torch.arange(count, device=self.device) * (size // count) + offset
-        ) % size
+        ) % size + self.stretch[0]
         places = index.expand(len(self._trial), -1)
         shared = not self.actions.batch_shape
         mean, var = self.history.at(self.actions.at(index if shared else places))
@@ -314,8 +336,9 @@ class Rows:
         changes = self._columns()
         draw = None if streams is None else self._draw(streams)
         self._torn = bool(self._pending) or self._assign
-        for start, stop in stretches or partition(self.actions, self.block):
-            mean, var = self.mean[..., start:stop], self.var[:, start:stop]
+        for start, stop in stretches or self._stretches(self.block):
+            own = self._own(start, stop)
+            mean, var = self.mean[..., own], self.var[:, own]
             if changes is not None:
                 changes(start, stop, mean, var)
             if less is not None:
@@ -354,11 +377,10 @@ class Rows:
         go = self.operator.rounds(weights, Change(spread, shift), look, self.BACKEND)
         whole = self.operator.seamless and draw is None
         found = []
-        for start, stop in partition(
-            self.actions, self.actions.size if whole else self.block
-        ):
+        for start, stop in self._stretches(self.actions.size if whole else self.block):
             drawn = None if draw is None else draw(start, stop).to(self.dtype)
-            mean, var = self.mean[..., start:stop], self.var[:, start:stop]
+            own = self._own(start, stop)
+            mean, var = self.mean[..., own], self.var[:, own]
             found.append(go(start, mean, var, drawn))
         self._pending.clear()
         self._torn = False
@@ -450,14 +472,20 @@ class _Changes:
         self._columns, self._count = columns, count
         self._spread, self._shift = spread, shift
         self._single = False
+        self._shifts: list[float] = []
         if spread is not None and not spread.is_cuda:
             self._single = spread.numel() == 1
+        if shift is not None and not shift.is_cuda:
+            self._shifts = shift.flatten().tolist()
         self._value = -float(spread) if self._single and spread is not None else 0.0
 
     def __call__(self, start: int, stop: int, mean: Tensor, var: Tensor) -> None:
         columns, count = self._columns(start, stop), self._count
         if self._shift is None:
             mean.copy_(columns[:, count:])
+        elif self._single and self._shift.device.type == "cpu":
+            for row, shift in zip(mean[0], self._shifts, strict=True):
+                row.add_(columns[0, 0], alpha=shift)
         else:
             mean.baddbmm_(self._shift, columns)
         if self._spread is None:
