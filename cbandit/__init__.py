@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         scores,
         search,
     )
-    from cbandit.actions import Box, Finite, ProductGrid, Star
+    from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
     from cbandit.beliefs.classes import FiniteClass
     from cbandit.beliefs.counts import Counts
     from cbandit.beliefs.feedback import Delayed, Sliding
@@ -41,10 +41,12 @@ if TYPE_CHECKING:
         MissingDataError,
         MissingExtraError,
     )
-    from cbandit.explore import TS, UCB, Rand
+    from cbandit.explore import TS, UCB, Explore, Rand
     from cbandit.loop import simulate
+    from cbandit.policies.base import Policy
     from cbandit.policies.ckb import CKB
     from cbandit.policies.epoch import EpochPenalty
+    from cbandit.policies.gp import Marginal, Posterior
     from cbandit.policies.lclucb import LCLUCB
     from cbandit.policies.opb import OPB
     from cbandit.policies.oplb import OPLB
@@ -53,11 +55,12 @@ if TYPE_CHECKING:
     from cbandit.policies.scgp import SCGPUCB
     from cbandit.policies.unconstrained import GPTS, GPUCB
     from cbandit.problems.protocol import Round
+    from cbandit.recommend import Recommendation
     from cbandit.run import Run
     from cbandit.safe import Safe
 
 _HOMES = {
-    "actions": ("Box", "Finite", "ProductGrid", "Star"),
+    "actions": ("Actions", "Box", "Finite", "ProductGrid", "Star"),
     "beliefs.classes": ("FiniteClass",),
     "beliefs.counts": ("Counts",),
     "beliefs.feedback": ("Delayed", "Sliding"),
@@ -76,9 +79,11 @@ _HOMES = {
         "MissingDataError",
         "MissingExtraError",
     ),
-    "explore": ("TS", "UCB", "Rand"),
+    "explore": ("TS", "UCB", "Explore", "Rand"),
+    "policies.base": ("Policy",),
     "policies.ckb": ("CKB",),
     "policies.epoch": ("EpochPenalty",),
+    "policies.gp": ("Marginal", "Posterior"),
     "policies.lclucb": ("LCLUCB",),
     "policies.opb": ("OPB",),
     "policies.oplb": ("OPLB",),
@@ -87,6 +92,7 @@ _HOMES = {
     "policies.scgp": ("SCGPUCB",),
     "policies.unconstrained": ("GPTS", "GPUCB"),
     "problems.protocol": ("Round",),
+    "recommend": ("Recommendation",),
     "run": ("Run",),
     "safe": ("Safe",),
     "loop": ("simulate",),
@@ -119,6 +125,7 @@ __all__ = [
     "SCGPUCB",
     "TS",
     "UCB",
+    "Actions",
     "Box",
     "CBanditError",
     "CheckpointError",
@@ -129,16 +136,21 @@ __all__ = [
     "Delayed",
     "Distribution",
     "EpochPenalty",
+    "Explore",
     "Finite",
     "FiniteClass",
     "HorizonError",
     "InfeasibleError",
     "Linear",
     "LostRankError",
+    "Marginal",
     "MissingDataError",
     "MissingExtraError",
+    "Policy",
+    "Posterior",
     "ProductGrid",
     "Rand",
+    "Recommendation",
     "Round",
     "Run",
     "Safe",

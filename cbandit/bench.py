@@ -164,8 +164,9 @@ def table(result: dict[str, Any]) -> str:
             digits = 0 if row["ratio"] >= 100 else 2
             ratio = f"{row['ratio']:,.{digits}f} x"
         goal = ""
-        if row["goal"] is not None:
-            goal = f"goal {row['goal']} x" + ("" if row["met"] else "  MISSED")
+        if row["met"] is not None:
+            reached = "reached" if row["met"] else "NOT REACHED"
+            goal = f"goal {row['goal']} x: {reached}"
         lines.append(f"  {row['what']:<70}{ms:>14} {ratio:>9}  {goal}".rstrip())
         notes = []
         if row.get("note"):
@@ -177,13 +178,18 @@ def table(result: dict[str, Any]) -> str:
             limit = f"(limit {check['limit']:.2g})"
             notes.append(f"{check['name']} {check['value']:.2g} {limit} {mark}")
         lines += [f"      {note}" for note in notes]
-    lines += ["", "checks: " + ("all hold" if result["ok"] else "SOME FAILED")]
+    goals = [row for row in result["rows"] if row["met"] is not None]
+    met = sum(bool(row["met"]) for row in goals)
+    correct = "all hold" if result["ok"] else "SOME FAILED"
+    lines += ["", f"checks of the answers: {correct}"]
+    if goals:
+        lines.append(f"goals of speed: {met} of {len(goals)} reached")
     return "\n".join(lines)
 
 
 def _say(text: str) -> None:
-    if sys.stderr.isatty():
-        print(text, file=sys.stderr, flush=True)
+    """Progress: what is measured now, which may take a minute."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -790,7 +796,7 @@ def _free(sizes: _Sizes, dtype: torch.dtype, distinct: int) -> list[dict[str, An
                 "memory_ratio": peak / (known * size * dtype.itemsize),
                 "memory_met": peak <= budget,
                 "note": f"memory goal {budget / 1e6:,.0f} MB"
-                + ("" if peak <= budget else " MISSED"),
+                + (": kept" if peak <= budget else ": NOT KEPT"),
             }
         case = None
         gc.collect()

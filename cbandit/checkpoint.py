@@ -27,7 +27,7 @@ def write(path: Any, content: Any) -> None:
 
     A file that is there and is not one of ours is left alone: an error.
     """
-    target = Path(path)
+    target = _path(path)
     if target.is_dir():
         raise CheckpointError(f"path must be a file; {target} is a directory")
     if target.exists():
@@ -82,6 +82,13 @@ def _sync(folder: Path) -> None:
             os.close(handle)
 
 
+def _path(path: Any) -> Path:
+    try:
+        return Path(path)
+    except TypeError:
+        raise CheckpointError(f"path must name a file; got {path!r}") from None
+
+
 def _body(target: Path) -> bytes:
     try:
         raw = target.read_bytes()
@@ -103,7 +110,7 @@ def read(path: Any) -> Any:
 
     Where ranks share a run, the first of them reads it for all.
     """
-    target = Path(path)
+    target = _path(path)
     body = distributed.current().first(lambda: _body(target))
     try:
         return torch.load(io.BytesIO(body), weights_only=False)

@@ -64,7 +64,8 @@ class Widths:
 
     def __init__(self, beta: Any, cost_beta: Any = None) -> None:
         self.beta = _checked("beta", beta)
-        self.cost_beta = beta if cost_beta is None else _checked("cost_beta", cost_beta)
+        given = cost_beta is not None
+        self.cost_beta = _checked("cost_beta", cost_beta) if given else self.beta
 
     def bind(
         self, batch_shape: tuple[int, ...], m: int, device: torch.device
@@ -176,7 +177,9 @@ def _joined(parts: list[_Part]) -> _Part | None:
 
 
 def _checked(name: str, beta: Any) -> Any:
-    return beta if callable(beta) else checks.nonnegative(name, beta)
+    if callable(beta) and not isinstance(beta, type):
+        return beta
+    return checks.nonnegative(name, beta)
 
 
 def _bound(
@@ -275,8 +278,8 @@ class Rand:
                 "draw must be 'normal', 'uniform', 'gaussian-grid' or a callable "
                 f"(generator, shape) -> draws; got {draw!r}"
             )
-        if not isinstance(points, int) or points < 2:
-            raise CBanditError(f"points must be an int of at least 2; got {points!r}")
+        points = checks.whole("points", points, 2)
+        low, high = checks.number("low", low), checks.number("high", high)
         if not (low < high and high >= 1):
             raise CBanditError(
                 f"high must be at least 1 and above low; got low={low}, high={high}"

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cbandit import checks
 from cbandit.errors import CBanditError
 
 __all__ = ["Streams", "Trials", "trial_range"]
@@ -32,22 +32,14 @@ def trial_range(trials: Trials) -> range | None:
     if isinstance(trials, range):
         numbers = trials
     else:
-        numbers = range(_whole("trials", trials, "None, a positive int or a range"))
+        expected = "None, a positive int or a range"
+        numbers = range(checks.whole("trials", trials, None, expected))
     if len(numbers) == 0 or min(numbers) < 0:
         raise CBanditError(
             "trials must be None, a positive int or a range of numbers from 0; got "
             f"{trials!r}"
         )
     return numbers
-
-
-def _whole(name: str, value: Any, expected: str) -> int:
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        return operator.index(value)
-    except TypeError:
-        raise CBanditError(f"{name} must be {expected}; got {value!r}") from None
 
 
 def _seed(seed: int, trial: int, purpose: str) -> int:
@@ -73,7 +65,7 @@ class Streams(torch.Generator):
         return super().__new__(cls)
 
     def __init__(self, seed: int, trials: Trials = None, purpose: str = "") -> None:
-        seed = _whole("seed", seed, "an int")
+        seed = checks.whole("seed", seed, None, "an int")
         self.seed_number, self.trials, self.purpose = seed, trial_range(trials), purpose
         numbers = range(1) if self.trials is None else self.trials
         self.batch_shape = () if self.trials is None else (len(numbers),)

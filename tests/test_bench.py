@@ -90,7 +90,12 @@ class TestRound:
     def test_the_table_names_goals_and_checks(self, toy_round):
         text = bench.table(toy_round)
         assert "goal >= 500 x" in text
-        assert "checks: all hold" in text
+        assert "checks of the answers: all hold" in text
+        goals = [row for row in toy_round["rows"] if row["met"] is not None]
+        met = sum(bool(row["met"]) for row in goals)
+        assert f"goals of speed: {met} of {len(goals)} reached" in text
+        assert text.count(": reached") == met
+        assert text.count(": NOT REACHED") == len(goals) - met
 
     @pytest.mark.parametrize("engine", ["product", "factor", "stream"])
     def test_a_wrong_posterior_fails_its_check(self, engine):

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cbandit import checks
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
@@ -48,7 +49,9 @@ class Constrained(GPPolicy):
         if costs is None:
             raise CBanditError("costs must be a cb.GP or a list of them; got None")
         if not isinstance(explore, UCB):
-            raise CBanditError(f"explore must be cb.UCB(...); got {explore!r}")
+            raise CBanditError(
+                f"explore must be cb.UCB(...); got {checks.kind(explore)}"
+            )
         super().__init__(actions, reward, costs, explore, **common)
 
     @property

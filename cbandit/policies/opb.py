@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cbandit import checks
 from cbandit.actions import Finite, ProductGrid
 from cbandit.beliefs.counts import Counts, Tally
 from cbandit.beliefs.gp import GP
@@ -63,6 +64,11 @@ def OPB(actions: Any, **arguments: Any) -> CountOPB | GPOPB:
     """
     if isinstance(arguments.get("reward"), GP):
         return GPOPB(actions, **arguments)
+    if "reward" in arguments and not isinstance(arguments["reward"], Counts):
+        raise CBanditError(
+            "reward must be a cb.Counts or a cb.GP; got "
+            f"{checks.kind(arguments['reward'])}"
+        )
     return CountOPB(actions, **arguments)
 
 

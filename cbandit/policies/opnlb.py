@@ -31,8 +31,8 @@ from cbandit.beliefs.counts import Tally
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
 from cbandit.lp import PolicySolution, solve_policy
-from cbandit.policies.base import Decision
-from cbandit.policies.stagewise import Stagewise, drawn, listed, must_hold
+from cbandit.policies.base import Decision, listed
+from cbandit.policies.stagewise import Stagewise, drawn, must_hold
 from cbandit.safe import Safe
 
 __all__ = ["OPNLB"]

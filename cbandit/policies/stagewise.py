@@ -19,7 +19,7 @@ from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.linear import Linear
 from cbandit.choice import Choice, Distribution
 from cbandit.errors import CBanditError
-from cbandit.policies.base import Decision, Policy, Told
+from cbandit.policies.base import Decision, Policy, Told, listed
 from cbandit.policies.gp import Marginal, Posterior
 from cbandit.randomness import Streams
 from cbandit.recommend import Recommendation, recommend
@@ -65,7 +65,7 @@ class Stagewise(Policy):
             if not isinstance(belief, kind):
                 name = "reward" if j == 0 else f"costs[{j - 1}]"
                 raise CBanditError(
-                    f"{name} must be a cb.{kind.__name__}; got {type(belief).__name__}"
+                    f"{name} must be a cb.{kind.__name__}; got {checks.kind(belief)}"
                 )
         super().__init__(actions, len(beliefs) - 1, **common)
         self.delta = share("delta", delta)
@@ -104,17 +104,6 @@ class Stagewise(Policy):
     def multiplier(self) -> Tensor:
         """The last programme's dual solution, ``(*trials, m)``; else 0."""
         return self._outside(self._multiplier.clone())
-
-    def ask(
-        self, *, among: Any = None, actions: Any = None, observed_costs: Any = None
-    ) -> Choice:
-        """Start the next round and choose; see :meth:`Policy.ask`."""
-        if observed_costs is not None:
-            raise CBanditError(
-                f"{self.name} learns costs from feedback; observed_costs= goes to "
-                "cb.SCGPUCB"
-            )
-        return super().ask(among=among, actions=actions)
 
     def _feedback(self, name: str, value: Any, m: int, mask: Tensor | None) -> Tensor:
         out = super()._feedback(name, value, m, mask)
@@ -397,20 +386,4 @@ def share(name: str, value: Any) -> float:
     out = checks.number(name, value)
     if not 0 < out < 1:
         raise CBanditError(f"{name} must lie between 0 and 1; got {out:g}")
-    return out
-
-
-def listed(costs: Any, kind: type[Any]) -> list[Any]:
-    """One belief a cost."""
-    if isinstance(costs, kind):
-        return [costs]
-    try:
-        out = list(costs)
-    except TypeError:
-        raise CBanditError(
-            f"costs must be a cb.{kind.__name__} or a list of them; got "
-            f"{type(costs).__name__}"
-        ) from None
-    if not out:
-        raise CBanditError("costs must hold at least one belief; got none")
     return out

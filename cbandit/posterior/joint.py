@@ -24,6 +24,7 @@ class Joint:
     """Means ``(T, F, N)`` and covariance ``(T, N, N)``, current after every change."""
 
     name = "joint"
+    REWEIGH_EVERY = 64  # reverse changes, after which the means are computed afresh
 
     def __init__(
         self,
@@ -43,6 +44,7 @@ class Joint:
         )
         self._trial = torch.arange(trials, device=device)
         self._root: Tensor | None = None
+        self._forgotten = 0
         self._reset()
 
     def _reset(self) -> None:
@@ -114,6 +116,9 @@ class Joint:
         mean = (system.alpha.mT @ k).squeeze(-1)
         self._change(column, weight, (mean - values) * weight, 1)
         self._gain.sub_(torch.log1p(share), alpha=0.5)
+        self._forgotten += 1
+        # changes come and go, their rounding errors only come
+        self._stale |= self._forgotten % self.REWEIGH_EVERY == 0
 
     def revise(self, weighted: Tensor) -> None:
         """Replace all targets: ``weighted (T, F, U)`` sums of precision x target."""

@@ -36,6 +36,7 @@ class Rows:
     """
 
     PENDING_LIMIT = 32
+    REWEIGH_EVERY = 64  # reverse changes, after which the means are computed afresh
     CHECK_EVERY = 512
     CHECK_ACTIONS = 32
 
@@ -67,7 +68,7 @@ class Rows:
         self._pending: list[tuple[Tensor, Tensor, Tensor]] = []
         self._assign = False
         self._torn = False
-        self._changes = 0
+        self._changes = self._forgotten = 0
         self.drift = 0.0
         self.refreshes = 0
 
@@ -122,6 +123,9 @@ class Rows:
         self.history.count(slots, wanted, -1)
         weights, spread, shift = self._change(slot, values, precision)
         self._pending.append((weights, -spread, -shift))
+        self._forgotten += 1
+        # changes come and go, their rounding errors only come
+        self._assign |= self._forgotten % self.REWEIGH_EVERY == 0
         self._changed()
 
     def observe(
