@@ -21,11 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cbandit.actions import Box
 from cbandit.beliefs.gp import GP
+from cbandit.continuous import best_feasible_point
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.base import Decision
-from cbandit.policies.gp import GPPolicy
+from cbandit.policies.gp import INCUMBENTS, GPPolicy
 from cbandit.search import best_feasible
 
 __all__ = ["CONFIG", "Constrained"]
@@ -71,11 +73,21 @@ class CONFIG(Constrained):
     """
 
     name = "CONFIG"
+    continuous = True
 
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:
         coefficient, limits = self._coefficient(t), self._limits(t)
+        if isinstance(asked, Box):
+            best, infeasible = best_feasible_point(
+                asked,
+                self._estimate(coefficient, limits),
+                self._streams,
+                self._beliefs.incumbents(INCUMBENTS),
+                self.climbs,
+            )
+            return Decision(None, infeasible, x=best.x)
         best, infeasible = best_feasible(
             lambda: self._estimates(coefficient, limits, asked), mask
         )
