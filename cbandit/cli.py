@@ -160,7 +160,7 @@ def plot(
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(metavar="round|trials|lp")],
+    what: Annotated[str, typer.Argument(metavar="round|trials|lp|box")],
     quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes.")] = False,
     json_: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write it there too.")
@@ -170,7 +170,12 @@ def bench(
 
     Example: cbandit bench round --quick
     """
-    homes = {"round": "bench", "trials": "bench", "lp": "bench_lp"}
+    homes = {
+        "round": "bench",
+        "trials": "bench",
+        "lp": "bench_lp",
+        "box": "bench_box",
+    }
     if what not in homes:
         raise CBanditError(f"no benchmark is named {what!r}; known: {', '.join(homes)}")
     home = import_module(f"cbandit.{homes[what]}")

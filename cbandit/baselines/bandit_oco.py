@@ -75,6 +75,11 @@ class BanditOCO(Policy):
                 f"BanditOCO moves in a cb.Box; got {actions!r} (a gridded problem of "
                 "cb.problems offers problem.box)"
             )
+        if actions.choices is not None:
+            raise CBanditError(
+                f"BanditOCO moves in all coordinates; got {actions!r}, whose last ones "
+                "are chosen from rows"
+            )
         if isinstance(costs, bool) or not isinstance(costs, int) or costs < 1:
             raise CBanditError(
                 f"costs must be the number of costs, an int of at least 1; got "
