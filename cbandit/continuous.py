@@ -10,6 +10,7 @@ a climb; the best points are then tried with other rows and climb again.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -98,11 +99,11 @@ def maximise_box(
     z, values = climbed(starts)
     z, values = torch.cat([starts, z], 1), torch.cat([heights, values], 1)
     if box.choices is not None:
-        rows = _in_unit_cube(box, box.choices)
-        for _ in range(ROUNDS):
+        for rows in _rows_to_try(box, streams):
             z, values = _best(z, values, FINALISTS)
             before = values[:, 0]
-            others = _with_rows(box, z[:, :1], rows, streams)
+            kept = z[:, :1, box.free].expand(-1, rows.shape[-2], -1)
+            others = torch.cat([kept, rows.expand(len(z), -1, -1)], -1)
             with torch.no_grad():
                 starts, heights = _best(others, value(others), STARTS)
             found = climbed(starts)
@@ -133,40 +134,37 @@ def best_feasible_point(
     with torch.no_grad():
         z = _candidates(box, streams, None)
         seen = estimate(box.lower + (box.upper - box.lower) * z)
-        spread = seen.amax(-1) - seen.amin(-1)
+    spread = seen.amax(-1) - seen.amin(-1)
     spread = torch.where(spread > 0, spread, 1.0)
     margin = MARGIN * spread[:, 1:].unsqueeze(-1)
-    best, infeasible = None, torch.zeros(len(z), dtype=torch.bool, device=z.device)
-    for power in range(RAISES):
-        rho = RAISE ** (1 + power) * spread[:, :1] / spread[:, 1:]
 
-        def penalised(f: Tensor, g: Tensor, rho: Tensor = rho) -> Tensor:
-            return scores.rectified(f, g + margin, rho)
+    def search(score: Score, streams: Streams, around: Tensor) -> tuple[Best, Tensor]:
+        found = maximise_box(box, estimate, score, streams, around, climbs)
+        return found, (found.g <= 0).all(-1)
 
-        found = maximise_box(box, estimate, penalised, streams, incumbents, climbs)
-        found.value, kept = found.f, (found.g <= 0).all(-1)
-        if best is None:
-            if bool(kept.all()):
-                return found, infeasible
-            best = maximise_box(
-                box,
-                estimate,
-                lambda f, g: scores.least_violating(g),
-                streams,
-                incumbents,
-                climbs,
-            )
-            infeasible = best.value < 0
-            # feasible, and something to fall back on
-            best.value = torch.where(infeasible, best.value, -torch.inf)
-            assert best.x is not None
-            incumbents = torch.cat([incumbents, best.x.unsqueeze(1)], 1)
-        best = _chosen(kept & (infeasible | (found.f > best.value)), found, best)
-        infeasible = infeasible & ~kept
-        if bool((kept | infeasible).all()):
+    def penalised(power: int) -> Score:
+        rho = RAISE**power * spread[:, :1] / spread[:, 1:]
+        return lambda f, g: scores.rectified(f, g + margin, rho)
+
+    best, kept = search(penalised(1), streams, incumbents)
+    if bool(kept.all()):
+        best.value = best.f
+        return best, ~kept
+    # what other trials need must not change what a trial draws
+    low, possible = search(
+        lambda f, g: scores.least_violating(g), copy.deepcopy(streams), incumbents
+    )
+    least, infeasible = low.value, ~kept & ~possible
+    best, left = _chosen(kept, best, low), ~kept & possible
+    assert low.x is not None
+    around = torch.cat([incumbents, low.x.unsqueeze(1)], 1)
+    for power in range(2, 1 + RAISES):
+        if not bool(left.any()):
             break
-    assert best is not None
-    best.value = torch.where(infeasible, best.value, best.f)
+        found, kept = search(penalised(power), copy.deepcopy(streams), around)
+        best = _chosen(left & kept & (found.f > best.f), found, best)
+        left = left & ~kept
+    best.value = torch.where(infeasible, least, best.f)
     return best, infeasible
 
 
@@ -243,15 +241,14 @@ def _around(box: Box, z: Tensor, reach: float, streams: Streams) -> Tensor:
     return (near + step).clamp(0, 1)
 
 
-def _with_rows(box: Box, z: Tensor, rows: Tensor, streams: Streams) -> Tensor:
-    """The points ``z (T, 1, d)`` with other rows of choices: all, or some by lot."""
-    if len(rows) > ROWS:
-        lots = streams.uniform(ROWS).reshape(-1, ROWS).to(rows.device)
-        rows = rows[(lots * len(rows)).long()]
-    else:
-        rows = rows.expand(len(z), -1, -1)
-    kept = z[..., : z.shape[-1] - rows.shape[-1]].expand(-1, rows.shape[1], -1)
-    return torch.cat([kept, rows], -1)
+def _rows_to_try(box: Box, streams: Streams) -> list[Tensor]:
+    """Rows of choices for every round, ``(1 or T, r, k)``: all, or some by lot."""
+    assert box.choices is not None
+    rows = _in_unit_cube(box, box.choices)
+    if len(rows) <= ROWS:
+        return [rows.unsqueeze(0)] * ROUNDS
+    lots = streams.uniform(ROUNDS, ROWS).reshape(-1, ROUNDS, ROWS).to(rows.device)
+    return list(rows[(lots * len(rows)).long()].unbind(1))
 
 
 def _zoom(
