@@ -15,13 +15,14 @@ if TYPE_CHECKING:
         acquisition,
         baselines,
         confidence,
+        distributed,
         multipliers,
         plots,
         problems,
         scores,
         search,
     )
-    from cbandit.actions import Box, Finite, ProductGrid, Star
+    from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
     from cbandit.beliefs.classes import FiniteClass
     from cbandit.beliefs.counts import Counts
     from cbandit.beliefs.feedback import Delayed, Sliding
@@ -36,13 +37,16 @@ if TYPE_CHECKING:
         ChoiceError,
         HorizonError,
         InfeasibleError,
+        LostRankError,
         MissingDataError,
         MissingExtraError,
     )
-    from cbandit.explore import TS, UCB, Rand
+    from cbandit.explore import TS, UCB, Explore, Rand
     from cbandit.loop import simulate
+    from cbandit.policies.base import Policy
     from cbandit.policies.ckb import CKB
     from cbandit.policies.epoch import EpochPenalty
+    from cbandit.policies.gp import Marginal, Posterior
     from cbandit.policies.lclucb import LCLUCB
     from cbandit.policies.opb import OPB
     from cbandit.policies.oplb import OPLB
@@ -51,11 +55,12 @@ if TYPE_CHECKING:
     from cbandit.policies.scgp import SCGPUCB
     from cbandit.policies.unconstrained import GPTS, GPUCB
     from cbandit.problems.protocol import Round
+    from cbandit.recommend import Recommendation
     from cbandit.run import Run
     from cbandit.safe import Safe
 
 _HOMES = {
-    "actions": ("Box", "Finite", "ProductGrid", "Star"),
+    "actions": ("Actions", "Box", "Finite", "ProductGrid", "Star"),
     "beliefs.classes": ("FiniteClass",),
     "beliefs.counts": ("Counts",),
     "beliefs.feedback": ("Delayed", "Sliding"),
@@ -70,12 +75,15 @@ _HOMES = {
         "ChoiceError",
         "HorizonError",
         "InfeasibleError",
+        "LostRankError",
         "MissingDataError",
         "MissingExtraError",
     ),
-    "explore": ("TS", "UCB", "Rand"),
+    "explore": ("TS", "UCB", "Explore", "Rand"),
+    "policies.base": ("Policy",),
     "policies.ckb": ("CKB",),
     "policies.epoch": ("EpochPenalty",),
+    "policies.gp": ("Marginal", "Posterior"),
     "policies.lclucb": ("LCLUCB",),
     "policies.opb": ("OPB",),
     "policies.oplb": ("OPLB",),
@@ -84,6 +92,7 @@ _HOMES = {
     "policies.scgp": ("SCGPUCB",),
     "policies.unconstrained": ("GPTS", "GPUCB"),
     "problems.protocol": ("Round",),
+    "recommend": ("Recommendation",),
     "run": ("Run",),
     "safe": ("Safe",),
     "loop": ("simulate",),
@@ -93,6 +102,7 @@ _MODULES = (
     "acquisition",
     "baselines",
     "confidence",
+    "distributed",
     "multipliers",
     "plots",
     "problems",
@@ -115,6 +125,7 @@ __all__ = [
     "SCGPUCB",
     "TS",
     "UCB",
+    "Actions",
     "Box",
     "CBanditError",
     "CheckpointError",
@@ -125,15 +136,21 @@ __all__ = [
     "Delayed",
     "Distribution",
     "EpochPenalty",
+    "Explore",
     "Finite",
     "FiniteClass",
     "HorizonError",
     "InfeasibleError",
     "Linear",
+    "LostRankError",
+    "Marginal",
     "MissingDataError",
     "MissingExtraError",
+    "Policy",
+    "Posterior",
     "ProductGrid",
     "Rand",
+    "Recommendation",
     "Round",
     "Run",
     "Safe",
@@ -143,6 +160,7 @@ __all__ = [
     "acquisition",
     "baselines",
     "confidence",
+    "distributed",
     "load",
     "multipliers",
     "plots",

@@ -25,6 +25,7 @@ __all__ = [
     "rounds_in_violation",
     "soft_violation",
     "stage_cost",
+    "stage_kept",
     "stochastic_regret",
     "time_average",
 ]
@@ -145,6 +146,18 @@ def stage_cost(probability: Tensor, costs: Tensor) -> Tensor:
         costs: ``g`` at the actions of the distribution, ``(*trials, k, m)``.
     """
     return expected(probability, costs)
+
+
+ROUNDING = 1e-12  # a cost above its threshold by less is at its threshold
+
+
+def stage_kept(stage_costs: Tensor) -> Tensor:
+    """Whether every stage cost of a round is at most its threshold, ``(*trials, T)``.
+
+    Args:
+        stage_costs: ``E_{pi_t} g``, ``(*trials, T, m)``.
+    """
+    return (stage_costs <= ROUNDING).all(-1)
 
 
 def time_average(total: Tensor) -> Tensor:

@@ -24,9 +24,11 @@ __all__ = ["Actions", "Box", "Finite", "ProductGrid", "Star"]
 
 def _index(index: Any, size: int, device: torch.device) -> Tensor:
     numbers = checks.tensor("index", index, None, device)
+    if not numbers.numel():
+        return numbers.long()
     if numbers.is_floating_point() or numbers.dtype == torch.bool:
         raise CBanditError(f"index must hold whole numbers; got {numbers.dtype}")
-    if numbers.numel() and (int(numbers.min()) < 0 or int(numbers.max()) >= size):
+    if int(numbers.min()) < 0 or int(numbers.max()) >= size:
         raise CBanditError(
             f"index must lie in 0 .. {size - 1}; got {int(numbers.min())} .. "
             f"{int(numbers.max())}"
@@ -52,7 +54,8 @@ class Finite:
     """Finitely many actions, given by coordinates or by a prior covariance alone.
 
     Args:
-        points: ``(N, d)``, or ``(*trials, N, d)`` for a set of its own per trial.
+        points: ``(N, d)``, or ``(*trials, N, d)`` for a set of its own per trial;
+            copied.
         covariance: ``(N, N)`` or ``(*trials, N, N)``, symmetric and positive
             semi-definite. Arms known only by how they correlate; there ``x`` is the
             arm's number and ``d = 1``.
@@ -98,7 +101,8 @@ class Finite:
     def at(self, numbers: Tensor) -> Tensor:
         """:meth:`points`, of numbers known to be right."""
         if self.all.dim() == 2:
-            return self.all[numbers]
+            # one number alone would give a view, and the set to whoever changes it
+            return self.all[numbers.reshape(-1)].view(*numbers.shape, self.dim)
         trials = self.all.shape[0]
         if numbers.dim() == 0 or numbers.shape[0] != trials:
             raise CBanditError(

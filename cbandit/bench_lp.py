@@ -139,4 +139,8 @@ def table(result: dict[str, Any]) -> str:
         f"{row['worst_passes']:>8.1f}{row['gap']:>9.1e}{row['violation']:>10.1e}"
         for row in result["rows"]
     ]
+    slowest = max(r["worst_passes"] for r in result["rows"] if r["goal_passes"])
+    lines.append(
+        f"one cost: at worst {slowest:.1f} argmax passes, the goal being {GOAL:g}"
+    )
     return "\n".join(lines)

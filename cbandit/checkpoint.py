@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 import torch
 
+from cbandit import distributed
 from cbandit.errors import CheckpointError
 
 __all__ = ["atomic", "load", "read", "save", "write"]
@@ -26,7 +27,7 @@ def write(path: Any, content: Any) -> None:
 
     A file that is there and is not one of ours is left alone: an error.
     """
-    target = Path(path)
+    target = _path(path)
     if target.is_dir():
         raise CheckpointError(f"path must be a file; {target} is a directory")
     if target.exists():
@@ -81,6 +82,13 @@ def _sync(folder: Path) -> None:
             os.close(handle)
 
 
+def _path(path: Any) -> Path:
+    try:
+        return Path(path)
+    except TypeError:
+        raise CheckpointError(f"path must name a file; got {path!r}") from None
+
+
 def _body(target: Path) -> bytes:
     try:
         raw = target.read_bytes()
@@ -98,9 +106,12 @@ def _body(target: Path) -> bytes:
 
 
 def read(path: Any) -> Any:
-    """What :func:`write` put in the file. It runs code: open only what you trust."""
-    target = Path(path)
-    body = _body(target)
+    """What :func:`write` put in the file. It runs code: open only what you trust.
+
+    Where ranks share a run, the first of them reads it for all.
+    """
+    target = _path(path)
+    body = distributed.current().first(lambda: _body(target))
     try:
         return torch.load(io.BytesIO(body), weights_only=False)
     except Exception as error:
@@ -112,7 +123,8 @@ def read(path: Any) -> Any:
 def save(policy: Any, path: Any) -> None:
     """Write a policy; see ``policy.save``."""
     policy.lighten()
-    write(path, {"kind": "policy", "policy": policy})
+    content = {"kind": "policy", "policy": policy}
+    distributed.current().first(lambda: write(path, content))
 
 
 def load(path: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from cbandit.errors import CBanditError
 __all__ = [
     "all_finite",
     "finite",
+    "kind",
     "nonnegative",
     "number",
     "per_cost",
@@ -22,6 +24,7 @@ __all__ = [
     "positive",
     "shaped",
     "tensor",
+    "whole",
 ]
 
 
@@ -31,23 +34,37 @@ def tensor(
     dtype: torch.dtype | None = torch.float64,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """``value`` (a number, sequence, numpy array or tensor) as a detached tensor."""
-    try:
-        if isinstance(value, Tensor):
-            out = value.to(device=device)
-        elif isinstance(value, np.ndarray | np.generic):
-            out = torch.as_tensor(value, device=device)
-        else:
-            # torch would make float32 of Python numbers, and lose digits
-            out = torch.as_tensor(np.asarray(value), device=device)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise CBanditError(
-            f"{name} must be a number, array or tensor of numbers; got "
-            f"{type(value).__name__} ({error})"
-        ) from None
+    """``value`` (a number, sequence, numpy array or tensor) as a tensor: a copy."""
+    if isinstance(value, Tensor):
+        out = value.detach()
+    else:
+        out = _from_numpy(name, value)
     if out.is_complex():
         raise CBanditError(f"{name} must be real; got {out.dtype}")
-    return out.detach() if dtype is None else out.detach().to(dtype)
+    # the caller may fill the same memory again
+    return out.to(device=device, dtype=dtype, copy=True)
+
+
+def _from_numpy(name: str, value: Any) -> Tensor:
+    # through numpy: torch would make float32 of Python numbers, and lose digits
+    try:
+        array = np.asarray(value, order="C")
+        if array.dtype.kind in "biufc":
+            return torch.from_numpy(array if array.flags.writeable else array.copy())
+        reason = ""
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = f" ({error})"
+    raise CBanditError(
+        f"{name} must be a number, array or tensor of numbers; got "
+        f"{kind(value)}{reason}"
+    )
+
+
+def kind(value: Any) -> str:
+    """What an error calls a value that is of the wrong kind."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}, not a {value.__name__}(...)"
+    return type(value).__name__
 
 
 def all_finite(value: Tensor) -> bool:
@@ -86,6 +103,20 @@ def number(name: str, value: Any, *, minimum: float = -math.inf) -> float:
     if not math.isfinite(out) or out < minimum:
         bound = "finite" if minimum == -math.inf else f"finite and at least {minimum:g}"
         raise CBanditError(f"{name} must be {bound}; got {out}")
+    return out
+
+
+def whole(
+    name: str, value: Any, minimum: int | None = 1, expected: str | None = None
+) -> int:
+    """``value`` as an int of at least ``minimum``; numpy's and torch's count too."""
+    try:
+        out = None if isinstance(value, bool | np.bool_) else operator.index(value)
+    except TypeError:
+        out = None
+    if out is None or (minimum is not None and out < minimum):
+        wanted = expected or f"an int of at least {minimum}"
+        raise CBanditError(f"{name} must be {wanted}; got {value!r}")
     return out
 
 

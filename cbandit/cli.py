@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cbandit.errors import CBanditError
+from cbandit.errors import CBanditError, LostRankError
 
 __all__ = ["app", "main"]
 
@@ -51,7 +52,10 @@ Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with what is in the folder.")
 ]
 Workers = Annotated[
-    int, typer.Option("--workers", min=1, help="Processes to share the trials.")
+    str,
+    typer.Option(
+        "--workers", metavar="N|ray", help="Processes to share the trials, or Ray's."
+    ),
 ]
 
 
@@ -92,7 +96,7 @@ def reproduce(
     dtype: Dtype = None,
     out: Out = None,
     resume: Resume = False,
-    workers: Workers = 1,
+    workers: Workers = "1",
 ) -> None:
     """Run a paper's experiment, at the paper's size unless told otherwise.
 
@@ -124,7 +128,7 @@ def run(
     dtype: Dtype = None,
     out: Out = None,
     resume: Resume = False,
-    workers: Workers = 1,
+    workers: Workers = "1",
 ) -> None:
     """Run the experiment of a settings file; options given here win over the file's.
 
@@ -145,13 +149,31 @@ def run(
 @app.command()
 def plot(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...")],
+    figure: Annotated[
+        Path | None,
+        typer.Option(
+            "--figure", metavar="FILE", help="One figure of all, a row for each folder."
+        ),
+    ] = None,
+    panels: Annotated[
+        str | None,
+        typer.Option(
+            "--panels",
+            metavar="PARAM",
+            help="With --figure: regret alone, a panel for each value of this.",
+        ),
+    ] = None,
 ) -> None:
     """Draw the figures again from the results in one or several folders.
 
-    Example: cbandit plot results/zhou-synthetic
+    Example: cbandit plot results/four-0.8 results/four-0.2 --figure four.png
     """
-    from cbandit.experiments import draw, read_curves, settings_from_toml
+    from cbandit.experiments import draw, draw_together, read_curves, settings_from_toml
 
+    if figure is not None:
+        draw_together(folders, figure, panels)
+        print(figure)
+        return
     for folder in folders:
         table = read_curves(folder)
         for path in draw(table, folder, settings_from_toml(folder / "config.toml")):
@@ -160,7 +182,7 @@ def plot(
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(metavar="round|trials|lp|box")],
+    what: Annotated[str, typer.Argument(metavar="round|trials|peers|lp|box|feedback")],
     quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes.")] = False,
     json_: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write it there too.")
@@ -173,8 +195,10 @@ def bench(
     homes = {
         "round": "bench",
         "trials": "bench",
+        "peers": "bench_peers",
         "lp": "bench_lp",
         "box": "bench_box",
+        "feedback": "bench_feedback",
     }
     if what not in homes:
         raise CBanditError(f"no benchmark is named {what!r}; known: {', '.join(homes)}")
@@ -247,17 +271,48 @@ def _options(
     }
 
 
-def _carry_out(settings: Any, out: Path, resume: bool, workers: int) -> None:
+def _carry_out(settings: Any, out: Path, resume: bool, workers: str) -> None:
+    from cbandit.distributed import launched
+
+    if workers != "ray" and (not workers.isdecimal() or int(workers) < 1):
+        raise CBanditError(
+            f"--workers must be a number above 0, or ray; got {workers!r}"
+        )
+    with launched() as ranks, warnings.catch_warnings():
+        if ranks.rank == 0:
+            _carry_out_and_tell(settings, out, resume, workers)
+            return
+        # the first rank says it all, but what it may not live to say
+        warnings.simplefilter("ignore")
+        try:
+            _summary(settings, out, resume, workers)
+        except LostRankError:
+            raise
+        except CBanditError:
+            raise SystemExit(2) from None
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
+
+
+def _summary(settings: Any, out: Path, resume: bool, workers: str) -> dict[str, Any]:
     from cbandit.experiments import carry_out
 
+    number = workers if workers == "ray" else int(workers)
+    return carry_out(settings, out, resume=resume, workers=number)
+
+
+def _carry_out_and_tell(settings: Any, out: Path, resume: bool, workers: str) -> None:
     try:
-        summary = carry_out(settings, out, resume=resume, workers=workers)
-    except KeyboardInterrupt:
+        summary = _summary(settings, out, resume, workers)
+    except (KeyboardInterrupt, SystemExit) as stop:
         print(
             f"\ninterrupted; the same with --resume goes on from {out}", file=sys.stderr
         )
-        raise SystemExit(130) from None
+        code = stop.code if isinstance(stop, SystemExit) else 130
+        raise SystemExit(code) from None
     print(_table(summary))
+    for line in [*_stages(summary), *_phases(summary), _settled(summary)]:
+        print(line)
     print(_growth(out, settings.horizon))
     print(f"figure: {out / 'account.png'}")
     failed = [
@@ -277,10 +332,11 @@ def _growth(out: Path, horizon: int) -> str:
     first = max(1, horizon // 10)
     parts = []
     for policy, table in read_curves(out).items():
-        fitted = [
-            f"{_COLUMNS[name]} {exponent(table[name], first):.2f}"
-            for name in ("stochastic_regret", "hard_violation")
-        ]
+        fitted = []
+        for name in ("stochastic_regret", "hard_violation"):
+            power = round(exponent(table[name], first), 2) + 0.0  # never -0.0
+            known = "none (not positive)" if power != power else f"{power:.2f}"
+            fitted.append(f"{_COLUMNS[name]} {known}")
         parts.append(f"{policy} {', '.join(fitted)}")
     head = f"growth from round {first} to {horizon}, fitted exponents: "
     return head + "; ".join(parts)
@@ -295,19 +351,41 @@ _COLUMNS = {
 }
 
 
+def _stages(summary: dict[str, Any]) -> list[str]:
+    """Of every policy that randomises: policy regret and stage costs, in words."""
+    trials = summary["trials"]
+    lines = []
+    for name, each in summary["policies"].items():
+        if "policy_regret" not in each:
+            continue
+        regret = _number(**each["policy_regret"], trials=trials)
+        rounds, runs, worst = (
+            each[key]["mean"]
+            for key in ("stage_rounds_kept", "stage_runs_kept", "worst_stage_cost")
+        )
+        lines.append(
+            f"{name}: policy regret {regret}; expected cost at most its threshold in "
+            f"{rounds:.4%} of the rounds, in every round of {runs:.4%} of the runs "
+            f"(cost less threshold at most {worst:.3g})"
+        )
+    return lines
+
+
 def _table(summary: dict[str, Any]) -> str:
     """The final values, mean +- standard error over the trials."""
+    trials = summary["trials"]
     rows = [["policy", *_COLUMNS.values(), "ms/round"]]
     for name, each in summary["policies"].items():
         if "regret" not in each:
             rows.append([name, *["-"] * (len(_COLUMNS) + 1)])
             continue
-        values = [_number(each[key]["mean"], each[key]["sem"]) for key in _COLUMNS]
+        values = [
+            _number(each[key]["mean"], each[key]["sem"], trials) for key in _COLUMNS
+        ]
         rows.append([name, *values, f"{1e3 * each['seconds_per_round']:.3g}"])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    head = (
-        f"{summary['experiment']}: {summary['horizon']} rounds, {summary['trials']} "
-        "trials, mean +- standard error"
+    head = f"{summary['experiment']}: {summary['horizon']} rounds, {trials} " + (
+        "trials, mean +- standard error" if trials > 1 else "trial"
     )
     lines = [
         "  ".join(
@@ -320,10 +398,38 @@ def _table(summary: dict[str, Any]) -> str:
     return "\n".join([head, rule, lines[0], rule, *lines[1:], rule])
 
 
-def _number(mean: float | None, sem: float | None) -> str:
+def _phases(summary: dict[str, Any]) -> list[str]:
+    """Of a world that changes: what a round brought in each of its phases."""
+    out, trials = [], summary["trials"]
+    for name, each in summary["policies"].items():
+        for phase in each.get("phases", ()):
+            found = [
+                f"{word} {_number(phase[key]['mean'], phase[key]['sem'], trials)}"
+                for key, word in (
+                    ("reward", "reward"),
+                    ("hard_violation", "hard viol."),
+                )
+            ]
+            rounds = f"rounds {phase['first']}-{phase['last']}"
+            out.append(
+                (phase["first"], f"{rounds}, {name}: {', '.join(found)} a round")
+            )
+    return [line for _, line in sorted(out, key=lambda pair: pair[0])]
+
+
+def _settled(summary: dict[str, Any]) -> str:
+    """From which round on no trial has a soft violation."""
+    parts = []
+    for name, each in summary["policies"].items():
+        first = each.get("soft_violation_over")
+        parts.append(f"{name} {'-' if first is None else first}")
+    return f"soft violation 0 in every trial from round: {', '.join(parts)}"
+
+
+def _number(mean: float | None, sem: float | None, trials: int) -> str:
     if mean is None or sem is None or mean != mean:
         return "unknown"
-    return f"{mean:.4g} +- {sem:.2g}"
+    return f"{mean:.4g}" + (f" +- {sem:.2g}" if trials > 1 else "")
 
 
 def _print_tree(tree: Any, indent: str = "") -> None:

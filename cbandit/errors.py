@@ -15,6 +15,7 @@ __all__ = [
     "ChoiceError",
     "HorizonError",
     "InfeasibleError",
+    "LostRankError",
     "MissingDataError",
     "MissingExtraError",
 ]
@@ -46,6 +47,10 @@ class InfeasibleError(CBanditError):
 
 class CheckpointError(CBanditError):
     """A file that is not one of our checkpoints, is broken, or belongs elsewhere."""
+
+
+class LostRankError(CBanditError):
+    """Another process of a run does not answer; see :mod:`cbandit.distributed`."""
 
 
 class MissingDataError(CBanditError):

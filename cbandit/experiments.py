@@ -11,14 +11,17 @@ import json
 import math
 import os
 import shutil
+import signal
 import sys
+import threading
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cbandit.errors import CBanditError, MissingExtraError
+from cbandit.errors import CBanditError, LostRankError, MissingExtraError
 from cbandit.recipes import (
     CBO,
     GUO_CHANGING,
@@ -26,13 +29,14 @@ from cbandit.recipes import (
     GUO_DELAYED,
     PROPOSITION,
     SHI,
+    TRADE_OFF,
     common,
 )
 
 if TYPE_CHECKING:
     from cbandit.loop import Policy
-    from cbandit.plots import Curves
-    from cbandit.run import Run
+    from cbandit.plots import Curves, Level
+    from cbandit.run import Curve, Run
 
 __all__ = [
     "EXPERIMENTS",
@@ -40,6 +44,7 @@ __all__ = [
     "Parameter",
     "Settings",
     "carry_out",
+    "draw_together",
     "find",
     "read_curves",
     "settings_from_toml",
@@ -100,8 +105,14 @@ class Experiment:
         policies: by the papers' names: ``(problem, task) -> policy``.
         spread, width: the band in its figures, see :func:`cbandit.plots.overview`.
         averaged: metrics whose time averages are drawn.
-        boxes: rounds between boxplots of regret's and hard violation's time averages;
-            by policy, where one has its own. ``None``: no boxplots.
+        evolution: the regret of its third figure, beside each round's expected cost and
+            reward with what is optimal; ``None``: no such figure.
+        boxes: rounds between boxplots of these time averages; by policy, where one has
+            its own. ``None``: no boxplots.
+        early: a figure of the time averages up to this round, if given.
+        traded: metrics to draw against each other, a point a policy, if given.
+        changes: the first rounds of the world's later phases; the account of each phase
+            is kept apart.
     """
 
     name: str
@@ -114,10 +125,35 @@ class Experiment:
     spread: str = "sem"
     width: float = 1.0
     averaged: tuple[str, ...] = ("regret", "soft_violation", "hard_violation")
+    evolution: str | None = None
     boxes: Mapping[str, int] | None = None
+    early: int | None = None
+    traded: tuple[str, str] | None = None
+    changes: tuple[int, ...] = ()
 
 
 # --------------------------------------------------------------- Zhou and Ji's policies
+
+
+def _widths(known: Any, given: str) -> tuple[Any, Any]:
+    import cbandit as cb
+
+    if given == "theory":
+        beta = cb.RKHS(norm=known.bound, subgaussian=known.subgaussian, delta=0.1)
+        cost_beta = cb.RKHS(
+            norm=known.cost_bound, subgaussian=known.cost_subgaussian, delta=0.1
+        )
+        return beta, cost_beta
+    try:
+        width = float(given)
+    except ValueError:
+        raise CBanditError(
+            f"parameter beta must be 'theory' or a number; got {given!r}"
+        ) from None
+    return width, width
+
+
+_BETA = Parameter("theory", (), "exploration width: the theory's, or a number")
 
 
 def _ckb(exploration: str) -> Callable[[Any, Task], Policy]:
@@ -127,10 +163,7 @@ def _ckb(exploration: str) -> Callable[[Any, Task], Policy]:
         import cbandit as cb
 
         known = problem.known
-        beta = cb.RKHS(norm=known.bound, subgaussian=known.subgaussian, delta=0.1)
-        cost_beta = cb.RKHS(
-            norm=known.cost_bound, subgaussian=known.cost_subgaussian, delta=0.1
-        )
+        beta, cost_beta = _widths(known, task.settings.parameters["beta"])
         policy: Policy = cb.CKB(
             problem.actions,
             reward=cb.GP(known.kernel, noise=known.noise),
@@ -157,10 +190,7 @@ def _safe(kind: str) -> Callable[[Any, Task], Policy]:
         import cbandit as cb
 
         known = problem.known
-        beta = cb.RKHS(norm=known.bound, subgaussian=known.subgaussian, delta=0.1)
-        cost_beta = cb.RKHS(
-            norm=known.cost_bound, subgaussian=known.cost_subgaussian, delta=0.1
-        )
+        beta, cost_beta = _widths(known, task.settings.parameters["beta"])
         own = {"lipschitz": known.cost_lipschitz} if kind == "StageOpt" else {}
         policy: Policy = getattr(cb.baselines, kind)(
             problem.actions,
@@ -209,12 +239,13 @@ def _zhou_finance(parameters: Mapping[str, Any], trials: range, seed: int) -> An
 
 
 def _linear(name: str) -> Callable[[Any, Task], Policy]:
-    """LC-LUCB or Safe-LTS with ``R = S = L = lam = 1``, ``delta = 0.1``."""
+    """LC-LUCB or Safe-LTS with ``S = L = lam = 1``, ``delta = 0.1``, the true ``R``."""
 
     def make(problem: Any, task: Task) -> Policy:
         import cbandit as cb
 
-        belief = cb.Linear(subgaussian=1.0, ridge=1.0, norm=1.0, length=1.0)
+        r = math.sqrt(task.settings.parameters.get("noise", 1.0))
+        belief = cb.Linear(subgaussian=r, ridge=1.0, norm=1.0, length=1.0)
         build = cb.LCLUCB if name == "LC-LUCB" else cb.baselines.SafeLTS
         policy: Policy = build(
             problem.actions,
@@ -256,12 +287,14 @@ def _opb_gp(problem: Any, task: Task) -> Policy:
     import cbandit as cb
     from cbandit.problems.zhou import _rbf
 
+    beta = task.settings.parameters["beta"]
     belief = cb.GP(_rbf(0.5), noise=task.settings.parameters["noise"])
     policy: Policy = cb.OPB(
         problem.actions,
         reward=belief,
         costs=[belief] * problem.m,
         safe=cb.Safe(index=0, reward=problem.f[..., 0], cost=problem.g[..., 0]),
+        explore=cb.UCB(beta) if beta else None,
         thresholds=problem.thresholds,
         largest=problem.f.amax(-1),
         delta=0.1,
@@ -284,6 +317,13 @@ def _pacchiano(
     return make
 
 
+def _stagewise(parameters: Mapping[str, Any], trials: range, seed: int) -> Any:
+    from cbandit.problems import bench_stagewise
+
+    world = {name: value for name, value in parameters.items() if name != "beta"}
+    return bench_stagewise(**world, trials=trials, seed=seed)
+
+
 def _tau(default: float, *others: float) -> Parameter:
     return Parameter(default, (default, *others), "the cost's threshold")
 
@@ -299,8 +339,10 @@ _PACCHIANO = (
         parameters={
             "d": Parameter(10, (10, 5, 3), "the dimension"),
             "tau": _tau(0.5, 0.2, 0.8),
+            "noise": Parameter(1.0, (), "its variance, R squared"),
         },
         spread="std",
+        evolution="regret",
     ),
     Experiment(
         name="pacchiano-sphere",
@@ -311,6 +353,7 @@ _PACCHIANO = (
         policies=_LINEAR,
         parameters={"d": Parameter(5, (5, 10), "the dimension")},
         spread="std",
+        evolution="regret",
     ),
     Experiment(
         name="pacchiano-opb-random",
@@ -325,6 +368,7 @@ _PACCHIANO = (
         },
         spread="std",
         width=0.5,
+        evolution="policy_regret",
     ),
     Experiment(
         name="pacchiano-opb-four",
@@ -336,6 +380,7 @@ _PACCHIANO = (
         parameters={"tau": _tau(0.8, 0.6, 0.5, 0.2)},
         spread="std",
         width=0.5,
+        evolution="policy_regret",
     ),
     Experiment(
         name="pacchiano-hard",
@@ -352,20 +397,23 @@ _PACCHIANO = (
             "tau": Parameter(0.5, (), "the cost's threshold"),
         },
         spread="std",
+        evolution="policy_regret",
     ),
     Experiment(
         name="bench-stagewise",
         about="a million correlated actions, three costs (OPB, GP form; ours)",
         horizon=300,
         trials=1,
-        problem=_pacchiano("bench_stagewise"),
+        problem=_stagewise,
         policies={"OPB": _opb_gp},
         parameters={
             "points": Parameter(1000, (), "on each of two axes"),
             "costs": Parameter(3, (), "how many"),
             "noise": Parameter(0.01, (), "its variance"),
             "gap": Parameter(0.5, (), "thresholds less the safe corner's costs"),
+            "beta": Parameter(2.0, (), "the width; 0 for the theory's"),
         },
+        evolution="policy_regret",
     ),
 )
 
@@ -381,13 +429,22 @@ def _of(name: str) -> Callable[[Mapping[str, Any], range, int], Any]:
     return problem
 
 
-_CONSTRAINT = {
+def _shi(name: str) -> Callable[[Mapping[str, Any], range, int], Any]:
+    def problem(parameters: Mapping[str, Any], trials: range, seed: int) -> Any:
+        return _of(name)({"constraint": parameters["constraint"]}, trials, seed)
+
+    return problem
+
+
+_RATE = {
     "constraint": Parameter(
         "noiseless",
         ("noiseless", "noisy"),
         "how the constraint is observed: Algorithm 2, or 3",
-    )
+    ),
+    "rate": Parameter(0.5, (), "the multipliers' step mu, noisy constraint"),
 }
+_EPOCHS = {**_RATE, "epoch": Parameter(20, (), "rounds an epoch, S")}
 
 _ALL = (
     Experiment(
@@ -402,7 +459,8 @@ _ALL = (
                 "half",
                 ("half", "quarter", "independent"),
                 "g = -f + B/2, g = -f + B/4, or a random function of its own",
-            )
+            ),
+            "beta": _BETA,
         },
     ),
     Experiment(
@@ -411,6 +469,7 @@ _ALL = (
         horizon=1000,
         trials=50,
         problem=_zhou_light,
+        parameters={"beta": _BETA},
         policies=_ZHOU,
     ),
     Experiment(
@@ -419,40 +478,54 @@ _ALL = (
         horizon=10_000,
         trials=50,
         problem=_zhou_finance,
+        parameters={"beta": _BETA},
         policies=_ZHOU,
     ),
     *_PACCHIANO,
     Experiment(
         name="shi-small-feasible",
-        about="1.7 % of a square is feasible (epoch penalties, Figures 2 and 3)",
+        about="1.7 % of a square is feasible (epoch penalties, Figures 2 to 5)",
         horizon=350,
         trials=100,
-        problem=_of("shi_small_feasible"),
+        problem=_shi("shi_small_feasible"),
         policies=SHI,
-        parameters=_CONSTRAINT,
-        averaged=("regret", "hard_violation"),
+        parameters=_EPOCHS,
+        averaged=("regret", "soft_violation"),
         boxes={"each": 20, "ADMMBO": 5},
+        early=100,
+    ),
+    Experiment(
+        name="shi-trade-off",
+        about="the same with five epoch lengths (epoch penalties, Figure 1)",
+        horizon=350,
+        trials=20,
+        problem=_shi("shi_small_feasible"),
+        policies=TRADE_OFF,
+        parameters=_RATE,
+        averaged=("regret", "soft_violation"),
+        traded=("regret", "soft_violation"),
     ),
     Experiment(
         name="shi-data-rate",
         about="utilities of four rates under one budget (epoch penalties, E.2)",
         horizon=350,
         trials=100,
-        problem=_of("shi_data_rate"),
+        problem=_shi("shi_data_rate"),
         policies=SHI,
-        parameters=_CONSTRAINT,
-        averaged=("reward", "hard_violation"),
+        parameters=_EPOCHS,
+        averaged=("reward", "soft_violation"),
         boxes={"each": 20, "ADMMBO": 5},
+        early=100,
     ),
     Experiment(
         name="shi-proposition-1",
         about="a fixed multiplier fails where the epochs do not",
         horizon=350,
         trials=100,
-        problem=_of("shi_proposition_1"),
+        problem=_shi("shi_proposition_1"),
         policies=PROPOSITION,
-        parameters=_CONSTRAINT,
-        averaged=("regret", "hard_violation"),
+        parameters=_EPOCHS,
+        averaged=("regret", "soft_violation"),
     ),
     Experiment(
         name="guo-classical",
@@ -480,6 +553,7 @@ _ALL = (
         problem=_of("guo_nonstationary"),
         policies=GUO_CHANGING,
         averaged=("reward", "hard_violation"),
+        changes=(101, 301),
     ),
     Experiment(
         name="cbo-gpu-allocation",
@@ -625,29 +699,34 @@ def _checked_device(device: str) -> str:
 
 def _play(task: Task, folder: str, progress: bool) -> str:
     """Runs a task, from its checkpoint if there is one; returns where its run lies."""
+    from cbandit.baselines.admmbo import ADMMBO
+    from cbandit.distributed import current
     from cbandit.loop import simulate
     from cbandit.run import Run
 
-    settings = task.settings
+    settings, ranks = task.settings, current()
     done = Path(folder) / "runs" / task.label
-    if done.exists() and Run.load(done).rounds == settings.horizon:
+    if ranks.first(lambda: done.exists() and Run.load(done).rounds == settings.horizon):
         return str(done)
     experiment = find(settings.experiment)
     problem = experiment.problem(settings.parameters, task.trials, settings.seed)
     policy = experiment.policies[task.policy](problem, task)
     checkpoint = Path(folder) / "checkpoints" / f"{task.label}.ckpt"
-    checkpoint.parent.mkdir(exist_ok=True)
+    ranks.first(lambda: checkpoint.parent.mkdir(exist_ok=True))
     run = simulate(policy, problem, settings.horizon, checkpoint, progress)
-    replace(run, policy=task.policy).save(done)
-    checkpoint.unlink()
+    if isinstance(policy, ADMMBO):
+        run = replace(run, stopped=policy.stopped.cpu())
+
+    def keep() -> None:
+        replace(run, policy=task.policy).save(done)
+        checkpoint.unlink()
+
+    ranks.first(keep)
     return str(done)
 
 
-def _play_in_worker(task: Task, folder: str, threads: int) -> str:
-    import torch
-
-    torch.set_num_threads(threads)
-    return _play(task, folder, progress=False)
+Answer = str | CBanditError
+"""Where the run of a task lies, or what went wrong."""
 
 
 def _tasks(settings: Settings, workers: int) -> dict[str, list[Task]]:
@@ -666,7 +745,7 @@ def carry_out(
     folder: str | os.PathLike[str],
     *,
     resume: bool = False,
-    workers: int = 1,
+    workers: int | str = 1,
     progress: bool = True,
 ) -> dict[str, Any]:
     """Runs an experiment and writes its results; returns what is in ``summary.json``.
@@ -675,17 +754,38 @@ def carry_out(
     ``rounds.parquet``: mean, standard deviation and standard error over the trials of
     every metric's curve, on about 1000 rounds, half of them evenly and half of them
     logarithmically spaced. Until all of it is written the folder also holds finished
-    runs and checkpoints, from which ``resume`` goes on.
-    """
-    from cbandit.run import Run, join
+    runs and checkpoints, from which ``resume`` goes on. Results of the same settings
+    are computed and written again; those of others are an error.
 
-    out = Path(folder)
-    finished = _prepare(settings, out, resume)
+    ``workers``: how many processes share the trials, or ``"ray"``: as many as Ray's
+    cluster has CPUs (``folder`` must be the same on all of its machines). Each trial's
+    draws are its own, so that results do not depend on it. Where ranks share an action
+    set, all of them come here, and the first one alone reads and writes.
+    """
+    from cbandit.distributed import current
+
+    out, ranks = Path(folder), current()
+    if ranks.size > 1 and workers != 1:
+        raise CBanditError(
+            f"workers={workers} cannot go with {ranks.size} ranks that share the work "
+            "already: leave it out"
+        )
+    finished = ranks.first(lambda: _prepare(settings, out, resume))
     if finished is not None:
         return finished
+    answers = _played(settings, out, workers, progress)
+    return ranks.first(lambda: _conclude(settings, out, answers))
+
+
+def _conclude(
+    settings: Settings, out: Path, played: Mapping[str, list[Answer]]
+) -> dict[str, Any]:
+    """Writes the results of all runs that are there; the summary."""
+    from cbandit.run import Run, join
+
     runs: dict[str, Run] = {}
     status: dict[str, str] = {}
-    for name, answers in _played(settings, out, workers, progress):
+    for name, answers in played.items():
         parts = [each for each in answers if not isinstance(each, CBanditError)]
         errors = [each for each in answers if isinstance(each, CBanditError)]
         if errors:
@@ -724,6 +824,11 @@ def _prepare(settings: Settings, out: Path, resume: bool) -> dict[str, Any] | No
             f"{out} holds an unfinished experiment: go on with --resume, or choose "
             "another folder"
         )
+    elif summary.exists() and not _same_settings(config, settings):
+        raise CBanditError(
+            f"{out} holds the results of other settings, see {config}; they are kept: "
+            "choose another folder with --out, or remove this one"
+        )
     out.mkdir(parents=True, exist_ok=True)
     for old in (summary, out / "rounds.parquet", out / "boxes.parquet"):
         old.unlink(missing_ok=True)
@@ -732,41 +837,152 @@ def _prepare(settings: Settings, out: Path, resume: bool) -> dict[str, Any] | No
     return None
 
 
-def _played(
-    settings: Settings, out: Path, workers: int, progress: bool
-) -> Iterable[tuple[str, list[str | CBanditError]]]:
-    """Each policy with where the runs of its tasks lie, or with what went wrong."""
-    tasks = _tasks(settings, workers)
-    if workers == 1:
-        for name, (task,) in tasks.items():
-            try:
-                yield name, [_play(task, str(out), progress)]
-            except CBanditError as error:
-                yield name, [error]
-        return
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
+def _same_settings(config: Path, settings: Settings) -> bool:
+    try:
+        return settings_from_toml(config) == settings
+    except CBanditError:
+        return False
 
-    threads = max(1, (os.cpu_count() or 1) // workers)
-    # fresh processes: a forked torch may hang in its thread pools
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        futures = {
-            name: [pool.submit(_play_in_worker, t, str(out), threads) for t in each]
-            for name, each in tasks.items()
+
+def _played(
+    settings: Settings, out: Path, workers: int | str, progress: bool
+) -> dict[str, list[Answer]]:
+    """By policy, where the runs of its tasks lie, or what went wrong."""
+    if workers == 1:
+        alone = _tasks(settings, 1)
+        return {
+            name: [_answer(task, str(out), progress)] for name, (task,) in alone.items()
         }
+    if workers == "ray":
+        tasks, answers = _by_ray(settings, out, progress)
+    else:
+        tasks, answers = _by_processes(settings, out, int(workers), progress)
+    return {name: [answers[t.label] for t in each] for name, each in tasks.items()}
+
+
+def _answer(task: Task, folder: str, progress: bool = False) -> Answer:
+    try:
+        return _play(task, folder, progress)
+    except LostRankError:
+        raise
+    except CBanditError as error:
+        return error
+
+
+def _answer_in_worker(task: Task, folder: str, threads: int) -> Answer:
+    """As :func:`_answer`, in a process that hears of Ctrl-C in here only."""
+    import torch
+
+    torch.set_num_threads(threads)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return _answer(task, folder)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _by_processes(
+    settings: Settings, out: Path, workers: int, progress: bool
+) -> tuple[dict[str, list[Task]], dict[str, Answer]]:
+    """Every policy's tasks, and answers by label, from processes of this machine."""
+    from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+    from multiprocessing import active_children, get_context
+
+    tasks = _tasks(settings, workers)
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    answers: dict[str, Answer] = {}
+    waiting = [task for each in tasks.values() for task in each]
+    running: dict[Future[Answer], Task] = {}
+    # fresh processes: a forked torch may hang in its thread pools
+    with (
+        ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool,
+        _bar(len(waiting), progress) as bar,
+    ):
         try:
-            for name, each in futures.items():
-                answers: list[str | CBanditError] = []
-                for future in each:
-                    try:
-                        answers.append(future.result())
-                    except CBanditError as error:
-                        answers.append(error)
-                yield name, answers
+            while waiting or running:
+                # none in the pool's own queue: after Ctrl-C nothing new is begun
+                with _deaf():
+                    while waiting and len(running) < workers:
+                        task = waiting.pop(0)
+                        given = (task, str(out), threads)
+                        running[pool.submit(_answer_in_worker, *given)] = task
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    answers[running.pop(future).label] = future.result()
+                    bar.update(1)
         except KeyboardInterrupt:
-            # those at work have heard it too, and are writing their checkpoints
+            # those at work write their checkpoints
+            for child in active_children():
+                if child.pid is not None:
+                    os.kill(child.pid, signal.SIGINT)
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+    return tasks, answers
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """What is started in here does not hear Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _by_ray(
+    settings: Settings, out: Path, progress: bool
+) -> tuple[dict[str, list[Task]], dict[str, Answer]]:
+    """As :func:`_by_processes`, on Ray's cluster, or a local one of all CPUs."""
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtraError(
+            "workers='ray' needs Ray: pip install 'cbandit[ray]'"
+        ) from None
+    import logging
+
+    ours = not ray.is_initialized()
+    if ours:
+        ray.init(
+            include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
+        )
+    try:
+        resources: Any = ray.cluster_resources  # untyped
+        tasks = _tasks(settings, max(1, int(resources().get("CPU", 1))))
+        remote = ray.remote(num_cpus=1, max_retries=0)(_answer_in_worker)
+        futures = {
+            remote.remote(task, str(out.absolute()), 1): task
+            for each in tasks.values()
+            for task in each
+        }
+        answers: dict[str, Answer] = {}
+        waiting = list(futures)
+        try:
+            with _bar(len(futures), progress) as bar:
+                while waiting:
+                    (done,), waiting = ray.wait(waiting)
+                    answers[futures[done].label] = ray.get(done)
+                    bar.update(1)
+        except KeyboardInterrupt:
+            for each in waiting:
+                ray.cancel(each)
+            # those at work write their checkpoints
+            ray.wait(waiting, num_returns=len(waiting))
+            raise
+    finally:
+        if ours:
+            ray.shutdown()
+    return tasks, answers
+
+
+def _bar(total: int, progress: bool) -> Any:
+    from tqdm import tqdm
+
+    shown = progress and sys.stderr.isatty()
+    return tqdm(total=total, desc="tasks", delay=1.0, leave=False, disable=not shown)
 
 
 def _summary(
@@ -779,9 +995,13 @@ def _summary(
             short = runs[name].summary()
             policies[name] = {
                 **{metric: dict(each) for metric, each in short.items()},
+                "soft_violation_over": _over(runs[name]),
                 "seconds_per_round": short.seconds_per_round,
                 "status": state,
             }
+            changes = find(settings.experiment).changes
+            if changes:
+                policies[name]["phases"] = _phases(runs[name], changes)
     return {
         "experiment": settings.experiment,
         "parameters": settings.parameters,
@@ -793,6 +1013,30 @@ def _summary(
         "versions": versions(),
         "policies": policies,
     }
+
+
+def _over(run: Run) -> int | None:
+    """The round from which the soft violation is 0 in every trial; ``None``: never."""
+    worst = run.soft_violation.reshape(-1, run.rounds).amax(0)
+    first = int((worst > 0).nonzero().max()) + 2 if bool((worst > 0).any()) else 1
+    return first if first <= run.rounds else None
+
+
+def _phases(run: Run, changes: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Reward, regret and hard violation a round within each phase of the world."""
+    edges = [1, *(t for t in changes if t <= run.rounds), run.rounds + 1]
+    out = []
+    for first, after in itertools.pairwise(edges):
+        phase: dict[str, Any] = {"first": first, "last": after - 1}
+        for name in ("reward", "regret", "hard_violation"):
+            total = run.cumulative(name).reshape(-1, run.rounds)
+            gained = total[:, after - 2] - (total[:, first - 2] if first > 1 else 0.0)
+            mean = gained / (after - first)
+            count = len(mean)
+            sem = float(mean.std()) / count**0.5 if count > 1 else 0.0
+            phase[name] = {"mean": float(mean.mean()), "sem": sem}
+        out.append(phase)
+    return out
 
 
 def versions() -> dict[str, str]:
@@ -836,7 +1080,8 @@ def _write_results(
     every = find(settings.experiment).boxes
     if every is not None:
         with atomic(out / "boxes.parquet") as file:
-            _boxes(runs, every).to_parquet(file, index=False)
+            metrics = find(settings.experiment).averaged
+            _boxes(runs, every, metrics).to_parquet(file, index=False)
     draw(table, out, settings)
     # last: its presence says that all the rest is there
     with atomic(out / "summary.json") as file:
@@ -844,30 +1089,159 @@ def _write_results(
 
 
 def draw(table: Curves, out: Path, settings: Settings) -> list[Path]:
-    """The figures of an experiment: the account, and its time averages."""
+    """The figures of an experiment: the account, its time averages, and its own."""
     from cbandit import plots
 
     experiment = find(settings.experiment)
-    chosen = ", ".join(f"{k} = {v}" for k, v in settings.parameters.items())
-    title = settings.experiment + (f" ({chosen})" if chosen else "")
-    if settings.trials > 1:
-        band = "standard error" if experiment.spread == "sem" else "standard deviation"
-        share = "" if experiment.width == 1 else f"{experiment.width:g} "
-        title += f": mean and {share}{band} of {settings.trials} trials"
+    title = _title(settings, settings.parameters)
     style: dict[str, Any] = {"spread": experiment.spread, "width": experiment.width}
     metrics = ("regret", "soft_violation", "hard_violation", "rounds_in_violation")
     account = plots.overview(table, metrics, title=title, **style)
     averages = plots.overview(
-        table, experiment.averaged, title=title, average=True, **style
+        table,
+        experiment.averaged,
+        title=title,
+        average=True,
+        log=False if experiment.changes else None,
+        marks=experiment.changes,
+        **style,
     )
     drawn = {"account.png": account, "averages.png": averages}
+    if experiment.evolution is not None:
+        drawn["evolution.png"] = plots.evolution(
+            [("", *_levelled(table, settings))],
+            (experiment.evolution, "stage_cost", "expected_reward"),
+            title=title,
+            **style,
+        )
+    chosen = _words(settings.parameters)
+    name = settings.experiment + (f" ({chosen})" if chosen else "")
+    words = f"{name}: {settings.trials} trials"
     if (out / "boxes.parquet").is_file():
         frame = _pandas().read_parquet(out / "boxes.parquet")
-        drawn["boxes.png"] = plots.boxes(frame, title=title)
+        drawn["boxes.png"] = plots.boxes(frame, title=words, table=table)
+    if experiment.early is not None:
+        drawn["early.png"] = plots.overview(
+            table,
+            experiment.averaged,
+            title=title,
+            average=True,
+            log=False,
+            until=experiment.early,
+            **style,
+        )
+    if experiment.traded is not None:
+        drawn["trade-off.png"] = plots.trade_off(table, experiment.traded, title=words)
     paths = [out / name for name in drawn]
     for figure, path in zip(drawn.values(), paths, strict=True):
         plots.save(figure, path)
     return paths
+
+
+def _title(settings: Settings, parameters: Mapping[str, Any]) -> str:
+    """The experiment, these of its parameters, and what its bands are."""
+    title = settings.experiment + (f" ({_words(parameters)})" if parameters else "")
+    if settings.trials == 1:
+        return title
+    experiment = find(settings.experiment)
+    band = "standard error" if experiment.spread == "sem" else "standard deviation"
+    share = "" if experiment.width == 1 else f"{experiment.width:g} "
+    return title + f": mean and {share}{band} of {settings.trials} trials"
+
+
+def _words(parameters: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in parameters.items())
+
+
+def _levelled(
+    table: Curves, settings: Settings
+) -> tuple[Curves, dict[str, list[Level]]]:
+    """Curves with costs in the problem's units, and what is optimal and allowed.
+
+    Where thresholds differ from trial to trial, or there are several costs, what is
+    left is the largest cost less its threshold.
+    """
+    problem = find(settings.experiment).problem(
+        settings.parameters, range(settings.trials), settings.seed
+    )
+    tau = problem.thresholds.reshape(-1)
+    best = float(problem.stochastic_optimum(1).mean())
+    spent = problem.optimal_costs() - problem.thresholds
+    shift = float(tau[0]) if problem.m == 1 and bool((tau == tau[0]).all()) else 0.0
+    moved: dict[str, dict[str, Curve]] = {}
+    for policy, each in table.items():
+        moved[policy] = dict(each)
+        if "stage_cost" in each:
+            cost = each["stage_cost"]
+            moved[policy]["stage_cost"] = replace(cost, mean=cost.mean + shift)
+    optimal = float(spent.amax(-1).mean()) + shift
+    return moved, {
+        "stage_cost": [
+            ("threshold", shift, "#000000"),
+            ("optimum", optimal, "#C00000"),
+        ],
+        "expected_reward": [("optimum", best, "#C00000")],
+    }
+
+
+def draw_together(
+    folders: Sequence[Path], path: Path, panels: str | None = None
+) -> None:
+    """One figure of several folders, each with other parameters of one experiment.
+
+    Args:
+        folders: of results.
+        path: of the figure.
+        panels: a parameter: regret alone, a panel for each of its values, a curve for
+            each of the others'. Left out: a row for each folder, with costs and
+            rewards.
+    """
+    from cbandit import plots
+
+    every = [settings_from_toml(folder / "config.toml") for folder in folders]
+    first = every[0]
+    experiment = find(first.experiment)
+    if any(each.experiment != first.experiment for each in every):
+        names = ", ".join(sorted({each.experiment for each in every}))
+        raise CBanditError(f"folders must hold one experiment; got {names}")
+    if experiment.evolution is None:
+        raise CBanditError(f"{first.experiment} has no figure of several settings")
+    if panels is not None and panels not in first.parameters:
+        raise CBanditError(
+            f"panels must be a parameter of {first.experiment}, one of "
+            f"{', '.join(first.parameters)}; got {panels!r}"
+        )
+    differing = [
+        name
+        for name in first.parameters
+        if len({each.parameters[name] for each in every}) > 1
+    ]
+    alike = {k: v for k, v in first.parameters.items() if k not in differing}
+    title = _title(first, alike)
+    style: dict[str, Any] = {"spread": experiment.spread, "width": experiment.width}
+
+    def named(settings: Settings, without: str | None = None) -> str:
+        mine = settings.parameters
+        return _words({k: mine[k] for k in differing if k != without})
+
+    tables = [read_curves(folder) for folder in folders]
+    if panels is None:
+        rows = [
+            (named(each), *_levelled(table, each))
+            for each, table in zip(every, tables, strict=True)
+        ]
+        metrics = (experiment.evolution, "stage_cost", "expected_reward")
+        plots.save(plots.evolution(rows, metrics, title=title, **style), path)
+        return
+    grouped: dict[str, dict[str, Mapping[str, Curve]]] = {}
+    for each, table in zip(every, tables, strict=True):
+        panel = grouped.setdefault(_words({panels: each.parameters[panels]}), {})
+        for policy, curves in table.items():
+            words = [policy] if len(table) > 1 else []
+            label = ", ".join([*words, *filter(None, [named(each, panels)])])
+            panel[label or policy] = curves
+    metric = experiment.evolution
+    plots.save(plots.comparison(grouped, metric, title=title, **style), path)
 
 
 def _pandas() -> Any:
@@ -901,7 +1275,9 @@ def _frame(table: Curves) -> Any:
     return pandas.concat(parts, ignore_index=True)
 
 
-def _boxes(runs: Mapping[str, Run], every: Mapping[str, int]) -> Any:
+def _boxes(
+    runs: Mapping[str, Run], every: Mapping[str, int], metrics: tuple[str, ...]
+) -> Any:
     """Every trial's time averages now and then: policy, metric, t, trial, value."""
     import torch
 
@@ -912,8 +1288,8 @@ def _boxes(runs: Mapping[str, Run], every: Mapping[str, int]) -> Any:
     for policy, run in runs.items():
         step = every.get(policy, every["each"])
         t = torch.arange(step, run.rounds + 1, step)
-        for metric in ("regret", "hard_violation"):
-            total = account.time_average(getattr(run, metric).double())
+        for metric in metrics:
+            total = account.time_average(run.cumulative(metric))
             values = total.reshape(-1, run.rounds)[:, t - 1]
             trials = torch.arange(len(values)).unsqueeze(-1).expand_as(values)
             parts.append(

@@ -20,12 +20,40 @@ from cbandit.confidence import RKHS, Constant
 from cbandit.errors import CBanditError
 from cbandit.randomness import Streams
 
-__all__ = ["TS", "UCB", "Explore", "Rand", "Widths", "estimates"]
+__all__ = ["TS", "UCB", "Explore", "Rand", "Widths", "clip", "estimates"]
+
+LONG = 1 << 14
 
 
 def estimates(mean: Tensor, spread: Tensor, coefficient: Tensor) -> Tensor:
     """``mean + coefficient * spread``, ``(T, F, n)``; ``coefficient`` is ``(T, F)``."""
+    if _by_scalars(mean) and not spread.requires_grad:
+        out = torch.empty_like(mean)
+        for j, scale in enumerate(coefficient[0].tolist()):
+            own = spread[0, j if spread.shape[1] > 1 else 0]
+            torch.add(mean[0, j], own, alpha=scale, out=out[0, j])
+        return out
     return torch.addcmul(mean, coefficient.to(mean).unsqueeze(-1), spread)
+
+
+def clip(estimate: Tensor, bound: Tensor) -> Tensor:
+    """``estimate (T, F, n)`` within ``[-bound, bound]``, ``(T, F, 1)``.
+
+    In place, unless it carries gradients.
+    """
+    if estimate.requires_grad:
+        return estimate.clamp(-bound, bound)
+    if _by_scalars(estimate):
+        for row, size in zip(estimate[0], bound.flatten().tolist(), strict=True):
+            row.clamp_(-size, size)
+        return estimate
+    return estimate.clamp_(-bound, bound)
+
+
+def _by_scalars(values: Tensor) -> bool:
+    # over a long row a number takes half the time of a tensor that is broadcast
+    trials, _, n = values.shape
+    return trials == 1 and n >= LONG and not (values.is_cuda or values.requires_grad)
 
 
 class Widths:
@@ -36,7 +64,8 @@ class Widths:
 
     def __init__(self, beta: Any, cost_beta: Any = None) -> None:
         self.beta = _checked("beta", beta)
-        self.cost_beta = beta if cost_beta is None else _checked("cost_beta", cost_beta)
+        given = cost_beta is not None
+        self.cost_beta = _checked("cost_beta", cost_beta) if given else self.beta
 
     def bind(
         self, batch_shape: tuple[int, ...], m: int, device: torch.device
@@ -50,27 +79,37 @@ class Widths:
 
 
 class BoundWidths:
-    """``(t, gain (T, F), noise (T, F)) -> (T, F)``; do not change what it returns."""
+    """``(t, gain (T, F), noise, chances) -> (T, F)``; do not change what it returns.
+
+    ``noise`` is called where a schedule needs the likelihood variances ``(T, F)``.
+    """
 
     def __init__(self, parts: list[_Part], functions: int) -> None:
         self._parts, self.functions = parts, functions
         self._together = _joined(parts)
+        schedules = [part.rkhs for part in parts if part.rkhs is not None]
+        self._needs_noise = any(each.form == "any-lam" for each in schedules)
         self.fixed: Tensor | None = None
         if all(part.value is not None for part in parts):
             self.fixed = torch.cat([p.value for p in parts if p.value is not None], -1)
 
     def __call__(
-        self, t: int, gain: Tensor, noise: Tensor, chances: int | None = None
+        self,
+        t: int,
+        gain: Tensor,
+        noise: Callable[[], Tensor],
+        chances: int | None = None,
     ) -> Tensor:
         if self.fixed is not None:
             return self.fixed
         chances = chances or self.functions
+        known = noise() if self._needs_noise else None
         if self._together is not None:
-            return self._together(t, gain, noise, chances)
-        first = self._parts[0](t, gain[:, :1], noise[:, :1], chances)
+            return self._together(t, gain, known, chances)
+        first = self._parts[0](t, gain[:, :1], _columns(known, 0, 1), chances)
         if self.functions == 1:
             return first
-        rest = self._parts[1](t, gain[:, 1:], noise[:, 1:], chances)
+        rest = self._parts[1](t, gain[:, 1:], _columns(known, 1, None), chances)
         return torch.cat([first, rest], -1)
 
     def rkhs_parts(self) -> list[tuple[_Part, slice]]:
@@ -103,7 +142,9 @@ class _Part:
         assert self.subgaussian is not None
         return self.norm, self.subgaussian
 
-    def __call__(self, t: int, gain: Tensor, noise: Tensor, functions: int) -> Tensor:
+    def __call__(
+        self, t: int, gain: Tensor, noise: Tensor | None, functions: int
+    ) -> Tensor:
         if self.value is not None:
             return self.value
         if self.rkhs is not None:
@@ -119,6 +160,10 @@ class _Part:
         return torch.stack(columns, -1)
 
 
+def _columns(values: Tensor | None, first: int, stop: int | None) -> Tensor | None:
+    return None if values is None else values[:, first:stop]
+
+
 def _joined(parts: list[_Part]) -> _Part | None:
     """Reward and costs that follow one schedule of the theory, as one part."""
     first = parts[0].rkhs
@@ -132,7 +177,9 @@ def _joined(parts: list[_Part]) -> _Part | None:
 
 
 def _checked(name: str, beta: Any) -> Any:
-    return beta if callable(beta) else checks.nonnegative(name, beta)
+    if callable(beta) and not isinstance(beta, type):
+        return beta
+    return checks.nonnegative(name, beta)
 
 
 def _bound(
@@ -169,8 +216,10 @@ class UCB:
 
     def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
         """``(+beta, -beta, ...)``, ``(T, F)``."""
+        if width.shape[-1] == 1:
+            return width
         signed = width.clone()
-        signed[:, 1:].neg_()
+        signed.narrow(-1, 1, width.shape[-1] - 1).neg_()
         return signed
 
 
@@ -229,8 +278,8 @@ class Rand:
                 "draw must be 'normal', 'uniform', 'gaussian-grid' or a callable "
                 f"(generator, shape) -> draws; got {draw!r}"
             )
-        if not isinstance(points, int) or points < 2:
-            raise CBanditError(f"points must be an int of at least 2; got {points!r}")
+        points = checks.whole("points", points, 2)
+        low, high = checks.number("low", low), checks.number("high", high)
         if not (low < high and high >= 1):
             raise CBanditError(
                 f"high must be at least 1 and above low; got low={low}, high={high}"

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,10 +21,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from cbandit import account, checks
+from cbandit import account, checks, distributed
 from cbandit import checkpoint as files
 from cbandit.actions import Finite, ProductGrid
 from cbandit.choice import Choice
+from cbandit.distributed import Ranks
 from cbandit.errors import CBanditError, CheckpointError
 from cbandit.problems.protocol import Blockwise, Problem, Round, delays_of
 from cbandit.randomness import Streams, Trials, trial_range
@@ -106,15 +108,16 @@ def simulate(
             :class:`~cbandit.problems.Problem`. For the same trials as the policy, or
             for none in particular (``problem.trials is None``).
         horizon: the number of rounds.
-        checkpoint: a file, written whole or not at all: now and then, at the end and on
-            Ctrl-C. If it exists the run goes on from it, and ``policy`` is brought to
-            the state it had there. Load only files you trust: they are pickles. A
-            problem's own state is not kept; what it draws in ``round`` and ``observe``
-            from the generator is.
+        checkpoint: a file, written whole or not at all: now and then, at the end, on
+            Ctrl-C and on SIGTERM. If it exists the run goes on from it, and ``policy``
+            is brought to the state it had there. Load only files you trust: they are
+            pickles. A problem's own state is not kept; what it draws in ``round`` and
+            ``observe`` from the generator is.
         progress: a bar, if it takes longer than a second and on a terminal only.
         callback: called after every round with a :class:`Played`; ends the run by
             returning true.
-        checkpoint_every: seconds between two writes of the file.
+        checkpoint_every: seconds between two writes of the file; where writing takes
+            long, nine times what the last one took. 0: after every round.
 
     Example:
         >>> import cbandit as cb
@@ -124,35 +127,37 @@ def simulate(
     """
     if not isinstance(horizon, int) or isinstance(horizon, bool) or horizon < 1:
         raise CBanditError(f"horizon must be a whole number above 0; got {horizon!r}")
+    _whole(problem)
     _same_trials(policy, problem)
     _same_actions(policy, problem)
+    ranks = distributed.current()
     path = None if checkpoint is None else Path(checkpoint)
-    if path is not None and path.exists():
+    if path is not None and ranks.first(path.exists):
         state = _load(path, policy, problem, horizon)
     else:
-        if path is not None and not path.parent.is_dir():
+        if path is not None and not ranks.first(path.parent.is_dir):
             raise CheckpointError(f"checkpoint: no folder {path.parent}")
         world = Streams(policy.seed, policy.trials, "world")
         state = _State(world, _Tape(tuple(policy.batch_shape)), _Post())
     world, tape, post = state.world, state.tape, state.post
     tape.reserve(horizon)
     batch, blockwise = tape.batch, isinstance(problem, Blockwise)
-    saved = monotonic()
+    saved, pause = monotonic(), checkpoint_every
 
     with (
         _threads(problem, tape.batch),
         _until_interrupted(path is not None) as interrupted,
-        _bar(progress, policy.name, tape.rounds, horizon) as bar,
+        _bar(progress and ranks.rank == 0, policy.name, tape.rounds, horizon) as bar,
     ):
-        while tape.rounds < horizon and not interrupted:
+        stop = False
+        while tape.rounds < horizon and not stop:
             t = tape.rounds + 1
             begun = perf_counter()
-            shown = problem.round(t, world)
+            shown = _shown(problem.round(t, world))
             multiplier = policy.multiplier
             tape.put("multipliers", multiplier)  # copied before ask may change it
             choice = policy.ask(**shown.question())
-            reward, cost = problem.observe(choice, world)
-            reward, cost = _seen(reward, cost, batch, policy.m)
+            reward, cost = _seen(problem.observe(choice, world), batch, policy.m)
             if shown.delays is None:
                 if policy.m:
                     policy.tell(choice, reward=reward, cost=cost)
@@ -179,17 +184,24 @@ def simulate(
             tape.turn(seconds, problem)
             bar.update(1)
 
+            stop = bool(interrupted)
             if callback is not None and callback(Played(t, choice, reward, cost)):
-                break
-            if path is not None and monotonic() - saved > checkpoint_every:
+                stop = True
+            due = path is not None and monotonic() - saved > pause
+            stop, due = ranks.either(stop, due)
+            if path is not None and due and not stop:
+                begun = monotonic()
                 tape.flush(problem)
-                _save(path, policy, problem, state)
+                _save(path, policy, problem, state, ranks)
                 saved = monotonic()
+                if checkpoint_every:
+                    pause = max(checkpoint_every, 9 * (saved - begun))
         tape.flush(problem)
         if path is not None:
-            _save(path, policy, problem, state)
-        if interrupted:
-            raise KeyboardInterrupt
+            _save(path, policy, problem, state, ranks)
+        if ranks.either(bool(interrupted))[0]:
+            # another rank's signal was Ctrl-C as far as this one knows
+            _stop(interrupted[0][1] if interrupted else signal.SIGINT)
     return tape.run(policy, problem, horizon)
 
 
@@ -213,6 +225,28 @@ def _threads(problem: Problem, batch: tuple[int, ...]) -> Iterator[None]:
 # -------------------------------------------------------------------- one round's parts
 
 
+def _whole(problem: Any) -> None:
+    """An error that names what a problem of the user's own lacks."""
+    if isinstance(problem, Problem):
+        return
+    parts = ("reward", "costs", "observe", "optimum", "stochastic_optimum", "round")
+    named = [f"{name}()" for name in parts] + ["actions", "trials"]
+    missing = [n for n in named if not hasattr(problem, n.removesuffix("()"))]
+    raise CBanditError(
+        f"problem must have all that cb.problems.Problem lists; "
+        f"{type(problem).__name__} lacks {', '.join(missing)}"
+    )
+
+
+def _shown(shown: Any) -> Round:
+    if not isinstance(shown, Round):
+        raise CBanditError(
+            "problem.round must return a cb.Round, cb.Round() where nothing is shown; "
+            f"got {shown!r}"
+        )
+    return shown
+
+
 def _same_trials(policy: Policy, problem: Problem) -> None:
     ours, theirs = trial_range(policy.trials), trial_range(problem.trials)
     if theirs is not None and ours != theirs:
@@ -233,10 +267,13 @@ def _same_actions(policy: Policy, problem: Problem) -> None:
             )
 
 
-def _seen(
-    reward: Any, cost: Any, batch: tuple[int, ...], m: int
-) -> tuple[Tensor, Tensor]:
+def _seen(seen: Any, batch: tuple[int, ...], m: int) -> tuple[Tensor, Tensor]:
     """Feedback as tensors of shapes ``(*trials,)`` and ``(*trials, costs)``."""
+    if not isinstance(seen, tuple | list) or len(seen) != 2:
+        raise CBanditError(
+            f"problem.observe must return a pair, reward and costs; got {seen!r}"
+        )
+    reward, cost = seen
     if not isinstance(reward, Tensor):
         reward = checks.tensor("the reward of problem.observe", reward)
     if not isinstance(cost, Tensor):
@@ -389,7 +426,7 @@ class _Tape:
         self.rounds = self.flushed = self.horizon = 0
         self.columns: dict[str, _Column] = {}
         self.truth: dict[str, Tensor] = {}
-        self.seconds: list[float] = []
+        self.seconds = array("d")
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(vars(self))
@@ -464,9 +501,13 @@ class _Tape:
     def run(self, policy: Policy, problem: Problem, horizon: int) -> Run:
         """The run so far; the tape must be flushed."""
         stop = self.rounds
-        out = {name: self._part(name, 0, stop).contiguous() for name in self.columns}
-        for name, value in self.truth.items():
-            out[name] = value[:stop].movedim(0, len(self.batch)).contiguous()
+        out = {}
+        for name in list(self.columns):
+            out[name] = self._part(name, 0, stop).contiguous()
+            del self.columns[name]  # never all of it twice
+        for name in list(self.truth):
+            value = self.truth.pop(name)[:stop]
+            out[name] = value.movedim(0, len(self.batch)).contiguous()
         index = out.pop("index", None)
         tau = _thresholds(getattr(problem, "thresholds", 0.0), out["true_costs"])
         for name in ("true_costs", "expected_costs"):
@@ -528,11 +569,14 @@ def _mark(policy: Policy, problem: Problem) -> dict[str, Any]:
     }
 
 
-def _save(path: Path, policy: Policy, problem: Problem, state: _State) -> None:
+def _save(
+    path: Path, policy: Policy, problem: Problem, state: _State, ranks: Ranks
+) -> None:
     policy.lighten()
     # in one piece: choices under way stay the very objects that the policy knows
-    content = {"kind": "simulation", "mark": _mark(policy, problem)}
-    files.write(path, {**content, "state": state, "policy": policy})
+    content: dict[str, Any] = {"kind": "simulation", "mark": _mark(policy, problem)}
+    content |= {"state": state, "policy": policy}
+    ranks.first(lambda: files.write(path, content))
 
 
 def _load(path: Path, policy: Policy, problem: Problem, horizon: int) -> _State:
@@ -563,31 +607,43 @@ def _load(path: Path, policy: Policy, problem: Problem, horizon: int) -> _State:
 
 
 @contextmanager
-def _until_interrupted(active: bool) -> Iterator[list[int]]:
-    """A list that Ctrl-C fills, so that the round under way is finished first.
+def _until_interrupted(active: bool) -> Iterator[list[tuple[float, int]]]:
+    """A list that Ctrl-C or SIGTERM fills: the round under way is finished first.
 
-    A second Ctrl-C interrupts at once.
+    A second one stops at once. (Launchers pass on the one that the terminal has sent to
+    all their processes: what comes within a second is the same.)
     """
-    heard: list[int] = []
-    before = signal.getsignal(signal.SIGINT)
-    if (
-        not active
-        or threading.current_thread() is not threading.main_thread()
-        or before is not signal.default_int_handler
-    ):
-        yield heard
-        return
+    heard: list[tuple[float, int]] = []  # when, and which
+    before: dict[int, Any] = {}
+    if active and threading.current_thread() is threading.main_thread():
+        usual = {
+            signal.SIGINT: signal.default_int_handler,
+            signal.SIGTERM: signal.SIG_DFL,
+        }
+        # whoever has handlers of his own keeps them
+        found = {number: signal.getsignal(number) for number in usual}
+        before = {n: handler for n, handler in found.items() if handler is usual[n]}
 
     def hear(number: int, frame: Any) -> None:
-        if heard:
-            raise KeyboardInterrupt
-        heard.append(number)
+        if not heard:
+            heard.append((monotonic(), number))
+        elif monotonic() > heard[0][0] + 1:
+            _stop(number)
 
-    signal.signal(signal.SIGINT, hear)
+    for number in before:
+        signal.signal(number, hear)
     try:
         yield heard
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stop(number: int) -> None:
+    """As the signal would have, had nobody listened."""
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise SystemExit(128 + number)
 
 
 def _bar(progress: bool, name: str, done: int, horizon: int) -> Any:

@@ -21,7 +21,7 @@ Both end with a certificate: the dual value over all arms minus the value reache
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,7 @@ __all__ = [
     "best_policy",
     "solve_policy",
     "solve_policy_by_pricing",
+    "solve_policy_in_blocks",
 ]
 
 Array = npt.NDArray[Any]
@@ -53,6 +54,7 @@ FEW = (
     4096  # below so many arms a pass costs no more than what it would take to drop any
 )
 CANDIDATES = 32  # arms asked of one pass
+HELD = 2**31  # bytes of bounds made block by block, up to which they are kept
 NEVER = 0.25 * float(np.finfo(np.float64).max)  # the cost of an arm never to be played
 
 
@@ -79,6 +81,12 @@ class PolicySolution:
     gap: Tensor
     infeasible: Tensor
     violation: Tensor
+
+    def spent(self, u_c: Tensor) -> Tensor:
+        """``E u_c`` under the distribution, ``(*trials, m)``."""
+        at = self.distribution.index.unsqueeze(-2).expand(*u_c.shape[:-1], -1)
+        share = self.distribution.probability.unsqueeze(-2)
+        return (u_c.gather(-1, at) * share).sum(-1)
 
 
 def best_policy(u_r: Any, u_c: Any, tau: Any) -> Distribution:
@@ -190,6 +198,45 @@ def solve_policy_by_pricing(
         )
 
     return _joined([_priced(asked, flat)], trials)
+
+
+def solve_policy_in_blocks(
+    bounds: Callable[[], Iterable[tuple[int, Tensor]]], size: int, tau: Tensor
+) -> PolicySolution:
+    """The same programme over arms that are seen block by block.
+
+    Args:
+        bounds: gives all blocks again at every call: the number of a block's first arm
+            and ``u_r`` before every ``u_c``, ``(T, 1 + m, n)``; a reward of minus
+            infinity forbids an arm.
+        size: how many arms there are.
+        tau: ``(T, m)``.
+    """
+    count, m = tau.shape
+    f = 1 + m
+    if count * f * size * 8 <= HELD:
+        held = torch.empty((f, count, size), dtype=torch.float64, device=tau.device)
+        for start, u in bounds():
+            held[..., start : start + u.shape[-1]] = u.movedim(1, 0)
+        return solve_policy(held[0], held[1:].movedim(0, 1), tau)
+
+    def price(weight: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        # the best arm of every block: one of them is the best of all
+        found = []
+        for start, u in bounds():
+            u = u.double()
+            score = torch.where(
+                (weight > 0).unsqueeze(-1),
+                u[:, 0],
+                torch.where(u[:, 0].isneginf(), u[:, 0], 0.0),
+            ) - (lam.unsqueeze(1) @ u[:, 1:]).squeeze(1)
+            place = score.argmax(-1, keepdim=True)
+            values = u.gather(-1, place.unsqueeze(1).expand(-1, f, 1))
+            found.append((place + start, values))
+        values = torch.cat([v for _, v in found], -1)
+        return torch.cat([i for i, _ in found], -1), values[:, 0], values[:, 1:]
+
+    return solve_policy_by_pricing(price, m, tau)
 
 
 # --- arguments and answers

@@ -17,7 +17,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["LABELS", "Curves", "boxes", "curves", "overview", "save"]
+__all__ = [
+    "LABELS",
+    "Curves",
+    "Level",
+    "boxes",
+    "comparison",
+    "curves",
+    "evolution",
+    "overview",
+    "save",
+    "trade_off",
+]
 
 Curves = Mapping[str, Mapping[str, Curve]]
 """``curves[policy][metric]``."""
@@ -33,7 +44,14 @@ LABELS = {
     "rounds_in_violation": "rounds in violation",
     "reward": "reward",
     "multiplier": "multiplier",
+    "expected_reward": "expected reward of each round",
+    "stage_cost": "expected cost of each round",
 }
+
+EACH_ROUND = ("expected_reward", "stage_cost")  # all others add up over the rounds
+
+Level = tuple[str, float, str]
+"""A horizontal line: what it is called, its height, its colour."""
 
 # Okabe and Ito's colours, told apart by the colour-blind too; yellow is too faint
 _COLOURS = (
@@ -78,10 +96,14 @@ def curves(
     names = [run.policy for run in runs]
     if len(set(names)) != len(names):
         raise CBanditError(f"runs must be of different policies; got {names}")
-    return {
+    table = {
         run.policy: {name: run.curve(name, points, average) for name in metrics}
         for run in runs
     }
+    for run in runs:
+        if run.stopped is not None:
+            table[run.policy]["stopped"] = run.curve("stopped", points)
+    return table
 
 
 def overview(
@@ -93,8 +115,12 @@ def overview(
     spread: str = "sem",
     width: float = 1.0,
     log: bool | None = None,
+    until: int | None = None,
+    marks: Sequence[int] = (),
 ) -> Figure:
     """One panel a metric, one curve a policy.
+
+    Where a policy has stopped in half of its trials a dotted line says so.
 
     Args:
         shown: runs, or their curves as :func:`curves` gives them.
@@ -106,6 +132,8 @@ def overview(
         width: the band is so many of them to either side.
         log: rounds on a logarithmic axis. Unless said otherwise averages are, and the
             soft violation, which is often over within a few rounds.
+        until: the last round shown; all of them unless given.
+        marks: rounds marked in every panel, such as those at which the world changes.
 
     Example:
         >>> figure = cb.plots.overview([run, other], title="...")   # doctest: +SKIP
@@ -124,20 +152,18 @@ def overview(
         table = {policy: dict(each) for policy, each in shown.items()}
         if average:
             table = {
-                p: {k: _averaged(c) for k, c in e.items()} for p, e in table.items()
+                p: {k: c if k == "stopped" else _averaged(c) for k, c in e.items()}
+                for p, e in table.items()
             }
     else:
         table = {p: dict(e) for p, e in curves(shown, metrics, 1000, average).items()}
     if not table:
         raise CBanditError("nothing to plot: no runs")
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError(
-            "figures need matplotlib: pip install 'cbandit[experiments]'"
-        ) from None
-
+    if until is not None:
+        table = {
+            p: {k: _until(c, until) for k, c in e.items()} for p, e in table.items()
+        }
+    matplotlib, Figure = _matplotlib()
     with matplotlib.rc_context(_STYLE):
         columns = len(metrics) if len(metrics) < 4 else (len(metrics) + 1) // 2
         rows = -(-len(metrics) // columns)
@@ -147,6 +173,8 @@ def overview(
             early = average or name == "soft_violation"
             logarithmic = early if log is None else log
             _panel(panel, table, name, average, spread, width, logarithmic)
+            for t in marks:
+                panel.axvline(t, color="#999999", linestyle=":", linewidth=1, zorder=1)
         for panel in panels[len(metrics) :]:
             panel.set_visible(False)
         for panel in panels[: len(metrics)][-columns:]:
@@ -162,9 +190,33 @@ def overview(
     return figure
 
 
+def _matplotlib() -> tuple[Any, type[Figure]]:
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError(
+            "figures need matplotlib: pip install 'cbandit[experiments]'"
+        ) from None
+    return matplotlib, Figure
+
+
 def _averaged(curve: Curve) -> Curve:
     t = curve.t.double()
     return Curve(curve.t, curve.mean / t, curve.std / t, curve.sem / t)
+
+
+def _until(curve: Curve, last: int) -> Curve:
+    kept = curve.t <= last
+    return Curve(curve.t[kept], curve.mean[kept], curve.std[kept], curve.sem[kept])
+
+
+def _stop(each: Mapping[str, Curve]) -> int | None:
+    """The round from which half of a policy's trials have stopped, if they have."""
+    if "stopped" not in each:
+        return None
+    over = each["stopped"].mean >= 0.5
+    return int(each["stopped"].t[over][0]) if bool(over.any()) else None
 
 
 def _panel(
@@ -201,6 +253,19 @@ def _panel(
         if name.endswith("violation"):
             low = low.clip(min=0)  # none of them can be negative
         panel.fill_between(t, low, mean + band, color=colour, alpha=0.13, linewidth=0)
+        stop = _stop(each)
+        if stop is not None:
+            panel.axvline(stop, color=colour, linestyle=":", linewidth=1.2)
+            panel.annotate(
+                f"{policy} stops",
+                (stop, 0.98),
+                xycoords=("data", "axes fraction"),
+                xytext=(3, 0),
+                textcoords="offset points",
+                va="top",
+                fontsize=8,
+                color=colour,
+            )
         last = max(last, int(t[-1]))
     words = LABELS[name][0].upper() + LABELS[name][1:]
     panel.set_title(words + (" / t" if average else ""))
@@ -218,26 +283,112 @@ def _panel(
     whole = name == "rounds_in_violation" and not average
     panel.yaxis.set_major_locator(MaxNLocator(5, integer=whole))
     bottom, top = panel.get_ylim()
-    if top - bottom < 0.12 and not average:
+    if top - bottom < 0.12 and not average and name not in EACH_ROUND:
         # an account that stays at 0 shall look like it, not like its rounding
         panel.set_ylim(-0.05, 1)
     panel.axhline(0, color="#999999", linewidth=0.8, zorder=1)
 
 
-def boxes(frame: Any, *, title: str | None = None) -> Figure:
+def evolution(
+    rows: Sequence[tuple[str, Curves, Mapping[str, Sequence[Level]]]],
+    metrics: Sequence[str],
+    *,
+    title: str | None = None,
+    spread: str = "std",
+    width: float = 1.0,
+) -> Figure:
+    """A row for each setting of an experiment, one panel a metric.
+
+    Args:
+        rows: the setting in words, its curves, and levels to be marked, by metric.
+        metrics: of :data:`LABELS`.
+        title: above all panels.
+        spread: as for :func:`overview`.
+        width: likewise.
+    """
+    matplotlib, Figure = _matplotlib()
+    with matplotlib.rc_context(_STYLE):
+        size = (4.4 * len(metrics), 2.7 * len(rows) + 0.9)
+        figure = Figure(figsize=size, layout="constrained")
+        panels = figure.subplots(len(rows), len(metrics), squeeze=False)
+        seen: dict[str, Any] = {}
+        for line, (words, table, levels) in zip(panels, rows, strict=True):
+            for panel, name in zip(line, metrics, strict=True):
+                _panel(panel, table, name, False, spread, width, False)
+                for label, height, colour in levels.get(name, ()):
+                    # dotted on top of drawn through: both are seen where they meet
+                    dots: Any = (0, (1, 2.5)) if label == "optimum" else "-"
+                    panel.axhline(
+                        height,
+                        color=colour,
+                        linewidth=1.4,
+                        linestyle=dots,
+                        label=label,
+                    )
+                if levels.get(name):
+                    panel.set_ylim(*_around(panel, [v for _, v, _ in levels[name]]))
+                handles, labels = panel.get_legend_handles_labels()
+                seen.update(zip(labels, handles, strict=True))
+            if words:
+                line[0].set_ylabel(words, fontweight="bold")
+        # regret is there to be compared between the rows
+        top = max(panel.get_ylim()[1] for panel in panels[:, 0])
+        for panel in panels[:, 0]:
+            panel.set_ylim(min(panel.get_ylim()[0], -0.03 * top), top)
+        for panel in panels[-1]:
+            panel.set_xlabel("round")
+        if len(seen) > 1:
+            figure.legend(
+                seen.values(), seen, loc="outside lower center", ncols=min(6, len(seen))
+            )
+        if title is not None:
+            figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    return figure
+
+
+def _around(panel: Axes, heights: Sequence[float]) -> tuple[float, float]:
+    """Limits of an axis that shows 0 and these heights too."""
+    bottom, top = panel.get_ylim()
+    bottom, top = min(bottom, 0.0, *heights), max(top, *heights)
+    return bottom, top + 0.05 * (top - bottom)
+
+
+def comparison(
+    panels: Mapping[str, Curves],
+    metric: str,
+    *,
+    title: str | None = None,
+    spread: str = "std",
+    width: float = 1.0,
+) -> Figure:
+    """One metric, one panel a setting, one curve for each name in it."""
+    matplotlib, Figure = _matplotlib()
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(4.4 * len(panels), 3.8), layout="constrained")
+        axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+        for panel, (words, table) in zip(axes, panels.items(), strict=True):
+            _panel(panel, table, metric, False, spread, width, False)
+            panel.set_title(words)
+            panel.set_xlabel("round")
+        axes[0].set_ylabel(LABELS[metric])
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+        if title is not None:
+            figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    return figure
+
+
+def boxes(
+    frame: Any, *, title: str | None = None, table: Curves | None = None
+) -> Figure:
     """Boxplots of time averages over the trials: a row a metric, a column a policy.
 
     Args:
         frame: columns ``policy``, ``metric``, ``t``, ``trial``, ``value``.
         title: above all panels.
+        table: the curves, which know where a policy stopped; marked if given.
     """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError(
-            "figures need matplotlib: pip install 'cbandit[experiments]'"
-        ) from None
+    matplotlib, Figure = _matplotlib()
     policies, metrics = list(frame.policy.unique()), list(frame.metric.unique())
     with matplotlib.rc_context(_STYLE):
         size = (4.4 * len(policies), 2.9 * len(metrics) + 0.6)
@@ -263,8 +414,43 @@ def boxes(frame: Any, *, title: str | None = None) -> Figure:
                 words = LABELS[metric][0].upper() + LABELS[metric][1:]
                 panel.set_title(f"{policy}: {words} / t")
                 panel.axhline(0, color="#999999", linewidth=0.8, zorder=1)
+                stop = _stop((table or {}).get(policy, {}))
+                if stop is not None:
+                    panel.axvline(stop, color=colour, linestyle=":", linewidth=1.2)
         for panel in panels[-1]:
             panel.set_xlabel("round")
+        if title is not None:
+            figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    return figure
+
+
+def trade_off(
+    table: Curves,
+    metrics: tuple[str, str] = ("regret", "soft_violation"),
+    *,
+    title: str | None = None,
+) -> Figure:
+    """Final time averages of two metrics against each other, a point a policy.
+
+    Policies are joined in their order; bars are standard errors over the trials.
+    """
+    matplotlib, Figure = _matplotlib()
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(5.6, 4.2), layout="constrained")
+        panel = figure.subplots()
+        ends = [[_averaged(each[name]) for name in metrics] for each in table.values()]
+        x, y = ([float(pair[k].mean[-1]) for pair in ends] for k in (0, 1))
+        xerr, yerr = ([float(pair[k].sem[-1]) for pair in ends] for k in (0, 1))
+        panel.errorbar(
+            x, y, yerr, xerr, fmt="o-", color=_COLOURS[0], ecolor="#999999", capsize=2
+        )
+        for label, *place in zip(table, x, y, strict=True):
+            panel.annotate(
+                label, (place[0], place[1]), (5, 5), textcoords="offset points"
+            )
+        panel.set_xlabel(f"{LABELS[metrics[0]]} / t")
+        panel.set_ylabel(f"{LABELS[metrics[1]]} / t")
+        panel.margins(0.12)
         if title is not None:
             figure.suptitle(title, x=0.01, ha="left", fontsize=12)
     return figure

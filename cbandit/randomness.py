@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cbandit import checks
 from cbandit.errors import CBanditError
 
 __all__ = ["Streams", "Trials", "trial_range"]
@@ -32,22 +32,14 @@ def trial_range(trials: Trials) -> range | None:
     if isinstance(trials, range):
         numbers = trials
     else:
-        numbers = range(_whole("trials", trials, "None, a positive int or a range"))
+        expected = "None, a positive int or a range"
+        numbers = range(checks.whole("trials", trials, None, expected))
     if len(numbers) == 0 or min(numbers) < 0:
         raise CBanditError(
             "trials must be None, a positive int or a range of numbers from 0; got "
             f"{trials!r}"
         )
     return numbers
-
-
-def _whole(name: str, value: Any, expected: str) -> int:
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        return operator.index(value)
-    except TypeError:
-        raise CBanditError(f"{name} must be {expected}; got {value!r}") from None
 
 
 def _seed(seed: int, trial: int, purpose: str) -> int:
@@ -73,7 +65,7 @@ class Streams(torch.Generator):
         return super().__new__(cls)
 
     def __init__(self, seed: int, trials: Trials = None, purpose: str = "") -> None:
-        seed = _whole("seed", seed, "an int")
+        seed = checks.whole("seed", seed, None, "an int")
         self.seed_number, self.trials, self.purpose = seed, trial_range(trials), purpose
         numbers = range(1) if self.trials is None else self.trials
         self.batch_shape = () if self.trials is None else (len(numbers),)
@@ -110,15 +102,19 @@ class Streams(torch.Generator):
             rows[:count] = draws[:count]
         return out.view(*self.batch_shape, *out.shape[1:])
 
+    def normals(self, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+        """Normals of a shape of its own for each trial, drawn apart from the blocks."""
+        return [
+            _as_normal(torch.rand(shape, generator=generator, dtype=torch.float64))
+            for shape, generator in zip(shapes, self._each, strict=True)
+        ]
+
     def _refill(self, kind: str, blocks: int) -> Tensor:
         out = torch.empty(len(self._each), blocks, BLOCK, dtype=torch.float64)
         for rows, generator in zip(out, self._each, strict=True):
             for row in rows:
-                if kind == "normal":
-                    torch.randn(BLOCK, generator=generator, out=row)
-                else:
-                    torch.rand(BLOCK, generator=generator, out=row)
-        return out.flatten(1)
+                torch.rand(BLOCK, generator=generator, out=row)
+        return _as_normal(out.flatten(1)) if kind == "normal" else out.flatten(1)
 
     def _take(self, kind: str, shape: tuple[int, ...]) -> Tensor:
         count = math.prod(shape)
@@ -151,3 +147,13 @@ class Streams(torch.Generator):
             generator.set_state(saved)
         self._blocks = {k: v.clone() for k, v in state["blocks"].items()}
         self._used = dict.fromkeys(self._blocks, 0)
+
+
+def _as_normal(uniform: Tensor) -> Tensor:
+    """Normal quantiles of draws from [0, 1), which are overwritten.
+
+    Several times faster than ``torch.randn`` in float64. Half a step moves the draws,
+    multiples of 2^-53, into the middle of their cells: none is at infinity.
+    """
+    uniform.mul_(2).sub_(1).add_(2.0**-53)
+    return uniform.erfinv_().mul_(math.sqrt(2))

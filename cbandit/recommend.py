@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-__all__ = ["Recommendation", "recommend"]
+from cbandit.choice import Distribution
+from cbandit.distributed import ALONE, Ranks
+from cbandit.lp import solve_policy_in_blocks
+
+__all__ = ["Recommendation", "quantile", "recommend", "recommend_policy"]
+
+Blocks = Iterable[tuple[int, Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class Recommendation:
     """The best action believed feasible, or, where there is none, the likeliest.
 
+    Of a policy that randomises it is a distribution over actions; ``index`` and ``x``
+    are then ``distribution.index`` ``(*trials, k)`` and its actions ``(*trials, k,
+    d)``.
+
     Args:
         index: the action's number, ``(*trials,)``; ``None`` on a box.
         x: the action, ``(*trials, d)``.
         value: its expected reward, ``(*trials,)``.
         probability: that it meets every constraint, costs independent, ``(*trials,)``;
-            NaN where the policy holds no belief about costs.
+            NaN where the policy holds no belief about costs. Of a distribution: at
+            least this.
         margin: threshold less expected cost, ``(*trials, m)``; positive is room.
         feasible: ``(*trials,)``, whether the probability reaches the confidence.
         confidence: what was asked for.
+        distribution: over actions, for policies that randomise.
     """
 
     index: Tensor | None
@@ -34,42 +47,91 @@ class Recommendation:
     margin: Tensor
     feasible: Tensor
     confidence: float
+    distribution: Distribution | None = None
+
+    def of(self, part: Callable[[Tensor], Tensor]) -> Recommendation:
+        """The same with ``part`` of every tensor: one trial's, say."""
+        pi = self.distribution
+        return Recommendation(
+            index=None if self.index is None else part(self.index),
+            x=part(self.x),
+            value=part(self.value),
+            probability=part(self.probability),
+            margin=part(self.margin),
+            feasible=part(self.feasible),
+            confidence=self.confidence,
+            distribution=pi and Distribution(part(pi.index), part(pi.probability)),
+        )
 
     def __str__(self) -> str:
-        lines = []
-        flat = [v.reshape(-1) for v in (self.value, self.probability)]
-        numbers = None if self.index is None else self.index.reshape(-1).tolist()
-        x = self.x.reshape(len(flat[0]), -1)
-        margin = self.margin.reshape(len(flat[0]), -1)
-        for i, ok in enumerate(self.feasible.reshape(-1).tolist()):
-            value, probability = (v[i].item() for v in flat)
-            name = "the point" if numbers is None else f"action {numbers[i]} at"
-            point = ", ".join(f"{v:.4g}" for v in x[i].tolist())
-            room = ", ".join(f"{v:.4g}" for v in margin[i].tolist())
-            line = f"{name} ({point}): reward {value:.4g}"
-            if math.isnan(probability):
-                lines.append(line + ", penalties included; costs have no belief")
-                continue
-            line += f", feasible with probability {probability:.3g}"
-            if room:
-                line += f", margin {room}"
-            if not ok:
-                line = (
-                    f"no action is believed feasible with probability "
-                    f"{self.confidence:g}; the likeliest is {line}"
-                )
-            lines.append(line)
-        return "\n".join(lines)
+        return "\n".join(
+            self._line(i, ok) for i, ok in enumerate(self.feasible.flatten().tolist())
+        )
+
+    def _line(self, trial: int, ok: bool) -> str:
+        """What is recommended in one trial."""
+        value, probability = (
+            v.flatten()[trial].item() for v in (self.value, self.probability)
+        )
+        line = f"{self._name(trial)}: reward {value:.4g}"
+        if math.isnan(probability):
+            return line + ", penalties included; costs have no belief"
+        least = "" if self.distribution is None else "at least "
+        line += f", feasible with probability {least}{probability:.3g}"
+        count, m = self.feasible.numel(), self.margin.shape[-1]
+        room = _numbers(self.margin.reshape(count, m)[trial])
+        if room:
+            line += f", margin {room}"
+        if ok:
+            return line
+        what = "action" if self.distribution is None else "distribution"
+        return (
+            f"no {what} is believed feasible with probability {self.confidence:g}; the "
+            f"likeliest is {line}"
+        )
+
+    def _name(self, trial: int) -> str:
+        if self.distribution is None:
+            x = self.x.reshape(self.feasible.numel(), -1)[trial]
+            if self.index is None:
+                return f"the point ({_numbers(x)})"
+            number = self.index.flatten()[trial].item()
+            return f"action {number} at ({_numbers(x)})"
+        count, dim = self.feasible.numel(), self.x.shape[-1]
+        rows = zip(
+            self.distribution.index.reshape(count, -1)[trial].tolist(),
+            self.distribution.probability.reshape(count, -1)[trial].tolist(),
+            self.x.reshape(count, -1, dim)[trial],
+            strict=True,
+        )
+        return ", ".join(
+            f"action {number} at ({_numbers(x)}) {share:.1%} of the time"
+            for number, share, x in rows
+            if share > 0
+        )
+
+
+def _numbers(values: Tensor) -> str:
+    return ", ".join(f"{v:.4g}" for v in values.tolist())
+
+
+def quantile(confidence: float, m: int) -> float:
+    """``z`` such that ``m`` independent means plus ``z`` spreads hold together.
+
+    Never negative: a mean that is itself above its limit is not believed below.
+    """
+    each = torch.tensor(confidence ** (1 / max(m, 1)), dtype=torch.float64)
+    return max(0.0, float(torch.special.ndtri(each)))
 
 
 def recommend(
-    blocks: Iterable[tuple[int, Tensor, Tensor]], limits: Tensor, confidence: float
+    blocks: Blocks, limits: Tensor, confidence: float, ranks: Ranks = ALONE
 ) -> Recommendation:
     """Search blocks ``(start, mean (T, F, n), std (T, 1 or F, n))``, reward first.
 
     Among actions feasible with ``confidence`` the greatest mean reward; where there is
     none, the greatest probability. ``limits`` are the thresholds, ``(T, m)``. ``x`` is
-    left empty.
+    left empty. Where ``ranks`` share the set, the blocks are this one's.
     """
     best: dict[str, Tensor] | None = None
     for start, mean, std in blocks:
@@ -97,20 +159,121 @@ def recommend(
             "margin": at(room),
             "feasible": any_safe,
         }
-        if best is None:
-            best = here
-            continue
-        better = torch.where(
-            here["feasible"] & best["feasible"],
-            here["value"] > best["value"],
-            here["feasible"]
-            | (~best["feasible"] & (here["probability"] > best["probability"])),
-        )
-        best = {
-            k: torch.where(
-                better.unsqueeze(-1) if k == "margin" else better, v, best[k]
-            )
-            for k, v in here.items()
-        }
+        best = here if best is None else _better(best, here)
     assert best is not None
-    return Recommendation(x=limits.new_empty(0), confidence=confidence, **best)
+    if ranks.size > 1:
+        best = _among(best, ranks)
+    return Recommendation(
+        index=best["index"],
+        x=limits.new_empty(0),
+        value=best["value"],
+        probability=best["probability"],
+        margin=best["margin"],
+        feasible=best["feasible"],
+        confidence=confidence,
+    )
+
+
+def _better(best: dict[str, Tensor], here: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What comes ``here`` where it is better, and ``best`` where it is not."""
+    better = torch.where(
+        here["feasible"] & best["feasible"],
+        here["value"] > best["value"],
+        here["feasible"]
+        | (~best["feasible"] & (here["probability"] > best["probability"])),
+    )
+    return {
+        k: torch.where(better.unsqueeze(-1) if k == "margin" else better, v, best[k])
+        for k, v in here.items()
+    }
+
+
+def _among(best: dict[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
+    """The best of all ranks' recommendations, on every rank."""
+    columns = [best[k].double() for k in ("value", "probability", "feasible")]
+    own = torch.cat([torch.stack(columns, -1), best["margin"].double()], -1)
+    index, numbers = ranks.candidates(best["index"], own)
+    every = [
+        {
+            "index": index[rank],
+            "value": each[:, 0].to(best["value"]),
+            "probability": each[:, 1].to(best["probability"]),
+            "margin": each[:, 3:].to(best["margin"]),
+            "feasible": each[:, 2] > 0,
+        }
+        for rank, each in enumerate(numbers)
+    ]
+    return functools.reduce(_better, every)
+
+
+def recommend_policy(
+    blocks: Callable[[], Blocks], size: int, limits: Tensor, confidence: float
+) -> Recommendation:
+    """The same for distributions over ``size`` actions; ``x`` is left empty.
+
+    The greatest mean reward under ``E (mean + z std) <= limit``: whatever the actions'
+    costs have to do with each other, the spread of their mixture is at most the mixture
+    of their spreads. Where one action does better, or no mixture will do, it is that
+    action alone.
+    """
+    m = limits.shape[-1]
+    z = quantile(confidence, m)
+
+    def pessimistic() -> Iterator[tuple[int, Tensor]]:
+        for start, mean, std in blocks():
+            u = mean.double().clone()
+            u[:, 1:] += z * std.expand_as(mean)[:, 1:]
+            yield start, u
+
+    pi = solve_policy_in_blocks(pessimistic, size, limits)
+    mean, std = _at(blocks(), pi.distribution.index)
+    share = pi.distribution.probability
+    value = (share * mean[:, 0]).sum(-1)
+    one = recommend(blocks(), limits, confidence)
+    assert one.index is not None
+    # several costs: an action may do better than an even split of the risk allows
+    alone = pi.infeasible | (one.feasible & (one.value > value))
+    room = limits - (share.unsqueeze(1) * mean[:, 1:]).sum(-1)
+    spread = (share.unsqueeze(1) * std[:, 1:]).sum(-1)
+    # what is kept for sure has no spread; what the programme keeps, it keeps
+    chance = torch.where(spread > 0, torch.special.ndtr(room / spread), 1.0).prod(-1)
+    certain = torch.zeros_like(share)
+    certain[:, 0] = 1.0
+    index = torch.where(
+        alone.unsqueeze(-1),
+        (certain * one.index.unsqueeze(-1)).long(),
+        pi.distribution.index,
+    )
+    return Recommendation(
+        index=index,
+        x=limits.new_empty(0),
+        value=torch.where(alone, one.value.to(value), value),
+        probability=torch.where(
+            alone, one.probability.to(value), chance.clamp_min(confidence)
+        ),
+        margin=torch.where(alone.unsqueeze(-1), one.margin.to(room), room),
+        feasible=~pi.infeasible | one.feasible,
+        confidence=confidence,
+        distribution=Distribution(
+            index, torch.where(alone.unsqueeze(-1), certain, share)
+        ),
+    )
+
+
+def _at(blocks: Blocks, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Means and spreads ``(T, F, k)`` at the actions ``index`` ``(T, k)``."""
+    found: tuple[Tensor, Tensor] | None = None
+    for start, mean, std in blocks:
+        here = (index >= start) & (index < start + mean.shape[-1])
+        place = torch.where(here, index - start, 0).unsqueeze(1)
+        place = place.expand(-1, mean.shape[1], -1)
+        new = [v.double().gather(-1, place) for v in (mean, std.expand_as(mean))]
+        if found is None:
+            found = new[0], new[1]
+            continue
+        found = (
+            torch.where(here.unsqueeze(1), new[0], found[0]),
+            torch.where(here.unsqueeze(1), new[1], found[1]),
+        )
+    assert found is not None
+    return found

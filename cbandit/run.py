@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["METRICS", "Curve", "Run", "exponent", "join"]
+__all__ = ["METRICS", "STAGES", "Curve", "Run", "exponent", "join"]
 
 METRICS = (
     "regret",
@@ -30,6 +30,7 @@ METRICS = (
     "hard_violation",
     "rounds_in_violation",
 )
+STAGES = ("policy_regret", "worst_stage_cost", "stage_rounds_kept", "stage_runs_kept")
 _FORMAT = "cbandit run 1"
 
 
@@ -88,6 +89,8 @@ class Run:
         expected_rewards: under each round's distribution, ``(*trials, T)``; ``None``
             for policies that do not randomise.
         expected_costs: likewise, less thresholds, ``(*trials, T, m)``.
+        stopped: of a policy that ends by itself, the round from which it plays what it
+            found, ``(*trials,)``; 0 for trials in which it went on.
     """
 
     policy: str
@@ -108,6 +111,7 @@ class Run:
     thresholds: Tensor
     expected_rewards: Tensor | None = None
     expected_costs: Tensor | None = None
+    stopped: Tensor | None = None
 
     @property
     def rounds(self) -> int:
@@ -123,6 +127,11 @@ class Run:
     def complete(self) -> bool:
         """Whether the horizon was reached."""
         return self.rounds >= self.horizon
+
+    @property
+    def randomised(self) -> bool:
+        """Whether the policy drew its actions from distributions."""
+        return self.expected_rewards is not None
 
     @property
     def regret(self) -> Tensor:
@@ -145,6 +154,26 @@ class Run:
     def stage_costs(self) -> Tensor:
         """Expected under each round's distribution, less thresholds, as ``costs``."""
         return self.true_costs if self.expected_costs is None else self.expected_costs
+
+    @property
+    def stage_kept(self) -> Tensor:
+        """Whether each round's expected costs kept their thresholds, as ``rewards``."""
+        return account.stage_kept(self.stage_costs)
+
+    @property
+    def worst_stage_cost(self) -> Tensor:
+        """The largest stage cost, less its threshold, so far, ``(*trials, T)``."""
+        return self.stage_costs.amax(-1).cummax(-1).values
+
+    @property
+    def stage_rounds_kept(self) -> Tensor:
+        """The share of rounds so far that kept their thresholds, ``(*trials, T)``."""
+        return account.time_average(self.stage_kept.double().cumsum(-1))
+
+    @property
+    def stage_runs_kept(self) -> Tensor:
+        """1 while every round so far kept its thresholds, then 0, ``(*trials, T)``."""
+        return self.stage_kept.double().cummin(-1).values
 
     @property
     def realised_regret(self) -> Tensor:
@@ -179,15 +208,20 @@ class Run:
     def summary(self) -> Summary:
         """Final values over the trials: printable, a mapping, and pandas-friendly.
 
+        Of a policy that randomises also :data:`STAGES`: policy regret, the largest
+        stage cost, and the shares of rounds, and of runs with all their rounds, whose
+        stage costs were at most their thresholds.
+
         Example:
             >>> print(run.summary())                            # doctest: +SKIP
             >>> pandas.DataFrame(run.summary()).T               # doctest: +SKIP
         """
         values: dict[str, dict[str, float]] = {}
-        for name in METRICS:
+        for name in METRICS + (STAGES if self.randomised else ()):
             final = getattr(self, name)[..., -1:].double().reshape(-1)
             values[name] = {"mean": float(final.mean()), "sem": _sem(final)}
-        return Summary(self.policy, self.rounds, values, self.seconds_per_round)
+        trials = 1 if self.trials is None else len(self.trials)
+        return Summary(self.policy, self.rounds, values, self.seconds_per_round, trials)
 
     def curve(
         self, name: str, points: int | None = None, average: bool = False
@@ -196,12 +230,20 @@ class Run:
 
         Args:
             name: of a cumulative metric, such as ``"regret"``; also ``"multiplier"``
-                (its norm) and ``"reward"`` (cumulative true reward).
+                (its norm), ``"reward"`` (cumulative true reward), of each round
+                ``"expected_reward"`` and ``"stage_cost"`` (the largest, less its
+                threshold) and, of a policy that ends by itself, ``"stopped"``, the
+                share of trials that have.
             points: at most about so many rounds, half of them evenly and half of them
                 logarithmically spaced; all of them unless given.
             average: divide by the number of rounds so far.
         """
-        return self._curve(name, self.thinned(points), average)
+        t, total = self.thinned(points), self.cumulative(name)
+        if average:
+            total = account.time_average(total)
+        values = total.reshape(-1, self.rounds)[:, t - 1]
+        std = values.std(0) if len(values) > 1 else torch.zeros_like(values[0])
+        return Curve(t, values.mean(0), std, std / len(values) ** 0.5)
 
     def thinned(self, points: int | None = None) -> Tensor:
         """Rounds ``(n,)`` to keep of a curve, ``n`` at most about ``points``."""
@@ -215,33 +257,42 @@ class Run:
         wanted = torch.cat([even, log]).round().long().clamp(1, self.rounds)
         return torch.tensor(sorted(set(wanted.tolist())))
 
-    def _curve(self, name: str, t: Tensor, average: bool) -> Curve:
+    def cumulative(self, name: str) -> Tensor:
+        """A metric of :meth:`curve` in each trial, ``(*trials, T)``, float64."""
         if name == "multiplier":
-            total = self.multipliers.norm(dim=-1)
-        elif name == "reward":
-            total = self.true_rewards.cumsum(-1)
-        elif name in METRICS or name in (
+            size: Tensor = self.multipliers.double().norm(dim=-1)
+            return size
+        if name == "reward":
+            return torch.cumsum(self.true_rewards.double(), -1)
+        if name == "expected_reward":
+            drawn = self.expected_rewards
+            return (self.true_rewards if drawn is None else drawn).double()
+        if name == "stage_cost":
+            return self.stage_costs.amax(-1).double()
+        if name == "stopped" and self.stopped is not None:
+            first = self.stopped.unsqueeze(-1)
+            t = torch.arange(1, self.rounds + 1)
+            return ((first > 0) & (first <= t)).double()
+        if name not in METRICS and name not in (
             "policy_regret",
             "realised_regret",
             "realised_violation",
         ):
-            total = getattr(self, name).double()
-        else:
             raise CBanditError(
                 f"name must be a metric, one of {', '.join(METRICS)}, policy_regret, "
-                f"realised_regret, realised_violation, reward, multiplier; got {name!r}"
+                "realised_regret, realised_violation, reward, multiplier, "
+                f"expected_reward, stage_cost; got {name!r}"
             )
-        if average:
-            total = account.time_average(total)
-        values = total.reshape(-1, self.rounds)[:, t - 1]
-        std = values.std(0) if len(values) > 1 else torch.zeros_like(values[0])
-        return Curve(t, values.mean(0), std, std / len(values) ** 0.5)
+        total: Tensor = getattr(self, name).double()
+        return total
 
     def frame(self) -> pd.DataFrame:
         """A long pandas frame: one row a trial and round.
 
         Columns: policy, trial, t, x1.. (and action, its number), reward, cost1..,
-        true_reward, true_cost1.., multiplier1.., and the cumulative metrics.
+        true_reward, true_cost1.., multiplier1.., and the cumulative metrics; of a
+        policy that randomises also expected_reward, stage_cost1.. (less thresholds) and
+        policy_regret.
         """
         try:
             import pandas as pd
@@ -257,20 +308,24 @@ class Run:
         }
         if self.index is not None:
             columns["action"] = self.index.reshape(-1).numpy()
-        for name, table in (
-            ("x", self.actions),
-            ("reward", self.rewards),
-            ("cost", self.costs),
-            ("true_reward", self.true_rewards),
-            ("true_cost", self.true_costs),
-            ("multiplier", self.multipliers),
-        ):
+        tables = {
+            "x": self.actions,
+            "reward": self.rewards,
+            "cost": self.costs,
+            "true_reward": self.true_rewards,
+            "true_cost": self.true_costs,
+            "multiplier": self.multipliers,
+        }
+        if self.expected_rewards is not None:
+            tables["expected_reward"] = self.expected_rewards
+            tables["stage_cost"] = self.stage_costs
+        for name, table in tables.items():
             if name.endswith("reward"):
                 columns[name] = table.reshape(-1).numpy()
                 continue
             for j, column in enumerate(table.reshape(-1, table.shape[-1]).mT):
                 columns[f"{name}{j + 1}"] = column.numpy()
-        for name in METRICS:
+        for name in METRICS + (("policy_regret",) if self.randomised else ()):
             columns[name] = getattr(self, name).reshape(-1).numpy()
         return pd.DataFrame(columns)
 
@@ -335,8 +390,9 @@ class Summary(Mapping[str, Mapping[str, float]]):
         rounds: int,
         values: dict[str, dict[str, float]],
         seconds_per_round: float,
+        trials: int,
     ) -> None:
-        self.policy, self.rounds = policy, rounds
+        self.policy, self.rounds, self.trials = policy, rounds, trials
         self.seconds_per_round = seconds_per_round
         self._values = values
 
@@ -353,7 +409,8 @@ class Summary(Mapping[str, Mapping[str, float]]):
         head = f"{self.policy}, {self.rounds} rounds, "
         head += f"{1e3 * self.seconds_per_round:.3g} ms each"
         rows = [
-            f"  {name:<20} {each['mean']:>12.5g} +- {each['sem']:.3g}"
+            f"  {name:<20} {each['mean']:>12.5g}"
+            + (f" +- {each['sem']:.3g}" if self.trials > 1 else "")
             for name, each in self._values.items()
         ]
         return "\n".join([head, *rows])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -66,7 +67,7 @@ class SafeAction:
 
     def __init__(
         self,
-        safe: Safe,
+        safe: Safe | None,
         actions: Any,
         batch: tuple[int, ...],
         subgaussian: Tensor,
@@ -77,7 +78,7 @@ class SafeAction:
         if not isinstance(safe, Safe):
             raise CBanditError(
                 "safe must be a cb.Safe(index= or x=, reward=, cost=); got "
-                f"{type(safe).__name__}"
+                + ("none" if safe is None else type(safe).__name__)
             )
         device = subgaussian.device
         size, m = subgaussian.shape[0], subgaussian.shape[1] - 1
@@ -88,7 +89,9 @@ class SafeAction:
         self.reward = torch.zeros(size, dtype=torch.float64, device=device)
         self.cost = torch.zeros(size, m, dtype=torch.float64, device=device)
         if safe.reward is not None:
-            reward = checks.finite("safe.reward", checks.tensor("reward", safe.reward))
+            reward = checks.finite(
+                "safe.reward", checks.tensor("safe.reward", safe.reward)
+            )
             self.reward = checks.per_trial("safe.reward", reward, batch).to(device)
             if bool((self.reward > largest).any()):
                 raise CBanditError(
@@ -96,7 +99,7 @@ class SafeAction:
                     f"{largest.max().item():g}; got {self.reward.max().item():g}"
                 )
         if safe.cost is not None:
-            cost = checks.finite("safe.cost", checks.tensor("cost", safe.cost))
+            cost = checks.finite("safe.cost", checks.tensor("safe.cost", safe.cost))
             self.cost = checks.per_cost("safe.cost", cost, batch, m).to(device)
         self.origin = origin
         known = torch.ones(size, dtype=torch.bool, device=device)
@@ -105,6 +108,7 @@ class SafeAction:
         self._count = torch.zeros(size, 2, dtype=torch.float64, device=device)
         self._log, self._ready = 0.0, all(self.given)
         self._nowhere = torch.zeros_like(known)
+        self._kept: Tensor | None = None  # limits that were seen to be above the costs
         if not all(self.given):
             if horizon is None:
                 raise CBanditError(
@@ -154,11 +158,14 @@ class SafeAction:
 
         ``limits`` are this round's thresholds, ``(T, m)``.
         """
-        room = limits - self.cost
         if self.given[1]:
-            if bool((room <= 0).any()):
-                _not_safe(limits, self.cost)
+            # limits that do not change are looked at once
+            if limits is not self._kept:
+                if bool((limits <= self.cost).any()):
+                    _not_safe(limits, self.cost)
+                self._kept = limits
             return self._nowhere
+        room = limits - self.cost
         seen = self._count[:, 1] > 0
         # w is three times the width that holds with probability 1 - delta
         unsafe = seen & ~self.cost_known & (room + self.width(1) / 3 < 0).any(-1)
@@ -198,6 +205,29 @@ class SafeAction:
             u[rows, 1:, at] = self.cost[rows].to(u)
         else:
             u[rows, 1:, at] = torch.minimum(u[rows, 1:, at], limits[rows].to(u))
+
+    def known(
+        self, blocks: Iterable[tuple[int, Tensor, Tensor]]
+    ) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Blocks ``(start, mean (T, F, n), std (T, 1 or F, n))``, with what is given.
+
+        At the action's own number; there is no doubt about it, its spread is 0.
+        """
+        for start, mean, std in blocks:
+            at = self.index
+            if at is None or not any(self.given):
+                yield start, mean, std
+                continue
+            here = (at >= start) & (at < start + mean.shape[-1])
+            rows, place = here.nonzero()[:, 0], (at - start)[here]
+            mean, std = mean.clone(), std.expand_as(mean).clone()
+            if self.given[0]:
+                mean[rows, 0, place] = self.reward[rows].to(mean)
+                std[rows, 0, place] = 0.0
+            if self.given[1]:
+                mean[rows, 1:, place] = self.cost[rows].to(mean)
+                std[rows, 1:, place] = 0.0
+            yield start, mean, std
 
     def within(self, actions: Any) -> Tensor | None:
         """The action's number in another set, ``(T,)``; an error if not there."""
@@ -249,9 +279,15 @@ def _place(
                 f"{tuple(given.shape)}"
             )
         index = given.reshape(-1).expand(size)
-        return index.long(), actions.points(index).double()
+        try:
+            return index.long(), actions.points(index).double()
+        except CBanditError as error:
+            raise CBanditError(f"safe.{error}") from None
     x = _point(safe.x, actions.dim, batch, size).to(device)
-    index = actions.index(x if not actions.batch_shape else x.unsqueeze(1))
+    try:
+        index = actions.index(x if not actions.batch_shape else x.unsqueeze(1))
+    except CBanditError as error:
+        raise CBanditError(f"safe.{error}") from None
     return index.reshape(size), x
 
 

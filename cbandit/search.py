@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cbandit import scores
+from cbandit.distributed import ALONE, Ranks
 from cbandit.errors import CBanditError
 from cbandit.lp import best_policy
 
@@ -52,7 +53,10 @@ def _beats(value: Tensor, best: Tensor) -> Tensor:
 
 
 def maximise(
-    stretches: Iterable[tuple[int, Tensor]], score: Score, mask: Tensor | None = None
+    stretches: Iterable[tuple[int, Tensor]],
+    score: Score,
+    mask: Tensor | None = None,
+    ranks: Ranks = ALONE,
 ) -> Best:
     """The action of greatest score over a set seen in stretches.
 
@@ -60,21 +64,25 @@ def maximise(
         stretches: the first action's number and estimates ``(T, F, n)``, reward first.
         score: what to maximise.
         mask: ``(1 or T, N)``, the actions allowed.
+        ranks: the processes that share the set; the stretches are this one's.
     """
     best: Best | None = None
     for start, estimate in stretches:
-        f, g = estimate[:, 0], estimate[:, 1:]
+        f, g = estimate.select(1, 0), estimate.narrow(1, 1, estimate.shape[1] - 1)
         values = score(f, g)
         if mask is not None:
             stop = start + values.shape[-1]
             values = values.masked_fill(~mask[:, start:stop], -torch.inf)
-        value, place = values.max(-1)
-        if len(value) == 1 and not value.is_cuda:
+        if len(values) == 1 and not values.is_cuda:
             # on the CPU one comparison saves the look at a worse stretch
+            value = values.amax(-1)
             if best is None or _beats(value, best.value):
-                here = estimate[..., int(place)]
-                best = Best(value, place + start, here[:, 0], here[:, 1:])
+                place = values.argmax(-1)
+                here = estimate.select(-1, int(place))
+                index = place + start if start else place
+                best = Best(value, index, here[:, 0], here[:, 1:])
             continue
+        value, place = values.max(-1)
         at = place[:, None, None].expand(-1, estimate.shape[1], 1)
         here = estimate.gather(-1, at).squeeze(-1)
         index = place + start
@@ -90,7 +98,23 @@ def maximise(
         )
     if best is None:
         raise CBanditError("actions must hold at least one action; got none")
-    return best
+    return best if ranks.size == 1 else _among(best, ranks)
+
+
+def _among(best: Best, ranks: Ranks) -> Best:
+    """The best of all ranks' candidates, on every rank."""
+    assert best.index is not None
+    numbers = torch.cat([torch.stack([best.value, best.f], -1), best.g], -1)
+    index, numbers = ranks.candidates(best.index, numbers)
+    value = numbers[..., 0]
+    # a later rank's actions have higher numbers: it must do better, not as well
+    chosen = torch.zeros_like(index[0])
+    for rank in range(1, ranks.size):
+        so_far = value.gather(0, chosen.unsqueeze(0)).squeeze(0)
+        chosen = torch.where(_beats(value[rank], so_far), rank, chosen)
+    trial = torch.arange(len(chosen), device=chosen.device)
+    found = numbers[chosen, trial]
+    return Best(found[:, 0], index[chosen, trial], found[:, 1], found[:, 2:])
 
 
 def within_limits(f: Tensor, g: Tensor) -> Tensor:
@@ -163,18 +187,20 @@ def safe_interval(
 
 
 def best_feasible(
-    stretches: Callable[[], Iterable[tuple[int, Tensor]]], mask: Tensor | None = None
+    stretches: Callable[[], Iterable[tuple[int, Tensor]]],
+    mask: Tensor | None = None,
+    ranks: Ranks = ALONE,
 ) -> tuple[Best, Tensor]:
     """The greatest ``f`` where every ``g <= 0``; where there is none, the least ``g``.
 
     In trials without such an action, told by the second answer ``(T,)``, the action of
     least ``max_j g_j`` is found, by a second sweep that is made for them alone.
     """
-    best = maximise(stretches(), scores.optimistic_feasible, mask)
+    best = maximise(stretches(), scores.optimistic_feasible, mask, ranks)
     if bool(best.value.isfinite().all()):
         return best, torch.zeros_like(best.value, dtype=torch.bool)
     infeasible = best.value.isneginf()
-    least = maximise(stretches(), lambda f, g: scores.least_violating(g), mask)
+    least = maximise(stretches(), lambda f, g: scores.least_violating(g), mask, ranks)
     found = torch.where(infeasible, least.value, best.value)
     if not bool(found.isfinite().all()):
         raise CBanditError(

@@ -63,6 +63,10 @@ class TestHandValues:
         assert out.tolist() == [1.0, 3.0]
         assert account.expected(tensor([0.5, 0.5]), tensor([1.0, 3.0])).item() == 2.0
 
+    def test_stage_kept(self):
+        costs = tensor([[0.0, 0.0], [-1.0, 0.1], [1e-13, -1.0]])
+        assert account.stage_kept(costs).tolist() == [True, False, True]
+
     def test_time_average(self):
         assert account.time_average(tensor([2.0, 2.0, 6.0])).tolist() == [2.0, 1.0, 2.0]
 

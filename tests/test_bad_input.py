@@ -23,14 +23,12 @@ def line(n: int = 20) -> torch.Tensor:
 
 
 def policy_of(trials=None, explore=None, m=2, **more):
-    settings = {"step": 0.2, "cap": 3.0} | more
+    settings = {"step": 0.2, "cap": 3.0, "reward": belief(), "costs": [belief()] * m}
     return cb.CKB(
         cb.Finite(line()),
-        reward=belief(),
-        costs=[belief()] * m,
         trials=trials,
         explore=explore or cb.Rand(1.0),
-        **settings,
+        **(settings | more),
     )
 
 
@@ -271,7 +269,9 @@ def test_data_from_before_that_is_none(data, words, rows):
 
 
 SETTINGS = [
-    ({"step": -1.0}, ["step"]),
+    ({"step": -1.0}, ["step", "above 0"]),
+    ({"step": 0}, ["step", "above 0"]),
+    ({"slack": 0.5, "slater": 0.3}, ["slack", "0.5", "slater", "0.3"]),
     ({"cap": 0.0}, ["cap", "above 0"]),
     ({"cap": [1.0, 2.0, 3.0]}, ["cap", "shape"]),
     ({"slack": -0.1}, ["slack", "negative"]),
@@ -286,12 +286,24 @@ SETTINGS = [
     ({"thresholds": [1.0, 2.0, 3.0]}, ["thresholds", "shape"]),
     ({"trials": 0}, ["trials"]),
     ({"seed": 1.5}, ["seed", "int"]),
+    ({"horizon": True}, ["horizon", "True"]),
     ({"dtype": torch.float16}, ["dtype", "float16"]),
+    ({"dtype": "half"}, ["dtype", "'half'", "'float32'"]),
+    ({"dtype": 32}, ["dtype", "32"]),
+    ({"device": "gpu"}, ["device", "'gpu'", "'cpu'", "'cuda'"]),
+    ({"device": "meta"}, ["device", "'meta'"]),
+    ({"device": object()}, ["device", "object"]),
+    ({"thresholds": None}, ["thresholds", "NoneType"]),
     ({"engine": "fast"}, ["engine", "'fast'"]),
     ({"engine": "product"}, ["engine='product'", "ProductGrid"]),
     ({"pending": "guess"}, ["pending", "'guess'"]),
     ({"pending": "hallucinate"}, ["hallucinate", "UCB"]),
-    ({"explore": "UCB"}, ["explore"]),
+    ({"explore": "UCB"}, ["explore", "str"]),
+    ({"explore": cb.UCB}, ["explore", "the class UCB", "UCB(...)"]),
+    ({"reward": gpk.RBFKernel()}, ["reward", "RBFKernel"]),
+    ({"costs": gpk.RBFKernel()}, ["costs", "RBFKernel"]),
+    ({"costs": {"a": 1}}, ["costs", "dict"]),
+    ({"costs": cb.GP}, ["costs", "the class GP"]),
 ]
 
 
@@ -300,6 +312,149 @@ def test_settings_that_cannot_be(settings, words):
     with pytest.raises(cb.CBanditError) as error:
         policy_of(**settings)
     assert all(word in str(error.value) for word in words), str(error.value)
+
+
+LATER = [
+    ({"step": lambda t: 0.0, "dual": "queue", "cap": None}, ["step", "above 0"]),
+    ({"thresholds": lambda t: [1.0, 2.0, 3.0]}, ["thresholds", "(3,)"]),
+    ({"thresholds": lambda t: None}, ["thresholds", "NoneType"]),
+    ({"thresholds": lambda t: "much"}, ["thresholds", "str"]),
+    ({"explore": cb.UCB(lambda t, gain: None)}, ["beta", "NoneType"]),
+]
+
+
+@pytest.mark.parametrize(("settings", "words"), LATER)
+def test_callables_that_give_what_cannot_be(settings, words):
+    policy = policy_of(**settings)
+    with pytest.raises(cb.CBanditError) as error:
+        policy.ask()
+    assert all(word in str(error.value) for word in words), str(error.value)
+    assert policy.t == 0
+
+
+def test_arguments_that_no_policy_takes():
+    points, counts = cb.Finite(line()), cb.Counts(1.0)
+    safe = cb.Safe(index=0, reward=0.0, cost=-1.0)
+    with pytest.raises(TypeError, match=r"CKB takes no .*'trails'.*'trials'"):
+        policy_of(trails=3)
+    with pytest.raises(TypeError, match=r"GPUCB takes no argument 'colour'$"):
+        cb.GPUCB(points, reward=belief(), explore=cb.UCB(1.0), colour=1)
+    with pytest.raises(TypeError, match=r"CKBRestart .*'slak'.*'slack'"):
+        cb.baselines.CKBRestart(
+            points,
+            reward=belief(),
+            costs=belief(),
+            explore=cb.UCB(1.0),
+            restart=5,
+            step=0.1,
+            cap=1.0,
+            slak=0.1,
+        )
+    with pytest.raises(TypeError, match=r"OPB takes no .*'sede'.*'seed'"):
+        cb.OPB(points, reward=counts, costs=counts, safe=safe, horizon=9, sede=1)
+
+
+def test_numbers_of_numpy_and_names_of_dtypes():
+    policy = policy_of(
+        np.int64(2), horizon=np.int32(5), seed=np.uint8(3), dtype="float32"
+    )
+    assert policy.batch_shape == (2,)
+    assert policy.horizon == 5
+    assert policy.dtype == torch.float32
+    assert policy.posterior().reward.mean.dtype == torch.float32
+    assert cb.Delayed(np.int64(4)).window == 4
+    assert belief(refit_every=np.int64(4)).refit_every == 4
+    assert policy_of(seed=-1, explore=cb.TS()).ask().index.dim() == 0
+
+
+def test_thompson_sampling_needs_no_width():
+    policies = [
+        cb.GPTS(cb.Finite(line()), reward=belief(), seed=4, **more)
+        for more in ({}, {"explore": cb.TS(1.0)})
+    ]
+    for _ in range(5):
+        a, b = (policy.ask() for policy in policies)
+        assert torch.equal(a.index, b.index)
+        for policy, choice in zip(policies, (a, b), strict=True):
+            policy.tell(choice, reward=0.3)
+
+
+def test_a_kernel_of_float32_is_used_in_float64():
+    kernel = gpk.RBFKernel()
+    kernel.lengthscale = 0.2
+    gp = cb.GP(kernel, noise=1e-2)
+    assert kernel.lengthscale.dtype == torch.float32  # the caller's own
+    assert gp.kernel.lengthscale.dtype == F64
+    held = np.log1p(np.exp(kernel.raw_lengthscale.item()))
+    assert 1e-10 < abs(held - 0.2) < 1e-7
+    policy = cb.GPUCB(cb.Finite(line()), reward=gp, explore=cb.UCB(1.0))
+    policy.observe(x=[[0.0]], reward=[1.0])
+    exact = np.exp(-0.5 * (np.linspace(0, 1, 20) / held) ** 2) / (1 + 1e-2)
+    assert np.abs(policy.posterior().reward.mean.numpy() - exact).max() < 1e-14
+
+
+def test_late_feedback_is_counted_in_the_shape_of_trials():
+    for trials in (None, 2):
+        policy = policy_of(
+            trials, explore=cb.UCB(1.0), feedback=cb.Delayed(1, weight=0.0)
+        )
+        shape = () if trials is None else (trials,)
+        first = policy.ask()
+        policy.ask(), policy.ask()
+        policy.tell(first, reward=np.zeros(shape))
+        assert policy.late.shape == shape
+        assert bool((policy.late == 1).all())
+
+
+def shared_memory():
+    """``(name, make, read)``: what keeps a tensor, made of it, and what it keeps."""
+    points = cb.Finite(line())
+    return [
+        ("points", cb.Finite, lambda made: made.all),
+        ("index", lambda v: (points, v), lambda made: made[0].points([3])),
+        ("lower", lambda v: cb.Box(v[0], v[0] + 1), lambda made: made.lower),
+        ("tips", lambda v: cb.Star([0.0], v), lambda made: made.tips),
+        (
+            "noise",
+            lambda v: cb.GP(belief().kernel, noise=v[0, 0]),
+            lambda made: made.noise,
+        ),
+        ("beta", lambda v: cb.UCB(v[0, 0]), lambda made: made.widths.beta),
+        (
+            "thresholds",
+            lambda v: policy_of(thresholds=v[0, 0]),
+            lambda made: made._limits(1),
+        ),
+        ("step", lambda v: policy_of(step=v[0, 0]), lambda made: made._step(1)),
+        ("cap", lambda v: policy_of(cap=v[0, 0]), lambda made: made._cap),
+    ]
+
+
+@pytest.mark.parametrize("source", ["tensor", "numpy"])
+@pytest.mark.parametrize("row", shared_memory(), ids=lambda row: row[0])
+def test_what_a_caller_changes_later_is_not_ours(row, source):
+    _, make, read = row
+    given = np.linspace(0.5, 1.5, 20)[:, None]
+    if source == "tensor":
+        given = torch.from_numpy(given)
+    made = make(given)
+    before = read(made).clone()
+    given += 1.0
+    assert torch.equal(read(made), before)
+
+
+@pytest.mark.parametrize("kind", ["Finite", "ProductGrid", "covariance"])
+def test_a_choice_is_not_a_view_of_the_set(kind):
+    actions = {
+        "Finite": lambda: cb.Finite(line()),
+        "ProductGrid": lambda: cb.ProductGrid([line()[:, 0]]),
+        "covariance": lambda: cb.Finite(covariance=np.eye(20)),
+    }[kind]()
+    gp = cb.GP(noise=1e-2) if kind == "covariance" else belief()
+    policy = cb.GPUCB(actions, reward=gp, explore=cb.UCB(1.0))
+    before = policy.actions.points(range(20))
+    policy.ask().x.add_(1.0)
+    assert torch.equal(policy.actions.points(range(20)), before)
 
 
 def test_devices_that_are_not_there():
@@ -317,6 +472,39 @@ BELIEFS = [
     (lambda: belief(mean=1.0, standardize=True), ["mean", "standardize"]),
     (lambda: belief(refit_every=0), ["refit_every"]),
     (lambda: cb.GP("rbf", noise=1.0), ["kernel", "str"]),
+    (lambda: cb.GP(gpk.RBFKernel, noise=1.0), ["kernel", "the class RBFKernel"]),
+    (lambda: cb.GP(torch.nn.Linear(1, 1), noise=1.0), ["kernel", "Linear"]),
+    (lambda: cb.GP.default(np.zeros((3, 1))), ["actions", "ndarray", "cb.Finite"]),
+    (lambda: cb.GP.default(line()), ["actions", "Tensor"]),
+    (lambda: cb.UCB("2"), ["beta", "number", "str"]),
+    (lambda: cb.UCB(None), ["beta", "NoneType"]),
+    (lambda: cb.UCB(cb.RKHS), ["beta", "the class RKHS"]),
+    (lambda: cb.Rand(1.0, low="a"), ["low", "'a'"]),
+    (lambda: cb.Delayed(True), ["window", "True"]),
+    (lambda: cb.load(None), ["path", "None"]),
+    (
+        lambda: cb.GPUCB(cb.Finite(line()), reward=belief(), explore=cb.UCB),
+        ["explore", "the class UCB"],
+    ),
+    (
+        lambda: cb.EpochPenalty(
+            cb.Finite(line()),
+            reward=gpk.RBFKernel(),
+            costs=1,
+            explore=cb.UCB(1.0),
+            epoch=3,
+        ),
+        ["reward", "RBFKernel"],
+    ),
+    (
+        lambda: cb.OPB(
+            cb.Finite(line()),
+            reward=gpk.RBFKernel(),
+            costs=belief(),
+            safe=cb.Safe(index=0),
+        ),
+        ["reward", "cb.Counts or a cb.GP", "RBFKernel"],
+    ),
     (lambda: cb.UCB(-1.0), ["beta", "negative"]),
     (lambda: cb.UCB(1.0, [NAN]), ["cost_beta", "finite"]),
     (lambda: cb.Rand(1.0, draw="cauchy"), ["draw", "'cauchy'"]),

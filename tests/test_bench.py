@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 import torch
 
-from cbandit import bench
+from cbandit import bench, bench_feedback, bench_peers
 
 TOY = bench._Sizes(
     side=20,
@@ -89,7 +90,12 @@ class TestRound:
     def test_the_table_names_goals_and_checks(self, toy_round):
         text = bench.table(toy_round)
         assert "goal >= 500 x" in text
-        assert "checks: all hold" in text
+        assert "checks of the answers: all hold" in text
+        goals = [row for row in toy_round["rows"] if row["met"] is not None]
+        met = sum(bool(row["met"]) for row in goals)
+        assert f"goals of speed: {met} of {len(goals)} reached" in text
+        assert text.count(": reached") == met
+        assert text.count(": NOT REACHED") == len(goals) - met
 
     @pytest.mark.parametrize("engine", ["product", "factor", "stream"])
     def test_a_wrong_posterior_fails_its_check(self, engine):
@@ -164,3 +170,63 @@ class TestTrials:
             y = arms.values[every, :, choice.index] + arms.noise[t]
             policy.tell(choice, reward=y[:, 0], cost=y[:, 1])
         assert bool((policy.multiplier > 0).any())
+
+
+class TestFeedback:
+    SIZES = bench_feedback._Sizes(
+        side=9, window=6, rounds=40, free=300, outstanding=5, warm=10, timed=4
+    )
+
+    def test_windows_and_delays_are_what_dense_solves_say(self):
+        result = bench_feedback._feedback(self.SIZES)
+        errors = [
+            check
+            for row in result["rows"]
+            for check in row["checks"]
+            if check["name"].startswith("error")
+        ]
+        assert len(errors) == 4
+        assert all(check["ok"] for check in errors)
+        json.dumps(result)
+        assert "5 choices outstanding" in bench_feedback.table(result)
+
+    def test_feedback_that_counts_too_long_fails_its_check(self, monkeypatch):
+        honest = bench_feedback.cb.Sliding
+        monkeypatch.setattr(
+            bench_feedback.cb, "Sliding", lambda window: honest(window + 1)
+        )
+        kernel = bench_feedback._matern(1.0)
+        rows = bench_feedback._sliding(self.SIZES, kernel, "Matern")
+        checks = [check for row in rows for check in row["checks"]]
+        assert not next(c for c in checks if c["name"].startswith("error"))["ok"]
+
+
+class TestPeers:
+    def test_every_peer_sees_the_same_and_the_score_chooses_alike(self):
+        rows = bench_peers._section(600, 12, 1)
+        assert _failed({"rows": rows}) == []
+        names = " | ".join(row["what"] for row in rows)
+        for wanted in ("by hand", "qLogExpectedImprovement", "qUpperConfidenceBound"):
+            assert wanted in names
+        chosen = [c for row in rows for c in row["checks"] if "choice" in c["name"]]
+        assert len(chosen) >= 2
+        json.dumps(rows)
+
+    def test_a_peer_that_is_absent_is_one_line(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "sklearn.gaussian_process", None)
+        rows = bench_peers._section(600, 12, 1)
+        absent = next(row for row in rows if row["what"].startswith("scikit-learn"))
+        assert absent["ms"] is None
+        assert "left out: no sklearn" in absent["note"]
+
+    def test_a_wrong_posterior_fails_its_check(self):
+        case = bench._case(bench._actions("factor", 400, 6), "auto", torch.float64, 12)
+        dense = case.dense()
+        dense.alpha[0] += 1e-6
+
+        def look(points):
+            mean, var = dense.posterior(points, "triangular")
+            return mean, var.sqrt()
+
+        wrong = bench_peers._checked(case, lambda: look)
+        assert [each["ok"] for each in wrong] == [False, True]

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from cbandit import experiments, plots
+from cbandit.checkpoint import read
 from cbandit.cli import main
 from cbandit.errors import CBanditError
 from cbandit.experiments import Settings, settings_from_toml
@@ -167,18 +168,96 @@ def test_reproduce_writes_all_it_says(capsys, tmp_path):
     assert "other settings" in complaint(
         capsys, "reproduce", "zhou-synthetic", "--trials", 4, "--out", out, "--resume"
     )
+    # nor overwritten by another
+    line = complaint(capsys, "reproduce", "zhou-synthetic", "--trials", 4, "--out", out)
+    assert "results of other settings" in line
+    assert (out / "summary.json").stat().st_mtime_ns == before
+
+
+def test_stage_costs_are_printed_and_drawn(capsys, tmp_path):
+    folders = []
+    for tau in ("0.8", "0.2"):
+        folders.append(tmp_path / tau)
+        few = ["--set", f"tau={tau}", "--horizon", 30, "--trials", 1]
+        code, text, _ = call(
+            capsys, "reproduce", "pacchiano-opb-four", *few, "--out", folders[-1]
+        )
+        assert code == 0
+        assert "policy regret" in text
+        assert "in every round of 100.0000% of the runs" in text
+        assert "+-" not in text
+        assert "nan" not in text
+        assert "-0.00" not in text
+        assert (folders[-1] / "evolution.png").exists()
+    summary = json.loads((folders[0] / "summary.json").read_text())
+    assert summary["policies"]["OPB"]["stage_runs_kept"]["mean"] == 1.0
+    for extra in ([], ["--panels", "tau"]):
+        figure = tmp_path / f"both{len(extra)}.png"
+        code, _, _ = call(capsys, "plot", *folders, "--figure", figure, *extra)
+        assert code == 0
+        assert figure.read_bytes().startswith(b"\x89PNG")
+    assert "panels must be a parameter" in complaint(
+        capsys, "plot", *folders, "--figure", figure, "--panels", "d"
+    )
+
+
+def command(*arguments):
+    """The command line in a process of its own."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}",
+        "OMP_NUM_THREADS": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "cbandit", *map(str, arguments)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_workers_is_a_number_or_ray(capsys):
+    for wrong in ("0", "two", "-1", "1.5"):
+        line = complaint(capsys, "reproduce", "zhou-synthetic", f"--workers={wrong}")
+        assert "a number above 0, or ray" in line
 
 
 @pytest.mark.slow
-def test_workers_share_the_trials_and_change_nothing(capsys, tmp_path):
-    few = ["reproduce", "zhou-synthetic", *SMALL, "--policies", "CKB-UCB"]
-    for workers in ("1", "2"):
-        code, _, err = call(
-            capsys, *few, "--out", tmp_path / workers, "--workers", workers
-        )
-        assert code == 0, err
-    one, two = (pd.read_parquet(tmp_path / w / "rounds.parquet") for w in ("1", "2"))
-    pd.testing.assert_frame_equal(one, two, rtol=1e-9, atol=1e-9)
+@pytest.mark.dist
+@pytest.mark.parametrize("workers", ["2", "ray"])
+def test_workers_share_the_trials_and_change_nothing(capsys, tmp_path, workers):
+    few = ["reproduce", "zhou-synthetic", *SMALL, "--policies", "CKB-UCB", "--out"]
+    assert call(capsys, *few, tmp_path / "1")[0] == 0
+    for attempt in range(3):  # Ray gives itself 30 seconds to start, however busy
+        out = tmp_path / f"many-{attempt}"
+        shared = command(*few, out, "--workers", workers)
+        _, said = shared.communicate(timeout=600)
+        if "timed out during startup" not in said:
+            break
+    assert shared.returncode == 0, said
+    one, many = (pd.read_parquet(w / "rounds.parquet") for w in (tmp_path / "1", out))
+    pd.testing.assert_frame_equal(one, many, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_ctrl_c_reaches_the_workers(tmp_path):
+    few = ["reproduce", "zhou-synthetic", "--trials", 2, "--policies", "CKB-UCB"]
+    few += ["--horizon", 10**6, "--out", tmp_path / "out", "--workers", 2]
+    shared = command(*few)
+    checkpoints = tmp_path / "out" / "checkpoints"
+    begun = time.monotonic()
+    while not checkpoints.exists() and time.monotonic() < begun + 300:
+        time.sleep(0.1)
+    time.sleep(2)  # both are at work, or about to be
+    shared.send_signal(signal.SIGINT)
+    _, said = shared.communicate(timeout=300)
+    assert shared.returncode == 130, said
+    assert "--resume" in said
+    assert "Traceback" not in said
+    for path in checkpoints.iterdir():
+        assert read(path)["state"].tape.rounds > 0
 
 
 def test_ctrl_c_leaves_a_folder_to_go_on_with(capsys, tmp_path):
@@ -254,7 +333,7 @@ class TestSettings:
         path.write_text(settings.toml())
         assert settings_from_toml(path) == settings
         assert settings_from_toml(path, trials=2).trials == 2
-        assert tomllib.loads(settings.toml())["parameters"] == {"cost": "quarter"}
+        assert tomllib.loads(settings.toml())["parameters"]["cost"] == "quarter"
 
     @pytest.mark.parametrize(
         ("text", "message"),

@@ -422,8 +422,8 @@ def test_a_window_of_a_hundred_for_five_thousand_rounds(
     told = []
     for t in range(5000):
         keys = rng.integers(0, 110, 1)
-        x = bench.points(0)[keys[0]]
-        values = (np.sin(4 * x) + 0.1 * rng.standard_normal(2))[None]
+        # nothing but noise, ten times what the belief allows for: errors show
+        values = 10 * bench.lam**0.5 * rng.standard_normal((1, 2))
         told.append((keys, values))
         bench.tell(keys, values)
         if t >= 100:
@@ -553,8 +553,8 @@ def test_points_close_together_in_float32(name, kernel, gap, cases, dense, rng):
 def test_coordinates_far_from_the_origin_in_float32(
     name, kernel, shift, cases, dense, rng
 ):
-    # a span of twenty lengthscales, and an origin far away
-    points = torch.as_tensor(6 * rng.random((60, 2)) + shift, dtype=F32)
+    # a span of a hundred lengthscales, and an origin far away
+    points = torch.as_tensor(30 * rng.random((60, 2)) + shift, dtype=F32)
     bench = Bench(name, cb.Finite(points), cases[kernel], dense, dtype=F32)
     play(bench, rng, 120, 40)
     assert bench.errors() <= 1e-3
@@ -618,6 +618,52 @@ def test_policies_condition_on_what_they_are_told(name, m, cases, dense, rng):
                     costs[i][j].add(choice.x[i].numpy(), c[i, j])
     check_against(policy, rewards, costs)
     assert len(policy._beliefs.groups) == 1
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize(
+    ("pieces", "groups"),
+    [
+        # what is told, and in which trials; None: all
+        ([("reward", "some"), ("cost", "some")], 1),
+        ([("cost", "some"), ("reward", "some")], 1),
+        ([("reward", "some"), ("reward", "others"), ("cost", None)], 1),
+        (
+            [
+                ("reward", "others"),
+                ("cost", "others"),
+                ("cost", "some"),
+                ("reward", "some"),
+            ],
+            1,
+        ),
+        ([("both", "some"), ("both", "others")], 1),
+        ([("reward", "some"), ("cost", "others")], 2),
+        ([("reward", None), ("cost", "some")], 2),
+    ],
+)
+def test_feedback_in_pieces(name, pieces, groups, cases, dense, rng):
+    policy = make_policy(name, cases, m=2, trials=3)
+    values = cases["rbf"].values
+    rewards = [dense(values) for _ in range(3)]
+    costs = [[dense(values) for _ in range(2)] for _ in range(3)]
+    for _ in range(25):
+        choice = policy.ask()
+        r, c = rng.standard_normal(3), rng.standard_normal((3, 2))
+        some = rng.random(3) < 0.5
+        for what, part in pieces:
+            where = {"some": some, "others": ~some, None: np.ones(3, bool)}[part]
+            told = {"reward": {"reward": r}, "cost": {"cost": c}}.get(
+                what, {"reward": r, "cost": c}
+            )
+            policy.tell(choice, **told, where=None if part is None else where)
+            for i in np.flatnonzero(where):
+                if "reward" in told:
+                    rewards[i].add(choice.x[i].numpy(), r[i])
+                for j in range(2 if "cost" in told else 0):
+                    costs[i][j].add(choice.x[i].numpy(), c[i, j])
+    check_against(policy, rewards, costs)
+    assert len(policy._beliefs.groups) == groups
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -22,7 +22,7 @@ def widths(explore, batch=(), m=1, t=1, gain=None, noise=None):
     shape = (*(batch or (1,)), 1 + m)
     gain = torch.zeros(shape, dtype=F64) if gain is None else gain
     noise = torch.ones(shape, dtype=F64) if noise is None else noise
-    return bound(t, gain, noise)
+    return bound(t, gain, lambda: noise)
 
 
 def test_ucb_is_optimistic_in_both():
@@ -53,7 +53,7 @@ def test_widths_of_all_shapes():
     explore = cb.UCB(kept)
     bound = explore.widths.bind((2,), 1, CPU)
     kept[:] = 9.0
-    assert bound(1, gain, gain).tolist() == [[1.0, 1.0], [2.0, 2.0]]
+    assert bound(1, gain, lambda: gain).tolist() == [[1.0, 1.0], [2.0, 2.0]]
 
 
 def draws(explore, count=4000, m=1, trials=2):

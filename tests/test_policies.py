@@ -258,6 +258,9 @@ def test_step_and_cap_by_the_theorem():
         ({"cap": 1.0, "clip": (1, 1)}, ["step", "horizon"]),
         ({"cap": 1.0, "horizon": 5}, ["step", "clip"]),
         ({"step": 1.0}, ["cap", "clip", "slater"]),
+        ({}, ["step", "horizon", "anytime"]),
+        ({"dual": "queue"}, ["step", "clip", "slater", "horizon"]),
+        ({"step": 1.0, "cap": 9.0, "slater": 0.5, "slack": 0.5}, ["slack", "0.5"]),
         ({"clip": (1, 1), "slater": 0.5, "slack": 0.5, "horizon": 9}, ["slack", "0.5"]),
     ],
 )

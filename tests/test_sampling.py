@@ -19,6 +19,7 @@ from scipy import stats
 
 import cbandit as cb
 from cbandit.explore import estimates
+from cbandit.posterior.paths import Root
 from cbandit.posterior.surrogates import Surrogates
 from cbandit.randomness import Streams
 
@@ -310,3 +311,21 @@ def test_a_trial_draws_the_same_alone(name, own, cases, rng):
     assert torch.equal(whole, torch.cat([run(range(i, i + 1)) for i in range(3)]))
     assert torch.equal(whole, torch.cat([run(range(1)), run(range(1, 3))]))
     assert len({tuple(row) for row in whole.tolist()}) == 3
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 10, 51])
+@pytest.mark.parametrize("even", [True, False])
+def test_a_root_of_an_axis_and_its_products(size, even):
+    x = torch.linspace(0, 1, size, dtype=torch.float64)
+    x = x if even else x.square()
+    gap = x.unsqueeze(-1) - x
+    covariance = torch.stack(
+        [(-gap.abs() / 0.2).exp(), (-0.5 * (gap / 0.2) ** 2).exp()]
+    )
+    root = Root.of(covariance)
+    assert (root.matrix @ root.matrix.mT - covariance).abs().max() < 1e-14
+    z = torch.randn(
+        2, 3, root.matrix.shape[-1], 4, dtype=torch.float64, generator=torch.Generator()
+    )
+    off = root.times(z) - torch.einsum("tnr,tfrc->tfnc", root.matrix, z)
+    assert off.abs().max() < 1e-13

@@ -125,6 +125,36 @@ def test_wrong_feedback_is_named():
         simulate(Uniform(problem, m=3), problem, 2)
 
 
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        ({"round": lambda t, generator: None}, "problem.round must return a cb.Round"),
+        ({"observe": lambda choice, generator: 0.5}, "must return a pair"),
+        ({"observe": lambda choice, generator: None}, "must return a pair"),
+    ],
+)
+def test_what_a_problem_answers_is_checked(broken, says):
+    problem = Plain()
+    vars(problem).update(broken)
+    policy = Uniform(problem)
+    with pytest.raises(CBanditError, match=says):
+        simulate(policy, problem, 2)
+
+
+def test_what_a_problem_lacks_is_named():
+    class Half:
+        trials = None
+        actions = Plain().actions
+
+        def reward(self, x, t):
+            return x.sum(-1)
+
+    with pytest.raises(
+        CBanditError, match=r"Half lacks costs\(\), observe\(\), optimum"
+    ):
+        simulate(Uniform(Half()), Half(), 2)
+
+
 def test_a_drifting_world_and_thresholds():
     problem = Plain()
     problem.thresholds = lambda t: float(t)
@@ -325,17 +355,23 @@ class TestCheckpoints:
         assert path.read_bytes() == before
         assert [each.name for each in tmp_path.iterdir()] == ["a.ckpt"]
 
-    def test_ctrl_c_ends_the_round_and_saves(self, tmp_path):
+    @pytest.mark.parametrize(
+        ("number", "ended"),
+        [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)],
+    )
+    def test_a_signal_ends_the_round_and_saves(self, tmp_path, number, ended):
         problem, path = table(), tmp_path / "a.ckpt"
 
         def interrupt(played):
             if played.t == 33:
-                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), number)
 
-        before = signal.getsignal(signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
+        before = signal.getsignal(number)
+        with pytest.raises(ended) as stop:
             simulate(Uniform(problem), problem, 90, path, callback=interrupt)
-        assert signal.getsignal(signal.SIGINT) is before
+        if number == signal.SIGTERM:
+            assert stop.value.code == 143
+        assert signal.getsignal(number) is before
         run = simulate(Uniform(problem), problem, 90, path)
         assert same(run, simulate(Uniform(problem), problem, 90))
 
@@ -395,6 +431,42 @@ class TestRun:
         assert row.cost2 == run.costs[2, 4, 1]
         assert row.action == run.index[2, 4]
         assert row.x1 == run.actions[2, 4, 0]
+        assert "policy_regret" not in frame
+
+    def test_distributions_are_in_the_account(self):
+        problem = table(3, 2)
+        run = simulate(Uniform(problem, trials=3, m=2, mixed=True), problem, 9)
+        # half of the action drawn and half of action 0, by hand
+        f, g = problem.f, problem.g
+        reward = torch.empty(3, 9, dtype=torch.float64)
+        cost = torch.empty(3, 9, 2, dtype=torch.float64)
+        for i in range(3):
+            for t in range(9):
+                at = run.index[i, t]
+                reward[i, t] = (f[i, at] + f[i, 0]) / 2
+                cost[i, t] = (g[i, :, at] + g[i, :, 0]) / 2
+        kept = (cost <= 1e-12).all(-1)
+        best = problem.stochastic_optimum(1)
+        regret = 9 * best - reward.sum(-1)
+        frame, short = run.frame(), run.summary()
+        row = frame[(frame.trial == 2) & (frame.t == 5)].iloc[0]
+        assert row.expected_reward == pytest.approx(reward[2, 4].item())
+        assert row.stage_cost2 == pytest.approx(cost[2, 4, 1].item())
+        assert row.policy_regret == pytest.approx(
+            (5 * best[2] - reward[2, :5].sum()).item()
+        )
+        assert short["policy_regret"]["mean"] == pytest.approx(regret.mean().item())
+        assert short["worst_stage_cost"]["mean"] == pytest.approx(
+            cost.amax((1, 2)).mean().item()
+        )
+        share = kept.double().mean()
+        assert short["stage_rounds_kept"]["mean"] == pytest.approx(share.item())
+        assert short["stage_runs_kept"]["mean"] == pytest.approx(
+            kept.all(-1).double().mean().item()
+        )
+        assert 0 < share < 1
+        curve = run.curve("stage_cost")
+        torch.testing.assert_close(curve.mean, cost.amax(-1).mean(0))
 
     def test_summary(self):
         problem = table(3, 2)
@@ -406,6 +478,8 @@ class TestRun:
         assert "soft_violation" in str(run.summary())
         single = simulate(Uniform(table()), table(), 9)
         assert single.summary()["regret"]["sem"] == 0.0
+        assert "+-" not in str(single.summary())
+        assert "policy_regret" not in single.summary()
 
     def test_curves(self):
         problem = table(3)

@@ -10,6 +10,7 @@ import gpytorch
 import numpy as np
 import pytest
 import scipy.optimize
+import scipy.stats
 import torch
 
 import cbandit as cb
@@ -473,7 +474,7 @@ def rbf(lengthscale=0.3):
 @pytest.mark.parametrize("pricing", [False, True])
 def test_gp_opb_is_its_programme(engine, pricing, monkeypatch):
     if pricing:
-        monkeypatch.setattr("cbandit.policies.opb_gp.HELD", 0)
+        monkeypatch.setattr("cbandit.lp.HELD", 0)
     m, lam, beta = 2, 0.01, (1.5, 0.8)
     axis = torch.linspace(0, 1, 9).double()
     grid = cb.ProductGrid([axis, axis])
@@ -750,14 +751,172 @@ def test_earlier_data_and_recommendations():
     costs = torch.stack([means * 0.3, means * 0.1], -1)
     policy.observe(index=index, reward=means[index], cost=costs[index] / 1.0)
     torch.testing.assert_close(policy.posterior().reward.mean, means)
-    best = policy.recommend(0.9)
-    assert best.index == 2
     linear = linear_policy(cb.LCLUCB, None)
     x = unit(30, 3, seed=9)
     linear.observe(x=x, reward=x[:, 0], cost=x[:, 1:])
     mean = linear.posterior().reward.mean
     w = torch.linalg.solve(torch.eye(3).double() + x.mT @ x, x.mT @ x[:, 0])
     torch.testing.assert_close(mean, linear.actions.tips @ w)
+
+
+# ------------------------------------------------------------------ what to deploy
+
+
+def arms_with_data(trials=None, spread=0.3, **safe):
+    """OPB that has seen four arms, the k-th ``10 (k + 1)`` times, without noise."""
+    counts = cb.Counts(spread)
+    policy = cb.OPB(
+        cb.Finite(torch.arange(4.0).double().unsqueeze(-1)),
+        reward=counts,
+        costs=[counts] * 2,
+        safe=cb.Safe(index=0, **safe),
+        thresholds=[0.4, 0.3],
+        horizon=100,
+        trials=trials,
+    )
+    index = torch.arange(4).repeat_interleave(torch.tensor([10, 20, 30, 40]))
+    reward, cost = MEANS[0, index], MEANS[1:, index].mT
+    policy.observe(index=index, reward=reward, cost=cost)
+    return policy
+
+
+MEANS = torch.tensor([[0.1, 0.5, 0.9, 0.7], [0.3, 0.3, 0.8, 0.5], [0.2, 0.4, 0.1, 0.4]])
+MEANS = MEANS.double()
+
+
+@pytest.mark.parametrize("trials", [None, 3])
+def test_a_distribution_is_recommended(trials):
+    policy = arms_with_data(trials, reward=0.2, cost=[0.1, 0.0])
+    found = policy.recommend(0.9)
+    # both costs at 1.6322 = the normal quantile of sqrt(0.9), the safe arm is known
+    mean, std = MEANS.clone().numpy(), 0.3 / np.sqrt([10, 20, 30, 40])
+    mean[:, 0], std[0] = [0.2, 0.1, 0.0], 0.0
+    z = scipy.stats.norm.ppf(0.9**0.5)
+    best = programme(mean[0], mean[1:] + z * std, [0.4, 0.3])
+    pi = found.distribution
+    rows = zip(pi.index.reshape(-1, 3), pi.probability.reshape(-1, 3), strict=True)
+    for i, (index, p) in enumerate(rows):
+        index, p = index.numpy(), p.numpy()
+        value, margin, chance = (
+            v.reshape(trials or 1, *v.shape[len(policy.batch_shape) :])[i]
+            for v in (found.value, found.margin, found.probability)
+        )
+        assert value == pytest.approx(best, abs=1e-9)
+        assert p.sum() == pytest.approx(1)
+        room = np.array([0.4, 0.3]) - mean[1:, index] @ p
+        np.testing.assert_allclose(margin, room, atol=1e-12)
+        # arms are independent: the true chance is larger than the one stated
+        true = scipy.stats.norm.cdf(room / np.sqrt(p**2 @ std[index] ** 2)).prod()
+        assert 0.9 <= chance <= true
+    assert found.feasible.all()
+    assert found.x.shape == (*policy.batch_shape, 3, 1)
+    assert "of the time" in str(found)
+    assert len(str(found).splitlines()) == (trials or 1)
+
+
+def test_it_says_when_no_distribution_is_believed_feasible():
+    policy = arms_with_data(spread=3.0)  # its safe arm is not known to be so
+    found = policy.recommend(0.95)
+    assert not found.feasible
+    assert found.probability < 0.95
+    assert "no distribution is believed feasible with probability 0.95" in str(found)
+    # the likeliest action, by hand
+    room = torch.tensor([[0.4], [0.3]]).double() - MEANS[1:]
+    spread = 3.0 / torch.tensor([10.0, 20.0, 30.0, 40.0]).double().sqrt()
+    chance = torch.special.ndtr(room / spread).prod(0)
+    assert found.distribution.index[0] == chance.argmax()
+    assert found.distribution.probability.tolist() == [1.0, 0.0, 0.0]
+    torch.testing.assert_close(found.probability, chance.max())
+    # one that is known to be safe always remains
+    assert arms_with_data(spread=9.0, reward=0.1, cost=0.0).recommend(0.999).feasible
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_the_gp_form_recommends_a_distribution(held, monkeypatch):
+    if not held:
+        monkeypatch.setattr("cbandit.lp.HELD", 0)
+    axis = torch.linspace(0, 1, 6).double()
+    policy = cb.OPB(
+        cb.ProductGrid([axis, axis]),
+        reward=cb.GP(rbf(), noise=0.01),
+        costs=cb.GP(rbf(0.4), noise=0.01),
+        safe=cb.Safe(index=0, reward=0.0, cost=0.0),
+        thresholds=0.3,
+    )
+    x = torch.cartesian_prod(axis, axis)
+    seen = torch.arange(0, 36, 3)
+    policy.observe(index=seen, reward=x[seen].sum(-1), cost=x[seen, 0])
+    found = policy.recommend(0.9)
+    k = rbf(0.4)(x).to_dense().detach()
+    gain = k[:, seen] @ torch.linalg.inv(k[seen][:, seen] + 0.01 * torch.eye(12))
+    cost, cov = gain @ x[seen, 0], k - gain @ k[seen]
+    k = rbf()(x).to_dense().detach()
+    gain = k[:, seen] @ torch.linalg.inv(k[seen][:, seen] + 0.01 * torch.eye(12))
+    reward, std = gain @ x[seen].sum(-1), cov.diagonal().sqrt()
+    # there is no doubt about the safe action
+    cost[0] = reward[0] = std[0] = cov[0] = cov[:, 0] = 0.0
+    z = scipy.stats.norm.ppf(0.9)
+    best = programme(reward.numpy(), (cost + z * std).numpy()[None], [0.3])
+    assert found.value == pytest.approx(best, abs=1e-6)
+    index, p = found.distribution.index, found.distribution.probability
+    torch.testing.assert_close(found.margin, (0.3 - cost[index] @ p).reshape(1))
+    spread = (p @ cov[index][:, index] @ p).sqrt()
+    assert found.feasible
+    assert 0.9 <= found.probability <= torch.special.ndtr(found.margin / spread)
+
+
+def test_linear_policies_recommend():
+    pytest.importorskip("clarabel")
+    w = torch.tensor([[1.0, 0.3, 0.2], [0.5, 0.5, -0.2], [0.1, 0.2, 0.7]]).double()
+    x = unit(60, 3, seed=9)
+    z = scipy.stats.norm.ppf(0.9**0.5)
+    inverse = torch.linalg.inv(torch.eye(3).double() + x.mT @ x)
+    fit = w @ x.mT @ x @ inverse
+    # a distribution over vectors
+    policy = linear_policy(cb.OPLB, None)
+    policy.observe(x=x, reward=x @ w[0], cost=x @ w[1:].mT)
+    found = policy.recommend(0.9)
+    points = policy.actions.all
+    mean = (points @ fit.mT).mT.numpy()
+    std = 0.1 * ((points @ inverse) * points).sum(-1).sqrt().numpy()
+    best = programme(mean[0], mean[1:] + z * std, [0.3, 0.3])
+    assert found.value == pytest.approx(best, abs=1e-9)
+    assert found.feasible
+    # an action: the best on a fine grid over every segment
+    policy = linear_policy(cb.LCLUCB, None)
+    policy.observe(x=x, reward=x @ w[0], cost=x @ w[1:].mT)
+    found = policy.recommend(0.9)
+    a = torch.linspace(0, 1, 4001).double().view(-1, 1, 1)
+    points = (a * policy.actions.tips).flatten(0, 1)
+    mean = points @ fit.mT
+    std = 0.1 * ((points @ inverse) * points).sum(-1).sqrt()
+    safe = (mean[:, 1:] + z * std.unsqueeze(-1) <= 0.3).all(-1)
+    best = mean[:, 0].masked_fill(~safe, -9.0).max().item()
+    assert best <= found.value + 1e-9
+    assert found.value < best + 1e-3
+    assert found.distribution is None
+    assert found.feasible
+    torch.testing.assert_close(found.margin, 0.3 - found.x @ fit[1:].mT)
+    tip = policy.actions.tips[found.index]
+    assert torch.linalg.matrix_rank(torch.stack([tip, found.x])) == 1
+
+
+def test_opnlb_recommends_what_all_its_functions_keep():
+    values = torch.tensor([[0.1, 0.2, 0.9], [0.1, 0.6, 0.3], [0.1, 0.2, 0.5]]).double()
+    policy = cb.OPNLB(
+        cb.Finite(torch.arange(3.0).double().unsqueeze(-1)),
+        reward=cb.FiniteClass([[0.0, 0.5, 1.0], [0.0, 1.0, 0.1]], radius=0.5),
+        costs=cb.FiniteClass(values, radius=0.5),
+        safe=cb.Safe(index=0, reward=0.0, cost=0.1),
+        thresholds=0.3,
+    )
+    # arm 1 often enough that its cost is known, arm 2 not: 0.9 and 0.5 remain
+    policy.observe(index=[1] * 9, reward=[0.5] * 9, cost=[0.2] * 9)
+    found = policy.recommend(0.8)
+    best = programme(np.array([0, 0.5, 1.0]), values[[0, 2]].numpy(), [0.3, 0.3])
+    assert found.value == pytest.approx(best, abs=1e-9)
+    assert found.probability == 0.8
+    assert found.feasible
 
 
 def snapshot(policy):
@@ -818,6 +977,101 @@ def test_bad_arms_are_said():
             horizon=10,
             thresholds=0.5,
         )
+
+
+FOUR = cb.Finite(torch.arange(4.0).double().unsqueeze(-1))
+CORNERS = cb.Finite(torch.cat([torch.zeros(1, 2), torch.eye(2)]))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"safe": None}, "safe must be a cb.Safe.* got none"),
+        ({"safe": cb.Safe(index=0, reward=0.0, cost=0.5)}, "safe.cost must be below"),
+        ({"safe": cb.Safe(index=0, reward=0.0, cost=0.7)}, "cost = 0.7 with thresh"),
+        ({"safe": cb.Safe(index=9, reward=0.0, cost=0.0)}, "safe.index must lie in 0"),
+        ({"safe": cb.Safe(index=0.5)}, "safe.index must hold whole numbers"),
+        ({"safe": cb.Safe(x=[0.3] * 2)}, r"safe.x must (be a point|have shape)"),
+        (
+            {"safe": cb.Safe(index=0, reward=2.0, cost=0.0)},
+            "safe.reward must be at most",
+        ),
+        (
+            {"safe": cb.Safe(index=0, reward=math.nan, cost=0.0)},
+            "safe.reward must be fin",
+        ),
+        ({"costs": []}, "at least one belief"),
+        (
+            {"costs": cb.Linear(0.1, length=0.5)},
+            "costs must be a|no longer than length",
+        ),
+        ({"delta": 0.0}, "delta must lie between"),
+        ({"alpha": -1.0}, "alpha must not be negative"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["OPB", "GP", "OPLB"])
+def test_bad_arguments_of_randomised_policies_are_said(kind, wrong, says):
+    belief, actions, more = {
+        "OPB": (cb.Counts(1.0), FOUR, {"horizon": 10}),
+        "GP": (cb.GP(rbf(), noise=0.1), CORNERS, {"horizon": 10}),
+        "OPLB": (cb.Linear(0.1), CORNERS, {"horizon": 10}),
+    }[kind]
+    if kind == "OPLB":
+        pytest.importorskip("clarabel")
+    arguments = {
+        "reward": belief,
+        "costs": belief,
+        "safe": cb.Safe(index=0, reward=0.0, cost=0.0),
+        "thresholds": 0.5,
+        **more,
+    }
+    build = cb.OPLB if kind == "OPLB" else cb.OPB
+    build(actions, **arguments)
+    with pytest.raises(CBanditError, match=says):
+        build(actions, **{**arguments, **wrong})
+
+
+def test_what_opb_needs_is_said():
+    counts, safe = cb.Counts(1.0), cb.Safe(index=0, reward=0.0, cost=0.0)
+    given = {"reward": counts, "costs": counts, "safe": safe, "horizon": 10}
+    for name in given:
+        rest = {k: v for k, v in given.items() if k != name}
+        with pytest.raises(CBanditError, match=f"{name} must be .*got none"):
+            cb.OPB(FOUR, thresholds=0.5, **rest)
+    ranged = cb.Counts(1.0, range=(0.0, 1.0))
+    with pytest.raises(
+        CBanditError, match=r"safe.reward must lie in .* 0 to 1; got -0"
+    ):
+        cb.OPB(
+            FOUR,
+            reward=ranged,
+            costs=counts,
+            safe=cb.Safe(index=0, reward=-0.5, cost=0.0),
+            horizon=10,
+            thresholds=0.5,
+        )
+
+
+def test_a_failed_round_of_oplb_changes_nothing():
+    pytest.importorskip("clarabel")
+    policy = linear_policy(cb.OPLB, None)
+    rounds_of(policy, [0])
+    before, streams = snapshot(policy)
+    for wrong, says in (
+        ({"actions": unit(4, 3)}, "must contain the safe action"),
+        ({"actions": torch.zeros(0, 3)}, "none of them 0"),
+        ({"actions": torch.cat([torch.zeros(1, 3), 2 * torch.eye(3)])}, "no longer"),
+        ({"actions": cb.Star(torch.zeros(3), torch.eye(3))}, "must be a Finite set"),
+        ({"among": [1, 2]}, "leave the safe action"),
+        ({"among": []}, "at least one"),
+    ):
+        with pytest.raises(CBanditError, match=says):
+            policy.ask(**wrong)
+    after, later = snapshot(policy)
+    assert policy.t == 12
+    assert before["_ridge"].system[0].equal(after["_ridge"].system[0])
+    assert before["_longest"].equal(after["_longest"])
+    assert all(a.equal(b) for a, b in zip(streams["each"], later["each"], strict=True))
 
 
 def test_a_failed_round_changes_nothing():

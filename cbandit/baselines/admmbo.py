@@ -219,54 +219,47 @@ class ADMMBO(BoTorchPolicy):
 
     # -- what was seen -------------------------------------------------------------
 
-    def _seen(self, function: int) -> tuple[Tensor, Tensor, Tensor]:
-        """``x (T, n, d)``, all posterior means there ``(T, F, n)``, and where seen."""
-        group = next(g for g in self._beliefs.groups if function in g.functions)
-        x = torch.stack([row.x for row in group.log], 1).double()
-        seen = torch.tensor([row.wanted for row in group.log], device=self.device).mT
-        mean = self._beliefs.anywhere(x)[0].clone()
-        mean[:, 1:] -= self._limits(max(self.t, 1)).unsqueeze(-1)
-        return x, mean, seen
-
     def _best_so_far(self, step: int) -> tuple[Tensor, Tensor]:
         """The step's best value among what was seen ``(T,)``, and where, ``(T, d)``."""
-        x, mean, seen = self._seen(step)
+        x, mean, seen = self._beliefs.tried(step)
+        x = x.double()
         if step == 0:
-            value = mean[:, 0] - self._penalty(x)
+            value = mean - self._penalty(x)
         else:
-            value = -((mean[:, step] > 0).double() + self._distance(step, x))
-        value = value.masked_fill(~seen, -torch.inf)
-        best, place = value.max(-1)
-        at = place.view(-1, 1, 1).expand(-1, 1, x.shape[-1])
-        return best, x.gather(1, at).squeeze(1)
+            limit = self._limits(max(self.t, 1))[:, step - 1 : step]
+            value = -((mean > limit).double() + self._distance(step, x))
+        best, place = value.masked_fill(~seen, -torch.inf).max(-1)
+        return best, _at(x, place)
 
     def _deployed(self) -> Tensor:
         """The best action seen that is believed feasible; else the least violating."""
-        x, mean, seen = self._seen(0)
-        worst = mean[:, 1:].amax(1)
+        x, reward, seen = self._beliefs.tried(0)
+        costs = self._beliefs.anywhere(x)[0][:, 1:]
+        worst = (costs - self._limits(max(self.t, 1)).unsqueeze(-1)).amax(1)
         feasible = (worst <= 0) & seen
-        value = torch.where(feasible, mean[:, 0], -torch.inf)
+        value = torch.where(feasible, reward, -torch.inf)
         least = torch.where(seen, -worst, -torch.inf)
         place = torch.where(feasible.any(-1), value.argmax(-1), least.argmax(-1))
-        at = place.view(-1, 1, 1).expand(-1, 1, x.shape[-1])
-        return x.gather(1, at).squeeze(1)
+        return _at(x.double(), place)
 
     def _penalty(self, x: Tensor, trial: int | None = None) -> Tensor:
-        """``sum_j (rho/2) |x - z_j + y_j/rho|^2`` at ``x (T, n, d)``, ``(T, n)``."""
+        """``sum_j (rho/2) |x - z_j + y_j/rho|^2``, ``(T, n)``.
+
+        ``x`` is ``(n, d)``, or ``(T, n, d)`` where trials look at points of their own.
+        """
         pick = slice(None) if trial is None else slice(trial, trial + 1)
         rho = self._rho[pick].view(-1, 1, 1)
-        shift = (self._y[pick] / rho - self._z[pick]).unsqueeze(2)  # T x m x 1 x d
-        squares = (x.unsqueeze(1) + shift).square().sum(-1)
+        squares = _squares(self._z[pick] - self._y[pick] / rho, x)  # T x m x n
         total: Tensor = (rho / 2 * squares).sum(1)
         return total
 
     def _distance(self, step: int, x: Tensor, trial: int | None = None) -> Tensor:
-        """``(rho/2M) |x_hat - z + y_j/rho|^2`` at ``z = x (T, n, d)``, ``(T, n)``."""
+        """``(rho/2M) |x_hat - z + y_j/rho|^2`` at ``z = x``, ``(T, n)``; as above."""
         pick = slice(None) if trial is None else slice(trial, trial + 1)
         rho = self._rho[pick].view(-1, 1)
         target = self._x[pick] + self._y[pick, step - 1] / rho
-        squares = (target.unsqueeze(1) - x).square().sum(-1)
-        scaled: Tensor = rho / (2 * self.weight) * squares
+        scaled: Tensor = _squares(target.unsqueeze(1), x).squeeze(1)
+        scaled *= rho / (2 * self.weight)
         return scaled
 
     # -- the search ----------------------------------------------------------------
@@ -276,31 +269,44 @@ class ADMMBO(BoTorchPolicy):
         top = torch.zeros_like(best)
         found = here.clone()
         limits = self._limits(self.t + 1)
-        for block in self._beliefs.sweep():
-            points = self.actions.block(block.start, block.stop).double()
-            points = points.expand(self._size, -1, -1)
-            mean, std = block.mean[:, step].double(), block.std
-            assert std is not None
-            std = std.expand(-1, self._beliefs.functions, -1)[:, step].double()
+        for start, stop, mean, std in self._beliefs.look(step):
+            points = self.actions.block(start, stop).double()
             if step == 0:
                 gain = improvement(
-                    mean - self._penalty(points), std, best.unsqueeze(-1)
+                    mean.double() - self._penalty(points),
+                    std.double(),
+                    best.unsqueeze(-1),
                 )
             else:
                 gain = feasible_improvement(
-                    mean - limits[:, step - 1 : step],
-                    std,
+                    mean.double() - limits[:, step - 1 : step],
+                    std.double(),
                     self._distance(step, points),
                     -best.unsqueeze(-1),
                 )
             value, place = gain.max(-1)
-            at = place.view(-1, 1, 1).expand(-1, 1, points.shape[-1])
             better = value > top
-            found = torch.where(
-                better.unsqueeze(-1), points.gather(1, at).squeeze(1), found
-            )
+            at = self.actions.at(place + start).double()
+            found = torch.where(better.unsqueeze(-1), at, found)
             top = torch.where(better, value, top)
         return found
+
+
+def _at(x: Tensor, place: Tensor) -> Tensor:
+    """Of ``x (T, n, d)`` the row ``place (T,)`` of each trial, ``(T, d)``."""
+    rows = place.view(-1, 1, 1).expand(-1, 1, x.shape[-1])
+    found: Tensor = x.gather(1, rows).squeeze(1)
+    return found
+
+
+def _squares(a: Tensor, x: Tensor) -> Tensor:
+    """``|a - x|^2``, ``(T, k, n)``: ``a (T, k, d)``, ``x (n, d)`` or ``(T, n, d)``."""
+    mode = "donot_use_mm_for_euclid_dist"  # exact where points coincide
+    if x.dim() == 3:
+        own: Tensor = torch.cdist(a, x, compute_mode=mode).square()
+        return own
+    flat: Tensor = torch.cdist(a.flatten(0, 1), x, compute_mode=mode).square()
+    return flat.view(*a.shape[:2], -1)
 
 
 def _acquisition(model: ModelListGP, policy: BoTorchPolicy) -> AcquisitionFunction:

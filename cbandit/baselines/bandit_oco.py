@@ -24,7 +24,7 @@ from cbandit import checks
 from cbandit.actions import Box
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
-from cbandit.policies.base import Decision, Policy, Told
+from cbandit.policies.base import COST_COUNT, Decision, Policy, Told
 
 __all__ = ["BanditOCO"]
 
@@ -80,11 +80,7 @@ class BanditOCO(Policy):
                 f"BanditOCO moves in all coordinates; got {actions!r}, whose last ones "
                 "are chosen from rows"
             )
-        if isinstance(costs, bool) or not isinstance(costs, int) or costs < 1:
-            raise CBanditError(
-                f"costs must be the number of costs, an int of at least 1; got "
-                f"{costs!r}"
-            )
+        costs = checks.whole("costs", costs, 1, COST_COUNT)
         super().__init__(actions, costs, **common)
         kept: dict[str, Any] = {"dtype": torch.float64, "device": self.device}
         self._radius = self._column("radius", checks.positive("radius", radius))
@@ -130,12 +126,17 @@ class BanditOCO(Policy):
     def ask(
         self, *, among: Any = None, actions: Any = None, observed_costs: Any = None
     ) -> Choice:
-        """Start the next round and choose; the box is all there is to choose from."""
+        """Start the next round and choose; the box is all there is to choose from.
+
+        Args:
+            among: an error, and so are the others.
+            actions: likewise.
+            observed_costs: likewise.
+        """
         if among is not None or actions is not None or observed_costs is not None:
             raise CBanditError(
                 "BanditOCO moves in its box by what it observes: ask() takes no "
-                "among=, "
-                "actions= or observed_costs="
+                "among=, actions= or observed_costs="
             )
         return super().ask()
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from cbandit import checks
 from cbandit.actions import Box
 from cbandit.beliefs.feedback import Delayed
 from cbandit.beliefs.gp import GP
@@ -92,8 +93,7 @@ class BoTorchPolicy(GPPolicy):
             ("num_restarts", num_restarts),
             ("raw_samples", raw_samples),
         ):
-            if not isinstance(value, int) or value < 1:
-                raise CBanditError(f"{what} must be a positive int; got {value!r}")
+            checks.whole(what, value, 1, "a positive int")
         if common.get("pending", "ignore") != "ignore":
             raise CBanditError(
                 "pending must be 'ignore': give the acquisition function X_pending, "

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cbandit import checks
 from cbandit.errors import CBanditError
 from cbandit.policies.ckb import CKB
 
@@ -29,16 +30,13 @@ class CKBRestart(CKB):
     """
 
     def __init__(self, actions: Any, *, restart: int, **common: Any) -> None:
-        if isinstance(restart, bool) or not isinstance(restart, int) or restart < 1:
-            raise CBanditError(f"restart must be an int of at least 1; got {restart!r}")
+        restart = checks.whole("restart", restart)
         if common.get("anytime"):
             raise CBanditError("anytime goes with cb.CKB; CKBRestart has restart=")
         self.restart = restart
         horizon = common.pop("horizon", None)
-        if horizon is not None and (not isinstance(horizon, int) or horizon < 1):
-            raise CBanditError(
-                f"horizon must be None or a positive int; got {horizon!r}"
-            )
+        if horizon is not None:
+            horizon = checks.whole("horizon", horizon, 1, "None or a positive int")
         super().__init__(actions, horizon=restart, **common)
         self.horizon = horizon
         self.forget = True

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cbandit import checks
 from cbandit.actions import Box
 from cbandit.beliefs.gp import GP
 from cbandit.continuous import best_feasible_point
@@ -50,7 +51,9 @@ class Constrained(GPPolicy):
         if costs is None:
             raise CBanditError("costs must be a cb.GP or a list of them; got None")
         if not isinstance(explore, UCB):
-            raise CBanditError(f"explore must be cb.UCB(...); got {explore!r}")
+            raise CBanditError(
+                f"explore must be cb.UCB(...); got {checks.kind(explore)}"
+            )
         super().__init__(actions, reward, costs, explore, **common)
 
     @property
@@ -73,6 +76,7 @@ class CONFIG(Constrained):
     """
 
     name = "CONFIG"
+    splits = True
     continuous = True
 
     def _decide(
@@ -89,6 +93,6 @@ class CONFIG(Constrained):
             )
             return Decision(None, infeasible, x=best.x)
         best, infeasible = best_feasible(
-            lambda: self._estimates(coefficient, limits, asked), mask
+            lambda: self._estimates(coefficient, limits, asked), mask, self._ranks
         )
         return Decision(best.index, infeasible)

@@ -23,13 +23,13 @@ from torch import Tensor
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
 from cbandit.policies.base import Decision
-from cbandit.policies.linear import LinearPolicy
+from cbandit.policies.surely_safe import SurelySafe
 from cbandit.safe import Safe
 
 __all__ = ["SafeLTS"]
 
 
-class SafeLTS(LinearPolicy):
+class SafeLTS(SurelySafe):
     """Thompson sampling among actions that are surely within their limits.
 
     Args:
@@ -52,7 +52,7 @@ class SafeLTS(LinearPolicy):
         *,
         reward: Linear,
         costs: Any,
-        safe: Safe,
+        safe: Safe | None = None,
         delta: float = 0.1,
         alpha: Any = None,
         beta: Any = None,

@@ -82,8 +82,7 @@ class Sketched:
                 continue
             there = torch.tensor(wanted, device=x.device)
             precision = there / (self.noise if own is None else own)
-            slot = torch.tensor(slots, device=x.device)
-            self.history.add(slot, precision, values - self.mean.unsqueeze(-1))
+            self.history.add(slots, precision, values - self.mean.unsqueeze(-1))
             self.history.count(slots, wanted, 1)
             self._sketch = None
 

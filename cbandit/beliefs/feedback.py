@@ -9,7 +9,6 @@ from torch import Tensor
 
 from cbandit import checks
 from cbandit.confidence import RKHS
-from cbandit.errors import CBanditError
 
 __all__ = ["Delayed", "Sliding"]
 
@@ -31,7 +30,7 @@ class Delayed:
     """
 
     def __init__(self, window: int, weight: Any = None) -> None:
-        self.window = _window(window)
+        self.window = checks.whole("window", window)
         self.weight = None if weight is None else checks.nonnegative("weight", weight)
 
     def __repr__(self) -> str:
@@ -48,7 +47,7 @@ class Sliding:
     """
 
     def __init__(self, window: int, drift: Any = None) -> None:
-        self.window = _window(window)
+        self.window = checks.whole("window", window)
         if drift is not None and not callable(drift):
             drift = checks.nonnegative("drift", drift)
         self.drift = drift
@@ -72,9 +71,3 @@ def delayed_width(
     """``B + (R + B_r) sqrt(2 (gain + 1 + ln(4 / delta)))``."""
     log = math.log(4 / schedule.delta)
     return norm + (subgaussian + weight) * (2 * (gain + 1 + log)).sqrt()
-
-
-def _window(window: Any) -> int:
-    if isinstance(window, bool) or not isinstance(window, int) or window < 1:
-        raise CBanditError(f"window must be an int of at least 1; got {window!r}")
-    return window

@@ -23,8 +23,10 @@ class GP:
 
     Args:
         kernel: any gpytorch kernel. Left out with ``Finite(covariance=K)``, where the
-            prior is ``K`` itself. A gpytorch kernel is float32 until told otherwise:
-            build it ``.double()`` where float64 answers are compared.
+            prior is ``K`` itself. The copy kept here is float64, but a gpytorch kernel
+            is float32 until told otherwise, and digits lost there stay lost: make it
+            ``.double()`` and then set hyperparameters as float64 tensors (the Python
+            number 0.2 becomes 0.2000000030 on its way).
         noise: variance of one observation, a number or ``(*trials,)``. ``None``:
             learned by marginal likelihood, with the kernel's hyperparameters.
         mean: the prior mean, in the user's units, a number or ``(*trials,)``.
@@ -52,15 +54,12 @@ class GP:
     ) -> None:
         if kernel is not None and not isinstance(kernel, gpk.Kernel):
             raise CBanditError(
-                f"kernel must be a gpytorch kernel; got {type(kernel).__name__}"
+                f"kernel must be a gpytorch kernel; got {checks.kind(kernel)}"
             )
-        if refit_every is not None and (
-            not isinstance(refit_every, int) or refit_every < 1
-        ):
-            raise CBanditError(
-                f"refit_every must be None or a positive int; got {refit_every!r}"
-            )
-        self.kernel = copy.deepcopy(kernel)
+        if refit_every is not None:
+            expected = "None or a positive int"
+            refit_every = checks.whole("refit_every", refit_every, 1, expected)
+        self.kernel = None if kernel is None else copy.deepcopy(kernel).double()
         self.learn_noise = noise is None
         self.noise: Tensor = checks.positive("noise", 1e-2 if noise is None else noise)
         self.mean: Tensor = checks.finite("mean", checks.tensor("mean", mean))
@@ -82,6 +81,11 @@ class GP:
         outcomes, fitted anew every 20 observations. Over ``Finite(covariance=K)`` the
         prior is ``K`` and only the noise is learned.
         """
+        if not isinstance(actions, Actions):
+            raise CBanditError(
+                "actions must be a cb.Finite, cb.ProductGrid, cb.Box or cb.Star; got "
+                f"{checks.kind(actions)}"
+            )
         if isinstance(actions, Finite) and actions.covariance is not None:
             out = cls(noise=None, standardize=True, refit_every=20)
         else:

@@ -7,7 +7,11 @@ fails has changed nothing.
 
 from __future__ import annotations
 
+import difflib
+import inspect
+import re
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +25,9 @@ from cbandit.choice import Choice, Distribution
 from cbandit.errors import CBanditError, ChoiceError, HorizonError
 from cbandit.randomness import Streams, Trials, trial_range
 
-__all__ = ["Decision", "Policy", "Told"]
+__all__ = ["COST_COUNT", "Decision", "Policy", "Told", "listed"]
+
+COST_COUNT = "the number of costs, an int of at least 1"
 
 
 @dataclass
@@ -76,11 +82,10 @@ class _Mail:
     costs: list[Told] = field(default_factory=list)
 
 
-class Policy:
+class Policy(ABC):
     """Bookkeeping of rounds, choices and feedback.
 
-    A policy fills in ``_decide`` (the rule), ``_absorb`` (what feedback changes) and
-    ``_given`` (beliefs from earlier data).
+    A policy fills in ``_decide`` (the rule) and ``_absorb`` (what feedback changes).
 
     Args:
         actions: what can be chosen.
@@ -90,14 +95,21 @@ class Policy:
         seed: of all draws; one seed, one run.
         trials: ``None``, how many replications run side by side, or a ``range`` of
             their numbers (a part of a larger batch).
-        device: where tensors live; the actions' by default.
-        dtype: of arrays over the actions; float64 on the CPU and float32 on CUDA by
-            default.
+        device: where tensors live, ``"cpu"`` (the default) or ``"cuda"``.
+        dtype: of arrays over the actions, ``"float64"`` or ``"float32"`` (or torch's
+            own names); float64 on the CPU and float32 on CUDA by default.
         horizon: the last round, where one is known.
     """
 
     name = "policy"
     learns_costs = True  # whether a choice waits for its cost to be told
+    sees_costs = False  # whether ask takes observed_costs
+    no_noise = ""  # why tell takes no noise, where it does not
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """Help on a policy names the arguments it shares with others too."""
+        super().__init_subclass__(**arguments)
+        cls.__doc__ = _with_shared_arguments(cls)
 
     def __init__(
         self,
@@ -108,22 +120,19 @@ class Policy:
         seed: int = 0,
         trials: Trials = None,
         device: Any = None,
-        dtype: torch.dtype | None = None,
+        dtype: Any = None,
         horizon: int | None = None,
+        **unknown: Any,
     ) -> None:
+        if unknown:
+            raise TypeError(_unknown(type(self), next(iter(unknown))))
         if not isinstance(actions, Actions):
             raise CBanditError(
                 "actions must be a cb.Finite, cb.ProductGrid, cb.Box or cb.Star; got "
-                f"{type(actions).__name__}"
+                f"{checks.kind(actions)}"
             )
         self.device = _device(device)
-        if dtype is None:
-            dtype = torch.float32 if self.device.type == "cuda" else torch.float64
-        if dtype not in (torch.float32, torch.float64):
-            raise CBanditError(
-                f"dtype must be torch.float32 or torch.float64; got {dtype!r}"
-            )
-        self.dtype, self.m = dtype, m
+        self.dtype, self.m = _dtype(dtype, self.device), m
         self.trials, self.seed = trial_range(trials), seed
         self.batch_shape = () if self.trials is None else (len(self.trials),)
         self._size = 1 if self.trials is None else len(self.trials)
@@ -132,11 +141,9 @@ class Policy:
                 f"actions have sets for {actions.batch_shape[0]} trials; trials must "
                 f"be that number, got {trials!r}"
             )
-        self.actions: Any = actions.to(self.device, dtype)
-        if horizon is not None and (not isinstance(horizon, int) or horizon < 1):
-            raise CBanditError(
-                f"horizon must be None or a positive int; got {horizon!r}"
-            )
+        self.actions: Any = actions.to(self.device, self.dtype)
+        if horizon is not None:
+            horizon = checks.whole("horizon", horizon, 1, "None or a positive int")
         self.horizon = horizon
         self._thresholds = (
             thresholds
@@ -190,6 +197,11 @@ class Policy:
             observed_costs: this round's costs on every action, ``(*trials, m, N)``, for
                 policies that see them in full.
         """
+        if observed_costs is not None and not self.sees_costs:
+            raise CBanditError(
+                f"{self.name} learns costs from feedback; observed_costs= goes to "
+                "cb.SCGPUCB"
+            )
         t = self.t + 1
         if self.horizon is not None and t > self.horizon:
             raise HorizonError(
@@ -208,7 +220,7 @@ class Policy:
         self._started(choice)
         return choice
 
-    def _started(self, choice: Choice) -> None:
+    def _started(self, choice: Choice) -> None:  # noqa: B027  may stay empty
         """Called once the choice of a round stands."""
 
     def _round_actions(self, actions: Any) -> Any:
@@ -292,13 +304,18 @@ class Policy:
             choice: what ``ask`` returned.
             reward: ``(*trials,)``.
             cost: ``(*trials, m)``, or ``(*trials,)`` where ``m`` is 1.
-            noise: this observation's variance, ``(*trials,)``, instead of the belief's.
+            noise: this observation's variance, ``(*trials,)``, instead of the belief's,
+                where the policy can take it.
             where: ``(*trials,)`` bool, the trials in which this has come.
         """
+        mask = None if where is None else self._where(where)
+        if mask is not None and self._finished(choice) and not bool(mask.any()):
+            return  # the rest of what has come already: nothing
         entry = self._entry(choice)
+        if noise is not None and self.no_noise:
+            raise CBanditError(self.no_noise)
         if reward is None and cost is None:
             raise CBanditError("tell needs reward=, cost= or both; got neither")
-        mask = None if where is None else self._where(where)
         own = None
         if noise is not None:
             own = self._per_trial("noise", checks.positive("noise", noise)).clone()
@@ -336,6 +353,11 @@ class Policy:
         """Choices whose feedback has not all come, oldest first."""
         return [entry.choice for _, entry in sorted(self._open.items())]
 
+    def _finished(self, choice: Any) -> bool:
+        """Whether a choice is of this policy, and told in full or cancelled."""
+        ours = isinstance(choice, Choice) and choice.owner == self._mark
+        return ours and choice.t <= self.t and choice.t not in self._open
+
     def _entry(self, choice: Choice) -> _Open:
         if not isinstance(choice, Choice):
             raise ChoiceError(
@@ -347,7 +369,7 @@ class Policy:
             )
         entry = self._open.get(choice.t)
         if entry is None:
-            if choice.t > self.t:
+            if not self._finished(choice):
                 raise ChoiceError(
                     f"choice of round {choice.t} is unknown: this policy is in round "
                     f"{self.t}"
@@ -363,15 +385,14 @@ class Policy:
     ) -> None:
         if seen is False:
             return
-        twice = seen is True or bool((seen if mask is None else seen & mask).any())
-        if twice:
+        if mask is None or bool((mask & seen).any()):
             raise ChoiceError(
                 f"choice of round {choice.t} was told its {kind} already"
                 + ("" if seen is True else " in some of these trials")
             )
 
     def _where(self, where: Any) -> Tensor:
-        mask = checks.tensor("where", where, None, self.device).clone()
+        mask = checks.tensor("where", where, None, self.device)
         if mask.dtype != torch.bool or tuple(mask.shape) not in (
             self.batch_shape,
             (1,),
@@ -383,11 +404,14 @@ class Policy:
         return mask.reshape(-1).expand(self._size)
 
     def _feedback(self, name: str, value: Any, m: int, mask: Tensor | None) -> Tensor:
+        if mask is None and not self.batch_shape and m == 1 and _plain(value):
+            only = checks.number(name, value)
+            return torch.full((1, 1), only, dtype=torch.float64, device=self.device)
         # a copy: it is read later, and the caller may fill the same array again
         if isinstance(value, Tensor) and value.dtype == torch.float64:
             given = value.detach().to(self.device, copy=True)
         else:
-            given = checks.tensor(name, value, torch.float64, self.device).clone()
+            given = checks.tensor(name, value, torch.float64, self.device)
         shape, batch = tuple(given.shape), self.batch_shape
         if shape == batch and m == 1:
             out = given.reshape(self._size, 1)
@@ -411,20 +435,30 @@ class Policy:
             self._absorb(mail.choice, mail.rewards, mail.costs)
             del self._inbox[t]
 
-    def lighten(self) -> None:
+    def lighten(self) -> None:  # noqa: B027  may stay empty
         """Before a checkpoint: drop what is better computed afresh than saved."""
 
     # -- what a policy fills in ------------------------------------------------------
 
+    @abstractmethod
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:
-        raise NotImplementedError
+        """The rule: what to play in round ``t``."""
 
+    @abstractmethod
     def _absorb(
         self, choice: Choice, rewards: Sequence[Told], costs: Sequence[Told]
     ) -> None:
-        raise NotImplementedError
+        """What feedback of a choice changes."""
+
+
+def _plain(value: Any) -> bool:
+    """Whether this is one real number, on its own."""
+    if isinstance(value, Tensor):
+        odd = value.is_cuda or value.is_complex() or value.requires_grad
+        return value.dim() == 0 and not odd
+    return isinstance(value, float | int)
 
 
 def _seen(seen: Tensor | bool, mask: Tensor | None) -> Tensor | bool:
@@ -434,8 +468,71 @@ def _seen(seen: Tensor | bool, mask: Tensor | None) -> Tensor | bool:
     return True if bool(both.all()) else both
 
 
+def listed(costs: Any, kind: type[Any]) -> list[Any]:
+    """One belief a cost; each is for the caller to look at."""
+    if isinstance(costs, kind):
+        return [costs]
+    # no other iterables: a gpytorch kernel can be gone through without an end
+    if not isinstance(costs, Sequence):
+        raise CBanditError(
+            f"costs must be a cb.{kind.__name__} or a list of them; got "
+            f"{checks.kind(costs)}"
+        )
+    if not costs:
+        raise CBanditError("costs must hold at least one belief; got none")
+    return list(costs)
+
+
+def _arguments_of(cls: type) -> dict[str, str]:
+    """What the ``Args:`` of a class' own documentation say, by argument."""
+    text = inspect.cleandoc(cls.__dict__.get("__doc__") or "").partition("Args:\n")[2]
+    text = text.partition("\n\n")[0]
+    found = re.findall(r"^    (\w+): (.*?)(?=\n    \w+:|\Z)", text, re.M | re.S)
+    return dict(found)
+
+
+def _with_shared_arguments(cls: type) -> str | None:
+    own = _arguments_of(cls)
+    if "common" not in own or "common" not in inspect.signature(cls).parameters:
+        return cls.__doc__
+    shared: dict[str, str] = {}
+    for base in cls.__mro__[1:-1]:
+        texts, keywords = _arguments_of(base), _keywords(base)
+        for name in keywords:
+            if name in texts and name not in own and name != "m":
+                shared.setdefault(name, texts[name])
+    lines = [f"    {name}: {text}" for name, text in shared.items()]
+    return "\n".join([inspect.cleandoc(cls.__doc__ or ""), "", "Common:", *lines, ""])
+
+
+def _keywords(cls: type) -> list[str]:
+    parameters = inspect.signature(cls).parameters.items()
+    return [key for key, each in parameters if each.kind is each.KEYWORD_ONLY]
+
+
+def _unknown(cls: type, name: str) -> str:
+    known = [key for base in cls.__mro__[:-1] for key in _keywords(base)]
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"{cls.__name__} takes no argument {name!r}{hint}"
+
+
+def _dtype(dtype: Any, device: torch.device) -> torch.dtype:
+    if dtype is None:
+        return torch.float32 if device.type == "cuda" else torch.float64
+    for one in (torch.float32, torch.float64):
+        if dtype in (one, str(one), str(one).removeprefix("torch.")):
+            return one
+    raise CBanditError(f"dtype must be 'float32' or 'float64'; got {dtype!r}")
+
+
 def _device(device: Any) -> torch.device:
-    out = torch.device("cpu" if device is None else device)
+    try:
+        out = torch.device("cpu" if device is None else device)
+    except (RuntimeError, TypeError):
+        out = torch.device("meta")
+    if out.type not in ("cpu", "cuda"):
+        raise CBanditError(f"device must be 'cpu' or 'cuda'; got {device!r}")
     if out.type == "cuda" and not torch.cuda.is_available():
         raise CBanditError(
             "device='cuda' was asked for, but torch sees no CUDA device; use "

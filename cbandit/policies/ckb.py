@@ -41,8 +41,8 @@ class CKB(GPPolicy):
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them.
         explore: :class:`~cbandit.UCB`, :class:`~cbandit.TS` or :class:`~cbandit.Rand`.
-        step: ``1 / V``: a number, ``(*trials,)``, or with ``dual="queue"`` also a
-            callable of the round. Left out, ``rho / (G sqrt(T))``.
+        step: ``1 / V``, above 0: a number, ``(*trials,)``, or with ``dual="queue"``
+            also a callable of the round. Left out, ``rho / (G sqrt(T))``.
         cap: ``rho``. Left out, ``4 B / (slater - slack)``.
         slack: added to every estimate in the dual step; ``0 < slack <= slater / 2``
             turns bounded violation into none. With ``dual="queue"`` also a callable of
@@ -51,7 +51,9 @@ class CKB(GPPolicy):
         horizon: ``T``; asking beyond it is an error.
         slater: ``delta``: some action (or distribution) has every cost ``<= -delta``.
         anytime: no horizon: epochs of doubling length, the multiplier back at 0 in
-            each.
+            each. The data go on, and so do widths: a callable ``beta`` gets the round
+            of the run, and round ``t`` is in the epoch of ``1 << (t.bit_length() - 1)``
+            rounds, should it rest on the length.
         forget: with ``anytime``, drop the data at every epoch too.
         dual: ``"projected"``, or ``"queue"``: ``Q = [Q + g_t(x_t) + slack]_+`` scored
             as ``f_t - step Q g_t`` (no cap).
@@ -71,6 +73,8 @@ class CKB(GPPolicy):
         >>> choice = policy.ask()
         >>> policy.tell(choice, reward=0.3, cost=-0.1)
     """
+
+    splits = True
 
     def __init__(
         self,
@@ -105,9 +109,8 @@ class CKB(GPPolicy):
         )
         self.name = f"CKB-{explore.name}"
         self.dual, self.anytime, self.forget = dual, anytime, forget
-        self._slack = _Schedule("slack", slack, self._per_cost)
-        self._cap = self._default_cap(cap, slater)
-        self._step = self._default_step(step, horizon)
+        self._slack = _Schedule("slack", slack, self._per_cost, checks.nonnegative)
+        self._settle(step, cap, slater)
         self._multiplier = torch.zeros(
             self._size, self.m, dtype=torch.float64, device=self.device
         )
@@ -150,50 +153,48 @@ class CKB(GPPolicy):
         # doubling: epoch i is rounds 2^i .. 2^(i+1) - 1
         return 1 << (t.bit_length() - 1) if self.anytime else 1
 
-    def _default_cap(self, cap: Any, slater: Any) -> Tensor | None:
+    def _settle(self, step: Any, cap: Any, slater: Any) -> None:
+        """Step and cap as given, or as the theorem has them."""
+        bounds, room = self._clip_at, None
+        if slater is not None:
+            delta = self._per_cost("slater", checks.positive("slater", slater))
+            room = delta - self._slack(1)
+            if bool((room <= 0).any()):
+                raise CBanditError(
+                    f"slack must be below slater = {slater}; got "
+                    f"{self._slack(1).tolist()}"
+                )
+        self._cap: Tensor | None = None
         if cap is not None:
-            return self._per_cost("cap", checks.positive("cap", cap))
-        if self.dual == "queue":
-            return None
-        missing = [
-            name
-            for name, value in (("clip=(B, G)", self._clip_at), ("slater=", slater))
-            if value is None
-        ]
-        if missing or self._clip_at is None:
+            self._cap = self._per_cost("cap", checks.positive("cap", cap))
+        wanted, missing = [], []
+        # the queue itself has no cap, but its step rests on one
+        if cap is None and (self.dual == "projected" or step is None):
+            wanted.append("cap= (by the theorem 4 B / slater)")
+            missing += ["clip=(B, G)"] * (bounds is None)
+            missing += ["slater="] * (slater is None)
+            if bounds is not None and room is not None:
+                self._cap = 4 * bounds[:, :1] / room
+        if step is None:
+            wanted.append("step= (by the theorem cap / (G sqrt(T)))")
+            missing += ["clip=(B, G)"] * (bounds is None and cap is not None)
+            endless = self.horizon is None and not self.anytime
+            missing += ["horizon= (or anytime=True)"] * endless
+        if missing:
             raise CBanditError(
-                "cap is 4 B / slater by the theorem: give cap=, or "
-                + " and ".join(missing)
+                f"give {' and '.join(wanted)}, or what they follow from: "
+                + ", ".join(missing)
             )
-        room = self._per_cost(
-            "slater", checks.positive("slater", slater)
-        ) - self._slack(1)
-        if bool((room <= 0).any()):
-            raise CBanditError(
-                f"slack must be below slater = {slater}; got {self._slack(1).tolist()}"
-            )
-        return 4 * self._clip_at[:, :1] / room
-
-    def _default_step(self, step: Any, horizon: int | None) -> _Schedule:
         if step is not None:
-            return _Schedule("step", step, self._per_cost)
-        bounds, cap = self._clip_at, self._cap
-        missing = [
-            name
-            for name, absent in (
-                ("clip=(B, G)", bounds is None),
-                ("cap= (or slater=)", cap is None),
-                ("horizon= (or anytime=True)", horizon is None and not self.anytime),
-            )
-            if absent
-        ]
-        if missing or bounds is None or cap is None:
-            raise CBanditError(
-                "step is rho / (G sqrt(T)) by the theorem: give step=, or "
-                + " and ".join(missing)
-            )
-        length = None if self.anytime else horizon
-        return _Schedule("step", cap / bounds[:, 1:], self._per_cost, length, root=True)
+            self._step = _Schedule("step", step, self._per_cost, checks.positive)
+            return
+        assert bounds is not None
+        assert self._cap is not None
+        length = None if self.anytime else self.horizon
+        follows = self._cap / bounds[:, 1:]
+        self._step = _Schedule(
+            "step", follows, self._per_cost, checks.positive, length, root=True
+        )
 
 
 class _Schedule:
@@ -208,19 +209,17 @@ class _Schedule:
         name: str,
         value: Any,
         shaped: Callable[[str, Any], Tensor],
+        checked: Callable[[str, Any], Tensor],
         horizon: int | None = None,
         root: bool = False,
     ) -> None:
         self._name, self._shaped, self._root = name, shaped, root
-        self._value = value
-        self._horizon = horizon
-        if not callable(value):
-            self._value = shaped(name, checks.nonnegative(name, value))
+        self._checked, self._horizon = checked, horizon
+        self._value = value if callable(value) else shaped(name, checked(name, value))
 
     def __call__(self, t: int, start: int = 1) -> Tensor:
         if callable(self._value):
-            return self._shaped(
-                self._name, checks.nonnegative(self._name, self._value(t))
-            )
+            given = self._checked(self._name, self._value(t))
+            return self._shaped(self._name, given)
         value: Tensor = self._value
         return value / math.sqrt(self._horizon or start) if self._root else value

@@ -34,7 +34,7 @@ from cbandit.choice import Choice
 from cbandit.confidence import RKHS
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore
-from cbandit.policies.base import Decision, Told
+from cbandit.policies.base import COST_COUNT, Decision, Told
 from cbandit.policies.gp import GPPolicy
 
 __all__ = ["EpochPenalty", "exponential", "polynomial"]
@@ -72,6 +72,8 @@ class EpochPenalty(GPPolicy):
     """
 
     name = "EpochPenalty"
+    no_noise = "EpochPenalty takes no noise=: its targets mix the reward with costs"
+    splits = True
 
     def __init__(
         self,
@@ -88,20 +90,15 @@ class EpochPenalty(GPPolicy):
         kappa: Any = None,
         **common: Any,
     ) -> None:
-        if isinstance(costs, bool) or not isinstance(costs, int) or costs < 1:
-            raise CBanditError(
-                f"costs must be the number of costs, an int of at least 1; got "
-                f"{costs!r}"
-            )
-        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1:
-            raise CBanditError(f"epoch must be an int of at least 1; got {epoch!r}")
+        costs = checks.whole("costs", costs, 1, COST_COUNT)
+        epoch = checks.whole("epoch", epoch)
         wanted = {"ucb": UCB, "ts": TS}.get(inner)
         if wanted is None:
             raise CBanditError(f"inner must be 'ucb' or 'ts'; got {inner!r}")
         if not isinstance(explore, wanted):
             raise CBanditError(
                 f"inner={inner!r} goes with explore=cb.{wanted.__name__}(...); got "
-                f"cb.{type(explore).__name__}"
+                f"{checks.kind(explore)}"
             )
         if common.get("feedback") is not None:
             raise CBanditError(
@@ -234,21 +231,6 @@ class EpochPenalty(GPPolicy):
 
     # -- feedback ----------------------------------------------------------------------
 
-    def tell(
-        self,
-        choice: Choice,
-        reward: Any = None,
-        cost: Any = None,
-        noise: Any = None,
-        where: Any = None,
-    ) -> None:
-        """Say what came of a choice; see :meth:`~cbandit.policies.base.Policy.tell`."""
-        if noise is not None:
-            raise CBanditError(
-                "EpochPenalty takes no noise=: its targets mix the reward with costs"
-            )
-        super().tell(choice, reward, cost, None, where)
-
     def _absorb(
         self, choice: Choice, rewards: Sequence[Told], costs: Sequence[Told]
     ) -> None:
@@ -370,13 +352,17 @@ def _with(values: Tensor, seen: Tensor, told: Told) -> tuple[Tensor, Tensor]:
 
 def _listed(reward: Any, reuse: bool) -> list[GP]:
     """The belief of each epoch, the last one for all that follow."""
-    beliefs = [reward] if isinstance(reward, GP) else list(reward or ())
-    if not beliefs or not all(isinstance(each, GP) for each in beliefs):
+    beliefs = [reward] if isinstance(reward, GP) else reward
+    if (
+        not isinstance(beliefs, list | tuple)
+        or not beliefs
+        or not all(isinstance(each, GP) for each in beliefs)
+    ):
         raise CBanditError(
             f"reward must be a cb.GP, or a list of them, one an epoch; got {reward!r}"
         )
     if not reuse:
-        return beliefs
+        return list(beliefs)
     out = []
     for belief in beliefs:
         if bool((belief.mean != 0).any()):

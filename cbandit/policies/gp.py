@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit import checks, distributed
 from cbandit.actions import Box, Finite, Star
 from cbandit.beliefs.feedback import Delayed, Sliding, delayed_width
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.continuous import Climbs, best_feasible_point, maximise_box
 from cbandit.errors import CBanditError
-from cbandit.explore import TS, UCB, Explore, Rand, estimates
-from cbandit.policies.base import Policy, Told
+from cbandit.explore import TS, UCB, Explore, Rand, clip, estimates
+from cbandit.policies.base import Policy, Told, listed
 from cbandit.posterior.surrogates import Ahead, Part, Surrogates, joined
 from cbandit.randomness import Streams
 from cbandit.recommend import Recommendation, recommend
@@ -70,7 +70,8 @@ class GPPolicy(Policy):
         actions: a :class:`~cbandit.Finite` set or a :class:`~cbandit.ProductGrid`.
         reward: the belief about the reward.
         costs: the belief about the cost, or one a cost; ``[gp] * m`` for ``m`` alike.
-        explore: how estimates come from beliefs.
+        explore: how estimates come from beliefs: :class:`~cbandit.UCB`,
+            :class:`~cbandit.TS` or :class:`~cbandit.Rand`.
         clip: ``(B, G)``: estimates are kept within ``[-B, B]`` and, thresholds
             subtracted, ``[-G, G]``.
         engine: ``"auto"``, ``"joint"``, ``"factor"``, ``"product"`` or ``"stream"``.
@@ -82,6 +83,7 @@ class GPPolicy(Policy):
     """
 
     continuous = True  # whether it can choose from a Box
+    splits = False  # whether ranks may share the set; else each keeps all of it
 
     def __init__(
         self,
@@ -97,17 +99,15 @@ class GPPolicy(Policy):
         m: int | None = None,
         **common: Any,
     ) -> None:
-        beliefs = [reward, *_beliefs(costs)]
+        beliefs = [reward, *([] if costs is None else listed(costs, GP))]
         for j, belief in enumerate(beliefs):
             if not isinstance(belief, GP):
                 name = "reward" if j == 0 else f"costs[{j - 1}]"
-                raise CBanditError(
-                    f"{name} must be a cb.GP; got {type(belief).__name__}"
-                )
+                raise CBanditError(f"{name} must be a cb.GP; got {checks.kind(belief)}")
         if not isinstance(explore, UCB | TS | Rand):
             raise CBanditError(
                 "explore must be cb.UCB(...), cb.TS(...) or cb.Rand(...); got "
-                f"{type(explore).__name__}"
+                f"{checks.kind(explore)}"
             )
         if isinstance(actions, Star) or (
             isinstance(actions, Box) and not self.continuous
@@ -141,18 +141,22 @@ class GPPolicy(Policy):
             )
         super().__init__(actions, len(beliefs) - 1 if m is None else m, **common)
         self.feedback = feedback
-        #: how many values came too late to count, per trial
-        self.late = torch.zeros(self._size, dtype=torch.long, device=self.device)
+        if isinstance(feedback, Delayed):
+            self.no_noise = (
+                "noise= cannot go with feedback=cb.Delayed(...): a choice weighs in "
+                "when it is made, before its own variance is known"
+            )
+        self._late = torch.zeros(self._size, dtype=torch.long, device=self.device)
         self.explore, self.pending = explore, pending
         self._widths = explore.widths.bind(
             self.batch_shape, len(beliefs) - 1, self.device
         )
         self._clip_at = None if clip is None else self._clip(clip)
-        self._clip_band: tuple[Tensor, Tensor] | None = None
+        self._bound: Tensor | None = None
         if self._clip_at is not None:
-            bound = self._clip_at.to(self.dtype).unsqueeze(-1)
-            self._clip_band = (-bound, bound)
+            self._bound = self._clip_at.to(self.dtype).unsqueeze(-1)
         self._engine = engine
+        self._ranks = distributed.current() if self.splits else distributed.ALONE
         # feedback of some trials only, that waits for the rest of the inbox
         self._loose: list[tuple[list[Any], Tensor, Part, int]] = []
         self._beliefs = self._fresh_beliefs(beliefs)
@@ -172,6 +176,7 @@ class GPPolicy(Policy):
             self._engine,
             self.explore.samples,
             apart,
+            self._ranks,
         )
         if self.explore.samples:
             fresh.check_samples()
@@ -200,8 +205,7 @@ class GPPolicy(Policy):
         beliefs = self._beliefs
         width = self._widths.fixed
         if width is None:
-            gains, noises = beliefs.gains(), beliefs.noises()
-            width = self._widths(t, gains, noises, self._chances())
+            width = self._widths(t, beliefs.gains(), beliefs.noises, self._chances())
         if isinstance(self.feedback, Delayed):
             width = self._widened(t, width)
         return self.explore.coefficient(width, self._streams)
@@ -258,18 +262,14 @@ class GPPolicy(Policy):
         if shift:
             tau = torch.cat([torch.zeros_like(limits[:, :1]), limits], -1)
             tau = tau.to(self.dtype).unsqueeze(-1)
-        allowance, band = self._allowance(), self._clip_band
+        allowance, bound = self._allowance(), self._bound
 
         def finish(estimate: Tensor) -> Tensor:
             if allowance is not None:
                 estimate += allowance
             if shift:
                 estimate -= tau
-            if band is None:
-                return estimate
-            if estimate.requires_grad:
-                return estimate.clamp(*band)
-            return estimate.clamp_(*band)
+            return estimate if bound is None else clip(estimate, bound)
 
         return finish
 
@@ -372,24 +372,13 @@ class GPPolicy(Policy):
             stretches = self._estimates(coefficient, limits, asked)
             if isinstance(beside, Tensor):
                 stretches = _with(stretches, beside)
-            best = maximise(stretches, score, mask)
+            best = maximise(stretches, score, mask, self._ranks)
         if not checks.all_finite(best.value):
             raise CBanditError(
                 "the score is not a finite number at any allowed action; look at "
                 "policy.posterior() and policy.multiplier"
             )
         return best
-
-    def ask(
-        self, *, among: Any = None, actions: Any = None, observed_costs: Any = None
-    ) -> Choice:
-        """Start the next round and choose; see :meth:`Policy.ask`."""
-        if observed_costs is not None:
-            raise CBanditError(
-                f"{self.name} learns costs from feedback; observed_costs= goes to "
-                "cb.SCGPUCB"
-            )
-        return super().ask(among=among, actions=actions)
 
     def _waiting(self) -> list[Ahead]:
         """Outstanding choices, and in which trials what is waited for."""
@@ -409,21 +398,11 @@ class GPPolicy(Policy):
 
     # -- feedback ----------------------------------------------------------------------
 
-    def tell(
-        self,
-        choice: Choice,
-        reward: Any = None,
-        cost: Any = None,
-        noise: Any = None,
-        where: Any = None,
-    ) -> None:
-        """Say what came of a choice; see :meth:`Policy.tell`."""
-        if noise is not None and isinstance(self.feedback, Delayed):
-            raise CBanditError(
-                "noise= cannot go with feedback=cb.Delayed(...): a choice weighs in "
-                "when it is made, before its own variance is known"
-            )
-        super().tell(choice, reward, cost, noise, where)
+    @property
+    def late(self) -> Tensor:
+        """How many values came too late to count, ``(*trials,)``."""
+        self._deliver()
+        return self._outside(self._late.clone())
 
     def _deliver(self) -> None:
         super()._deliver()
@@ -445,21 +424,19 @@ class GPPolicy(Policy):
     def _absorb(
         self, choice: Choice, rewards: Sequence[Told], costs: Sequence[Told]
     ) -> None:
+        sources = ([0], list(range(1, self.m + 1)))
+        if isinstance(self.feedback, Delayed):
+            self._arrive(choice, list(zip(sources, (rewards, costs), strict=True)))
+            return
         every = [True] * self._size
         parts: list[Part] = []
-        for functions, news in (
-            ([0], rewards),
-            (list(range(1, self.m + 1)), costs),
-        ):
-            for told in news:
+        for functions, news in zip(sources, (rewards, costs), strict=True):
+            for told in _pieced(news):
                 wanted = every if told.where is None else told.where.tolist()
                 parts.append((functions, told.values, wanted, told.noise))
-        if isinstance(self.feedback, Delayed):
-            self._arrive(choice, [([0], rewards), (list(range(1, self.m + 1)), costs)])
-            return
         if isinstance(self.feedback, Sliding):
             if choice.t < self.t + 1 - self.feedback.window:
-                self.late += sum(torch.tensor(part[2]) for part in parts)
+                self._late += sum(torch.tensor(part[2]) for part in parts)
                 return
         keys, x = self._named(choice)
         if self.feedback is None and any(not all(part[2]) for part in parts):
@@ -509,7 +486,7 @@ class GPPolicy(Policy):
             for part in told:
                 mask = every if part.where is None else part.where
                 if part.at - choice.t > self.feedback.window:
-                    self.late += mask
+                    self._late += mask
                 else:
                     self._beliefs.fill(choice.t, functions, part.values, mask)
 
@@ -669,26 +646,17 @@ class GPPolicy(Policy):
             x = self._likely(self.actions, limits, confidence)
             mean, std = self._beliefs.anywhere(x.unsqueeze(1))
             found = recommend([(0, mean, std)], limits, confidence)
-            x, index = self._outside(x), None
+            found = replace(found, index=None)
         else:
             blocks = ((b.start, b.mean, b.std) for b in self._beliefs.sweep())
-            found = recommend(blocks, limits, confidence)
+            found = recommend(blocks, limits, confidence, self._ranks)
             assert found.index is not None
-            index = self._outside(found.index)
-            x = self.actions.at(index)
+            x = self.actions.at(found.index)
         if self._beliefs.functions <= self.m:
             # costs without a belief: nothing can be said of their chances
             unknown = found.value.new_full((self._size, self.m), torch.nan)
             found = replace(found, probability=unknown[:, 0], margin=unknown)
-        return Recommendation(
-            index=index,
-            x=x,
-            value=self._outside(found.value),
-            probability=self._outside(found.probability),
-            margin=self._outside(found.margin),
-            feasible=self._outside(found.feasible),
-            confidence=confidence,
-        )
+        return replace(found, x=x).of(self._outside)
 
     def _likely(self, box: Box, limits: Tensor, confidence: float) -> Tensor:
         """The point of a box of greatest mean reward among those likely feasible."""
@@ -733,25 +701,22 @@ class GPPolicy(Policy):
         save(self, path)
 
 
+def _pieced(news: Sequence[Told]) -> Sequence[Told]:
+    """What came to some trials now and to others then, as one."""
+    if len(news) < 2 or any(t.where is None or t.noise is not None for t in news):
+        return news
+    whole = news[0]
+    for told in news[1:]:
+        assert told.where is not None
+        assert whole.where is not None
+        values = torch.where(told.where.unsqueeze(-1), told.values, whole.values)
+        whole = replace(whole, values=values, where=whole.where | told.where)
+    return [whole]
+
+
 def _with(
     stretches: Iterator[tuple[int, Tensor]], beside: Tensor
 ) -> Iterator[tuple[int, Tensor]]:
     for start, estimate in stretches:
         known = beside[..., start : start + estimate.shape[-1]]
         yield start, torch.cat([estimate, known.to(estimate)], 1)
-
-
-def _beliefs(costs: Any) -> list[GP]:
-    if costs is None:
-        return []
-    if isinstance(costs, GP):
-        return [costs]
-    try:
-        out = list(costs)
-    except TypeError:
-        raise CBanditError(
-            f"costs must be a cb.GP or a sequence of them; got {type(costs).__name__}"
-        ) from None
-    if not out:
-        raise CBanditError("costs must hold at least one belief; got none")
-    return out

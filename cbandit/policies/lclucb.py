@@ -29,13 +29,13 @@ from torch import Tensor
 
 from cbandit.beliefs.linear import Linear
 from cbandit.policies.base import Decision
-from cbandit.policies.linear import LinearPolicy
+from cbandit.policies.surely_safe import SurelySafe
 from cbandit.safe import Safe
 
 __all__ = ["LCLUCB"]
 
 
-class LCLUCB(LinearPolicy):
+class LCLUCB(SurelySafe):
     """Optimism about the reward among actions that are surely within their limits.
 
     Args:
@@ -73,7 +73,7 @@ class LCLUCB(LinearPolicy):
         *,
         reward: Linear,
         costs: Any,
-        safe: Safe,
+        safe: Safe | None = None,
         delta: float = 0.1,
         alpha: Any = None,
         beta: Any = None,

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cbandit import checks, search
+from cbandit import checks
 from cbandit.actions import Finite, ProductGrid, Star
 from cbandit.beliefs.linear import Linear, Ridge
 from cbandit.errors import CBanditError
-from cbandit.policies.base import Decision
-from cbandit.policies.stagewise import Stagewise, must_hold
+from cbandit.policies.stagewise import Stagewise
 from cbandit.posterior.blocks import partition
 from cbandit.safe import Safe
 
@@ -46,7 +44,7 @@ class LinearPolicy(Stagewise):
         actions: Any,
         reward: Linear,
         costs: Any,
-        safe: Safe,
+        safe: Safe | None,
         delta: float,
         alpha: Any,
         beta: Any,
@@ -89,12 +87,6 @@ class LinearPolicy(Stagewise):
         share[:, 1:] /= self.m
         self._inverse_ridge, self._log_share = 1 / ridge, -share.log()
         self._slope, self._floor = self._subgaussian.square() * dim, ridge.sqrt() * norm
-        self._warned = False
-        self._fan: Tensor | None = None  # the policy's own star, see _fan_of
-        if isinstance(actions, Star):
-            self._fan = self._fan_of(self.actions)
-        self._scale = torch.zeros_like(ridge)  # this round's widths
-        self._shift: Tensor | None = None  # and what moves the reward's estimate
         self._beta = beta if beta is None or callable(beta) else self._given_beta(beta)
 
     def _fresh(self, ridge: Tensor) -> Ridge:
@@ -181,131 +173,6 @@ class LinearPolicy(Stagewise):
         points = actions.all.double()
         yield 0, points if points.dim() == 3 else points.unsqueeze(0)
 
-    # -- the best action that is surely safe
-    # --------------------------------------------------------
-
-    def _best_safe(
-        self,
-        t: int,
-        asked: Any,
-        mask: Tensor | None,
-        tau: Tensor,
-        alpha: Tensor,
-        shift: Tensor | None = None,
-    ) -> Decision:
-        """``argmax V_r`` over ``{V_c <= tau}``, widths scaled by ``alpha`` ``(T, F)``.
-
-        ``shift`` ``(T, d)`` moves the reward's coefficients.
-        """
-        infeasible = self._safe.check(tau)
-        at = self._at_safe(asked)
-        must_hold(mask, at)
-        self._scale, self._shift = self._width(t) * alpha, shift
-        if isinstance(asked, Star):
-            index, x = self._on_star(asked, mask, tau)
-            if not self._safe.ready:
-                x = torch.where(self._safe.warm.unsqueeze(-1), x, self._safe.x)
-            return Decision(index, infeasible, x=x.to(self.dtype))
-        assert at is not None
-        index = self._on_points(asked, mask, tau, at)
-        if not self._safe.ready:
-            index = torch.where(self._safe.warm, index, at)
-        return Decision(index, infeasible)
-
-    def _bounds(self, x: Tensor) -> Tensor:
-        """``V_r`` and every ``V_c``, ``(T, 1 + m, n)``, at ``x`` ``(T or 1, n, d)``."""
-        mean, norm = self._ridge.at(x)
-        bounds = torch.addcmul(mean, norm, self._scale.unsqueeze(-1))
-        if self._shift is not None:
-            bounds[:, 0] += (x @ self._shift.unsqueeze(-1)).squeeze(-1)
-        return bounds
-
-    def _on_points(
-        self, asked: Any, mask: Tensor | None, tau: Tensor, at: Tensor
-    ) -> Tensor:
-        """The number ``(T,)`` of the best safe one of finitely many actions."""
-
-        def estimates() -> Any:
-            for start, points in self._stretches(asked):
-                bounds = self._bounds(points)
-                bounds[:, 1:] -= tau.unsqueeze(-1)
-                here = (at >= start) & (at < start + points.shape[-2])
-                rows, places = here.nonzero()[:, 0], (at - start)[here]
-                bounds[rows, 1:, places] = bounds[rows, 1:, places].clamp_max(0.0)
-                yield start, bounds
-
-        best = search.maximise(estimates(), search.within_limits, mask)
-        assert best.index is not None
-        if not self._warned and bool((best.index == at).all()):
-            self._warned = True
-            warnings.warn(
-                f"{self.name} plays the safe action, being sure of no other. On a "
-                "Finite set it may never leave it, as that teaches nothing about the "
-                "others; a Star around it, where one can go part of the way, does",
-                stacklevel=5,
-            )
-        return best.index
-
-    def _on_star(
-        self, star: Star, mask: Tensor | None, tau: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The segment ``(T,)`` and the point ``(T, d)`` on it."""
-        fan = self._fan
-        if fan is None or star is not self.actions:
-            fan = self._fan_of(star)  # T x d x (1 + K)
-        w, root = self._ridge.solve()
-        mean = w @ fan  # T x F x (1 + K)
-        ray = (root.flatten(1, 2) @ fan).unflatten(
-            1, root.shape[1:3]
-        )  # T x F x d x (1 + K)
-        scale, tau = self._scale.unsqueeze(-1), tau.unsqueeze(-1)
-        if self._safe.given[1]:
-            norm = ray[:, 1:, :, 1:].square().sum(-2).sqrt()
-            costs = torch.addcmul(mean[:, 1:, 1:], scale[:, 1:], norm)
-            a = search.furthest(self._safe.cost.unsqueeze(-1), costs, tau).unsqueeze(-1)
-        else:
-            start, step = ray[:, 1:, :, :1], ray[:, 1:, :, 1:] - ray[:, 1:, :, :1]
-            a = search.safe_interval(
-                tau - mean[:, 1:, :1],
-                mean[:, 1:, 1:] - mean[:, 1:, :1],
-                scale[:, 1:],
-                start.square().sum(-2),
-                (start * step).sum(-2),
-                step.square().sum(-2),
-            )
-        # at a share a of the way, T x K x e, all is affine but the norm
-        if self._shift is not None:
-            mean = mean[:, :1] + self._shift.unsqueeze(-2) @ fan
-        value = torch.lerp(mean[:, 0, :1, None], mean[:, 0, 1:, None], a)
-        here = torch.lerp(
-            ray[:, 0, :, :1, None], ray[:, 0, :, 1:, None], a.unsqueeze(1)
-        )
-        value = torch.addcmul(value, scale[:, :1], here.square().sum(1).sqrt())
-        if mask is not None:
-            value = value.masked_fill(~mask.unsqueeze(-1), -torch.inf)
-        first = mean[:, 0, :1] + scale[:, 0] * ray[:, 0, :, 0].norm(
-            dim=-1, keepdim=True
-        )
-        best = torch.cat([first, value.flatten(1)], -1).argmax(-1)
-        # 0 is the centre, then both ends of a segment beside each other
-        place = (best - 1).clamp_min(0)
-        share = a.flatten(1).gather(-1, place.unsqueeze(-1))
-        share = share.masked_fill((best == 0).unsqueeze(-1), 0.0)
-        segment = place if a.shape[-1] == 1 else place // a.shape[-1]
-        tips = fan.expand(self._size, -1, -1)
-        tip = tips.gather(-1, (segment + 1).view(-1, 1, 1).expand(-1, fan.shape[1], 1))
-        return segment, torch.lerp(tips[..., 0], tip.squeeze(-1), share)
-
-    def _fan_of(self, star: Star) -> Tensor:
-        """The centre and the tips, ``(T or 1, d, 1 + K)``."""
-        tips = star.tips.double()
-        tips = tips if tips.dim() == 3 else tips.unsqueeze(0)
-        x0 = self._safe.x.unsqueeze(1)
-        if bool((x0 == x0[:1]).all()):
-            x0 = x0[:1].expand(len(tips), -1, -1)
-        tips = tips.expand(len(x0), -1, -1)
-        return torch.cat([x0, tips], 1).mT.contiguous()
-
     def _learn(
         self,
         functions: slice,
@@ -334,7 +201,10 @@ def _at_origin(safe: Any, actions: Any) -> Any:
     if safe.x is not None:
         x = checks.tensor("safe.x", safe.x)
     else:
-        x = actions.points(safe.index)
+        try:
+            x = actions.points(safe.index)
+        except CBanditError as error:
+            raise CBanditError(f"safe.{error}") from None
     if bool((x != 0).any()):
         return safe
     reward = 0.0 if safe.reward is None else safe.reward

@@ -27,14 +27,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cbandit import checks
 from cbandit.actions import Finite, ProductGrid
-from cbandit.beliefs.counts import Counts, Tally
+from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.lp import solve_policy
+from cbandit.policies.arms import ArmPolicy
 from cbandit.policies.base import Decision
 from cbandit.policies.opb_gp import GPOPB
-from cbandit.policies.stagewise import Stagewise, drawn, must_hold
+from cbandit.policies.stagewise import drawn
 from cbandit.safe import Safe
 
 __all__ = ["OPB", "CountOPB"]
@@ -61,12 +63,20 @@ def OPB(actions: Any, **arguments: Any) -> CountOPB | GPOPB:
         >>> policy.ask().distribution.probability.sum()
         tensor(1., dtype=torch.float64)
     """
-    if isinstance(arguments.get("reward"), GP):
+    for name in ("reward", "costs"):
+        if arguments.get(name) is None:
+            raise CBanditError(f"{name} must be a cb.Counts or a cb.GP; got none")
+    if isinstance(arguments["reward"], GP):
         return GPOPB(actions, **arguments)
+    if not isinstance(arguments["reward"], Counts):
+        raise CBanditError(
+            "reward must be a cb.Counts or a cb.GP; got "
+            f"{checks.kind(arguments['reward'])}"
+        )
     return CountOPB(actions, **arguments)
 
 
-class CountOPB(Stagewise):
+class CountOPB(ArmPolicy):
     """OPB over independent arms.
 
     Args:
@@ -89,8 +99,8 @@ class CountOPB(Stagewise):
         *,
         reward: Counts,
         costs: Any,
-        safe: Safe,
-        horizon: int,
+        safe: Safe | None = None,
+        horizon: int | None = None,
         delta: float = 0.1,
         alpha: Any = None,
         largest: Any = None,
@@ -99,6 +109,10 @@ class CountOPB(Stagewise):
         if not isinstance(actions, Finite | ProductGrid):
             raise CBanditError(
                 f"OPB chooses from a Finite set or a ProductGrid; got {actions!r}"
+            )
+        if horizon is None:
+            raise CBanditError(
+                "horizon must be given: OPB's widths rest on it; got none"
             )
         super().__init__(
             actions,
@@ -113,22 +127,14 @@ class CountOPB(Stagewise):
             **common,
         )
         size, m = int(actions.size), self.m
-        self._tally = Tally((self._size, 1 + m, size), self.dtype, self.device)
         log = math.log(2 * (m + 1) * size * horizon / self.delta)
         self._width = self._subgaussian * math.sqrt(2 * log)  # T x F
 
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:
-        if asked is not self.actions:
-            raise CBanditError(
-                "ask(actions=...) needs coordinates that tell something; arms with "
-                "cb.Counts beliefs take ask(among=...)"
-            )
+        infeasible = self._safe_round(t, asked, mask)
         tau = self._limits(t)
-        infeasible = self._safe.check(tau)
-        assert self._safe.index is not None
-        must_hold(mask, self._safe.index)
         pi = solve_policy(*self._bounds(tau, mask), tau)
         self._multiplier = pi.multiplier
         return drawn(pi.distribution, self._safe, self._streams, infeasible)
@@ -148,18 +154,6 @@ class CountOPB(Stagewise):
         if mask is not None:
             u[:, 0].masked_fill_(~mask, -torch.inf)
         return u[:, 0], u[:, 1:]
-
-    def _learn(
-        self,
-        functions: slice,
-        x: Tensor,
-        arm: Tensor | None,
-        y: Tensor,
-        weight: Tensor | None,
-    ) -> None:
-        assert arm is not None
-        weight = torch.ones_like(y) if weight is None else weight
-        self._tally.add(functions, arm, y, weight)
 
     def _believed(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         r = self._subgaussian.to(self._tally.mean).unsqueeze(-1)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,15 +31,14 @@ from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.lp import PolicySolution, solve_policy, solve_policy_by_pricing
-from cbandit.policies.base import Decision, Told
+from cbandit.lp import PolicySolution, solve_policy_in_blocks
+from cbandit.policies.base import Decision, Told, listed
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.stagewise import drawn, given_scales, must_hold, share
+from cbandit.recommend import Recommendation, recommend_policy
 from cbandit.safe import Safe, SafeAction
 
 __all__ = ["GPOPB", "BayesWidth"]
-
-HELD = 2**31  # bytes of bounds up to which they are computed once a round
 
 
 class BayesWidth:
@@ -81,18 +81,16 @@ class GPOPB(GPPolicy):
         *,
         reward: GP,
         costs: GP | Sequence[GP],
-        safe: Safe,
+        safe: Safe | None = None,
         explore: UCB | None = None,
         delta: float = 0.1,
         alpha: Any = None,
         largest: Any = None,
         **common: Any,
     ) -> None:
-        if costs is None:
-            raise CBanditError("costs must be a cb.GP or a list of them; got None")
         self.delta = share("delta", delta)
         if explore is None:
-            functions = 1 + (1 if isinstance(costs, GP) else len(costs))
+            functions = 1 + len(listed(costs, GP))
             explore = UCB(BayesWidth(functions, actions.size, self.delta))
         if not isinstance(explore, UCB):
             raise CBanditError(f"explore must be cb.UCB(...); got {explore!r}")
@@ -142,7 +140,6 @@ class GPOPB(GPPolicy):
         if self._scales.reward is not None:
             rho = (alpha_r - 1).unsqueeze(-1).expand_as(rho)
         width = torch.cat([width[:, :1], width[:, 1:] * alpha_c.unsqueeze(-1)], -1)
-        size, f = int(asked.size), 1 + self.m
 
         def bounds() -> Iterator[tuple[int, Tensor]]:
             for start, mean, std in self._looks(asked):
@@ -154,30 +151,25 @@ class GPOPB(GPPolicy):
                     u[:, 0].masked_fill_(hidden, -torch.inf)
                 yield start, u
 
-        if self._size * f * size * 8 <= HELD:
-            shape = (f, self._size, size)
-            held = torch.empty(shape, dtype=torch.float64, device=self.device)
-            for start, u in bounds():
-                held[..., start : start + u.shape[-1]] = u.movedim(1, 0)
-            return solve_policy(held[0], held[1:].movedim(0, 1), tau)
+        return solve_policy_in_blocks(bounds, int(asked.size), tau)
 
-        def price(weight: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            # the best action of every stretch: one of them is the best of all
-            found = []
-            for start, u in bounds():
-                u = u.double()
-                score = torch.where(
-                    (weight > 0).unsqueeze(-1),
-                    u[:, 0],
-                    torch.where(u[:, 0].isneginf(), u[:, 0], 0.0),
-                ) - (lam.unsqueeze(1) @ u[:, 1:]).squeeze(1)
-                place = score.argmax(-1, keepdim=True)
-                values = u.gather(-1, place.unsqueeze(1).expand(-1, f, 1))
-                found.append((place + start, values))
-            values = torch.cat([v for _, v in found], -1)
-            return torch.cat([i for i, _ in found], -1), values[:, 0], values[:, 1:]
+    def recommend(self, confidence: float = 0.95) -> Recommendation:
+        """What to deploy: the best distribution believed feasible with ``confidence``.
 
-        return solve_policy_by_pricing(price, self.m, tau)
+        Over the policy's own set; its expected costs are what is to be feasible.
+        """
+        confidence = share("confidence", confidence)
+        self._deliver()
+        limits, size = self._limits(max(self.t, 1)), int(self.actions.size)
+        found = recommend_policy(self._known, size, limits, confidence)
+        assert found.index is not None
+        x = self.actions.at(found.index)
+        return replace(found, x=x).of(self._outside)
+
+    def _known(self) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """The posterior block by block, with what is given of the safe action."""
+        blocks = ((b.start, b.mean, b.std) for b in self._beliefs.sweep())
+        return self._safe.known(blocks)
 
     def _absorb(
         self, choice: Choice, rewards: Sequence[Told], costs: Sequence[Told]

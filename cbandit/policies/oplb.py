@@ -71,7 +71,7 @@ class OPLB(LinearPolicy):
         *,
         reward: Linear,
         costs: Any,
-        safe: Safe,
+        safe: Safe | None = None,
         delta: float = 0.1,
         alpha: Any = None,
         solver: str = "ascent",

@@ -27,18 +27,19 @@ from torch import Tensor
 from cbandit import checks
 from cbandit.actions import Finite
 from cbandit.beliefs.classes import FiniteClass
-from cbandit.beliefs.counts import Tally
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
-from cbandit.lp import PolicySolution, solve_policy
-from cbandit.policies.base import Decision
-from cbandit.policies.stagewise import Stagewise, drawn, listed, must_hold
+from cbandit.lp import solve_policy
+from cbandit.policies.arms import ArmPolicy
+from cbandit.policies.base import Decision, listed
+from cbandit.policies.stagewise import drawn, share
+from cbandit.recommend import Recommendation
 from cbandit.safe import Safe
 
 __all__ = ["OPNLB"]
 
 
-class OPNLB(Stagewise):
+class OPNLB(ArmPolicy):
     """Optimism and pessimism over distributions, for finite classes of functions.
 
     Args:
@@ -61,7 +62,7 @@ class OPNLB(Stagewise):
         *,
         reward: FiniteClass,
         costs: Any,
-        safe: Safe,
+        safe: Safe | None = None,
         delta: float = 0.1,
         alpha: Any = None,
         largest: Any = None,
@@ -85,8 +86,6 @@ class OPNLB(Stagewise):
                     f"{tuple(belief.values.shape)}"
                 )
         self._values = [b.values.to(self.device) for b in self._classes]
-        shape = (self._size, 1 + self.m, int(actions.size))
-        self._tally = Tally(shape, torch.float64, self.device)
         self._agree = [self._agreeing(j) for j in range(1 + self.m)]
 
     def _agreeing(self, j: int) -> Tensor:
@@ -104,102 +103,121 @@ class OPNLB(Stagewise):
             )
         return agree
 
-    def _radius(self, j: int, t: int) -> float:
+    def _radius(self, j: int, t: int, delta: float) -> float:
         given = self._classes[j].radius
         if given is None:
             size = len(self._values[j])
             # gamma(t, delta / 2)
-            return 512 * math.log(24 * size * math.log(2 * t) * 2 / self.delta)
+            return 512 * math.log(24 * size * math.log(2 * max(t, 1)) * 2 / delta)
         return checks.number(
             "radius", given(t) if callable(given) else given, minimum=0
         )
 
-    def _confident(self, j: int, t: int) -> Tensor:
-        """Which functions of class ``j`` are in the confidence set, ``(T, G)``."""
+    def _fit(self, j: int) -> Tensor:
+        """The function of class ``j`` nearest to what was observed, ``(T, K)``."""
         count, mean = self._tally.count[:, j], self._tally.mean[:, j]
         values, agree = self._values[j], self._agree[j]
         error = (count.unsqueeze(1) * (values - mean.unsqueeze(1)).square()).sum(-1)
-        fit = values[error.masked_fill(~agree, torch.inf).argmin(-1)]  # T x K
-        away = (count.unsqueeze(1) * (values - fit.unsqueeze(1)).square()).sum(-1)
-        return agree & (away <= self._radius(j, t))
+        return values[error.masked_fill(~agree, torch.inf).argmin(-1)]
+
+    def _confident(self, j: int, t: int, delta: float) -> Tensor:
+        """Which functions of class ``j`` are in the confidence set, ``(T, G)``."""
+        count, fit = self._tally.count[:, j].unsqueeze(1), self._fit(j).unsqueeze(1)
+        away = (count * (self._values[j] - fit).square()).sum(-1)
+        return self._agree[j] & (away <= self._radius(j, t, delta))
 
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:
-        if asked is not self.actions:
-            raise CBanditError(
-                "ask(actions=...) needs functions of coordinates; classes given by "
-                "tables take ask(among=...)"
-            )
+        infeasible = self._safe_round(t, asked, mask)
         tau = self._limits(t)
-        infeasible = self._safe.check(tau)
-        must_hold(mask, self._safe.index)
-        inside = [self._confident(j, t) for j in range(1 + self.m)]
+        inside = [self._confident(j, t, self.delta) for j in range(1 + self.m)]
         alpha = self._safe.ratio(tau) / 2  # (r_max - r0) / (tau_j - c0_j)
         if self._scales.reward is not None:
             alpha = self._scales.reward.unsqueeze(-1).expand_as(alpha)
-        found = [
-            self._programme(i, inside, tau[i], alpha[i], mask)
-            for i in range(self._size)
-        ]
-        k = max(one.index.shape[-1] for one in found)
-        index = torch.stack([_padded(one.index, k) for one in found])
-        probability = torch.stack([_padded(one.probability, k) for one in found])
-        pi = Distribution(index, probability)
-        return drawn(pi, self._safe, self._streams, infeasible)
+        found = []
+        for i in range(self._size):
+            theta, mu = self._inside(i, inside)
+            bonus = torch.cat(
+                [
+                    a * (h.unsqueeze(1) - h).flatten(0, 1)
+                    for a, h in zip(alpha[i], mu, strict=True)
+                ]
+            ).unique(dim=0)
+            u_r = (theta.unsqueeze(1) + bonus).flatten(0, 1)  # programmes x K
+            if mask is not None:
+                u_r = u_r.masked_fill(~mask[i % len(mask)], -torch.inf)
+            found.append(_best(u_r, mu, tau[i]))
+        return drawn(_stacked(found), self._safe, self._streams, infeasible)
 
-    def _programme(
-        self,
-        i: int,
-        inside: list[Tensor],
-        tau: Tensor,
-        alpha: Tensor,
-        mask: Tensor | None,
-    ) -> Distribution:
-        """One trial: all linear programmes side by side, and the best one's answer."""
-        theta = self._values[0][inside[0][i]]  # R x K
-        mu = [v[c[i]] for v, c in zip(self._values[1:], inside[1:], strict=True)]
-        bonus = torch.cat(
+    def _inside(self, i: int, inside: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """One trial's functions: of the reward ``(R, K)``, and of every cost."""
+        each = [v[c[i]] for v, c in zip(self._values, inside, strict=True)]
+        return each[0], each[1:]
+
+    def recommend(self, confidence: float = 0.95) -> Recommendation:
+        """What to deploy: the distribution of greatest fitted reward believed feasible.
+
+        That is, feasible under all that confidence sets of level ``confidence`` leave;
+        a radius that was given stands for any level.
+        """
+        confidence = share("confidence", confidence)
+        self._deliver()
+        t = max(self.t, 1)
+        limits = self._limits(t)
+        inside = [self._confident(j, t, 1 - confidence) for j in range(1 + self.m)]
+        fit = torch.stack([self._fit(j) for j in range(1 + self.m)], 1)  # T x F x K
+        pi = _stacked(
             [
-                a * (h.unsqueeze(1) - h).flatten(0, 1)
-                for a, h in zip(alpha, mu, strict=True)
+                _best(fit[i, :1], self._inside(i, inside)[1], limits[i])
+                for i in range(self._size)
             ]
-        ).unique(dim=0)
-        u_r = (theta.unsqueeze(1) + bonus).flatten(0, 1)  # programmes x K
-        if mask is not None:
-            u_r = u_r.masked_fill(~mask[i % len(mask)], -torch.inf)
-        u_c, limits = (
-            torch.cat(mu),
-            torch.cat([limit.expand(len(h)) for limit, h in zip(tau, mu, strict=True)]),
         )
-        pi: PolicySolution = solve_policy(u_r, u_c.expand(len(u_r), -1, -1), limits)
-        value = pi.value.masked_fill(pi.infeasible, -torch.inf)
-        best = int(value.argmax())
-        one = pi.distribution
-        return Distribution(one.index[best], one.probability[best])
-
-    def _learn(
-        self,
-        functions: slice,
-        x: Tensor,
-        arm: Tensor | None,
-        y: Tensor,
-        weight: Tensor | None,
-    ) -> None:
-        assert arm is not None
-        weight = torch.ones_like(y) if weight is None else weight
-        self._tally.add(functions, arm, y, weight)
+        held = fit.gather(-1, pi.index.unsqueeze(1).expand(-1, 1 + self.m, -1))
+        mean = (held * pi.probability.unsqueeze(1)).sum(-1)
+        found = Recommendation(
+            index=pi.index,
+            x=self.actions.points(pi.index),
+            value=mean[:, 0],
+            probability=torch.full_like(mean[:, 0], confidence),
+            margin=limits - mean[:, 1:],
+            feasible=torch.ones_like(mean[:, 0], dtype=torch.bool),
+            confidence=confidence,
+            distribution=pi,
+        )
+        return found.of(self._outside)
 
     def _believed(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Middle and half width of what the confidence sets leave."""
         low, high = [], []
         for j, values in enumerate(self._values):
-            inside = self._confident(j, max(self.t, 1)).unsqueeze(-1)
+            inside = self._confident(j, max(self.t, 1), self.delta).unsqueeze(-1)
             low.append(torch.where(inside, values, torch.inf).amin(1))
             high.append(torch.where(inside, values, -torch.inf).amax(1))
         bottom, top = torch.stack(low, 1), torch.stack(high, 1)
         yield 0, (bottom + top) / 2, (top - bottom) / 2
 
 
-def _padded(value: Tensor, k: int) -> Tensor:
-    return torch.nn.functional.pad(value, (0, k - value.shape[-1]))
+def _best(u_r: Tensor, mu: list[Tensor], tau: Tensor) -> Distribution:
+    """One trial: a programme for each row of ``u_r`` ``(n, K)``; the best one's answer.
+
+    Every function in ``mu`` keeps its cost's limit in ``tau`` ``(m,)``.
+    """
+    limits = [limit.expand(len(h)) for limit, h in zip(tau, mu, strict=True)]
+    u_c = torch.cat(mu).expand(len(u_r), -1, -1)
+    pi = solve_policy(u_r, u_c, torch.cat(limits))
+    best = int(pi.value.masked_fill(pi.infeasible, -torch.inf).argmax())
+    return Distribution(pi.distribution.index[best], pi.distribution.probability[best])
+
+
+def _stacked(found: list[Distribution]) -> Distribution:
+    """One distribution a trial, as one."""
+    k = max(one.index.shape[-1] for one in found)
+
+    def padded(value: Tensor) -> Tensor:
+        return torch.nn.functional.pad(value, (0, k - value.shape[-1]))
+
+    return Distribution(
+        torch.stack([padded(one.index) for one in found]),
+        torch.stack([padded(one.probability) for one in found]),
+    )

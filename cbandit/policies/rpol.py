@@ -58,6 +58,8 @@ class RPOL(GPPolicy):
         >>> policy.tell(policy.ask(), reward=0.1, cost=0.2)
     """
 
+    splits = True
+
     def __init__(
         self,
         actions: Any,

@@ -29,7 +29,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
-from cbandit.policies.base import Decision, Policy, Told
+from cbandit.policies.base import COST_COUNT, Decision, Told
 from cbandit.policies.gp import GPPolicy
 
 __all__ = ["SCGPUCB"]
@@ -51,7 +51,8 @@ class SCGPUCB(GPPolicy):
     """
 
     name = "SCGP-UCB"
-    learns_costs = False
+    learns_costs, sees_costs = False, True
+    splits = True
 
     def __init__(
         self,
@@ -65,11 +66,7 @@ class SCGPUCB(GPPolicy):
         clip: Any = None,
         **common: Any,
     ) -> None:
-        if isinstance(costs, bool) or not isinstance(costs, int) or costs < 1:
-            raise CBanditError(
-                f"costs must be the number of costs, an int of at least 1; got "
-                f"{costs!r}"
-            )
+        costs = checks.whole("costs", costs, 1, COST_COUNT)
         if schedule not in (1, 2):
             raise CBanditError(f"schedule must be 1 or 2; got {schedule!r}")
         if slater is None or clip is None:
@@ -94,9 +91,15 @@ class SCGPUCB(GPPolicy):
     def ask(
         self, *, among: Any = None, actions: Any = None, observed_costs: Any = None
     ) -> Choice:
-        """Start the next round; ``observed_costs`` is ``g_t``, ``(*trials, m, N)``.
+        """Start the next round and choose.
 
-        On a Box it is a callable, ``x (*trials, n, d) -> (*trials, m, n)``.
+        Args:
+            among: a mask ``(N,)`` or ``(*trials, N)``, or action numbers ``(k,)`` or
+                ``(*trials, k)``: only these may be chosen this round.
+            actions: a set for this round alone, solved afresh; the choice's index
+                refers to it.
+            observed_costs: ``g_t`` on every action, ``(*trials, m, N)``; on a Box a
+                callable, ``x (*trials, n, d) -> (*trials, m, n)``.
         """
         if observed_costs is None:
             raise CBanditError(
@@ -104,9 +107,7 @@ class SCGPUCB(GPPolicy):
                 "ask(observed_costs=g_t) "
                 "of shape (*trials, m, N)"
             )
-        return Policy.ask(
-            self, among=among, actions=actions, observed_costs=observed_costs
-        )
+        return super().ask(among=among, actions=actions, observed_costs=observed_costs)
 
     def tell(
         self,
@@ -116,10 +117,16 @@ class SCGPUCB(GPPolicy):
         noise: Any = None,
         where: Any = None,
     ) -> None:
-        """Say what came of a choice; its cost is known already and may come or not."""
-        late = reward is None and cost is not None and isinstance(choice, Choice)
-        known = late and choice.owner == self._mark and choice.t <= self.t
-        if known and choice.t not in self._open:
+        """Say what came of a choice; its cost is known already and may come or not.
+
+        Args:
+            choice: what ``ask`` returned.
+            reward: ``(*trials,)``.
+            cost: ``(*trials, m)``; teaches nothing.
+            noise: this observation's variance, ``(*trials,)``, instead of the belief's.
+            where: ``(*trials,)`` bool, the trials in which this has come.
+        """
+        if reward is None and cost is not None and self._finished(choice):
             return
         super().tell(choice, reward, cost, noise, where)
 

@@ -6,6 +6,7 @@ as pessimism takes away: ``alpha_r = 1 + 2 (r_max - r0) / min_j (tau_j - c0_j)``
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,10 +20,10 @@ from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.linear import Linear
 from cbandit.choice import Choice, Distribution
 from cbandit.errors import CBanditError
-from cbandit.policies.base import Decision, Policy, Told
+from cbandit.policies.base import Decision, Policy, Told, listed
 from cbandit.policies.gp import Marginal, Posterior
 from cbandit.randomness import Streams
-from cbandit.recommend import Recommendation, recommend
+from cbandit.recommend import Recommendation, recommend_policy
 from cbandit.safe import Safe, SafeAction
 
 __all__ = ["Scales", "Stagewise", "draw", "drawn", "given_scales", "must_hold"]
@@ -54,7 +55,7 @@ class Stagewise(Policy):
         kind: type[Belief],
         reward: Any,
         costs: Any,
-        safe: Safe,
+        safe: Safe | None,
         delta: float,
         alpha: Any,
         largest: Any,
@@ -65,7 +66,7 @@ class Stagewise(Policy):
             if not isinstance(belief, kind):
                 name = "reward" if j == 0 else f"costs[{j - 1}]"
                 raise CBanditError(
-                    f"{name} must be a cb.{kind.__name__}; got {type(belief).__name__}"
+                    f"{name} must be a cb.{kind.__name__}; got {checks.kind(belief)}"
                 )
         super().__init__(actions, len(beliefs) - 1, **common)
         self.delta = share("delta", delta)
@@ -92,6 +93,8 @@ class Stagewise(Policy):
             self.delta,
             self.horizon,
         )
+        if self._safe.given[0]:
+            self._within("safe.reward", self._safe.reward.unsqueeze(-1), _REWARD)
         if self._safe.given[1]:
             self._within("safe.cost", self._safe.cost, _COSTS)
             self._safe.check(self._limits(1))
@@ -104,17 +107,6 @@ class Stagewise(Policy):
     def multiplier(self) -> Tensor:
         """The last programme's dual solution, ``(*trials, m)``; else 0."""
         return self._outside(self._multiplier.clone())
-
-    def ask(
-        self, *, among: Any = None, actions: Any = None, observed_costs: Any = None
-    ) -> Choice:
-        """Start the next round and choose; see :meth:`Policy.ask`."""
-        if observed_costs is not None:
-            raise CBanditError(
-                f"{self.name} learns costs from feedback; observed_costs= goes to "
-                "cb.SCGPUCB"
-            )
-        return super().ask(among=among, actions=actions)
 
     def _feedback(self, name: str, value: Any, m: int, mask: Tensor | None) -> Tensor:
         out = super()._feedback(name, value, m, mask)
@@ -254,6 +246,7 @@ class Stagewise(Policy):
         found: Tensor = self.actions.index(points)
         return found
 
+    @abstractmethod
     def _learn(
         self,
         functions: slice,
@@ -262,7 +255,7 @@ class Stagewise(Policy):
         y: Tensor,
         weight: Tensor | None,
     ) -> None:
-        raise NotImplementedError
+        """Observe ``y`` ``(T, f)`` at ``x`` ``(T, d)``, ``weight`` ``(T, f)`` times."""
 
     # -- deciding --------------------------------------------------------
 
@@ -277,9 +270,9 @@ class Stagewise(Policy):
 
     # -- what is believed --------------------------------------------------------
 
+    @abstractmethod
     def _believed(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """``(start, means (T, F, n), spreads (T, F, n))`` over the policy's own set."""
-        raise NotImplementedError
 
     def posterior(self) -> Posterior:
         """Estimates over the set; ``std`` is that of noise of variance ``R^2``."""
@@ -293,21 +286,23 @@ class Stagewise(Policy):
         )
 
     def recommend(self, confidence: float = 0.95) -> Recommendation:
-        """What to deploy: the best action believed feasible with ``confidence``."""
+        """What to deploy: the best distribution believed feasible with ``confidence``.
+
+        Over the policy's own set; its expected costs are what is to be feasible.
+        """
         confidence = share("confidence", confidence)
         self._deliver()
-        found = recommend(self._believed(), self._limits(max(self.t, 1)), confidence)
+        limits, size = self._limits(max(self.t, 1)), int(self.actions.size)
+        found = recommend_policy(self._known, size, limits, confidence)
         assert found.index is not None
-        index = self._outside(found.index)
-        return replace(
-            found,
-            index=index,
-            x=self.actions.points(index),
-            value=self._outside(found.value),
-            probability=self._outside(found.probability),
-            margin=self._outside(found.margin),
-            feasible=self._outside(found.feasible),
-        )
+        return self._recommended(found, self.actions.points(found.index))
+
+    def _known(self) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """As ``_believed``, with what is given of the safe action."""
+        return self._safe.known(self._believed())
+
+    def _recommended(self, found: Recommendation, x: Tensor) -> Recommendation:
+        return replace(found, x=x).of(self._outside)
 
     def lighten(self) -> None:
         """Before a checkpoint; nothing here is worth computing afresh."""
@@ -397,20 +392,4 @@ def share(name: str, value: Any) -> float:
     out = checks.number(name, value)
     if not 0 < out < 1:
         raise CBanditError(f"{name} must lie between 0 and 1; got {out:g}")
-    return out
-
-
-def listed(costs: Any, kind: type[Any]) -> list[Any]:
-    """One belief a cost."""
-    if isinstance(costs, kind):
-        return [costs]
-    try:
-        out = list(costs)
-    except TypeError:
-        raise CBanditError(
-            f"costs must be a cb.{kind.__name__} or a list of them; got "
-            f"{type(costs).__name__}"
-        ) from None
-    if not out:
-        raise CBanditError("costs must hold at least one belief; got none")
     return out

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cbandit import checks
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB
@@ -21,6 +22,8 @@ __all__ = ["GPTS", "GPUCB"]
 
 
 class _Unconstrained(GPPolicy):
+    splits = True
+
     @property
     def multiplier(self) -> Tensor:
         """Empty: there is no constraint."""
@@ -52,7 +55,9 @@ class GPUCB(_Unconstrained):
         self, actions: Any, *, reward: GP, explore: UCB, **common: Any
     ) -> None:
         if not isinstance(explore, UCB):
-            raise CBanditError(f"explore must be cb.UCB(...); got {explore!r}")
+            raise CBanditError(
+                f"explore must be cb.UCB(...); got {checks.kind(explore)}"
+            )
         super().__init__(actions, reward, None, explore, **common)
 
 
@@ -62,13 +67,18 @@ class GPTS(_Unconstrained):
     Args:
         actions: what can be chosen.
         reward: the belief about the reward.
-        explore: :class:`~cbandit.TS`.
+        explore: :class:`~cbandit.TS`; of the posterior as it is unless given.
         common: see :class:`~cbandit.policies.gp.GPPolicy`.
     """
 
     name = "GP-TS"
 
-    def __init__(self, actions: Any, *, reward: GP, explore: TS, **common: Any) -> None:
+    def __init__(
+        self, actions: Any, *, reward: GP, explore: TS | None = None, **common: Any
+    ) -> None:
+        explore = TS() if explore is None else explore
         if not isinstance(explore, TS):
-            raise CBanditError(f"explore must be cb.TS(...); got {explore!r}")
+            raise CBanditError(
+                f"explore must be cb.TS(...); got {checks.kind(explore)}"
+            )
         super().__init__(actions, reward, None, explore, **common)

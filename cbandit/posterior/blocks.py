@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from torch import Tensor
 
 from cbandit.actions import Finite, ProductGrid
+from cbandit.errors import CBanditError
 
-__all__ = ["Block", "grid_split", "partition"]
+__all__ = ["Block", "grid_split", "partition", "shares"]
 
 
 @dataclass
@@ -50,16 +52,48 @@ def _tail(grid: ProductGrid, cut: int) -> int:
     return math.prod(grid.sizes[cut:])
 
 
-def partition(actions: Finite | ProductGrid, target: int) -> Iterator[tuple[int, int]]:
-    """Stretches of about ``target`` actions; on a grid, whole rows or parts of one."""
+def partition(
+    actions: Finite | ProductGrid,
+    target: int,
+    first: int = 0,
+    last: int | None = None,
+) -> Iterator[tuple[int, int]]:
+    """Stretches of about ``target`` actions; on a grid, whole rows or parts of one.
+
+    Of the actions ``first .. last - 1``, where not all are meant.
+    """
     tail = 1
     if isinstance(actions, ProductGrid):
         tail = _tail(actions, grid_split(actions))
-    if tail <= target:
-        step = tail * max(1, target // tail)
-        for start in range(0, actions.size, step):
-            yield start, min(start + step, actions.size)
-        return
-    for row in range(0, actions.size, tail):
-        for start in range(row, row + tail, target):
-            yield start, min(start + target, row + tail)
+    end = actions.size if last is None else last
+    rows = tail * (target // tail)
+    start = first
+    while start < end:
+        row = start - start % tail
+        if rows and start == row and row + tail <= end:
+            stop = min(start + rows, end - end % tail)
+        else:
+            stop = min(start + target, row + tail, end)
+        yield start, stop
+        start = stop
+
+
+def shares(
+    actions: Finite | ProductGrid, target: int, ranks: int
+) -> list[tuple[int, int]]:
+    """One stretch of actions for each rank.
+
+    Cut where :func:`partition` cuts, so that every block is computed as one process
+    would; a set of fewer blocks than ranks is cut finer.
+    """
+    if actions.size < ranks:
+        raise CBanditError(
+            f"actions must be at least as many as the {ranks} ranks that share them; "
+            f"got {actions.size}"
+        )
+    starts = [start for start, _ in partition(actions, target)]
+    if len(starts) < ranks:
+        finer = max(1, actions.size // (8 * ranks))
+        starts = [start for start, _ in partition(actions, finer)]
+    edges = [starts[len(starts) * rank // ranks] for rank in range(ranks)]
+    return list(pairwise([*edges, actions.size]))

@@ -51,8 +51,7 @@ class Dense:
         """Condition on ``values (T, F)`` seen with ``precision (T,)`` at ``x``."""
         slots, _ = self.history.place(keys, x, wanted)
         if self.history.used:
-            slot = torch.tensor(slots, device=precision.device)
-            self.history.add(slot, precision, values)
+            self.history.add(slots, precision, values)
             self.history.count(slots, wanted, 1)
 
     def forget(
@@ -66,8 +65,7 @@ class Dense:
         """The reverse of :meth:`append`."""
         slots, _ = self.history.place(keys, x, wanted)
         if self.history.used:
-            slot = torch.tensor(slots, device=precision.device)
-            self.history.add(slot, precision, values, sign=-1)
+            self.history.add(slots, precision, values, sign=-1)
             self.history.count(slots, wanted, -1)
             self.history.release()
 

@@ -109,8 +109,9 @@ def make_engine(
     functions: int,
     dtype: torch.dtype,
     device: torch.device,
+    stretch: tuple[int, int] | None = None,
 ) -> Engine:
-    """A fresh engine that knows only the prior."""
+    """A fresh engine that knows only the prior; for large sets, of a ``stretch``."""
     if isinstance(actions, Box):
         return Dense(actions, covariance, trials, functions, dtype, device)
     if name == "joint":
@@ -120,8 +121,18 @@ def make_engine(
         "product": ProductRows,
         "stream": StreamRows,
     }
-    operator = kinds[name](actions, covariance, trials, dtype, device)
-    return Rows(actions, covariance, trials, functions, dtype, device, operator, BLOCK)
+    operator = kinds[name](actions, covariance, trials, dtype, device, stretch)
+    return Rows(
+        actions,
+        covariance,
+        trials,
+        functions,
+        dtype,
+        device,
+        operator,
+        BLOCK,
+        stretch,
+    )
 
 
 def describe_engines(device: torch.device | None = None) -> str:

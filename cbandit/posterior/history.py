@@ -23,6 +23,8 @@ from cbandit.beliefs.kernels import Covariance
 
 __all__ = ["History", "System"]
 
+WAITING = 64
+
 
 @dataclass
 class System:
@@ -82,8 +84,10 @@ class History:
         self._free: list[list[int]] = [[] for _ in range(trials)]
         self._emptied: list[tuple[int, int]] = []
         kept: dict[str, Any] = {"dtype": torch.float64, "device": device}
-        self.precision = torch.zeros(trials, self._capacity, **kept)
-        self.weighted = torch.zeros(trials, functions, self._capacity, **kept)
+        self._precision = torch.zeros(trials, self._capacity, **kept)
+        self._weighted = torch.zeros(trials, functions, self._capacity, **kept)
+        # observations not yet in these sums: many go in at the price of one
+        self._waiting: list[tuple[Sequence[int], Tensor, Tensor]] = []
         self._seen = [[0] * self._capacity for _ in range(trials)]
         self.points = torch.zeros(trials, 0, covariance.dim, **kept)
         if places is not None:
@@ -156,8 +160,8 @@ class History:
         room = max(16, 2 * self._capacity)
         grown = room - self._capacity
         pad = torch.nn.functional.pad
-        self.precision = pad(self.precision, (0, grown))
-        self.weighted = pad(self.weighted, (0, grown))
+        self._precision = pad(self._precision, (0, grown))
+        self._weighted = pad(self._weighted, (0, grown))
         for seen in self._seen:
             seen.extend([0] * grown)
         self.points = pad(self.points, (0, 0, 0, grown))
@@ -179,24 +183,48 @@ class History:
         # the factored system stays true: an empty slot changes nothing in it
 
     def add(
-        self, slot: Tensor, precision: Tensor, values: Tensor, sign: int = 1
+        self, slots: Sequence[int], precision: Tensor, values: Tensor, sign: int = 1
     ) -> None:
         """Add (or with ``sign=-1`` take away) an observation.
 
         Args:
-            slot: ``(T,)``.
-            precision: ``(T,)``, zero for trials that observed nothing.
-            values: ``(T, F)``, less the prior mean.
+            slots: one a trial.
+            precision: ``(T,)``, zero where nothing was seen; kept, not copied.
+            values: ``(T, F)``, less the prior mean; kept, not copied.
         """
-        if sign < 0:
-            precision = -precision
-        place = slot.unsqueeze(-1)
-        self.precision.scatter_add_(-1, place, precision.unsqueeze(-1))
-        change = (precision.unsqueeze(-1) * values).unsqueeze(-1)
-        self.weighted.scatter_add_(
-            -1, place.unsqueeze(-1).expand(-1, self.functions, 1), change
-        )
+        self._waiting.append((slots, precision if sign > 0 else -precision, values))
         self._system = None
+        if len(self._waiting) >= WAITING:
+            self._sum_up()
+
+    def _sum_up(self) -> None:
+        if not self._waiting:
+            return
+        rows, precisions, targets = zip(*self._waiting, strict=True)
+        self._waiting.clear()
+        trial = torch.arange(self.trials, device=self.device)
+        place = trial.expand(len(rows), -1), torch.tensor(rows, device=self.device)
+        precision = torch.stack(precisions)  # k x T
+        self._precision.index_put_(place, precision, accumulate=True)
+        change = precision.unsqueeze(-1) * torch.stack(targets)
+        self._weighted.mT.index_put_(place, change, accumulate=True)
+
+    @property
+    def precision(self) -> Tensor:
+        """Summed precisions, ``(T, capacity)``."""
+        self._sum_up()
+        return self._precision
+
+    @property
+    def weighted(self) -> Tensor:
+        """Sums of precision x target, ``(T, F, capacity)``."""
+        self._sum_up()
+        return self._weighted
+
+    def keep(self, functions: Tensor) -> None:
+        """Drop all functions but these."""
+        self._weighted = self.weighted[:, functions].contiguous()
+        self.functions, self._system = len(functions), None
 
     def count(self, slots: Sequence[int], wanted: Sequence[bool], sign: int) -> None:
         """Keep the number of observations in each slot; an emptied one is exactly 0."""
@@ -312,14 +340,17 @@ class History:
             var = var - z.square().sum(-2)
         return mean, var
 
+    def places(self, system: System) -> Tensor:
+        """Where the system's slots are, ``(T, U, d)``."""
+        if system.slots is None:
+            return self.points[:, : system.root.shape[-1]]
+        slots = system.slots.unsqueeze(-1).expand(-1, -1, self.points.shape[-1])
+        return self.points.gather(1, slots)
+
     def _half(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The mean at ``x``, and ``L^-1 S k_u(x)``, ``(T, U, n)``."""
         system = self.system()
-        if system.slots is not None:
-            slots = system.slots.unsqueeze(-1).expand(-1, -1, self.points.shape[-1])
-            points = self.points.gather(1, slots)
-        else:
-            points = self.points[:, : system.root.shape[-1]]
+        points = self.places(system)
         if points.shape[-2] == 0:
             shape = (self.trials, self.functions, x.shape[-2])
             nothing = points.new_zeros(shape)

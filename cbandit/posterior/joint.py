@@ -24,6 +24,7 @@ class Joint:
     """Means ``(T, F, N)`` and covariance ``(T, N, N)``, current after every change."""
 
     name = "joint"
+    REWEIGH_EVERY = 64  # reverse changes, after which the means are computed afresh
 
     def __init__(
         self,
@@ -43,6 +44,7 @@ class Joint:
         )
         self._trial = torch.arange(trials, device=device)
         self._root: Tensor | None = None
+        self._forgotten = 0
         self._reset()
 
     def _reset(self) -> None:
@@ -65,12 +67,13 @@ class Joint:
         ``precision`` is 0 in trials that are not ``wanted``: nothing was seen there.
         """
         self.settle()
-        slot = torch.tensor(keys, device=self.cov.device)
-        if len(keys) == 1:  # plain views are quicker than gathering
-            k = int(str(keys[0]))
-            column = self.cov[:, k].clone()
-            own, seen = column[:, k], self.mean[:, :, k]
+        slots = [int(str(key)) for key in keys]
+        if len(slots) == 1:  # plain views are quicker than gathering
+            (k,) = slots
+            column = self.cov.select(1, k).clone()
+            own, seen = column.select(1, k), self.mean.select(2, k)
         else:
+            slot = torch.tensor(slots, device=self.cov.device)
             column = self.cov[self._trial, slot]  # T x N
             own, seen = column[self._trial, slot], self.mean[self._trial, :, slot]
         share = precision * own
@@ -78,8 +81,8 @@ class Joint:
         gap = (values - seen) * weight
         self._change(column, weight, gap, -1)
         self._gain.add_(torch.log1p(share), alpha=0.5)
-        self.history.add(slot, precision, values)
-        self.history.count([int(str(key)) for key in keys], wanted, 1)
+        self.history.add(slots, precision, values)
+        self.history.count(slots, wanted, 1)
 
     def _change(self, column: Tensor, weight: Tensor, gap: Tensor, sign: int) -> None:
         self.mean.addcmul_(gap.unsqueeze(-1), column.unsqueeze(1))
@@ -96,9 +99,10 @@ class Joint:
     ) -> None:
         """The reverse of :meth:`append`, from a solve without the observation."""
         self.settle()
-        slot = torch.tensor(keys, device=self.cov.device)
-        self.history.add(slot, precision, values, sign=-1)
-        self.history.count(slot.tolist(), wanted, -1)
+        slots = [int(str(key)) for key in keys]
+        slot = torch.tensor(slots, device=self.cov.device)
+        self.history.add(slots, precision, values, sign=-1)
+        self.history.count(slots, wanted, -1)
         system = self.history.system()
         assert system.slots is not None
         rows = self.history.rows(system.slots)  # T x U x N
@@ -112,6 +116,9 @@ class Joint:
         mean = (system.alpha.mT @ k).squeeze(-1)
         self._change(column, weight, (mean - values) * weight, 1)
         self._gain.sub_(torch.log1p(share), alpha=0.5)
+        self._forgotten += 1
+        # changes come and go, their rounding errors only come
+        self._stale |= self._forgotten % self.REWEIGH_EVERY == 0
 
     def revise(self, weighted: Tensor) -> None:
         """Replace all targets: ``weighted (T, F, U)`` sums of precision x target."""

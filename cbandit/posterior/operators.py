@@ -20,7 +20,7 @@ from cbandit.actions import Finite, ProductGrid
 from cbandit.beliefs.kernels import Covariance
 from cbandit.errors import CBanditError
 from cbandit.posterior.blocks import grid_split
-from cbandit.posterior.paths import Features, prior_root
+from cbandit.posterior.paths import Features, Root, prior_root
 from cbandit.randomness import Streams
 from cbandit_kernels import kernel_columns
 
@@ -87,7 +87,10 @@ class _FeaturePath:
 
 
 class FactorRows:
-    """Rows kept as they are, ``u N`` numbers; a round reads them once."""
+    """Rows kept as they are, ``u N`` numbers; a round reads them once.
+
+    With a ``stretch`` of the actions, their part of the rows.
+    """
 
     name = "factor"
     CHUNK = 32
@@ -99,21 +102,25 @@ class FactorRows:
         trials: int,
         dtype: torch.dtype,
         device: torch.device,
+        stretch: tuple[int, int] | None = None,
     ) -> None:
         self.actions, self.covariance, self.trials = actions, covariance, trials
         self.dtype, self.device = dtype, device
+        self.stretch = stretch or (0, actions.size)
         self._rows: list[Tensor] = []
         self._written = 0
 
     def bytes_per_row(self) -> int:
         """``T N`` numbers."""
-        return self.trials * self.actions.size * self.dtype.itemsize
+        first, last = self.stretch
+        return self.trials * (last - first) * self.dtype.itemsize
 
     def write(self, trials: list[int], slots: list[int], x: Tensor) -> None:
         """Compute and keep the row of ``x``, in stretches that fit the cache."""
+        first, last = self.stretch
         while self.CHUNK * len(self._rows) <= max(slots):
             # memory that is not written to is not taken: a chunk fills row by row
-            shape = (self.trials, self.CHUNK, self.actions.size)
+            shape = (self.trials, self.CHUNK, last - first)
             self._rows.append(torch.empty(shape, dtype=self.dtype, device=self.device))
         for slot in range(self._written, max(slots) + 1):
             # trials without an action in this slot weigh it by 0, and 0 times what is
@@ -123,22 +130,30 @@ class FactorRows:
         self._written = max(self._written, max(slots) + 1)
         step = 1 << 16
         own = self.covariance.batch_shape or self.actions.batch_shape
-        for start in range(0, self.actions.size, step):
-            stop = min(start + step, self.actions.size)
-            block = self.actions.block(start, stop)
-            if own:
+        made: Columns | None = None
+        if not own and self.covariance.forms is not None:
+            each = torch.eye(len(x), dtype=torch.float64, device=self.device)
+            made = _streamed(
+                self.actions, self.covariance, x[None].double(), each[None], self.dtype
+            )
+        for start in range(first, last, step):
+            stop = min(start + step, last)
+            if made is not None:
+                rows = made(start, stop)[0]
+            elif own:
                 every = x.new_zeros(self.trials, 1, x.shape[-1])
                 every[trials, 0] = x
+                block = self.actions.block(start, stop)
                 rows = self.covariance.cross(every, block)[trials, 0]
             else:
-                rows = self.covariance.cross(x, block)
+                rows = self.covariance.cross(x, self.actions.block(start, stop))
             for trial, slot, row in zip(trials, slots, rows, strict=True):
                 chunk = self._rows[slot // self.CHUNK]
-                chunk[trial, slot % self.CHUNK, start:stop] = row
+                chunk[trial, slot % self.CHUNK, start - first : stop - first] = row
 
     def multiply(self, weights: Tensor) -> Columns:
         """One product with each chunk of rows."""
-        used = weights.shape[1]
+        used, first = weights.shape[1], self.stretch[0]
         parts = [
             (
                 rows[:, : min(self.CHUNK, used - i * self.CHUNK)],
@@ -149,14 +164,17 @@ class FactorRows:
         ]
 
         def columns(start: int, stop: int) -> Tensor:
-            out: Tensor | None = None
-            for rows, part in parts:
-                stretch = rows[..., start:stop]
-                out = part @ stretch if out is None else out.baddbmm_(part, stretch)
-            if out is None:
-                return weights.new_zeros(
-                    self.trials, weights.shape[-1], stop - start, dtype=self.dtype
-                )
+            shape = self.trials, weights.shape[-1], stop - start
+            out = weights.new_empty(shape, dtype=self.dtype)
+            if not parts:
+                return out.zero_()
+            for i, (rows, part) in enumerate(parts):
+                stretch = rows[..., start - first : stop - first]
+                old = float(i > 0)
+                if self.trials == 1:  # a plain product reads memory a fifth faster
+                    out[0].addmm_(part[0], stretch[0], beta=old)
+                else:
+                    out.baddbmm_(part, stretch, beta=old)
             return out
 
         return columns
@@ -166,11 +184,47 @@ class FactorRows:
         return _FeaturePath(self, streams, functions, points)
 
 
+STREAM_BYTES = 1 << 22
+
+
+def _streamed(
+    actions: Finite | ProductGrid,
+    covariance: Covariance,
+    points: Tensor,
+    weights: Tensor,
+    dtype: torch.dtype,
+) -> Columns:
+    """``weights (T, U, k)`` of the kernel rows at ``points (T, U, d)``, in blocks."""
+    tried = covariance.scaled(points)
+    w = covariance.times(weights.clone()).to(dtype)
+    kinds = covariance.kinds
+    # distances are safe from cancellation, and a narrow dtype, near the origin
+    center = tried.mean((-3, -2), keepdim=True)
+    if "linear" in kinds:
+        center = torch.zeros_like(center)
+    y = (tried - center).to(dtype)
+    center = center if actions.batch_shape else center.squeeze(-3)
+    if covariance.batch_shape:
+        center = center if center.dim() == 4 else center.unsqueeze(-3)
+    # a block's kernel values, u x n, stay in cache
+    trials, used, k = weights.shape
+    step = max(256, STREAM_BYTES // dtype.itemsize // max(1, used))
+
+    def columns(start: int, stop: int) -> Tensor:
+        out = y.new_empty(trials, k, stop - start)
+        for a in range(start, stop, step):
+            b = min(a + step, stop)
+            x = (covariance.scaled(actions.block(a, b)) - center).to(dtype)
+            out[..., a - start : b - start] = kernel_columns(x, y, w, kinds)
+        return out
+
+    return columns
+
+
 class StreamRows:
     """Nothing kept: kernel values are recomputed in cache-sized blocks."""
 
     name = "stream"
-    BLOCK_BYTES = 1 << 22
 
     def __init__(
         self,
@@ -179,6 +233,7 @@ class StreamRows:
         trials: int,
         dtype: torch.dtype,
         device: torch.device,
+        stretch: tuple[int, int] | None = None,
     ) -> None:
         if covariance.forms is None:
             raise CBanditError(
@@ -206,32 +261,8 @@ class StreamRows:
 
     def multiply(self, weights: Tensor) -> Columns:
         """Values made, combined and dropped, block by block."""
-        tried = self.covariance.scaled(self._points[:, : weights.shape[1]])
-        w = self.covariance.times(weights.clone()).to(self.dtype)
-        kinds = self.covariance.kinds
-        # distances are safe from cancellation, and a narrow dtype, near the origin
-        center = tried.mean((-3, -2), keepdim=True)
-        if "linear" in kinds:
-            center = torch.zeros_like(center)
-        y = (tried - center).to(self.dtype)
-        center = center if self.actions.batch_shape else center.squeeze(-3)
-        if self.covariance.batch_shape:
-            center = center if center.dim() == 4 else center.unsqueeze(-3)
-        # a block's kernel values, u x n, stay in cache
-        values = self.BLOCK_BYTES // self.dtype.itemsize
-        step = max(256, values // max(1, weights.shape[1]))
-        k = weights.shape[-1]
-
-        def columns(start: int, stop: int) -> Tensor:
-            out = y.new_empty(self.trials, k, stop - start)
-            for a in range(start, stop, step):
-                b = min(a + step, stop)
-                x = self.covariance.scaled(self.actions.block(a, b)) - center
-                x = x.to(self.dtype)
-                out[..., a - start : b - start] = kernel_columns(x, y, w, kinds)
-            return out
-
-        return columns
+        points = self._points[:, : weights.shape[1]]
+        return _streamed(self.actions, self.covariance, points, weights, self.dtype)
 
     def path(self, streams: Streams, functions: int, points: Tensor) -> Path:
         """By random features."""
@@ -256,6 +287,7 @@ class ProductRows:
         trials: int,
         dtype: torch.dtype,
         device: torch.device,
+        stretch: tuple[int, int] | None = None,
     ) -> None:
         if not isinstance(actions, ProductGrid):
             raise CBanditError(f"engine='product' needs a ProductGrid; got {actions!r}")
@@ -269,14 +301,17 @@ class ProductRows:
         self.actions, self.covariance, self.trials = actions, covariance, trials
         self.dtype, self.device = dtype, device
         self._axes, self._cut = axes, grid_split(actions)
-        self._heads = math.prod(actions.sizes[: self._cut])
         self._tails = math.prod(actions.sizes[self._cut :])
+        # of the first group, what the stretch touches
+        first, last = stretch or (0, actions.size)
+        self._heads = slice(first // self._tails, (last - 1) // self._tails + 1)
         kept: dict[str, Any] = {"dtype": torch.float64, "device": device}
-        self._head = torch.zeros(trials, 0, self._heads, **kept)
+        heads = self._heads.stop - self._heads.start
+        self._head = torch.zeros(trials, 0, heads, **kept)
         self._tail = torch.zeros(trials, 0, self._tails, dtype=dtype, device=device)
         self._number = torch.zeros(trials, 0, dtype=torch.long, device=device)
         self._off_grid = False
-        self._roots: tuple[Tensor, Tensor] | None = None
+        self._roots: tuple[Root, Root] | None = None
         self._basis = self._tail_basis()
         rank = 0 if self._basis is None else self._basis.shape[-1]
         self._code = torch.zeros(trials, 0, rank, **kept)
@@ -293,7 +328,8 @@ class ProductRows:
 
     def bytes_per_row(self) -> int:
         """``T (N_1 + N_2)`` numbers."""
-        return self.trials * (8 * self._heads + self.dtype.itemsize * self._tails)
+        heads = self._head.shape[-1]
+        return self.trials * (8 * heads + self.dtype.itemsize * self._tails)
 
     def _tail_basis(self) -> Tensor | None:
         """An orthonormal basis ``(1 or T, N_2, r)`` of the second group's range."""
@@ -335,7 +371,8 @@ class ProductRows:
         except CBanditError:
             number, self._off_grid = torch.zeros(len(x), dtype=torch.long), True
         tail = self._row(every, self._cut, self.actions.dim)
-        self._head[trials, slots] = self._row(every, 0, self._cut)[trials]
+        head = self._row(every, 0, self._cut)[:, self._heads]
+        self._head[trials, slots] = head[trials]
         self._tail[trials, slots] = tail[trials].to(self.dtype)
         self._number[trials, slots] = number.to(self.device)
         if self._basis is not None:
@@ -356,11 +393,11 @@ class ProductRows:
         return self._products(left, right, k)
 
     def _products(self, left: Tensor, right: Tensor, k: int) -> Columns:
-        tails, trials = self._tails, self.trials
+        tails, trials, skipped = self._tails, self.trials, self._heads.start
 
         def columns(start: int, stop: int) -> Tensor:
             first, last = start // tails, (stop - 1) // tails
-            part = left[:, :, first : last + 1]
+            part = left[:, :, first - skipped : last + 1 - skipped]
             if stop - start < tails:
                 low = start - first * tails
                 out = part @ right[..., low : low + stop - start]
@@ -385,14 +422,17 @@ class ProductRows:
             self._roots = self._root(*cuts[:2]), self._root(*cuts[1:])
         return _GridPath(self, self._roots, streams, functions, points.shape[1])
 
-    def _root(self, first: int, last: int) -> Tensor:
-        parts = [torch.ones(1, 1, 1, dtype=torch.float64, device=self.device)]
+    def _root(self, first: int, last: int) -> Root:
+        matrices = []
         for axis, kernel in zip(
             self.actions.axes[first:last], self._axes[first:last], strict=True
         ):
-            root = prior_root(kernel(axis, axis))
-            parts.append(root if root.dim() == 3 else root.unsqueeze(0))
-        return functools.reduce(_kron, parts)
+            matrix = kernel(axis, axis)
+            matrices.append(matrix if matrix.dim() == 3 else matrix.unsqueeze(0))
+        if len(matrices) == 1:
+            return Root.of(matrices[0])
+        one = torch.ones(1, 1, 1, dtype=torch.float64, device=self.device)
+        return Root(functools.reduce(_kron, map(prior_root, matrices), one))
 
 
 class _GridPath:
@@ -401,20 +441,21 @@ class _GridPath:
     def __init__(
         self,
         operator: ProductRows,
-        roots: tuple[Tensor, Tensor],
+        roots: tuple[Root, Root],
         streams: Streams,
         functions: int,
         used: int,
     ) -> None:
         self._operator, (self._first, self._second) = operator, roots
-        self._z = _grid_normals(streams, functions, *roots, operator.trials)
+        matrices = roots[0].matrix, roots[1].matrix
+        self._z = _grid_normals(streams, functions, *matrices, trials=operator.trials)
         trials, number = operator.trials, operator._number[:, :used]
         at = [number // operator._tails, number % operator._tails]
         self._at = [
             root.expand(trials, -1, -1).gather(
                 1, place.unsqueeze(-1).expand(-1, -1, root.shape[-1])
             )
-            for root, place in zip(roots, at, strict=True)
+            for root, place in zip(matrices, at, strict=True)
         ]  # T x U x r
         left = self._at[0].unsqueeze(1) @ self._z
         self.tried = (left * self._at[1].unsqueeze(1)).sum(-1)
@@ -422,23 +463,38 @@ class _GridPath:
     def corrected(self, weights: Tensor) -> Columns:
         scaled = self._at[0].unsqueeze(1) * weights.mT.unsqueeze(-1)
         z = self._z - scaled.mT @ self._at[1].unsqueeze(1)
-        dtype = self._operator.dtype
-        left = (self._first.unsqueeze(1) @ z).to(dtype)
-        right = self._second.mT.unsqueeze(1).to(dtype)
-        return self._operator._products(left, right, z.shape[1])
+        dtype, tails = self._operator.dtype, self._operator._tails
+        left, second = self._first.times(z).to(dtype), self._second.to(dtype)
+        heads = self._operator._heads
+        left = left[:, :, heads]
+        parts = self._operator._products(
+            left, second.matrix.mT.unsqueeze(1), z.shape[1]
+        )
+
+        def columns(start: int, stop: int) -> Tensor:
+            if stop - start < tails:
+                return parts(start, stop)
+            first, last = start // tails - heads.start, stop // tails - heads.start
+            rows = left[:, :, first:last]
+            return second.times(rows.mT).mT.reshape(*left.shape[:2], stop - start)
+
+        return columns
 
 
 def _grid_normals(
     streams: Streams, functions: int, first: Tensor, second: Tensor, trials: int
 ) -> Tensor:
     """``(T, F, r_1, r_2)``; a trial draws for the columns its own roots have."""
-    own = first.ne(0).any(-2).unsqueeze(-1) & second.ne(0).any(-2).unsqueeze(-2)
-    own = own.expand(trials, -1, -1).cpu()
-    counts = own.flatten(1).sum(-1).tolist()
-    draws = streams.ragged_normal(counts, functions).view(trials, -1, functions)
-    z = torch.zeros(trials, functions, *own.shape[1:], dtype=torch.float64)
-    for each, mask, rows, count in zip(z, own, draws, counts, strict=True):
-        each[:, mask] = rows[:count].T
+    own = [root.ne(0).any(-2).expand(trials, -1).cpu() for root in (first, second)]
+    counts = [mask.sum(-1).tolist() for mask in own]
+    shapes = [(functions, rows, columns) for rows, columns in zip(*counts, strict=True)]
+    draws = streams.normals(shapes)
+    shape = functions, first.shape[-1], second.shape[-1]
+    if trials == 1 and shapes[0] == shape:
+        return draws[0].unsqueeze(0).to(first.device)
+    z = torch.zeros(trials, *shape, dtype=torch.float64)
+    for each, rows, columns, draw in zip(z, *own, draws, strict=True):
+        each[:, rows.unsqueeze(-1) & columns] = draw.flatten(1)
     return z.to(first.device)
 
 

@@ -30,9 +30,13 @@ __all__ = ["Rows"]
 
 
 class Rows:
-    """Means ``(T, F, N)`` and variance ``(T, N)`` over an operator's rows."""
+    """Means ``(T, F, N)`` and variance ``(T, N)`` over an operator's rows.
+
+    With a ``stretch`` of the actions, of these alone: its first, and one past its last.
+    """
 
     PENDING_LIMIT = 32
+    REWEIGH_EVERY = 64  # reverse changes, after which the means are computed afresh
     CHECK_EVERY = 512
     CHECK_ACTIONS = 32
 
@@ -46,6 +50,7 @@ class Rows:
         device: torch.device,
         operator: Operator,
         block: int,
+        stretch: tuple[int, int] | None = None,
     ) -> None:
         self.actions, self.covariance, self.functions = actions, covariance, functions
         self.dtype, self.device, self.operator = dtype, device, operator
@@ -53,17 +58,26 @@ class Rows:
         self.history = History(covariance, trials, functions, device)
         self._trial = torch.arange(trials, device=device)
         kept: dict[str, Any] = {"dtype": dtype, "device": device}
-        self.mean = torch.zeros(trials, functions, actions.size, **kept)
-        self.var = torch.empty(trials, actions.size, **kept)
-        for start, stop in partition(actions, 1 << 16):
-            self.var[:, start:stop] = self._prior(start, stop)
+        self.stretch = stretch or (0, actions.size)
+        size = self.stretch[1] - self.stretch[0]
+        self.mean = torch.zeros(trials, functions, size, **kept)
+        self.var = torch.empty(trials, size, **kept)
+        for start, stop in self._stretches(1 << 16):
+            self.var[:, self._own(start, stop)] = self._prior(start, stop)
         self._scale = float(self.var[:, :1024].double().mean().clamp_min(1e-300)) ** 0.5
         self._pending: list[tuple[Tensor, Tensor, Tensor]] = []
         self._assign = False
         self._torn = False
-        self._changes = 0
+        self._changes = self._forgotten = 0
         self.drift = 0.0
         self.refreshes = 0
+
+    def _stretches(self, target: int) -> Iterator[tuple[int, int]]:
+        return partition(self.actions, target, *self.stretch)
+
+    def _own(self, start: int, stop: int) -> slice:
+        """Where the actions ``start .. stop - 1`` are kept."""
+        return slice(start - self.stretch[0], stop - self.stretch[0])
 
     def _prior(self, start: int, stop: int) -> Tensor:
         return self.covariance.variance(self.actions.block(start, stop))
@@ -88,7 +102,7 @@ class Rows:
         slot = torch.tensor(slots, device=self.device)
         change = self._change(slot, values, precision)
         self._pending.append(change)
-        self.history.add(slot, precision, values)
+        self.history.add(slots, precision, values)
         self.history.count(slots, wanted, 1)
         self._changed()
 
@@ -105,10 +119,13 @@ class Rows:
         if slots is None:
             return
         slot = torch.tensor(slots, device=self.device)
-        self.history.add(slot, precision, values, sign=-1)
+        self.history.add(slots, precision, values, sign=-1)
         self.history.count(slots, wanted, -1)
         weights, spread, shift = self._change(slot, values, precision)
         self._pending.append((weights, -spread, -shift))
+        self._forgotten += 1
+        # changes come and go, their rounding errors only come
+        self._assign |= self._forgotten % self.REWEIGH_EVERY == 0
         self._changed()
 
     def observe(
@@ -128,8 +145,7 @@ class Rows:
             slots = self._place(row_keys, x[row], wanted[row])
             if slots is None:
                 continue
-            slot = torch.tensor(slots, device=self.device)
-            self.history.add(slot, precision[row], values[row])
+            self.history.add(slots, precision[row], values[row])
             self.history.count(slots, wanted[row], 1)
         self.refresh()
 
@@ -187,8 +203,8 @@ class Rows:
         used = self.history.used
         if used == 0:
             self.mean.zero_()
-            for start, stop in partition(self.actions, 1 << 16):
-                self.var[:, start:stop] = self._prior(start, stop)
+            for start, stop in self._stretches(1 << 16):
+                self.var[:, self._own(start, stop)] = self._prior(start, stop)
             return
         system = self.history.system()
         inverse = torch.linalg.solve_triangular(
@@ -201,14 +217,15 @@ class Rows:
             self.operator.multiply(inverse[:, i : i + group].mT)
             for i in range(0, used, group)
         ]
-        for start, stop in partition(self.actions, min(self.block, 1 << 15)):
-            self.mean[..., start:stop] = means(start, stop)
+        for start, stop in self._stretches(min(self.block, 1 << 15)):
+            own = self._own(start, stop)
+            self.mean[..., own] = means(start, stop)
             explained = torch.zeros(
-                self.var[:, start:stop].shape, dtype=torch.float64, device=self.device
+                self.var[:, own].shape, dtype=torch.float64, device=self.device
             )
             for half in halves:
                 explained += half(start, stop).double().square().sum(-2)
-            self.var[:, start:stop] = self._prior(start, stop) - explained
+            self.var[:, own] = self._prior(start, stop) - explained
 
     # -- looking ---------------------------------------------------------------
 
@@ -223,12 +240,13 @@ class Rows:
     def settle(self) -> None:
         """Apply what waits."""
         if self._pending or self._assign or self._torn:
-            for _ in self.sweep(partition(self.actions, self.block), None):
+            for _ in self.sweep():
                 pass
 
     def at(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Means ``(T, F, k)`` and variances ``(T, k)`` at ``index (T, k)``."""
+        """Means ``(T, F, k)`` and variances ``(T, k)`` at ``index (T, k)`` in reach."""
         self.settle()
+        index = index - self.stretch[0]
         places = index.unsqueeze(1).expand(-1, self.functions, -1)
         return self.mean.gather(-1, places), self.var.gather(-1, index)
 
@@ -237,11 +255,12 @@ class Rows:
         if self.history.used == 0:
             return
         self.settle()
-        size, count = self.actions.size, min(self.CHECK_ACTIONS, self.actions.size)
+        size = self.var.shape[-1]
+        count = min(self.CHECK_ACTIONS, size)
         offset = (self._changes * 7919) % size
         index = (
             torch.arange(count, device=self.device) * (size // count) + offset
-        ) % size
+        ) % size + self.stretch[0]
         places = index.expand(len(self._trial), -1)
         shared = not self.actions.batch_shape
         mean, var = self.history.at(self.actions.at(index if shared else places))
@@ -276,8 +295,9 @@ class Rows:
         changes = self._columns()
         draw = None if streams is None else self._draw(streams)
         self._torn = bool(self._pending) or self._assign
-        for start, stop in stretches or partition(self.actions, self.block):
-            mean, var = self.mean[..., start:stop], self.var[:, start:stop]
+        for start, stop in stretches or self._stretches(self.block):
+            own = self._own(start, stop)
+            mean, var = self.mean[..., own], self.var[:, own]
             if changes is not None:
                 changes(start, stop, mean, var)
             if less is not None:
@@ -373,12 +393,16 @@ class _Changes:
         self._columns, self._count = columns, count
         self._spread, self._shift = spread, shift
         self._single = spread is not None and spread.numel() == 1
+        self._shifts = [] if shift is None else shift.flatten().tolist()
         self._value = -float(spread) if self._single and spread is not None else 0.0
 
     def __call__(self, start: int, stop: int, mean: Tensor, var: Tensor) -> None:
         columns, count = self._columns(start, stop), self._count
         if self._shift is None:
             mean.copy_(columns[:, count:])
+        elif self._single and self._shift.device.type == "cpu":
+            for row, shift in zip(mean[0], self._shifts, strict=True):
+                row.add_(columns[0, 0], alpha=shift)
         else:
             mean.baddbmm_(self._shift, columns)
         if self._spread is None:

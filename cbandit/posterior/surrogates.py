@@ -19,6 +19,7 @@ from cbandit.actions import Box, Finite, ProductGrid
 from cbandit.beliefs.fit import Merged, fit_hyperparameters
 from cbandit.beliefs.gp import GP
 from cbandit.beliefs.kernels import Covariance
+from cbandit.distributed import ALONE, Ranks
 from cbandit.posterior.blocks import Block, partition
 from cbandit.posterior.dense import Dense
 from cbandit.posterior.engines import (
@@ -91,15 +92,18 @@ class Group:
         device: torch.device,
         engine: str,
         samples: bool,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.gp, self.functions, self.means = gp, functions, means
+        self.ranks = ranks
         self._shifted = bool((means != 0).any())
         self.actions, self.dtype, self.device = actions, dtype, device
         self.trials, self._batched = means.shape[0], bool(batch_shape)
-        self.noise = checks.per_trial("noise", gp.noise, batch_shape).to(device)
+        self._learn_noise(checks.per_trial("noise", gp.noise, batch_shape).to(device))
         self.covariance = Covariance.of(gp.kernel, actions, gp.bounds).to(device)
         self._wanted_engine, self._samples = engine, samples
-        self.plan = self._plan(engine)
+        # memory may differ from rank to rank
+        self.plan = ranks.first(lambda: self._plan(engine))
         self.engine = self._fresh()
         self.log: deque[Row] = deque()
         self._unfitted = 0  # observations since the last fit
@@ -108,6 +112,9 @@ class Group:
         self.forgotten = 0
         self.light = False
         self._statistics()
+
+    def _learn_noise(self, noise: Tensor) -> None:
+        self.noise, self._usual = noise, noise.reciprocal()
 
     def _plan(self, wanted: str) -> Plan:
         return plan(
@@ -130,7 +137,13 @@ class Group:
             count,
             self.dtype,
             self.device,
+            self._stretch(),
         )
+
+    def _stretch(self) -> tuple[int, int] | None:
+        if self.ranks.size == 1 or isinstance(self.actions, Box):
+            return None
+        return self.ranks.stretch(self.actions, BLOCK)
 
     # -- standardised outcomes -----------------------------------------------------
 
@@ -166,7 +179,9 @@ class Group:
     def _targets(self, row: Row) -> Tensor:
         """What the engine conditions on: differences, and a column of ones."""
         base = self.origin if self.gp.standardize else self.means
-        targets = row.values - base
+        targets = row.values
+        if self._shifted or self.gp.standardize:
+            targets = targets - base
         if row.arrived is not None:
             targets = torch.where(row.arrived, targets, 0.0)
         if not self.gp.standardize:
@@ -177,12 +192,14 @@ class Group:
         return torch.cat([targets, ones], -1)
 
     def _precision(self, row: Row) -> Tensor:
-        noise = self.noise if row.noise is None else row.noise
-        if row.noise is not None and self.gp.standardize:
-            noise = noise / self.units()[1][:, 0].square()
+        precision = self._usual
+        if row.noise is not None:
+            precision = row.noise.reciprocal()
+            if self.gp.standardize:
+                precision = precision * self.units()[1][:, 0].square()
         if all(row.wanted):
-            return noise.reciprocal()
-        return torch.tensor(row.wanted, device=self.device) / noise
+            return precision
+        return torch.tensor(row.wanted, device=self.device) * precision
 
     # -- feedback ------------------------------------------------------------------
 
@@ -264,7 +281,12 @@ class Group:
             self.plan = Plan("stream", "kernel rows no longer fit in memory")
             assert not isinstance(self.actions, Box)
             stream = StreamRows(
-                self.actions, self.covariance, self.trials, self.dtype, self.device
+                self.actions,
+                self.covariance,
+                self.trials,
+                self.dtype,
+                self.device,
+                engine.stretch,
             )
             every = list(range(self.trials))
             for slot in range(engine.history.used):
@@ -314,9 +336,8 @@ class Group:
             return
         for row in self.log:
             slots = [int(str(key)) for key in row.keys]
-            slot = torch.tensor(slots, device=self.device)
             history = self.engine.history
-            history.add(slot, self._precision(row), self._targets(row))
+            history.add(slots, self._precision(row), self._targets(row))
             history.count(slots, row.wanted, 1)
         self.engine.refresh()
 
@@ -328,8 +349,15 @@ class Group:
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
-        if self.engine is None:
+        if self.engine is None or not self._covers():
             self.rebuild()
+
+    def _covers(self) -> bool:
+        """Whether the engine keeps what this rank should: a file may be another's."""
+        if not isinstance(self.engine, Rows):
+            return True
+        whole = (0, self.engine.actions.size)
+        return self.engine.stretch == (self._stretch() or whole)
 
     # -- hyperparameters -----------------------------------------------------------
 
@@ -351,12 +379,14 @@ class Group:
                 # trials part ways from here: no memory in common
                 parameter.data = parameter.data.clone()
             self.covariance.kernel = kernel
-        self.noise = fit_hyperparameters(
-            self.covariance.kernel,
-            self.noise.clone(),
-            self._merged(),
-            self.gp.learn_noise,
-            self.gp.noise_prior,
+        self._learn_noise(
+            fit_hyperparameters(
+                self.covariance.kernel,
+                self.noise.clone(),
+                self._merged(),
+                self.gp.learn_noise,
+                self.gp.noise_prior,
+            )
         )
         self.covariance.refresh()
         self.rebuild()
@@ -458,15 +488,25 @@ class Group:
         if counted is not None:
             places = counted[1].transpose(0, 1).double(), counted[2]
         mean, var = self.engine.history.at(x, places)
-        shift, scale = (v.unsqueeze(-1) for v in self.units())
         # the floor keeps gradients finite where nothing is uncertain
-        std = var.clamp_min(1e-30).sqrt().unsqueeze(1) * scale
+        std = var.clamp_min(1e-30).sqrt().unsqueeze(1) * self.units()[1].unsqueeze(-1)
         std = std.expand_as(mean[:, : len(self.functions)])
-        if self.gp.standardize:
-            origin = self.origin.unsqueeze(-1)
-            known, ones = mean[:, :-1], mean[:, -1:]
-            return known + (shift - origin) * (1 - ones) + origin, std
-        return mean + shift, std
+        return self._mean_in_units(mean), std
+
+    def tried(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Distinct actions ``(T, U, d)``, means there ``(T, f, U)``, which are real."""
+        history = self.engine.history
+        system = history.system()
+        mean = self._mean_in_units((system.gram @ system.alpha).mT)
+        return history.places(system), mean, system.root > 0
+
+    def _mean_in_units(self, mean: Tensor) -> Tensor:
+        shift = self.units()[0].unsqueeze(-1)
+        if not self.gp.standardize:
+            return mean + shift
+        origin = self.origin.unsqueeze(-1)
+        known, ones = mean[:, :-1], mean[:, -1:]
+        return known + (shift - origin) * (1 - ones) + origin
 
     def draw(self, streams: Streams) -> Callable[[Tensor], Tensor]:
         """A joint draw less the mean, in user units: ``(T, n, d) -> (T, f, n)``."""
@@ -504,9 +544,8 @@ class Group:
             kept = torch.cat([kept, kept.new_tensor([self.engine.functions - 1])])
         engine, history = self.engine, self.engine.history
         engine.mean = engine.mean[:, kept].contiguous()
-        engine.functions = history.functions = len(kept)
-        history.weighted = history.weighted[:, kept].contiguous()
-        history._system = None
+        engine.functions = len(kept)
+        history.keep(kept)
 
 
 class Surrogates:
@@ -521,6 +560,8 @@ class Surrogates:
         engine: a name, or ``"auto"``.
         samples: whether joint draws will be asked for.
         apart: no two functions share an engine.
+        ranks: the processes that share the set; each keeps its own part of it, and
+            :meth:`sweep` is of that part.
     """
 
     def __init__(
@@ -533,8 +574,9 @@ class Surrogates:
         engine: str = "auto",
         samples: bool = False,
         apart: bool = False,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.actions, self.batch_shape = actions, batch_shape
+        self.actions, self.batch_shape, self.ranks = actions, batch_shape, ranks
         self.dtype, self.device = dtype, device
         self.functions = len(beliefs)
         self.groups: list[Group] = []
@@ -559,6 +601,7 @@ class Surrogates:
                     device,
                     engine,
                     samples,
+                    ranks,
                 )
             )
 
@@ -681,7 +724,9 @@ class Surrogates:
         """
         total = sum(group.engine.bytes() for group in self.groups)
         for group in self.groups:
-            group.light = total > limit
+            # a part of the set is no use to other ranks, nor to other numbers of them
+            part = self.ranks.size > 1 and isinstance(group.engine, Rows)
+            group.light = total > limit or part
             if group.light:
                 group.rebuild()
 
@@ -714,20 +759,36 @@ class Surrogates:
         assert not isinstance(self.actions, Box)
         if len(self.groups) == 1:
             group = self.groups[0]
-            whole = isinstance(group.engine, Joint)
-            stretches = None if whole else partition(self.actions, BLOCK)
-            yield from group.blocks(stretches, streams, ahead)
+            yield from group.blocks(self._stretches(), streams, ahead)
             return
-        size = self.actions.size
-        if all(isinstance(g.engine, Joint) for g in self.groups):
-            sweeps = [g.blocks(iter([(0, size)]), streams, ahead) for g in self.groups]
-        else:
-            sweeps = [
-                g.blocks(partition(self.actions, BLOCK), streams, ahead)
-                for g in self.groups
-            ]
+        sweeps = [g.blocks(self._stretches(), streams, ahead) for g in self.groups]
         for blocks in zip(*sweeps, strict=True):
             yield self._merged(blocks)
+
+    def look(self, function: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+        """One function over all actions: stretches, mean and deviation ``(T, n)``."""
+        group = next(g for g in self.groups if function in g.functions)
+        column = group.functions.index(function)
+        for block in group.blocks(self._stretches(), None):
+            assert block.std is not None
+            std = block.std.expand(-1, len(group.functions), -1)
+            yield block.start, block.stop, block.mean[:, column], std[:, column]
+
+    def tried(self, function: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Where a function was seen: ``(T, U, d)``, means ``(T, U)``, which are real.
+
+        Trials that saw fewer actions than others have places that are not.
+        """
+        group = next(g for g in self.groups if function in g.functions)
+        x, mean, real = group.tried()
+        return x, mean[:, group.functions.index(function)], real
+
+    def _stretches(self) -> Iterator[tuple[int, int]] | None:
+        """Of this rank's actions; ``None``: small sets are looked at as a whole."""
+        assert not isinstance(self.actions, Box)
+        if all(isinstance(g.engine, Joint) for g in self.groups):
+            return None
+        return partition(self.actions, BLOCK, *self.ranks.stretch(self.actions, BLOCK))
 
     def _merged(self, blocks: tuple[Block, ...]) -> Block:
         first = blocks[0]
@@ -753,6 +814,11 @@ class Surrogates:
         for block in self.sweep():
             mean[..., block.start : block.stop] = block.mean
             std[..., block.start : block.stop] = block.std
+        if self.ranks.size == 1:
+            return mean, std
+        own = slice(*self.ranks.stretch(self.actions, BLOCK))
+        both = torch.stack([mean[..., own], std[..., own]])
+        mean, std = self.ranks.whole(both, self.actions, BLOCK)
         return mean, std
 
     def anywhere(self, x: Tensor, ahead: Sequence[Ahead] = ()) -> tuple[Tensor, Tensor]:
@@ -800,6 +866,9 @@ class Surrogates:
         for group in self.groups:
             names = ["reward" if f == 0 else f"cost {f}" for f in group.functions]
             parts.append(f"{', '.join(names)}: {group.plan.name} ({group.plan.why})")
+        if self.ranks.size > 1:
+            split = any(isinstance(group.engine, Rows) for group in self.groups)
+            parts.append(f"{self.ranks}: {'a part of the set' if split else 'all'}")
         return "; ".join(parts)
 
     def check_samples(self) -> None:
@@ -820,7 +889,7 @@ def joined(parts: Sequence[Part]) -> list[Part]:
         return list(parts)
     first, *rest = parts
     alike = all(
-        list(part[2]) == list(first[2])
+        (part[2] is first[2] or list(part[2]) == list(first[2]))
         and (
             (part[3] is None and first[3] is None)
             or (

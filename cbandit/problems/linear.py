@@ -12,7 +12,7 @@ from cbandit import checks, search
 from cbandit.actions import Finite, Star
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
-from cbandit.lp import solve_policy
+from cbandit.lp import PolicySolution, solve_policy
 from cbandit.problems.protocol import Evaluation, Round, normals
 from cbandit.randomness import Streams, Trials, trial_range
 
@@ -35,8 +35,10 @@ class LinearProblem:
     Example:
         >>> import cbandit as cb, torch
         >>> star = cb.Star(torch.zeros(2), torch.eye(2))
-        >>> problem = cb.problems.LinearProblem(star, [1.0, 0.5], [[1.0, 0.0]], 0.01,
-        0.4) >>> problem.optimum(1)
+        >>> problem = cb.problems.LinearProblem(
+        ...     star, [1.0, 0.5], [[1.0, 0.0]], noise=0.01, thresholds=0.4
+        ... )
+        >>> problem.optimum(1)
         tensor(0.5000, dtype=torch.float64)
     """
 
@@ -116,10 +118,18 @@ class LinearProblem:
         return torch.cat([start[..., 0], ends], -1).amax(-1)
 
     @cached_property
-    def _stochastic_optimum(self) -> Tensor:
+    def _solution(self) -> PolicySolution:
         values = self._corners
-        answer = solve_policy(values[..., 0], values[..., 1:].mT, self._tau)
+        return solve_policy(values[..., 0], values[..., 1:].mT, self._tau)
+
+    @cached_property
+    def _stochastic_optimum(self) -> Tensor:
+        answer = self._solution
         return answer.value.masked_fill(answer.infeasible, torch.nan)
+
+    def optimal_costs(self) -> Tensor:
+        """Expected costs under the best distribution, ``(*trials, m)``."""
+        return self._solution.spent(self._corners[..., 1:].mT)
 
     def optimum(self, t: int) -> Tensor:
         """The reward of the best feasible action, ``(*trials,)``; NaN where none is."""

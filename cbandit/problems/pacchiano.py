@@ -58,17 +58,17 @@ class Bernoulli:
 
 
 def pacchiano_cyclic(
-    d: int = 10, tau: float = 0.5, trials: Trials = None
+    d: int = 10, tau: float = 0.5, noise: float = 1.0, trials: Trials = None
 ) -> LinearProblem:
     """Segments from 0 to the cyclic shifts of ``(0, 1, .., d - 1)``, its length 1.
 
     The reward's coefficients are that vector, the cost's the same backwards. Ours:
-    Gaussian noise of variance 1.
+    Gaussian noise, of variance ``noise``.
     """
     v = torch.arange(_dimension(d), dtype=torch.float64)
     v = v / v.norm()
     star = Star(torch.zeros_like(v), torch.stack([v.roll(k) for k in range(d)]))
-    return LinearProblem(star, v, v.flip(0).unsqueeze(0), 1.0, tau, trials)
+    return LinearProblem(star, v, v.flip(0).unsqueeze(0), noise, tau, trials)
 
 
 def pacchiano_sphere(d: int = 5, trials: Trials = None, seed: int = 0) -> LinearProblem:

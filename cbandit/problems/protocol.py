@@ -62,6 +62,12 @@ class Problem(Protocol):
     A problem whose costs are feasible below other numbers says so in an attribute
     ``thresholds`` (a number, ``(m,)``, ``(*trials, m)``, or a callable of ``t``).
     ``trials`` is ``None`` for a problem that is the same for every trial.
+
+    Noise of a trial's own comes from ``generator.normal(*shape)`` (and ``uniform``):
+    draws ``(*trials, *shape)``, each row from that trial's stream, so that a trial sees
+    the same noise however the batch is split (:class:`~cbandit.randomness.Streams`).
+    ``torch.randn(..., generator=generator)`` also works, but its draws are of the batch
+    as a whole.
     """
 
     @property

@@ -14,6 +14,7 @@ from cbandit import checks
 from cbandit.actions import Finite, ProductGrid
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
+from cbandit.lp import PolicySolution, solve_policy
 from cbandit.problems.protocol import Evaluation, Round, normals, uniforms
 from cbandit.randomness import Streams, Trials, trial_range
 
@@ -170,11 +171,17 @@ class Table:
         return value.masked_fill(self.best < 0, torch.nan)
 
     @cached_property
-    def _stochastic_optimum(self) -> Tensor:
-        from cbandit.lp import solve_policy
+    def _solution(self) -> PolicySolution:
+        return solve_policy(self.f, self.g, self._tau)
 
-        answer = solve_policy(self.f, self.g, self._tau)
+    @cached_property
+    def _stochastic_optimum(self) -> Tensor:
+        answer = self._solution
         return answer.value.masked_fill(answer.infeasible, torch.nan)
+
+    def optimal_costs(self) -> Tensor:
+        """Expected costs under the best distribution, ``(*trials, m)``."""
+        return self._solution.spent(self.g)
 
     def optimum(self, t: int) -> Tensor:
         """The reward of the best feasible action, ``(*trials,)``; NaN where none is."""

@@ -1,0 +1,95 @@
+"""What a user of an editor or of ``help`` is shown."""
+
+from __future__ import annotations
+
+import inspect
+import pydoc
+import typing
+
+import pytest
+
+import cbandit as cb
+
+POLICIES = [
+    cb.CKB,
+    cb.RPOL,
+    cb.SCGPUCB,
+    cb.EpochPenalty,
+    cb.GPUCB,
+    cb.GPTS,
+    cb.LCLUCB,
+    cb.OPLB,
+    cb.OPNLB,
+    *[getattr(cb.baselines, name) for name in cb.baselines.__all__],
+]
+EVERYWHERE = ("thresholds", "seed", "trials", "device", "dtype")
+GP_ONLY = ("clip", "engine", "feedback", "pending")
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.__name__)
+def test_help_on_a_policy_names_what_it_shares_with_others(policy):
+    shown = inspect.getdoc(policy)
+    keywords = set(EVERYWHERE)
+    if "GPPolicy" in [base.__name__ for base in policy.__mro__]:
+        keywords |= set(GP_ONLY)
+    for name in keywords:
+        # once, with a text of its own
+        assert shown.count(f"\n    {name}: ") == 1, name
+    assert "\n    kind: " not in shown
+
+
+def test_help_on_a_restarting_policy_names_what_it_hands_on():
+    shown = inspect.getdoc(cb.baselines.CKBRestart)
+    for name in ("restart", "step", "cap", "slater", "dual"):
+        assert shown.count(f"\n    {name}: ") == 1, name
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.__name__)
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("ask", ("among", "actions", "observed_costs")),
+        ("tell", ("choice", "reward", "cost", "noise", "where")),
+    ],
+)
+def test_help_on_ask_and_tell_names_their_arguments(policy, method, arguments):
+    shown = pydoc.plain(pydoc.render_doc(getattr(policy, method)))
+    for name in arguments:
+        assert f"    {name}: " in shown, name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Policy",
+        "Recommendation",
+        "Posterior",
+        "Marginal",
+        "Explore",
+        "Actions",
+        "Choice",
+        "Distribution",
+        "Run",
+        "Round",
+    ],
+)
+def test_types_to_annotate_with_are_public(name):
+    assert name in cb.__all__
+    assert name in dir(cb)
+    assert getattr(cb, name) is not None
+
+
+def test_annotations_mean_what_policies_return():
+    policy = cb.GPUCB(
+        cb.Finite([[0.0], [1.0]]),
+        reward=cb.GP.default(cb.Finite([[0.0], [1.0]])),
+        explore=cb.UCB(1.0),
+    )
+    assert isinstance(policy, cb.Policy)
+    assert isinstance(policy.explore, cb.Explore)
+    assert isinstance(policy.actions, cb.Actions)
+    assert isinstance(policy.ask(), cb.Choice)
+    assert isinstance(policy.posterior(), cb.Posterior)
+    assert isinstance(policy.posterior().reward, cb.Marginal)
+    assert isinstance(policy.recommend(), cb.Recommendation)
+    assert typing.get_type_hints(cb.Policy.ask)["return"] is cb.Choice
