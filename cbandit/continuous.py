@@ -34,10 +34,10 @@ WIDER = 1.25  # of the cube that half of them are drawn from
 PROMISING, CLOSER = 64, 12  # candidates looked around, and points around each
 STARTS, FINALISTS = 8, 3
 SPRINT, STEPS = 8, 100  # steps of all starts, and of the finalists with these
-APART = 0.2  # the most that starts are kept apart
+APART, POOL = 0.2, 512  # the most that starts are kept apart; of how many they are
 ZOOMS, ZOOM_POINTS = 8, 64
 ROWS, ROUNDS = 512, 4  # rows of choices tried at the best points, and how often
-RAISES, RAISE = 4, 30.0  # how often, and how much, a penalty is raised
+RAISES, RAISE = 6, 5.0  # how often, and how much, a penalty is raised
 MARGIN = 1e-8  # of a cost's size, kept from its limit
 
 
@@ -222,7 +222,7 @@ def _size(values: Tensor) -> Tensor:
 
 def _apart(z: Tensor, values: Tensor, count: int, near: float) -> tuple[Tensor, Tensor]:
     """The best points, none close to a better one: ``(T, s, d)`` and ``(T, s)``."""
-    z, left = _best(z, values, 4 * count)
+    z, left = _best(z, values, POOL)
     values, points, heights = left, [], []
     for _ in range(min(count, z.shape[1])):
         _, place = left.max(-1, keepdim=True)

@@ -164,9 +164,8 @@ class TestKinks:
             lambda f, g: scores.rectified(f, g, weight),
             Streams(0),
         )
-        # the score's range is 4.2: a hundred-thousandth of it
-        assert 0.4 - 4.2e-5 <= found.value.item() <= 0.4 + 1e-12
-        assert found.x[0].tolist() == pytest.approx([0.4, 0.0], abs=0.01)
+        assert found.value.item() == pytest.approx(0.4, abs=1e-8)
+        assert found.x[0].tolist() == pytest.approx([0.4, 0.0], abs=1e-4)
 
     @pytest.mark.parametrize("dim", [2, 6])
     def test_a_corner_of_three_creases(self, dim):
@@ -216,8 +215,7 @@ class TestKinks:
         nothing = torch.zeros(1, 0, 2, dtype=F64)
         found, infeasible = best_feasible_point(box, estimate, Streams(0), nothing)
         assert infeasible.tolist() == [False]
-        # rewards range over 8: a millionth of it
-        assert math.sqrt(2) - 8e-6 <= found.value.item() <= math.sqrt(2)
+        assert math.sqrt(2) - 1e-6 <= found.value.item() <= math.sqrt(2)
         assert found.g.max() <= 0
 
     def test_nothing_feasible(self):
@@ -291,7 +289,7 @@ def belief(lengthscale=0.2):
 
 POLICIES = {
     "CKB-UCB": lambda box, gp, **more: cb.CKB(
-        box, reward=gp, costs=[gp, gp], explore=cb.UCB(2.0), step=0.3, cap=20.0,
+        box, reward=gp, costs=[gp, gp], explore=cb.UCB(2.0), step=1.0, cap=20.0,
         clip=(4.0, 3.0), **more,
     ),
     "CKB-TS": lambda box, gp, **more: cb.CKB(
