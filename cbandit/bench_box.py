@@ -14,7 +14,8 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
 from cbandit.policies.ckb import CKB
 
+T = TypeVar("T")
 BETA, NOISE, LENGTH = 2.0, 1e-2, 0.3
 SHORT = 1e-3  # of the score's range, that our point may fall short of theirs
 
@@ -58,7 +60,7 @@ def _policy(dim: int, distinct: int) -> CKB:
     return policy
 
 
-def _timed(function: Callable[[], Tensor]) -> tuple[float, Tensor]:
+def _timed(function: Callable[[], T]) -> tuple[float, T]:
     start = time.perf_counter()
     out = function()
     return time.perf_counter() - start, out
@@ -92,19 +94,17 @@ def measure(dim: int, distinct: int, rounds: int) -> dict[str, Any]:
         model = policy.model
         score = PrimalDual(model, BETA, policy.multiplier)
         limits: dict[int, Any] = {1: (None, 0.0), 2: (None, 0.0)}
-        seen = _world(torch.cat([m.train_inputs[0] for m in model.models[:1]]))
+        first: Any = model.models[0]
+        seen = _world(first.train_inputs[0])
         ok = (seen[:, 1:] <= 0).all(-1)
         best = seen[ok, 0].max() if bool(ok.any()) else seen[:, 0].min()
         improvement = LogConstrainedExpectedImprovement(model, float(best), 0, limits)
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")
             torch.manual_seed(number)  # noqa: TID251  (BoTorch draws from it)
-            seconds_logei, _ = _timed(lambda acq=improvement: theirs(acq))
-            seconds_same, x = _timed(lambda acq=score: theirs(acq))
-        choice = None
-        start = time.perf_counter()
-        choice = policy.ask()
-        seconds = time.perf_counter() - start
+            seconds_logei, _ = _timed(partial(theirs, improvement))
+            seconds_same, x = _timed(partial(theirs, score))
+        seconds, choice = _timed(policy.ask)
         with torch.no_grad():
             values = score(torch.stack([choice.x, x]).unsqueeze(1))
             spread = score(sample)

@@ -958,7 +958,7 @@ def test_an_axis_of_categories(dtype, rng):
 
     def covariance(a, b):
         gap = (a[:, None, 0] - b[None, :, 0]) / 0.3
-        other = a[:, None, 1] != b[None, :, 1]
+        other = 1.0 * (a[:, None, 1] != b[None, :, 1])
         return 2.0 * np.exp(-0.5 * gap**2) * np.exp(-other / 0.7)
 
     tried = points[numbers]
