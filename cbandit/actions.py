@@ -17,6 +17,8 @@ from torch import Tensor
 from cbandit import checks
 from cbandit.errors import CBanditError
 
+MOST_ROWS = 10**6  # of a box' choices
+
 __all__ = ["Actions", "Box", "Finite", "ProductGrid", "Star"]
 
 
@@ -261,14 +263,22 @@ class ProductGrid:
 
 
 class Box:
-    """A continuous box ``{x : lower <= x <= upper}``.
+    """A continuous box ``{x : lower <= x <= upper}``, or one times a finite set.
 
     Args:
-        lower: ``(d,)``.
-        upper: ``(d,)``, above ``lower`` in every coordinate.
+        lower: ``(c,)``.
+        upper: ``(c,)``, above ``lower`` in every coordinate.
+        choices: ``(K, k)``, a :class:`Finite` or a :class:`ProductGrid`: ``k`` more
+            coordinates that together take one of ``K`` rows (whole numbers, codes of
+            categories). They follow the continuous ones, so that ``d = c + k``.
+
+    Example:
+        >>> import cbandit as cb
+        >>> cb.Box([0.0, 0.0], [1.0, 5.0], choices=[[1.0], [2.0], [4.0]]).dim
+        3
     """
 
-    def __init__(self, lower: Any, upper: Any) -> None:
+    def __init__(self, lower: Any, upper: Any, choices: Any = None) -> None:
         low = checks.finite("lower", checks.tensor("lower", lower))
         high = checks.finite("upper", checks.tensor("upper", upper))
         low, high = (x.unsqueeze(0) if x.dim() == 0 else x for x in (low, high))
@@ -283,6 +293,15 @@ class Box:
                 f"lower must be below upper; coordinate {j} has lower = "
                 f"{low[j].item():g}, upper = {high[j].item():g}"
             )
+        #: ``(K, k)``, what the last coordinates may be
+        self.choices = None if choices is None else _rows(choices)
+        #: ``(d,)``, which coordinates are continuous
+        self.free = torch.ones(low.numel(), dtype=torch.bool)
+        if self.choices is not None:
+            least, most = self.choices.amin(0), self.choices.amax(0)
+            low = torch.cat([low, least])
+            high = torch.cat([high, torch.where(most > least, most, least + 1)])
+            self.free = torch.arange(low.numel()) < self.free.numel()
         self.lower, self.upper = low, high
         self.batch_shape: tuple[int, ...] = ()
         self.size, self.dim = math.inf, low.numel()
@@ -306,7 +325,19 @@ class Box:
                 f"x must lie between lower = {self.lower.tolist()} and upper = "
                 f"{self.upper.tolist()}; got {x[outside][0].tolist()}"
             )
-        return torch.minimum(torch.maximum(x, self.lower), self.upper)
+        held = torch.minimum(torch.maximum(x, self.lower), self.upper)
+        if self.choices is None:
+            return held
+        count = self.dim - self.choices.shape[-1]
+        ends = held[..., count:].contiguous()
+        try:
+            rows = Finite(self.choices).index(ends)
+        except CBanditError:
+            raise CBanditError(
+                f"x must end with one of the {len(self.choices)} rows of choices; got "
+                f"{ends.reshape(-1, ends.shape[-1])[0].tolist()}"
+            ) from None
+        return torch.cat([held[..., :count], self.choices[rows]], -1)
 
     def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Box:
         """The same box on another device or in another dtype."""
@@ -314,10 +345,36 @@ class Box:
         out.__dict__.update(self.__dict__)
         out.lower = self.lower.to(device=device, dtype=dtype)
         out.upper = self.upper.to(device=device, dtype=dtype)
+        out.free = self.free.to(device=device)
+        if self.choices is not None:
+            out.choices = self.choices.to(device=device, dtype=dtype)
         return out
 
     def __repr__(self) -> str:
-        return f"Box({self.lower.tolist()}, {self.upper.tolist()})"
+        if self.choices is None:
+            return f"Box({self.lower.tolist()}, {self.upper.tolist()})"
+        count = int(self.free.sum())
+        ends = f"{self.lower[:count].tolist()}, {self.upper[:count].tolist()}"
+        return f"Box({ends}, {len(self.choices)} choices)"
+
+
+def _rows(choices: Any) -> Tensor:
+    """The rows of a box' choices, ``(K, k)``, float64."""
+    if isinstance(choices, ProductGrid):
+        if choices.size > MOST_ROWS:
+            raise CBanditError(
+                f"choices must have at most {MOST_ROWS} rows; got {choices.size}"
+            )
+        rows = choices.block(0, choices.size)
+    else:
+        kept = choices if isinstance(choices, Finite) else Finite(choices)
+        if kept.covariance is not None or kept.all.dim() != 2:
+            raise CBanditError(
+                f"choices must have coordinates, the same for every trial; got {kept!r}"
+            )
+        rows = kept.all
+    out: Tensor = rows.double()
+    return out
 
 
 class Star:

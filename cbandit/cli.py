@@ -182,7 +182,9 @@ def plot(
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(metavar="round|trials|peers|lp|feedback|gpu")],
+    what: Annotated[
+        str, typer.Argument(metavar="round|trials|peers|lp|box|feedback|gpu")
+    ],
     quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes.")] = False,
     json_: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write it there too.")
@@ -197,6 +199,7 @@ def bench(
         "trials": "bench",
         "peers": "bench_peers",
         "lp": "bench_lp",
+        "box": "bench_box",
         "feedback": "bench_feedback",
         "gpu": "bench_gpu",
     }

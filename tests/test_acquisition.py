@@ -150,10 +150,27 @@ class TestValues:
         gaps = [(each(self.x) - rough(self.x)).item() for each in soft]
         assert gaps[0] < gaps[1] < 1e-5
         assert gaps[2] == pytest.approx(0, abs=1e-12)
-        bounds = {"clip": (3.0, 1.5)}
-        hard = PrimalDual(self.believed, 2.0, [2.0, 4.0], **bounds)(self.x)
-        soft = PrimalDual(self.believed, 2.0, [2.0, 4.0], **bounds, smooth=1e-3)(self.x)
-        torch.testing.assert_close(soft, hard, atol=1e-2, rtol=0)
+
+    def test_smooth_errs_by_no_more_than_its_corners(self, model):
+        """``0 <= s softplus(v / s) - [v]_+ <= s log 2``, equal at the corner."""
+        x, phi, s = at(500, 1), [2.0, 4.0], [0.05, 0.1, 0.2]
+        corner = math.log(2) * torch.tensor(s, dtype=torch.float64)
+        rough, soft = (
+            RectifiedPenalty(model, BETA, phi, thresholds=TAU, smooth=each)(x)
+            for each in (None, s)
+        )
+        most = float(corner[1:] @ torch.tensor(phi).double())
+        assert bool((soft <= rough + 1e-12).all())
+        assert bool((rough - soft <= most + 1e-12).all())
+        assert (rough - soft).max() > 0.3 * most
+        # a clip has two corners that err in opposite directions
+        limits = {"thresholds": TAU, "clip": (1.0, 0.5)}
+        rough, soft = (
+            PrimalDual(model, BETA, phi, **limits, smooth=each)(x) for each in (None, s)
+        )
+        most = float(corner @ torch.tensor([1.0, *phi]).double())
+        assert bool(((rough - soft).abs() <= most + 1e-12).all())
+        assert (rough - soft).abs().max() > 0.1 * most
 
     def test_outputs_in_another_order_and_with_other_signs(self):
         score = PrimalDual(

@@ -934,3 +934,23 @@ def test_names():
     names = [baselines.CONFIG.name, baselines.StageOpt.name, baselines.SafeOpt.name]
     names += [baselines.SGPUCB.name, baselines.BKB.name]
     assert names == ["CONFIG", "StageOpt", "SafeOpt", "SGP-UCB", "BKB"]
+
+
+def test_botorch_on_a_box_with_choices():
+    box = cb.Box([0.0], [1.0], choices=[[0.0], [1.0], [2.0]])
+    policy = cb.baselines.BoTorchPolicy(
+        box,
+        reward=cb.GP.default(box),
+        make_acquisition=log_ei,
+        initial=4,
+        num_restarts=2,
+        raw_samples=16,
+    )
+    for _ in range(10):
+        choice = policy.ask()
+        assert torch.equal(box.inside(choice.x), choice.x)
+        gap = (choice.x - torch.tensor([0.3, 1.0])).abs()
+        policy.tell(choice, reward=float(-(gap[0] ** 2) - gap[1]))
+    assert policy.recommend().x[1].item() == 1.0
+    with pytest.raises(cb.CBanditError, match="whose last ones are chosen from rows"):
+        cb.baselines.BanditOCO(box, costs=1, radius=0.1, step=0.1, dual_step=0.1)

@@ -925,3 +925,51 @@ def test_what_is_chosen_by_itself(cases):
     assert other._beliefs.groups[0].engine.name == "factor"
     assert "joint" in small.engine
     assert "reward, cost 1: product" in large.engine
+
+
+@pytest.mark.parametrize("dtype", [F64, F32])
+def test_an_axis_of_categories(dtype, rng):
+    """One kernel per axis: RBF on a line, BoTorch's categorical kernel on codes."""
+    import gpytorch
+    from botorch.models.kernels.categorical import CategoricalKernel
+
+    line = gpytorch.kernels.RBFKernel(active_dims=[0]).double()
+    line.lengthscale = torch.tensor(0.3, dtype=F64)
+    codes = CategoricalKernel(active_dims=[1]).double()
+    codes.lengthscale = torch.tensor(0.7, dtype=F64)
+    kernel = gpytorch.kernels.ScaleKernel(line * codes).double()
+    kernel.outputscale = torch.tensor(2.0, dtype=F64)
+    actions = cb.ProductGrid(
+        [torch.linspace(0, 1, 25, dtype=F64), torch.tensor([0.0, 1.0, 2.0, 5.0])]
+    )
+    gp = cb.GP(kernel, noise=0.05)
+    policy = cb.CKB(
+        actions, reward=gp, costs=gp, explore=cb.UCB(2.0), step=0.3, cap=9.0,
+        engine="product", dtype=dtype,
+    )  # fmt: skip
+    assert "product" in policy.engine
+    numbers, seen = [], []
+    for _ in range(30):
+        choice = policy.ask()
+        numbers.append(int(choice.index))
+        seen.append(rng.standard_normal(2))
+        policy.tell(choice, reward=seen[-1][0], cost=seen[-1][1])
+    points, y = everything(actions), np.array(seen)
+
+    def covariance(a, b):
+        gap = (a[:, None, 0] - b[None, :, 0]) / 0.3
+        other = 1.0 * (a[:, None, 1] != b[None, :, 1])
+        return 2.0 * np.exp(-0.5 * gap**2) * np.exp(-other / 0.7)
+
+    tried = points[numbers]
+    cross = covariance(points, tried)
+    weights = np.linalg.solve(covariance(tried, tried) + 0.05 * np.eye(30), cross.T).T
+    std = np.sqrt(2.0 - (weights * cross).sum(-1))
+    found, bound = policy.posterior(), BOUND[dtype] * math.sqrt(2.0)
+    assert np.abs(found.reward.mean.numpy() - weights @ y[:, 0]).max() < bound
+    assert np.abs(found.costs.mean[0].numpy() - weights @ y[:, 1]).max() < bound
+    assert np.abs(found.reward.std.numpy() - std).max() < bound
+    # left to itself a grid of this kind is taken apart by axes once it is large
+    large = cb.ProductGrid([torch.linspace(0, 1, 9000, dtype=F64), torch.arange(5)])
+    policy = cb.GPUCB(large, reward=gp, explore=cb.UCB(2.0))
+    assert "product" in policy.engine

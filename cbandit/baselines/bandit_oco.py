@@ -75,6 +75,11 @@ class BanditOCO(Policy):
                 f"BanditOCO moves in a cb.Box; got {actions!r} (a gridded problem of "
                 "cb.problems offers problem.box)"
             )
+        if actions.choices is not None:
+            raise CBanditError(
+                f"BanditOCO moves in all coordinates; got {actions!r}, whose last ones "
+                "are chosen from rows"
+            )
         costs = checks.whole("costs", costs, 1, COST_COUNT)
         super().__init__(actions, costs, **common)
         kept: dict[str, Any] = {"dtype": torch.float64, "device": self.device}

@@ -2,7 +2,8 @@
 
 Each round, in every trial: build the acquisition function from a BoTorch model of the
 beliefs, and play its greatest value: over a finite set in chunks of candidates, on a
-box by ``optimize_acqf``. Before there are data, actions are drawn uniformly.
+box by ``optimize_acqf`` (with choices ``optimize_acqf_mixed``, which searches once for
+every row). Before there are data, actions are drawn uniformly.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ class BoTorchPolicy(GPPolicy):
     def _best(
         self, trial: int, asked: Any, allowed: Tensor | None, seed: int
     ) -> Tensor:
-        from botorch.optim.optimize import optimize_acqf
+        from botorch.optim.optimize import optimize_acqf, optimize_acqf_mixed
         from botorch.utils.sampling import manual_seed
 
         from cbandit.beliefs.model import model_list
@@ -158,13 +159,19 @@ class BoTorchPolicy(GPPolicy):
         with manual_seed(seed):
             acquisition = self._make(model_list(self._beliefs, trial), self)
             if isinstance(asked, Box):
-                x, _ = optimize_acqf(
-                    acquisition,
-                    asked.bounds.double(),
-                    q=1,
-                    num_restarts=self.num_restarts,
-                    raw_samples=self.raw_samples,
-                )
+                options: Any = {
+                    "bounds": asked.bounds.double(),
+                    "q": 1,
+                    "num_restarts": self.num_restarts,
+                    "raw_samples": self.raw_samples,
+                }
+                if asked.choices is None:
+                    x, _ = optimize_acqf(acquisition, **options)
+                else:
+                    fixed = [_fixed(asked, row) for row in asked.choices.tolist()]
+                    x, _ = optimize_acqf_mixed(
+                        acquisition, fixed_features_list=fixed, **options
+                    )
                 return x[0]
             return self._search(acquisition, trial, asked, allowed)
 
@@ -196,10 +203,18 @@ class BoTorchPolicy(GPPolicy):
         return torch.tensor(index, device=self.device)
 
 
+def _fixed(box: Box, row: list[float]) -> dict[int, float]:
+    """The coordinates that a row of a box' choices fixes."""
+    return dict(enumerate(row, start=box.dim - len(row)))
+
+
 def _drawn(asked: Any, allowed: Tensor | None, share: Tensor) -> Tensor:
     """A uniform action, from uniform draws."""
     if isinstance(asked, Box):
         x: Tensor = asked.lower + share.to(asked.lower) * (asked.upper - asked.lower)
+        if asked.choices is not None:
+            row = asked.choices[(share[-1] * len(asked.choices)).long()]
+            x[~asked.free] = row
         return x
     if allowed is None:
         return (share[0] * int(asked.size)).long()

@@ -22,11 +22,13 @@ import torch
 from torch import Tensor
 
 from cbandit import checks
+from cbandit.actions import Box
 from cbandit.beliefs.gp import GP
+from cbandit.continuous import best_feasible_point
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.base import Decision
-from cbandit.policies.gp import GPPolicy
+from cbandit.policies.gp import INCUMBENTS, GPPolicy
 from cbandit.search import best_feasible
 
 __all__ = ["CONFIG", "Constrained"]
@@ -75,11 +77,21 @@ class CONFIG(Constrained):
 
     name = "CONFIG"
     splits = True
+    continuous = True
 
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:
         coefficient, limits = self._coefficient(t), self._limits(t)
+        if isinstance(asked, Box):
+            best, infeasible = best_feasible_point(
+                asked,
+                self._estimate(coefficient, limits),
+                self._streams,
+                self._beliefs.incumbents(INCUMBENTS),
+                self.climbs,
+            )
+            return Decision(None, infeasible, x=best.x)
         best, infeasible = best_feasible(
             lambda score: self._best_of(asked, mask, score, coefficient, limits)
         )

@@ -16,7 +16,7 @@ from cbandit.actions import Box, Finite, Star
 from cbandit.beliefs.feedback import Delayed, Sliding, delayed_width
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
-from cbandit.continuous import maximise_box
+from cbandit.continuous import Climbs, best_feasible_point, maximise_box
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore, Rand, clip, estimates
 from cbandit.policies.base import Policy, Told, listed
@@ -24,7 +24,7 @@ from cbandit.posterior.surrogates import Ahead, Part, Surrogates, joined
 from cbandit.randomness import Streams
 from cbandit.recommend import Recommendation, recommend
 from cbandit.scores import Formed
-from cbandit.search import Best, Score, among, maximise
+from cbandit.search import Best, among, maximise
 from cbandit_kernels import Look
 
 if TYPE_CHECKING:
@@ -164,6 +164,8 @@ class GPPolicy(Policy):
         self._beliefs = self._fresh_beliefs(beliefs)
         window = feedback.window if isinstance(feedback, Delayed) else 1
         self._recent: deque[Tensor] = deque(maxlen=window)
+        #: on a Box: how many climbs the searches made, and how many failed
+        self.climbs = Climbs()
 
     def _fresh_beliefs(self, beliefs: list[GP]) -> Surrogates:
         apart = isinstance(self.feedback, Delayed) and beliefs[0].standardize
@@ -278,14 +280,13 @@ class GPPolicy(Policy):
             return None
         return torch.cat([torch.zeros_like(limits[:, :1]), limits], -1)
 
-    def _maximise_box(
+    def _estimate(
         self,
-        box: Box,
         coefficient: Tensor,
         limits: Tensor,
-        score: Score,
-        beside: Tensor | Callable[[Tensor], Tensor] | None,
-    ) -> Best:
+        beside: Tensor | Callable[[Tensor], Tensor] | None = None,
+    ) -> Callable[[Tensor], Tensor]:
+        """This round's estimates as a function of ``x``, on a Box."""
         finish, beliefs = self._finish(limits), self._beliefs
         draw = beliefs.draws(self._streams) if self.explore.samples else None
         scale, waiting = coefficient.unsqueeze(-1), self._waiting()
@@ -297,9 +298,7 @@ class GPPolicy(Policy):
             found = finish(mean + scale * spread)
             return torch.cat([found, beside(x)], 1) if callable(beside) else found
 
-        return maximise_box(
-            box, estimate, score, self._streams, beliefs.incumbents(INCUMBENTS)
-        )
+        return estimate
 
     def _allowance(self) -> Tensor | None:
         """What a drifting world adds to the reward's estimate and takes off costs'."""
@@ -368,7 +367,14 @@ class GPPolicy(Policy):
         limits = self._limits(t)
         coefficient = self._coefficient(t)
         if isinstance(asked, Box):
-            best = self._maximise_box(asked, coefficient, limits, score, beside)
+            best = maximise_box(
+                asked,
+                self._estimate(coefficient, limits, beside),
+                score,
+                self._streams,
+                self._beliefs.incumbents(INCUMBENTS),
+                self.climbs,
+            )
         elif isinstance(beside, Tensor):
             stretches = self._estimates(coefficient, limits, asked)
             best = maximise(_with(stretches, beside), score, mask, self._ranks)
@@ -714,17 +720,15 @@ class GPPolicy(Policy):
 
         def estimate(x: Tensor) -> Tensor:
             mean, std = beliefs.anywhere(x)
-            room = (limits.unsqueeze(-1) - mean[:, 1:]) / std[:, 1:]
-            share = torch.special.ndtr(room).prod(-2, keepdim=True)
-            return torch.cat([mean[:, :1], share], 1)
-
-        def score(f: Tensor, share: Tensor) -> Tensor:
-            # any likely point comes before all others, which go by their chances
-            return torch.where(share[:, 0] >= confidence, f, share[:, 0] - 1e9)
+            tau = limits[:, : mean.shape[1] - 1].unsqueeze(-1)
+            # a chance below confidence is one cost over its limit
+            share = torch.special.log_ndtr((tau - mean[:, 1:]) / std[:, 1:])
+            short = math.log(confidence) - share.sum(-2, keepdim=True)
+            return torch.cat([mean[:, :1], short], 1)
 
         streams = Streams(self.seed, self.trials, "recommend")
         incumbents = beliefs.incumbents(10 * INCUMBENTS)
-        best = maximise_box(box, estimate, score, streams, incumbents)
+        best, _ = best_feasible_point(box, estimate, streams, incumbents)
         assert best.x is not None
         return best.x
 

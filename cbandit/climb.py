@@ -1,0 +1,195 @@
+"""Many climbs at once in the unit cube, on functions with kinks.
+
+Quasi-Newton (BFGS) steps on the coordinates that no bound holds, under a weak Wolfe
+line search. On a kink the search brackets it, and the change of slope across the
+bracket enters the curvature: so the matrix learns how steep the kink's sides are, and
+steps come to run along it (A. Lewis and M. Overton, Nonsmooth optimization via
+quasi-Newton methods, 2013). Every climb has a matrix and a step of its own; only the
+evaluations are shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Climbed", "climb"]
+
+ENOUGH, STEEP = 1e-4, 0.9  # the line search's two conditions
+LOOKS = 12  # points a line search looks at, at most
+CLOSE = 0.1  # a bracket that could yield this share of what was gained is narrow
+FLAT, LITTLE = 1e-7, 1e-9  # slopes and gains not worth more, in sizes
+PATIENCE = 8  # steps of little gain in a row
+FIRST = 0.1  # length of the first step
+
+
+@dataclass
+class Climbed:
+    """Where climbs ended, ``z (T, n, d)``, ``value (T, n)``.
+
+    ``settled (T, n)``: it stopped because nothing more was to be gained.
+    """
+
+    z: Tensor
+    value: Tensor
+    settled: Tensor
+
+
+@dataclass
+class _Spot:
+    """A point of each climb; ``slope`` is that along the search's line."""
+
+    z: Tensor
+    loss: Tensor
+    gradient: Tensor
+    slope: Tensor
+    step: Tensor
+
+    def replaced(self, where: Tensor, other: _Spot) -> _Spot:
+        column = where.unsqueeze(-1)
+        return _Spot(
+            torch.where(column, other.z, self.z),
+            torch.where(where, other.loss, self.loss),
+            torch.where(column, other.gradient, self.gradient),
+            torch.where(where, other.slope, self.slope),
+            torch.where(where, other.step, self.step),
+        )
+
+
+def climb(
+    value: Callable[[Tensor], Tensor],
+    z: Tensor,
+    size: Tensor,
+    free: Tensor,
+    sprint: int,
+    finalists: int,
+    steps: int,
+) -> Climbed:
+    """Climb from every ``z`` for a few steps, and then from the best to the end.
+
+    Args:
+        value: ``(T, n, d) -> (T, n)``, each point's value its own; differentiable.
+        z: ``(T, n, d)``, in the unit cube.
+        size: ``(T,)``, the size of differences that matter.
+        free: ``(d,)``, the coordinates that may change.
+        sprint: how many steps all of them make.
+        finalists: how many go on after that, in each trial.
+        steps: how many they make altogether, at most.
+    """
+    dim, size = z.shape[-1], size.unsqueeze(-1)
+    eye = torch.eye(dim, dtype=z.dtype, device=z.device)
+    loss, gradient = _look(value, z, free)
+    curvature = eye.expand(*z.shape, dim)
+    fresh = torch.ones_like(loss, dtype=torch.bool)
+    settled, idle = torch.zeros_like(fresh), torch.zeros_like(loss)
+    for number in range(steps):
+        if number == sprint and finalists < z.shape[1]:
+            best = loss.topk(finalists, dim=-1, largest=False).indices
+            z, gradient, curvature = (_at(v, best) for v in (z, gradient, curvature))
+            loss, idle = _at(loss, best), _at(idle, best)
+            fresh, settled = _at(fresh, best), _at(settled, best)
+        held = ((z <= 0) & (gradient > 0)) | ((z >= 1) & (gradient < 0)) | ~free
+        pull = gradient.masked_fill(held, 0.0)
+        settled = settled | (pull.abs().amax(-1) <= FLAT * size)
+        if bool(settled.all()):
+            break
+        either = held.unsqueeze(-1) | held.unsqueeze(-2)
+        matrix = torch.where(either, eye, curvature)
+        way = -torch.linalg.solve_ex(matrix, pull.unsqueeze(-1))[0].squeeze(-1)
+        fresh = fresh | ~((pull * way).sum(-1) < 0)
+        steepest = pull / pull.norm(dim=-1, keepdim=True).clamp_min(1e-300)
+        way = torch.where(fresh.unsqueeze(-1), -FIRST * steepest, way)
+        way = way / way.abs().amax(-1, keepdim=True).clamp_min(1.0)
+        here = _Spot(z, loss, gradient, (pull * way).sum(-1), torch.zeros_like(loss))
+        low, far = _search(value, here, way, free, ~settled)
+        curvature, changed = _learned(curvature, far, here, fresh)
+        fresh = fresh & ~changed
+        idle = torch.where(here.loss - low.loss <= LITTLE * size, idle + 1, 0.0)
+        settled = settled | (idle >= PATIENCE)
+        z, loss, gradient = low.z, low.loss, low.gradient
+    return Climbed(z, -loss, settled)
+
+
+def _at(values: Tensor, place: Tensor) -> Tensor:
+    """``values (T, n, ...)`` at ``place (T, k)``."""
+    shape = place.shape + values.shape[2:]
+    place = place.view(*place.shape, *[1] * (values.dim() - 2)).expand(shape)
+    return values.gather(1, place)
+
+
+def _look(
+    value: Callable[[Tensor], Tensor], z: Tensor, free: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Minus the value, and its gradient."""
+    z = z.detach().requires_grad_(True)
+    loss = -value(z).clamp_min(-1e12)
+    if not loss.requires_grad:  # nothing is known yet: flat everywhere
+        return loss, torch.zeros_like(z)
+    (gradient,) = torch.autograd.grad(loss.sum(), z)
+    return loss.detach(), gradient.nan_to_num(0.0).masked_fill(~free, 0.0)
+
+
+def _search(
+    value: Callable[[Tensor], Tensor],
+    here: _Spot,
+    way: Tensor,
+    free: Tensor,
+    open_: Tensor,
+) -> tuple[_Spot, _Spot]:
+    """Along ``way``: the best point found, and one whose slope is no longer steep."""
+    low = high = here
+    bracketed = torch.zeros_like(open_)
+    step = torch.ones_like(here.loss)
+    for _ in range(LOOKS):
+        z = (here.z + step.unsqueeze(-1) * way).clamp(0, 1)
+        loss, gradient = _look(value, z, free)
+        stuck = ((z <= 0) & (way < 0)) | ((z >= 1) & (way > 0))
+        slope = (gradient * way).masked_fill(stuck, 0.0).sum(-1)
+        seen = _Spot(z, loss, gradient, slope, step)
+        promised = (here.gradient * (z - here.z)).sum(-1)
+        enough = loss <= here.loss + ENOUGH * promised
+        steep = slope < STEEP * here.slope
+        low = low.replaced(open_ & enough, seen)
+        high = high.replaced(open_ & ~enough, seen)
+        bracketed = bracketed | (open_ & ~enough)
+        open_ = open_ & ~(enough & ~steep)
+        # where the tangents at both ends of the bracket meet: below all between them,
+        # if the function is convex there
+        width = high.step - low.step
+        turn = high.slope - low.slope
+        meet = (low.loss - high.loss + high.slope * width) / turn
+        gained = here.loss - low.loss
+        left = -low.slope * meet - CLOSE * gained
+        closed = bracketed & (high.slope > 0) & (low.step > 0) & (left <= 0)
+        open_ = open_ & ~closed
+        if not bool(open_.any()):
+            break
+        share = torch.where(high.slope > 0, meet / width, 0.5).nan_to_num(0.5)
+        inside = low.step + width * share.clamp(0.1, 0.9)
+        step = torch.where(bracketed, inside, 2 * step)
+    crossed = bracketed & (high.slope > 0) & (low.slope < STEEP * here.slope)
+    return low, low.replaced(crossed, high)
+
+
+def _learned(
+    curvature: Tensor, far: _Spot, here: _Spot, fresh: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The BFGS update by the change of gradient from ``here`` to ``far``."""
+    s, y = far.z - here.z, far.gradient - here.gradient
+    sy = (s * y).sum(-1)
+    curved = sy > 1e-12 * s.norm(dim=-1) * y.norm(dim=-1)
+    safe = torch.where(curved, sy, 1.0)[..., None, None]
+    outer = y.unsqueeze(-1) * y.unsqueeze(-2) / safe
+    # a first matrix as curved as the first step was
+    eye = torch.eye(s.shape[-1], dtype=s.dtype, device=s.device)
+    first = eye * (y.square().sum(-1)[..., None, None] / safe)
+    begun = torch.where((fresh & curved)[..., None, None], first, curvature)
+    bent = (begun @ s.unsqueeze(-1)).squeeze(-1)
+    known = (s * bent).sum(-1)
+    curved = curved & (known > 0)
+    safe = torch.where(curved, known, 1.0)[..., None, None]
+    updated = begun + outer - bent.unsqueeze(-1) * bent.unsqueeze(-2) / safe
+    return torch.where(curved[..., None, None], updated, curvature), curved

@@ -1,0 +1,453 @@
+"""The search over a box: near grids, on kinks, by trials, with choices."""
+
+from __future__ import annotations
+
+import math
+
+import gpytorch
+import numpy as np
+import pytest
+import torch
+from torch.quasirandom import SobolEngine
+
+import cbandit as cb
+from cbandit import scores
+from cbandit.climb import climb
+from cbandit.continuous import Climbs, best_feasible_point, maximise_box
+from cbandit.randomness import Streams
+
+F64 = torch.float64
+
+
+def unit(dim):
+    return cb.Box([0.0] * dim, [1.0] * dim)
+
+
+class Believed:
+    """A random posterior, by its own dense solve: estimates of one reward, ``m`` costs.
+
+    Kernels are RBF and Matern-3/2 in turn; targets are noise, so hills are many.
+    """
+
+    def __init__(self, seed, dim, m, lengthscale, count, beta):
+        generator = torch.Generator().manual_seed(seed)
+        self.length, self.smooth = lengthscale, seed % 2 == 0
+        self.x = torch.rand(count, dim, generator=generator, dtype=F64)
+        y = torch.randn(count, 1 + m, generator=generator, dtype=F64)
+        gram = self.kernel(self.x) + 0.01 * torch.eye(count, dtype=F64)
+        self.inverse = torch.linalg.inv(gram)
+        self.alpha = self.inverse @ y
+        self.beta = beta * torch.tensor([1.0] + [-1.0] * m, dtype=F64)
+        self.weight = 10 * torch.rand(1, m, generator=generator, dtype=F64)
+
+    def kernel(self, x):
+        gaps = (x.unsqueeze(-2) - self.x) / self.length
+        squared = gaps.square().sum(-1)
+        if self.smooth:
+            return torch.exp(-0.5 * squared)
+        r = (3 * squared + 1e-30).sqrt()
+        return (1 + r) * torch.exp(-r)
+
+    def __call__(self, x):
+        k = self.kernel(x)
+        variance = 1 - ((k @ self.inverse) * k).sum(-1)
+        std = variance.clamp_min(1e-12).sqrt()
+        return (k @ self.alpha + self.beta * std.unsqueeze(-1)).mT
+
+
+def clipped(believed):
+    """CKB's estimates within bounds, and its score."""
+    return (
+        lambda x: believed(x).clamp(-0.8, 0.8),
+        lambda f, g: scores.primal_dual(f, g, believed.weight),
+    )
+
+
+def rectified(believed):
+    """RPOL's score, half a unit above the limits."""
+    shift = torch.zeros(believed.beta.numel(), 1, dtype=F64)
+    shift[1:] = 0.5
+    return (
+        lambda x: believed(x) + shift,
+        lambda f, g: scores.rectified(f, g, believed.weight),
+    )
+
+
+def over(points, estimate, score):
+    """The scores of many points."""
+    with torch.no_grad():
+        parts = [estimate(part.unsqueeze(0)) for part in points.split(10_000)]
+        return torch.cat([score(p[:, 0], p[:, 1:])[0] for p in parts])
+
+
+def feasible_score(f, g):
+    return torch.where((g <= 0).all(-2), f, -torch.inf)
+
+
+LENGTHS = (0.05, 0.07, 0.1, 0.2, 0.4)
+
+
+class TestNearTheMaximum:
+    """Never worse than a fine set of points by 1e-3 of the score's range."""
+
+    axis = torch.linspace(0, 1, 200, dtype=F64)
+    grid = torch.cartesian_prod(axis, axis)
+
+    @pytest.mark.parametrize("rule", [clipped, rectified])
+    @pytest.mark.parametrize("m", [1, 3])
+    def test_in_the_plane(self, rule, m):
+        gaps, climbs = [], Climbs()
+        for seed in range(50):
+            believed = Believed(
+                seed, 2, m, LENGTHS[seed % 5], (10, 50, 120)[seed % 3],
+                (0.3, 1.0, 2.0)[seed // 5 % 3],
+            )  # fmt: skip
+            estimate, score = rule(believed)
+            found = maximise_box(unit(2), estimate, score, Streams(seed), climbs=climbs)
+            values = over(self.grid, estimate, score)
+            gaps.append(float((values.max() - found.value) / np.ptp(values.numpy())))
+            # what is said of the point is true of it
+            here = estimate(found.x.unsqueeze(1))
+            said = score(here[:, 0], here[:, 1:])
+            assert said.item() == pytest.approx(found.value.item(), abs=1e-9)
+            assert here[0, 0, 0].item() == pytest.approx(found.f.item(), abs=1e-9)
+        print(f"{rule.__name__}, m = {m}: {climbs}, worst gap {max(gaps):.1e}")
+        assert max(gaps) <= 1e-3
+        assert climbs.failed <= 0.1 * climbs.made
+
+    def test_where_costs_keep_their_limits(self):
+        missed = []
+        for seed in range(50):
+            m = (1, 3)[seed % 2]
+            believed = Believed(seed, 2, m, LENGTHS[seed % 5], 50, 0.5)
+            found, infeasible = best_feasible_point(
+                unit(2), believed, Streams(seed), torch.zeros(1, 0, 2, dtype=F64)
+            )
+            values = over(self.grid, believed, feasible_score)
+            if not bool(infeasible):
+                assert bool((found.g <= 0).all())
+                assert float(found.value) == float(found.f)
+            else:
+                assert bool((found.g > 0).any())
+            if bool(values.isfinite().any()):
+                size = np.ptp(values[values.isfinite()].numpy()) + 1e-9
+                assert not bool(infeasible)
+                missed.append(float(values.max() - found.value) / size)
+        assert len(missed) > 30
+        assert max(missed) <= 1e-3
+
+    @pytest.mark.parametrize("rule", [clipped, rectified])
+    def test_in_six_dimensions(self, rule):
+        points = SobolEngine(6, scramble=True, seed=1).draw(10**5, dtype=F64)
+        for seed in range(6):
+            believed = Believed(
+                seed, 6, (1, 3)[seed % 2], (0.3, 0.5, 1.0)[seed % 3], 40, 1.0
+            )
+            estimate, score = rule(believed)
+            found = maximise_box(unit(6), estimate, score, Streams(seed))
+            values = over(points, estimate, score)
+            gap = (values.max() - found.value) / np.ptp(values.numpy())
+            assert float(gap) <= 1e-3
+
+
+class TestKinks:
+    def test_a_crease(self):
+        """``x_1 - Q [x_1 + x_2^2 - 0.4]_+`` is largest at (0.4, 0)."""
+
+        def estimate(x):
+            return torch.stack([x[..., 0], x[..., 0] + x[..., 1] ** 2 - 0.4], 1)
+
+        weight = torch.tensor([[3.0]], dtype=F64)
+        found = maximise_box(
+            cb.Box([-1.0, -1.0], [1.0, 1.0]),
+            estimate,
+            lambda f, g: scores.rectified(f, g, weight),
+            Streams(0),
+        )
+        assert found.value.item() == pytest.approx(0.4, abs=1e-8)
+        assert found.x[0].tolist() == pytest.approx([0.4, 0.0], abs=1e-4)
+
+    @pytest.mark.parametrize("dim", [2, 6])
+    def test_a_corner_of_three_creases(self, dim):
+        """Three rectified costs meet where a linear reward would go on."""
+        target = torch.linspace(0.2, 0.7, dim, dtype=F64)
+        slopes = torch.eye(3, dim, dtype=F64) if dim > 2 else None
+
+        def estimate(x):
+            gap = x - target
+            if slopes is None:
+                g = [gap[..., 0], gap[..., 1], gap.sum(-1)]
+            else:
+                g = [gap @ slope for slope in slopes]
+            f = gap[..., :3].sum(-1) - gap[..., 3:].square().sum(-1)
+            return torch.stack([f, *g], 1)
+
+        weight = torch.tensor([[2.0, 30.0, 5.0]], dtype=F64)
+        found = maximise_box(
+            unit(dim), estimate, lambda f, g: scores.rectified(f, g, weight), Streams(0)
+        )
+        assert found.value.item() == pytest.approx(0.0, abs=1e-7)
+
+    def test_the_edge_of_a_clip(self):
+        """``-clip(x)`` with a cost that earns nothing below its bound: a sharp edge."""
+
+        def estimate(x):
+            f = -(x[..., 0] - 0.9).square() * 0.1
+            g = (2 * x[..., 0]).clamp(-0.5, 0.5) + x[..., 1].square()
+            return torch.stack([f, g], 1)
+
+        weight = torch.tensor([[1.0]], dtype=F64)
+        box = cb.Box([-1.0, -1.0], [1.0, 1.0])
+        found = maximise_box(
+            box, estimate, lambda f, g: scores.primal_dual(f, g, weight), Streams(0)
+        )
+        # falls to the right of -0.25 at once, and to the left by the reward alone
+        assert found.x[0].tolist() == pytest.approx([-0.25, 0.0], abs=1e-3)
+        assert found.value.item() == pytest.approx(-0.1 * 1.15**2 + 0.5, abs=1e-8)
+
+    def test_a_limit_that_binds(self):
+        """The largest ``x_1 + x_2`` on the unit disc."""
+
+        def estimate(x):
+            return torch.stack([x.sum(-1), x.square().sum(-1) - 1], 1)
+
+        box = cb.Box([-2.0, -2.0], [2.0, 2.0])
+        nothing = torch.zeros(1, 0, 2, dtype=F64)
+        found, infeasible = best_feasible_point(box, estimate, Streams(0), nothing)
+        assert infeasible.tolist() == [False]
+        assert math.sqrt(2) - 1e-6 <= found.value.item() <= math.sqrt(2)
+        assert found.g.max() <= 0
+
+    def test_nothing_feasible(self):
+        def estimate(x):
+            return torch.stack([x.sum(-1), (x - 0.3).abs().sum(-1) + 0.1], 1)
+
+        nothing = torch.zeros(1, 0, 2, dtype=F64)
+        found, infeasible = best_feasible_point(unit(2), estimate, Streams(0), nothing)
+        assert infeasible.tolist() == [True]
+        assert found.x[0].tolist() == pytest.approx([0.3, 0.3], abs=1e-6)
+        assert found.value.item() == pytest.approx(-0.1, abs=1e-6)
+
+
+class TestClimbs:
+    free = torch.ones(2, dtype=torch.bool)
+
+    def test_a_valley_of_uneven_slopes(self):
+        def value(z):  # Rosenbrock's, largest at (0.75, 0.5625)
+            a, b = z[..., 0] / 0.75, z[..., 1] / 0.5625
+            return -((1 - a) ** 2) - 100 * (b - a**2) ** 2
+
+        start = torch.tensor([[[0.1, 0.9], [0.95, 0.05]]], dtype=F64)
+        found = climb(value, start, torch.ones(1, dtype=F64), self.free, 99, 2, 200)
+        assert found.settled.all()
+        assert found.value.abs().max() < 1e-8
+
+    def test_too_few_steps_are_a_failure(self):
+        def value(z):
+            return -((z - 0.5) * torch.tensor([1.0, 1000.0])).square().sum(-1)
+
+        start = torch.tensor([[[0.1, 0.9]]], dtype=F64)
+        one = torch.ones(1, dtype=F64)
+        few = climb(value, start, one, self.free, 99, 1, 2)
+        assert not few.settled.any()
+        assert few.value.item() > value(start).item()
+        climbs = Climbs()
+        climbs.count(few)
+        climbs.count(climb(value, start, one, self.free, 99, 1, 60))
+        assert climbs == Climbs(made=2, failed=1)
+
+    def test_bounds_and_fixed_coordinates(self):
+        start = torch.tensor([[[0.4, 0.6]]], dtype=F64)
+        one = torch.ones(1, dtype=F64)
+        found = climb(lambda z: z.sum(-1), start, one, self.free, 99, 1, 60)
+        assert found.z[0, 0].tolist() == [1.0, 1.0]
+        fixed = torch.tensor([True, False])
+        found = climb(lambda z: z.sum(-1), start, one, fixed, 99, 1, 60)
+        assert found.z[0, 0].tolist() == [1.0, 0.6]
+
+    def test_flat(self):
+        start = torch.tensor([[[0.4, 0.6]]], dtype=F64)
+        one = torch.ones(1, dtype=F64)
+        found = climb(
+            lambda z: torch.zeros_like(z[..., 0]), start, one, self.free, 9, 1, 9
+        )
+        assert torch.equal(found.z, start)
+        assert found.settled.all()
+
+
+def world(x):
+    """Reward and two costs ``(*b, 3)`` of points ``(*b, 2)``."""
+    f = torch.sin(6 * x[..., 0]) + x[..., 1]
+    return torch.stack([f, x[..., 0] - 0.6, x.sum(-1) - 1.1], -1)
+
+
+def belief(lengthscale=0.2):
+    kernel = gpytorch.kernels.RBFKernel().double()
+    kernel.lengthscale = torch.tensor(lengthscale, dtype=F64)
+    return cb.GP(kernel, noise=1e-4)
+
+
+POLICIES = {
+    "CKB-UCB": lambda box, gp, **more: cb.CKB(
+        box, reward=gp, costs=[gp, gp], explore=cb.UCB(2.0), step=1.0, cap=20.0,
+        clip=(4.0, 3.0), **more,
+    ),
+    "CKB-TS": lambda box, gp, **more: cb.CKB(
+        box, reward=gp, costs=[gp, gp], explore=cb.TS(1.0), step=0.3, cap=20.0, **more
+    ),
+    "RPOL-UCB": lambda box, gp, **more: cb.RPOL(
+        box, reward=gp, costs=[gp, gp], explore=cb.UCB(2.0), **more
+    ),
+    "CONFIG": lambda box, gp, **more: cb.baselines.CONFIG(
+        box, reward=gp, costs=[gp, gp], explore=cb.UCB(2.0), **more
+    ),
+}  # fmt: skip
+
+
+def play(policy, rounds):
+    actions = []
+    for _ in range(rounds):
+        choice = policy.ask()
+        seen = world(choice.x)
+        policy.tell(choice, reward=seen[..., 0], cost=seen[..., 1:])
+        actions.append(choice.x)
+    return torch.stack(actions, -2)
+
+
+class TestPolicies:
+    @pytest.mark.parametrize("name", POLICIES)
+    def test_trials_in_a_batch_are_those_alone(self, name):
+        make = POLICIES[name]
+        together = play(make(unit(2), belief(), trials=3, seed=5), 6)
+        for trial in range(3):
+            alone = play(
+                make(unit(2), belief(), trials=range(trial, trial + 1), seed=5), 6
+            )
+            torch.testing.assert_close(together[trial], alone[0], atol=1e-4, rtol=0)
+
+    @pytest.mark.parametrize("name", ["CKB-UCB", "RPOL-UCB", "CONFIG"])
+    def test_they_come_to_the_optimum(self, name):
+        policy = POLICIES[name](unit(2), belief(0.4), seed=1)
+        actions = play(policy, 40)
+        axis = torch.linspace(0, 1, 401, dtype=F64)
+        truth = world(torch.cartesian_prod(axis, axis))
+        best = truth[(truth[:, 1:] <= 0).all(-1), 0].max()
+        # on average: a primal-dual policy comes and goes across its limits
+        last = world(actions[-20:])
+        assert last[:, 1:].mean(0).max() < 0.05
+        assert last[:, 0].mean().item() == pytest.approx(best.item(), abs=0.15)
+        assert policy.climbs.made > 40
+        found = policy.recommend()
+        assert bool(found.feasible)
+        assert world(found.x)[0].item() == pytest.approx(best.item(), abs=0.1)
+
+    def test_config_says_when_nothing_is_feasible(self):
+        policy = POLICIES["CONFIG"](unit(2), belief(0.4), thresholds=[-2.0, 5.0])
+        play(policy, 20)
+        choice = policy.ask()
+        assert bool(choice.infeasible)
+        # where the first cost's lower bound is least
+        axis = torch.linspace(0, 1, 41, dtype=F64)
+        believed = policy.posterior(torch.cartesian_prod(axis, axis)).costs
+        here = policy.posterior(choice.x.unsqueeze(0)).costs
+        least = (believed.mean - 2 * believed.std)[0].min()
+        assert (here.mean - 2 * here.std)[0, 0] <= least + 1e-4
+        assert choice.index is None
+
+
+class TestChoices:
+    box = cb.Box([0.0], [1.0], choices=[[0.0, 5.0], [1.0, 7.0], [2.0, 9.0]])
+
+    def estimate(self, x):
+        # the best row is the middle one, where x is 0.3; a cost grows with x
+        f = -((x[..., 0] - 0.3) ** 2) - (x[..., 1] - 1).abs()
+        return torch.stack([f, x[..., 0] - 0.25], 1)
+
+    def test_the_best_row_and_point(self):
+        weight = torch.tensor([[0.0]], dtype=F64)
+        found = maximise_box(
+            self.box,
+            self.estimate,
+            lambda f, g: scores.rectified(f, g, weight),
+            Streams(0),
+        )
+        assert found.x[0].tolist() == pytest.approx([0.3, 1.0, 7.0], abs=1e-5)
+        assert self.box.inside(found.x).equal(found.x)
+        found, _ = best_feasible_point(
+            self.box, self.estimate, Streams(0), torch.zeros(1, 0, 3, dtype=F64)
+        )
+        assert found.x[0].tolist() == pytest.approx([0.25, 1.0, 7.0], abs=1e-5)
+
+    def test_thousands_of_rows(self):
+        count = torch.arange(3000, dtype=F64)
+        box = cb.Box([0.0], [1.0], choices=count.unsqueeze(-1))
+
+        def estimate(x):  # a narrow peak in the rows
+            f = -((x[..., 0] - 0.3) ** 2) - (x[..., 1] - 1234).abs() / 100
+            return torch.stack([f, f], 1)
+
+        found = maximise_box(box, estimate, lambda f, g: f, Streams(0))
+        assert abs(found.x[0, 1].item() - 1234) <= 3
+        assert found.x[0, 0].item() == pytest.approx(0.3, abs=1e-4)
+
+    @pytest.mark.parametrize("trials", [None, 2])
+    def test_policies(self, trials):
+        policy = cb.CKB(
+            self.box, reward=belief(0.5), costs=belief(0.5), explore=cb.UCB(2.0),
+            step=0.3, cap=20.0, trials=trials,
+        )  # fmt: skip
+        for _ in range(25):
+            choice = policy.ask()
+            seen = self.estimate(choice.x.reshape(-1, 1, 3))[..., 0]
+            reward, cost = (v.reshape(policy.batch_shape) for v in seen.unbind(-1))
+            policy.tell(choice, reward=reward, cost=cost)
+        last = choice.x.reshape(-1, 3)
+        assert (last[:, 1] == 1.0).all()
+        assert ((last[:, 0] - 0.25).abs() < 0.1).all()
+        assert bool((policy.recommend().x.reshape(-1, 3)[:, 1] == 1.0).all())
+
+    def test_kernels_of_categories(self):
+        from botorch.models.kernels.categorical import CategoricalKernel
+
+        line = gpytorch.kernels.RBFKernel(active_dims=[0]).double()
+        line.lengthscale = 0.3
+        codes = CategoricalKernel(active_dims=[1]).double()
+        gp = cb.GP(line * codes, noise=1e-3)
+        box = cb.Box([0.0], [1.0], choices=[[0.0], [1.0], [2.0], [3.0]])
+        policy = cb.RPOL(box, reward=gp, costs=gp, explore=cb.UCB(2.0))
+        best = torch.tensor([0.2, 0.9, 0.5, 0.1], dtype=F64)
+        for _ in range(30):
+            choice = policy.ask()
+            x, row = choice.x[0], choice.x[1].long()
+            policy.tell(choice, reward=best[row] - (x - 0.4) ** 2, cost=x - 0.5)
+        assert choice.x[1].item() == 1.0
+        assert abs(choice.x[0].item() - 0.4) < 0.1
+
+    def test_the_set(self):
+        box = self.box
+        assert box.dim == 3
+        assert box.bounds.tolist() == [[0.0, 0.0, 5.0], [1.0, 2.0, 9.0]]
+        assert box.free.tolist() == [True, False, False]
+        assert repr(box) == "Box([0.0], [1.0], 3 choices)"
+        moved = box.to(dtype=torch.float32)
+        assert moved.choices.dtype == moved.lower.dtype == torch.float32
+        assert box.inside([[0.5, 1.0, 7.0 + 1e-9]])[0].tolist() == [0.5, 1.0, 7.0]
+        with pytest.raises(cb.CBanditError, match="one of the 3 rows of choices"):
+            box.inside([0.5, 1.0, 9.0])
+        same = cb.Box([0.0], [1.0], choices=cb.Finite(box.choices))
+        assert torch.equal(same.choices, box.choices)
+        axes = cb.ProductGrid([torch.arange(3), torch.tensor([1.0, 5.0])])
+        assert cb.Box([0.0], [1.0], choices=axes).choices.shape == (6, 2)
+        assert cb.Box([0.0], [1.0], choices=[[4.0]]).upper.tolist() == [1.0, 5.0]
+
+    @pytest.mark.parametrize(
+        ("choices", "message"),
+        [
+            ([1.0, 2.0], "points must have shape"),
+            (cb.Finite(covariance=np.eye(2)), "choices must have coordinates"),
+            (cb.ProductGrid([torch.arange(2000)] * 2), "at most 1000000 rows"),
+        ],
+    )
+    def test_bad_choices(self, choices, message):
+        with pytest.raises(cb.CBanditError, match=message):
+            cb.Box([0.0], [1.0], choices=choices)
