@@ -425,17 +425,6 @@ class GPPolicy(Policy):
             weight = score.weight
         return Look(coefficient, offset, self._clip_at, score.kind, weight, mask)
 
-    def ask(
-        self, *, among: Any = None, actions: Any = None, observed_costs: Any = None
-    ) -> Choice:
-        """Start the next round and choose; see :meth:`Policy.ask`."""
-        if observed_costs is not None:
-            raise CBanditError(
-                f"{self.name} learns costs from feedback; observed_costs= goes to "
-                "cb.SCGPUCB"
-            )
-        return super().ask(among=among, actions=actions)
-
     def _waiting(self) -> list[Ahead]:
         """Outstanding choices, and in which trials what is waited for."""
         if self.pending == "ignore":
