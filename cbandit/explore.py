@@ -52,8 +52,8 @@ def clip(estimate: Tensor, bound: Tensor) -> Tensor:
 
 def _by_scalars(values: Tensor) -> bool:
     # over a long row a number takes half the time of a tensor that is broadcast
-    trials, _, n = values.shape
-    return trials == 1 and n >= LONG and not (values.is_cuda or values.requires_grad)
+    plain = values.dim() == 3 and not (values.is_cuda or values.requires_grad)
+    return plain and values.shape[0] == 1 and values.shape[-1] >= LONG
 
 
 class Widths:
