@@ -589,8 +589,9 @@ def _tried(form: _Form, points: Tensor, device: torch.device) -> float:
 
 def _trials(sizes: _Sizes, device: torch.device) -> list[Row]:
     """zhou-synthetic with many trials at once, on the device and on the CPU."""
-    from cbandit.experiments import Settings, Task, find
+    from cbandit.catalogue import Task, find
     from cbandit.loop import simulate
+    from cbandit.settings import Settings
 
     section = f"zhou-synthetic, CKB-UCB, {sizes.trials} trials at once, a round"
     name, took, regret = "CKB-UCB", {}, {}

@@ -67,7 +67,7 @@ def list_(
 
     Example: cbandit list zhou-synthetic
     """
-    from cbandit.experiments import EXPERIMENTS, find
+    from cbandit.catalogue import EXPERIMENTS, find
 
     if name is None:
         width = max(map(len, EXPERIMENTS))
@@ -105,7 +105,8 @@ def reproduce(
 
     Example: cbandit reproduce zhou-synthetic --set cost=quarter --trials 10
     """
-    from cbandit.experiments import Settings, find
+    from cbandit.catalogue import find
+    from cbandit.settings import Settings
 
     find(name)
     settings = Settings.of(
@@ -136,7 +137,7 @@ def run(
 
     Example: cbandit run benchmarks/zhou-synthetic.toml --trials 5
     """
-    from cbandit.experiments import settings_from_toml
+    from cbandit.settings import settings_from_toml
 
     settings = settings_from_toml(
         config,
@@ -168,7 +169,8 @@ def plot(
 
     Example: cbandit plot results/four-0.8 results/four-0.2 --figure four.png
     """
-    from cbandit.experiments import draw, draw_together, read_curves, settings_from_toml
+    from cbandit.results import draw, draw_together, read_curves
+    from cbandit.settings import settings_from_toml
 
     if figure is not None:
         draw_together(folders, figure, panels)
@@ -227,8 +229,8 @@ def info() -> None:
 
     import torch
 
-    from cbandit.experiments import versions
     from cbandit.problems.data import folders
+    from cbandit.results import versions
 
     _print_tree(versions())
     print(f"cpu: {platform.processor() or platform.machine()}, ", end="")
@@ -329,7 +331,7 @@ def _carry_out_and_tell(settings: Any, out: Path, resume: bool, workers: str) ->
 
 def _growth(out: Path, horizon: int) -> str:
     """Exponents fitted to the mean curves over the last nine tenths of the rounds."""
-    from cbandit.experiments import read_curves
+    from cbandit.results import read_curves
     from cbandit.run import exponent
 
     first = max(1, horizon // 10)

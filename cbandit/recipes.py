@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cbandit.experiments import Task
+    from cbandit.catalogue import Task
     from cbandit.loop import Policy
 
     Factory = Callable[[Any, Task], Policy]

@@ -9,17 +9,18 @@ import subprocess
 import sys
 import time
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 
-from cbandit import experiments, plots
+from cbandit import catalogue, experiments, plots
 from cbandit.checkpoint import read
 from cbandit.cli import main
 from cbandit.errors import CBanditError
-from cbandit.experiments import Settings, settings_from_toml
+from cbandit.settings import Settings, settings_from_toml
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--trials", "3", "--horizon", "40"]
@@ -65,7 +66,7 @@ def test_help_loads_nothing_heavy():
 
 def test_list(capsys):
     _, out, _ = call(capsys, "list")
-    for name in experiments.EXPERIMENTS:
+    for name in catalogue.EXPERIMENTS:
         assert name in out
     _, out, _ = call(capsys, "list", "zhou-synthetic")
     assert "cost=half | quarter | independent" in out
@@ -303,10 +304,10 @@ def test_a_policy_that_fails_does_not_take_the_others_along(
     def broken(problem, task):
         raise CBanditError("no such luck")
 
-    known = experiments.find("zhou-synthetic")
+    known = catalogue.find("zhou-synthetic")
     policies = {"Broken": broken, "CKB-Rand": known.policies["CKB-Rand"]}
-    changed = experiments.replace(known, policies=policies)
-    monkeypatch.setattr(experiments, "EXPERIMENTS", {"zhou-synthetic": changed})
+    changed = replace(known, policies=policies)
+    monkeypatch.setattr(catalogue, "EXPERIMENTS", {"zhou-synthetic": changed})
     out = tmp_path / "out"
     line = complaint(capsys, "reproduce", "zhou-synthetic", *SMALL, "--out", out)
     assert "Broken failed: no such luck" in line
@@ -353,7 +354,7 @@ class TestSettings:
             settings_from_toml(path)
 
     def test_the_files_beside_the_benchmarks_are_the_papers(self):
-        for name, known in experiments.EXPERIMENTS.items():
+        for name, known in catalogue.EXPERIMENTS.items():
             settings = settings_from_toml(ROOT / "benchmarks" / f"{name}.toml")
             assert settings == Settings.of(name)
             assert settings.horizon == known.horizon

@@ -12,9 +12,10 @@ from scipy import stats
 import cbandit as cb
 from cbandit import problems
 from cbandit.baselines.admmbo import feasible_improvement, improvement
-from cbandit.experiments import EXPERIMENTS, Settings, Task, settings_from_toml
+from cbandit.catalogue import EXPERIMENTS, Task
 from cbandit.problems.gridded import poisson
 from cbandit.randomness import Streams
+from cbandit.settings import Settings, settings_from_toml
 
 F64 = torch.float64
 NAMES = (
@@ -201,7 +202,7 @@ def test_epoch_and_rate_reach_the_policy():
 
 
 def test_the_papers_figures_and_the_account_of_each_phase(tmp_path, monkeypatch):
-    from cbandit import experiments
+    from cbandit import experiments, results
     from cbandit.loop import simulate
 
     runs = {}
@@ -232,7 +233,7 @@ def test_the_papers_figures_and_the_account_of_each_phase(tmp_path, monkeypatch)
     experiments.carry_out(settings, tmp_path / "shi", progress=False)
     names = {each.name for each in (tmp_path / "shi").glob("*.png")}
     assert names == {"account.png", "averages.png", "boxes.png", "early.png"}
-    table = experiments.read_curves(tmp_path / "shi")["ADMMBO"]
+    table = results.read_curves(tmp_path / "shi")["ADMMBO"]
     stopped = [bool((x == x[-1]).all()) for x in runs["ADMMBO"].index[:, -2:]]
     assert float(table["stopped"].mean[-1]) == pytest.approx(sum(stopped) / 2)
     assert float(table["stopped"].mean[0]) == 0
@@ -243,7 +244,7 @@ def test_the_papers_figures_and_the_account_of_each_phase(tmp_path, monkeypatch)
 
 
 def test_from_which_round_on_nothing_is_violated():
-    from cbandit.experiments import _over
+    from cbandit.results import _over
 
     problem = problems.shi_proposition_1()
 

@@ -1177,7 +1177,8 @@ def test_the_hard_instances():
 )
 def test_the_experiments_run(name, tmp_path):
     pytest.importorskip("pyarrow")
-    from cbandit.experiments import Settings, carry_out
+    from cbandit.experiments import carry_out
+    from cbandit.settings import Settings
 
     settings = Settings.of(f"pacchiano-{name}", horizon=20, trials=2)
     summary = carry_out(settings, tmp_path / "out", progress=False)
@@ -1186,7 +1187,8 @@ def test_the_experiments_run(name, tmp_path):
 
 def test_the_stagewise_bench_runs(tmp_path):
     pytest.importorskip("pyarrow")
-    from cbandit.experiments import Settings, carry_out
+    from cbandit.experiments import carry_out
+    from cbandit.settings import Settings
 
     settings = Settings.of(
         "bench-stagewise", horizon=5, trials=1, parameters={"points": 40}
