@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from hypothesis import settings
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ.setdefault("MPLBACKEND", "agg")
+# what a shell starts in the background ignores Ctrl-C, and so would its children
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # tensors are slow to warm up, and a failure must be the same failure tomorrow
 settings.register_profile("cbandit", deadline=None, derandomize=True)
