@@ -973,3 +973,42 @@ def test_an_axis_of_categories(dtype, rng):
     large = cb.ProductGrid([torch.linspace(0, 1, 9000, dtype=F64), torch.arange(5)])
     policy = cb.GPUCB(large, reward=gp, explore=cb.UCB(2.0))
     assert "product" in policy.engine
+
+
+@pytest.mark.parametrize("engine", ["joint", "factor"])
+@pytest.mark.parametrize("off", [False, True])
+def test_noise_of_ones_own_in_standardised_units(engine, off):
+    """Each function's noise is scaled by its own spread, whenever it was given."""
+    import gpytorch
+
+    kernel = gpytorch.kernels.RBFKernel().double()
+    kernel.lengthscale = torch.tensor(0.3, dtype=F64)
+    x = torch.linspace(0, 1, 6, dtype=F64).unsqueeze(-1)
+    gp = cb.GP(kernel, noise=0.1, standardize=True)
+    policy = cb.RPOL(
+        cb.Finite(x), reward=gp, costs=gp, explore=cb.UCB(2.0), engine=engine
+    )
+    told = [(1.0, 10.0), (2.0, 50.0), (4.0, -30.0), (-7.0, 5.0)]
+    given = [0.5, None, 2.0, None]
+    places = []
+    for t, ((reward, cost), noise) in enumerate(zip(told, given, strict=True)):
+        choice = policy.ask(actions=[[0.33]]) if off and t == 2 else policy.ask()
+        places.append(float(choice.x[0]))
+        policy.tell(choice, reward=reward, cost=cost, noise=noise)
+    found = policy.posterior()
+    at, grid = np.array(places), x[:, 0].numpy()
+    reward, cost = found.reward, found.costs
+    pairs = (reward.mean, reward.std), (cost.mean[0], cost.std[0])
+    for j, (mean, std) in enumerate(pairs):
+        y = np.array([pair[j] for pair in told])
+        shift, spread = y.mean(), y.std(ddof=1)
+        noise = [0.1 if n is None else n / spread**2 for n in given]
+
+        def k(a, b):
+            return np.exp(-0.5 * ((a[:, None] - b) / 0.3) ** 2)
+
+        gain = np.linalg.solve(k(at, at) + np.diag(noise), k(at, grid)).T
+        wanted = shift + spread * gain @ ((y - shift) / spread)
+        left = 1 - (gain * k(grid, at)).sum(-1)
+        assert np.abs(mean.numpy() - wanted).max() < 1e-9 * spread
+        assert np.abs(std.numpy() - spread * np.sqrt(left)).max() < 1e-9 * spread

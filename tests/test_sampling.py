@@ -322,7 +322,7 @@ def test_a_root_of_an_axis_and_its_products(size, even):
     covariance = torch.stack(
         [(-gap.abs() / 0.2).exp(), (-0.5 * (gap / 0.2) ** 2).exp()]
     )
-    root = Root.of(covariance)
+    root = Root.of(covariance, even)
     assert (root.matrix @ root.matrix.mT - covariance).abs().max() < 1e-14
     z = torch.randn(
         2, 3, root.matrix.shape[-1], 4, dtype=torch.float64, generator=torch.Generator()

@@ -1195,3 +1195,26 @@ def test_the_stagewise_bench_runs(tmp_path):
     )
     summary = carry_out(settings, tmp_path / "out", progress=False)
     assert summary["policies"]["OPB"]["status"] == "complete"
+
+
+def test_an_arm_never_pulled_may_cost_all_that_is_possible():
+    def first(**known):
+        belief = cb.Counts(0.05, **known)
+        policy = cb.OPB(
+            cb.Finite(torch.arange(2.0).unsqueeze(-1)),
+            reward=belief,
+            costs=belief,
+            safe=cb.Safe(index=0, reward=0.1, cost=0.0),
+            thresholds=0.5,
+            horizon=200,
+        )
+        chosen = policy.ask().distribution
+        return float(chosen.probability[chosen.index == 1].sum())
+
+    # share p of an arm that may cost c keeps p c <= 0.5
+    for known, worst in (
+        ({}, 1.0),
+        ({"range": (0.0, 1.0)}, 1.0),
+        ({"range": (-1, 5)}, 5),
+    ):
+        assert 0 < first(**known) <= 0.5 / worst + 1e-12

@@ -19,8 +19,9 @@ class Delayed:
     Every choice enters the beliefs when it is made, with the prior mean as its target;
     the target becomes what is told, if that comes within ``window`` rounds. What comes
     later than that leaves the target alone and is counted (``policy.late``). Estimates
-    tend to the functions times the share that comes in time, so choose a window that
-    nearly all feedback keeps.
+    lie between the prior mean and the function, as far along as the share that comes in
+    time: choose a window that nearly all feedback keeps. Give a cost whose threshold is
+    not 0 that threshold as its ``mean``, or what is feasible may be misjudged.
 
     Args:
         window: rounds, at least 1.

@@ -17,6 +17,8 @@ from cbandit_kernels import kernel_matrix_ref
 
 __all__ = ["AxisKernel", "Covariance", "Form", "TableKernel"]
 
+DIAGONAL = 1024
+
 AxisKernel = Callable[[Tensor, Tensor], Tensor]
 """``(a (*b, n), b (*b, u)) -> (*b, n, u)``: one axis' factor of a product kernel."""
 
@@ -213,7 +215,10 @@ class Covariance:
     def variance(self, x: Tensor) -> Tensor:
         """``k(x_i, x_i)``, ``(*b, n)``."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
-            out: Tensor = self.kernel(self.inputs(x), diag=True)
+            # some kernels take the diagonal of all of it: a few points at a time
+            parts = [x] if self.forms is not None else x.split(DIAGONAL, -2)
+            values = [self.kernel(self.inputs(part), diag=True) for part in parts]
+        out = values[0] if len(values) == 1 else torch.cat(values, -1)
         return out.expand(*torch.broadcast_shapes(self.batch_shape, x.shape[:-2]), -1)
 
     def axes(self, actions: ProductGrid) -> list[AxisKernel] | None:

@@ -148,8 +148,12 @@ class CountOPB(ArmPolicy):
         tally, width = self._tally, width.to(self._tally.mean).unsqueeze(-1)
         u = torch.addcmul(tally.mean, tally.spread, width)
         for j, stated in enumerate(self._ranges):
+            # of an arm never pulled nothing is known but the range, [0, 1] unless said
+            top = 1.0 if stated is None else stated[1]
+            unseen = tally.count[:, j] == 0
+            u[:, j] = torch.where(unseen, u[:, j].clamp_min(top), u[:, j])
             if j and stated is not None:
-                u[:, j].clamp_(max=stated[1])
+                u[:, j].clamp_(max=top)
         self._safe.exact(u, tau)
         if mask is not None:
             u[:, 0].masked_fill_(~mask, -torch.inf)

@@ -601,7 +601,10 @@ class ProductRows(_Finishing):
             matrix = kernel(axis, axis)
             matrices.append(matrix if matrix.dim() == 3 else matrix.unsqueeze(0))
         if len(matrices) == 1:
-            return Root.of(matrices[0])
+            # what all trials have in common decides: a trial draws what it would alone
+            even = _even(self.actions.axes[first])
+            stationary = bool(self.covariance.kernel.is_stationary)
+            return Root.of(matrices[0], even and stationary)
         one = torch.ones(1, 1, 1, dtype=torch.float64, device=self.device)
         return Root(functools.reduce(_kron, map(prior_root, matrices), one))
 
@@ -672,6 +675,12 @@ def _grid_normals(
 def _rowwise(a: Tensor, b: Tensor) -> Tensor:
     """Kronecker products of the rows of ``(T, U, n)`` and ``(T, U, m)``."""
     return (a.unsqueeze(-1) * b.unsqueeze(-2)).flatten(-2)
+
+
+def _even(axis: Tensor) -> bool:
+    """Whether an axis is the same read from both ends, but for rounding."""
+    turned = axis[0] + axis[-1] - axis.flip(-1)
+    return bool((axis - turned).abs().max() <= 1e-14 * axis.abs().max())
 
 
 def _kron(a: Tensor, b: Tensor) -> Tensor:

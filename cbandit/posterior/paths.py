@@ -52,11 +52,14 @@ class Root:
         self.matrix, self._halves = matrix, halves
 
     @classmethod
-    def of(cls, covariance: Tensor) -> Root:
-        """A root of ``covariance (1 or T, n, n)``."""
-        turned, n = covariance.flip(-1, -2), covariance.shape[-1]
-        if n < 2 or bool((covariance - turned).abs().max() > 1e-14 * covariance.max()):
+    def of(cls, covariance: Tensor, mirrored: bool) -> Root:
+        """A root of ``covariance (1 or T, n, n)``, ``mirrored`` or not."""
+        n = covariance.shape[-1]
+        turned = covariance.flip(-1, -2)
+        off = (covariance - turned).abs().max()
+        if n < 2 or not mirrored or bool(off > 1e-6 * covariance.abs().max()):
             return cls(prior_root(covariance))
+        covariance = (covariance + turned) / 2  # but for rounding it was
         half, rest = n // 2, n - n // 2  # a middle action is even
         own = covariance[..., :rest, :rest]
         across = covariance.flip(-1)[..., :rest, :rest]

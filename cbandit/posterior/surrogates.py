@@ -208,13 +208,13 @@ class Group:
         """Condition on one more observation."""
         self._enter(row)
         self._unfitted += 1
+        self._own_noise |= row.noise is not None
         if isinstance(self.engine, Joint) and not isinstance(row.keys[0], int):
             self.plan = Plan("factor", "an action outside the set was observed")
             self.rebuild()
             return
         if self.gp.standardize:
             self._count_in(row)
-            self._own_noise |= row.noise is not None
             if self._own_noise:
                 # its weight depends on the outcomes' spread, which has changed
                 self.rebuild()
@@ -633,6 +633,8 @@ class Surrogates:
         ``parts`` are functions, their values ``(T, f)``, the trials that saw them and
         the observation's own noise ``(T,)`` or ``None``; parts seen alike are joined.
         """
+        if any(part[3] is not None for part in parts):
+            self._rescaled_apart()
         for functions, values, wanted, noise in joined(parts):
             for group in list(self.groups):
                 mine = [f for f in group.functions if f in functions]
@@ -648,6 +650,12 @@ class Surrogates:
                 else:
                     chosen = values
                 group.append(Row(keys, x, chosen, wanted, noise, t))
+
+    def _rescaled_apart(self) -> None:
+        """Each standardised function alone: its own spread scales a given noise."""
+        for group in list(self.groups):
+            while group.gp.standardize and len(group.functions) > 1:
+                self.groups.append(group.split(group.functions[-1:]))
 
     def observe(
         self, rows: Sequence[tuple[Sequence[Hashable], Tensor, list[Part]]]
