@@ -111,9 +111,9 @@ def simulate(
         checkpoint: a file, written whole or not at all: now and then, at the end, on
             Ctrl-C and on SIGTERM. If it exists the run goes on from it, and ``policy``
             is brought to the state it had there, settings included: give a run with
-            other widths, steps or functions a file of its own. Load only files you trust: they are
-            pickles. A problem's own state is not kept; what it draws in ``round`` and
-            ``observe`` from the generator is.
+            other widths, steps or functions a file of its own. Load only files you
+            trust: they are pickles. A problem's own state is not kept; what it draws in
+            ``round`` and ``observe`` from the generator is.
         progress: a bar, if it takes longer than a second and on a terminal only.
         callback: called after every round with a :class:`Played`; ends the run by
             returning true.
