@@ -74,7 +74,9 @@ class Root:
         bottom = torch.cat([even[..., :half, :], -odd], -1).flip(-2)
         nothing = odd.new_zeros(*odd.shape[:-2], rest - half, odd.shape[-1])
         middle = torch.cat([even[..., half:, :], nothing], -1)
-        return cls(torch.cat([top, middle, bottom], -2), (even, odd))
+        matrix = torch.cat([top, middle, bottom], -2)
+        # of a thin root a product as it stands takes less than putting halves together
+        return cls(matrix, (even, odd) if 2 * matrix.shape[-1] > n else None)
 
     def to(self, dtype: torch.dtype) -> Root:
         """In another dtype."""
