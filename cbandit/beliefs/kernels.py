@@ -214,12 +214,27 @@ class Covariance:
 
     def variance(self, x: Tensor) -> Tensor:
         """``k(x_i, x_i)``, ``(*b, n)``."""
-        with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
-            # some kernels take the diagonal of all of it: a few points at a time
-            parts = [x] if self.forms is not None else x.split(DIAGONAL, -2)
-            values = [self.kernel(self.inputs(part), diag=True) for part in parts]
-        out = values[0] if len(values) == 1 else torch.cat(values, -1)
+        if self.forms is not None:
+            out = self._closed_variance(x)
+        else:
+            with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
+                # some kernels take the diagonal of all of it: a few points at a time
+                parts = x.split(DIAGONAL, -2)
+                values = [self.kernel(self.inputs(part), diag=True) for part in parts]
+            out = values[0] if len(values) == 1 else torch.cat(values, -1)
+        if not self.batch_shape:
+            return out
         return out.expand(*torch.broadcast_shapes(self.batch_shape, x.shape[:-2]), -1)
+
+    def _closed_variance(self, x: Tensor) -> Tensor:
+        """Every closed form but the linear one is 1 there."""
+        assert self.forms is not None
+        out = x.new_ones(x.shape[:-1], dtype=torch.float64)
+        for form in self.forms:
+            if form.kind == "linear":
+                scale = form.scale.unsqueeze(-2).to(x.device)
+                out = out * (self.inputs(x) * scale).square().sum(-1)
+        return self.times(out.unsqueeze(-1)).squeeze(-1)
 
     def axes(self, actions: ProductGrid) -> list[AxisKernel] | None:
         """One factor per axis whose product is the kernel, or ``None``."""

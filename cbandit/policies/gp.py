@@ -289,10 +289,10 @@ class GPPolicy(Policy):
         """This round's estimates as a function of ``x``, on a Box."""
         finish, beliefs = self._finish(limits), self._beliefs
         draw = beliefs.draws(self._streams) if self.explore.samples else None
-        scale, waiting = coefficient.unsqueeze(-1), self._waiting()
+        scale, look = coefficient.unsqueeze(-1), beliefs.looking(self._waiting())
 
         def estimate(x: Tensor) -> Tensor:
-            mean, spread = beliefs.anywhere(x, waiting)
+            mean, spread = look(x)
             if draw is not None:
                 spread = draw(x)
             found = finish(mean + scale * spread)
@@ -706,14 +706,16 @@ class GPPolicy(Policy):
     def _likely(self, box: Box, limits: Tensor, confidence: float) -> Tensor:
         """The point of a box of greatest mean reward among those likely feasible."""
         beliefs = self._beliefs
+        look = beliefs.looking()
 
         def estimate(x: Tensor) -> Tensor:
-            mean, std = beliefs.anywhere(x)
+            mean, std = look(x)
             tau = limits[:, : mean.shape[1] - 1].unsqueeze(-1)
             # a chance below confidence is one cost over its limit
             share = torch.special.log_ndtr((tau - mean[:, 1:]) / std[:, 1:])
             short = math.log(confidence) - share.sum(-2, keepdim=True)
-            return torch.cat([mean[:, :1], short], 1)
+            # chances far below one are astronomical, and all alike too low
+            return torch.cat([mean[:, :1], short.asinh()], 1)
 
         streams = Streams(self.seed, self.trials, "recommend")
         incumbents = beliefs.incumbents(10 * INCUMBENTS)

@@ -33,6 +33,7 @@ from cbandit.posterior.engines import (
 from cbandit.posterior.joint import Joint
 from cbandit.posterior.operators import StreamRows
 from cbandit.posterior.rows import Rows
+from cbandit.posterior.stacked import Stacked, stackable
 from cbandit.randomness import Streams
 from cbandit_kernels import Look
 
@@ -524,6 +525,13 @@ class Group:
         known, ones = mean[:, :-1], mean[:, -1:]
         return known + (shift - origin) * (1 - ones) + origin
 
+    def weights(self, alpha: Tensor) -> Tensor:
+        """``w (T, f, U)``: the mean in user units is ``w k_u(x)`` and the shift."""
+        if not self.gp.standardize:
+            return alpha.mT
+        known, ones = alpha.mT[:, :-1], alpha.mT[:, -1:]
+        return known - (self.units()[0] - self.origin).unsqueeze(-1) * ones
+
     def draw(self, streams: Streams) -> Callable[[Tensor], Tensor]:
         """A joint draw less the mean, in user units: ``(T, n, d) -> (T, f, n)``."""
         assert isinstance(self.engine, Dense)
@@ -870,6 +878,14 @@ class Surrogates:
         back = [order.index(f) for f in range(self.functions)]
         mean, std = (torch.cat(parts, 1)[:, back] for parts in zip(*found, strict=True))
         return mean, std
+
+    def looking(
+        self, ahead: Sequence[Ahead] = ()
+    ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        """:meth:`anywhere` as of now, for many looks at points ``(T, n, d)``."""
+        if ahead or not stackable(self.groups):
+            return lambda x: self.anywhere(x, ahead)
+        return Stacked(self.groups)
 
     def draws(self, streams: Streams) -> Callable[[Tensor], Tensor]:
         """Joint draws less their means, as a function of ``x``, ``(T, F, n)``."""
