@@ -42,7 +42,9 @@ FUNCTIONS = {
 }
 WIDTH = 0.5  # of reward and costs: forty rounds are few, and there is no noise
 STEP, CAP = 0.5, 200.0  # of CKB's multiplier
-MARGIN = 0.01  # kept from the limits: a point on the limit itself is over it half the time
+MARGIN = (
+    0.01  # kept from the limits: a point on the limit itself is over it half the time
+)
 REFIT = 10
 
 

@@ -392,6 +392,8 @@ class TestPending:
 
     def test_a_mock_posterior_cannot_be_conditioned(self):
         score = PrimalDual(TestValues.believed, 1.0, PHI, noise=0.1)
+        with pytest.raises(CBanditError, match="q > 1 need a model whose posterior"):
+            score(torch.zeros(1, 2, 2, dtype=torch.float64))
         score.set_X_pending(at(1))
         with pytest.raises(CBanditError, match="jointly normal; got MockPosterior"):
             score(TestValues.x)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from cbandit import bench_box
 
@@ -16,8 +17,22 @@ def test_rows_and_the_check(monkeypatch):
     assert row["climbs"] > 0
     assert 0 <= row["failed"] <= row["climbs"]
     result = {"name": "box", "quick": True, "machine": {"threads": 1, "torch": "2"}}
-    result |= {"rows": [row], "ok": row["ok"]}
+    reached = bench_box.reach("CKB-UCB", rounds=2)
+    result |= {"rows": [row], "reached": [reached], "ok": row["ok"]}
     assert json.loads(json.dumps(result)) == result
     assert f"{row['failed']} of {row['climbs']}" in bench_box.table(result)
     monkeypatch.setattr(bench_box, "SHORT", -1.0)
     assert not bench_box.measure(2, 12, 1)["ok"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", bench_box.REACHING)
+def test_the_small_feasible_set_is_found(name):
+    row = bench_box.reach(name)
+    assert row["ok"]
+    axis = torch.linspace(0, 6, 1201, dtype=torch.float64)
+    x, y = torch.meshgrid(axis, axis, indexing="ij")
+    kept = (-x.sin() - y)[x.sin() * y.sin() + 0.95 <= 0]
+    assert row["best"] <= kept.max() + 0.01
+    assert pytest.approx(kept.max().item(), abs=0.01) == bench_box.OPTIMUM
+    assert row["feasible"] > 0

@@ -14,6 +14,7 @@ import cbandit as cb
 from cbandit import scores
 from cbandit.climb import climb
 from cbandit.continuous import Climbs, best_feasible_point, maximise_box
+from cbandit.posterior.stacked import Stacked
 from cbandit.randomness import Streams
 
 F64 = torch.float64
@@ -353,6 +354,120 @@ class TestPolicies:
         least = (believed.mean - 2 * believed.std)[0].min()
         assert (here.mean - 2 * here.std)[0, 0] <= least + 1e-4
         assert choice.index is None
+
+
+def kernel_of(name, dim):
+    kernel = {
+        "rbf": gpytorch.kernels.RBFKernel(ard_num_dims=dim),
+        "matern32": gpytorch.kernels.MaternKernel(nu=1.5, ard_num_dims=dim),
+        "linear": gpytorch.kernels.LinearKernel(),
+        "scaled": gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel()),
+    }[name].double()
+    if name == "scaled":
+        kernel.outputscale = torch.tensor(3.0, dtype=F64)
+    elif name != "linear":
+        kernel.lengthscale = torch.linspace(0.5, 1.5, dim, dtype=F64)
+    return kernel
+
+
+class TestLooking:
+    """The posterior of a search against GPyTorch's, and against the other way."""
+
+    box = cb.Box([0.0, 1.0, -1.0], [2.0, 5.0, 1.0])
+
+    def policy(self, costs, rounds=9, **more):
+        # far from 0, so that a mean taken wrong shows
+        generator = torch.Generator().manual_seed(0)
+        policy = cb.CKB(
+            self.box, reward=costs[0], costs=costs, explore=cb.UCB(1.0), step=1.0,
+            cap=9.0, **more,
+        )  # fmt: skip
+        for _ in range(rounds):
+            choice = policy.ask()
+            shape = (*policy.batch_shape, 1 + policy.m)
+            noise = torch.randn(shape, generator=generator, dtype=F64)
+            f, g = choice.x.sum(-1) + noise[..., 0], 5 + 2 * noise[..., 1:]
+            policy.tell(choice, reward=f, cost=g)
+        policy._deliver()
+        return policy
+
+    def points(self, policy, count=7):
+        generator = torch.Generator().manual_seed(1)
+        size = policy.batch_shape[0] if policy.batch_shape else 1
+        z = torch.rand(size, count, 3, generator=generator, dtype=F64)
+        x = self.box.lower + (self.box.upper - self.box.lower) * z
+        return x.requires_grad_(True)
+
+    @pytest.mark.parametrize("name", ["rbf", "matern32", "linear", "scaled"])
+    @pytest.mark.parametrize("trials", [None, 3])
+    @pytest.mark.parametrize("standardize", [False, True])
+    def test_values_and_gradients(self, name, trials, standardize):
+        mean = 0.0 if standardize else 0.3
+        gp = cb.GP(kernel_of(name, 3), noise=0.1, mean=mean, standardize=standardize)
+        policy = self.policy([gp, gp], trials=trials)
+        if standardize and name != "linear":
+            policy.refit()  # from here on each function has a kernel of its own
+        look, x = policy._beliefs.looking(), self.points(policy)
+        assert isinstance(look, Stacked)
+        found, expected = look(x), policy._beliefs.anywhere(x)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
+        (one,) = torch.autograd.grad((found[0] + 1.3 * found[1]).sum(), x)
+        (other,) = torch.autograd.grad((expected[0] + 1.3 * expected[1]).sum(), x)
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
+    def test_as_gpytorch_has_it(self):
+        gp = cb.GP(kernel_of("rbf", 3), noise=0.1, standardize=True)
+        policy = self.policy([gp, gp])
+        policy.refit()
+        x = self.points(policy)
+        mean, std = policy._beliefs.looking()(x)
+        believed = policy.model.posterior(x[0])
+        torch.testing.assert_close(mean[0].mT, believed.mean, rtol=1e-6, atol=1e-6)
+        variance = believed.variance
+        torch.testing.assert_close(std[0].mT ** 2, variance, rtol=1e-5, atol=1e-6)
+
+    def test_beliefs_unlike_each_other(self):
+        """Kernels of two kinds, or costs of which less is known."""
+        gp, other = (
+            cb.GP(kernel_of("rbf", 3), noise=0.1),
+            cb.GP(kernel_of("matern32", 3), noise=0.1),
+        )
+        mixed = self.policy([gp, other])
+        late = self.policy([gp, gp])
+        late.tell(late.ask(), reward=1.0)
+        late._deliver()
+        for policy in (mixed, late):
+            look, x = policy._beliefs.looking(), self.points(policy)
+            assert not isinstance(look, Stacked)
+            for one, two in zip(look(x), policy._beliefs.anywhere(x), strict=True):
+                assert torch.equal(one, two)
+
+    def test_before_any_data(self):
+        gp = cb.GP(kernel_of("rbf", 3), noise=0.1)
+        policy = self.policy([gp, gp], rounds=0)
+        mean, std = policy._beliefs.looking()(self.points(policy))
+        assert (mean == 0).all()
+        torch.testing.assert_close(std, torch.ones_like(std))
+
+
+def test_a_recommendation_close_to_a_limit():
+    """Chances of what is known well fall to e^-10000 a step beyond the limit."""
+    policy = cb.RPOL(unit(2), reward=belief(0.4), costs=[belief(0.4)] * 2,
+                     explore=cb.UCB(0.5), seed=3)  # fmt: skip
+    x = torch.cartesian_prod(*[torch.linspace(0, 1, 9, dtype=F64)] * 2)
+    seen = world(x)
+    policy.observe(x=x, reward=seen[:, 0], cost=100 * seen[:, 1:])
+    axis = torch.linspace(0, 1, 101, dtype=F64)
+    points = torch.cartesian_prod(axis, axis)
+    believed = policy.posterior(points)
+    z = -believed.costs.mean / believed.costs.std
+    likely = torch.special.log_ndtr(z).sum(0) >= math.log(0.95)
+    best = believed.reward.mean[likely].max()
+    found = policy.recommend(0.95)
+    assert bool(found.feasible)
+    here = policy.posterior(found.x.unsqueeze(0))
+    assert here.reward.mean[0] >= best - 1e-6
 
 
 class TestChoices:

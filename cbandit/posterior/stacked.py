@@ -23,7 +23,9 @@ __all__ = ["Stacked", "stackable"]
 
 def stackable(groups: Sequence[Group]) -> bool:
     """Whether all kernels are one closed form of one kind, over as many slots."""
-    kinds = {group.covariance.kinds if group.covariance.forms else () for group in groups}
+    kinds = {
+        group.covariance.kinds if group.covariance.forms else () for group in groups
+    }
     used = {group.engine.history.system().root.shape for group in groups}
     functions = {len(group.functions) for group in groups}
     alike = len(kinds) == len(used) == len(functions) == 1
@@ -54,7 +56,9 @@ class Stacked:
             points = covariance.scaled(history.places(system))[0]
             places.append(points.expand(trials, -1, -1))
             eye = torch.diag_embed(system.root)
-            halves.append(torch.linalg.solve_triangular(system.factor, eye, upper=False))
+            halves.append(
+                torch.linalg.solve_triangular(system.factor, eye, upper=False)
+            )
             weights.append(group.weights(system.alpha))
             ones = torch.ones(trials, 1, 1, dtype=torch.float64, device=zero.device)
             amplitudes.append(covariance.times(ones).squeeze(-1))
