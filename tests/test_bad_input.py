@@ -169,6 +169,19 @@ def test_a_trial_told_twice():
     policy.tell(choice, reward=[0.1, 0.1], where=[False, True])
 
 
+@pytest.mark.parametrize("kind", ["UCB", "TS", "Rand"])
+def test_several_points_at_once(kind):
+    """There is no q: several are outstanding, and only UCB counts their variance."""
+    make = {"UCB": cb.UCB(1.0), "TS": cb.TS(1.0), "Rand": cb.Rand(1.0)}
+    (policy, _, _), (twin, _, _) = (prepared(explore=make[kind]) for _ in range(2))
+    with pytest.raises(TypeError, match="'q'"):
+        policy.ask(q=2)
+    assert same_future(policy, twin)
+    if kind != "UCB":
+        with pytest.raises(cb.CBanditError, match="pending='hallucinate' goes with"):
+            prepared(explore=make[kind], pending="hallucinate")
+
+
 ASKS = [
     ({"among": []}, ["among"]),
     ({"among": np.zeros(20, bool)}, ["among", "at least one"]),
