@@ -185,7 +185,7 @@ def plot(
 @app.command()
 def bench(
     what: Annotated[
-        str, typer.Argument(metavar="round|trials|peers|lp|box|feedback|gpu")
+        str, typer.Argument(metavar="round|trials|peers|lp|box|feedback|linear|gpu")
     ],
     quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes.")] = False,
     json_: Annotated[
@@ -203,6 +203,7 @@ def bench(
         "lp": "bench_lp",
         "box": "bench_box",
         "feedback": "bench_feedback",
+        "linear": "bench_linear",
         "gpu": "bench_gpu",
     }
     if what not in homes:

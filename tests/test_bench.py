@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from cbandit import bench, bench_feedback, bench_peers
+from cbandit import bench, bench_feedback, bench_linear, bench_peers
 
 TOY = bench._Sizes(
     side=20,
@@ -199,6 +199,27 @@ class TestFeedback:
         rows = bench_feedback._sliding(self.SIZES, kernel, "Matern")
         checks = [check for row in rows for check in row["checks"]]
         assert not next(c for c in checks if c["name"].startswith("error"))["ok"]
+
+
+class TestLinear:
+    SIZES = bench_linear._Sizes(rounds=300, hand=200, part=50)
+
+    def test_the_policy_is_what_the_paper_says_written_down(self):
+        result = bench_linear._linear(self.SIZES)
+        assert _failed(result) == []
+        checks = [check for row in result["rows"] for check in row["checks"]]
+        assert len(checks) == 4
+        json.dumps(result)
+        assert "d = 10, 10 rays, 300 rounds" in bench_linear.table(result)
+
+    def test_another_inflation_fails_its_check(self, monkeypatch):
+        honest = bench_linear.cb.LCLUCB
+        monkeypatch.setattr(
+            bench_linear.cb, "LCLUCB", lambda *args, **kw: honest(*args, alpha=3, **kw)
+        )
+        rows = bench_linear._linear(self.SIZES)["rows"]
+        (failed,) = _failed({"rows": rows})
+        assert failed["name"] == "value or way lost"
 
 
 class TestPeers:
