@@ -24,7 +24,7 @@ import torch
 from rich.progress import track
 
 import cbandit as cb
-from cbandit.bench import _check, _result, _row, table
+from cbandit.bench.report import check_of, result_of, row_of, table
 
 __all__ = ["bench_linear", "table"]
 
@@ -150,32 +150,32 @@ def _linear(sizes: _Sizes, quick: bool = False) -> dict[str, Any]:
     section = f"LC-LUCB, d = {DIM}, {RAYS} rays, {sizes.rounds:,} rounds, one trial"
     total, part = moments[-1] - moments[0], sizes.part
     last = (moments[-1] - moments[-1 - part]) / part
-    return _result(
+    return result_of(
         "linear",
         quick,
         [
-            _row(
+            row_of(
                 section,
                 "all rounds",
                 total,
                 checks=[
-                    _check("estimates against a fresh solve", off_mean, 1e-8),
-                    _check("widths against a fresh solve", off_std, 1e-8),
-                    _check("largest true cost", worst, TAU),
+                    check_of("estimates against a fresh solve", off_mean, 1e-8),
+                    check_of("widths against a fresh solve", off_std, 1e-8),
+                    check_of("largest true cost", worst, TAU),
                 ],
             ),
-            _row(
+            row_of(
                 section,
                 f"a round, the first {part:,}",
                 (moments[part] - moments[0]) / part,
             ),
-            _row(section, f"a round, the last {part:,}", last),
-            _row(
+            row_of(section, f"a round, the last {part:,}", last),
+            row_of(
                 section,
                 f"a round by hand in numpy, the first {sizes.hand:,}",
                 by_hand,
                 ratio=last / by_hand,
-                checks=[_check("value or way lost", lost, 1e-9)],
+                checks=[check_of("value or way lost", lost, 1e-9)],
                 note="ratio: ours to it",
             ),
         ],
