@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from cbandit import bench_box
+from cbandit.bench import box as bench_box
 
 
 @pytest.mark.slow
@@ -16,7 +16,8 @@ def test_rows_and_the_check(monkeypatch):
     assert row["ok"]
     assert row["climbs"] > 0
     assert 0 <= row["failed"] <= row["climbs"]
-    result = {"name": "box", "quick": True, "machine": {"threads": 1, "torch": "2"}}
+    machine = {"processor": "any", "threads": 1, "torch": "2"}
+    result = {"bench": "box", "quick": True, "machine": machine}
     reached = bench_box.reach("CKB-UCB", rounds=2)
     result |= {"rows": [row], "reached": [reached], "ok": row["ok"]}
     assert json.loads(json.dumps(result)) == result
