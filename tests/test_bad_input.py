@@ -134,6 +134,17 @@ def test_what_has_not_come_may_be_anything():
     assert policy.posterior().reward.mean.isfinite().all()
 
 
+@pytest.mark.parametrize("trials", [None, 3])
+def test_what_came_in_no_trial_may_still_come_in_all(trials):
+    lead = () if trials is None else (trials,)
+    (policy, _, choice), (twin, _, other) = prepared(trials), prepared(trials)
+    told = {"reward": np.ones(lead), "cost": np.ones((*lead, 2))}
+    policy.tell(choice, **told, where=np.zeros(lead, dtype=bool))
+    policy.tell(choice, **told)
+    twin.tell(other, **told)
+    assert same_future(policy, twin)
+
+
 def test_choices_told_twice_foreign_unknown_or_cancelled():
     (policy, half, _), (twin, _, _) = prepared(), prepared()
     stranger = twin.outstanding[-1]

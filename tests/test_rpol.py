@@ -326,7 +326,48 @@ def test_data_dropped_while_awaited():
     ref.close(policy.posterior().reward.mean, ref.posterior([index], [1.0])[0])
 
 
+@pytest.mark.parametrize("trials", [None, 2])
+def test_the_botorch_model_knows_what_is_waited_for(trials):
+    gp = ref.belief(standardize=True)
+    policy = cb.RPOL(
+        ref.actions(),
+        reward=gp,
+        costs=gp,
+        explore=cb.UCB(1.0),
+        trials=trials,
+        feedback=cb.Delayed(3, 0.1),
+    )
+    lead = () if trials is None else (trials,)
+    for t in range(8):
+        choice = policy.ask()
+        if t % 2:
+            policy.tell(choice, reward=np.full(lead, 5.0 + t), cost=np.full(lead, -t))
+    found, points = policy.posterior(), ref.actions().all
+    posterior = policy.model.posterior(points)
+    mean = torch.cat([found.reward.mean.unsqueeze(-2), found.costs.mean], -2)
+    ref.close(posterior.mean.mT.detach(), mean.numpy())
+
+
 # ------------------------------------------------------------------- sliding windows
+
+
+def test_an_empty_window_is_as_at_first():
+    gp = ref.belief(standardize=True)
+    policy = cb.RPOL(
+        ref.actions(),
+        reward=gp,
+        costs=gp,
+        explore=cb.UCB(1.0),
+        feedback=cb.Sliding(2),
+    )
+    for value in (7.0, 9.0):
+        policy.tell(policy.ask(), reward=value, cost=-value)
+    for _ in range(3):
+        policy.ask()
+    found = policy.posterior()
+    ref.close(found.reward.mean, 0.0)
+    ref.close(found.costs.mean, 0.0)
+    ref.close(found.reward.std, 1.0)
 
 
 @pytest.mark.parametrize("engine", ["joint", "factor"])
@@ -549,6 +590,32 @@ def test_scgp_ucb(monkeypatch, m, schedule):
         policy.tell(choice, reward=reward)
         single.tell(alone, reward=reward[0])
         ref.close(single.multiplier, q[0], t)
+
+
+@pytest.mark.parametrize("trials", [None, 2])
+@pytest.mark.parametrize("box", [False, True])
+@pytest.mark.parametrize("kind", ["scgp", "epoch"])
+def test_recommend_where_several_costs_have_no_belief(kind, box, trials):
+    common = {"costs": 3, "explore": cb.UCB(1.0), "trials": trials}
+    common |= {"reward": ref.belief()}
+    actions = cb.Box([0.0], [1.0]) if box else ref.actions()
+    if kind == "scgp":
+        policy = cb.SCGPUCB(actions, slater=0.4, clip=1.0, **common)
+    else:
+        policy = cb.EpochPenalty(actions, epoch=5, reuse=False, **common)
+    lead = () if trials is None else (trials,)
+    policy.observe(
+        x=[[0.0], [1.0]],
+        reward=[-1.0, 2.0],
+        cost=np.full((2, 3), -0.5) if kind == "epoch" else None,
+    )
+    found = policy.recommend()
+    assert found.x.shape == (*lead, 1)
+    assert bool((found.x > 0.5).all())
+    assert found.margin.shape == (*lead, 3)
+    assert bool(found.margin.isnan().all())
+    assert bool(found.probability.isnan().all())
+    assert "costs have no belief" in str(found)
 
 
 # ------------------------------------------------------------------------ bad input

@@ -467,7 +467,9 @@ def _seen(seen: Tensor | bool, mask: Tensor | None) -> Tensor | bool:
     if mask is None:
         return True
     both = mask.clone() if seen is False else mask | seen
-    return True if bool(both.all()) else both
+    if bool(both.all()):
+        return True
+    return both if bool(both.any()) else False
 
 
 def listed(costs: Any, kind: type[Any]) -> list[Any]:

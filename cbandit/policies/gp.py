@@ -686,7 +686,8 @@ class GPPolicy(Policy):
         if not 0 < confidence < 1:
             raise CBanditError(f"confidence must lie between 0 and 1; got {confidence}")
         self._deliver()
-        limits = self._limits(max(self.t, 1))
+        # costs that are penalties, or seen in full, have no belief
+        limits = self._limits(max(self.t, 1))[:, : self._beliefs.functions - 1]
         if isinstance(self.actions, Box):
             x = self._likely(self.actions, limits, confidence)
             mean, std = self._beliefs.anywhere(x.unsqueeze(1))
@@ -709,7 +710,7 @@ class GPPolicy(Policy):
 
         def estimate(x: Tensor) -> Tensor:
             mean, std = beliefs.anywhere(x)
-            tau = limits[:, : mean.shape[1] - 1].unsqueeze(-1)
+            tau = limits.unsqueeze(-1)
             # a chance below confidence is one cost over its limit
             share = torch.special.log_ndtr((tau - mean[:, 1:]) / std[:, 1:])
             short = math.log(confidence) - share.sum(-2, keepdim=True)

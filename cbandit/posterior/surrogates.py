@@ -167,6 +167,10 @@ class Group:
         gap = torch.where(wanted, row.values - self._average, 0.0)
         average = self._average + sign * gap / count.clamp_min(1)
         self._squares += sign * gap * (row.values - average) * wanted
+        if sign < 0:
+            # where nothing is left it is as if nothing had been seen
+            left = count > 0
+            average, self._squares = average * left, self._squares * left
         self._count, self._average = count, average
 
     def units(self) -> tuple[Tensor, Tensor]:
