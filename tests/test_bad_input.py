@@ -242,6 +242,64 @@ def test_callables_that_fail_change_nothing(kind):
     assert same_future(policy, twin)
 
 
+class Broken:
+    """A callable of the round that fails while it is broken."""
+
+    def __init__(self, value):
+        self.value, self.broken = value, False
+
+    def __call__(self, *round_and_gain):
+        return NAN if self.broken else self.value
+
+
+@pytest.mark.filterwarnings("ignore:Safe-LTS plays the safe action")
+@pytest.mark.parametrize("kind", ["RPOL", "SGP-UCB", "Safe-LTS", "Safe-LTS among"])
+def test_a_round_that_fails_late_draws_and_learns_nothing(kind):
+    given = {"reward": belief(), "costs": belief(), "trials": 2}
+    linear = cb.Linear(subgaussian=0.1)
+    pair = []
+    for _ in range(2):
+        flaky = Broken(0.5)
+        if kind == "RPOL":
+            policy = cb.RPOL(
+                cb.Finite(line()), explore=cb.UCB(1.0), thresholds=flaky, **given
+            )
+        elif kind == "SGP-UCB":
+            policy = cb.baselines.SGPUCB(
+                cb.Finite(line()),
+                explore=cb.UCB(flaky),
+                safe=list(range(15)),
+                rounds=[1, 30],
+                **given,
+            )
+        else:
+            policy = cb.baselines.SafeLTS(
+                cb.Finite(line()),
+                beta=flaky,
+                safe=cb.Safe(index=0),
+                thresholds=5.0,
+                **(given | {"reward": linear, "costs": linear}),
+            )
+        pair.append((policy, flaky))
+    (policy, flaky), (twin, _) = pair
+    for each in (policy, twin):
+        for _ in range(2):
+            each.tell(each.ask(), reward=[0.3, -1.0], cost=[1.7, 0.9])
+    flaky.broken = not kind.endswith("among")
+    for _ in range(3):
+        with pytest.raises(cb.CBanditError):
+            policy.ask(among=[1, 2] if kind.endswith("among") else None)
+    flaky.broken = False
+    for _ in range(4):
+        assert torch.equal(policy.multiplier, twin.multiplier)
+        a, b = policy.ask(), twin.ask()
+        assert torch.equal(a.x, b.x)
+        for each, choice in ((policy, a), (twin, b)):
+            each.tell(choice, reward=[0.1, 0.4], cost=[0.6, 0.2])
+    mean = [each.posterior().reward.mean for each in (policy, twin)]
+    assert torch.equal(*mean)
+
+
 OBSERVES = [
     ({"index": [20], "reward": [1.0]}, ["index", "0 .. 19"]),
     ({"index": [-1], "reward": [1.0]}, ["index", "-1"]),

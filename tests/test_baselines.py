@@ -721,6 +721,19 @@ def test_bkb_variances_are_right_up_to_a_factor():
     np.testing.assert_array_equal(alone[:, 0], played[:, 1])
 
 
+def test_bkb_on_a_set_of_the_round():
+    policy = cb.baselines.BKB(
+        cb.Finite(X), reward=GP, explore=cb.UCB(2.0), oversampling=1e9
+    )
+    exact = cb.GPUCB(cb.Finite(X), reward=GP, explore=cb.UCB(2.0))
+    asked = np.linspace(0.03, 0.99, 7)[:, None]
+    for t in range(6):
+        ours, theirs = (p.ask(actions=asked[t % 2 :]) for p in (policy, exact))
+        assert ours.index.item() == theirs.index.item()
+        for p, choice in ((policy, ours), (exact, theirs)):
+            p.tell(choice, reward=np.sin(5 * float(choice.x)))
+
+
 def test_bkb_dictionary_stays_small():
     x = torch.linspace(0, 1, 2000, dtype=torch.float64).unsqueeze(-1)
     policy = cb.baselines.BKB(
