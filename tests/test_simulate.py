@@ -433,6 +433,17 @@ class TestRun:
         assert row.x1 == run.actions[2, 4, 0]
         assert "policy_regret" not in frame
 
+    @pytest.mark.parametrize("trials", [None, 3])
+    def test_frame_without_multipliers(self, trials, tmp_path):
+        problem = table(trials)
+        run = simulate(Uniform(problem, trials=trials, m=0), problem, 4)
+        frame = run.frame()
+        assert len(frame) == 4 * (trials or 1)
+        assert frame.cost1.tolist() == run.costs.flatten().tolist()
+        assert "multiplier1" not in frame
+        run.save(tmp_path)
+        assert same(run, Run.load(tmp_path))
+
     def test_distributions_are_in_the_account(self):
         problem = table(3, 2)
         run = simulate(Uniform(problem, trials=3, m=2, mixed=True), problem, 9)
