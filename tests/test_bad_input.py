@@ -184,9 +184,9 @@ ASKS = [
     ({"among": []}, ["among"]),
     ({"among": np.zeros(20, bool)}, ["among", "at least one"]),
     ({"among": np.zeros(19, bool)}, ["among", "20", "19"]),
-    ({"among": [3, 20]}, ["index", "0 .. 19", "20"]),
-    ({"among": [-1]}, ["index", "-1"]),
-    ({"among": [0.5]}, ["index", "whole"]),
+    ({"among": [3, 20]}, ["among", "index", "0 .. 19", "20"]),
+    ({"among": [-1]}, ["among", "index", "-1"]),
+    ({"among": [0.5]}, ["among", "index", "whole"]),
     ({"among": np.ones((2, 20), bool)}, ["among", "shape", "(2, 20)"]),
     ({"among": [1], "actions": line()}, ["among", "actions"]),
     ({"actions": torch.zeros(3, 2)}, ["actions", "d = 1", "2"]),
@@ -623,6 +623,27 @@ def test_beliefs_and_sets_that_do_not_fit():
         with pytest.raises(cb.CBanditError) as error:
             cb.CKB(actions, reward=reward, costs=costs, **make)
         assert all(word in str(error.value) for word in words), str(error.value)
+
+
+@pytest.mark.parametrize("more", [{"ard_num_dims": 3}, {"active_dims": (4,)}])
+def test_a_kernel_of_other_dimensions(more):
+    with pytest.raises(cb.CBanditError, match="kernel must fit actions of d = 1"):
+        policy_of(reward=cb.GP(gpk.RBFKernel(**more), noise=0.1))
+
+
+def test_where_the_posterior_is_asked_for():
+    policy, _, _ = prepared()
+    for x in (np.zeros((3, 4)), np.zeros((2, 3, 1)), np.zeros(3)):
+        with pytest.raises(cb.CBanditError, match="x must have"):
+            policy.posterior(x)
+    assert policy.posterior(line(3)).reward.mean.shape == (3,)
+
+
+def test_no_rows_of_data_are_no_data():
+    (policy, _, _), (twin, _, _) = prepared(), prepared()
+    policy.observe(index=[], reward=[], cost=np.zeros((0, 2)))
+    policy.observe(x=np.zeros((0, 1)), reward=[])
+    assert same_future(policy, twin)
 
 
 def test_a_horizon_passed():

@@ -263,7 +263,10 @@ class Policy(ABC):
             mask = rows
         else:
             if rows.shape[-1]:
-                self.actions.points(rows.expand(self._size, -1))
+                try:
+                    self.actions.points(rows.expand(self._size, -1))
+                except CBanditError as error:
+                    raise CBanditError(f"among: {error}") from None
             mask = torch.zeros(len(rows), size, dtype=torch.bool, device=self.device)
             mask.scatter_(-1, rows.long(), True)
         if not bool(mask.any(-1).all()):

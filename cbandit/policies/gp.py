@@ -569,7 +569,7 @@ class GPPolicy(Policy):
                 raise CBanditError("a Box has no numbered actions: give x=")
             numbers = self._rows("index", checks.tensor("index", index, None), 0)
             self.actions.points(numbers.to(self.device))
-            numbers = numbers.to(self.device)
+            numbers = numbers.to(self.device).long()
         else:
             given = checks.finite("x", checks.tensor("x", x, self.dtype, self.device))
             given = self._rows("x", given, 1)
@@ -666,7 +666,13 @@ class GPPolicy(Policy):
         self._deliver()
         if x is not None:
             given = checks.finite("x", checks.tensor("x", x, self.dtype, self.device))
-            mean, std = self._beliefs.anywhere(self._rows("x", given, 1))
+            given = self._rows("x", given, 1)
+            if given.shape[-1] != self.actions.dim:
+                raise CBanditError(
+                    f"x must have d = {self.actions.dim} coordinates; got "
+                    f"{given.shape[-1]}"
+                )
+            mean, std = self._beliefs.anywhere(given)
         elif isinstance(self.actions, Box):
             raise CBanditError(
                 "posterior needs points on a Box: posterior(x) with x of shape (n, d)"
