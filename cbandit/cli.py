@@ -207,12 +207,14 @@ def bench(
     }
     if what not in homes:
         raise CBanditError(f"no benchmark is named {what!r}; known: {', '.join(homes)}")
+    if json_ is not None:
+        from cbandit.checkpoint import atomic, writable
+
+        writable(json_)
     home = import_module(f"cbandit.{homes[what]}")
     result = getattr(home, f"bench_{what}")(quick)
     print(home.table(result))
     if json_ is not None:
-        from cbandit.checkpoint import atomic
-
         with atomic(json_) as file:
             file.write(json.dumps(result, indent=1).encode())
     if not result["ok"]:

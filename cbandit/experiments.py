@@ -137,7 +137,7 @@ def _conclude(
 
 def _prepare(settings: Settings, out: Path, resume: bool) -> dict[str, Any] | None:
     """Makes the folder ready; the summary if everything is there already."""
-    from cbandit.checkpoint import atomic
+    from cbandit.checkpoint import atomic, writable
 
     config, summary = out / "config.toml", out / "summary.json"
     under_way = any((out / name).exists() for name in ("runs", "checkpoints"))
@@ -160,7 +160,13 @@ def _prepare(settings: Settings, out: Path, resume: bool) -> dict[str, Any] | No
             f"{out} holds the results of other settings, see {config}; they are kept: "
             "choose another folder with --out, or remove this one"
         )
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CBanditError(
+            f"the folder of the results, {out}, cannot be made: {error.strerror}"
+        ) from None
+    writable(config)
     for old in (summary, out / "rounds.parquet", out / "boxes.parquet"):
         old.unlink(missing_ok=True)
     with atomic(config) as file:

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 import torch
 
-from cbandit import catalogue, experiments, plots
+from cbandit import catalogue, cli, experiments, plots
 from cbandit.checkpoint import read
 from cbandit.cli import main
 from cbandit.errors import CBanditError
@@ -96,6 +96,58 @@ def test_user_errors_are_one_line(capsys, tmp_path):
     )
     assert "cannot be read" in complaint(capsys, "run", tmp_path / "no.toml")
     assert "holds no results" in complaint(capsys, "plot", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["file", "file/below", "/proc/none", "/proc"])
+def test_results_cannot_go_there(capsys, tmp_path, name):
+    (tmp_path / "file").write_text("mine")
+    if name.startswith("/proc") and not Path("/proc").is_dir():
+        pytest.skip("no /proc here")
+    few = [*SMALL, "--policies", "CKB-UCB", "--out", tmp_path / name]
+    line = complaint(capsys, "reproduce", "zhou-synthetic", *few)
+    assert line.count("\n") == 1
+    assert str(tmp_path / name) in line
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("zhou-synthetic", "beta=abc", ["beta", "'theory'", "'abc'"]),
+        ("zhou-synthetic", "beta=-1", ["beta", "at least 0", "'-1'"]),
+        ("zhou-synthetic", "beta=nan", ["beta", "'nan'"]),
+        ("bench-stagewise", "beta=-3", ["beta", "at least 0", "-3"]),
+        ("bench-stagewise", "points=0", ["points", "at least 2"]),
+        ("bench-stagewise", "costs=0", ["costs", "at least 1"]),
+        ("pacchiano-hard", "arms=2", ["arms", "at least 4"]),
+        ("shi-small-feasible", "epoch=0", ["epoch", "at least 1"]),
+    ],
+)
+def test_parameters_that_cannot_be_are_refused_at_once(capsys, tmp_path, given):
+    name, pair, words = given
+    out = tmp_path / "out"
+    line = complaint(capsys, "reproduce", name, "--set", pair, "--out", out)
+    assert all(word in line for word in words), line
+    assert line.count("\n") == 1
+    assert not out.exists()  # nothing was begun
+
+
+BENCHES = ("round", "trials", "peers", "lp", "box", "feedback", "gpu")
+
+
+@pytest.mark.parametrize("what", BENCHES)
+def test_a_file_of_measurements_that_cannot_be_is_refused_first(
+    capsys, tmp_path, monkeypatch, what
+):
+    def imported(name):
+        raise AssertionError(f"{name} was to be measured")
+
+    monkeypatch.setattr(cli, "import_module", imported)
+    for path in (tmp_path / "none" / "out.json", tmp_path):
+        line = complaint(capsys, "bench", what, "--quick", "--json", path)
+        assert str(path) in line
+        assert line.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
@@ -200,6 +252,16 @@ def test_stage_costs_are_printed_and_drawn(capsys, tmp_path):
     assert "panels must be a parameter" in complaint(
         capsys, "plot", *folders, "--figure", figure, "--panels", "d"
     )
+    for name, word in (
+        ("none/both.png", "none/both.png cannot be written"),
+        ("both.bmpx", "known kind"),
+        ("0.8", "known kind"),
+        ("folder", "is a folder"),
+    ):
+        (tmp_path / "folder").mkdir(exist_ok=True)
+        line = complaint(capsys, "plot", *folders, "--figure", tmp_path / name)
+        assert word in line
+        assert line.count("\n") == 1
 
 
 def command(*arguments):
