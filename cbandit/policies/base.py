@@ -24,6 +24,7 @@ from cbandit.actions import Actions, Box, Finite
 from cbandit.choice import Choice, Distribution
 from cbandit.errors import CBanditError, ChoiceError, HorizonError
 from cbandit.randomness import Streams, Trials, trial_range
+from cbandit.stated import Stated
 
 __all__ = ["COST_COUNT", "Decision", "Policy", "Told", "listed"]
 
@@ -82,7 +83,7 @@ class _Mail:
     costs: list[Told] = field(default_factory=list)
 
 
-class Policy(ABC):
+class Policy(Stated, ABC):
     """Bookkeeping of rounds, choices and feedback.
 
     A policy fills in ``_decide`` (the rule) and ``_absorb`` (what feedback changes).
@@ -220,7 +221,7 @@ class Policy(ABC):
         self._started(choice)
         return choice
 
-    def _started(self, choice: Choice) -> None:  # noqa: B027  may stay empty
+    def _started(self, choice: Choice) -> None:
         """Called once the choice of a round stands."""
 
     def _round_actions(self, actions: Any) -> Any:
@@ -437,7 +438,7 @@ class Policy(ABC):
             self._absorb(mail.choice, mail.rewards, mail.costs)
             del self._inbox[t]
 
-    def lighten(self) -> None:  # noqa: B027  may stay empty
+    def lighten(self) -> None:
         """Before a checkpoint: drop what is better computed afresh than saved."""
 
     # -- what a policy fills in ------------------------------------------------------
