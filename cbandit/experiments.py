@@ -23,7 +23,7 @@ from cbandit.settings import Settings, settings_from_toml
 if TYPE_CHECKING:
     from cbandit.run import Run
 
-__all__ = ["carry_out"]
+__all__ = ["carry_out", "in_words"]
 
 POINTS = 1000  # rounds kept of each curve in rounds.parquet: well below a megabyte each
 
@@ -126,13 +126,21 @@ def _conclude(
         runs[name] = loaded[0] if len(loaded) == 1 else join(loaded)
         status[name] = "complete"
     if not runs:
-        raise CBanditError("; ".join(f"{k} {v}" for k, v in status.items()))
+        raise CBanditError(in_words(status))
     summary = summarise(settings, runs, status)
     write_results(settings, out, runs, summary)
     if all(value == "complete" for value in status.values()):
         shutil.rmtree(out / "runs", ignore_errors=True)
         shutil.rmtree(out / "checkpoints", ignore_errors=True)
     return summary
+
+
+def in_words(status: Mapping[str, str]) -> str:
+    """What became of the policies; of those alike once."""
+    alike: dict[str, list[str]] = {}
+    for name, said in status.items():
+        alike.setdefault(said, []).append(name)
+    return "; ".join(f"{', '.join(names)} {said}" for said, names in alike.items())
 
 
 def _prepare(settings: Settings, out: Path, resume: bool) -> dict[str, Any] | None:

@@ -748,6 +748,56 @@ def test_what_is_not_a_number_is_not_skipped():
             assert best.value.isnan().all()
 
 
+@pytest.mark.parametrize("told", ["nothing", "rewards only"])
+def test_feedback_that_never_comes_is_warned_of_once(told):
+    policy = policy_of(explore=cb.UCB(1.0))
+    for t in range(1, 251):
+        if t == 100:
+            with pytest.warns(UserWarning, match="100 choices wait for their") as seen:
+                choice = policy.ask()
+            (warning,) = seen
+            assert "tell(choice, reward=..., cost=...)" in str(warning.message)
+            assert "cancel(choice)" in str(warning.message)
+            assert warning.filename == __file__
+        else:
+            choice = policy.ask()  # any other warning is an error
+        if told == "rewards only":
+            policy.tell(choice, reward=0.0)
+    assert len(policy.outstanding) == 250
+
+
+def test_policies_that_count_on_feedback_to_come_are_not_warned():
+    late = {"feedback": cb.Delayed(20, weight=0.0)}
+    for more in (late, {"pending": "hallucinate", "m": 1}):
+        policy = policy_of(explore=cb.UCB(1.0), **more)
+        for _ in range(110):
+            policy.ask()
+    policy = policy_of(explore=cb.UCB(1.0))
+    for _ in range(110):
+        policy.tell(policy.ask(), reward=0.0, cost=[0.0, 0.0])
+
+
+def test_a_policy_says_what_it_is():
+    policy = policy_of(trials=3)
+    policy.ask()
+    said = "CKB(Finite(points, size=20, dim=1), engine=joint, costs=2, trials=3, t=1)"
+    assert repr(policy) == said
+    policy = policy_of(range(2, 4), engine="factor", explore=cb.UCB(1.0))
+    assert "engine=factor, costs=2, trials=range(2, 4), t=0)" in repr(policy)
+    wide = cb.GPUCB(
+        cb.Box([0.0] * 20, [1.0] * 20), reward=belief(), explore=cb.UCB(1.0)
+    )
+    assert repr(wide) == "GPUCB(Box(dim=20), engine=dense, costs=0, t=0)"
+    arms = cb.OPB(
+        cb.Finite(line()),
+        reward=cb.Counts(1.0),
+        costs=cb.Counts(1.0),
+        safe=cb.Safe(index=0, reward=0.0, cost=-1.0),
+        horizon=9,
+    )
+    assert repr(arms) == "CountOPB(Finite(points, size=20, dim=1), costs=1, t=0)"
+
+
 def test_broken_and_foreign_checkpoints_are_kept(tmp_path):
     policy, _, _ = prepared()
     path = tmp_path / "a.ckpt"

@@ -64,6 +64,15 @@ def test_help_loads_nothing_heavy():
     assert out.stdout.strip() == "[]", out.stderr
 
 
+def test_version(capsys):
+    from cbandit.results import versions
+
+    code, out, err = call(capsys, "--version")
+    assert (code, err) == (0, "")
+    assert out.startswith("cbandit")
+    assert versions()["cbandit"] in out
+
+
 def test_list(capsys):
     _, out, _ = call(capsys, "list")
     for name in catalogue.EXPERIMENTS:
@@ -165,6 +174,7 @@ def test_reproduce_writes_all_it_says(capsys, tmp_path):
     code, text, _ = call(capsys, "reproduce", "zhou-synthetic", *SMALL, "--out", out)
     assert code == 0
     assert "CKB-Rand" in text
+    assert "in place of" not in text
     assert str(out / "account.png") in text
     names = {each.name for each in out.iterdir()}
     assert names == {
@@ -221,10 +231,27 @@ def test_reproduce_writes_all_it_says(capsys, tmp_path):
     assert "other settings" in complaint(
         capsys, "reproduce", "zhou-synthetic", "--trials", 4, "--out", out, "--resume"
     )
+    # those of the same settings are computed again, and it is said
+    for extra in ([], ["--resume"]):
+        _, text, _ = call(
+            capsys, "reproduce", "zhou-synthetic", *SMALL, "--out", out, *extra
+        )
+        assert ("in place of earlier results" in text) == (not extra)
+    before = (out / "summary.json").stat().st_mtime_ns
     # nor overwritten by another
     line = complaint(capsys, "reproduce", "zhou-synthetic", "--trials", 4, "--out", out)
     assert "results of other settings" in line
     assert (out / "summary.json").stat().st_mtime_ns == before
+
+
+def test_a_run_is_named_after_its_experiment(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = Settings.of("zhou-synthetic", trials=1, horizon=9, policies=["CKB-UCB"])
+    Path("config.toml").write_text(settings.toml())
+    code, text, _ = call(capsys, "run", "config.toml")
+    assert code == 0
+    assert "results/zhou-synthetic/account.png" in text
+    assert [each.name for each in Path("results").iterdir()] == ["zhou-synthetic"]
 
 
 def test_stage_costs_are_printed_and_drawn(capsys, tmp_path):
@@ -385,6 +412,9 @@ def test_missing_data_is_one_line(capsys, tmp_path, monkeypatch):
     line = complaint(capsys, "reproduce", "zhou-light", "--out", tmp_path / "out")
     assert "light_train.csv" in line
     assert "601 x 41" in line
+    assert line.count("light_train.csv") == 1  # of all five policies
+    assert all(name in line for name in catalogue.find("zhou-light").policies)
+    assert line.count("\n") == 1
 
 
 class TestSettings:

@@ -417,9 +417,7 @@ class TestCheckpoints:
     def test_settings_of_a_users_own_policy_and_problem(self, tmp_path):
         path = tmp_path / "a.ckpt"
         simulate(Uniform(Plain(), mixed=False), Plain(), 20, path)
-        with pytest.raises(
-            CheckpointError, match=r"mixed is False, expected T"
-        ):
+        with pytest.raises(CheckpointError, match=r"mixed is False, expected T"):
             simulate(Uniform(Plain(), mixed=True), Plain(), 40, path)
         with pytest.raises(CheckpointError, match=r"problem\.m is 1, expected 2"):
             simulate(Uniform(Plain()), Plain(m=2), 40, path)

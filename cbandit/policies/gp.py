@@ -151,6 +151,7 @@ class GPPolicy(Policy):
                 "noise= cannot go with feedback=cb.Delayed(...): a choice weighs in "
                 "when it is made, before its own variance is known"
             )
+        self.patient = isinstance(feedback, Delayed) or pending == "hallucinate"
         self._late = torch.zeros(self._size, dtype=torch.long, device=self.device)
         self.explore, self.pending = explore, pending
         self._widths = explore.widths.bind(
@@ -634,6 +635,10 @@ class GPPolicy(Policy):
     def engine(self) -> str:
         """Which engines keep the posterior, and why."""
         return self._beliefs.describe()
+
+    def _engines(self) -> list[str]:
+        names = dict.fromkeys(group.plan.name for group in self._beliefs.groups)
+        return [f"engine={' and '.join(names)}"]
 
     def posterior(self, x: Any = None) -> Posterior:
         """Means and standard deviations over the set, in the user's units.
