@@ -141,10 +141,7 @@ def test_parameters_that_cannot_be_are_refused_at_once(capsys, tmp_path, given):
     assert not out.exists()  # nothing was begun
 
 
-BENCHES = ("round", "trials", "peers", "lp", "box", "feedback", "gpu")
-
-
-@pytest.mark.parametrize("what", BENCHES)
+@pytest.mark.parametrize("what", cli.BENCHMARKS)
 def test_a_file_of_measurements_that_cannot_be_is_refused_first(
     capsys, tmp_path, monkeypatch, what
 ):

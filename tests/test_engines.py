@@ -1019,5 +1019,5 @@ def test_rows_that_cannot_be_combined_are_none():
     class Half(Finishing):
         pass
 
-    with pytest.raises(TypeError, match="abstract method '?multiply"):
+    with pytest.raises(TypeError, match=r"abstract method '?multiply"):
         Half()
