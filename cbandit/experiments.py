@@ -171,9 +171,8 @@ def _prepare(settings: Settings, out: Path, resume: bool) -> dict[str, Any] | No
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CBanditError(
-            f"the folder of the results, {out}, cannot be made: {error.strerror}"
-        ) from None
+        why = "it is a file" if out.is_file() else error.strerror
+        raise CBanditError(f"the results need a folder, not {out}: {why}") from None
     writable(config)
     for old in (summary, out / "rounds.parquet", out / "boxes.parquet"):
         old.unlink(missing_ok=True)

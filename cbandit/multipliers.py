@@ -48,8 +48,9 @@ def rectified(multiplier: Tensor, cost: Tensor, floor: Tensor | float) -> Tensor
 def _pair(name: str, multiplier: Any, other: str, cost: Any) -> tuple[Tensor, Tensor]:
     """Both as tensors of one ``m``; whoever gives lists gets float64."""
     phi, g = _tensor(name, multiplier), _tensor(other, cost)
-    one_m = phi.shape[-1:] == g.shape[-1:] and _together(phi, g)
-    if phi.shape != g.shape and not one_m:
+    if phi.shape == g.shape:
+        return phi, g
+    if phi.shape[-1:] != g.shape[-1:] or not _together(phi, g):
         raise CBanditError(
             f"{other} must have the shape (*b, m) of {name}, {tuple(phi.shape)}; got "
             f"{tuple(g.shape)}"
@@ -62,7 +63,7 @@ def _beside(name: str, value: Any, g: Tensor) -> Tensor | float:
     if isinstance(value, float | int):
         return value
     given = _tensor(name, value)
-    if not _together(given, g):
+    if given.shape != g.shape and not _together(given, g):
         raise CBanditError(
             f"{name} must be a number or go with the shape (*b, m) = {tuple(g.shape)}; "
             f"got {tuple(given.shape)}"

@@ -161,7 +161,7 @@ def _array(value: Any) -> Tensor | None:
     """Numbers of any kind as a float64 tensor on the CPU; ``None``: no numbers."""
     if isinstance(value, Tensor):
         return None if value.is_complex() else value.detach().cpu().double()
-    if not isinstance(value, int | float | list | tuple | np.ndarray | np.generic):
+    if not _may_be_numbers(value):
         return None
     try:
         array = np.asarray(value)
@@ -170,6 +170,13 @@ def _array(value: Any) -> Tensor | None:
     if array.dtype.kind not in "biuf" or not array.size:
         return None
     return torch.from_numpy(array.astype(np.float64))
+
+
+def _may_be_numbers(value: Any) -> bool:
+    # numpy would go through anything with an index, and through some without an end
+    if isinstance(value, list | tuple):
+        return all(map(_may_be_numbers, value))
+    return isinstance(value, int | float | Tensor | np.ndarray | np.generic)
 
 
 def _numbers(array: Tensor) -> Numbers:

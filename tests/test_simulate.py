@@ -523,6 +523,8 @@ class TestRun:
         assert same(run, Run.load(tmp_path / "here"))
         with pytest.raises(CheckpointError, match="holds no saved run"):
             Run.load(tmp_path)
+        with pytest.raises(CBanditError, match=r"run\.json cannot be made"):
+            run.save(tmp_path / "here" / "run.json")
         (tmp_path / "here" / "run.pt").write_bytes(b"x")
         with pytest.raises(CheckpointError, match="broken"):
             Run.load(tmp_path / "here")
