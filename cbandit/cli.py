@@ -76,7 +76,7 @@ def _version(asked: bool) -> None:
 def _before_all(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Say it."),
+        typer.Option("--version", callback=_version, is_eager=True, help="Print it."),
     ] = False,
 ) -> None: ...
 

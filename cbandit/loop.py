@@ -633,12 +633,10 @@ def _same_run(path: Path, found: dict[str, Any], mark: dict[str, Any]) -> None:
         return
     differing = list(differences(found["settings"], mark["settings"]))
     if differing:
-        words = [_difference(*each) for each in differing[:SHOWN]]
-        more = len(differing) - SHOWN
-        words += [f"{more} more"] if more > 0 else []
-        raise CheckpointError(
-            f"{path} belongs to another run: its {', its '.join(words)}; {advice}"
-        )
+        words = ", its ".join(_difference(*each) for each in differing[:SHOWN])
+        if len(differing) > SHOWN:
+            words += f", and {len(differing) - SHOWN} more differ"
+        raise CheckpointError(f"{path} belongs to another run: its {words}; {advice}")
 
 
 def _difference(name: str, before: Any, now: Any) -> str:

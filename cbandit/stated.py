@@ -109,7 +109,7 @@ def described(value: Any, depth: int = DEPTH) -> Any:
 
     Functions are named, not looked into; objects are their class and what they hold.
     """
-    if value is None or isinstance(value, bool | str):
+    if value is None or isinstance(value, bool | str | Numbers):
         return value
     if isinstance(value, range | torch.dtype | torch.device | torch.Size):
         return str(value)
@@ -126,6 +126,8 @@ def described(value: Any, depth: int = DEPTH) -> Any:
         value = dict(_parts(value))
     elif callable(value) and hasattr(value, "__qualname__"):
         return str(value.__qualname__)
+    elif isinstance(value, Stated):
+        value = {"": type(value), **settings_of(value)}
     elif not isinstance(value, Mapping):
         if not type(value).__module__.startswith("cbandit"):
             depth = min(depth, FOREIGN)

@@ -26,6 +26,7 @@ from cbandit.errors import CBanditError, CheckpointError, HorizonError
 from cbandit.loop import simulate
 from cbandit.problems import Blockwise, Problem, Round, Table
 from cbandit.run import Run, join
+from cbandit.stated import differences, settings_of
 
 
 class Timeless:
@@ -422,6 +423,22 @@ class TestCheckpoints:
         with pytest.raises(CheckpointError, match=r"problem\.m is 1, expected 2"):
             simulate(Uniform(Plain()), Plain(m=2), 40, path)
         assert simulate(Uniform(Plain()), Plain(), 40, path).rounds == 40
+
+    def test_a_policy_built_on_a_problem_that_has_been_played(self):
+        class Mine(cb.SCGPUCB):
+            def __init__(self, problem, beta=1.0):
+                gp = cb.GP(RBFKernel(), noise=0.01)
+                more = {"explore": cb.UCB(beta), "slater": 0.5, "clip": 1.0}
+                super().__init__(problem.actions, reward=gp, costs=1, **more)
+
+        make = cb.problems.cbo_gpu_allocation
+        problem = make()
+        before = settings_of(Mine(problem))
+        simulate(Mine(problem), problem, 5)
+        for other in (problem, make()):
+            assert list(differences(before, settings_of(Mine(other)))) == []
+        (found,) = differences(before, settings_of(Mine(make(seed=1))))
+        assert found[0] == "problem.seed"
 
     def test_settings_kept_are_small(self, tmp_path):
         path, problem = tmp_path / "a.ckpt", table(size=50_000)
