@@ -338,7 +338,12 @@ class Run:
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Writes ``run.json`` and ``run.pt`` into the directory, atomically."""
         folder = Path(directory)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CBanditError(
+                f"directory {folder} cannot be made: {error.strerror}"
+            ) from None
         tensors, plain = {}, {}
         for each in fields(self):
             value = getattr(self, each.name)

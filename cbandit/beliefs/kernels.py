@@ -150,13 +150,7 @@ class Covariance:
             raise CBanditError(
                 "with Finite(covariance=K) the prior is K itself: give GP no kernel"
             )
-        try:
-            return cls(kernel, actions.dim, bounds)
-        except (RuntimeError, IndexError) as error:
-            raise CBanditError(
-                f"kernel must fit actions of d = {actions.dim} coordinates in its "
-                f"ard_num_dims and active_dims; got {type(kernel).__name__} ({error})"
-            ) from None
+        return cls(kernel, actions.dim, bounds)
 
     @property
     def batch_shape(self) -> tuple[int, ...]:

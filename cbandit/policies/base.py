@@ -11,6 +11,7 @@ import difflib
 import inspect
 import re
 import secrets
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,9 +25,12 @@ from cbandit.actions import Actions, Box, Finite
 from cbandit.choice import Choice, Distribution
 from cbandit.errors import CBanditError, ChoiceError, HorizonError
 from cbandit.randomness import Streams, Trials, trial_range
+from cbandit.stated import Stated
 
 __all__ = ["COST_COUNT", "Decision", "Policy", "Told", "listed"]
 
+LONG = 60  # letters of a set in a policy's repr
+MANY = 100  # choices outstanding, of a policy that does not count on them
 COST_COUNT = "the number of costs, an int of at least 1"
 
 
@@ -82,7 +86,7 @@ class _Mail:
     costs: list[Told] = field(default_factory=list)
 
 
-class Policy(ABC):
+class Policy(Stated, ABC):
     """Bookkeeping of rounds, choices and feedback.
 
     A policy fills in ``_decide`` (the rule) and ``_absorb`` (what feedback changes).
@@ -105,6 +109,8 @@ class Policy(ABC):
     learns_costs = True  # whether a choice waits for its cost to be told
     sees_costs = False  # whether ask takes observed_costs
     no_noise = ""  # why tell takes no noise, where it does not
+    patient = False  # whether it counts on choices that wait for their feedback
+    _reminded = False
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Help on a policy names the arguments it shares with others too."""
@@ -218,9 +224,21 @@ class Policy(ABC):
         self.t = t
         self._open[t] = _Open(choice)
         self._started(choice)
+        if len(self._open) >= MANY and not (self.patient or self._reminded):
+            self._remind()
         return choice
 
-    def _started(self, choice: Choice) -> None:  # noqa: B027  may stay empty
+    def _remind(self) -> None:
+        self._reminded = True
+        costs = self.m > 0 and self.learns_costs
+        warnings.warn(
+            f"{self.name}: {len(self._open)} choices wait for their feedback; hand "
+            f"each to tell(choice, reward=...{', cost=...' if costs else ''}), or to "
+            "cancel(choice) if it will never come",
+            stacklevel=3,
+        )
+
+    def _started(self, choice: Choice) -> None:
         """Called once the choice of a round stands."""
 
     def _round_actions(self, actions: Any) -> Any:
@@ -440,8 +458,22 @@ class Policy(ABC):
             self._absorb(mail.choice, mail.rewards, mail.costs)
             del self._inbox[t]
 
-    def lighten(self) -> None:  # noqa: B027  may stay empty
+    def lighten(self) -> None:
         """Before a checkpoint: drop what is better computed afresh than saved."""
+
+    def __repr__(self) -> str:
+        actions = repr(self.actions)
+        if len(actions) > LONG:
+            actions = f"{type(self.actions).__name__}(dim={self.actions.dim})"
+        parts = [actions, *self._engines(), f"costs={self.m}"]
+        if self.trials is not None:
+            first, count = self.trials[0], len(self.trials)
+            parts.append(f"trials={self.trials if first else count}")
+        return f"{type(self).__name__}({', '.join(parts)}, t={self.t})"
+
+    def _engines(self) -> list[str]:
+        """What keeps its beliefs, for ``repr``, where there is a choice."""
+        return []
 
     # -- what a policy fills in ------------------------------------------------------
 

@@ -116,6 +116,8 @@ class EpochPenalty(GPPolicy):
         self._still = rate is not None and rate == 0
         self._beliefs_of = _listed(reward, reuse)
         super().__init__(actions, self._beliefs_of[0], None, explore, m=costs, **common)
+        for k, belief in enumerate(self._beliefs_of):
+            belief.suit(f"reward[{k}]", self.actions, self.batch_shape)
         self.epoch, self.reuse, self.inner = epoch, reuse, inner
         self._rate = 0.0 if rate is None else checks.number("rate", rate, minimum=0.0)
         start = kappa if kappa is not None else (0.0 if self.linear else 1.0)

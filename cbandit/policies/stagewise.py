@@ -195,15 +195,7 @@ class Stagewise(Policy):
             if given is None:
                 continue
             value = checks.finite(name, checks.tensor(name, given, device=self.device))
-            shapes = [(n, m), (*self.batch_shape, n, m)]
-            if m == 1 and tuple(value.shape) in ((n,), (*self.batch_shape, n)):
-                value = value.unsqueeze(-1)
-            if tuple(value.shape) not in shapes:
-                raise CBanditError(
-                    f"{name} must have n = {n} rows, led by nothing or by the trials "
-                    f"{self.batch_shape}; got shape {tuple(value.shape)}"
-                )
-            value = value.expand(self._size, n, m)
+            value = checks.rows(name, value, self.batch_shape, (m,), n)
             self._within(name, value.reshape(-1, m), functions)
             parts.append((functions, value))
         self._deliver()
@@ -215,30 +207,11 @@ class Stagewise(Policy):
     def _rows_of(self, index: Any, x: Any) -> tuple[Tensor | None, Tensor]:
         """Numbers ``(T, n)``, where there are any, and points ``(T, n, d)``."""
         if index is not None:
-            numbers = checks.tensor("index", index, None, self.device)
-            shape = tuple(numbers.shape)
-            if len(shape) == 0 or shape not in (
-                (shape[-1],),
-                (*self.batch_shape, shape[-1]),
-            ):
-                raise CBanditError(
-                    f"index must have shape (n,) or (*trials, n); got {shape}"
-                )
-            numbers = numbers.expand(self._size, shape[-1])
+            given = checks.tensor("index", index, None, self.device)
+            numbers = checks.rows("index", given, self.batch_shape)
             return numbers, self.actions.points(numbers).double()
-        points = checks.finite("x", checks.tensor("x", x, device=self.device))
-        shape = tuple(points.shape)
-        dim = self.actions.dim
-        if (
-            len(shape) < 2
-            or shape[-1] != dim
-            or shape[:-2] not in ((), self.batch_shape)
-        ):
-            raise CBanditError(
-                f"x must have shape (n, d) or (*trials, n, d) with d = {dim}; "
-                f"got {shape}"
-            )
-        points = points.expand(self._size, *shape[-2:])
+        given = checks.finite("x", checks.tensor("x", x, device=self.device))
+        points = checks.rows("x", given, self.batch_shape, (self.actions.dim,))
         return self._arms(points), points
 
     def _arms(self, points: Tensor) -> Tensor | None:
