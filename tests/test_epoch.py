@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import warnings
-from pathlib import Path
 
 import numpy as np
+import penalties as ref
 import pytest
 import torch
 
 import cbandit as cb
 
-_spec = importlib.util.spec_from_file_location(
-    "penalties", Path(__file__).parent / "penalties.py"
-)
-ref = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(ref)
 BETA, N = ref.BETA, ref.N
 
 TRIALS, EPOCH = 3, 13

@@ -235,9 +235,7 @@ class EpochPenalty(GPPolicy):
         part = parts[0][0]
         norm, r = part.scale()
         own = r if self._noises is None else self._noises
-        grown = (
-            r.square() + (self._kappa * own).square().sum(-1, keepdim=True)
-        ).sqrt()
+        grown = (r.square() + (self._kappa * own).square().sum(-1, keepdim=True)).sqrt()
         gains, noises = self._beliefs.gains(), self._beliefs.noises()
         width = part.schedule()(t, gains, self._chances(), noises, norm, grown)
         return self.explore.coefficient(width, self._streams)
