@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-from pathlib import Path
 
 import numpy as np
+import penalties as ref
 import pytest
 import torch
 
 import cbandit as cb
 from cbandit.beliefs.feedback import drift_allowance
 
-_spec = importlib.util.spec_from_file_location(
-    "penalties", Path(__file__).parent / "penalties.py"
-)
-ref = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(ref)
 LAM, BETA, N = ref.LAM, ref.BETA, ref.N
 
 ROUNDS, TRIALS = 200, 3

@@ -10,6 +10,9 @@ Noisy constraints (``psi="linear"``), ``kappa_j = 0`` at first: targets
 ``r_s - sum_j kappa_j c_js``, noise constant ``R sqrt(1 + sum_j kappa_j^2)``, then
 ``kappa_j = [kappa_j + rate * mean of c_js]_+``.
 
+RKHS widths share ``delta`` among the horizon's ``L`` epochs: ``c = L``, and ``2 L``
+with noisy constraints, half of it being for the costs' noise.
+
 ``reuse=True`` (ours) keeps all rounds across epochs, recomputes their targets under the
 new ``kappa`` and standardises them; ``reuse=False`` starts each epoch from a fresh GP,
 as printed. ``inner="ts"`` puts GP-TS in the place of GP-UCB.
@@ -58,7 +61,8 @@ class EpochPenalty(GPPolicy):
         reward: the belief about the penalised reward; or a list, one an epoch, the last
             one kept for all that follow.
         costs: how many costs, ``m``.
-        explore: :class:`~cbandit.UCB`, or :class:`~cbandit.TS` with ``inner="ts"``.
+        explore: :class:`~cbandit.UCB`, or :class:`~cbandit.TS` with ``inner="ts"``;
+            :class:`~cbandit.RKHS` widths need the ``horizon``.
         epoch: ``S``, rounds an epoch.
         psi: ``"exp"``, ``("polynomial", n)``, ``"linear"`` (noisy constraints), or a
             callable that is 1 up to 0, convex and increasing above, with
@@ -125,6 +129,10 @@ class EpochPenalty(GPPolicy):
         first = self._per_cost("kappa", checked("kappa", start)).clone()
         # multiplicative: only the logarithm is kept, it outlives the dtype
         self._kappa = first if self.linear else first.log()
+        if self.horizon is None and self._widths.rkhs_parts():
+            raise CBanditError(
+                "horizon is needed with RKHS widths: delta is shared among its epochs"
+            )
         self._noises = self._subgaussians(explore)
         self._warned = False
         self._partly: dict[int, _Seen] = {}  # rounds not yet told in full
@@ -216,6 +224,11 @@ class EpochPenalty(GPPolicy):
             return None
         return self._per_cost("subgaussian", own.subgaussian)
 
+    def _chances(self) -> int:
+        """``c`` of the RKHS widths; without them, nobody asks for the horizon."""
+        epochs = 1 if self.horizon is None else self._epoch_of(self.horizon) + 1
+        return 2 * epochs if self.linear else epochs
+
     def _coefficient(self, t: int) -> Tensor:
         parts = self._widths.rkhs_parts()
         if not self.linear or not parts:
@@ -223,12 +236,10 @@ class EpochPenalty(GPPolicy):
         # the targets' noise grows with the multipliers
         part = parts[0][0]
         norm, r = part.scale()
-        noises = r if self._noises is None else self._noises
-        grown = (
-            r.square() + (self._kappa * noises).square().sum(-1, keepdim=True)
-        ).sqrt()
-        beliefs = self._beliefs
-        width = part.schedule()(t, beliefs.gains(), 1, beliefs.noises(), norm, grown)
+        own = r if self._noises is None else self._noises
+        grown = (r.square() + (self._kappa * own).square().sum(-1, keepdim=True)).sqrt()
+        gains, noises = self._beliefs.gains(), self._beliefs.noises()
+        width = part.schedule()(t, gains, self._chances(), noises, norm, grown)
         return self.explore.coefficient(width, self._streams)
 
     # -- feedback ----------------------------------------------------------------------
