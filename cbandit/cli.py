@@ -15,6 +15,8 @@ from cbandit.errors import CBanditError, LostRankError
 
 __all__ = ["app", "main"]
 
+BENCHMARKS = ("round", "trials", "peers", "lp", "box", "feedback", "linear", "gpu")
+
 app = typer.Typer(
     name="cbandit",
     no_args_is_help=True,
@@ -184,9 +186,7 @@ def plot(
 
 @app.command()
 def bench(
-    what: Annotated[
-        str, typer.Argument(metavar="round|trials|peers|lp|box|feedback|gpu")
-    ],
+    what: Annotated[str, typer.Argument(metavar="|".join(BENCHMARKS))],
     quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes.")] = False,
     json_: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write it there too.")
@@ -196,18 +196,10 @@ def bench(
 
     Example: cbandit bench round --quick
     """
-    homes = {
-        "round": "bench",
-        "trials": "bench",
-        "peers": "bench_peers",
-        "lp": "bench_lp",
-        "box": "bench_box",
-        "feedback": "bench_feedback",
-        "gpu": "bench_gpu",
-    }
-    if what not in homes:
-        raise CBanditError(f"no benchmark is named {what!r}; known: {', '.join(homes)}")
-    home = import_module(f"cbandit.{homes[what]}")
+    if what not in BENCHMARKS:
+        known = ", ".join(BENCHMARKS)
+        raise CBanditError(f"no benchmark is named {what!r}; known: {known}")
+    home = import_module(f"cbandit.bench.{what}")
     result = getattr(home, f"bench_{what}")(quick)
     print(home.table(result))
     if json_ is not None:

@@ -33,6 +33,7 @@ from torch import Tensor
 from cbandit import checks
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError, InfeasibleError
+from cbandit.peaks import argmax, at_each, members, neighbours, peaks_of
 
 __all__ = [
     "PolicySolution",
@@ -345,45 +346,6 @@ def _power(scale: Tensor) -> Tensor:
 # --- passes over the arms
 
 
-def _block(size: int) -> int:
-    return max(32, 1 << (size.bit_length() // 2))
-
-
-def _peaks(value: Tensor, block: int, least: bool = False) -> Tensor:
-    """Largest (least) ``(T, blocks)`` of every ``block`` neighbours in ``(T, K)``."""
-    reduce = torch.amin if least else torch.amax
-    whole = value.shape[1] // block * block
-    blocks = value[:, :whole].view(len(value), whole // block, block)
-    out = reduce(blocks, -1)
-    if whole < value.shape[1]:
-        out = torch.cat([out, reduce(value[:, whole:], 1, keepdim=True)], 1)
-    return out
-
-
-def _members(blocks: Tensor, block: int, size: int) -> tuple[Tensor, Tensor]:
-    """Positions ``(T, n * block)`` in the blocks ``(T, n)``, and which exist."""
-    at = blocks.unsqueeze(-1) * block + torch.arange(block, device=blocks.device)
-    at = at.flatten(1)
-    return at.clamp_max(size - 1), at < size
-
-
-def _argmax(value: Tensor, least: bool = False) -> Tensor:
-    """The first position ``(T,)`` of the largest (least) entry of ``(T, K)``."""
-    # amax runs ten times faster than argmax: find the block, then look inside
-    block = _block(value.shape[1])
-    peaks = _peaks(value, block, least)
-    blocks = peaks.argmin(1) if least else peaks.argmax(1)
-    # a last block that is not whole repeats its last arm: no earlier one loses
-    at, _ = _members(blocks.unsqueeze(1), block, value.shape[1])
-    inside = value.gather(1, at)
-    best = inside.argmin(1) if least else inside.argmax(1)
-    return _at(at, best)
-
-
-def _at(value: Tensor, index: Tensor) -> Tensor:
-    return value.gather(1, index.unsqueeze(1)).squeeze(1)
-
-
 def _step(arms: Tensor, block: int) -> int:
     """How many arms, in whole blocks, to look at in one piece."""
     room = 2**18 if arms.device.type == "cpu" else 2**27
@@ -412,15 +374,15 @@ def _best(
     r: Tensor, c: Tensor, tau: Tensor, lam: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The first arm ``(T,)`` of largest score, that score, its ``c - tau``."""
-    block = _block(r.shape[1])
+    block = neighbours(r.shape[1])
     peaks = torch.cat(
-        [_peaks(score, block) for _, score in _scores(r, c, tau, lam, block)], 1
+        [peaks_of(score, block) for _, score in _scores(r, c, tau, lam, block)], 1
     )
-    at, _ = _members(peaks.argmax(1, keepdim=True), block, r.shape[1])
+    at, _ = members(peaks.argmax(1, keepdim=True), block, r.shape[1])
     d = c.gather(1, at) - tau
     score = torch.addcmul(r.gather(1, at), d, lam, value=-1)
     best = score.argmax(1)
-    return _at(at, best), _at(score, best), _at(d, best)
+    return at_each(at, best), at_each(score, best), at_each(d, best)
 
 
 def _above(
@@ -431,7 +393,7 @@ def _above(
     Their numbers, ``r`` and ``c - tau``: moved to the left in their order and padded.
     """
     found = []
-    for start, score in _scores(r, c, tau, lam, _block(r.shape[1])):
+    for start, score in _scores(r, c, tau, lam, neighbours(r.shape[1])):
         row, at = (score > floor).nonzero(as_tuple=True)
         found.append((row, at + start))
     row, at = (torch.cat(part) for part in zip(*found, strict=True))
@@ -474,20 +436,20 @@ def _one_cost(reward: Tensor, cost: Tensor, limit: Tensor) -> PolicySolution:
         tau = tau * unit_c.unsqueeze(1)
         top, width = top * unit_r, width * unit_c
 
-    low = _argmax(c, least=True)
-    least = _at(c, low)
+    low = argmax(c, least=True)
+    least = at_each(c, low)
     excess = least - tau[:, 0]
     infeasible = excess > FEASIBLE * width
     if bool(infeasible.any()):
         # of the least costly arms the best one
         tied = torch.where(c == least.unsqueeze(1), r, -torch.inf)
-        low = torch.where(infeasible, _argmax(tied), low)
+        low = torch.where(infeasible, argmax(tied), low)
     # feasible but for rounding: the limit follows
     tau = torch.where(infeasible | (excess <= 0), tau[:, 0], least).unsqueeze(1)
 
-    high = _argmax(r)
+    high = argmax(r)
     low, high, lam, upper = _cuts(r, c, tau, low, high, ~infeasible, ROUNDING * top)
-    low_d, high_d = _at(c, low) - tau[:, 0], _at(c, high) - tau[:, 0]
+    low_d, high_d = at_each(c, low) - tau[:, 0], at_each(c, high) - tau[:, 0]
     alone = infeasible | (high_d > 0) & (lam == 0)  # low alone
     first = torch.where(alone, 1.0, high_d / (high_d - low_d))
     first = torch.where(~infeasible & (high_d <= 0), 0.0, first)  # high alone
@@ -533,8 +495,8 @@ def _cuts(
     those below are left out of the later passes as soon as they are most.
     """
     everything = r, c, tau
-    low_r, low_d = _at(r, low), _at(c, low) - tau[:, 0]
-    high_r, high_d = _at(r, high), _at(c, high) - tau[:, 0]
+    low_r, low_d = at_each(r, low), at_each(c, low) - tau[:, 0]
+    high_r, high_d = at_each(r, high), at_each(c, high) - tau[:, 0]
     active = feasible & (high_d > 0)
     lam = torch.zeros_like(slack)
     upper = high_r.clone()
@@ -557,8 +519,8 @@ def _cuts(
                     break
         at, score, excess = _best(r, c, tau, here)
         new, new_r, new_d, best = low.clone(), low_r.clone(), low_d.clone(), chord + 0
-        new[who] = at if arm is None else _at(arm, at)
-        new_r[who], new_d[who], best[who] = _at(r, at), excess, score
+        new[who] = at if arm is None else at_each(arm, at)
+        new_r[who], new_d[who], best[who] = at_each(r, at), excess, score
         if arm is None:
             upper = torch.where(active, best, upper)
         # between the two, or right above one: strict progress, so an end
@@ -584,16 +546,16 @@ def _cuts(
 def _several_costs(reward: Tensor, cost: Tensor, limit: Tensor) -> PolicySolution:
     """The pool's loop on ``(T, K)``, ``(T, m, K)``, ``(T, m)``."""
     count, m, size = cost.shape
-    block = _block(size)
+    block = neighbours(size)
 
     def price(weight: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if size <= WHOLE:
             return everything
         # the best arm of each of the best blocks: all good, and far apart
         pieces = _scores_of_many(reward, cost, weight, lam, block)
-        peaks = torch.cat([_peaks(score, block) for score in pieces], 1)
+        peaks = torch.cat([peaks_of(score, block) for score in pieces], 1)
         blocks = peaks.topk(min(CANDIDATES, peaks.shape[1]), dim=1).indices
-        at, _ = _members(blocks, block, size)
+        at, _ = members(blocks, block, size)
         _, r, c = taken(at)
         inside = next(_scores_of_many(r, c, weight, lam, r.shape[1]))
         best = inside.view(count, -1, block).argmax(-1)

@@ -12,6 +12,7 @@ from cbandit import scores
 from cbandit.distributed import ALONE, Ranks
 from cbandit.errors import CBanditError
 from cbandit.lp import best_policy
+from cbandit.peaks import argmax
 
 __all__ = [
     "Best",
@@ -24,6 +25,8 @@ __all__ = [
     "safe_interval",
     "within_limits",
 ]
+
+SHORT = 1 << 15  # numbers among which one look finds the greatest as fast as two
 
 Score = Callable[[Tensor, Tensor], Tensor]
 """``(f (T, n), g (T, m, n)) -> (T, n)``; see :mod:`cbandit.scores`."""
@@ -78,7 +81,7 @@ def maximise(
             # on the CPU one comparison saves the look at a worse stretch
             value = values.amax(-1)
             if best is None or _beats(value, best.value):
-                place = values.argmax(-1)
+                place = argmax(values) if values.numel() > SHORT else values.argmax(-1)
                 here = estimate.select(-1, int(place))
                 index = place + start if start else place
                 best = Best(value, index, here[:, 0], here[:, 1:])

@@ -8,9 +8,12 @@ import sys
 import pytest
 import torch
 
-from cbandit import bench, bench_feedback, bench_peers
+from cbandit.bench import case as cases
+from cbandit.bench import feedback, linear, peers, report, trials
+from cbandit.bench import round as rounds
+from cbandit.explore import TS
 
-TOY = bench._Sizes(
+TOY = rounds._Sizes(
     side=20,
     free=400,
     dim=3,
@@ -38,7 +41,7 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def toy_round():
-    return bench._round(TOY)
+    return rounds._round(TOY)
 
 
 def _failed(result):
@@ -78,7 +81,7 @@ class TestRound:
         assert peer["ratio"] == pytest.approx(peer["ms"] / ours["ms"])
 
     def test_float32_is_checked_too(self):
-        rows, _ = bench._grid(TOY, torch.float32)
+        rows, _ = rounds._grid(TOY, torch.float32)
         assert all(check["ok"] for row in rows for check in row["checks"])
         assert 0 < rows[0]["checks"][0]["value"] < 1e-3
 
@@ -88,7 +91,7 @@ class TestRound:
         assert all(row["checks"] for row in own)
 
     def test_the_table_names_goals_and_checks(self, toy_round):
-        text = bench.table(toy_round)
+        text = report.table(toy_round)
         assert "goal >= 500 x" in text
         assert "checks of the answers: all hold" in text
         goals = [row for row in toy_round["rows"] if row["met"] is not None]
@@ -99,8 +102,8 @@ class TestRound:
 
     @pytest.mark.parametrize("engine", ["product", "factor", "stream"])
     def test_a_wrong_posterior_fails_its_check(self, engine):
-        actions = bench._actions(engine, 400, 2)
-        case = bench._case(actions, engine, torch.float64, 12)
+        actions = cases.actions_of(engine, 400, 2)
+        case = cases.case_of(actions, engine, torch.float64, 12)
         case.round()
         case.policy.posterior()  # settled: nothing rewrites the planted error
         case.policy._beliefs.groups[0].engine.mean[0, 0, 37] += 1e-6
@@ -110,15 +113,15 @@ class TestRound:
         ]
 
     def test_a_wrong_argmax_fails_its_check(self):
-        actions = bench._actions("product", 400, 2)
-        case = bench._case(actions, "product", torch.float64, 12)
+        actions = cases.actions_of("product", 400, 2)
+        case = cases.case_of(actions, "product", torch.float64, 12)
         case.data.total[next(iter(case.data.total))] += 1.0  # the others know better
         assert not all(check["ok"] for check in case.compare(torch.float64)["checks"])
 
     def test_wrong_draws_fail_their_check(self):
-        actions = bench._actions("product", 400, 2)
-        case = bench._case(actions, "product", torch.float64, 12, explore=bench.TS(2.0))
-        assert bench._law(case, 60)["ok"]
+        actions = cases.actions_of("product", 400, 2)
+        case = cases.case_of(actions, "product", torch.float64, 12, explore=TS(2.0))
+        assert rounds._law(case, 60)["ok"]
         sweep = case.policy._beliefs.sweep
 
         def wider(*args):
@@ -127,18 +130,18 @@ class TestRound:
                 yield block
 
         case.policy._beliefs.sweep = wider
-        assert not bench._law(case, 60)["ok"]
+        assert not rounds._law(case, 60)["ok"]
 
     def test_a_failed_check_shows(self, toy_round):
         rows = [dict(row) for row in toy_round["rows"]]
-        rows[0]["checks"] = [bench._check("planted", 1.0, 0.5)]
-        result = bench._result("round", False, rows)
+        rows[0]["checks"] = [report.check_of("planted", 1.0, 0.5)]
+        result = report.result_of("round", False, rows)
         assert result["ok"] is False
-        assert "FAILED" in bench.table(result)
+        assert "FAILED" in report.table(result)
 
     def test_memory_is_that_of_the_rows(self):
         size, distinct = 50_000, 64
-        taken, known = bench._peak("factor", size, 3, torch.float64, distinct)
+        taken, known = rounds._peak("factor", size, 3, torch.float64, distinct)
         assert distinct <= known <= distinct + 3
         rows = known * size * 8
         assert 0.9 * rows <= taken <= 1.1 * rows + 64e6  # and blocks in passing
@@ -146,24 +149,24 @@ class TestRound:
 
 class TestTrials:
     def test_all_ways_choose_the_same_arms(self):
-        result = bench._trials(rounds=25, repeats=1, arms=20, trials=4)
+        result = trials._trials(rounds=25, repeats=1, arms=20, trials=4)
         assert _failed(result) == []
         json.dumps(result)
-        assert "one single trial" in bench.table(result)
+        assert "one single trial" in report.table(result)
 
     def test_a_loop_that_learns_wrongly_fails_its_check(self, monkeypatch):
-        honest = bench._bare_single
+        honest = trials._bare_single
 
         def other(*args):
             seconds, chosen = honest(*args)
             return seconds, (chosen + (torch.arange(len(chosen)) > 20).unsqueeze(-1))
 
-        monkeypatch.setattr(bench, "_bare_single", other)
-        result = bench._trials(rounds=25, repeats=1, arms=20, trials=4)
+        monkeypatch.setattr(trials, "_bare_single", other)
+        result = trials._trials(rounds=25, repeats=1, arms=20, trials=4)
         assert result["ok"] is False
 
     def test_multipliers_move_in_it(self):
-        arms = bench._Arms.make(20, 3, 60)
+        arms = trials._Arms.make(20, 3, 60)
         policy, every = arms.policy(3), torch.arange(3)
         for t in range(60):
             choice = policy.ask()
@@ -173,12 +176,12 @@ class TestTrials:
 
 
 class TestFeedback:
-    SIZES = bench_feedback._Sizes(
+    SIZES = feedback._Sizes(
         side=9, window=6, rounds=40, free=300, outstanding=5, warm=10, timed=4
     )
 
     def test_windows_and_delays_are_what_dense_solves_say(self):
-        result = bench_feedback._feedback(self.SIZES)
+        result = feedback._feedback(self.SIZES)
         errors = [
             check
             for row in result["rows"]
@@ -188,22 +191,41 @@ class TestFeedback:
         assert len(errors) == 4
         assert all(check["ok"] for check in errors)
         json.dumps(result)
-        assert "5 choices outstanding" in bench_feedback.table(result)
+        assert "5 choices outstanding" in feedback.table(result)
 
     def test_feedback_that_counts_too_long_fails_its_check(self, monkeypatch):
-        honest = bench_feedback.cb.Sliding
-        monkeypatch.setattr(
-            bench_feedback.cb, "Sliding", lambda window: honest(window + 1)
-        )
-        kernel = bench_feedback._matern(1.0)
-        rows = bench_feedback._sliding(self.SIZES, kernel, "Matern")
+        honest = feedback.cb.Sliding
+        monkeypatch.setattr(feedback.cb, "Sliding", lambda window: honest(window + 1))
+        kernel = feedback._matern(1.0)
+        rows = feedback._sliding(self.SIZES, kernel, "Matern")
         checks = [check for row in rows for check in row["checks"]]
         assert not next(c for c in checks if c["name"].startswith("error"))["ok"]
 
 
+class TestLinear:
+    SIZES = linear._Sizes(rounds=300, hand=200, part=50)
+
+    def test_the_policy_is_what_the_paper_says_written_down(self):
+        result = linear._linear(self.SIZES)
+        assert _failed(result) == []
+        checks = [check for row in result["rows"] for check in row["checks"]]
+        assert len(checks) == 4
+        json.dumps(result)
+        assert "d = 10, 10 rays, 300 rounds" in linear.table(result)
+
+    def test_another_inflation_fails_its_check(self, monkeypatch):
+        honest = linear.cb.LCLUCB
+        monkeypatch.setattr(
+            linear.cb, "LCLUCB", lambda *args, **kw: honest(*args, alpha=3, **kw)
+        )
+        rows = linear._linear(self.SIZES)["rows"]
+        (failed,) = _failed({"rows": rows})
+        assert failed["name"] == "value or way lost"
+
+
 class TestPeers:
     def test_every_peer_sees_the_same_and_the_score_chooses_alike(self):
-        rows = bench_peers._section(600, 12, 1)
+        rows = peers._section(600, 12, 1)
         assert _failed({"rows": rows}) == []
         names = " | ".join(row["what"] for row in rows)
         for wanted in ("by hand", "qLogExpectedImprovement", "qUpperConfidenceBound"):
@@ -214,13 +236,15 @@ class TestPeers:
 
     def test_a_peer_that_is_absent_is_one_line(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "sklearn.gaussian_process", None)
-        rows = bench_peers._section(600, 12, 1)
+        rows = peers._section(600, 12, 1)
         absent = next(row for row in rows if row["what"].startswith("scikit-learn"))
         assert absent["ms"] is None
         assert "left out: no sklearn" in absent["note"]
 
     def test_a_wrong_posterior_fails_its_check(self):
-        case = bench._case(bench._actions("factor", 400, 6), "auto", torch.float64, 12)
+        case = cases.case_of(
+            cases.actions_of("factor", 400, 6), "auto", torch.float64, 12
+        )
         dense = case.dense()
         dense.alpha[0] += 1e-6
 
@@ -228,5 +252,5 @@ class TestPeers:
             mean, var = dense.posterior(points, "triangular")
             return mean, var.sqrt()
 
-        wrong = bench_peers._checked(case, lambda: look)
+        wrong = peers._checked(case, lambda: look)
         assert [each["ok"] for each in wrong] == [False, True]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cbandit import bench_box
+from cbandit.bench import box as bench_box
 
 
 @pytest.mark.slow
@@ -15,7 +15,8 @@ def test_rows_and_the_check(monkeypatch):
     assert row["ok"]
     assert row["climbs"] > 0
     assert 0 <= row["failed"] <= row["climbs"]
-    result = {"name": "box", "quick": True, "machine": {"threads": 1, "torch": "2"}}
+    machine = {"processor": "any", "threads": 1, "torch": "2"}
+    result = {"bench": "box", "quick": True, "machine": machine}
     result |= {"rows": [row], "ok": row["ok"]}
     assert json.loads(json.dumps(result)) == result
     assert f"{row['failed']} of {row['climbs']}" in bench_box.table(result)

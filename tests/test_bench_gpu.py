@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from cbandit import bench_gpu
+from cbandit.bench import gpu as bench_gpu
 from cbandit.cli import main
 from cbandit.posterior.rows import Rows
 

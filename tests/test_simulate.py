@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
 from worlds import Plain, Uniform, same, table
 
 from cbandit import account

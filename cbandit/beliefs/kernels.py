@@ -175,9 +175,8 @@ class Covariance:
         """Scaled coordinates, ``(f, *b, n, d)``, one copy per closed-form factor."""
         assert self.forms is not None
         x = self.inputs(x)
-        return torch.stack(
-            [x * form.scale.unsqueeze(-2).to(x.device) for form in self.forms]
-        )
+        parts = [x * form.scale.unsqueeze(-2).to(x.device) for form in self.forms]
+        return parts[0].unsqueeze(0) if len(parts) == 1 else torch.stack(parts)
 
     @property
     def kinds(self) -> tuple[str, ...]:

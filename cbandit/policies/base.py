@@ -153,6 +153,10 @@ class Policy(ABC):
         # whether there is anything to subtract
         self._limited = callable(self._thresholds) or bool(self._thresholds.any())
         self.t = 0
+        # of policies that have any
+        self._multiplier = torch.zeros(
+            self._size, 0, dtype=torch.float64, device=self.device
+        )
         self._streams = Streams(seed, self.trials, "policy")
         self._mark = secrets.token_hex(8)
         self._open: dict[int, _Open] = {}
@@ -160,6 +164,11 @@ class Policy(ABC):
         self._nowhere = torch.zeros(
             self.batch_shape, dtype=torch.bool, device=self.device
         )
+
+    @property
+    def multiplier(self) -> Tensor:
+        """As the next ``ask`` will use it, ``(*trials, m)``; empty: there is none."""
+        return self._outside(self._multiplier.clone())
 
     # -- shapes --------------------------------------------------------------------
 

@@ -120,10 +120,6 @@ class EpochPenalty(GPPolicy):
         self._still = rate is not None and rate == 0
         self._beliefs_of = _listed(reward, reuse)
         super().__init__(actions, self._beliefs_of[0], None, explore, m=costs, **common)
-        if self.horizon is None and self._widths.rkhs_parts():
-            raise CBanditError(
-                "horizon is needed with RKHS widths: delta is shared among its epochs"
-            )
         self.epoch, self.reuse, self.inner = epoch, reuse, inner
         self._rate = 0.0 if rate is None else checks.number("rate", rate, minimum=0.0)
         start = kappa if kappa is not None else (0.0 if self.linear else 1.0)
@@ -131,6 +127,10 @@ class EpochPenalty(GPPolicy):
         first = self._per_cost("kappa", checked("kappa", start)).clone()
         # multiplicative: only the logarithm is kept, it outlives the dtype
         self._kappa = first if self.linear else first.log()
+        if self.horizon is None and self._widths.rkhs_parts():
+            raise CBanditError(
+                "horizon is needed with RKHS widths: delta is shared among its epochs"
+            )
         self._noises = self._subgaussians(explore)
         self._warned = False
         self._partly: dict[int, _Seen] = {}  # rounds not yet told in full

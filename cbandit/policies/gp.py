@@ -84,6 +84,7 @@ class GPPolicy(Policy):
         common: see :class:`~cbandit.policies.base.Policy`.
     """
 
+    explores: tuple[type, ...] = (UCB, TS, Rand)
     continuous = True  # whether it can choose from a Box
     splits = False  # whether ranks may share the set; else each keeps all of it
 
@@ -106,11 +107,9 @@ class GPPolicy(Policy):
             if not isinstance(belief, GP):
                 name = "reward" if j == 0 else f"costs[{j - 1}]"
                 raise CBanditError(f"{name} must be a cb.GP; got {checks.kind(belief)}")
-        if not isinstance(explore, UCB | TS | Rand):
-            raise CBanditError(
-                "explore must be cb.UCB(...), cb.TS(...) or cb.Rand(...); got "
-                f"{checks.kind(explore)}"
-            )
+        if not isinstance(explore, self.explores):
+            kinds = " or ".join(f"cb.{each.__name__}(...)" for each in self.explores)
+            raise CBanditError(f"explore must be {kinds}; got {checks.kind(explore)}")
         if isinstance(actions, Star) or (
             isinstance(actions, Box) and not self.continuous
         ):

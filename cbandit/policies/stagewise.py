@@ -99,14 +99,10 @@ class Stagewise(Policy):
             self._within("safe.cost", self._safe.cost, _COSTS)
             self._safe.check(self._limits(1))
         self._fixed_alpha: tuple[Tensor, Tensor] | None = None
+        # the last programme's dual solution
         self._multiplier = torch.zeros(
             self._size, self.m, dtype=torch.float64, device=self.device
         )
-
-    @property
-    def multiplier(self) -> Tensor:
-        """The last programme's dual solution, ``(*trials, m)``; else 0."""
-        return self._outside(self._multiplier.clone())
 
     def _feedback(self, name: str, value: Any, m: int, mask: Tensor | None) -> Tensor:
         out = super()._feedback(name, value, m, mask)

@@ -188,19 +188,11 @@ class FactorRows(_Finishing):
             if self.trials > 1:
                 self._rows[slot // self.CHUNK][:, slot % self.CHUNK].zero_()
         self._written = max(self._written, max(slots) + 1)
-        step = 1 << 16
+        step = 1 << 14
         own = self.covariance.batch_shape or self.actions.batch_shape
-        made: Columns | None = None
-        if not own and self.covariance.forms is not None:
-            each = torch.eye(len(x), dtype=torch.float64, device=self.device)
-            made = _streamed(
-                self.actions, self.covariance, x[None].double(), each[None], self.dtype
-            )
         for start in range(first, last, step):
             stop = min(start + step, last)
-            if made is not None:
-                rows = made(start, stop)[0]
-            elif own:
+            if own:
                 every = x.new_zeros(self.trials, 1, x.shape[-1])
                 every[trials, 0] = x
                 block = self.actions.block(start, stop)

@@ -19,26 +19,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit.bench import (
+from cbandit.bench.case import (
     BETA,
     BOUND,
     LIMIT,
     NOISE,
-    _actions,
-    _argmax,
-    _botorch_look,
-    _botorch_model,
-    _Case,
-    _case,
-    _check,
-    _fastest,
-    _hand_written,
-    _result,
-    _row,
-    _say,
-    _score,
-    _Sizes,
-    table,
+    Case,
+    actions_of,
+    case_of,
+    score_of,
+)
+from cbandit.bench.report import check_of, result_of, row_of, say, table
+from cbandit.bench.rivals import (
+    Effort,
+    argmax_of,
+    botorch_look,
+    botorch_model,
+    fastest,
+    hand_written,
 )
 
 __all__ = ["bench_peers", "table"]
@@ -55,7 +53,7 @@ def bench_peers(quick: bool = False) -> dict[str, Any]:
     """
     rounds, distinct = (9, 50) if quick else (25, 200)
     rows = [row for size in (10**3, 10**4) for row in _section(size, distinct, rounds)]
-    return _result("peers", quick, rows)
+    return result_of("peers", quick, rows)
 
 
 def _section(size: int, distinct: int, rounds: int) -> list[dict[str, Any]]:
@@ -63,24 +61,26 @@ def _section(size: int, distinct: int, rounds: int) -> list[dict[str, Any]]:
         f"one round, {size:,} points in {DIM} dimensions, reward and cost, RBF, "
         f"u = {distinct}, float64"
     )
-    _say(section)
-    case = _case(_actions("factor", size, DIM), "auto", torch.float64, distinct)
+    say(section)
+    case = case_of(actions_of("factor", size, DIM), "auto", torch.float64, distinct)
     ours = case.rounds(rounds, 5)
     compared = case.compare(torch.float64)
     name = case.policy.engine.partition(": ")[2].partition(" ")[0]
-    rows = [_row(section, f"cbandit, CKB-UCB, {name}", ours, checks=compared["checks"])]
+    rows = [
+        row_of(section, f"cbandit, CKB-UCB, {name}", ours, checks=compared["checks"])
+    ]
     for what, play, look in _peers(case, compared["phi"]):
-        _say(f"  {what}")
+        say(f"  {what}")
         try:
             seconds, chosen = _timed(play, rounds)
         except ImportError as error:
-            rows.append(_row(section, what, note=f"left out: no {error.name} here"))
+            rows.append(row_of(section, what, note=f"left out: no {error.name} here"))
             continue
         checks = _checked(case, look)
         if not what.startswith("BoTorch, q"):  # those score otherwise
             other = float(chosen != compared["chosen"])
-            checks.append(_check("other choice", other, 0.0))
-        rows.append(_row(section, what, seconds, ratio=seconds / ours, checks=checks))
+            checks.append(check_of("other choice", other, 0.0))
+        rows.append(row_of(section, what, seconds, ratio=seconds / ours, checks=checks))
     return rows
 
 
@@ -89,24 +89,24 @@ Look = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def _peers(
-    case: _Case, phi: float
+    case: Case, phi: float
 ) -> list[tuple[str, Callable[[], int], Callable[[], Look]]]:
     """Names, rounds (the choice), and what each would see at points."""
     points = case.actions.block(0, case.actions.size)
-    sizes = _Sizes(subset=min(2000, len(points)), chunks=(2000, 10_000), whole=False)
-    hand = _fastest(_hand_written(case, torch.float64, sizes), points, phi, sizes)[0]
+    effort = Effort(subset=min(2000, len(points)), chunks=(2000, 10_000), whole=False)
+    hand = fastest(hand_written(case, torch.float64, effort), points, phi, effort)[0]
 
     def by_hand() -> int:
-        return _argmax(hand.build(), points, hand.chunk, phi)
+        return argmax_of(hand.build(), points, hand.chunk, phi)
 
     def botorch() -> Look:
-        return _botorch_look(case, torch.float64, 1, True, False)
+        return botorch_look(case, torch.float64, 1, True, False)
 
     def by_botorch(make: Callable[[Any], Any]) -> Callable[[], int]:
         def choose() -> int:
             from botorch.optim.optimize import optimize_acqf_discrete
 
-            acquisition = make(_botorch_model(case, torch.float64, False))
+            acquisition = make(botorch_model(case, torch.float64, False))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 x, _ = optimize_acqf_discrete(
@@ -117,7 +117,7 @@ def _peers(
         return choose
 
     def by_sklearn() -> int:
-        return int(_score(*_sklearn(case)(points), phi).argmax())
+        return int(score_of(*_sklearn(case)(points), phi).argmax())
 
     return [
         (f"the same by hand: {hand.name}", by_hand, hand.build),
@@ -156,7 +156,7 @@ def _upper_bound(model: Any, phi: float) -> Any:
     )
 
 
-def _improvement(model: Any, case: _Case) -> Any:
+def _improvement(model: Any, case: Case) -> Any:
     from botorch.acquisition.logei import qLogExpectedImprovement
     from botorch.acquisition.objective import LinearMCObjective
 
@@ -179,7 +179,7 @@ def _sampler() -> Any:
     return SobolQMCNormalSampler(torch.Size([SAMPLES]), seed=1)
 
 
-def _sklearn(case: _Case) -> Look:
+def _sklearn(case: Case) -> Look:
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF
 
@@ -206,7 +206,7 @@ def _timed(play: Callable[[], int], rounds: int) -> tuple[float, int]:
     return statistics.median(seconds), chosen
 
 
-def _checked(case: _Case, build: Callable[[], Look]) -> list[dict[str, Any]]:
+def _checked(case: Case, build: Callable[[], Look]) -> list[dict[str, Any]]:
     """What a peer sees at some actions, against the dense float64 solve."""
     points = case.actions.block(0, case.actions.size)[
         :: max(1, case.actions.size // 500)
@@ -216,6 +216,6 @@ def _checked(case: _Case, build: Callable[[], Look]) -> list[dict[str, Any]]:
     seen_mean, seen_std = build()(points)
     limit = LIMIT[torch.float64]
     return [
-        _check(f"largest difference of the {name}", float(gap.abs().max()), limit)
+        check_of(f"largest difference of the {name}", float(gap.abs().max()), limit)
         for name, gap in (("mean", seen_mean - mean), ("std", seen_std - std))
     ]

@@ -22,7 +22,7 @@ from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 from torch import Tensor
 
 import cbandit as cb
-from cbandit.bench import _check, _machine, _resident, _row, table
+from cbandit.bench.report import check_of, resident, row_of, table, this_machine
 from cbandit.choice import Choice
 
 __all__ = ["bench_feedback", "table"]
@@ -77,7 +77,7 @@ def _off(
         float((means - mean).abs().max()),
         float((believed.reward.std[at] - std).abs().max()),
     )
-    return _check("error, prior deviations", gap, LIMIT)
+    return check_of("error, prior deviations", gap, LIMIT)
 
 
 def _policy(actions: Any, kernel: Kernel, **more: Any) -> cb.RPOL:
@@ -109,14 +109,14 @@ def _sliding(sizes: _Sizes, kernel: Kernel, name: str) -> list[dict[str, Any]]:
         kept.append((choice.x, seen))
         del kept[:-window]
         if t == 2 * window:
-            early = _resident(peak=False)
-    grown = _resident(peak=False) / early - 1
+            early = resident(peak=False)
+    grown = resident(peak=False) / early - 1
     x = torch.stack([x for x, _ in kept])
     y = torch.tensor([seen for _, seen in kept], dtype=torch.float64)
     at = torch.arange(0, policy.actions.size, 37)
     checks = [
         _off(policy, kernel, x, y, at),
-        _check("growth of memory since round 2 W", grown, GROWN),
+        check_of("growth of memory since round 2 W", grown, GROWN),
     ]
     section = f"sliding window of {window}, {sizes.side} x {sizes.side} actions, {name}"
     filling, full, last = (
@@ -128,11 +128,11 @@ def _sliding(sizes: _Sizes, kernel: Kernel, name: str) -> list[dict[str, Any]]:
         )
     )
     return [
-        _row(
+        row_of(
             section, f"a round, rounds {window // 2 + 1} to {window}: filling", filling
         ),
-        _row(section, f"a round, rounds {window + 1} to {2 * window}: full", full),
-        _row(
+        row_of(section, f"a round, rounds {window + 1} to {2 * window}: full", full),
+        row_of(
             section,
             f"a round, the last {window} of {rounds}",
             last,
@@ -192,7 +192,7 @@ def _delayed(sizes: _Sizes) -> list[dict[str, Any]]:
         what = f"a round, {late} choices outstanding" if late else "a round, undelayed"
         ratio = seconds / reference if late else None
         out.append(
-            _row(
+            row_of(
                 section,
                 what,
                 seconds,
@@ -224,7 +224,7 @@ def _feedback(sizes: _Sizes, quick: bool = False) -> dict[str, Any]:
     return {
         "bench": "feedback",
         "quick": quick,
-        "machine": _machine(),
+        "machine": this_machine(),
         "rows": rows,
         "ok": all(check["ok"] for row in rows for check in row["checks"]),
     }

@@ -21,9 +21,25 @@ import torch
 from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
-from cbandit import bench, scores
+from cbandit import scores
 from cbandit.actions import Finite, ProductGrid
 from cbandit.beliefs.gp import GP
+from cbandit.bench.case import (
+    BETA,
+    BOUND,
+    CAP,
+    LENGTH,
+    LENGTH_FREE,
+    LIMIT,
+    NOISE,
+    STEP,
+    Data,
+    Dense,
+    World,
+    score_of,
+)
+from cbandit.bench.report import check_of, name_of, say, this_machine
+from cbandit.bench.rivals import Looked
 from cbandit.explore import UCB
 from cbandit.policies.ckb import CKB
 from cbandit.posterior.engines import free_memory
@@ -204,7 +220,7 @@ def _ceilings(sizes: _Sizes, device: torch.device) -> tuple[_Ceilings, list[Row]
     source = torch.rand(sizes.copy, **kept)
     target = torch.full_like(source, torch.nan)
     seconds = _median(device, partial(target.copy_, source))
-    same = bench._check("copied", float(not torch.equal(source, target)), 0.0)
+    same = check_of("copied", float(not torch.equal(source, target)), 0.0)
     copy = 2 * source.nbytes / seconds
     note = f"{copy / 1e9:,.0f} GB/s, read and written"
     rows.append(_row(section, "copy", seconds, note=note, checks=[same]))
@@ -220,9 +236,9 @@ def _ceilings(sizes: _Sizes, device: torch.device) -> tuple[_Ceilings, list[Row]
         off = float((out[:8].double() - known).norm() / known.norm())
         limit = 1e-5 if dtype == torch.float32 else 1e-13
         matrix[dtype] = 2 * n**3 / seconds
-        what = f"matrix product {n} x {n} x {n}, {bench._name(dtype)}"
+        what = f"matrix product {n} x {n} x {n}, {name_of(dtype)}"
         note = f"{matrix[dtype] / 1e12:,.1f} TFLOP/s"
-        check = bench._check("matrix product", off, limit)
+        check = check_of("matrix product", off, limit)
         rows.append(_row(section, what, seconds, note=note, checks=[check]))
         del a, b, out, known
 
@@ -230,9 +246,9 @@ def _ceilings(sizes: _Sizes, device: torch.device) -> tuple[_Ceilings, list[Row]
         block = stream_block(sizes.dim, 1, 1, dtype)
         values = torch.full((count,), torch.nan, dtype=dtype, device=device)
         seconds = _median(device, partial(pairs, values, used, sizes.dim, block))
-        unwritten = bench._check("unwritten", float(values.isnan().sum()), 0.0)
+        unwritten = check_of("unwritten", float(values.isnan().sum()), 0.0)
         made[dtype] = count // block * block * used / seconds
-        what = f"kernel values in registers, d = {sizes.dim}, {bench._name(dtype)}"
+        what = f"kernel values in registers, d = {sizes.dim}, {name_of(dtype)}"
         note = f"{made[dtype] / 1e12:,.2f} 10^12/s"
         rows.append(_row(section, what, seconds, note=note, checks=[unwritten]))
         del values
@@ -254,24 +270,24 @@ class _Case:
         distinct: int,
     ) -> None:
         self.size, self.dtype, self.device = actions.size, dtype, device
-        self.length = bench.LENGTH if engine == "product" else bench.LENGTH_FREE
+        self.length = LENGTH if engine == "product" else LENGTH_FREE
         self.kernel = RBFKernel().double()
         self.kernel.lengthscale = torch.tensor(self.length, dtype=torch.float64)
-        gp = GP(self.kernel, noise=bench.NOISE)
+        gp = GP(self.kernel, noise=NOISE)
         self.policy = CKB(
             actions,
             reward=gp,
             costs=gp,
-            explore=UCB(bench.BETA),
-            step=bench.STEP,
-            cap=bench.CAP,
-            clip=(bench.BOUND, bench.BOUND),
+            explore=UCB(BETA),
+            step=STEP,
+            cap=CAP,
+            clip=(BOUND, BOUND),
             engine=engine,
             dtype=dtype,
             device=device,
         )
-        self.world = bench._World(actions.dim, self.length)
-        self.data = bench._Data()
+        self.world = World(actions.dim, self.length)
+        self.data = Data()
         self.generator = torch.Generator().manual_seed(3)
         index = torch.randint(self.size, (4 * distinct,), generator=self.generator)
         index = torch.tensor(list(dict.fromkeys(index.tolist()))[:distinct])
@@ -337,17 +353,17 @@ class _Case:
         std = var[0].cpu().double().clamp_min(0).sqrt()
         m, v = self.dense().posterior(self.points(index), "triangular")
         s = v.clamp_min(0).sqrt()
-        score = bench._score(m, s, phi)
-        limit = bench.LIMIT[self.dtype]
+        score = score_of(m, s, phi)
+        limit = LIMIT[self.dtype]
         return [
-            bench._check("mean", float((seen - m).abs().max()), limit),
-            bench._check("std", float((std - s).abs().max()), limit),
-            bench._check("score lost", float(score.max() - score[0]), limit),
+            check_of("mean", float((seen - m).abs().max()), limit),
+            check_of("std", float((std - s).abs().max()), limit),
+            check_of("score lost", float(score.max() - score[0]), limit),
         ]
 
-    def dense(self) -> bench._Dense:
+    def dense(self) -> Dense:
         """The same beliefs, solved for by hand on the CPU."""
-        return bench._Dense(self, self.data, self.length, self.kernel, torch.float64)
+        return Dense(self, self.data, self.length, self.kernel, torch.float64)
 
     def floor(self, ceilings: _Ceilings) -> tuple[float, dict[str, float]]:
         """The least seconds that a pass of this form can take, and what they count."""
@@ -398,7 +414,7 @@ def _round(
 ) -> tuple[Row, _Case | None]:
     section = "a CKB-UCB round: by the clock; its pass; of the roofline"
     if _bytes_needed(size, sizes.dim, dtype) > free_memory(device):
-        what = f"{size}, u = {distinct}, {bench._name(dtype)}"
+        what = f"{size}, u = {distinct}, {name_of(dtype)}"
         return _row(section, what, note="skipped: does not fit"), None
     begun = time.perf_counter()
     actions, engine, name = _actions(size, sizes.dim, dtype, device)
@@ -419,7 +435,7 @@ def _round(
         ]
     row = _row(
         section,
-        f"{name}, u = {distinct}, {bench._name(dtype)}",
+        f"{name}, u = {distinct}, {name_of(dtype)}",
         seconds,
         pass_ms=1e3 * passes,
         floor_ms=1e3 * floor,
@@ -446,7 +462,7 @@ def _by_hand(
     x = case.points(index).to(case.device) / case.length
     squares = x.square().sum(-1)
     gram = (x @ x.mT - 0.5 * (squares.unsqueeze(-1) + squares)).exp()
-    gram.diagonal().add_((bench.NOISE / count).to(case.device))
+    gram.diagonal().add_((NOISE / count).to(case.device))
     factor = torch.linalg.cholesky(gram)
     eye = torch.eye(len(x), dtype=torch.float64, device=case.device)
     inverse = torch.linalg.solve_triangular(factor, eye, upper=False)
@@ -459,7 +475,7 @@ def _by_hand(
         k = gap.sub_(0.5 * y.square().sum(-1)).exp_()
         half = inverse @ k
         std = (1 - half.mul_(half).sum(0)).clamp_min_(0).sqrt_()
-        value, place = bench._score(alpha.mT @ k, std, phi).max(0)
+        value, place = score_of(alpha.mT @ k, std, phi).max(0)
         best.append(torch.stack([value.double(), place.double() + start]))
     every = torch.stack(best)
     at = every[:, 0].argmax()
@@ -474,14 +490,14 @@ def _by_botorch(
     best = []
     for start in range(0, len(points), chunk):
         mean, std = look(points[start : start + chunk])
-        value, place = bench._score(mean, std, phi).max(0)
+        value, place = score_of(mean, std, phi).max(0)
         best.append(torch.stack([value.double(), place.double() + start]))
     every = torch.stack(best)
     at = every[:, 0].argmax()
     return every[at, 0], every[at, 1]
 
 
-def _botorch_look(case: _Case, q: int) -> bench.Looked:
+def _botorch_look(case: _Case, q: int) -> Looked:
     import warnings
     from copy import deepcopy
 
@@ -492,7 +508,7 @@ def _botorch_look(case: _Case, q: int) -> bench.Looked:
     index, count, average = case.data.merged()
     kept: dict[str, Any] = {"device": case.device, "dtype": case.dtype}
     x, y = case.points(index).to(**kept), average.to(**kept)
-    noise = (bench.NOISE / count).to(**kept).unsqueeze(-1)
+    noise = (NOISE / count).to(**kept).unsqueeze(-1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = SingleTaskGP(
@@ -526,7 +542,7 @@ def _botorch_look(case: _Case, q: int) -> bench.Looked:
 def _peers(sizes: _Sizes, case: _Case, seconds: float) -> list[Row]:
     """The fastest form of each on a subset, then run over all actions."""
     section = f"{case.size:,} actions, u = {len(case.data.count)}, against others"
-    section += f", {bench._name(case.dtype)}"
+    section += f", {name_of(case.dtype)}"
     device, rows = case.device, []
     points = case.policy.actions.block(0, case.size)
     phi = float(case.policy.multiplier)  # as it is before it moves with the choice
@@ -557,10 +573,10 @@ def _peers(sizes: _Sizes, case: _Case, seconds: float) -> list[Row]:
             continue
         pair = torch.tensor([int(form.play(points)[1]), int(chosen.index)])
         m, v = case.dense().posterior(case.points(pair), "triangular")
-        score = bench._score(m, v.clamp_min(0).sqrt(), phi)
+        score = score_of(m, v.clamp_min(0).sqrt(), phi)
         lost = float(score[0] - score[1])
-        limit = bench.LIMIT[case.dtype]
-        check = bench._check("our choice scores less than theirs", lost, limit)
+        limit = LIMIT[case.dtype]
+        check = check_of("our choice scores less than theirs", lost, limit)
         ratio = took / seconds
         row = _row(section, f"{who}, {form.name}", took, ratio=ratio, checks=[check])
         if who == "BoTorch":
@@ -611,7 +627,7 @@ def _trials(sizes: _Sizes, device: torch.device) -> list[Row]:
         regret[where] = float(run.regret[:, -1].mean())
     own, other = regret[device.type], regret["cpu"]
     gap = abs(own - other) / max(abs(other), 1e-9)
-    check = bench._check("mean regret against the CPU's", gap, 0.02)
+    check = check_of("mean regret against the CPU's", gap, 0.02)
     ratio = took["cpu"] / took[device.type]
     row = _row(section, f"on {device.type}", took[device.type], checks=[check])
     return [row, _row(section, "on the CPU", took["cpu"], ratio=ratio)]
@@ -642,7 +658,7 @@ def _tuned(sizes: _Sizes, case: _Case) -> list[Row]:
     from cbandit_kernels._triton.rounds import stream, stream_block
 
     section = f"the stream kernel's block, {case.size:,} x {sizes.dim}, "
-    section += bench._name(case.dtype)
+    section += name_of(case.dtype)
     engine, rows = case.engine, []
     operator: Any = engine.operator
     used = engine.history.used
@@ -683,7 +699,7 @@ def _tuned(sizes: _Sizes, case: _Case) -> list[Row]:
 def _machine(device: torch.device) -> dict[str, Any]:
     from importlib.metadata import version
 
-    machine = bench._machine()
+    machine = this_machine()
     name = "cpu"
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
@@ -708,10 +724,10 @@ def _measure(sizes: _Sizes, device: torch.device, quick: bool) -> dict[str, Any]
 
     def play(size: int | tuple[int, ...], u: int, dtype: torch.dtype) -> _Case | None:
         if late():
-            what = f"{size}, u = {u}, {bench._name(dtype)}"
+            what = f"{size}, u = {u}, {name_of(dtype)}"
             rows.append(_row("skipped: time was up", what))
             return None
-        bench._say(f"{size}, u = {u}, {bench._name(dtype)}")
+        say(f"{size}, u = {u}, {name_of(dtype)}")
         row, case = _round(sizes, size, u, dtype, device, ceilings)
         rows.append(row)
         return case

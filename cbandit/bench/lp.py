@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cbandit.bench.report import this_machine
 from cbandit.lp import solve_policy
 
 GOAL = 40.0  # argmax passes
@@ -119,9 +120,14 @@ def run(quick: bool = False) -> list[dict[str, Any]]:
 def bench_lp(quick: bool = False) -> dict[str, Any]:
     """All rows, and whether each certifies itself."""
     rows = run(quick)
-    machine = {"threads": torch.get_num_threads(), "torch": torch.__version__}
     ok = all(row["certified"] for row in rows)
-    return {"name": "lp", "quick": quick, "machine": machine, "rows": rows, "ok": ok}
+    return {
+        "bench": "lp",
+        "quick": quick,
+        "machine": this_machine(),
+        "rows": rows,
+        "ok": ok,
+    }
 
 
 def table(result: dict[str, Any]) -> str:
@@ -129,7 +135,8 @@ def table(result: dict[str, Any]) -> str:
     machine = result["machine"]
     head = ("hull", "arms", "costs", "trials", "argmax ms", "solve ms", "passes")
     lines = [
-        f"{machine['threads']} threads, torch {machine['torch']}",
+        f"{machine['processor']}, {machine['threads']} threads, "
+        f"torch {machine['torch']}",
         "{:<19}{:>9}{:>6}{:>7}{:>10}{:>10}{:>8}".format(*head)
         + "{:>8}{:>9}{:>10}".format("worst", "gap", "violation"),
     ]

@@ -23,6 +23,7 @@ from torch import Tensor
 from cbandit import continuous
 from cbandit.actions import Box
 from cbandit.beliefs.gp import GP
+from cbandit.bench.report import this_machine
 from cbandit.explore import UCB
 from cbandit.policies.ckb import CKB
 
@@ -136,16 +137,22 @@ def bench_box(quick: bool = False) -> dict[str, Any]:
     """All rows, and whether our points are worth what BoTorch's are."""
     sizes = [(2, 50, 3)] if quick else [(2, 200, 9), (4, 200, 9), (6, 200, 9)]
     rows = [measure(*size) for size in sizes]
-    machine = {"threads": torch.get_num_threads(), "torch": torch.__version__}
     ok = all(row["ok"] for row in rows)
-    return {"name": "box", "quick": quick, "machine": machine, "rows": rows, "ok": ok}
+    return {
+        "bench": "box",
+        "quick": quick,
+        "machine": this_machine(),
+        "rows": rows,
+        "ok": ok,
+    }
 
 
 def table(result: dict[str, Any]) -> str:
     """The result as printed."""
     machine = result["machine"]
     lines = [
-        f"{machine['threads']} threads, torch {machine['torch']}; a CKB-UCB round on a "
+        f"{machine['processor']}, {machine['threads']} threads, "
+        f"torch {machine['torch']}; a CKB-UCB round on a "
         "Box, two costs, beside optimize_acqf",
         f"{'d':>2}{'distinct':>9}{'ours ms':>9}{'same score':>11}{'logEI ms':>10}"
         f"{'ours/same':>10}{'ours/logEI':>11}{'short by':>10}  failed climbs",
