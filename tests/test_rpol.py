@@ -144,12 +144,14 @@ def test_rpol_censored(monkeypatch, m, width, engine):
     window, weight, horizon = 6, 0.4, ROUNDS
     world, scores = ref.World(TRIALS, m, ROUNDS, 1), ref.Scores(monkeypatch)
     norm, r, delta = 0.7, 0.2, 0.1
+    tau = np.array([0.2, 0.0, -0.1][:m])
     explore, feedback = cb.UCB(BETA), cb.Delayed(window, weight)
     if width == "theory":
         explore = cb.UCB(cb.RKHS(norm=norm, subgaussian=r, delta=delta))
         feedback = cb.Delayed(window)
         weight = norm + r * math.sqrt(2 * math.log(horizon))
-    policy = rpol(m, explore=explore, feedback=feedback, horizon=horizon, engine=engine)
+    given = {"thresholds": np.tile(tau, (TRIALS, 1)), "engine": engine}
+    policy = rpol(m, explore=explore, feedback=feedback, horizon=horizon, **given)
     rng = np.random.default_rng(5)
     delays = rng.poisson(3.5, (2, TRIALS, ROUNDS + 1))
     assert (delays > window).any()
@@ -176,12 +178,14 @@ def test_rpol_censored(monkeypatch, m, width, engine):
             v = beta + weight * sum(std[k] for k in tried[i][-window:])
             score = mean + v * std
             for j in range(m):
+                # in the paper's units, where the limit is 0
                 y = [costs[i][s][j] if counts(1, s) else 0.0 for s in range(1, t)]
-                g = ref.posterior(tried[i], y)[0] - v * std
+                h = ref.posterior(tried[i], np.full(t - 1, tau[j]))[0] - tau[j]
+                g = ref.posterior(tried[i], y)[0] + h - v * std
                 score = score - q[i, j] * np.maximum(g, 0)
             ref.check_choice(score, scores.values[-1][i], index[i], (t, i))
             tried[i].append(index[i])
-            rewards[i][t], costs[i][t] = float(reward[i]), cost[i].numpy()
+            rewards[i][t], costs[i][t] = float(reward[i]), cost[i].numpy() - tau
             for kind, value in ((0, reward), (1, cost)):
                 name = ("reward", "cost")[kind]
                 due = t + delays[kind, i, t]
@@ -254,6 +258,31 @@ def test_a_late_target_stays_at_the_prior_mean():
     policy.tell(after, reward=0.9, cost=1.0)
     assert float(policy.posterior().reward.mean[int(after.index)]) > 0.8
     assert int(policy.late) == 2
+
+
+def test_what_is_awaited_stands_at_the_threshold_of_its_round():
+    gp = ref.belief(mean=0.4)
+    policy = cb.RPOL(
+        ref.actions(),
+        reward=gp,
+        costs=[gp, gp],
+        explore=cb.UCB(1.0),
+        feedback=cb.Delayed(9, 0.0),
+        thresholds=lambda t: [0.1 * t, -0.2],
+    )
+    choices = [policy.ask() for _ in range(4)]
+    index = [int(each.index) for each in choices]
+
+    def check(reward, *costs):
+        believed = policy.posterior()
+        found = [believed.reward.mean, *believed.costs.mean]
+        for mean, y in zip(found, (reward, *costs), strict=True):
+            ref.close(mean, 0.4 + ref.posterior(index, np.array(y) - 0.4)[0])
+
+    check([0.4] * 4, [0.1, 0.2, 0.3, 0.4], [-0.2] * 4)
+    policy.tell(choices[1], cost=[0.7, 0.9])
+    policy.tell(choices[2], reward=-1.0)
+    check([0.4, 0.4, -1.0, 0.4], [0.1, 0.7, 0.3, 0.4], [-0.2, 0.9, -0.2, -0.2])
 
 
 def test_delayed_widths_are_in_standardised_units():

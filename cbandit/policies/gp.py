@@ -466,7 +466,7 @@ class GPPolicy(Policy):
     def _started(self, choice: Choice) -> None:
         if isinstance(self.feedback, Delayed):
             keys, x = self._named(choice)
-            self._beliefs.await_feedback(keys, x, choice.t)
+            self._beliefs.await_feedback(keys, x, choice.t, self._limits(choice.t))
             self._recent.append(x.double())
 
     def _absorb(
