@@ -138,20 +138,30 @@ def test_epochs_against_the_algorithms(monkeypatch, psi, reuse, m):
 
 @pytest.mark.parametrize("form", ["small-lam", "any-lam"])
 @pytest.mark.parametrize("psi", ["exp", "linear"])
-@pytest.mark.parametrize(("m", "own"), [(1, False), (1, True), (3, True)])
-def test_widths_share_delta_and_grow_with_kappa(monkeypatch, m, own, psi, form):
-    """``delta / L`` an epoch, ``delta / (2 L)`` and more noise with noisy costs."""
+@pytest.mark.parametrize(
+    ("m", "own", "known"), [(1, False, True), (1, True, False), (3, True, True)]
+)
+def test_widths_share_delta_and_grow_with_kappa(monkeypatch, m, own, known, psi, form):
+    """``delta / L`` an epoch, ``delta / (2 L)`` and more noise with noisy costs.
+
+    Without a horizon epoch ``l`` has ``delta / (l (l + 1))``.
+    """
     rounds, norm, r, r_g, delta = 90, 0.8, 0.2, 0.35, 0.1
     linear, whole = psi == "linear", rounds // EPOCH
     assert rounds % EPOCH  # the last epoch is cut short, and counts
-    chances = (whole + 1) * (2 if linear else 1)
     world, scores = ref.World(1, m, rounds, 3), ref.Scores(monkeypatch)
     beta = cb.RKHS(norm, r, delta, form)
     cost_beta = cb.RKHS(norm, r_g, delta, form) if own else None
-    given = {"explore": cb.UCB(beta, cost_beta=cost_beta), "horizon": rounds}
+    given = {"explore": cb.UCB(beta, cost_beta=cost_beta)}
+    if known:
+        given["horizon"] = rounds
+    t = 1
     policy = epochs(m, None, psi=psi, rate=0.8 if linear else None, **given)
 
     def width(gain, kappa):
+        number = (t - 1) // EPOCH + 1
+        epochs = whole + 1 if known else number * (number + 1)
+        chances = (2 if linear else 1) * epochs
         noise = r
         if linear:
             noise = math.sqrt(r**2 + ((kappa * (r_g if own else r)) ** 2).sum())
@@ -333,7 +343,6 @@ def test_bad_input():
         ({"reward": []}, "reward must be a cb.GP"),
         ({"reward": ref.belief(mean=1.0)}, "reward must have mean 0"),
         ({"feedback": cb.Delayed(3)}, "takes no feedback="),
-        ({"explore": cb.UCB(cb.RKHS(1.0, 0.1))}, "horizon is needed with RKHS"),
         ({"m": 0}, "costs must be the number of costs"),
     ):
         with pytest.raises(cb.CBanditError, match=message):

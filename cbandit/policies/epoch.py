@@ -11,7 +11,8 @@ Noisy constraints (``psi="linear"``), ``kappa_j = 0`` at first: targets
 ``kappa_j = [kappa_j + rate * mean of c_js]_+``.
 
 RKHS widths share ``delta`` among the horizon's ``L`` epochs: ``c = L``, and ``2 L``
-with noisy constraints, half of it being for the costs' noise.
+with noisy constraints, half of it being for the costs' noise. Without a horizon (ours)
+epoch ``l`` has the share ``1 / (l (l + 1))``.
 
 ``reuse=True`` (ours) keeps all rounds across epochs, recomputes their targets under the
 new ``kappa`` and standardises them; ``reuse=False`` starts each epoch from a fresh GP,
@@ -61,8 +62,7 @@ class EpochPenalty(GPPolicy):
         reward: the belief about the penalised reward; or a list, one an epoch, the last
             one kept for all that follow.
         costs: how many costs, ``m``.
-        explore: :class:`~cbandit.UCB`, or :class:`~cbandit.TS` with ``inner="ts"``;
-            :class:`~cbandit.RKHS` widths need the ``horizon``.
+        explore: :class:`~cbandit.UCB`, or :class:`~cbandit.TS` with ``inner="ts"``.
         epoch: ``S``, rounds an epoch.
         psi: ``"exp"``, ``("polynomial", n)``, ``"linear"`` (noisy constraints), or a
             callable that is 1 up to 0, convex and increasing above, with
@@ -129,10 +129,6 @@ class EpochPenalty(GPPolicy):
         first = self._per_cost("kappa", checked("kappa", start)).clone()
         # multiplicative: only the logarithm is kept, it outlives the dtype
         self._kappa = first if self.linear else first.log()
-        if self.horizon is None and self._widths.rkhs_parts():
-            raise CBanditError(
-                "horizon is needed with RKHS widths: delta is shared among its epochs"
-            )
         self._noises = self._subgaussians(explore)
         self._warned = False
         self._partly: dict[int, _Seen] = {}  # rounds not yet told in full
@@ -225,8 +221,12 @@ class EpochPenalty(GPPolicy):
         return self._per_cost("subgaussian", own.subgaussian)
 
     def _chances(self) -> int:
-        """``c`` of the RKHS widths; without them, nobody asks for the horizon."""
-        epochs = 1 if self.horizon is None else self._epoch_of(self.horizon) + 1
+        """``c`` of the RKHS widths."""
+        if self.horizon is None:
+            begun = self._epoch_number + 1
+            epochs = begun * (begun + 1)
+        else:
+            epochs = self._epoch_of(self.horizon) + 1
         return 2 * epochs if self.linear else epochs
 
     def _coefficient(self, t: int) -> Tensor:
