@@ -5,12 +5,12 @@
 # Needs Python 3.11 or later, with its venv module, and nothing else.
 
 VENV := .venv
-# idle threads sleep: spinning ones make rounds ten times slower on a busy machine
-test: export OMP_WAIT_POLICY ?= passive
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
 DEMO := --trials 10 --horizon 2000
 PYTEST :=
+# of the tests, one a core; each of them loads torch
+PROCESSES := -n logical --maxprocesses 4 --dist loadgroup
 
 .PHONY: demo test check format clean
 .DELETE_ON_ERROR:
@@ -20,7 +20,7 @@ demo: $(VENV)/.demo-ready
 	$(BIN)/cbandit reproduce zhou-synthetic $(DEMO) --out runs/demo
 
 test: $(VENV)/.dev-ready
-	$(BIN)/python -m pytest $(PYTEST)
+	$(BIN)/python -m pytest $(PROCESSES) $(PYTEST)
 
 check: $(VENV)/.dev-ready
 	$(BIN)/ruff format --check .

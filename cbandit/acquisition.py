@@ -32,6 +32,7 @@ from botorch.acquisition.input_constructors import (
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.models.deterministic import MatheronPathModel
 from botorch.models.model import Model
+from botorch.models.multitask import MultiTaskGP
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.posterior_list import PosteriorList
 from botorch.sampling.pathwise.utils import get_train_inputs
@@ -93,6 +94,7 @@ class _Score(AcquisitionFunction):
                 f"model must be a BoTorch model; got {type(model).__name__}"
             )
         super().__init__(model=model)
+        self._dim = _coordinates(model)
         place, scale = _arrangement(outputs, model.num_outputs)
         self._keep("place", place)
         self._keep("scale", scale)
@@ -116,10 +118,14 @@ class _Score(AcquisitionFunction):
     def score(self, f: Tensor, g: Tensor) -> Tensor:
         """What is maximised ``(*b, q)``; ``f`` is ``(*b, q)``, ``g`` ``(*b, m, q)``."""
 
-    @t_batch_mode_transform()
-    @average_over_ensemble_models  # type: ignore[arg-type]
     def forward(self, X: Tensor) -> Tensor:
         """The score of ``X`` ``(*b, q, d)``, summed over the ``q`` points: ``(*b)``."""
+        total: Tensor = self._summed(self._points("X", X))
+        return total
+
+    @t_batch_mode_transform()
+    @average_over_ensemble_models  # type: ignore[arg-type]
+    def _summed(self, X: Tensor) -> Tensor:
         return self.score(*self.estimates(X)).sum(-1)
 
     def estimates(self, X: Tensor) -> tuple[Tensor, Tensor]:
@@ -127,6 +133,7 @@ class _Score(AcquisitionFunction):
 
         Thresholds are subtracted, and bounds applied, as in the policies.
         """
+        X = self._points("X", X)
         mean, std = self._moments(X)
         sign = torch.ones_like(self.width)
         sign[..., 1:] = -1
@@ -135,11 +142,25 @@ class _Score(AcquisitionFunction):
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
         """Points ``(p, d)`` that are being evaluated, or ``None``."""
         if X_pending is not None:
-            given = tuple(X_pending.shape)
+            given = tuple(self._points("X_pending", X_pending).shape)
             if len(given) != 2:
                 raise CBanditError(f"X_pending must have shape (p, d); got {given}")
             checks.finite("X_pending", X_pending.detach())
         super().set_X_pending(X_pending)
+
+    def _points(self, name: str, X: Any) -> Tensor:
+        """``X``, an error unless it is a tensor of points of the model's width."""
+        if not isinstance(X, Tensor):
+            raise CBanditError(
+                f"{name} must be a tensor of points (..., d); got {checks.kind(X)}"
+            )
+        if X.dim() < 2 or self._dim not in (None, X.shape[-1]):
+            wanted = "(p, d)" if name == "X_pending" else "(..., n, d)"
+            known = "" if self._dim is None else f" with d = {self._dim}, the model's"
+            raise CBanditError(
+                f"{name} must have shape {wanted}{known}; got {tuple(X.shape)}"
+            )
+        return X
 
     # -- from the model ----------------------------------------------------------------
 
@@ -510,6 +531,7 @@ class PathwisePrimalDual(_Weighted):
 
     def estimates(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """The paths at ``X``: reward ``(*b, q)`` and costs ``(*b, m, q)``."""
+        X = self._points("X", X)
         p = 0 if self.X_pending is None else self.X_pending.shape[-2]
         drawn = [self._path(p + i)(x) for i, x in enumerate(X.split(1, -2))]
         path = self._arranged(torch.cat(drawn, -2).mT)
@@ -641,14 +663,31 @@ def _each(name: str, value: Tensor, count: int) -> Tensor:
     return value.expand(count)
 
 
+def _data(model: Model) -> list[Tensor]:
+    """Where the model's parts have been observed; none where it does not say."""
+    try:
+        found: Any = get_train_inputs(model, transformed=False)
+        parts = found if isinstance(found, list) else [found]
+        return [part[0] for part in parts]
+    except (AttributeError, NotImplementedError, TypeError, ValueError):
+        return []
+
+
+def _coordinates(model: Model) -> int | None:
+    """The width ``d`` of points, where the model's data tell it."""
+    if any(isinstance(part, MultiTaskGP) for part in model.modules()):
+        return None  # a column of its data is the task's, which points may leave out
+    widths = {x.shape[-1] for x in _data(model)}
+    return widths.pop() if len(widths) == 1 else None
+
+
 def _floor(score: _Score) -> float:
     """A level that no reward believed in comes down to."""
     model = score.model
     try:
-        found = get_train_inputs(model, transformed=False)
-        x = found[0][0] if isinstance(found, list) else found[0]
+        x = _data(model)[0]
         extra = x.dim() - 2 - len(model.batch_shape)
-    except (AttributeError, NotImplementedError, TypeError, ValueError):
+    except (IndexError, NotImplementedError):
         raise CBanditError(
             f"floor cannot be had from a {type(model).__name__}: give floor=, a number "
             "below every reward"

@@ -32,11 +32,16 @@ __all__ = ["EXPERIMENTS", "Experiment", "Parameter", "Task", "find"]
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of an experiment: its default first, all of its values if few."""
+    """A parameter of an experiment: its default first, all of its values if few.
+
+    A number that is not one of few is at least ``least``; so is a text that stands for
+    a number, and is the default otherwise.
+    """
 
     default: Any
     choices: tuple[Any, ...] = ()
     meaning: str = ""
+    least: float | None = None
 
     def parse(self, name: str, value: Any) -> Any:
         """``value``, perhaps as typed on a command line, or an error that helps."""
@@ -50,6 +55,17 @@ class Parameter:
         if self.choices and out not in self.choices:
             known = ", ".join(map(str, self.choices))
             raise CBanditError(f"parameter {name} must be one of {known}; got {out!r}")
+        if self.least is not None and out != self.default:
+            try:
+                fits = self.least <= float(out) < math.inf
+            except ValueError:
+                fits = False
+            if not fits:
+                word = f"{self.default!r} or " if kind is str else ""
+                raise CBanditError(
+                    f"parameter {name} must be {word}a number, at least {self.least}; "
+                    f"got {out!r}"
+                )
         return out
 
 
@@ -121,16 +137,10 @@ def _widths(known: Any, given: str) -> tuple[Any, Any]:
             norm=known.cost_bound, subgaussian=known.cost_subgaussian, delta=0.1
         )
         return beta, cost_beta
-    try:
-        width = float(given)
-    except ValueError:
-        raise CBanditError(
-            f"parameter beta must be 'theory' or a number; got {given!r}"
-        ) from None
-    return width, width
+    return float(given), float(given)
 
 
-_BETA = Parameter("theory", (), "exploration width: the theory's, or a number")
+_BETA = Parameter("theory", (), "exploration width: the theory's, or a number", 0)
 
 
 def _ckb(exploration: str) -> Callable[[Any, Task], Policy]:
@@ -316,7 +326,7 @@ _PACCHIANO = (
         parameters={
             "d": Parameter(10, (10, 5, 3), "the dimension"),
             "tau": _tau(0.5, 0.2, 0.8),
-            "noise": Parameter(1.0, (), "its variance, R squared"),
+            "noise": Parameter(1.0, (), "its variance, R squared", 0),
         },
         spread="std",
         evolution="regret",
@@ -367,7 +377,7 @@ _PACCHIANO = (
         problem=_pacchiano("pacchiano_hard", seeded=False),
         policies={"OPB": _opb},
         parameters={
-            "arms": Parameter(4, (), "how many"),
+            "arms": Parameter(4, (), "how many", 4),
             "twin": Parameter(0, (0, 1), "the instance in which arm 3 is affordable"),
             "r0": Parameter(0.3, (), "the safe arm's reward"),
             "gap": Parameter(0.2, (), "threshold less the safe arm's cost"),
@@ -384,11 +394,11 @@ _PACCHIANO = (
         problem=_stagewise,
         policies={"OPB": _opb_gp},
         parameters={
-            "points": Parameter(1000, (), "on each of two axes"),
-            "costs": Parameter(3, (), "how many"),
+            "points": Parameter(1000, (), "on each of two axes", 2),
+            "costs": Parameter(3, (), "how many", 1),
             "noise": Parameter(0.01, (), "its variance"),
-            "gap": Parameter(0.5, (), "thresholds less the safe corner's costs"),
-            "beta": Parameter(2.0, (), "the width; 0 for the theory's"),
+            "gap": Parameter(0.5, (), "thresholds less the safe corner's costs", 0),
+            "beta": Parameter(2.0, (), "the width; 0 for the theory's", 0),
         },
         evolution="policy_regret",
     ),
@@ -419,9 +429,9 @@ _RATE = {
         ("noiseless", "noisy"),
         "how the constraint is observed: Algorithm 2, or 3",
     ),
-    "rate": Parameter(0.5, (), "the multipliers' step mu, noisy constraint"),
+    "rate": Parameter(0.5, (), "the multipliers' step mu, noisy constraint", 0),
 }
-_EPOCHS = {**_RATE, "epoch": Parameter(20, (), "rounds an epoch, S")}
+_EPOCHS = {**_RATE, "epoch": Parameter(20, (), "rounds an epoch, S", 1)}
 
 _ALL = (
     Experiment(

@@ -15,9 +15,9 @@ from typing import Any, BinaryIO
 import torch
 
 from cbandit import distributed
-from cbandit.errors import CheckpointError
+from cbandit.errors import CBanditError, CheckpointError
 
-__all__ = ["atomic", "load", "read", "save", "write"]
+__all__ = ["atomic", "load", "read", "save", "writable", "write"]
 
 _MAGIC = b"cbandit checkpoint 1\n"
 
@@ -58,10 +58,9 @@ def write(path: Any, content: Any) -> None:
 @contextlib.contextmanager
 def atomic(path: Any) -> Iterator[BinaryIO]:
     """A file that appears under its name whole, or not at all."""
-    target = Path(path)
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    target, (part, begun) = Path(path), _begun(Path(path))
     try:
-        with open(part, "wb") as file:
+        with begun as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -70,6 +69,26 @@ def atomic(path: Any) -> Iterator[BinaryIO]:
         part.unlink(missing_ok=True)
         raise
     _sync(target.parent)
+
+
+def writable(path: Any) -> None:
+    """An error now if :func:`atomic` could not begin to write there."""
+    part, begun = _begun(Path(path))
+    begun.close()
+    part.unlink()
+
+
+def _begun(target: Path) -> tuple[Path, BinaryIO]:
+    """The file beside ``target`` that will become it, open."""
+    if target.is_dir():
+        raise CBanditError(f"{target} is a folder; it must be a file")
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        return part, open(part, "wb")
+    except OSError as error:
+        raise CBanditError(
+            f"{target} cannot be written: {error.strerror} ({target.parent})"
+        ) from None
 
 
 def _sync(folder: Path) -> None:

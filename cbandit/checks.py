@@ -22,6 +22,7 @@ __all__ = [
     "per_cost",
     "per_trial",
     "positive",
+    "rows",
     "shaped",
     "tensor",
     "whole",
@@ -159,3 +160,32 @@ def per_cost(name: str, value: Any, batch: tuple[int, ...], m: int) -> Tensor:
         f"{name} must be a number or have shape (*trials,) = {batch} or (*trials, m) = "
         f"{(*batch, m)}; got {given}"
     )
+
+
+def rows(
+    name: str,
+    value: Tensor,
+    batch: tuple[int, ...],
+    axes: tuple[int, ...] = (),
+    n: int | None = None,
+) -> Tensor:
+    """``n`` rows ``(n, *axes)`` or ``(*trials, n, *axes)``, as ``(T, n, *axes)``.
+
+    A single axis of length 1 may be left out.
+    """
+    given, count = tuple(value.shape), batch[0] if batch else 1
+    if axes == (1,) and n is not None and given in ((n,), (count, n)):
+        value = value.unsqueeze(-1)
+    shape = tuple(value.shape)
+    lead, ends = shape[: len(shape) - len(axes)], shape[len(shape) - len(axes) :]
+    fits = ends == axes and (n is None or lead[-1:] == (n,))
+    if not fits or len(lead) not in (1, 2) or lead[:-1] not in ((), (count,)):
+        known = "n" if n is None else str(n)
+        plain = ", ".join([known, *map(str, () if axes == (1,) and n else axes)])
+        wanted = f"({plain})" if "," in plain else f"({plain},)"
+        if batch:
+            wanted += f" or ({count}, {plain})"
+        raise CBanditError(
+            f"{name} must have {known} rows, of shape {wanted}; got {given}"
+        )
+    return value.expand(count, *shape[len(lead) - 1 :])

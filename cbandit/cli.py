@@ -61,6 +61,26 @@ Workers = Annotated[
 ]
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            print(f"cbandit {version('cbandit')}")
+        except PackageNotFoundError:
+            print("cbandit, run from its source: not installed")
+        raise typer.Exit
+
+
+@app.callback()
+def _before_all(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print it."),
+    ] = False,
+) -> None: ...
+
+
 @app.command("list")
 def list_(
     name: Annotated[str | None, typer.Argument(help="One experiment, in full.")] = None,
@@ -135,7 +155,7 @@ def run(
 ) -> None:
     """Run the experiment of a settings file; options given here win over the file's.
 
-    Results go into --out, results/FILE unless given.
+    Results go into --out, results/EXPERIMENT unless given.
 
     Example: cbandit run benchmarks/zhou-synthetic.toml --trials 5
     """
@@ -146,7 +166,8 @@ def run(
         parameters=_pairs(set_),
         **_options(trials, horizon, policies, seed, device, dtype),
     )
-    _carry_out(settings, out or Path("results") / config.stem, resume, workers)
+    home = Path("results") / settings.experiment
+    _carry_out(settings, out or home, resume, workers)
 
 
 @app.command()
@@ -199,12 +220,14 @@ def bench(
     if what not in BENCHMARKS:
         known = ", ".join(BENCHMARKS)
         raise CBanditError(f"no benchmark is named {what!r}; known: {known}")
+    if json_ is not None:
+        from cbandit.checkpoint import atomic, writable
+
+        writable(json_)
     home = import_module(f"cbandit.bench.{what}")
     result = getattr(home, f"bench_{what}")(quick)
     print(home.table(result))
     if json_ is not None:
-        from cbandit.checkpoint import atomic
-
         with atomic(json_) as file:
             file.write(json.dumps(result, indent=1).encode())
     if not result["ok"]:
@@ -299,6 +322,9 @@ def _summary(settings: Any, out: Path, resume: bool, workers: str) -> dict[str, 
 
 
 def _carry_out_and_tell(settings: Any, out: Path, resume: bool, workers: str) -> None:
+    from cbandit.experiments import in_words
+
+    before = not resume and (out / "summary.json").exists()
     try:
         summary = _summary(settings, out, resume, workers)
     except (KeyboardInterrupt, SystemExit) as stop:
@@ -311,14 +337,12 @@ def _carry_out_and_tell(settings: Any, out: Path, resume: bool, workers: str) ->
     for line in [*_stages(summary), *_phases(summary), _settled(summary)]:
         print(line)
     print(_growth(out, settings.horizon))
-    print(f"figure: {out / 'account.png'}")
-    failed = [
-        f"{name} {each['status']}"
-        for name, each in summary["policies"].items()
-        if each["status"] != "complete"
-    ]
+    replaced = " (in place of earlier results of the same settings)" if before else ""
+    print(f"figure: {out / 'account.png'}{replaced}")
+    status = {name: each["status"] for name, each in summary["policies"].items()}
+    failed = {name: said for name, said in status.items() if said != "complete"}
     if failed:
-        raise CBanditError("; ".join(failed))
+        raise CBanditError(in_words(failed))
 
 
 def _growth(out: Path, horizon: int) -> str:

@@ -85,7 +85,7 @@ class RKHS:
         form: ``"small-lam"``, ``B + R sqrt(2 (gain + 1 + ln(c / delta)))``, which the
             papers run (a guarantee only for a likelihood variance near 1), or
             ``"any-lam"``, which holds for every likelihood variance. ``c`` is the
-            number of functions, ``m + 1``.
+            number of functions, ``m + 1``; policies that say so count more.
 
     Example:
         >>> import cbandit as cb

@@ -23,7 +23,7 @@ from cbandit.settings import Settings, settings_from_toml
 if TYPE_CHECKING:
     from cbandit.run import Run
 
-__all__ = ["carry_out"]
+__all__ = ["carry_out", "in_words"]
 
 POINTS = 1000  # rounds kept of each curve in rounds.parquet: well below a megabyte each
 
@@ -126,7 +126,7 @@ def _conclude(
         runs[name] = loaded[0] if len(loaded) == 1 else join(loaded)
         status[name] = "complete"
     if not runs:
-        raise CBanditError("; ".join(f"{k} {v}" for k, v in status.items()))
+        raise CBanditError(in_words(status))
     summary = summarise(settings, runs, status)
     write_results(settings, out, runs, summary)
     if all(value == "complete" for value in status.values()):
@@ -135,9 +135,17 @@ def _conclude(
     return summary
 
 
+def in_words(status: Mapping[str, str]) -> str:
+    """What became of the policies; of those alike once."""
+    alike: dict[str, list[str]] = {}
+    for name, said in status.items():
+        alike.setdefault(said, []).append(name)
+    return "; ".join(f"{', '.join(names)} {said}" for said, names in alike.items())
+
+
 def _prepare(settings: Settings, out: Path, resume: bool) -> dict[str, Any] | None:
     """Makes the folder ready; the summary if everything is there already."""
-    from cbandit.checkpoint import atomic
+    from cbandit.checkpoint import atomic, writable
 
     config, summary = out / "config.toml", out / "summary.json"
     under_way = any((out / name).exists() for name in ("runs", "checkpoints"))
@@ -160,7 +168,12 @@ def _prepare(settings: Settings, out: Path, resume: bool) -> dict[str, Any] | No
             f"{out} holds the results of other settings, see {config}; they are kept: "
             "choose another folder with --out, or remove this one"
         )
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = "it is a file" if out.is_file() else error.strerror
+        raise CBanditError(f"the results need a folder, not {out}: {why}") from None
+    writable(config)
     for old in (summary, out / "rounds.parquet", out / "boxes.parquet"):
         old.unlink(missing_ok=True)
     with atomic(config) as file:

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from cbandit.errors import CBanditError, CheckpointError
 from cbandit.problems.protocol import Blockwise, Problem, Round, delays_of
 from cbandit.randomness import Streams, Trials, trial_range
 from cbandit.run import Run
+from cbandit.stated import differences, settings_of
 
 __all__ = ["Played", "Policy", "simulate"]
 
@@ -109,10 +111,11 @@ def simulate(
             for none in particular (``problem.trials is None``).
         horizon: the number of rounds.
         checkpoint: a file, written whole or not at all: now and then, at the end, on
-            Ctrl-C and on SIGTERM. If it exists the run goes on from it, and ``policy``
-            is brought to the state it had there, settings included: give a run with
-            other widths, steps or functions a file of its own. Load only files you
-            trust: they are pickles. A problem's own state is not kept; what it draws in
+            Ctrl-C and on SIGTERM. If it exists the run goes on from it, for a longer
+            horizon too, and ``policy`` is brought to the state it had there. Another
+            run, by what policy and problem were built with (functions by their names),
+            needs a file of its own: else it is an error. Load only files you trust:
+            they are pickles. A problem's own state is not kept; what it draws in
             ``round`` and ``observe`` from the generator is.
         progress: a bar, if it takes longer than a second and on a terminal only.
         callback: called after every round with a :class:`Played`; ends the run by
@@ -134,8 +137,9 @@ def simulate(
     _same_actions(policy, problem)
     ranks = distributed.current()
     path = None if checkpoint is None else Path(checkpoint)
+    mark = {} if path is None else _mark(policy, problem)
     if path is not None and ranks.first(path.exists):
-        state = _load(path, policy, problem, horizon)
+        state = _load(path, mark, policy, horizon)
     else:
         if path is not None and not ranks.first(path.parent.is_dir):
             raise CheckpointError(f"checkpoint: no folder {path.parent}")
@@ -194,13 +198,13 @@ def simulate(
             if path is not None and due and not stop:
                 begun = monotonic()
                 tape.flush(problem)
-                _save(path, policy, problem, state, ranks)
+                _save(path, mark, policy, state, ranks)
                 saved = monotonic()
                 if checkpoint_every:
                     pause = max(checkpoint_every, 9 * (saved - begun))
         tape.flush(problem)
         if path is not None:
-            _save(path, policy, problem, state, ranks)
+            _save(path, mark, policy, state, ranks)
         if ranks.either(bool(interrupted))[0]:
             # another rank's signal was Ctrl-C as far as this one knows
             _stop(interrupted[0][1] if interrupted else signal.SIGINT)
@@ -573,32 +577,27 @@ def _mark(policy: Policy, problem: Problem) -> dict[str, Any]:
         "costs": policy.m,
         "problem": type(problem).__qualname__,
         "actions": repr(problem.actions),
+        "settings": {"policy": settings_of(policy), "problem": settings_of(problem)},
     }
 
 
 def _save(
-    path: Path, policy: Policy, problem: Problem, state: _State, ranks: Ranks
+    path: Path, mark: dict[str, Any], policy: Policy, state: _State, ranks: Ranks
 ) -> None:
     policy.lighten()
     # in one piece: choices under way stay the very objects that the policy knows
-    content: dict[str, Any] = {"kind": "simulation", "mark": _mark(policy, problem)}
+    content: dict[str, Any] = {"kind": "simulation", "mark": mark}
     content |= {"state": state, "policy": policy}
     ranks.first(lambda: files.write(path, content))
 
 
-def _load(path: Path, policy: Policy, problem: Problem, horizon: int) -> _State:
+def _load(path: Path, mark: dict[str, Any], policy: Policy, horizon: int) -> _State:
     """The state in the file; brings ``policy`` to the one it had there."""
     found = files.read(path)
     kept = "; it was kept"
     if not isinstance(found, dict) or found.get("kind") != "simulation":
         raise CheckpointError(f"{path} is not a checkpoint of a simulation{kept}")
-    wanted = _mark(policy, problem)
-    for key, value in wanted.items():
-        if found["mark"][key] != value:
-            raise CheckpointError(
-                f"{path} belongs to another run: its {key} is "
-                f"{found['mark'][key]!r}, expected {value!r}{kept}"
-            )
+    _same_run(path, found["mark"], mark)
     state: _State = found["state"]
     if state.tape.rounds > horizon:
         raise CheckpointError(
@@ -608,6 +607,42 @@ def _load(path: Path, policy: Policy, problem: Problem, horizon: int) -> _State:
     vars(policy).clear()
     vars(policy).update(vars(found["policy"]))
     return state
+
+
+SHOWN = 3  # differences that an error names
+
+
+def _same_run(path: Path, found: dict[str, Any], mark: dict[str, Any]) -> None:
+    """An error if a file is of a run with another mark."""
+    advice = (
+        "give what it was begun with, or delete the file (or name another) to begin "
+        "anew; it was kept"
+    )
+    for key, value in mark.items():
+        if key != "settings" and found[key] != value:
+            raise CheckpointError(
+                f"{path} belongs to another run: its {key} is {found[key]!r}, expected "
+                f"{value!r}; {advice}"
+            )
+    if "settings" not in found:
+        warnings.warn(
+            f"{path} was written before checkpoints kept the settings: they are taken "
+            "to be those given now",
+            stacklevel=4,
+        )
+        return
+    differing = list(differences(found["settings"], mark["settings"]))
+    if differing:
+        words = ", its ".join(_difference(*each) for each in differing[:SHOWN])
+        if len(differing) > SHOWN:
+            words += f", and {len(differing) - SHOWN} more differ"
+        raise CheckpointError(f"{path} belongs to another run: its {words}; {advice}")
+
+
+def _difference(name: str, before: Any, now: Any) -> str:
+    if str(before) == str(now):
+        return f"{name} holds other {before}"
+    return f"{name} is {before}, expected {now}"
 
 
 # ----------------------------------------------------------------- terminal and signals

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+
+from cbandit import checks
+from cbandit.errors import CBanditError
 
 __all__ = ["projected", "queue", "rectified"]
 
@@ -16,7 +21,10 @@ def projected(
     cap: Tensor | float = torch.inf,
 ) -> Tensor:
     """Projected dual ascent: ``clip(phi + step (g + slack), 0, cap)`` (CKB)."""
+    multiplier, g = _pair("multiplier", multiplier, "g", g)
+    step, slack = _beside("step", step, g), _beside("slack", slack, g)
     moved = (multiplier + step * (g + slack)).clamp_min(0)
+    cap = _beside("cap", cap, g)
     if isinstance(cap, Tensor):
         return torch.minimum(moved, cap.to(moved))
     return moved.clamp_max(cap)
@@ -24,12 +32,50 @@ def projected(
 
 def queue(length: Tensor, g: Tensor, slack: Tensor | float = 0.0) -> Tensor:
     """A virtual queue: ``[Q + g + slack]_+`` (SCGP-UCB, the drift form of CKB)."""
-    return (length + g + slack).clamp_min(0)
+    length, g = _pair("length", length, "g", g)
+    return (length + g + _beside("slack", slack, g)).clamp_min(0)
 
 
 def rectified(multiplier: Tensor, cost: Tensor, floor: Tensor | float) -> Tensor:
     """``max(Q + [cost]_+, floor)`` (RPOL)."""
-    moved = multiplier + cost.clamp_min(0)
+    multiplier, cost = _pair("multiplier", multiplier, "cost", cost)
+    moved, floor = multiplier + cost.clamp_min(0), _beside("floor", floor, cost)
     if isinstance(floor, Tensor):
         return torch.maximum(moved, floor.to(moved))
     return moved.clamp_min(floor)
+
+
+def _pair(name: str, multiplier: Any, other: str, cost: Any) -> tuple[Tensor, Tensor]:
+    """Both as tensors of one ``m``; whoever gives lists gets float64."""
+    phi, g = _tensor(name, multiplier), _tensor(other, cost)
+    if phi.shape == g.shape:
+        return phi, g
+    if phi.shape[-1:] != g.shape[-1:] or not _together(phi, g):
+        raise CBanditError(
+            f"{other} must have the shape (*b, m) of {name}, {tuple(phi.shape)}; got "
+            f"{tuple(g.shape)}"
+        )
+    return phi, g
+
+
+def _beside(name: str, value: Any, g: Tensor) -> Tensor | float:
+    """A number, or a tensor that goes with ``g``."""
+    if isinstance(value, float | int):
+        return value
+    given = _tensor(name, value)
+    if given.shape != g.shape and not _together(given, g):
+        raise CBanditError(
+            f"{name} must be a number or go with the shape (*b, m) = {tuple(g.shape)}; "
+            f"got {tuple(given.shape)}"
+        )
+    return given
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    # a tensor as it is: gradients go through
+    return value if isinstance(value, Tensor) else checks.tensor(name, value)
+
+
+def _together(a: Tensor, b: Tensor) -> bool:
+    pairs = zip(a.shape[::-1], b.shape[::-1], strict=False)
+    return all(m == n or 1 in (m, n) for m, n in pairs)

@@ -464,5 +464,11 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
 
     from cbandit.checkpoint import atomic
 
+    kind = Path(path).suffix.lstrip(".").lower() or "png"
+    known = figure.canvas.get_supported_filetypes()
+    if kind not in known:
+        raise CBanditError(
+            f"a figure must be of a known kind, {', '.join(known)}; got {path}"
+        )
     with atomic(path) as file:
-        figure.savefig(file, format=Path(path).suffix.lstrip(".") or "png", dpi=160)
+        figure.savefig(file, format=kind, dpi=160)

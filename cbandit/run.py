@@ -323,8 +323,8 @@ class Run:
             if name.endswith("reward"):
                 columns[name] = table.reshape(-1).numpy()
                 continue
-            for j, column in enumerate(table.reshape(-1, table.shape[-1]).mT):
-                columns[f"{name}{j + 1}"] = column.numpy()
+            for j, column in enumerate(table.unbind(-1)):
+                columns[f"{name}{j + 1}"] = column.reshape(-1).numpy()
         for name in METRICS + (("policy_regret",) if self.randomised else ()):
             columns[name] = getattr(self, name).reshape(-1).numpy()
         return pd.DataFrame(columns)
@@ -338,7 +338,12 @@ class Run:
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Writes ``run.json`` and ``run.pt`` into the directory, atomically."""
         folder = Path(directory)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CBanditError(
+                f"directory {folder} cannot be made: {error.strerror}"
+            ) from None
         tensors, plain = {}, {}
         for each in fields(self):
             value = getattr(self, each.name)

@@ -7,6 +7,10 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
+# before anything imports numpy or torch, here and in processes that tests start: more
+# threads gain nothing on arrays this small, and wait for each other on a busy machine
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
 import torch
@@ -25,7 +29,14 @@ settings.register_profile("cbandit", deadline=None, derandomize=True)
 settings.load_profile("cbandit")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            # processes that share a GPU would share its memory
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.xdist_group("gpu"))
     if torch.cuda.is_available():
         return
     for item in items:

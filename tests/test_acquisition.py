@@ -16,7 +16,12 @@ import torch
 from botorch.acquisition.input_constructors import get_acqf_input_constructor
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.exceptions.warnings import BotorchWarning, InputDataWarning
-from botorch.models import KroneckerMultiTaskGP, ModelListGP, SingleTaskGP
+from botorch.models import (
+    KroneckerMultiTaskGP,
+    ModelListGP,
+    MultiTaskGP,
+    SingleTaskGP,
+)
 from botorch.models.model import ModelList
 from botorch.optim import (
     optimize_acqf,
@@ -109,6 +114,47 @@ def mock(mean, variance):
     """A model that believes this, whatever it is asked; ``(*b, q, 1 + m)``."""
     mean, variance = torch.as_tensor(mean), torch.as_tensor(variance)
     return MockModel(MockPosterior(mean=mean.double(), variance=variance.double()))
+
+
+class TestPoints:
+    @pytest.mark.parametrize("shape", [(4, 1, 1), (4, 1, 3), (4, 2, 3), (2,)])
+    def test_of_another_width_are_named(self, model, kind, shape):
+        score = KINDS[kind](model)
+        x = torch.rand(*shape, dtype=torch.float64)
+        for look in (score, score.estimates):
+            with pytest.raises(CBanditError) as error:
+                look(x)
+            assert "X must have shape (..., n, d) with d = 2" in str(error.value)
+            assert str(error.value).endswith(f"got {shape}")
+        with pytest.raises(CBanditError, match=r"X must be a tensor .* got list"):
+            score([[0.1, 0.2]])
+
+    def test_pending_of_another_width_are_named(self, model, kind):
+        score = KINDS[kind](model)
+        with pytest.raises(CBanditError, match=r"X_pending .* d = 2.*\(1, 3\)"):
+            score.set_X_pending(torch.rand(1, 3, dtype=torch.float64))
+        assert score.X_pending is None
+        with pytest.raises(CBanditError, match=r"X_pending .* got list"):
+            KINDS[kind](model, X_pending=[[0.1, 0.2]])
+
+    def test_slack_of_another_width_is_named(self, model):
+        with pytest.raises(CBanditError, match="X must have shape"):
+            KINDS["feasible"](model).slack(torch.rand(4, 3, dtype=torch.float64))
+
+    @pytest.mark.parametrize("parts", ["list", "mixed list", "kronecker"])
+    def test_of_any_model_that_tells_its_width(self, parts):
+        score = KINDS["primal-dual"](make(parts))
+        assert score(at(4, 1)).shape == (4,)
+        with pytest.raises(CBanditError, match="d = 2"):
+            score(torch.rand(4, 1, 3, dtype=torch.float64))
+
+    @pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+    def test_a_task_column_is_no_coordinate(self):
+        x, y = data(9)
+        task = torch.arange(9).remainder(3).unsqueeze(-1).to(x)
+        model = MultiTaskGP(torch.cat([x, task], -1), y[:, :1], task_feature=-1)
+        score = KINDS["primal-dual"](model)
+        assert score(at(4, 1)).shape == (4,)
 
 
 class TestValues:
@@ -732,7 +778,7 @@ class TestBadInput:
             PathwisePrimalDual(make("kronecker"), 1.0, PHI, seed=0)
 
     def test_x_without_a_batch(self, model):
-        with pytest.raises(ValueError, match="at least 2 dimensions"):
+        with pytest.raises(CBanditError, match=r"n, d\) with d = 2.*got \(2,\)"):
             PrimalDual(model, 1.0, PHI)(torch.zeros(2).double())
 
 

@@ -134,6 +134,17 @@ def test_what_has_not_come_may_be_anything():
     assert policy.posterior().reward.mean.isfinite().all()
 
 
+@pytest.mark.parametrize("trials", [None, 3])
+def test_what_came_in_no_trial_may_still_come_in_all(trials):
+    lead = () if trials is None else (trials,)
+    (policy, _, choice), (twin, _, other) = prepared(trials), prepared(trials)
+    told = {"reward": np.ones(lead), "cost": np.ones((*lead, 2))}
+    policy.tell(choice, **told, where=np.zeros(lead, dtype=bool))
+    policy.tell(choice, **told)
+    twin.tell(other, **told)
+    assert same_future(policy, twin)
+
+
 def test_choices_told_twice_foreign_unknown_or_cancelled():
     (policy, half, _), (twin, _, _) = prepared(), prepared()
     stranger = twin.outstanding[-1]
@@ -186,9 +197,9 @@ ASKS = [
     ({"among": []}, ["among"]),
     ({"among": np.zeros(20, bool)}, ["among", "at least one"]),
     ({"among": np.zeros(19, bool)}, ["among", "20", "19"]),
-    ({"among": [3, 20]}, ["index", "0 .. 19", "20"]),
-    ({"among": [-1]}, ["index", "-1"]),
-    ({"among": [0.5]}, ["index", "whole"]),
+    ({"among": [3, 20]}, ["among", "index", "0 .. 19", "20"]),
+    ({"among": [-1]}, ["among", "index", "-1"]),
+    ({"among": [0.5]}, ["among", "index", "whole"]),
     ({"among": np.ones((2, 20), bool)}, ["among", "shape", "(2, 20)"]),
     ({"among": [1], "actions": line()}, ["among", "actions"]),
     ({"actions": torch.zeros(3, 2)}, ["actions", "d = 1", "2"]),
@@ -244,6 +255,64 @@ def test_callables_that_fail_change_nothing(kind):
     assert same_future(policy, twin)
 
 
+class Broken:
+    """A callable of the round that fails while it is broken."""
+
+    def __init__(self, value):
+        self.value, self.broken = value, False
+
+    def __call__(self, *round_and_gain):
+        return NAN if self.broken else self.value
+
+
+@pytest.mark.filterwarnings("ignore:Safe-LTS plays the safe action")
+@pytest.mark.parametrize("kind", ["RPOL", "SGP-UCB", "Safe-LTS", "Safe-LTS among"])
+def test_a_round_that_fails_late_draws_and_learns_nothing(kind):
+    given = {"reward": belief(), "costs": belief(), "trials": 2}
+    linear = cb.Linear(subgaussian=0.1)
+    pair = []
+    for _ in range(2):
+        flaky = Broken(0.5)
+        if kind == "RPOL":
+            policy = cb.RPOL(
+                cb.Finite(line()), explore=cb.UCB(1.0), thresholds=flaky, **given
+            )
+        elif kind == "SGP-UCB":
+            policy = cb.baselines.SGPUCB(
+                cb.Finite(line()),
+                explore=cb.UCB(flaky),
+                safe=list(range(15)),
+                rounds=[1, 30],
+                **given,
+            )
+        else:
+            policy = cb.baselines.SafeLTS(
+                cb.Finite(line()),
+                beta=flaky,
+                safe=cb.Safe(index=0),
+                thresholds=5.0,
+                **(given | {"reward": linear, "costs": linear}),
+            )
+        pair.append((policy, flaky))
+    (policy, flaky), (twin, _) = pair
+    for each in (policy, twin):
+        for _ in range(2):
+            each.tell(each.ask(), reward=[0.3, -1.0], cost=[1.7, 0.9])
+    flaky.broken = not kind.endswith("among")
+    for _ in range(3):
+        with pytest.raises(cb.CBanditError):
+            policy.ask(among=[1, 2] if kind.endswith("among") else None)
+    flaky.broken = False
+    for _ in range(4):
+        assert torch.equal(policy.multiplier, twin.multiplier)
+        a, b = policy.ask(), twin.ask()
+        assert torch.equal(a.x, b.x)
+        for each, choice in ((policy, a), (twin, b)):
+            each.tell(choice, reward=[0.1, 0.4], cost=[0.6, 0.2])
+    mean = [each.posterior().reward.mean for each in (policy, twin)]
+    assert torch.equal(*mean)
+
+
 OBSERVES = [
     ({"index": [20], "reward": [1.0]}, ["index", "0 .. 19"]),
     ({"index": [-1], "reward": [1.0]}, ["index", "-1"]),
@@ -279,6 +348,148 @@ def test_data_from_before_that_is_none(data, words, rows):
         policy.observe(**data)
     assert all(word in str(error.value) for word in words), str(error.value)
     assert same_future(policy, twin)
+
+
+MISSHAPEN = [
+    ({"index": [[1, 2], [3, 4]], "reward": [1.0, 2.0]}, "index", "(2, 2)", "(3, n)"),
+    ({"index": [1, 2], "reward": [1.0] * 3}, "reward", "(3,)", "(2,) or (3, 2)"),
+    ({"index": [1, 2], "reward": 1.0}, "reward", "()", "(2,) or (3, 2)"),
+    ({"index": [1, 2], "cost": [1.0, 2.0]}, "cost", "(2,)", "(2, 2) or (3, 2, 2)"),
+    ({"index": [1], "cost": [[1.0] * 3]}, "cost", "(1, 3)", "(1, 2) or (3, 1, 2)"),
+    ({"x": [[0.0, 0.0]], "reward": [1.0]}, "x", "(1, 2)", "(n, 1) or (3, n, 1)"),
+    ({"x": [0.0], "reward": [1.0]}, "x", "(1,)", "(n, 1) or (3, n, 1)"),
+    ({"index": 1, "reward": [1.0]}, "index", "()", "(n,) or (3, n)"),
+]
+
+
+@pytest.mark.parametrize(("data", "name", "came", "expected"), MISSHAPEN)
+def test_shapes_of_data_from_before(data, name, came, expected):
+    (policy, _, _), (twin, _, _) = prepared(3), prepared(3)
+    with pytest.raises(cb.CBanditError) as error:
+        policy.observe(**data)
+    said = str(error.value)
+    assert said.startswith(f"{name} must have")
+    assert expected in said
+    assert said.endswith(f"got {came}")
+    assert same_future(policy, twin)
+
+
+@pytest.mark.parametrize("kind", ["arms", "linear"])
+def test_shapes_of_data_from_before_of_other_beliefs(kind):
+    safe = cb.Safe(index=0, reward=0.0, cost=0.0)
+    if kind == "arms":
+        policy = cb.OPB(
+            cb.Finite(line()),
+            reward=cb.Counts(1.0),
+            costs=[cb.Counts(1.0)] * 2,
+            safe=safe,
+            thresholds=0.5,
+            horizon=9,
+        )
+    else:
+        policy = cb.LCLUCB(
+            cb.Finite(line()),
+            reward=cb.Linear(1.0),
+            costs=[cb.Linear(1.0)] * 2,
+            safe=safe,
+            thresholds=0.5,
+        )
+    before = policy.posterior().reward.mean
+    for data, name, came, expected in MISSHAPEN:
+        with pytest.raises(cb.CBanditError) as error:
+            policy.observe(**data)
+        said = str(error.value)
+        assert said.startswith(f"{name} must have")
+        assert expected.partition(" or")[0].replace("3, n", "n,") in said
+        assert said.endswith(f"got {came}")
+    assert torch.equal(policy.posterior().reward.mean, before)
+
+
+def test_no_data_from_before_is_no_error():
+    (policy, _, _), (twin, _, _) = prepared(), prepared()
+    policy.observe(index=[], reward=[])
+    assert same_future(policy, twin)
+
+
+def test_points_of_another_width_have_no_posterior():
+    policy, _, _ = prepared()
+    with pytest.raises(cb.CBanditError, match=r"x must have .*\(n, 1\); got \(3, 2\)"):
+        policy.posterior(np.zeros((3, 2)))
+
+
+def test_kernels_for_other_coordinates():
+    wide, plane = gpk.RBFKernel(ard_num_dims=3), torch.rand(9, 2, dtype=F64)
+    axis = torch.linspace(0, 1, 5, dtype=F64)
+    apart = gpk.RBFKernel(active_dims=[0]) * gpk.RBFKernel(active_dims=[2])
+    for kernel, words in [
+        (wide, ["ard_num_dims = 3", "d = 2"]),
+        (gpk.ScaleKernel(wide), ["ard_num_dims = 3", "d = 2"]),
+        (gpk.PeriodicKernel(ard_num_dims=3), ["PeriodicKernel", "3", "d = 2"]),
+        (gpk.RBFKernel(active_dims=[0], ard_num_dims=2), ["= 2", "d = 1"]),
+        (apart, ["active_dims = [2]", "d = 2"]),
+        (gpk.RBFKernel(batch_shape=torch.Size([5])), ["batch_shape", "(5,)"]),
+    ]:
+        for actions in (
+            cb.Finite(plane),
+            cb.ProductGrid([axis, axis]),
+            cb.Box([0.0, 0.0], [1.0, 1.0]),
+        ):
+            with pytest.raises(cb.CBanditError) as error:
+                cb.CKB(
+                    actions,
+                    reward=belief(),
+                    costs=[belief(), cb.GP(kernel, noise=1e-2)],
+                    explore=cb.UCB(1.0),
+                    step=0.1,
+                    cap=1.0,
+                )
+            said = str(error.value)
+            assert said.startswith("costs[1]: its ")
+            assert all(word in said for word in words), said
+
+
+def test_a_default_belief_is_for_its_own_set():
+    made, wide = cb.GP.default(cb.Finite(line())), cb.Finite(10 * line())
+    with pytest.raises(cb.CBanditError, match=r"reward: .*default.* \[10\.0\]"):
+        cb.GPUCB(wide, reward=made, explore=cb.UCB(1.0))
+    flat = cb.GP.default(cb.Box([0.0, 0.0], [1.0, 1.0]))
+    with pytest.raises(cb.CBanditError, match=r"reward: its RBFKernel"):
+        cb.GPUCB(cb.Finite(line()), reward=flat, explore=cb.UCB(1.0))
+    with pytest.raises(cb.CBanditError, match=r"reward: .*default"):
+        cb.GPUCB(cb.Box([0.0, 0.0], [1.0, 1.0]), reward=made, explore=cb.UCB(1.0))
+    # within the box that it was made for, and after rounding, it is fine
+    for actions in (cb.Finite(line()[3:9]), cb.Box([0.2], [0.5]), cb.Finite(line())):
+        for dtype in ("float32", "float64"):
+            policy = cb.GPUCB(actions, reward=made, explore=cb.UCB(1.0), dtype=dtype)
+            policy.tell(policy.ask(), reward=1.0)
+
+
+MULTIPLIERS = {
+    "projected": lambda phi, g, more=0.5: cb.multipliers.projected(phi, g, more),
+    "queue": lambda phi, g, more=0.5: cb.multipliers.queue(phi, g, more),
+    "rectified": lambda phi, g, more=0.5: cb.multipliers.rectified(phi, g, more),
+}
+
+
+@pytest.mark.parametrize("name", MULTIPLIERS)
+def test_multipliers_take_lists_and_refuse_other_costs(name):
+    move = MULTIPLIERS[name]
+    phi, g = torch.tensor([0.2, 0.4], dtype=F64), torch.tensor([1.0, -1.0], dtype=F64)
+    wanted = move(phi, g)
+    assert torch.equal(move([0.2, 0.4], [1.0, -1.0]), wanted)
+    assert torch.equal(move(np.array([0.2, 0.4]), g), wanted)
+    assert torch.equal(move(phi, g.expand(3, 2)), wanted.expand(3, 2))
+    assert torch.equal(move(phi, g, [0.5, 0.5]), wanted)
+    for bad, came in [(torch.zeros(3), "(3,)"), ([1.0], "(1,)"), (1.0, "()")]:
+        with pytest.raises(cb.CBanditError) as error:
+            move(phi, bad)
+        assert "(*b, m)" in str(error.value)
+        assert "(2,)" in str(error.value)
+        assert str(error.value).endswith(f"got {came}")
+    with pytest.raises(cb.CBanditError, match=r"\(2,\); got \(3,\)"):
+        move(phi, g, torch.zeros(3))
+    with pytest.raises(cb.CBanditError, match="must be a number, array or tensor"):
+        move("much", g)
 
 
 SETTINGS = [
@@ -569,6 +780,21 @@ def test_beliefs_and_sets_that_do_not_fit():
         assert all(word in str(error.value) for word in words), str(error.value)
 
 
+def test_where_the_posterior_is_asked_for():
+    policy, _, _ = prepared()
+    for x in (np.zeros((3, 4)), np.zeros((2, 3, 1)), np.zeros(3)):
+        with pytest.raises(cb.CBanditError, match="x must have"):
+            policy.posterior(x)
+    assert policy.posterior(line(3)).reward.mean.shape == (3,)
+
+
+def test_no_rows_of_data_are_no_data():
+    (policy, _, _), (twin, _, _) = prepared(), prepared()
+    policy.observe(index=[], reward=[], cost=np.zeros((0, 2)))
+    policy.observe(x=np.zeros((0, 1)), reward=[])
+    assert same_future(policy, twin)
+
+
 def test_a_horizon_passed():
     policy = policy_of(horizon=3)
     for _ in range(3):
@@ -617,6 +843,56 @@ def test_what_is_not_a_number_is_not_skipped():
             stretches = [(4 * k, b) for k, b in enumerate(given)]
             best = maximise(stretches, lambda f, g: f)
             assert best.value.isnan().all()
+
+
+@pytest.mark.parametrize("told", ["nothing", "rewards only"])
+def test_feedback_that_never_comes_is_warned_of_once(told):
+    policy = policy_of(explore=cb.UCB(1.0))
+    for t in range(1, 251):
+        if t == 100:
+            with pytest.warns(UserWarning, match="100 choices wait for their") as seen:
+                choice = policy.ask()
+            (warning,) = seen
+            assert "tell(choice, reward=..., cost=...)" in str(warning.message)
+            assert "cancel(choice)" in str(warning.message)
+            assert warning.filename == __file__
+        else:
+            choice = policy.ask()  # any other warning is an error
+        if told == "rewards only":
+            policy.tell(choice, reward=0.0)
+    assert len(policy.outstanding) == 250
+
+
+def test_policies_that_count_on_feedback_to_come_are_not_warned():
+    late = {"feedback": cb.Delayed(20, weight=0.0)}
+    for more in (late, {"pending": "hallucinate", "m": 1}):
+        policy = policy_of(explore=cb.UCB(1.0), **more)
+        for _ in range(110):
+            policy.ask()
+    policy = policy_of(explore=cb.UCB(1.0))
+    for _ in range(110):
+        policy.tell(policy.ask(), reward=0.0, cost=[0.0, 0.0])
+
+
+def test_a_policy_says_what_it_is():
+    policy = policy_of(trials=3)
+    policy.ask()
+    said = "CKB(Finite(points, size=20, dim=1), engine=joint, costs=2, trials=3, t=1)"
+    assert repr(policy) == said
+    policy = policy_of(range(2, 4), engine="factor", explore=cb.UCB(1.0))
+    assert "engine=factor, costs=2, trials=range(2, 4), t=0)" in repr(policy)
+    wide = cb.GPUCB(
+        cb.Box([0.0] * 20, [1.0] * 20), reward=belief(), explore=cb.UCB(1.0)
+    )
+    assert repr(wide) == "GPUCB(Box(dim=20), engine=dense, costs=0, t=0)"
+    arms = cb.OPB(
+        cb.Finite(line()),
+        reward=cb.Counts(1.0),
+        costs=cb.Counts(1.0),
+        safe=cb.Safe(index=0, reward=0.0, cost=-1.0),
+        horizon=9,
+    )
+    assert repr(arms) == "CountOPB(Finite(points, size=20, dim=1), costs=1, t=0)"
 
 
 def test_broken_and_foreign_checkpoints_are_kept(tmp_path):

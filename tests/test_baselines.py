@@ -363,24 +363,16 @@ def test_rounds_may_differ_by_trial():
 # -- hand-made sets --------------------------------------------------------------------
 
 
-def line(n=5, noise=1e-6):
-    """Arms 0 .. n-1 a unit apart that say nothing of each other."""
-    x = torch.arange(n, dtype=torch.float64).unsqueeze(-1)
-    return cb.Finite(x), cb.GP(rbf(0.05), noise=noise)
+def on_a_line(kind, m=1, **given):
+    """``kind`` on arms 0 .. 4, a unit apart, that say nothing of each other."""
+    x = torch.arange(5, dtype=torch.float64).unsqueeze(-1)
+    gp = cb.GP(rbf(0.05), noise=1e-6)
+    given = {"explore": cb.UCB(1.0), "safe": 0, **given}
+    return kind(cb.Finite(x), reward=gp, costs=[gp] * m, **given)
 
 
 def test_lipschitz_growth_and_expanders_by_hand():
-    actions, gp = line()
-    policy = cb.baselines.StageOpt(
-        actions,
-        reward=gp,
-        costs=gp,
-        explore=cb.UCB(1.0),
-        safe=0,
-        lipschitz=1.0,
-        rounds=10,
-        thresholds=2.5,
-    )
+    policy = on_a_line(cb.baselines.StageOpt, lipschitz=1.0, rounds=10, thresholds=2.5)
     # the prior: -1 <= cost <= 1, safety between 1.5 and 3.5: arms 0 and 1 are safe
     choice = policy.ask()
     assert policy.safe.tolist() == [True, True, False, False, False]
@@ -399,13 +391,9 @@ def test_lipschitz_growth_and_expanders_by_hand():
 
 
 def test_costs_are_intersected():
-    actions, gp = line()
-    policy = cb.baselines.SafeOpt(
-        actions,
-        reward=gp,
-        costs=[gp, gp],
-        explore=cb.UCB(1.0),
-        safe=[0],
+    policy = on_a_line(
+        cb.baselines.SafeOpt,
+        2,
         lipschitz=torch.tensor([1.0, 2.0]),
         thresholds=torch.tensor([2.5, 2.5]),
     )
@@ -415,16 +403,7 @@ def test_costs_are_intersected():
 
 
 def test_zero_lipschitz_makes_all_safe_at_once():
-    actions, gp = line()
-    policy = cb.baselines.StageOpt(
-        actions,
-        reward=gp,
-        costs=gp,
-        explore=cb.UCB(1.0),
-        safe=0,
-        lipschitz=0.0,
-        rounds=9,
-    )
+    policy = on_a_line(cb.baselines.StageOpt, lipschitz=0.0, rounds=9)
     choice = policy.ask()  # the seed is safe by 0, and costs are all alike
     assert bool(policy.safe.all())
     assert choice.index.item() == 0
@@ -455,16 +434,8 @@ def test_kernel_distance_of_arms_without_coordinates():
 
 
 def test_moving_thresholds_shrink_the_safe_set():
-    actions, gp = line()
-    policy = cb.baselines.StageOpt(
-        actions,
-        reward=gp,
-        costs=gp,
-        explore=cb.UCB(1.0),
-        safe=0,
-        lipschitz=1.0,
-        rounds=0,
-        thresholds=tighter,
+    policy = on_a_line(
+        cb.baselines.StageOpt, lipschitz=1.0, rounds=0, thresholds=tighter
     )
     policy.ask()
     assert policy.safe.tolist() == [True, True, True, False, False]
@@ -477,12 +448,8 @@ def tighter(t):
 
 
 def test_eps_ends_expansion():
-    actions, gp = line()
-    policy = cb.baselines.StageOpt(
-        actions,
-        reward=gp,
-        costs=gp,
-        explore=cb.UCB(1.0),
+    policy = on_a_line(
+        cb.baselines.StageOpt,
         safe=torch.tensor([0, 0]),
         lipschitz=1.0,
         rounds=100,
@@ -719,6 +686,19 @@ def test_bkb_variances_are_right_up_to_a_factor():
     )
     alone, _ = drive(one, truth[1:], noises[:, 1:])
     np.testing.assert_array_equal(alone[:, 0], played[:, 1])
+
+
+def test_bkb_on_a_set_of_the_round():
+    policy = cb.baselines.BKB(
+        cb.Finite(X), reward=GP, explore=cb.UCB(2.0), oversampling=1e9
+    )
+    exact = cb.GPUCB(cb.Finite(X), reward=GP, explore=cb.UCB(2.0))
+    asked = np.linspace(0.03, 0.99, 7)[:, None]
+    for t in range(6):
+        ours, theirs = (p.ask(actions=asked[t % 2 :]) for p in (policy, exact))
+        assert ours.index.item() == theirs.index.item()
+        for p, choice in ((policy, ours), (exact, theirs)):
+            p.tell(choice, reward=np.sin(5 * float(choice.x)))
 
 
 def test_bkb_dictionary_stays_small():

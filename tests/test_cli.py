@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 import torch
 
-from cbandit import catalogue, experiments, plots
+from cbandit import catalogue, cli, experiments, plots
 from cbandit.checkpoint import read
 from cbandit.cli import main
 from cbandit.errors import CBanditError
@@ -64,6 +64,15 @@ def test_help_loads_nothing_heavy():
     assert out.stdout.strip() == "[]", out.stderr
 
 
+def test_version(capsys):
+    from cbandit.results import versions
+
+    code, out, err = call(capsys, "--version")
+    assert (code, err) == (0, "")
+    assert out.startswith("cbandit")
+    assert versions()["cbandit"] in out
+
+
 def test_list(capsys):
     _, out, _ = call(capsys, "list")
     for name in catalogue.EXPERIMENTS:
@@ -98,6 +107,55 @@ def test_user_errors_are_one_line(capsys, tmp_path):
     assert "holds no results" in complaint(capsys, "plot", tmp_path)
 
 
+@pytest.mark.parametrize("name", ["file", "file/below", "/proc/none", "/proc"])
+def test_results_cannot_go_there(capsys, tmp_path, name):
+    (tmp_path / "file").write_text("mine")
+    if name.startswith("/proc") and not Path("/proc").is_dir():
+        pytest.skip("no /proc here")
+    few = [*SMALL, "--policies", "CKB-UCB", "--out", tmp_path / name]
+    line = complaint(capsys, "reproduce", "zhou-synthetic", *few)
+    assert line.count("\n") == 1
+    assert str(tmp_path / name) in line
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("zhou-synthetic", "beta=abc", ["beta", "'theory'", "'abc'"]),
+        ("zhou-synthetic", "beta=-1", ["beta", "at least 0", "'-1'"]),
+        ("zhou-synthetic", "beta=nan", ["beta", "'nan'"]),
+        ("bench-stagewise", "beta=-3", ["beta", "at least 0", "-3"]),
+        ("bench-stagewise", "points=0", ["points", "at least 2"]),
+        ("bench-stagewise", "costs=0", ["costs", "at least 1"]),
+        ("pacchiano-hard", "arms=2", ["arms", "at least 4"]),
+        ("shi-small-feasible", "epoch=0", ["epoch", "at least 1"]),
+    ],
+)
+def test_parameters_that_cannot_be_are_refused_at_once(capsys, tmp_path, given):
+    name, pair, words = given
+    out = tmp_path / "out"
+    line = complaint(capsys, "reproduce", name, "--set", pair, "--out", out)
+    assert all(word in line for word in words), line
+    assert line.count("\n") == 1
+    assert not out.exists()  # nothing was begun
+
+
+@pytest.mark.parametrize("what", cli.BENCHMARKS)
+def test_a_file_of_measurements_that_cannot_be_is_refused_first(
+    capsys, tmp_path, monkeypatch, what
+):
+    def imported(name):
+        raise AssertionError(f"{name} was to be measured")
+
+    monkeypatch.setattr(cli, "import_module", imported)
+    for path in (tmp_path / "none" / "out.json", tmp_path):
+        line = complaint(capsys, "bench", what, "--quick", "--json", path)
+        assert str(path) in line
+        assert line.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_cuda_without_cuda_is_one_line(capsys):
     line = complaint(capsys, "reproduce", "zhou-synthetic", "--device", "cuda")
@@ -113,6 +171,7 @@ def test_reproduce_writes_all_it_says(capsys, tmp_path):
     code, text, _ = call(capsys, "reproduce", "zhou-synthetic", *SMALL, "--out", out)
     assert code == 0
     assert "CKB-Rand" in text
+    assert "in place of" not in text
     assert str(out / "account.png") in text
     names = {each.name for each in out.iterdir()}
     assert names == {
@@ -169,10 +228,27 @@ def test_reproduce_writes_all_it_says(capsys, tmp_path):
     assert "other settings" in complaint(
         capsys, "reproduce", "zhou-synthetic", "--trials", 4, "--out", out, "--resume"
     )
+    # those of the same settings are computed again, and it is said
+    for extra in ([], ["--resume"]):
+        _, text, _ = call(
+            capsys, "reproduce", "zhou-synthetic", *SMALL, "--out", out, *extra
+        )
+        assert ("in place of earlier results" in text) == (not extra)
+    before = (out / "summary.json").stat().st_mtime_ns
     # nor overwritten by another
     line = complaint(capsys, "reproduce", "zhou-synthetic", "--trials", 4, "--out", out)
     assert "results of other settings" in line
     assert (out / "summary.json").stat().st_mtime_ns == before
+
+
+def test_a_run_is_named_after_its_experiment(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = Settings.of("zhou-synthetic", trials=1, horizon=9, policies=["CKB-UCB"])
+    Path("config.toml").write_text(settings.toml())
+    code, text, _ = call(capsys, "run", "config.toml")
+    assert code == 0
+    assert "results/zhou-synthetic/account.png" in text
+    assert [each.name for each in Path("results").iterdir()] == ["zhou-synthetic"]
 
 
 def test_stage_costs_are_printed_and_drawn(capsys, tmp_path):
@@ -200,6 +276,16 @@ def test_stage_costs_are_printed_and_drawn(capsys, tmp_path):
     assert "panels must be a parameter" in complaint(
         capsys, "plot", *folders, "--figure", figure, "--panels", "d"
     )
+    for name, word in (
+        ("none/both.png", "none/both.png cannot be written"),
+        ("both.bmpx", "known kind"),
+        ("0.8", "known kind"),
+        ("folder", "is a folder"),
+    ):
+        (tmp_path / "folder").mkdir(exist_ok=True)
+        line = complaint(capsys, "plot", *folders, "--figure", tmp_path / name)
+        assert word in line
+        assert line.count("\n") == 1
 
 
 def command(*arguments):
@@ -323,6 +409,9 @@ def test_missing_data_is_one_line(capsys, tmp_path, monkeypatch):
     line = complaint(capsys, "reproduce", "zhou-light", "--out", tmp_path / "out")
     assert "light_train.csv" in line
     assert "601 x 41" in line
+    assert line.count("light_train.csv") == 1  # of all five policies
+    assert all(name in line for name in catalogue.find("zhou-light").policies)
+    assert line.count("\n") == 1
 
 
 class TestSettings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import ranks
 import torch
 
 import cbandit as cb
@@ -24,10 +24,6 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
 }
 CASES = ("grid", "grid-ts", "line", "finite", "finite-ts", "small")
-
-_spec = importlib.util.spec_from_file_location("ranks", ROOT / "tests" / "ranks.py")
-ranks = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(ranks)
 
 
 def start(folder, size, *cases):

@@ -17,6 +17,7 @@ from cbandit.posterior.blocks import partition
 from cbandit.posterior.engines import make_engine
 from cbandit.posterior.joint import Joint
 from cbandit.posterior.operators import FactorRows
+from cbandit.posterior.operators import _Finishing as Finishing
 from cbandit.posterior.rows import Rows
 
 F64, F32 = torch.float64, torch.float32
@@ -1012,3 +1013,11 @@ def test_noise_of_ones_own_in_standardised_units(engine, off):
         left = 1 - (gain * k(grid, at)).sum(-1)
         assert np.abs(mean.numpy() - wanted).max() < 1e-9 * spread
         assert np.abs(std.numpy() - spread * np.sqrt(left)).max() < 1e-9 * spread
+
+
+def test_rows_that_cannot_be_combined_are_none():
+    class Half(Finishing):
+        pass
+
+    with pytest.raises(TypeError, match=r"abstract method '?multiply"):
+        Half()

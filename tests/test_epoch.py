@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import warnings
-from pathlib import Path
 
 import numpy as np
+import penalties as ref
 import pytest
 import torch
 
 import cbandit as cb
 
-_spec = importlib.util.spec_from_file_location(
-    "penalties", Path(__file__).parent / "penalties.py"
-)
-ref = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(ref)
 BETA, N = ref.BETA, ref.N
 
 TRIALS, EPOCH = 3, 13
@@ -142,28 +136,49 @@ def test_epochs_against_the_algorithms(monkeypatch, psi, reuse, m):
     assert policy.posterior().costs is None
 
 
-@pytest.mark.parametrize("own", [False, True])
-@pytest.mark.parametrize("m", [1, 3])
-def test_the_noise_constant_grows_with_kappa(monkeypatch, m, own):
+@pytest.mark.parametrize("form", ["small-lam", "any-lam"])
+@pytest.mark.parametrize("psi", ["exp", "linear"])
+@pytest.mark.parametrize(
+    ("m", "own", "known"), [(1, False, True), (1, True, False), (3, True, True)]
+)
+def test_widths_share_delta_and_grow_with_kappa(monkeypatch, m, own, known, psi, form):
+    """``delta / L`` an epoch, ``delta / (2 L)`` and more noise with noisy costs.
+
+    Without a horizon epoch ``l`` has ``delta / (l (l + 1))``.
+    """
     rounds, norm, r, r_g, delta = 90, 0.8, 0.2, 0.35, 0.1
+    linear, whole = psi == "linear", rounds // EPOCH
+    assert rounds % EPOCH  # the last epoch is cut short, and counts
     world, scores = ref.World(1, m, rounds, 3), ref.Scores(monkeypatch)
-    beta = cb.RKHS(norm=norm, subgaussian=r, delta=delta)
-    cost_beta = cb.RKHS(norm=norm, subgaussian=r_g, delta=delta) if own else None
-    policy = epochs(
-        m, None, psi="linear", rate=0.8, explore=cb.UCB(beta, cost_beta=cost_beta)
-    )
+    beta = cb.RKHS(norm, r, delta, form)
+    cost_beta = cb.RKHS(norm, r_g, delta, form) if own else None
+    given = {"explore": cb.UCB(beta, cost_beta=cost_beta)}
+    if known:
+        given["horizon"] = rounds
+    t = 1
+    policy = epochs(m, None, psi=psi, rate=0.8 if linear else None, **given)
 
     def width(gain, kappa):
-        grown = math.sqrt(r**2 + ((kappa * (r_g if own else r)) ** 2).sum())
-        return norm + grown * math.sqrt(2 * (gain + 1 + math.log(1 / delta)))
+        number = (t - 1) // EPOCH + 1
+        epochs = whole + 1 if known else number * (number + 1)
+        chances = (2 if linear else 1) * epochs
+        noise = r
+        if linear:
+            noise = math.sqrt(r**2 + ((kappa * (r_g if own else r)) ** 2).sum())
+        if form == "any-lam":
+            root = math.sqrt(2 * gain + 2 * math.log(chances / delta))
+            return norm + noise / math.sqrt(ref.LAM) * root
+        return norm + noise * math.sqrt(2 * (gain + 1 + math.log(chances / delta)))
 
-    one = Reference(m, "linear", True, 0.8, width)
+    one = Reference(m, psi, True, 0.8, width)
     for t in range(1, rounds + 1):
         one.turn(t)
         choice = policy.ask()
         index = at(choice.index)
         ref.check_choice(one.score(), scores.values[-1][0], index[0], t)
         reward, cost = world.reward(t, index)[0], world.cost(t, index)[0]
+        if not linear:
+            cost = SCALE * world.true_cost(index)[0]
         policy.tell(choice, reward=reward, cost=cost)
         one.learn(index[0], float(reward), cost.numpy())
 

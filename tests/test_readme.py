@@ -20,6 +20,23 @@ def test_the_first_screen_runs(capsys):
     assert re.search(r"reward 1\.2\d*, feasible with probability 0\.9", said)
 
 
+def test_late_feedback_of_several_costs():
+    first, *blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.S)
+    (late,) = [code for code in blocks if "cb.Delayed" in code]
+    names = {}
+    exec(first.partition("latencies = []")[0], names)
+    exec(late, names)
+    policy = names["policy"]
+    assert policy.m == 2
+    assert policy.outstanding == []
+    assert policy.late == 0
+    believed = policy.posterior(names["second"].x.unsqueeze(0))
+    # drawn towards what was told, from the prior's 0, 0.5 and 2
+    assert believed.reward.mean > 0.5
+    assert believed.costs.mean[0] < 0.5
+    assert believed.costs.mean.shape == (2, 1)
+
+
 @pytest.mark.parametrize("path", re.findall(r"\]\(([^)]+)\)", README.read_text()))
 def test_what_it_links_to_is_there(path):
     assert (README.parent / path).exists()

@@ -10,6 +10,7 @@ import torch
 from gpytorch import kernels as gpk
 
 import cbandit as cb
+from cbandit.stated import differences, settings_of
 
 F64 = torch.float64
 SAVED, END = 15, 30
@@ -95,3 +96,17 @@ torch.save([play(cb.load(path), {SAVED + 1}, {END}) for path in paths], out)
     found = torch.load(tmp_path / "out")
     for (name, want), got in zip(wanted.items(), found, strict=True):
         assert got == want, name
+
+
+def test_settings_are_those_of_the_fresh_policy(tmp_path):
+    described = {}
+    for name, make in makers().items():
+        policy = make()
+        described[name] = settings_of(policy)
+        play(policy, 1, 5)
+        policy.save(tmp_path / name)
+        for other in (make(), policy, cb.load(tmp_path / name)):
+            assert list(differences(described[name], settings_of(other))) == [], name
+    for name, one in described.items():
+        for other in described.values():
+            assert one is other or list(differences(one, other)), name

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-from pathlib import Path
 
 import numpy as np
+import penalties as ref
 import pytest
 import torch
 
 import cbandit as cb
 from cbandit.beliefs.feedback import drift_allowance
 
-_spec = importlib.util.spec_from_file_location(
-    "penalties", Path(__file__).parent / "penalties.py"
-)
-ref = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(ref)
 LAM, BETA, N = ref.LAM, ref.BETA, ref.N
 
 ROUNDS, TRIALS = 200, 3
@@ -150,12 +144,14 @@ def test_rpol_censored(monkeypatch, m, width, engine):
     window, weight, horizon = 6, 0.4, ROUNDS
     world, scores = ref.World(TRIALS, m, ROUNDS, 1), ref.Scores(monkeypatch)
     norm, r, delta = 0.7, 0.2, 0.1
+    tau = np.array([0.2, 0.0, -0.1][:m])
     explore, feedback = cb.UCB(BETA), cb.Delayed(window, weight)
     if width == "theory":
         explore = cb.UCB(cb.RKHS(norm=norm, subgaussian=r, delta=delta))
         feedback = cb.Delayed(window)
         weight = norm + r * math.sqrt(2 * math.log(horizon))
-    policy = rpol(m, explore=explore, feedback=feedback, horizon=horizon, engine=engine)
+    given = {"thresholds": np.tile(tau, (TRIALS, 1)), "engine": engine}
+    policy = rpol(m, explore=explore, feedback=feedback, horizon=horizon, **given)
     rng = np.random.default_rng(5)
     delays = rng.poisson(3.5, (2, TRIALS, ROUNDS + 1))
     assert (delays > window).any()
@@ -182,12 +178,14 @@ def test_rpol_censored(monkeypatch, m, width, engine):
             v = beta + weight * sum(std[k] for k in tried[i][-window:])
             score = mean + v * std
             for j in range(m):
+                # in the paper's units, where the limit is 0
                 y = [costs[i][s][j] if counts(1, s) else 0.0 for s in range(1, t)]
-                g = ref.posterior(tried[i], y)[0] - v * std
+                h = ref.posterior(tried[i], np.full(t - 1, tau[j]))[0] - tau[j]
+                g = ref.posterior(tried[i], y)[0] + h - v * std
                 score = score - q[i, j] * np.maximum(g, 0)
             ref.check_choice(score, scores.values[-1][i], index[i], (t, i))
             tried[i].append(index[i])
-            rewards[i][t], costs[i][t] = float(reward[i]), cost[i].numpy()
+            rewards[i][t], costs[i][t] = float(reward[i]), cost[i].numpy() - tau
             for kind, value in ((0, reward), (1, cost)):
                 name = ("reward", "cost")[kind]
                 due = t + delays[kind, i, t]
@@ -262,6 +260,31 @@ def test_a_late_target_stays_at_the_prior_mean():
     assert int(policy.late) == 2
 
 
+def test_what_is_awaited_stands_at_the_threshold_of_its_round():
+    gp = ref.belief(mean=0.4)
+    policy = cb.RPOL(
+        ref.actions(),
+        reward=gp,
+        costs=[gp, gp],
+        explore=cb.UCB(1.0),
+        feedback=cb.Delayed(9, 0.0),
+        thresholds=lambda t: [0.1 * t, -0.2],
+    )
+    choices = [policy.ask() for _ in range(4)]
+    index = [int(each.index) for each in choices]
+
+    def check(reward, *costs):
+        believed = policy.posterior()
+        found = [believed.reward.mean, *believed.costs.mean]
+        for mean, y in zip(found, (reward, *costs), strict=True):
+            ref.close(mean, 0.4 + ref.posterior(index, np.array(y) - 0.4)[0])
+
+    check([0.4] * 4, [0.1, 0.2, 0.3, 0.4], [-0.2] * 4)
+    policy.tell(choices[1], cost=[0.7, 0.9])
+    policy.tell(choices[2], reward=-1.0)
+    check([0.4, 0.4, -1.0, 0.4], [0.1, 0.7, 0.3, 0.4], [-0.2, 0.9, -0.2, -0.2])
+
+
 def test_delayed_widths_are_in_standardised_units():
     """Rewards a thousand times larger, the same choices."""
     world = ref.World(1, 1, 60)
@@ -326,7 +349,48 @@ def test_data_dropped_while_awaited():
     ref.close(policy.posterior().reward.mean, ref.posterior([index], [1.0])[0])
 
 
+@pytest.mark.parametrize("trials", [None, 2])
+def test_the_botorch_model_knows_what_is_waited_for(trials):
+    gp = ref.belief(standardize=True)
+    policy = cb.RPOL(
+        ref.actions(),
+        reward=gp,
+        costs=gp,
+        explore=cb.UCB(1.0),
+        trials=trials,
+        feedback=cb.Delayed(3, 0.1),
+    )
+    lead = () if trials is None else (trials,)
+    for t in range(8):
+        choice = policy.ask()
+        if t % 2:
+            policy.tell(choice, reward=np.full(lead, 5.0 + t), cost=np.full(lead, -t))
+    found, points = policy.posterior(), ref.actions().all
+    posterior = policy.model.posterior(points)
+    mean = torch.cat([found.reward.mean.unsqueeze(-2), found.costs.mean], -2)
+    ref.close(posterior.mean.mT.detach(), mean.numpy())
+
+
 # ------------------------------------------------------------------- sliding windows
+
+
+def test_an_empty_window_is_as_at_first():
+    gp = ref.belief(standardize=True)
+    policy = cb.RPOL(
+        ref.actions(),
+        reward=gp,
+        costs=gp,
+        explore=cb.UCB(1.0),
+        feedback=cb.Sliding(2),
+    )
+    for value in (7.0, 9.0):
+        policy.tell(policy.ask(), reward=value, cost=-value)
+    for _ in range(3):
+        policy.ask()
+    found = policy.posterior()
+    ref.close(found.reward.mean, 0.0)
+    ref.close(found.costs.mean, 0.0)
+    ref.close(found.reward.std, 1.0)
 
 
 @pytest.mark.parametrize("engine", ["joint", "factor"])
@@ -549,6 +613,32 @@ def test_scgp_ucb(monkeypatch, m, schedule):
         policy.tell(choice, reward=reward)
         single.tell(alone, reward=reward[0])
         ref.close(single.multiplier, q[0], t)
+
+
+@pytest.mark.parametrize("trials", [None, 2])
+@pytest.mark.parametrize("box", [False, True])
+@pytest.mark.parametrize("kind", ["scgp", "epoch"])
+def test_recommend_where_several_costs_have_no_belief(kind, box, trials):
+    common = {"costs": 3, "explore": cb.UCB(1.0), "trials": trials}
+    common |= {"reward": ref.belief()}
+    actions = cb.Box([0.0], [1.0]) if box else ref.actions()
+    if kind == "scgp":
+        policy = cb.SCGPUCB(actions, slater=0.4, clip=1.0, **common)
+    else:
+        policy = cb.EpochPenalty(actions, epoch=5, reuse=False, **common)
+    lead = () if trials is None else (trials,)
+    policy.observe(
+        x=[[0.0], [1.0]],
+        reward=[-1.0, 2.0],
+        cost=np.full((2, 3), -0.5) if kind == "epoch" else None,
+    )
+    found = policy.recommend()
+    assert found.x.shape == (*lead, 1)
+    assert bool((found.x > 0.5).all())
+    assert found.margin.shape == (*lead, 3)
+    assert bool(found.margin.isnan().all())
+    assert bool(found.probability.isnan().all())
+    assert "costs have no belief" in str(found)
 
 
 # ------------------------------------------------------------------------ bad input

@@ -223,33 +223,21 @@ def test_draws_by_random_features(name, kernel, cases, dense, rng):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", ["rbf", "matern12", "matern32", "matern52"])
-def test_features_have_the_priors_covariance(kernel, cases, dense, rng):
+@pytest.mark.parametrize(
+    ("kernel", "name"),
+    [(kernel, "factor") for kernel in ("rbf", "matern12", "matern32", "matern52")]
+    + [("product-matern", "stream"), ("scaled", "stream")],
+)
+def test_features_have_the_priors_covariance(kernel, name, cases, dense, rng):
     actions = cb.Finite(torch.as_tensor(rng.random((30, 2))))
     case = cases[kernel]
-    beliefs, _ = told(
-        "factor", actions, case, dense, rng, trials=1, functions=1, rounds=0
-    )
+    beliefs, _ = told(name, actions, case, dense, rng, trials=1, functions=1, rounds=0)
     at = rng.choice(30, 6, replace=False)
     draws = drawn(beliefs, Streams(8, 1), 2500, at)[:, 0, 0]
     points = actions.at(torch.as_tensor(at)).numpy()
+    values = case.values(points, points)
     # 2500 draws: an entry's sampling error is below 2.9 %; 5 of them
-    assert abs(np.cov(draws.T) - case.values(points, points)).max() <= 0.145
-
-
-@pytest.mark.slow
-def test_features_of_a_product_and_of_a_scaled_kernel(dense, rng, cases):
-    actions = cb.Finite(torch.as_tensor(rng.random((30, 2))))
-    for kernel in ("product-matern", "scaled"):
-        case = cases[kernel]
-        beliefs, _ = told(
-            "stream", actions, case, dense, rng, trials=1, functions=1, rounds=0
-        )
-        at = rng.choice(30, 6, replace=False)
-        draws = drawn(beliefs, Streams(9, 1), 2500, at)[:, 0, 0]
-        points = actions.at(torch.as_tensor(at)).numpy()
-        values = case.values(points, points)
-        assert abs(np.cov(draws.T) - values).max() <= 0.145 * values.max()
+    assert abs(np.cov(draws.T) - values).max() <= 0.145 * values.max()
 
 
 # -- the same draws however the batch is split -----------------------------------------

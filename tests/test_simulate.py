@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -12,16 +13,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from gpytorch.kernels import RBFKernel
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from worlds import Plain, Uniform, same, table
 
+import cbandit as cb
 from cbandit import account
+from cbandit.checkpoint import read, write
 from cbandit.errors import CBanditError, CheckpointError, HorizonError
 from cbandit.loop import simulate
-from cbandit.problems import Blockwise, Problem, Round
+from cbandit.problems import Blockwise, Problem, Round, Table
 from cbandit.run import Run, join
+from cbandit.stated import differences, settings_of
 
 
 class Timeless:
@@ -32,6 +37,21 @@ class Timeless:
             setattr(self, name, getattr(table, name))
         for name in ("optimum", "stochastic_optimum", "round"):
             setattr(self, name, getattr(table, name))
+
+
+def ckb(problem, scale=0.2, noise=0.01, points=1.0, explore=None, **more):
+    """A policy over the problem's actions, or over points that are off them."""
+    kernel = RBFKernel().double()
+    kernel.lengthscale = torch.tensor(scale, dtype=torch.float64)
+    gp = cb.GP(kernel, noise=noise)
+    settings = {"reward": gp, "costs": gp, "step": 0.1, "cap": 3.0} | more
+    actions = cb.Finite(problem.actions.all * points)
+    return cb.CKB(actions, explore=explore or cb.UCB(1.0), **settings)
+
+
+def shifted(share):
+    """:func:`worlds.table`, its costs multiplied by ``1 + share``."""
+    return Table(table().f, table().g * (1 + share), 0.1)
 
 
 def stop_after(t):
@@ -337,6 +357,109 @@ class TestCheckpoints:
             simulate(Uniform(other), other, 20, path)
         assert path.read_bytes() == before
 
+    @pytest.mark.parametrize(
+        ("changed", "words"),
+        [
+            ({"step": 0.2}, ["policy.step is 0.1, expected 0.2"]),
+            ({"cap": 5.0}, ["policy.cap is 3, expected 5"]),
+            ({"slack": 0.1}, ["policy.slack is 0, expected 0.1"]),
+            ({"clip": (1.0, 1.0)}, ["policy.clip is None, expected [1, 1]"]),
+            ({"horizon": 900}, ["policy.horizon is None, expected 900"]),
+            ({"engine": "factor"}, ["policy.engine is auto, expected factor"]),
+            ({"dtype": "float32"}, ["policy.dtype is torch.float64"]),
+            ({"thresholds": 0.3}, ["policy.thresholds is 0, expected 0.3"]),
+            ({"feedback": cb.Sliding(9)}, ["policy.feedback is None", "Sliding"]),
+            ({"explore": cb.UCB(2.0)}, ["explore.widths.beta is 1, expected 2"]),
+            ({"explore": cb.UCB(1.0, 2.0)}, ["explore.widths.cost_beta is 1"]),
+            ({"explore": cb.UCB(cb.RKHS(1.0, 0.1))}, ["beta is 1, expected RKHS"]),
+            ({"scale": 0.3}, ["policy.costs.kernel.raw_lengthscale", "reward"]),
+            ({"noise": 0.02}, ["policy.reward.noise is 0.01, expected 0.02"]),
+            ({"points": 1.1}, ["policy.actions.all holds other numbers of shape"]),
+        ],
+    )
+    def test_other_settings_of_a_policy_are_refused(self, tmp_path, changed, words):
+        path, problem = tmp_path / "a.ckpt", table(noise=0.01)
+        simulate(ckb(problem), problem, 20, path)
+        before = path.read_bytes()
+        policy = ckb(problem, **changed)
+        held = {k: v for k, v in vars(policy).items()}
+        with pytest.raises(CheckpointError) as error:
+            simulate(policy, problem, 40, path)
+        for word in ("another run", "delete the file", *words):
+            assert word in str(error.value)
+        assert path.read_bytes() == before
+        assert vars(policy) == held
+        assert policy.t == 0
+        # the same, said in other ways, goes on
+        same = ckb(problem, slack=torch.zeros(()), thresholds=0, seed=0)
+        assert simulate(same, problem, 40, path).rounds == 40
+
+    @pytest.mark.parametrize(
+        ("other", "words"),
+        [
+            (lambda: table(seed=1), ["problem.reward holds other numbers"]),
+            (lambda: table(noise=0.2), ["problem.noise is 0.1, expected 0.2"]),
+            (lambda: shifted(1e-6), ["problem.costs holds other numbers"]),
+            (lambda: Table(table().f.flip(-1), table().g, 0.1), ["problem.reward"]),
+            (lambda: Table(table().f, table().g, 0.1, thresholds=1.0), ["thresholds"]),
+        ],
+    )
+    def test_another_problem_is_refused(self, tmp_path, other, words):
+        path, problem = tmp_path / "a.ckpt", table()
+        simulate(ckb(problem), problem, 20, path)
+        with pytest.raises(CheckpointError) as error:
+            simulate(ckb(other()), other(), 40, path)
+        for word in ("another run", "delete the file", *words):
+            assert word in str(error.value)
+        # what was computed on another machine differs in its last digits
+        again = shifted(1e-15)
+        assert simulate(ckb(again), again, 40, path).rounds == 40
+
+    def test_settings_of_a_users_own_policy_and_problem(self, tmp_path):
+        path = tmp_path / "a.ckpt"
+        simulate(Uniform(Plain(), mixed=False), Plain(), 20, path)
+        with pytest.raises(CheckpointError, match=r"mixed is False, expected T"):
+            simulate(Uniform(Plain(), mixed=True), Plain(), 40, path)
+        with pytest.raises(CheckpointError, match=r"problem\.m is 1, expected 2"):
+            simulate(Uniform(Plain()), Plain(m=2), 40, path)
+        assert simulate(Uniform(Plain()), Plain(), 40, path).rounds == 40
+
+    def test_a_policy_built_on_a_problem_that_has_been_played(self):
+        class Mine(cb.SCGPUCB):
+            def __init__(self, problem, beta=1.0):
+                gp = cb.GP(RBFKernel(), noise=0.01)
+                more = {"explore": cb.UCB(beta), "slater": 0.5, "clip": 1.0}
+                super().__init__(problem.actions, reward=gp, costs=1, **more)
+
+        make = cb.problems.cbo_gpu_allocation
+        problem = make()
+        before = settings_of(Mine(problem))
+        simulate(Mine(problem), problem, 5)
+        for other in (problem, make()):
+            assert list(differences(before, settings_of(Mine(other)))) == []
+        (found,) = differences(before, settings_of(Mine(make(seed=1))))
+        assert found[0] == "problem.seed"
+
+    def test_settings_kept_are_small(self, tmp_path):
+        path, problem = tmp_path / "a.ckpt", table(size=50_000)
+        simulate(ckb(problem), problem, 2, path)
+        mark = read(path)["mark"]
+        assert len(pickle.dumps(mark)) < 10_000
+        assert "Surrogates" not in str(mark)
+
+    def test_a_file_from_before_settings_were_kept_goes_on(self, tmp_path):
+        path, problem = tmp_path / "a.ckpt", table()
+        simulate(Uniform(problem), problem, 20, path)
+        content = read(path)
+        del content["mark"]["settings"]
+        write(path, content)
+        with pytest.warns(UserWarning, match="taken to be those given now"):
+            run = simulate(Uniform(problem), problem, 40, path)
+        assert same(run, simulate(Uniform(problem), problem, 40))
+        # from here on they are
+        with pytest.raises(CheckpointError, match=r"policy\.mixed"):
+            simulate(Uniform(problem, mixed=True), problem, 60, path)
+
     def test_a_folder_in_the_way(self, tmp_path):
         with pytest.raises(CheckpointError, match="cannot read"):
             simulate(Uniform(table()), table(), 20, tmp_path)
@@ -417,6 +540,8 @@ class TestRun:
         assert same(run, Run.load(tmp_path / "here"))
         with pytest.raises(CheckpointError, match="holds no saved run"):
             Run.load(tmp_path)
+        with pytest.raises(CBanditError, match=r"run\.json cannot be made"):
+            run.save(tmp_path / "here" / "run.json")
         (tmp_path / "here" / "run.pt").write_bytes(b"x")
         with pytest.raises(CheckpointError, match="broken"):
             Run.load(tmp_path / "here")
@@ -432,6 +557,17 @@ class TestRun:
         assert row.action == run.index[2, 4]
         assert row.x1 == run.actions[2, 4, 0]
         assert "policy_regret" not in frame
+
+    @pytest.mark.parametrize("trials", [None, 3])
+    def test_frame_without_multipliers(self, trials, tmp_path):
+        problem = table(trials)
+        run = simulate(Uniform(problem, trials=trials, m=0), problem, 4)
+        frame = run.frame()
+        assert len(frame) == 4 * (trials or 1)
+        assert frame.cost1.tolist() == run.costs.flatten().tolist()
+        assert "multiplier1" not in frame
+        run.save(tmp_path)
+        assert same(run, Run.load(tmp_path))
 
     def test_distributions_are_in_the_account(self):
         problem = table(3, 2)

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from cbandit import checks, scores
@@ -50,6 +49,7 @@ class BKB(GPPolicy):
     """
 
     continuous = False
+    explores = (UCB,)
 
     name = "BKB"
 
@@ -62,8 +62,6 @@ class BKB(GPPolicy):
         oversampling: float = 5.0,
         **common: Any,
     ) -> None:
-        if not isinstance(explore, UCB):
-            raise CBanditError(f"explore must be cb.UCB(...); got {explore!r}")
         if common.get("pending", "ignore") != "ignore":
             raise CBanditError(f"pending must be 'ignore'; got {common['pending']!r}")
         if common.get("feedback") is not None:
@@ -79,13 +77,6 @@ class BKB(GPPolicy):
             raise CBanditError(f"oversampling must be above 0; got {q}")
         self._beliefs: Any = Sketched(
             reward.copy(), self.actions, self.batch_shape, self.dtype, self.device, q
-        )
-
-    @property
-    def multiplier(self) -> Tensor:
-        """Empty: there is no constraint."""
-        return torch.zeros(
-            *self.batch_shape, 0, dtype=torch.float64, device=self.device
         )
 
     @property

@@ -113,13 +113,6 @@ class BoTorchPolicy(GPPolicy):
         )
         self.trial = 0
 
-    @property
-    def multiplier(self) -> Tensor:
-        """Empty: what constraints come to is the acquisition function's business."""
-        return torch.zeros(
-            *self.batch_shape, 0, dtype=torch.float64, device=self.device
-        )
-
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:

@@ -18,10 +18,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from cbandit import checks
 from cbandit.actions import Box
 from cbandit.beliefs.gp import GP
 from cbandit.continuous import best_feasible_point
@@ -38,6 +36,7 @@ class Constrained(GPPolicy):
     """A policy with costs and confidence bounds, and no multiplier."""
 
     continuous = False
+    explores = (UCB,)
 
     def __init__(
         self,
@@ -50,18 +49,7 @@ class Constrained(GPPolicy):
     ) -> None:
         if costs is None:
             raise CBanditError("costs must be a cb.GP or a list of them; got None")
-        if not isinstance(explore, UCB):
-            raise CBanditError(
-                f"explore must be cb.UCB(...); got {checks.kind(explore)}"
-            )
         super().__init__(actions, reward, costs, explore, **common)
-
-    @property
-    def multiplier(self) -> Tensor:
-        """Empty: constraints are kept without one."""
-        return torch.zeros(
-            *self.batch_shape, 0, dtype=torch.float64, device=self.device
-        )
 
 
 class CONFIG(Constrained):

@@ -23,6 +23,7 @@ from torch import Tensor
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
 from cbandit.policies.base import Decision
+from cbandit.policies.stagewise import must_hold
 from cbandit.policies.surely_safe import SurelySafe
 from cbandit.safe import Safe
 
@@ -73,6 +74,9 @@ class SafeLTS(SurelySafe):
     ) -> Decision:
         tau = self._limits(t)
         self._safe.check(tau)
+        # what can fail, and what a longer action widens, goes before what is drawn
+        must_hold(mask, self._at_safe(asked))
+        width = self._width(t)[:, :1]
         inflation = self._alpha(tau)[0]
         if not self._inflated:
             length = self._longest if self._stated is None else self._stated
@@ -80,7 +84,7 @@ class SafeLTS(SurelySafe):
         eta = self._streams.normal(self.actions.dim).to(self.device)
         eta = eta.reshape(self._size, -1, 1) * inflation.view(-1, 1, 1)
         root = self._ridge.solve()[1][:, 0]  # root' root = Sigma^{-1}
-        shift = self._width(t)[:, :1] * (root.mT @ eta).squeeze(-1)
+        shift = width * (root.mT @ eta).squeeze(-1)
         alpha = torch.ones(self._size, 1 + self.m, dtype=torch.float64).to(tau)
         alpha[:, 0] = 0.0
         return self._best_safe(t, asked, mask, tau, alpha, shift)

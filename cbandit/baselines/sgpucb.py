@@ -72,13 +72,14 @@ class SGPUCB(Constrained):
         if own and mask is not None:
             seed = seed & mask
         early = (self.rounds >= t) & seed.any(-1) & own
+        # what can fail goes before what draws
+        coefficient, limits = self._coefficient(t).abs(), self._limits(t)
         # one draw a round whatever happens: a trial's stream is its own
         drawn = (
             _uniform(seed, self._streams.uniform()) if own and t <= self._last else None
         )
         if drawn is not None and bool(early.all()):
             return Decision(drawn)
-        coefficient, limits = self._coefficient(t).abs(), self._limits(t)
 
         def bounds() -> Iterator[tuple[int, Tensor]]:
             for start, upper in self._estimates(coefficient, limits, asked):

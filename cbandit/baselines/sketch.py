@@ -156,7 +156,7 @@ class Sketched:
         var = prior - left.square().sum(-2) + right.square().sum(-2)
         return mean + sketch.weights @ k, var.clamp_min(0)
 
-    def anywhere(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def anywhere(self, x: Tensor, ahead: Any = ()) -> tuple[Tensor, Tensor]:
         """Means and standard deviations at any points, ``(T, 1, n)``."""
         mean, var = self._look(x, self._current())
         return mean, var.sqrt().unsqueeze(1)

@@ -16,12 +16,12 @@ __all__ = ["Delayed", "Sliding"]
 class Delayed:
     """Reward and cost come later, apart and in any order (Guo et al. 2023).
 
-    Every choice enters the beliefs when it is made, with the prior mean as its target;
-    the target becomes what is told, if that comes within ``window`` rounds. What comes
-    later than that leaves the target alone and is counted (``policy.late``). Estimates
-    lie between the prior mean and the function, as far along as the share that comes in
-    time: choose a window that nearly all feedback keeps. Give a cost whose threshold is
-    not 0 that threshold as its ``mean``, or what is feasible may be misjudged.
+    Every choice enters the beliefs when it is made. Until it is told, and for good if
+    that takes more than ``window`` rounds (``policy.late`` counts those), the reward's
+    prior mean and the costs' thresholds stand for what came of it. So estimates lie
+    between these and the function, as far along as the share that comes in time: choose
+    a window that nearly all feedback keeps. What is feasible stays so, unless a cost's
+    belief is standardised: there the average of what has come stands for it.
 
     Args:
         window: rounds, at least 1.

@@ -79,7 +79,8 @@ class GP:
         An RBF kernel with a lengthscale per coordinate under a prior that grows with
         the dimension, inputs mapped to the unit cube, learned noise, standardised
         outcomes, fitted anew every 20 observations. Over ``Finite(covariance=K)`` the
-        prior is ``K`` and only the noise is learned.
+        prior is ``K`` and only the noise is learned. It is for ``actions`` and sets
+        within their extent: that is what is mapped to the unit cube.
         """
         if not isinstance(actions, Actions):
             raise CBanditError(
@@ -100,6 +101,32 @@ class GP:
             out.bounds = _extent(actions)
         out.noise_prior = LogNormalPrior(-4.0, 1.0)
         return out
+
+    def suit(self, name: str, actions: Actions, batch_shape: tuple[int, ...]) -> None:
+        """An error, of the argument ``name``, if this is no belief over ``actions``."""
+        if self.kernel is None:
+            return
+        _of_width(name, self.kernel, actions.dim)
+        batch = tuple(self.kernel.batch_shape)
+        if batch not in ((), (1,), batch_shape):
+            raise CBanditError(
+                f"{name}: its kernel must have batch_shape (*trials,) = {batch_shape}, "
+                f"or none; got {batch}"
+            )
+        if self.bounds is None:
+            return
+        made, extent = self.bounds, _extent(actions).to(self.bounds.device)
+        apart = extent.shape != made.shape
+        if not apart:
+            slack = 1e-5 * (made[1] - made[0] + made.abs().amax(0))
+            low, high = made[0] - slack, made[1] + slack
+            apart = bool(((extent[0] < low) | (extent[1] > high)).any())
+        if apart:
+            raise CBanditError(
+                f"{name}: cb.GP.default was given actions between {made[0].tolist()} "
+                f"and {made[1].tolist()}, and these reach from {extent[0].tolist()} to "
+                f"{extent[1].tolist()}: give it the policy's own"
+            )
 
     def copy(self) -> GP:
         """A copy that shares nothing with this one."""
@@ -143,6 +170,29 @@ def _extent(actions: Actions) -> Tensor:
         low, high = points.amin(0), points.amax(0)
     low, high = low.double(), high.double()
     return torch.stack([low, torch.where(high > low, high, low + 1)])
+
+
+def _of_width(name: str, kernel: gpk.Kernel, dim: int) -> None:
+    """An error if a kernel, or a part of it, is for other than ``dim`` coordinates."""
+    if kernel.active_dims is not None:
+        active = [int(j) for j in kernel.active_dims]
+        if max(active) >= dim:
+            raise CBanditError(
+                f"{name}: its kernel looks at the coordinates active_dims = {active}; "
+                f"the actions have d = {dim}"
+            )
+        dim = len(active)
+    wanted = kernel.ard_num_dims
+    if wanted is not None and wanted != dim:
+        raise CBanditError(
+            f"{name}: its {type(kernel).__name__} has ard_num_dims = {wanted}; the "
+            f"actions give it d = {dim} coordinates"
+        )
+    if isinstance(kernel, gpk.ScaleKernel):
+        _of_width(name, kernel.base_kernel, dim)
+    elif isinstance(kernel, gpk.ProductKernel | gpk.AdditiveKernel):
+        for part in kernel.kernels:
+            _of_width(name, part, dim)
 
 
 def _same_kernel(a: gpk.Kernel | None, b: gpk.Kernel | None) -> bool:

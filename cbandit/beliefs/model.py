@@ -108,13 +108,16 @@ def _data(group: Group, place: int) -> tuple[Tensor, Tensor, Tensor]:
     order = order[:, :width]
     p = precision.gather(-1, order)
     x = points.gather(1, order.unsqueeze(-1).expand(-1, -1, points.shape[-1]))
+    shift, scale = (v[:, place : place + 1] for v in group.units())
     weighted = history.weighted[:, place]
+    if group.gp.standardize:
+        # less the mean, where an outcome has come: what is waited for stands for it
+        gap = shift - group.origin[:, place : place + 1]
+        weighted = weighted - gap * history.weighted[:, -1]
     if weighted.shape[-1] < points.shape[-2]:
         weighted = torch.zeros_like(precision)
     w = weighted.gather(-1, order)
-    shift, scale = (v[:, place : place + 1] for v in group.units())
-    origin = group.origin[:, place : place + 1] if group.gp.standardize else shift
     seen = p > 0
-    y = torch.where(seen, w / torch.where(seen, p, 1.0) + origin, shift)
+    y = torch.where(seen, w / torch.where(seen, p, 1.0), 0.0) + shift
     variance = torch.where(seen, scale.square() / torch.where(seen, p, 1.0), torch.inf)
     return x, y, variance

@@ -11,6 +11,7 @@ import difflib
 import inspect
 import re
 import secrets
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,9 +25,12 @@ from cbandit.actions import Actions, Box, Finite
 from cbandit.choice import Choice, Distribution
 from cbandit.errors import CBanditError, ChoiceError, HorizonError
 from cbandit.randomness import Streams, Trials, trial_range
+from cbandit.stated import Stated
 
 __all__ = ["COST_COUNT", "Decision", "Policy", "Told", "listed"]
 
+LONG = 60  # letters of a set in a policy's repr
+MANY = 100  # choices outstanding, of a policy that does not count on them
 COST_COUNT = "the number of costs, an int of at least 1"
 
 
@@ -82,7 +86,7 @@ class _Mail:
     costs: list[Told] = field(default_factory=list)
 
 
-class Policy(ABC):
+class Policy(Stated, ABC):
     """Bookkeeping of rounds, choices and feedback.
 
     A policy fills in ``_decide`` (the rule) and ``_absorb`` (what feedback changes).
@@ -105,6 +109,8 @@ class Policy(ABC):
     learns_costs = True  # whether a choice waits for its cost to be told
     sees_costs = False  # whether ask takes observed_costs
     no_noise = ""  # why tell takes no noise, where it does not
+    patient = False  # whether it counts on choices that wait for their feedback
+    _reminded = False
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Help on a policy names the arguments it shares with others too."""
@@ -153,6 +159,10 @@ class Policy(ABC):
         # whether there is anything to subtract
         self._limited = callable(self._thresholds) or bool(self._thresholds.any())
         self.t = 0
+        # of policies that have any
+        self._multiplier = torch.zeros(
+            self._size, 0, dtype=torch.float64, device=self.device
+        )
         self._streams = Streams(seed, self.trials, "policy")
         self._mark = secrets.token_hex(8)
         self._open: dict[int, _Open] = {}
@@ -160,6 +170,11 @@ class Policy(ABC):
         self._nowhere = torch.zeros(
             self.batch_shape, dtype=torch.bool, device=self.device
         )
+
+    @property
+    def multiplier(self) -> Tensor:
+        """As the next ``ask`` will use it, ``(*trials, m)``; empty: there is none."""
+        return self._outside(self._multiplier.clone())
 
     # -- shapes --------------------------------------------------------------------
 
@@ -218,9 +233,21 @@ class Policy(ABC):
         self.t = t
         self._open[t] = _Open(choice)
         self._started(choice)
+        if len(self._open) >= MANY and not (self.patient or self._reminded):
+            self._remind()
         return choice
 
-    def _started(self, choice: Choice) -> None:  # noqa: B027  may stay empty
+    def _remind(self) -> None:
+        self._reminded = True
+        costs = self.m > 0 and self.learns_costs
+        warnings.warn(
+            f"{self.name}: {len(self._open)} choices wait for their feedback; hand "
+            f"each to tell(choice, reward=...{', cost=...' if costs else ''}), or to "
+            "cancel(choice) if it will never come",
+            stacklevel=3,
+        )
+
+    def _started(self, choice: Choice) -> None:
         """Called once the choice of a round stands."""
 
     def _round_actions(self, actions: Any) -> Any:
@@ -263,7 +290,10 @@ class Policy(ABC):
             mask = rows
         else:
             if rows.shape[-1]:
-                self.actions.points(rows.expand(self._size, -1))
+                try:
+                    self.actions.points(rows.expand(self._size, -1))
+                except CBanditError as error:
+                    raise CBanditError(f"among: {error}") from None
             mask = torch.zeros(len(rows), size, dtype=torch.bool, device=self.device)
             mask.scatter_(-1, rows.long(), True)
         if not bool(mask.any(-1).all()):
@@ -437,8 +467,22 @@ class Policy(ABC):
             self._absorb(mail.choice, mail.rewards, mail.costs)
             del self._inbox[t]
 
-    def lighten(self) -> None:  # noqa: B027  may stay empty
+    def lighten(self) -> None:
         """Before a checkpoint: drop what is better computed afresh than saved."""
+
+    def __repr__(self) -> str:
+        actions = repr(self.actions)
+        if len(actions) > LONG:
+            actions = f"{type(self.actions).__name__}(dim={self.actions.dim})"
+        parts = [actions, *self._engines(), f"costs={self.m}"]
+        if self.trials is not None:
+            first, count = self.trials[0], len(self.trials)
+            parts.append(f"trials={self.trials if first else count}")
+        return f"{type(self).__name__}({', '.join(parts)}, t={self.t})"
+
+    def _engines(self) -> list[str]:
+        """What keeps its beliefs, for ``repr``, where there is a choice."""
+        return []
 
     # -- what a policy fills in ------------------------------------------------------
 
@@ -467,7 +511,9 @@ def _seen(seen: Tensor | bool, mask: Tensor | None) -> Tensor | bool:
     if mask is None:
         return True
     both = mask.clone() if seen is False else mask | seen
-    return True if bool(both.all()) else both
+    if bool(both.all()):
+        return True
+    return both if bool(both.any()) else False
 
 
 def listed(costs: Any, kind: type[Any]) -> list[Any]:

@@ -10,6 +10,10 @@ Noisy constraints (``psi="linear"``), ``kappa_j = 0`` at first: targets
 ``r_s - sum_j kappa_j c_js``, noise constant ``R sqrt(1 + sum_j kappa_j^2)``, then
 ``kappa_j = [kappa_j + rate * mean of c_js]_+``.
 
+RKHS widths share ``delta`` among the horizon's ``L`` epochs: ``c = L``, and ``2 L``
+with noisy constraints, half of it being for the costs' noise. Without a horizon (ours)
+epoch ``l`` has the share ``1 / (l (l + 1))``.
+
 ``reuse=True`` (ours) keeps all rounds across epochs, recomputes their targets under the
 new ``kappa`` and standardises them; ``reuse=False`` starts each epoch from a fresh GP,
 as printed. ``inner="ts"`` puts GP-TS in the place of GP-UCB.
@@ -116,6 +120,8 @@ class EpochPenalty(GPPolicy):
         self._still = rate is not None and rate == 0
         self._beliefs_of = _listed(reward, reuse)
         super().__init__(actions, self._beliefs_of[0], None, explore, m=costs, **common)
+        for k, belief in enumerate(self._beliefs_of):
+            belief.suit(f"reward[{k}]", self.actions, self.batch_shape)
         self.epoch, self.reuse, self.inner = epoch, reuse, inner
         self._rate = 0.0 if rate is None else checks.number("rate", rate, minimum=0.0)
         start = kappa if kappa is not None else (0.0 if self.linear else 1.0)
@@ -214,6 +220,15 @@ class EpochPenalty(GPPolicy):
             return None
         return self._per_cost("subgaussian", own.subgaussian)
 
+    def _chances(self) -> int:
+        """``c`` of the RKHS widths."""
+        if self.horizon is None:
+            begun = self._epoch_number + 1
+            epochs = begun * (begun + 1)
+        else:
+            epochs = self._epoch_of(self.horizon) + 1
+        return 2 * epochs if self.linear else epochs
+
     def _coefficient(self, t: int) -> Tensor:
         parts = self._widths.rkhs_parts()
         if not self.linear or not parts:
@@ -221,12 +236,10 @@ class EpochPenalty(GPPolicy):
         # the targets' noise grows with the multipliers
         part = parts[0][0]
         norm, r = part.scale()
-        noises = r if self._noises is None else self._noises
-        grown = (
-            r.square() + (self._kappa * noises).square().sum(-1, keepdim=True)
-        ).sqrt()
-        beliefs = self._beliefs
-        width = part.schedule()(t, beliefs.gains(), 1, beliefs.noises(), norm, grown)
+        own = r if self._noises is None else self._noises
+        grown = (r.square() + (self._kappa * own).square().sum(-1, keepdim=True)).sqrt()
+        gains, noises = self._beliefs.gains(), self._beliefs.noises()
+        width = part.schedule()(t, gains, self._chances(), noises, norm, grown)
         return self.explore.coefficient(width, self._streams)
 
     # -- feedback ----------------------------------------------------------------------

@@ -84,6 +84,7 @@ class GPPolicy(Policy):
         common: see :class:`~cbandit.policies.base.Policy`.
     """
 
+    explores: tuple[type, ...] = (UCB, TS, Rand)
     continuous = True  # whether it can choose from a Box
     splits = False  # whether ranks may share the set; else each keeps all of it
 
@@ -106,11 +107,9 @@ class GPPolicy(Policy):
             if not isinstance(belief, GP):
                 name = "reward" if j == 0 else f"costs[{j - 1}]"
                 raise CBanditError(f"{name} must be a cb.GP; got {checks.kind(belief)}")
-        if not isinstance(explore, UCB | TS | Rand):
-            raise CBanditError(
-                "explore must be cb.UCB(...), cb.TS(...) or cb.Rand(...); got "
-                f"{checks.kind(explore)}"
-            )
+        if not isinstance(explore, self.explores):
+            kinds = " or ".join(f"cb.{each.__name__}(...)" for each in self.explores)
+            raise CBanditError(f"explore must be {kinds}; got {checks.kind(explore)}")
         if isinstance(actions, Star) or (
             isinstance(actions, Box) and not self.continuous
         ):
@@ -142,12 +141,16 @@ class GPPolicy(Policy):
                 f"pending={pending!r}"
             )
         super().__init__(actions, len(beliefs) - 1 if m is None else m, **common)
+        for j, belief in enumerate(beliefs):
+            name = "reward" if j == 0 else f"costs[{j - 1}]"
+            belief.suit(name, self.actions, self.batch_shape)
         self.feedback = feedback
         if isinstance(feedback, Delayed):
             self.no_noise = (
                 "noise= cannot go with feedback=cb.Delayed(...): a choice weighs in "
                 "when it is made, before its own variance is known"
             )
+        self.patient = isinstance(feedback, Delayed) or pending == "hallucinate"
         self._late = torch.zeros(self._size, dtype=torch.long, device=self.device)
         self.explore, self.pending = explore, pending
         self._widths = explore.widths.bind(
@@ -463,7 +466,7 @@ class GPPolicy(Policy):
     def _started(self, choice: Choice) -> None:
         if isinstance(self.feedback, Delayed):
             keys, x = self._named(choice)
-            self._beliefs.await_feedback(keys, x, choice.t)
+            self._beliefs.await_feedback(keys, x, choice.t, self._limits(choice.t))
             self._recent.append(x.double())
 
     def _absorb(
@@ -567,12 +570,13 @@ class GPPolicy(Policy):
         if index is not None:
             if isinstance(self.actions, Box):
                 raise CBanditError("a Box has no numbered actions: give x=")
-            numbers = self._rows("index", checks.tensor("index", index, None), 0)
-            self.actions.points(numbers.to(self.device))
+            numbers = self._rows("index", checks.tensor("index", index, None))
             numbers = numbers.to(self.device)
+            self.actions.points(numbers)
+            numbers = numbers.long()  # an empty list was none
         else:
             given = checks.finite("x", checks.tensor("x", x, self.dtype, self.device))
-            given = self._rows("x", given, 1)
+            given = self._rows("x", given, (self.actions.dim,))
             if isinstance(self.actions, Box):
                 numbers, places = None, self.actions.inside(given)
             else:
@@ -583,29 +587,13 @@ class GPPolicy(Policy):
         parts: list[tuple[list[int], Tensor]] = []
         if reward is not None:
             value = checks.finite("reward", checks.tensor("reward", reward))
-            value = self._rows("reward", value, 0, n)
-            parts.append(([0], value.unsqueeze(-1)))
+            parts.append(([0], self._rows("reward", value, (1,), n)))
         if cost is not None:
             if self.m == 0:
                 raise CBanditError(f"{self.name} has no costs; got cost=")
             value = checks.finite("cost", checks.tensor("cost", cost))
-            if (
-                value.dim()
-                and value.shape[-1] == self.m
-                and (
-                    self.m > 1
-                    or value.dim() > 1 + len(self.batch_shape)
-                    or (value.dim() == 2 and value.shape[0] == n)
-                )
-            ):
-                value = self._rows("cost", value, 1, n)
-            else:
-                value = self._rows("cost", value, 0, n).unsqueeze(-1)
-            if value.shape[-1] != self.m:
-                raise CBanditError(
-                    f"cost must have {self.m} columns; got {value.shape[-1]}"
-                )
-            parts.append((list(range(1, self.m + 1)), value))
+            functions = list(range(1, self.m + 1))
+            parts.append((functions, self._rows("cost", value, (self.m,), n)))
         self._deliver()
         self._observe(numbers, places, parts)
 
@@ -636,19 +624,9 @@ class GPPolicy(Policy):
         self._beliefs.observe(rows)
 
     def _rows(
-        self, name: str, value: Tensor, extra: int, n: int | None = None
+        self, name: str, value: Tensor, axes: tuple[int, ...] = (), n: int | None = None
     ) -> Tensor:
-        """``(n, ...)`` or ``(*trials, n, ...)``, ``extra`` more axes, led by ``T``."""
-        if value.dim() == 1 + extra:
-            value = value.unsqueeze(0).expand(self._size, *value.shape)
-        shaped = value.dim() == 2 + extra and value.shape[0] == self._size
-        if not shaped or (n is not None and value.shape[1] != n):
-            raise CBanditError(
-                f"{name} must have {'n' if n is None else n} rows, led by nothing or "
-                "by "
-                f"the trials {self.batch_shape}; got shape {tuple(value.shape)}"
-            )
-        return value
+        return checks.rows(name, value, self.batch_shape, axes, n)
 
     # -- what is believed --------------------------------------------------------------
 
@@ -656,6 +634,10 @@ class GPPolicy(Policy):
     def engine(self) -> str:
         """Which engines keep the posterior, and why."""
         return self._beliefs.describe()
+
+    def _engines(self) -> list[str]:
+        names = dict.fromkeys(group.plan.name for group in self._beliefs.groups)
+        return [f"engine={' and '.join(names)}"]
 
     def posterior(self, x: Any = None) -> Posterior:
         """Means and standard deviations over the set, in the user's units.
@@ -666,7 +648,9 @@ class GPPolicy(Policy):
         self._deliver()
         if x is not None:
             given = checks.finite("x", checks.tensor("x", x, self.dtype, self.device))
-            mean, std = self._beliefs.anywhere(self._rows("x", given, 1))
+            mean, std = self._beliefs.anywhere(
+                self._rows("x", given, (self.actions.dim,))
+            )
         elif isinstance(self.actions, Box):
             raise CBanditError(
                 "posterior needs points on a Box: posterior(x) with x of shape (n, d)"
@@ -686,7 +670,8 @@ class GPPolicy(Policy):
         if not 0 < confidence < 1:
             raise CBanditError(f"confidence must lie between 0 and 1; got {confidence}")
         self._deliver()
-        limits = self._limits(max(self.t, 1))
+        # costs that are penalties, or seen in full, have no belief
+        limits = self._limits(max(self.t, 1))[:, : self._beliefs.functions - 1]
         if isinstance(self.actions, Box):
             x = self._likely(self.actions, limits, confidence)
             mean, std = self._beliefs.anywhere(x.unsqueeze(1))
@@ -710,7 +695,7 @@ class GPPolicy(Policy):
 
         def estimate(x: Tensor) -> Tensor:
             mean, std = look(x)
-            tau = limits[:, : mean.shape[1] - 1].unsqueeze(-1)
+            tau = limits.unsqueeze(-1)
             # a chance below confidence is one cost over its limit
             share = torch.special.log_ndtr((tau - mean[:, 1:]) / std[:, 1:])
             short = math.log(confidence) - share.sum(-2, keepdim=True)

@@ -29,7 +29,6 @@ from torch import Tensor
 from cbandit import checks
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
-from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.lp import PolicySolution, solve_policy_in_blocks
 from cbandit.policies.base import Decision, Told, listed
@@ -74,6 +73,7 @@ class GPOPB(GPPolicy):
     """
 
     name = "OPB"
+    explores = (UCB,)
 
     def __init__(
         self,
@@ -92,8 +92,6 @@ class GPOPB(GPPolicy):
         if explore is None:
             functions = 1 + len(listed(costs, GP))
             explore = UCB(BayesWidth(functions, actions.size, self.delta))
-        if not isinstance(explore, UCB):
-            raise CBanditError(f"explore must be cb.UCB(...); got {explore!r}")
         super().__init__(actions, reward, costs, explore, **common)
         given = checks.finite(
             "largest", checks.tensor("largest", 1.0 if largest is None else largest)
@@ -110,14 +108,10 @@ class GPOPB(GPPolicy):
         )
         if self._safe.given[1]:
             self._safe.check(self._limits(1))
+        # the last programme's dual solution
         self._multiplier = torch.zeros(
             self._size, self.m, dtype=torch.float64, device=self.device
         )
-
-    @property
-    def multiplier(self) -> Tensor:
-        """The last programme's dual solution, ``(*trials, m)``."""
-        return self._outside(self._multiplier.clone())
 
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any

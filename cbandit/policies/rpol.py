@@ -108,11 +108,13 @@ class RPOL(GPPolicy):
     def _absorb(
         self, choice: Choice, rewards: Sequence[Told], costs: Sequence[Told]
     ) -> None:
+        gained = self._gained
+        if self.penalty == "observation":
+            # thresholds may be a callable that fails: before the beliefs change
+            for told in costs:
+                over = (told.values - self._limits(choice.t)).clamp_min(0)
+                if told.where is not None:
+                    over = over * told.where.unsqueeze(-1)
+                gained = gained + over
         super()._absorb(choice, rewards, costs)
-        if self.penalty == "estimate":
-            return
-        for told in costs:
-            over = (told.values - self._limits(choice.t)).clamp_min(0)
-            if told.where is not None:
-                over = over * told.where.unsqueeze(-1)
-            self._gained = self._gained + over
+        self._gained = gained

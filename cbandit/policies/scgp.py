@@ -83,11 +83,6 @@ class SCGPUCB(GPPolicy):
         )
         self._observed: Tensor | None = None
 
-    @property
-    def multiplier(self) -> Tensor:
-        """``Q`` as the next ``ask`` will use it, ``(*trials, m)``."""
-        return self._outside(self._multiplier.clone())
-
     def ask(
         self, *, among: Any = None, actions: Any = None, observed_costs: Any = None
     ) -> Choice:

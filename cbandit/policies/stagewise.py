@@ -99,14 +99,10 @@ class Stagewise(Policy):
             self._within("safe.cost", self._safe.cost, _COSTS)
             self._safe.check(self._limits(1))
         self._fixed_alpha: tuple[Tensor, Tensor] | None = None
+        # the last programme's dual solution
         self._multiplier = torch.zeros(
             self._size, self.m, dtype=torch.float64, device=self.device
         )
-
-    @property
-    def multiplier(self) -> Tensor:
-        """The last programme's dual solution, ``(*trials, m)``; else 0."""
-        return self._outside(self._multiplier.clone())
 
     def _feedback(self, name: str, value: Any, m: int, mask: Tensor | None) -> Tensor:
         out = super()._feedback(name, value, m, mask)
@@ -195,15 +191,7 @@ class Stagewise(Policy):
             if given is None:
                 continue
             value = checks.finite(name, checks.tensor(name, given, device=self.device))
-            shapes = [(n, m), (*self.batch_shape, n, m)]
-            if m == 1 and tuple(value.shape) in ((n,), (*self.batch_shape, n)):
-                value = value.unsqueeze(-1)
-            if tuple(value.shape) not in shapes:
-                raise CBanditError(
-                    f"{name} must have n = {n} rows, led by nothing or by the trials "
-                    f"{self.batch_shape}; got shape {tuple(value.shape)}"
-                )
-            value = value.expand(self._size, n, m)
+            value = checks.rows(name, value, self.batch_shape, (m,), n)
             self._within(name, value.reshape(-1, m), functions)
             parts.append((functions, value))
         self._deliver()
@@ -215,30 +203,11 @@ class Stagewise(Policy):
     def _rows_of(self, index: Any, x: Any) -> tuple[Tensor | None, Tensor]:
         """Numbers ``(T, n)``, where there are any, and points ``(T, n, d)``."""
         if index is not None:
-            numbers = checks.tensor("index", index, None, self.device)
-            shape = tuple(numbers.shape)
-            if len(shape) == 0 or shape not in (
-                (shape[-1],),
-                (*self.batch_shape, shape[-1]),
-            ):
-                raise CBanditError(
-                    f"index must have shape (n,) or (*trials, n); got {shape}"
-                )
-            numbers = numbers.expand(self._size, shape[-1])
+            given = checks.tensor("index", index, None, self.device)
+            numbers = checks.rows("index", given, self.batch_shape)
             return numbers, self.actions.points(numbers).double()
-        points = checks.finite("x", checks.tensor("x", x, device=self.device))
-        shape = tuple(points.shape)
-        dim = self.actions.dim
-        if (
-            len(shape) < 2
-            or shape[-1] != dim
-            or shape[:-2] not in ((), self.batch_shape)
-        ):
-            raise CBanditError(
-                f"x must have shape (n, d) or (*trials, n, d) with d = {dim}; "
-                f"got {shape}"
-            )
-        points = points.expand(self._size, *shape[-2:])
+        given = checks.finite("x", checks.tensor("x", x, device=self.device))
+        points = checks.rows("x", given, self.batch_shape, (self.actions.dim,))
         return self._arms(points), points
 
     def _arms(self, points: Tensor) -> Tensor | None:

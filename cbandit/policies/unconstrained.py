@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from cbandit import checks, scores
+from cbandit import scores
 from cbandit.beliefs.gp import GP
-from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB
 from cbandit.policies.base import Decision
 from cbandit.policies.gp import GPPolicy
@@ -23,13 +21,6 @@ __all__ = ["GPTS", "GPUCB"]
 
 class _Unconstrained(GPPolicy):
     splits = True
-
-    @property
-    def multiplier(self) -> Tensor:
-        """Empty: there is no constraint."""
-        return torch.zeros(
-            *self.batch_shape, 0, dtype=torch.float64, device=self.device
-        )
 
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
@@ -50,14 +41,11 @@ class GPUCB(_Unconstrained):
     """
 
     name = "GP-UCB"
+    explores = (UCB,)
 
     def __init__(
         self, actions: Any, *, reward: GP, explore: UCB, **common: Any
     ) -> None:
-        if not isinstance(explore, UCB):
-            raise CBanditError(
-                f"explore must be cb.UCB(...); got {checks.kind(explore)}"
-            )
         super().__init__(actions, reward, None, explore, **common)
 
 
@@ -72,13 +60,11 @@ class GPTS(_Unconstrained):
     """
 
     name = "GP-TS"
+    explores = (TS,)
 
     def __init__(
         self, actions: Any, *, reward: GP, explore: TS | None = None, **common: Any
     ) -> None:
-        explore = TS() if explore is None else explore
-        if not isinstance(explore, TS):
-            raise CBanditError(
-                f"explore must be cb.TS(...); got {checks.kind(explore)}"
-            )
-        super().__init__(actions, reward, None, explore, **common)
+        super().__init__(
+            actions, reward, None, TS() if explore is None else explore, **common
+        )

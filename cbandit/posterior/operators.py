@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -90,7 +91,7 @@ class Operator(Protocol):
         ...
 
 
-class _Finishing:
+class _Finishing(ABC):
     """Columns made by a matrix product, the rest of the round in one pass over them."""
 
     def bytes_per_column(self) -> int:
@@ -102,9 +103,9 @@ class _Finishing:
         """Columns need room."""
         return False
 
+    @abstractmethod
     def multiply(self, weights: Tensor) -> Columns:
         """See :class:`Operator`."""
-        raise NotImplementedError
 
     def rounds(
         self, weights: Tensor, change: Change, look: Look, backend: str | None

@@ -143,11 +143,13 @@ class Features:
         inputs = self.covariance.inputs(x).to(x.dtype)
         if self.frequencies is None:
             assert self.covariance.forms is not None
-            features = inputs * self.covariance.forms[0].scale.unsqueeze(-2).to(x)
+            scale = self.covariance.forms[0].scale.unsqueeze(-2).to(x)
+            paths = ((inputs * scale) @ weights).mT
         else:
             phase = inputs @ self.frequencies.to(x)
-            features = torch.cat([phase.cos(), phase.sin()], -1)
-        paths = (features @ weights).mT
+            # features side by side would be copied first: five times the time
+            even, odd = weights.chunk(2, -2)
+            paths = (phase.cos() @ even + phase.sin() @ odd).mT
         amplitude = self.covariance.amplitude
         if isinstance(amplitude, Tensor):
             return paths * amplitude.sqrt().to(paths)[..., None, None]

@@ -61,8 +61,9 @@ class Row:
         wanted: trials that saw something.
         noise: its own variance ``(T,)``, or ``None`` for the belief's.
         t: the round it belongs to; 0 for data from before.
-        arrived: ``(T, f)``, which values have come; the others stand for the prior
-            mean until they do. ``None``: all.
+        arrived: ``(T, f)``, which values have come; until they do the others are what
+            stands for them, or where outcomes are standardised their average. ``None``:
+            all.
     """
 
     keys: Sequence[Hashable]
@@ -168,6 +169,10 @@ class Group:
         gap = torch.where(wanted, row.values - self._average, 0.0)
         average = self._average + sign * gap / count.clamp_min(1)
         self._squares += sign * gap * (row.values - average) * wanted
+        if sign < 0:
+            # where nothing is left it is as if nothing had been seen
+            left = count > 0
+            average, self._squares = average * left, self._squares * left
         self._count, self._average = count, average
 
     def units(self) -> tuple[Tensor, Tensor]:
@@ -184,12 +189,11 @@ class Group:
         targets = row.values
         if self._shifted or self.gp.standardize:
             targets = targets - base
-        if row.arrived is not None:
-            targets = torch.where(row.arrived, targets, 0.0)
         if not self.gp.standardize:
             return targets
         ones = torch.ones(self.trials, 1, dtype=torch.float64, device=self.device)
         if row.arrived is not None:
+            targets = torch.where(row.arrived, targets, 0.0)
             ones = row.arrived[:, :1].double()
         return torch.cat([targets, ones], -1)
 
@@ -236,6 +240,7 @@ class Group:
         assert row.arrived is not None
         come = mask.unsqueeze(-1)
         before = self._targets(row)
+        row.values = row.values.clone()  # the engine may hold what it was given
         row.values[:, columns] = torch.where(come, values, row.values[:, columns])
         row.arrived[:, columns] |= come
         if self.gp.standardize:
@@ -688,13 +693,20 @@ class Surrogates:
             if new:
                 group.observe(new)
 
-    def await_feedback(self, keys: Sequence[Hashable], x: Tensor, t: int) -> None:
-        """Enter a choice before its feedback, with the prior means for targets."""
+    def await_feedback(
+        self, keys: Sequence[Hashable], x: Tensor, t: int, limits: Tensor
+    ) -> None:
+        """Enter a choice before its feedback.
+
+        Targets are the reward's prior mean and the costs' thresholds ``(T, m)``.
+        """
         every = [True] * len(keys)
         for group in self.groups:
-            shape = (group.trials, len(group.functions))
-            values = torch.zeros(shape, dtype=torch.float64, device=self.device)
-            arrived = torch.zeros(shape, dtype=torch.bool, device=self.device)
+            values = group.means.clone()
+            for column, f in enumerate(group.functions):
+                if f > 0:
+                    values[:, column] = limits[:, f - 1]
+            arrived = torch.zeros_like(values, dtype=torch.bool)
             row = Row(keys, x, values, every, None, t, arrived)
             group.append(row)
             group.awaited[t] = row

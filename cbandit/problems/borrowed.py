@@ -19,6 +19,7 @@ from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.problems.protocol import Evaluation, Round, normals
 from cbandit.problems.table import Table
+from cbandit.stated import Stated
 
 if TYPE_CHECKING:
     from botorch.test_functions.base import ConstrainedBaseTestProblem
@@ -47,7 +48,7 @@ LEAST = {
 SIZED = ("ConstrainedHartmann", "ConstrainedHartmannSmooth", "KeaneBumpFunction")
 
 
-class Continuous:
+class Continuous(Stated):
     """A test function on its box; made by :func:`from_botorch`."""
 
     def __init__(

@@ -16,6 +16,7 @@ from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.problems.protocol import Evaluation, Round, normals, uniforms
 from cbandit.randomness import Streams, Trials, trial_range
+from cbandit.stated import Stated
 
 __all__ = ["Gridded", "Phase", "poisson"]
 
@@ -37,7 +38,7 @@ class Phase:
     costs: Formula
 
 
-class Gridded:
+class Gridded(Stated):
     """A problem of formulas; ``optimum`` is that of the grid.
 
     Policies over a :class:`~cbandit.Box` play it too, on ``problem.box``; their regret

@@ -15,11 +15,12 @@ from cbandit.errors import CBanditError
 from cbandit.lp import PolicySolution, solve_policy
 from cbandit.problems.protocol import Evaluation, Round, normals
 from cbandit.randomness import Streams, Trials, trial_range
+from cbandit.stated import Stated
 
 __all__ = ["LinearProblem"]
 
 
-class LinearProblem:
+class LinearProblem(Stated):
     """``f(x) = <x, theta>``, ``cost_j(x) = <x, mu_j>``; also blockwise.
 
     Args:

@@ -17,6 +17,7 @@ from cbandit.errors import CBanditError
 from cbandit.lp import PolicySolution, solve_policy
 from cbandit.problems.protocol import Evaluation, Round, normals, uniforms
 from cbandit.randomness import Streams, Trials, trial_range
+from cbandit.stated import Stated
 
 __all__ = ["Noise", "Resampled", "Table"]
 
@@ -47,7 +48,7 @@ class Resampled:
         )
 
 
-class Table:
+class Table(Stated):
     """A finite problem that never changes; also blockwise, so its account is cheap.
 
     Args:
