@@ -232,7 +232,7 @@ def table(result: dict[str, Any]) -> str:
         )
     lines += [
         "",
-        f"small feasible set, optimum {OPTIMUM}: the best reward tried where the cost is "
+        f"small feasible set, optimum {OPTIMUM}: the best reward where the cost was "
         f"at most {NEAR}; rounds that were feasible; means of the last 20 rounds",
         f"{'policy':<14}{'seed':>5}{'rounds':>8}{'best':>9}{'feasible':>10}"
         f"{'reward':>9}{'cost':>9}",
