@@ -21,7 +21,7 @@ __all__ = ["Climbed", "climb"]
 ENOUGH, STEEP = 1e-4, 0.9  # the line search's two conditions
 LOOKS = 12  # points a line search looks at, at most
 CLOSE = 0.1  # a bracket that could yield this share of what was gained is narrow
-FLAT, LITTLE = 1e-7, 1e-9  # slopes and gains not worth more, in sizes
+FLAT, LITTLE = 1e-7, 1e-7  # slopes and gains not worth more, in sizes
 PATIENCE = 8  # steps of little gain in a row
 FIRST = 0.1  # length of the first step
 

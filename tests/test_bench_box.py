@@ -29,7 +29,7 @@ def test_rows_and_the_check(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", bench_box.REACHING)
 def test_the_small_feasible_set_is_found(name):
-    row = bench_box.reach(name)
+    row = bench_box.reach(name, rounds=60)
     assert row["ok"]
     axis = torch.linspace(0, 6, 1201, dtype=torch.float64)
     x, y = torch.meshgrid(axis, axis, indexing="ij")
