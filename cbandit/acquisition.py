@@ -466,7 +466,8 @@ class OptimisticFeasible(_Score):
         """How much room every cost is believed to leave at ``X`` ``(*b, d)``: ``(*b)``.
 
         Feasible at or above 0, as BoTorch has it:
-        ``optimize_acqf(..., nonlinear_inequality_constraints=[(score.slack, True)])``.
+        ``optimize_acqf(..., nonlinear_inequality_constraints=[(score.slack, True)])``,
+        which then wants feasible points to begin with, in ``batch_initial_conditions``.
         """
         _, g = self.estimates(X.unsqueeze(-2).unsqueeze(0))
         return scores.least_violating(g)[0, ..., 0]

@@ -284,7 +284,7 @@ class Box:
         low, high = (x.unsqueeze(0) if x.dim() == 0 else x for x in (low, high))
         if low.shape != high.shape or low.dim() != 1 or low.numel() == 0:
             raise CBanditError(
-                "lower and upper must have the same shape (d,); got "
+                "lower and upper must have the same shape (d,), d at least 1; got "
                 f"{tuple(low.shape)} and {tuple(high.shape)}"
             )
         if bool((low >= high).any()):
@@ -358,6 +358,15 @@ class Box:
         return f"Box({ends}, {len(self.choices)} choices)"
 
 
+def _given_rows(choices: Any) -> Finite:
+    given = checks.finite("choices", checks.tensor("choices", choices))
+    if given.dim() != 2 or given.numel() == 0:
+        raise CBanditError(
+            f"choices must have rows, of shape (K, k); got {tuple(given.shape)}"
+        )
+    return Finite(given)
+
+
 def _rows(choices: Any) -> Tensor:
     """The rows of a box' choices, ``(K, k)``, float64."""
     if isinstance(choices, ProductGrid):
@@ -367,7 +376,7 @@ def _rows(choices: Any) -> Tensor:
             )
         rows = choices.block(0, choices.size)
     else:
-        kept = choices if isinstance(choices, Finite) else Finite(choices)
+        kept = choices if isinstance(choices, Finite) else _given_rows(choices)
         if kept.covariance is not None or kept.all.dim() != 2:
             raise CBanditError(
                 f"choices must have coordinates, the same for every trial; got {kept!r}"

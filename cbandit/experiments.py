@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,6 +143,16 @@ def in_words(status: Mapping[str, str]) -> str:
     return "; ".join(f"{', '.join(names)} {said}" for said, names in alike.items())
 
 
+def _other(before: Settings, now: Settings) -> str:
+    """What differs, in words."""
+    pairs = [
+        (f.name, getattr(before, f.name), getattr(now, f.name)) for f in fields(now)
+    ]
+    return ", ".join(
+        f"its {name} is {a!r}, not {b!r}" for name, a, b in pairs if a != b
+    )
+
+
 def _prepare(settings: Settings, out: Path, resume: bool) -> dict[str, Any] | None:
     """Makes the folder ready; the summary if everything is there already."""
     from cbandit.checkpoint import atomic, writable
@@ -150,10 +160,11 @@ def _prepare(settings: Settings, out: Path, resume: bool) -> dict[str, Any] | No
     config, summary = out / "config.toml", out / "summary.json"
     under_way = any((out / name).exists() for name in ("runs", "checkpoints"))
     if resume and config.exists():
-        if settings_from_toml(config) != settings:
+        before = settings_from_toml(config)
+        if before != settings:
             raise CBanditError(
-                f"{out} holds an experiment with other settings, see {config}; give "
-                "those, or another folder"
+                f"{out} holds an experiment with other settings: "
+                f"{_other(before, settings)}; give those, or another folder"
             )
         if summary.exists() and not under_way:
             found: dict[str, Any] = json.loads(summary.read_text())

@@ -112,9 +112,10 @@ def simulate(
         horizon: the number of rounds.
         checkpoint: a file, written whole or not at all: now and then, at the end, on
             Ctrl-C and on SIGTERM. If it exists the run goes on from it, for a longer
-            horizon too, and ``policy`` is brought to the state it had there. Another
-            run, by what policy and problem were built with (functions by their names),
-            needs a file of its own: else it is an error. Load only files you trust:
+            horizon too (if the policy was built without one of its own), and ``policy``
+            is brought to the state it had there. Another run, by what policy and
+            problem were built with (functions by their names), needs a file of its own:
+            else it is an error. Load only files you trust:
             they are pickles. A problem's own state is not kept; what it draws in
             ``round`` and ``observe`` from the generator is.
         progress: a bar, if it takes longer than a second and on a terminal only.
@@ -270,12 +271,14 @@ def _same_trials(policy: Policy, problem: Problem) -> None:
 def _same_actions(policy: Policy, problem: Problem) -> None:
     ours, theirs = getattr(policy, "actions", None), problem.actions
     finite = (Finite, ProductGrid)
+    same = ours is None or getattr(theirs, "dim", ours.dim) == ours.dim
     if isinstance(ours, finite) and isinstance(theirs, finite):
-        if (ours.size, ours.dim) != (theirs.size, theirs.dim):
-            raise CBanditError(
-                "policy and problem must be over the same actions: build the policy on "
-                f"problem.actions; the policy has {ours!r}, the problem {theirs!r}"
-            )
+        same = same and ours.size == theirs.size
+    if not same:
+        raise CBanditError(
+            "policy and problem must be over the same actions: build the policy on "
+            f"problem.actions; the policy has {ours!r}, the problem {theirs!r}"
+        )
 
 
 def _seen(seen: Any, batch: tuple[int, ...], m: int) -> tuple[Tensor, Tensor]:
@@ -299,8 +302,8 @@ def _seen(seen: Any, batch: tuple[int, ...], m: int) -> tuple[Tensor, Tensor]:
     if cost.shape[:-1] != batch or (m and cost.shape[-1] != m):
         shape = f"{(*batch, m)}" if m else f"{batch} and the costs"
         raise CBanditError(
-            f"problem.observe must return costs of shape (*trials, m) = {shape}; got "
-            f"{tuple(cost.shape)}"
+            f"problem.observe must return costs of shape (*trials, m) = {shape}, one "
+            f"for each cost of the policy; got {tuple(cost.shape)}"
         )
     return reward, cost
 

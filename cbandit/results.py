@@ -254,7 +254,10 @@ def draw_together(
         names = ", ".join(sorted({each.experiment for each in every}))
         raise CBanditError(f"folders must hold one experiment; got {names}")
     if experiment.evolution is None:
-        raise CBanditError(f"{first.experiment} has no figure of several settings")
+        raise CBanditError(
+            f"{first.experiment} has no figure of several settings; cbandit plot DIR "
+            "draws its own, into the folder"
+        )
     if panels is not None and panels not in first.parameters:
         raise CBanditError(
             f"panels must be a parameter of {first.experiment}, one of "
@@ -363,7 +366,10 @@ def read_curves(folder: str | os.PathLike[str]) -> Curves:
 
     path = Path(folder) / "rounds.parquet"
     if not path.is_file():
-        raise CBanditError(f"{folder} holds no results: {path} is missing")
+        advice = ""
+        if (Path(folder) / "config.toml").is_file():
+            advice = "; if it was interrupted, --resume goes on with it"
+        raise CBanditError(f"{folder} holds no results: {path} is missing{advice}")
     try:
         frame = _pandas().read_parquet(path)
         out: dict[str, dict[str, Curve]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from botorch.test_functions.synthetic import ConstrainedGramacy
 from gpytorch import kernels as gpk
 
 import cbandit as cb
@@ -932,3 +933,22 @@ def test_a_policy_that_cannot_be_saved(tmp_path):
         policy.save(tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
     assert same_future(policy, twin)
+
+
+def test_an_empty_box_and_rows_that_are_none():
+    with pytest.raises(cb.CBanditError, match="d at least 1; got"):
+        cb.Box([], [], choices=[[1.0], [2.0]])
+    for choices in ([1.0, 2.0], []):
+        with pytest.raises(cb.CBanditError, match=r"choices must have rows"):
+            cb.Box([0.0], [1.0], choices=choices)
+
+
+def test_a_policy_and_a_problem_over_other_boxes():
+    box = cb.Box([0.0], [1.0])
+    gp = cb.GP(gpk.RBFKernel(), noise=0.1)
+    policy = cb.CKB(box, reward=gp, costs=gp, explore=cb.UCB(1.0), step=1.0, cap=2.0)
+    problem = cb.problems.from_botorch(ConstrainedGramacy())
+    with pytest.raises(cb.CBanditError, match="over the same actions"):
+        cb.simulate(policy, problem, 3)
+    with pytest.raises(cb.CBanditError, match="an instance of"):
+        cb.problems.from_botorch(ConstrainedGramacy)

@@ -22,6 +22,7 @@ class Delayed:
     between these and the function, as far along as the share that comes in time: choose
     a window that nearly all feedback keeps. What is feasible stays so, unless a cost's
     belief is standardised: there the average of what has come stands for it.
+    Multipliers that move by what was observed (RPOL's) do so however late it comes.
 
     Args:
         window: rounds, at least 1.

@@ -39,6 +39,9 @@ __all__ = ["RPOL"]
 class RPOL(GPPolicy):
     """Rectified penalties: violations never compensate each other.
 
+    ``multiplier`` is 1 at first, gains every rectified cost that comes, however late,
+    and is at least ``sqrt(t)`` after round ``t``, whatever came.
+
     Args:
         actions: what can be chosen.
         reward: the belief about the reward.

@@ -178,7 +178,8 @@ def from_botorch(
 
     if not isinstance(test_function, ConstrainedBaseTestProblem):
         raise CBanditError(
-            "test_function must be one of BoTorch's constrained test functions; got "
+            "test_function must be an instance of one of BoTorch's constrained test "
+            "functions; got "
             f"{test_function!r}"
         )
     objectives = getattr(test_function, "num_objectives", 1)
