@@ -306,7 +306,7 @@ def test_a_box():
     ("lower", "upper", "message"),
     [
         ([0.0], [1.0, 2.0], r"same shape \(d,\), d at least 1; got \(1,\) and \(2,\)"),
-        ([[0.0, 0.0]], [[1.0, 1.0]], r"same shape \(d,\), d at least 1; got \(1, 2\) and \(1, 2\)"),
+        ([[0.0, 0.0]], [[1.0, 1.0]], r"d at least 1; got \(1, 2\) and \(1, 2\)"),
         ([], [], r"same shape \(d,\), d at least 1; got \(0,\)"),
         ([0, 1], [1, 1], r"coordinate 1 has lower = 1, upper = 1"),
         ([math.nan], [1], r"lower must be finite; got nan"),
