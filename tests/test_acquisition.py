@@ -1008,7 +1008,11 @@ class TestFromBotorch:
     @pytest.mark.parametrize(
         ("function", "given", "message"),
         [
-            (synthetic.Hartmann(), {}, "test_function must be one of BoTorch's"),
+            (
+                synthetic.Hartmann(),
+                {},
+                "test_function must be an instance of one of BoTorch's",
+            ),
             (multi_objective.BNH(), {}, "one objective; BNH has 2"),
             (FUNCTIONS["gramacy"](), {"points": [3, 3, 3]}, "points must have shape"),
             (FUNCTIONS["gramacy"](), {"points": 1}, "at least 2"),

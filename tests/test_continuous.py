@@ -558,7 +558,7 @@ class TestChoices:
     @pytest.mark.parametrize(
         ("choices", "message"),
         [
-            ([1.0, 2.0], "points must have shape"),
+            ([1.0, 2.0], "choices must have rows"),
             (cb.Finite(covariance=np.eye(2)), "choices must have coordinates"),
             (cb.ProductGrid([torch.arange(2000)] * 2), "at most 1000000 rows"),
         ],
