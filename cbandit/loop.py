@@ -24,7 +24,7 @@ from torch import Tensor
 
 from cbandit import account, checks, distributed
 from cbandit import checkpoint as files
-from cbandit.actions import Finite, ProductGrid
+from cbandit.actions import Actions, Finite, ProductGrid
 from cbandit.choice import Choice
 from cbandit.distributed import Ranks
 from cbandit.errors import CBanditError, CheckpointError
@@ -271,7 +271,9 @@ def _same_trials(policy: Policy, problem: Problem) -> None:
 def _same_actions(policy: Policy, problem: Problem) -> None:
     ours, theirs = getattr(policy, "actions", None), problem.actions
     finite = (Finite, ProductGrid)
-    same = ours is None or getattr(theirs, "dim", ours.dim) == ours.dim
+    same = True  # a policy of one's own may know actions of another kind
+    if isinstance(ours, Actions) and isinstance(theirs, Actions):
+        same = ours.dim == theirs.dim
     if isinstance(ours, finite) and isinstance(theirs, finite):
         same = same and ours.size == theirs.size
     if not same:

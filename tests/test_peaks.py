@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -29,7 +31,7 @@ def test_a_long_stretch_is_searched_as_a_short_one_is() -> None:
     generator = torch.Generator().manual_seed(5)
     estimate = torch.randint(40, (1, 2, 150_000), generator=generator).double()
 
-    def stretches(size: int):  # type: ignore[no-untyped-def]
+    def stretches(size: int) -> Iterator[tuple[int, torch.Tensor]]:
         for start in range(0, 150_000, size):
             yield start, estimate[..., start : start + size]
 

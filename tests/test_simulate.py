@@ -22,6 +22,7 @@ from worlds import Plain, Uniform, same, table
 import cbandit as cb
 from cbandit import account
 from cbandit.checkpoint import read, write
+from cbandit.choice import Choice
 from cbandit.errors import CBanditError, CheckpointError, HorizonError
 from cbandit.loop import simulate
 from cbandit.problems import Blockwise, Problem, Round, Table
@@ -660,3 +661,30 @@ def test_the_loop_itself_is_thin():
         best = min(best, time.perf_counter() - begun - inner)
         problem.observe = observe
     assert best / 1000 < 200e-6
+
+
+def test_a_policy_of_ones_own_may_keep_actions_of_any_kind():
+    problem = cb.problems.zhou_synthetic()
+
+    class First:
+        """Plays action 0; its ``actions`` are mere names."""
+
+        batch_shape, trials, m, t, seed, name = (), None, 1, 0, 0, "first"
+        actions = ("the first",)
+        multiplier = torch.zeros(1)
+
+        def ask(self, **how):
+            self.t += 1
+            x = problem.actions.points(torch.tensor(0))
+            index, kept = torch.tensor(0), torch.tensor(False)
+            return Choice(index=index, x=x, t=self.t, infeasible=kept)
+
+        def tell(self, choice, **seen):
+            pass
+
+        def lighten(self):
+            pass
+
+    played = []
+    simulate(First(), problem, 3, callback=played.append)
+    assert len(played) == 3
