@@ -229,7 +229,7 @@ class ProductGrid:
         """:meth:`points`, of numbers known to be right."""
         rest, columns = numbers, []
         for axis in reversed(self.axes):
-            columns.append(axis[rest % axis.numel()])
+            columns.append(axis.take(rest % axis.numel()))
             rest = rest // axis.numel()
         return torch.stack(columns[::-1], -1)
 

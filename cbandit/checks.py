@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cbandit import devices
 from cbandit.errors import CBanditError
 
 __all__ = [
@@ -43,7 +44,8 @@ def tensor(
     if out.is_complex():
         raise CBanditError(f"{name} must be real; got {out.dtype}")
     # the caller may fill the same memory again
-    return out.to(device=device, dtype=dtype, copy=True)
+    out = out.to(dtype=dtype, copy=True)
+    return out if device is None else devices.put(out, torch.device(device))
 
 
 def _from_numpy(name: str, value: Any) -> Tensor:

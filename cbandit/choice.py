@@ -40,6 +40,8 @@ class Choice:
         distribution: what the action was drawn from, for randomised policies.
         owner: the policy's mark.
         actions: the set of this round alone, where ``ask`` was given one.
+        keys: the number, or on a box the coordinates, of each trial's action on the
+            host, where the policy knows them there.
     """
 
     t: int
@@ -49,3 +51,4 @@ class Choice:
     distribution: Distribution | None = None
     owner: str = field(default="", repr=False)
     actions: Any = field(default=None, repr=False)
+    keys: list[Any] | None = field(default=None, repr=False)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit import checks, devices
 from cbandit.confidence import RKHS, Constant
 from cbandit.errors import CBanditError
 from cbandit.randomness import Streams
@@ -153,7 +153,8 @@ class _Part:
         columns, m = [], gain.shape[-1]
         for j in range(m):
             given = self.call(t, gain[:, j].reshape(self.batch_shape))
-            value = checks.nonnegative(self.name, given).to(gain)
+            value = checks.nonnegative(self.name, given)
+            value = devices.put(value, gain.device, gain.dtype)
             if value.dim() == len(self.batch_shape) + 1 and value.shape[-1] == m:
                 value = value[..., j]
             columns.append(checks.per_trial(self.name, value, self.batch_shape))
@@ -186,7 +187,7 @@ def _bound(
     name: str, beta: Any, batch: tuple[int, ...], m: int, device: torch.device
 ) -> _Part:
     def shaped(what: str, value: Tensor) -> Tensor:
-        return checks.per_cost(what, value, batch, m).to(device)
+        return devices.put(checks.per_cost(what, value, batch, m), device)
 
     if isinstance(beta, RKHS):
         norm, r = shaped("norm", beta.norm), shaped("subgaussian", beta.subgaussian)
@@ -314,7 +315,8 @@ class Rand:
                 "draw", checks.tensor("draw", self.draw(streams, shape))
             )
             draws = checks.shaped("draw", draws, shape, "(*trials, 1 + m)")
-        return draws.reshape(like.shape).to(like, copy=True)
+        fresh = draws.reshape(like.shape).clone()
+        return devices.put(fresh, like.device, like.dtype)
 
 
 Explore = UCB | TS | Rand

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from cbandit import scores
+from cbandit import devices, scores
 from cbandit.distributed import ALONE, Ranks
 from cbandit.errors import CBanditError
 from cbandit.lp import best_policy
@@ -42,6 +43,7 @@ class Best:
         f: the reward's estimate, ``(T,)``.
         g: the costs' estimates, less their thresholds, ``(T, m)``.
         x: the action itself on a box, ``(T, d)``.
+        keys: its number, or on a box its coordinates, of each trial, on the host.
     """
 
     value: Tensor
@@ -49,6 +51,16 @@ class Best:
     f: Tensor
     g: Tensor
     x: Tensor | None = None
+    keys: list[Any] | None = None
+
+    def look(self) -> list[float]:
+        """The scores on the host, and with them ``keys``: what a round waits for."""
+        place = self.x if self.index is None else self.index
+        assert place is not None
+        value, place = devices.host(self.value, place)
+        keys = place.tolist()
+        self.keys = keys if self.x is None else [tuple(row) for row in keys]
+        return value.tolist()
 
 
 def _beats(value: Tensor, best: Tensor) -> Tensor:

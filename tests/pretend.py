@@ -36,6 +36,7 @@ from torch.utils._pytree import tree_leaves
 
 HERE, THERE = torch.device("cpu"), torch.device("cuda", 0)
 ROOT = str(Path(__file__).parents[1])
+PASSING = ("pretend.py", "cbandit/devices.py")  # whoever calls these is meant
 # results whose size, or whose being right, the host must know
 READ = {
     "_local_scalar_dense",
@@ -310,7 +311,7 @@ def _line() -> str:
     found = ""
     while frame is not None:
         name = frame.f_code.co_filename
-        if name.startswith(ROOT) and name != __file__:
+        if name.startswith(ROOT) and not name.endswith(PASSING):
             found = f"{name.removeprefix(ROOT + '/')}:{frame.f_lineno}"
             break
         frame = frame.f_back

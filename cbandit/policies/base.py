@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit import checks, devices
 from cbandit.actions import Actions, Box, Finite
 from cbandit.choice import Choice, Distribution
 from cbandit.errors import CBanditError, ChoiceError, HorizonError
@@ -43,12 +43,14 @@ class Decision:
         infeasible: ``(T,)``, or ``None``: nothing to report.
         distribution: what the action was drawn from, ``(T, k)``.
         x: the action itself, ``(T, d)``, where it is not that of its number.
+        keys: see :class:`~cbandit.search.Best`, where they are known.
     """
 
     index: Tensor | None
     infeasible: Tensor | None = None
     distribution: Distribution | None = None
     x: Tensor | None = None
+    keys: list[Any] | None = None
 
 
 @dataclass
@@ -180,12 +182,15 @@ class Policy(Stated, ABC):
 
     def _per_trial(self, name: str, value: Any) -> Tensor:
         """A number or ``(*trials,)`` as ``(T,)``."""
-        return checks.per_trial(name, value, self.batch_shape).to(self.device)
+        return devices.put(
+            checks.per_trial(name, value, self.batch_shape), self.device
+        )
 
     def _per_cost(self, name: str, value: Any) -> Tensor:
         """A number, ``(*trials,)`` or ``(*trials, m)`` as ``(T, m)``."""
         value = checks.finite(name, checks.tensor(name, value))
-        return checks.per_cost(name, value, self.batch_shape, self.m).to(self.device)
+        shaped = checks.per_cost(name, value, self.batch_shape, self.m)
+        return devices.put(shaped, self.device)
 
     def _outside(self, value: Tensor) -> Tensor:
         """A tensor led by ``T`` as the user sees it: without, where trials is None."""
@@ -316,7 +321,8 @@ class Policy(Stated, ABC):
                 self._outside(distribution.probability),
             )
         kept = None if asked is self.actions else asked
-        return Choice(t, index, x, infeasible, distribution, self._mark, kept)
+        mark, keys = self._mark, decision.keys
+        return Choice(t, index, x, infeasible, distribution, mark, kept, keys)
 
     # -- feedback ------------------------------------------------------------------
 
@@ -455,9 +461,9 @@ class Policy(Stated, ABC):
             )
         # a copy: it is read later, and the caller may fill the same array again
         if mask is None:
-            return checks.finite(name, out).to(self.device, copy=True)
+            return devices.put(checks.finite(name, out).clone(), self.device)
         # what is not said to have come may be anything, NaN included
-        came = out.to(self.device)
+        came = devices.put(out.clone(), self.device)
         return checks.finite(name, torch.where(mask.unsqueeze(-1), came, 0.0))
 
     def _deliver(self) -> None:

@@ -141,7 +141,7 @@ class CKB(GPPolicy):
         else:
             phi = multipliers.queue(phi, g, slack)
         self._multiplier = phi
-        return Decision(best.index, x=best.x)
+        return Decision(best.index, x=best.x, keys=best.keys)
 
     def _epoch(self, t: int) -> int:
         """The first round of the epoch that round ``t`` is in."""

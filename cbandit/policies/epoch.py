@@ -211,7 +211,7 @@ class EpochPenalty(GPPolicy):
     ) -> Decision:
         self._turn(t)
         best = self._maximise(t, asked, mask, scores.Reward())
-        return Decision(best.index, x=best.x)
+        return Decision(best.index, x=best.x, keys=best.keys)
 
     def _subgaussians(self, explore: Explore) -> Tensor | None:
         """The costs' noise constants ``(T, m)``, where the widths tell them."""

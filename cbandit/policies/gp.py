@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from cbandit import checks, distributed
+from cbandit import checks, devices, distributed
 from cbandit.actions import Box, Finite, Star
 from cbandit.beliefs.feedback import Delayed, Sliding, delayed_width
 from cbandit.beliefs.gp import GP
@@ -227,10 +227,12 @@ class GPPolicy(Policy):
         assert isinstance(self.feedback, Delayed)
         gains = self._beliefs.gains()
         given, horizon = self.feedback.weight, self.horizon
-        weight = torch.zeros_like(width)
+        weight, counts = torch.zeros_like(width), True
         if given is not None:
             batch, m = self.batch_shape, width.shape[-1]
-            weight = checks.per_cost("weight", given, batch, m).to(self.device)
+            shaped = checks.per_cost("weight", given, batch, m)
+            weight = devices.put(shaped, self.device)
+            counts = bool(shaped.any())
         for part, columns in self._widths.rkhs_parts():
             norm, r = part.scale()
             if given is None:
@@ -245,7 +247,7 @@ class GPPolicy(Policy):
             width[:, columns] = delayed_width(
                 part.schedule(), norm, r, gains[:, columns], weight[:, columns]
             )
-        if not bool(weight.any()) or not self._recent:
+        if not counts or not self._recent:
             return width
         std = self._beliefs.deviations(torch.stack(list(self._recent), 1))
         return width + weight * std.sum(-1)
@@ -383,7 +385,7 @@ class GPPolicy(Policy):
             best = maximise(_with(stretches, beside), score, mask, self._ranks)
         else:
             best = self._best_of(asked, mask, score, coefficient, limits)
-        if not checks.all_finite(best.value):
+        if not all(map(math.isfinite, best.look())):
             raise CBanditError(
                 "the score is not a finite number at any allowed action; look at "
                 "policy.posterior() and policy.multiplier"
@@ -484,7 +486,8 @@ class GPPolicy(Policy):
                 parts.append((functions, told.values, wanted, told.noise))
         if isinstance(self.feedback, Sliding):
             if choice.t < self.t + 1 - self.feedback.window:
-                self._late += sum(torch.tensor(part[2]) for part in parts)
+                came = sum(torch.tensor(part[2]) for part in parts)
+                self._late += devices.put(came, self.device)
                 return
         keys, x = self._named(choice)
         if self.feedback is None and any(not all(part[2]) for part in parts):
@@ -541,6 +544,8 @@ class GPPolicy(Policy):
     def _named(self, choice: Choice) -> tuple[list[Any], Tensor]:
         """What the history calls the actions chosen, and where they are."""
         x = choice.x.reshape(self._size, -1)
+        if choice.actions is None and choice.keys is not None:
+            return choice.keys, x
         if choice.actions is None and choice.index is not None:
             index = choice.index.tolist()
             return index if isinstance(index, list) else [index], x

@@ -106,7 +106,7 @@ class RPOL(GPPolicy):
         self._multiplier, self._gained = q, torch.zeros_like(q)
         if self.penalty == "estimate":
             self._gained = best.g.double().clamp_min(0)
-        return Decision(best.index, x=best.x)
+        return Decision(best.index, x=best.x, keys=best.keys)
 
     def _absorb(
         self, choice: Choice, rewards: Sequence[Told], costs: Sequence[Told]

@@ -139,7 +139,7 @@ class SCGPUCB(GPPolicy):
 
         best = self._maximise(t, asked, mask, scores.PrimalDual(weight), beside=g)
         self._multiplier = multipliers.queue(self._multiplier, best.g.double(), slack)
-        return Decision(best.index, x=best.x)
+        return Decision(best.index, x=best.x, keys=best.keys)
 
     def _seen_in_full(
         self, observed: Any, asked: Any, limits: Tensor

@@ -26,7 +26,7 @@ class _Unconstrained(GPPolicy):
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:
         best = self._maximise(t, asked, mask, scores.Reward())
-        return Decision(best.index, x=best.x)
+        return Decision(best.index, x=best.x, keys=best.keys)
 
 
 class GPUCB(_Unconstrained):

@@ -1,0 +1,51 @@
+"""What the host may ask of a device without waiting for it.
+
+A CUDA device works off a queue. A number that is looked at, ``to(device)``,
+``torch.tensor(..., device=)`` and an index that is a list wait until all of it is done;
+what is here does not. A round waits once, for its choice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["cholesky", "host", "put"]
+
+
+def put(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """A tensor, or a list of numbers, on ``device``; what is there already stays."""
+    given = values if isinstance(values, Tensor) else torch.tensor(values, dtype=dtype)
+    if device.type == "cpu" or given.is_cuda:
+        return given.to(device, dtype)
+    # from memory that is not pinned the copy has been read when this returns
+    return given.to(device, dtype, non_blocking=not given.is_pinned())
+
+
+def host(*values: Tensor) -> list[Tensor]:
+    """Tensors on the host, in one look: int64 as it is, what else there is as float64.
+
+    What is on the host already comes as it is.
+    """
+    if not values[0].is_cuda:
+        return list(values)
+    wide = [v if v.dtype == torch.long else v.double() for v in values]
+    bits = torch.cat([v.reshape(-1).view(torch.long) for v in wide]).cpu()
+    parts = bits.split([v.numel() for v in wide])
+    pairs = zip(wide, parts, strict=True)
+    return [part.view(own.dtype).view(own.shape) for own, part in pairs]
+
+
+def cholesky(matrix: Tensor) -> Tensor:
+    """The Cholesky factor of matrices that have one, but for what is not a number.
+
+    ``torch.linalg.cholesky`` waits to hear whether all went well. On CUDA a matrix
+    without a factor gets one of NaN, which the round's score will show.
+    """
+    if not matrix.is_cuda:
+        factor: Tensor = torch.linalg.cholesky(matrix)
+        return factor
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    return factor.masked_fill_((failed != 0)[..., None, None], torch.nan)
