@@ -12,12 +12,13 @@ import functools
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from cbandit import devices
 from cbandit.actions import Finite, ProductGrid
 from cbandit.beliefs.kernels import Covariance
 from cbandit.errors import CBanditError
@@ -59,8 +60,17 @@ class Operator(Protocol):
 
     name: str
 
-    def write(self, trials: list[int], slots: list[int], x: Tensor) -> None:
-        """A new distinct action ``x (len(trials), d)`` in the slot of each trial."""
+    def write(
+        self,
+        trials: list[int],
+        slots: list[int],
+        x: Tensor,
+        keys: Sequence[Hashable],
+    ) -> None:
+        """A new distinct action ``x (len(trials), d)`` in the slot of each trial.
+
+        ``keys`` are its names: a number where it is one of the set's.
+        """
         ...
 
     def multiply(self, weights: Tensor) -> Columns:
@@ -176,7 +186,13 @@ class FactorRows(_Finishing):
         first, last = self.stretch
         return self.trials * (last - first) * self.dtype.itemsize
 
-    def write(self, trials: list[int], slots: list[int], x: Tensor) -> None:
+    def write(
+        self,
+        trials: list[int],
+        slots: list[int],
+        x: Tensor,
+        keys: Sequence[Hashable],
+    ) -> None:
         """Compute and keep the row of ``x``, in stretches that fit the cache."""
         first, last = self.stretch
         while self.CHUNK * len(self._rows) <= max(slots):
@@ -191,13 +207,14 @@ class FactorRows(_Finishing):
         self._written = max(self._written, max(slots) + 1)
         step = 1 << 14
         own = self.covariance.batch_shape or self.actions.batch_shape
+        at = devices.put(trials, self.device) if own else None
         for start in range(first, last, step):
             stop = min(start + step, last)
-            if own:
+            if at is not None:
                 every = x.new_zeros(self.trials, 1, x.shape[-1])
-                every[trials, 0] = x
+                every[at, 0] = x
                 block = self.actions.block(start, stop)
-                rows = self.covariance.cross(every, block)[trials, 0]
+                rows = self.covariance.cross(every, block)[at, 0]
             else:
                 rows = self.covariance.cross(x, self.actions.block(start, stop))
             for trial, slot, row in zip(trials, slots, rows, strict=True):
@@ -307,13 +324,20 @@ class StreamRows(_Finishing):
         """``T d`` numbers."""
         return self.trials * self.actions.dim * 8
 
-    def write(self, trials: list[int], slots: list[int], x: Tensor) -> None:
+    def write(
+        self,
+        trials: list[int],
+        slots: list[int],
+        x: Tensor,
+        keys: Sequence[Hashable],
+    ) -> None:
         """Keep the coordinates."""
         room = self._points.shape[1]
         if max(slots) >= room:
             grown = max(16, 2 * room, max(slots) + 1) - room
             self._points = torch.nn.functional.pad(self._points, (0, 0, 0, grown))
-        self._points[trials, slots] = x.double()
+        trial, slot = devices.put([trials, slots], self.device)
+        self._points[trial, slot] = x.double()
 
     def multiply(self, weights: Tensor) -> Columns:
         """Values made, combined and dropped, block by block."""
@@ -439,6 +463,7 @@ class ProductRows(_Finishing):
         self._number = torch.zeros(trials, 0, dtype=torch.long, device=device)
         self._off_grid = False
         self._roots: tuple[Root, Root] | None = None
+        self._ranked: list[Tensor] = []  # the columns of each root a trial has, (T, r)
         self._basis = self._low_rank(self._cut, actions.dim)
         self._bases = [self._low_rank(a, b) for a, b in self._spans[1:]]
         rank = 0 if self._basis is None else self._basis.shape[-1]
@@ -492,7 +517,13 @@ class ProductRows(_Finishing):
             row = (row.unsqueeze(-1) * part.unsqueeze(1)).flatten(1)
         return row
 
-    def write(self, trials: list[int], slots: list[int], x: Tensor) -> None:
+    def write(
+        self,
+        trials: list[int],
+        slots: list[int],
+        x: Tensor,
+        keys: Sequence[Hashable],
+    ) -> None:
         """Keep the two factors of the rows of ``x``."""
         room = self._code.shape[1]
         if max(slots) >= room:
@@ -501,20 +532,19 @@ class ProductRows(_Finishing):
             self._fronts = [pad(front) for front in self._fronts]
             self._tail, self._code = pad(self._tail), pad(self._code)
             self._number = torch.nn.functional.pad(self._number, (0, grown))
+        numbers = [key if isinstance(key, int) else 0 for key in keys]
+        self._off_grid |= not all(isinstance(key, int) for key in keys)
+        trial, slot, number = devices.put([trials, slots, numbers], self.device)
         every = x.new_zeros(self.trials, x.shape[-1])
-        every[trials] = x
-        try:
-            number = self.actions.index(x)
-        except CBanditError:
-            number, self._off_grid = torch.zeros(len(x), dtype=torch.long), True
+        every[trial] = x
         tail = self._row(every, self._cut, self.actions.dim)
         for front, span in zip(self._fronts, self._spans, strict=True):
-            front[trials, slots] = self._row(every, *span)[trials]
-        self._tail[trials, slots] = tail[trials].to(self.dtype)
-        self._number[trials, slots] = number.to(self.device)
+            front[trial, slot] = self._row(every, *span)[trial]
+        self._tail[trial, slot] = tail[trial].to(self.dtype)
+        self._number[trial, slot] = number
         if self._basis is not None:
             code = (tail.unsqueeze(-2) @ self._basis).squeeze(-2)
-            self._code[trials, slots] = code[trials]
+            self._code[trial, slot] = code[trial]
 
     def multiply(self, weights: Tensor) -> Columns:
         """``A^T diag(w) B`` for each column ``w`` of ``weights``."""
@@ -584,6 +614,11 @@ class ProductRows(_Finishing):
         if self._roots is None:
             cuts = (0, self._cut, self.actions.dim)
             self._roots = self._root(*cuts[:2]), self._root(*cuts[1:])
+            # on the host, where the draws are made
+            self._ranked = [
+                root.matrix.ne(0).any(-2).expand(self.trials, -1).cpu()
+                for root in self._roots
+            ]
         return _GridPath(self, self._roots, streams, functions, points.shape[1])
 
     def _root(self, first: int, last: int) -> Root:
@@ -615,7 +650,8 @@ class _GridPath:
     ) -> None:
         self._operator, (self._first, self._second) = operator, roots
         matrices = roots[0].matrix, roots[1].matrix
-        self._z = _grid_normals(streams, functions, *matrices, trials=operator.trials)
+        z = _grid_normals(streams, functions, *operator._ranked)
+        self._z = devices.put(z, operator.device)
         trials, number = operator.trials, operator._number[:, :used]
         at = [number // operator._tails, number % operator._tails]
         self._at = [
@@ -649,20 +685,22 @@ class _GridPath:
 
 
 def _grid_normals(
-    streams: Streams, functions: int, first: Tensor, second: Tensor, trials: int
+    streams: Streams, functions: int, first: Tensor, second: Tensor
 ) -> Tensor:
-    """``(T, F, r_1, r_2)``; a trial draws for the columns its own roots have."""
-    own = [root.ne(0).any(-2).expand(trials, -1).cpu() for root in (first, second)]
-    counts = [mask.sum(-1).tolist() for mask in own]
+    """``(T, F, r_1, r_2)`` on the host; a trial draws for the columns it has.
+
+    Which those are: ``(T, r_1)`` and ``(T, r_2)``.
+    """
+    counts = [mask.sum(-1).tolist() for mask in (first, second)]
     shapes = [(functions, rows, columns) for rows, columns in zip(*counts, strict=True)]
     draws = streams.normals(shapes)
     shape = functions, first.shape[-1], second.shape[-1]
-    if trials == 1 and shapes[0] == shape:
-        return draws[0].unsqueeze(0).to(first.device)
-    z = torch.zeros(trials, *shape, dtype=torch.float64)
-    for each, rows, columns, draw in zip(z, *own, draws, strict=True):
+    if len(draws) == 1 and shapes[0] == shape:
+        return draws[0].unsqueeze(0)
+    z = torch.zeros(len(draws), *shape, dtype=torch.float64)
+    for each, rows, columns, draw in zip(z, first, second, draws, strict=True):
         each[:, rows.unsqueeze(-1) & columns] = draw.flatten(1)
-    return z.to(first.device)
+    return z
 
 
 def _rowwise(a: Tensor, b: Tensor) -> Tensor:

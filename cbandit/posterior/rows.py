@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cbandit import devices
 from cbandit.actions import Finite, ProductGrid
 from cbandit.beliefs.kernels import Covariance
 from cbandit.posterior.blocks import Block, free_memory, partition
@@ -109,7 +110,7 @@ class Rows:
         slots = self._place(keys, x, wanted)
         if slots is None:
             return
-        slot = torch.tensor(slots, device=self.device)
+        slot = devices.put(slots, self.device)
         change = self._change(slot, values, precision)
         self._pending.append(change)
         self.history.add(slots, precision, values)
@@ -128,7 +129,7 @@ class Rows:
         slots = self._place(keys, x, wanted)
         if slots is None:
             return
-        slot = torch.tensor(slots, device=self.device)
+        slot = devices.put(slots, self.device)
         self.history.add(slots, precision, values, sign=-1)
         self.history.count(slots, wanted, -1)
         weights, spread, shift = self._change(slot, values, precision)
@@ -164,7 +165,9 @@ class Rows:
     ) -> list[int] | None:
         slots, fresh = self.history.place(keys, x, wanted)
         if fresh:
-            self.operator.write(fresh, [slots[i] for i in fresh], x[fresh])
+            new, names = [slots[i] for i in fresh], [keys[i] for i in fresh]
+            here = x if len(fresh) == len(x) else x[devices.put(fresh, self.device)]
+            self.operator.write(fresh, new, here, names)
         return slots if self.history.used else None
 
     def _change(
@@ -201,7 +204,7 @@ class Rows:
         """Change targets at ``keys`` by ``change (T, F)``, times their precision."""
         nowhere = self.history.points.new_zeros(len(keys), self.covariance.dim)
         slots, _ = self.history.place(keys, nowhere, wanted)
-        self.history.correct(torch.tensor(slots, device=self.device), change)
+        self.history.correct(devices.put(slots, self.device), change)
         self._assign = True
 
     def refresh(self) -> None:
@@ -414,7 +417,7 @@ class Rows:
             slots = self._place(row, x[j], [True] * len(self._trial))
             assert slots is not None
             places.append(slots)
-        slot = torch.tensor(places, device=self.device).mT  # T x b
+        slot = devices.put(places, self.device).mT  # T x b
         gram, system = self.history.gram, self.history.system()
         k = gram.gather(-1, slot.unsqueeze(1).expand(-1, gram.shape[1], -1))
         w = torch.zeros_like(k)
@@ -424,7 +427,7 @@ class Rows:
         root = precision.sqrt()
         inner = (k - gram @ w).gather(1, at) * root.unsqueeze(-1) * root.unsqueeze(-2)
         inner.diagonal(dim1=-2, dim2=-1).add_(1)
-        factor = torch.linalg.cholesky(inner)
+        factor = devices.cholesky(inner)
         weights = (-w).scatter_add_(
             1, slot.unsqueeze(1), torch.ones_like(slot, dtype=w.dtype).unsqueeze(1)
         )

@@ -298,7 +298,7 @@ class Group:
             every = list(range(self.trials))
             for slot in range(engine.history.used):
                 points = engine.history.points[:, slot]
-                stream.write(every, [slot] * self.trials, points)
+                stream.write(every, [slot] * self.trials, points, ())
             engine.operator, engine.name = stream, stream.name
 
     def observe(self, rows: list[Row]) -> None:
