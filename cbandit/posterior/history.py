@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cbandit import devices
 from cbandit.beliefs.kernels import Covariance
 
 __all__ = ["History", "System"]
@@ -169,8 +170,7 @@ class History:
         self._capacity = room
 
     def _write(self, trials: list[int], slots: list[int], x: Tensor) -> None:
-        t = torch.tensor(trials, device=self.device)
-        s = torch.tensor(slots, device=self.device)
+        t, s = devices.put([trials, slots], self.device)
         self.points[t, s] = x[t].double()
         used = self.used
         rows = self.covariance.cross(x.unsqueeze(-2), self.points[:, :used])[:, 0]
@@ -203,7 +203,7 @@ class History:
         rows, precisions, targets = zip(*self._waiting, strict=True)
         self._waiting.clear()
         trial = torch.arange(self.trials, device=self.device)
-        place = trial.expand(len(rows), -1), torch.tensor(rows, device=self.device)
+        place = trial.expand(len(rows), -1), devices.put(rows, self.device)
         precision = torch.stack(precisions)  # k x T
         self._precision.index_put_(place, precision, accumulate=True)
         change = precision.unsqueeze(-1) * torch.stack(targets)
@@ -234,7 +234,7 @@ class History:
             self._seen[trial][slot] += sign
             if sign < 0 and self._seen[trial][slot] == 0:
                 # exactly, whatever rounding left behind
-                self.precision[trial, slot] = 0.0
+                self.precision[trial, slot : slot + 1] = 0.0
                 self.weighted[trial, :, slot] = 0.0
                 if self.table is None:
                     self._emptied.append((trial, slot))
@@ -291,7 +291,7 @@ class History:
         root = precision.clamp_min(0).sqrt()
         b = gram * root.unsqueeze(-1) * root.unsqueeze(-2)
         b.diagonal(dim1=-2, dim2=-1).add_(1)
-        factor = torch.linalg.cholesky(b)
+        factor = devices.cholesky(b)
         return System(slots, gram, root, factor, self._alpha(slots, root, factor))
 
     def _alpha(self, slots: Tensor | None, root: Tensor, factor: Tensor) -> Tensor:
@@ -335,7 +335,7 @@ class History:
             inner.diagonal(dim1=-2, dim2=-1).add_(1)
             cross = self.covariance.cross(places, x) - other.mT @ half
             z = torch.linalg.solve_triangular(
-                torch.linalg.cholesky(inner), cross * root, upper=False
+                devices.cholesky(inner), cross * root, upper=False
             )
             var = var - z.square().sum(-2)
         return mean, var
