@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from cbandit import devices
 from cbandit.actions import Finite, ProductGrid
 from cbandit.beliefs.kernels import Covariance
 from cbandit.posterior.blocks import Block
@@ -73,7 +74,7 @@ class Joint:
             column = self.cov.select(1, k).clone()
             own, seen = column.select(1, k), self.mean.select(2, k)
         else:
-            slot = torch.tensor(slots, device=self.cov.device)
+            slot = devices.put(slots, self.cov.device)
             column = self.cov[self._trial, slot]  # T x N
             own, seen = column[self._trial, slot], self.mean[self._trial, :, slot]
         share = precision * own
@@ -100,7 +101,7 @@ class Joint:
         """The reverse of :meth:`append`, from a solve without the observation."""
         self.settle()
         slots = [int(str(key)) for key in keys]
-        slot = torch.tensor(slots, device=self.cov.device)
+        slot = devices.put(slots, self.cov.device)
         self.history.add(slots, precision, values, sign=-1)
         self.history.count(slots, wanted, -1)
         system = self.history.system()
@@ -129,7 +130,7 @@ class Joint:
         self, keys: Sequence[Hashable], change: Tensor, wanted: Sequence[bool]
     ) -> None:
         """Change targets at ``keys`` by ``change (T, F)``, times their precision."""
-        slot = torch.tensor(keys, device=self.cov.device)
+        slot = devices.put(keys, self.cov.device)
         self.history.correct(slot, change)
         self._stale = True
 
@@ -202,13 +203,13 @@ class Joint:
 
     def _ahead(self, keys: Sequence[Sequence[Hashable]], precision: Tensor) -> Tensor:
         """What choices to come take off the variance, ``(T, N)``."""
-        slot = torch.tensor(keys, device=self.cov.device).mT  # T x b
+        slot = devices.put(keys, self.cov.device).mT  # T x b
         at = slot.unsqueeze(-1).expand(-1, -1, self.cov.shape[-1])
         columns = self.cov.gather(1, at) * precision.sqrt().unsqueeze(-1)
         inner = columns.gather(-1, slot.unsqueeze(1).expand(-1, slot.shape[-1], -1))
         inner = inner * precision.sqrt().unsqueeze(1)
         inner.diagonal(dim1=-2, dim2=-1).add_(1)
-        factor = torch.linalg.cholesky(inner)
+        factor = devices.cholesky(inner)
         z: Tensor = torch.linalg.solve_triangular(factor, columns, upper=False)
         return z.square().sum(-2)
 
@@ -225,12 +226,12 @@ class Joint:
         half = root * self.history.precision.clamp_min(0).sqrt().unsqueeze(-1)
         precision = half.mT @ half
         precision.diagonal(dim1=-2, dim2=-1).add_(1)
-        factor = torch.linalg.cholesky(precision)
+        factor = devices.cholesky(precision)
         # as many draws as actions, whatever the rank: a trial's do not depend on
         # others'
         size = root.shape[-2]
         z = streams.normal(self.functions, size).view(-1, self.functions, size)
-        z = z[..., -rank:].to(root.device)
+        z = devices.put(z[..., -rank:], root.device)
         weights = torch.linalg.solve_triangular(factor.mT, z.mT, upper=True)
         draws: Tensor = (root @ weights).mT
         return draws
