@@ -12,6 +12,7 @@ import math
 import torch
 from torch import Tensor
 
+from cbandit import devices
 from cbandit.beliefs.kernels import Covariance
 from cbandit.errors import CBanditError
 from cbandit.posterior.history import History
@@ -120,7 +121,9 @@ class Features:
         dim = covariance.dim
         if covariance.linear:
             self.frequencies = None
-            self.weights = _leading(streams.normal(dim, functions))
+            weights = _leading(streams.normal(dim, functions))
+            assert covariance.forms is not None
+            self.weights = devices.put(weights, covariance.forms[0].scale.device)
             return
         count = FEATURES // 2
         total: Tensor | float = 0.0
@@ -132,10 +135,12 @@ class Features:
                 draws = _leading(streams.normal(freedom, count))
                 chi = draws.square().mean(-2, keepdim=True)
                 normal = normal / chi.sqrt()
+            normal = devices.put(normal, form.scale.device)
             total = total + normal * form.scale.unsqueeze(-1).to(normal)
         assert isinstance(total, Tensor)
         self.frequencies = total  # T x d x count
-        self.weights = _leading(streams.normal(2 * count, functions)) / math.sqrt(count)
+        weights = _leading(streams.normal(2 * count, functions)) / math.sqrt(count)
+        self.weights = devices.put(weights, total.device)
 
     def __call__(self, x: Tensor) -> Tensor:
         """The paths at ``x``, ``(n, d)`` or ``(T, n, d)``: ``(T, F, n)``."""
@@ -168,7 +173,7 @@ def correction(history: History, tried: Tensor, streams: Streams) -> Tensor:
         return weights
     system = history.system()
     counts = [len(keys) for keys in history.keys()]  # noqa: SIM118
-    noise = streams.ragged_normal(counts, functions).to(weights.device)
+    noise = devices.put(streams.ragged_normal(counts, functions), weights.device)
     root = system.root.unsqueeze(-1)
     known = root.shape[1]
     noise = noise.view(trials, used, functions)[:, :known]
