@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from cbandit import devices
 from cbandit_kernels import kernel_matrix_ref
 
 if TYPE_CHECKING:
@@ -41,15 +42,15 @@ class Stacked:
 
     def __init__(self, groups: Sequence[Group]) -> None:
         order = [f for group in groups for f in group.functions]
-        self._back = [order.index(f) for f in range(len(order))]
+        back = [order.index(f) for f in range(len(order))]
+        self._back = devices.put(back, groups[0].device)
         self._kind = groups[0].covariance.kinds[0]
         rates, origins, places, halves, weights, amplitudes = [], [], [], [], [], []
         trials = groups[0].trials
         for group in groups:
             covariance, history = group.covariance, group.engine.history
             system = history.system()
-            zero = torch.zeros(1, covariance.dim, dtype=torch.float64)
-            zero = zero.to(system.root.device)
+            zero = system.root.new_zeros(1, covariance.dim)
             ends = [covariance.scaled(at)[0] for at in (zero, zero + 1)]
             origins.append(ends[0].expand(trials, 1, -1))
             rates.append((ends[1] - ends[0]).expand(trials, 1, -1))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit import checks, devices
 from cbandit.actions import Box, Finite, ProductGrid
 from cbandit.beliefs.fit import Merged, fit_hyperparameters
 from cbandit.beliefs.gp import GP
@@ -160,7 +160,7 @@ class Group:
 
     def _count_in(self, row: Row, sign: int = 1) -> None:
         if row.arrived is None:
-            wanted = torch.tensor(row.wanted, device=self.device).unsqueeze(-1)
+            wanted = devices.put(row.wanted, self.device).unsqueeze(-1)
         else:
             wanted = row.arrived[:, :1]  # one function, where outcomes are rescaled
         first = wanted & (self._count == 0) if sign > 0 else wanted & False
@@ -205,7 +205,7 @@ class Group:
                 precision = precision * self.units()[1][:, 0].square()
         if all(row.wanted):
             return precision
-        return torch.tensor(row.wanted, device=self.device) * precision
+        return devices.put(row.wanted, self.device) * precision
 
     # -- feedback ------------------------------------------------------------------
 
@@ -241,8 +241,11 @@ class Group:
         come = mask.unsqueeze(-1)
         before = self._targets(row)
         row.values = row.values.clone()  # the engine may hold what it was given
-        row.values[:, columns] = torch.where(come, values, row.values[:, columns])
-        row.arrived[:, columns] |= come
+        for j, column in enumerate(columns):
+            own = slice(column, column + 1)
+            told = values[:, j : j + 1]
+            row.values[:, own] = torch.where(come, told, row.values[:, own])
+            row.arrived[:, own] |= come
         if self.gp.standardize:
             only = Row(row.keys, row.x, row.values, row.wanted, None, row.t, come)
             self._count_in(only)
@@ -270,7 +273,7 @@ class Group:
         weighted = torch.zeros_like(history.weighted)
         for row in self.log:
             slots, _ = history.place(row.keys, row.x, row.wanted)
-            place = torch.tensor(slots, device=self.device).view(-1, 1, 1)
+            place = devices.put(slots, self.device).view(-1, 1, 1)
             change = self._targets(row) * self._precision(row).unsqueeze(-1)
             weighted.scatter_add_(
                 -1, place.expand(-1, history.functions, 1), change.unsqueeze(-1)
@@ -408,8 +411,7 @@ class Group:
         used = max(len(mine) for mine in places)
         shape = (self.trials, used)
         zeros = torch.zeros(shape, dtype=torch.float64, device=self.device)
-        x = torch.zeros(*shape, self.covariance.dim, dtype=torch.float64)
-        x = x.to(self.device)
+        x = zeros.new_zeros(*shape, self.covariance.dim)
         count, total, squares = zeros, zeros.clone(), zeros.clone()
         count, own, own_weighted = zeros.clone(), zeros.clone(), zeros.clone()
         shift, scale = self.units()
@@ -485,7 +487,7 @@ class Group:
         mine = [a.reward if 0 in self.functions else a.cost for a in ahead]
         if not any(any(waits) for waits in mine):
             return None
-        precision = torch.tensor(mine, device=self.device).mT / self.noise.unsqueeze(-1)
+        precision = devices.put(mine, self.device).mT / self.noise.unsqueeze(-1)
         if isinstance(self.engine, Joint) and not all(
             isinstance(a.keys[0], int) for a in ahead
         ):
@@ -657,11 +659,7 @@ class Surrogates:
                     apart = group.split(mine)
                     self.groups.append(apart)
                     group = apart
-                columns = [functions.index(f) for f in group.functions]
-                if columns != list(range(values.shape[-1])):
-                    chosen = values[:, columns]
-                else:
-                    chosen = values
+                chosen = _columns(values, functions, group.functions)
                 group.append(Row(keys, x, chosen, wanted, noise, t))
 
     def _rescaled_apart(self) -> None:
@@ -688,8 +686,8 @@ class Surrogates:
             for keys, x, parts in rows:
                 for functions, values, wanted, noise in joined(parts):
                     if group.functions[0] in functions:
-                        columns = [functions.index(f) for f in group.functions]
-                        new.append(Row(keys, x, values[:, columns], wanted, noise))
+                        chosen = _columns(values, functions, group.functions)
+                        new.append(Row(keys, x, chosen, wanted, noise))
             if new:
                 group.observe(new)
 
@@ -721,8 +719,7 @@ class Surrogates:
             if row is None:
                 continue  # dropped with all data of its time
             columns = [group.functions.index(f) for f in mine]
-            chosen = values[:, [functions.index(f) for f in mine]]
-            group.fill(row, columns, chosen, mask)
+            group.fill(row, columns, _columns(values, functions, mine), mask)
 
     def stop_waiting(self, first: int) -> None:
         """Feedback of rounds before ``first`` counts no longer."""
@@ -789,7 +786,8 @@ class Surrogates:
             len(values[0]), self.functions, dtype=torch.float64, device=self.device
         )
         for group, value in zip(self.groups, values, strict=True):
-            out[:, group.functions] = value.unsqueeze(-1)
+            for f in group.functions:
+                out[:, f] = value
         return out
 
     def sweep(
@@ -842,12 +840,11 @@ class Surrogates:
         mean, std = first.mean.new_empty(shape), first.mean.new_empty(shape)
         draw = None if first.draw is None else first.mean.new_empty(shape)
         for group, block in zip(self.groups, blocks, strict=True):
-            mean[:, group.functions] = block.mean.to(mean.dtype)
-            std[:, group.functions] = block.std.to(mean.dtype).expand(
-                -1, len(group.functions), -1
-            )
-            if draw is not None and block.draw is not None:
-                draw[:, group.functions] = block.draw.to(mean.dtype)
+            spread = block.std.expand(-1, len(group.functions), -1)
+            for j, f in enumerate(group.functions):
+                mean[:, f], std[:, f] = block.mean[:, j], spread[:, j]
+                if draw is not None and block.draw is not None:
+                    draw[:, f] = block.draw[:, j]
         return Block(first.start, first.stop, mean, std, draw)
 
     @property
@@ -888,7 +885,10 @@ class Surrogates:
             return found[0]
         order = [f for group in self.groups for f in group.functions]
         back = [order.index(f) for f in range(self.functions)]
-        mean, std = (torch.cat(parts, 1)[:, back] for parts in zip(*found, strict=True))
+        mean, std = (
+            torch.stack([torch.cat(parts, 1)[:, f] for f in back], 1)
+            for parts in zip(*found, strict=True)
+        )
         return mean, std
 
     def looking(
@@ -903,7 +903,8 @@ class Surrogates:
         """Joint draws less their means, as a function of ``x``, ``(T, F, n)``."""
         paths = [group.draw(streams) for group in self.groups]
         order = [f for group in self.groups for f in group.functions]
-        back = torch.tensor([order.index(f) for f in range(self.functions)])
+        places = [order.index(f) for f in range(self.functions)]
+        back = devices.put(places, self.device)
 
         def draw(x: Tensor) -> Tensor:
             return torch.cat([path(x) for path in paths], 1)[:, back]
@@ -916,7 +917,9 @@ class Surrogates:
         recent = list(log)[-count:]
         if not recent:
             trials = self.groups[0].trials
-            return torch.zeros(trials, 0, self.actions.dim, dtype=torch.float64)
+            return torch.zeros(
+                trials, 0, self.actions.dim, dtype=torch.float64, device=self.device
+            )
         return torch.stack([row.x.double() for row in recent], 1)
 
     def deviations(self, x: Tensor) -> Tensor:
@@ -925,7 +928,8 @@ class Surrogates:
         std = torch.empty(shape, dtype=torch.float64, device=self.device)
         for group in self.groups:
             var = group.engine.history.at(x)[1]
-            std[:, group.functions] = var.clamp_min(0).sqrt().unsqueeze(1)
+            for f in group.functions:
+                std[:, f] = var.clamp_min(0).sqrt()
         return std
 
     def describe(self) -> str:
@@ -946,6 +950,13 @@ class Surrogates:
         for group in self.groups:
             if group.plan.name in ("factor", "stream", "dense"):
                 check_features(group.covariance)
+
+
+def _columns(values: Tensor, functions: list[int], wanted: list[int]) -> Tensor:
+    """Of ``values (T, f)`` of some functions, those of the ``wanted``."""
+    if wanted == functions:
+        return values
+    return torch.stack([values[:, functions.index(f)] for f in wanted], -1)
 
 
 Part = tuple[list[int], Tensor, Sequence[bool], "Tensor | None"]
