@@ -90,6 +90,7 @@ class History:
         # observations not yet in these sums: many go in at the price of one
         self._waiting: list[tuple[Sequence[int], Tensor, Tensor]] = []
         self._seen = [[0] * self._capacity for _ in range(trials)]
+        self._distinct = [0] * trials  # slots with any
         self.points = torch.zeros(trials, 0, covariance.dim, **kept)
         if places is not None:
             self.points = places.double().expand(trials, *places.shape[-2:])
@@ -232,7 +233,10 @@ class History:
             if not want:
                 continue
             self._seen[trial][slot] += sign
+            if sign > 0 and self._seen[trial][slot] == 1:
+                self._distinct[trial] += 1
             if sign < 0 and self._seen[trial][slot] == 0:
+                self._distinct[trial] -= 1
                 # exactly, whatever rounding left behind
                 self.precision[trial, slot : slot + 1] = 0.0
                 self.weighted[trial, :, slot] = 0.0
@@ -283,7 +287,8 @@ class History:
         if self.table is not None:
             # only the actions observed; the others have p = 0 and pad exactly
             active = precision > 0
-            width = int(active.sum(-1).max()) if used else 0
+            # counted on the host: no device has to be waited for
+            width = max(self._distinct) if used else 0
             slots = torch.argsort((~active).to(torch.int8), dim=-1, stable=True)
             slots = slots[:, :width]
             precision = precision.gather(-1, slots)
