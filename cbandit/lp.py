@@ -30,7 +30,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit import checks, devices
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError, InfeasibleError
 from cbandit.peaks import argmax, at_each, members, neighbours, peaks_of
@@ -55,6 +55,7 @@ FEW = (
     4096  # below so many arms a pass costs no more than what it would take to drop any
 )
 CANDIDATES = 32  # arms asked of one pass
+SMALL = 2**16  # arms times trials that leave the device to be solved on the host
 HELD = 2**31  # bytes of bounds made block by block, up to which they are kept
 NEVER = 0.25 * float(np.finfo(np.float64).max)  # the cost of an arm never to be played
 
@@ -82,6 +83,23 @@ class PolicySolution:
     gap: Tensor
     infeasible: Tensor
     violation: Tensor
+
+    def to(self, device: torch.device) -> PolicySolution:
+        """The same on another device."""
+        infeasible = devices.put(self.infeasible, device)
+        pi = self.distribution
+        return PolicySolution(
+            Distribution(
+                devices.put(pi.index, device),
+                devices.put(pi.probability, device),
+                infeasible,
+            ),
+            devices.put(self.value, device),
+            devices.put(self.multiplier, device),
+            devices.put(self.gap, device),
+            infeasible,
+            devices.put(self.violation, device),
+        )
 
     def spent(self, u_c: Tensor) -> Tensor:
         """``E u_c`` under the distribution, ``(*trials, m)``."""
@@ -133,6 +151,11 @@ def solve_policy(u_r: Any, u_c: Any, tau: Any) -> PolicySolution:
         u_c: ``(*trials, m, K)``; plus infinity forbids an arm.
         tau: ``(*trials, m)``, or one number for all.
     """
+    given = u_r, u_c, tau
+    there = all(isinstance(v, Tensor) and v.is_cuda for v in given)
+    if there and u_r.numel() <= SMALL:
+        # every step looks at the last one's answer: on the host there is no waiting
+        return solve_policy(*devices.host(*given)).to(u_r.device)
     reward, cost, limit, trials = _checked(u_r, u_c, tau)
     count, m, size = cost.shape
     # a few trials at a time: their arms stay in the cache, slow ones hold up few
@@ -281,8 +304,10 @@ def _checked(
     cost = cost.expand(*trials, m, size).reshape(-1, m, size)
     limit = limit.expand(*trials, m).reshape(-1, m)
     # least and largest entry: NaN passes through, infinities show
-    for name, value, allowed in (("u_r", reward, "minus"), ("u_c", cost, "plus")):
-        least, largest = float(value.amin()), float(value.amax())
+    looked = torch.stack([end for v in (reward, cost) for end in (v.amin(), v.amax())])
+    ends = iter(looked.tolist())
+    for name, allowed in (("u_r", "minus"), ("u_c", "plus")):
+        least, largest = next(ends), next(ends)
         wrong = largest if allowed == "minus" else -least
         if math.isnan(least) or wrong == math.inf:
             got = least if math.isnan(least) or allowed == "plus" else largest

@@ -165,6 +165,8 @@ class SafeAction:
                     _not_safe(limits, self.cost)
                 self._kept = limits
             return self._nowhere
+        if self._ready:
+            return self._nowhere
         room = limits - self.cost
         seen = self._count[:, 1] > 0
         # w is three times the width that holds with probability 1 - delta
@@ -194,17 +196,17 @@ class SafeAction:
         ``(T,)`` say where it is among the ``n``; at its own number unless given.
         """
         at = self.index if at is None else at
-        rows = torch.arange(len(u), device=u.device)
-        if here is not None:
-            rows, at = rows[here], at[here]
-        if len(rows) == 0:
-            return
+        place = at.clamp(0, u.shape[-1] - 1)[:, None, None].expand(-1, u.shape[1], 1)
+        own = u.gather(-1, place).squeeze(-1)
+        known = own.clone()
         if self.given[0]:
-            u[rows, 0, at] = self.reward[rows].to(u)
-        if self.given[1]:
-            u[rows, 1:, at] = self.cost[rows].to(u)
-        else:
-            u[rows, 1:, at] = torch.minimum(u[rows, 1:, at], limits[rows].to(u))
+            known[:, 0] = self.reward
+        known[:, 1:] = (
+            self.cost if self.given[1] else torch.minimum(own[:, 1:], limits.to(u))
+        )
+        if here is not None:
+            known = torch.where(here.unsqueeze(-1), known, own)
+        u.scatter_(-1, place, known.unsqueeze(-1))
 
     def known(
         self, blocks: Iterable[tuple[int, Tensor, Tensor]]

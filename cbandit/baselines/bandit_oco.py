@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit import checks, devices
 from cbandit.actions import Box
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
@@ -145,7 +145,7 @@ class BanditOCO(Policy):
     ) -> Decision:
         centre, multiplier = self._moved()
         draws = self._streams.normal(self.actions.dim).view(self._size, -1)
-        u = draws.to(centre)
+        u = devices.put(draws, centre.device)
         u = u / u.norm(dim=-1, keepdim=True)
         self._centre, self._multiplier = centre, multiplier
         for s in [s for s, each in self._played.items() if bool(each.due().any())]:
@@ -153,7 +153,7 @@ class BanditOCO(Policy):
             each.used = each.used | each.due()
             if bool(each.used.all()):
                 del self._played[s]
-        nowhere = torch.zeros(self._size, dtype=torch.bool, device=self.device)
+        nowhere = torch.zeros(self._size, dtype=torch.bool)
         self._played[t] = _Round(
             u,
             torch.zeros_like(u[:, :1]),
@@ -169,9 +169,9 @@ class BanditOCO(Policy):
         centre, lam = self._centre, self._multiplier
         share = self.actions.dim / self._radius
         for _, each in sorted(self._played.items()):
-            due = each.due().unsqueeze(-1)
-            if not bool(due.any()):
+            if not bool(each.due().any()):
                 continue
+            due = devices.put(each.due(), centre.device).unsqueeze(-1)
             value = each.reward - (lam * each.cost).sum(-1, keepdim=True)
             moved = self._within(centre + self._step * share * value * each.u)
             dual = (lam + self._dual * (each.cost - self._leak * lam)).clamp_min(0)
@@ -183,16 +183,17 @@ class BanditOCO(Policy):
         self, choice: Choice, rewards: Sequence[Told], costs: Sequence[Told]
     ) -> None:
         each = self._played[choice.t]
-        every = torch.ones(self._size, dtype=torch.bool, device=self.device)
+        every = torch.ones(self._size, dtype=torch.bool)
         for told in rewards:
-            mask = every if told.where is None else told.where
-            each.reward = torch.where(mask.unsqueeze(-1), told.values, each.reward)
-            each.rewarded = each.rewarded | mask
+            came = told.mask().unsqueeze(-1)
+            each.reward = torch.where(came, told.values, each.reward)
+            each.rewarded = each.rewarded | (
+                every if told.where is None else told.where
+            )
         for told in costs:
-            mask = every if told.where is None else told.where
-            over = told.values - self._limits(choice.t)
-            each.cost = torch.where(mask.unsqueeze(-1), over, each.cost)
-            each.charged = each.charged | mask
+            over, came = told.values - self._limits(choice.t), told.mask().unsqueeze(-1)
+            each.cost = torch.where(came, over, each.cost)
+            each.charged = each.charged | (every if told.where is None else told.where)
 
     def cancel(self, choice: Choice) -> None:
         """Say that the rest of a choice's feedback will never come."""
@@ -208,7 +209,10 @@ class BanditOCO(Policy):
 
 @dataclass
 class _Round:
-    """A round's direction ``(T, d)``, and what has come of it in which trials."""
+    """A round's direction ``(T, d)``, and what has come of it in which trials.
+
+    Masks ``(T,)`` are on the host.
+    """
 
     u: Tensor
     reward: Tensor

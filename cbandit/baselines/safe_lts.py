@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from cbandit import devices
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
 from cbandit.policies.base import Decision
@@ -81,10 +81,10 @@ class SafeLTS(SurelySafe):
         if not self._inflated:
             length = self._longest if self._stated is None else self._stated
             inflation = 1 + 2 * length * self._norm / tau.amin(-1)
-        eta = self._streams.normal(self.actions.dim).to(self.device)
+        eta = devices.put(self._streams.normal(self.actions.dim), self.device)
         eta = eta.reshape(self._size, -1, 1) * inflation.view(-1, 1, 1)
         root = self._ridge.solve()[1][:, 0]  # root' root = Sigma^{-1}
         shift = width * (root.mT @ eta).squeeze(-1)
-        alpha = torch.ones(self._size, 1 + self.m, dtype=torch.float64).to(tau)
+        alpha = tau.new_ones(self._size, 1 + self.m)
         alpha[:, 0] = 0.0
         return self._best_safe(t, asked, mask, tau, alpha, shift)

@@ -59,7 +59,7 @@ class Told:
 
     Args:
         values: ``(T, 1)`` for the reward, ``(T, m)`` for costs.
-        where: ``(T,)`` bool, or ``None``: all trials.
+        where: ``(T,)`` bool, on the host, or ``None``: all trials.
         noise: this observation's variance, ``(T,)``, or ``None``.
         at: the round in which it was told.
     """
@@ -68,6 +68,13 @@ class Told:
     where: Tensor | None
     noise: Tensor | None
     at: int
+
+    def mask(self) -> Tensor:
+        """``where``, beside the values."""
+        if self.where is None:
+            shape, device = len(self.values), self.values.device
+            return torch.ones(shape, dtype=torch.bool, device=device)
+        return devices.put(self.where, self.values.device)
 
 
 @dataclass
@@ -182,9 +189,7 @@ class Policy(Stated, ABC):
 
     def _per_trial(self, name: str, value: Any) -> Tensor:
         """A number or ``(*trials,)`` as ``(T,)``."""
-        return devices.put(
-            checks.per_trial(name, value, self.batch_shape), self.device
-        )
+        return devices.put(checks.per_trial(name, value, self.batch_shape), self.device)
 
     def _per_cost(self, name: str, value: Any) -> Tensor:
         """A number, ``(*trials,)`` or ``(*trials, m)`` as ``(T, m)``."""
@@ -359,12 +364,14 @@ class Policy(Stated, ABC):
         if reward is not None:
             self._unseen("reward", entry.reward_seen, mask, choice)
             values = self._feedback("reward", reward, 1, mask)
+            values = devices.put(values, self.device)
             told.append(("reward", Told(values, mask, own, self.t)))
         if cost is not None:
             if self.m == 0:
                 raise CBanditError(f"{self.name} has no costs; got cost={cost!r}")
             self._unseen("cost", entry.cost_seen, mask, choice)
             values = self._feedback("cost", cost, self.m, mask)
+            values = devices.put(values, self.device)
             told.append(("cost", Told(values, mask, own, self.t)))
         # nothing can fail from here on
         mail = self._inbox.setdefault(choice.t, _Mail(entry.choice))
@@ -428,7 +435,7 @@ class Policy(Stated, ABC):
             )
 
     def _where(self, where: Any) -> Tensor:
-        mask = checks.tensor("where", where, None, self.device)
+        mask = checks.tensor("where", where, None, "cpu")
         if mask.dtype != torch.bool or tuple(mask.shape) not in (
             self.batch_shape,
             (1,),
@@ -440,9 +447,10 @@ class Policy(Stated, ABC):
         return mask.reshape(-1).expand(self._size)
 
     def _feedback(self, name: str, value: Any, m: int, mask: Tensor | None) -> Tensor:
+        """What was told, ``(T, m)``; an error if it cannot be."""
         if mask is None and not self.batch_shape and m == 1 and _plain(value):
             only = checks.number(name, value)
-            return torch.full((1, 1), only, dtype=torch.float64, device=self.device)
+            return torch.full((1, 1), only, dtype=torch.float64)
         # looked at where it is: no device has to be waited for
         if isinstance(value, Tensor) and value.dtype == torch.float64:
             given = value.detach()
@@ -461,10 +469,10 @@ class Policy(Stated, ABC):
             )
         # a copy: it is read later, and the caller may fill the same array again
         if mask is None:
-            return devices.put(checks.finite(name, out).clone(), self.device)
+            return checks.finite(name, out).clone()
         # what is not said to have come may be anything, NaN included
-        came = devices.put(out.clone(), self.device)
-        return checks.finite(name, torch.where(mask.unsqueeze(-1), came, 0.0))
+        came = devices.put(mask, out.device).unsqueeze(-1)
+        return checks.finite(name, torch.where(came, out, 0.0))
 
     def _deliver(self) -> None:
         """Absorb the inbox in the order of rounds; only then forget it."""

@@ -32,7 +32,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks, scores
+from cbandit import checks, devices, scores
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.confidence import RKHS
@@ -264,16 +264,16 @@ class EpochPenalty(GPPolicy):
         if not bool(fresh.any()):
             return
         current = self._epoch_of(choice.t) == self._epoch_number
+        mask = devices.put(fresh, self.device).unsqueeze(-1)
         if current:
-            mask = fresh.unsqueeze(-1)
             self._sums = self._sums + torch.where(mask, seen.cost, 0.0)
             self._counts = self._counts + mask
         elif not self.reuse:
             return  # of an epoch that has ended, and whose data are dropped
         news = replace(
             seen,
-            reward=torch.where(fresh.unsqueeze(-1), seen.reward, 0.0),
-            cost=torch.where(fresh.unsqueeze(-1), seen.cost, 0.0),
+            reward=torch.where(mask, seen.reward, 0.0),
+            cost=torch.where(mask, seen.cost, 0.0),
             rewarded=fresh,
             charged=fresh,
         )
@@ -312,7 +312,7 @@ class EpochPenalty(GPPolicy):
     ) -> None:
         (_, rewards), (_, costs) = parts
         limits = self._limits(max(self.t, 1))
-        every = torch.ones(self._size, dtype=torch.bool, device=self.device)
+        every = torch.ones(self._size, dtype=torch.bool)
         owner = self._mark
         for i in range(places.shape[1]):
             x = self._outside(places[:, i])
@@ -333,7 +333,7 @@ class _Seen:
         choice: the round's.
         reward: ``(T, 1)``.
         cost: ``(T, m)``, less the thresholds.
-        rewarded: ``(T,)``, the trials whose reward has come.
+        rewarded: ``(T,)``, on the host, the trials whose reward has come.
         charged: likewise for the costs.
     """
 
@@ -346,7 +346,7 @@ class _Seen:
     @classmethod
     def nothing(cls, choice: Choice, trials: int, like: Tensor) -> _Seen:
         """Nothing yet; ``like`` is ``(T, m)``."""
-        nowhere = torch.zeros(trials, dtype=torch.bool, device=like.device)
+        nowhere = torch.zeros(trials, dtype=torch.bool)
         return cls(choice, torch.zeros_like(like[:, :1]), like * 0, nowhere, nowhere)
 
     def whole(self) -> Tensor:
@@ -358,7 +358,7 @@ def _with(values: Tensor, seen: Tensor, told: Told) -> tuple[Tensor, Tensor]:
     if told.where is None:
         return told.values, torch.ones_like(seen)
     return (
-        torch.where(told.where.unsqueeze(-1), told.values, values),
+        torch.where(told.mask().unsqueeze(-1), told.values, values),
         seen | told.where,
     )
 

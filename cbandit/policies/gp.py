@@ -532,10 +532,9 @@ class GPPolicy(Policy):
     ) -> None:
         """Feedback that was waited for; what comes after the window is only counted."""
         assert isinstance(self.feedback, Delayed)
-        every = torch.ones(self._size, dtype=torch.bool, device=self.device)
         for functions, told in news:
             for part in told:
-                mask = every if part.where is None else part.where
+                mask = part.mask()
                 if part.at - choice.t > self.feedback.window:
                     self._late += mask
                 else:
@@ -746,7 +745,8 @@ def _pieced(news: Sequence[Told]) -> Sequence[Told]:
     for told in news[1:]:
         assert told.where is not None
         assert whole.where is not None
-        values = torch.where(told.where.unsqueeze(-1), told.values, whole.values)
+        came = told.mask().unsqueeze(-1)
+        values = torch.where(came, told.values, whole.values)
         whole = replace(whole, values=values, where=whole.where | told.where)
     return [whole]
 

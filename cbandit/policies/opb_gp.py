@@ -172,10 +172,10 @@ class GPOPB(GPPolicy):
             at = (choice.x.reshape(self._size, -1).double() == self._safe.x).all(-1)
             limits = self._limits(choice.t)
             for told in rewards:
-                where = at if told.where is None else at & told.where
+                where = at if told.where is None else at & told.mask()
                 self._safe.learn(told.values, None, where, limits)
             for told in costs:
-                where = at if told.where is None else at & told.where
+                where = at if told.where is None else at & told.mask()
                 self._safe.learn(None, told.values, where, limits)
         super()._absorb(choice, rewards, costs)
 

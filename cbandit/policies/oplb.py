@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cbandit import search
+from cbandit import devices, search
 from cbandit.actions import Star
 from cbandit.beliefs.linear import Linear
 from cbandit.choice import Distribution
@@ -107,22 +107,24 @@ class OPLB(LinearPolicy):
             [alpha_r.unsqueeze(-1), alpha_c.unsqueeze(-1).expand(-1, self.m)], -1
         )
         points = torch.cat([p for _, p in self._stretches(asked)], 1)
-        points = points.expand(self._size, -1, -1)
         w, root = self._ridge.solve()
-        root = root * width[..., None, None]
-        shares = torch.zeros(points.shape[:2], dtype=torch.float64, device=self.device)
-        for i in self._safe.warm.nonzero()[:, 0].tolist():
-            allowed = (
-                slice(None) if mask is None else mask[i % len(mask)].nonzero()[:, 0]
-            )
-            held = (points[i, allowed], w[i], root[i], tau[i], self._safe.x[i])
-            best = self._best(*(v.cpu().numpy() for v in held))
+        root, safe = root * width[..., None, None], self._safe
+        # the programmes are solved on the host: all they need in one look
+        known = points, w, root, tau, safe.x, safe.cost, at, safe.warm
+        points, w, root, tau, x0, c0, here, warm = devices.host(*known)
+        points = points.expand(self._size, -1, -1)
+        allowed = None if mask is None else mask.cpu()
+        shares = torch.zeros(points.shape[:2], dtype=torch.float64)
+        for i in [i for i, known in enumerate(warm.tolist()) if known]:
+            some = slice(None) if allowed is None else allowed[i % len(allowed)]
+            held = (points[i, some], w[i], root[i], tau[i], x0[i])
+            best = self._best(*(v.numpy() for v in held))
             if best is not None:
-                shares[i, allowed] = torch.as_tensor(best, device=self.device)
-        shares = self._within_limits(shares, points, w, root, tau, at)
-        number = torch.arange(shares.shape[1], device=self.device).expand_as(shares)
-        pi = Distribution(*_played(number, shares))
-        return drawn(pi, self._safe, self._streams, infeasible, at)
+                shares[i, some] = torch.as_tensor(best)
+        shares = self._within_limits(shares, points, w, root, tau, x0, c0, here)
+        number = torch.arange(shares.shape[1]).expand_as(shares)
+        played = (devices.put(v, self.device) for v in _played(number, shares))
+        return drawn(Distribution(*played), safe, self._streams, infeasible, at)
 
     def _best(
         self, points: Array, w: Array, root: Array, tau: Array, x0: Array
@@ -168,17 +170,19 @@ class OPLB(LinearPolicy):
         w: Tensor,
         root: Tensor,
         tau: Tensor,
+        x0: Tensor,
+        c0: Tensor,
         at: Tensor,
     ) -> Tensor:
         """``shares`` mixed with the safe action as far as ``V_c <= tau`` needs."""
-        x0 = self._safe.x.unsqueeze(1)  # T x 1 x d
+        x0 = x0.unsqueeze(1)  # T x 1 x d
         way = torch.einsum("tk,tkd->td", shares, points).unsqueeze(1) - x0
         if self._safe.given[1]:
             end = x0 + way
             cost = (w[:, 1:] @ end.mT) + (root[:, 1:] @ end.mT.unsqueeze(1)).norm(
                 dim=-2
             )
-            a = search.furthest(self._safe.cost.unsqueeze(-1), cost, tau.unsqueeze(-1))
+            a = search.furthest(c0.unsqueeze(-1), cost, tau.unsqueeze(-1))
         else:
             start, step = (root[:, 1:] @ v.mT.unsqueeze(1) for v in (x0, way))
             a = search.safe_interval(

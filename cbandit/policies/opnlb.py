@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit import checks, devices
 from cbandit.actions import Finite
 from cbandit.beliefs.classes import FiniteClass
 from cbandit.choice import Distribution
@@ -85,7 +85,8 @@ class OPNLB(ArmPolicy):
                     f"values must have one column for each of {actions.size} arms; got "
                     f"{tuple(belief.values.shape)}"
                 )
-        self._values = [b.values.to(self.device) for b in self._classes]
+        # classes are small, and what is done with them is looked at: on the host
+        self._values = [b.values for b in self._classes]
         self._agree = [self._agreeing(j) for j in range(1 + self.m)]
 
     def _agreeing(self, j: int) -> Tensor:
@@ -93,8 +94,9 @@ class OPNLB(ArmPolicy):
         values, at = self._values[j], self._safe.index
         assert at is not None
         if j == 0:
-            return torch.ones(self._size, len(values), dtype=torch.bool).to(self.device)
-        gap = (values[:, at].mT - self._safe.cost[:, j - 1, None]).abs()
+            return torch.ones(self._size, len(values), dtype=torch.bool)
+        at, cost = devices.host(at, self._safe.cost)
+        gap = (values[:, at].mT - cost[:, j - 1, None]).abs()
         agree = gap <= 1e-9 * (1 + values.abs().max())
         if not bool(agree.any(-1).all()):
             raise CBanditError(
@@ -113,28 +115,38 @@ class OPNLB(ArmPolicy):
             "radius", given(t) if callable(given) else given, minimum=0
         )
 
-    def _fit(self, j: int) -> Tensor:
-        """The function of class ``j`` nearest to what was observed, ``(T, K)``."""
-        count, mean = self._tally.count[:, j], self._tally.mean[:, j]
+    def _fit(self, j: int, seen: list[Tensor]) -> Tensor:
+        """The function of class ``j`` nearest to what was observed, ``(T, K)``.
+
+        ``seen`` are counts and averages, ``(T, F, K)``.
+        """
+        count, mean = (v[:, j] for v in seen)
         values, agree = self._values[j], self._agree[j]
         error = (count.unsqueeze(1) * (values - mean.unsqueeze(1)).square()).sum(-1)
         return values[error.masked_fill(~agree, torch.inf).argmin(-1)]
 
-    def _confident(self, j: int, t: int, delta: float) -> Tensor:
-        """Which functions of class ``j`` are in the confidence set, ``(T, G)``."""
-        count, fit = self._tally.count[:, j].unsqueeze(1), self._fit(j).unsqueeze(1)
-        away = (count * (self._values[j] - fit).square()).sum(-1)
-        return self._agree[j] & (away <= self._radius(j, t, delta))
+    def _confident(self, t: int, delta: float, seen: list[Tensor]) -> list[Tensor]:
+        """Which functions of each class are in the confidence set, ``(T, G)``."""
+        inside = []
+        for j, values in enumerate(self._values):
+            fit, count = self._fit(j, seen).unsqueeze(1), seen[0][:, j].unsqueeze(1)
+            away = (count * (values - fit).square()).sum(-1)
+            inside.append(self._agree[j] & (away <= self._radius(j, t, delta)))
+        return inside
 
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:
         infeasible = self._safe_round(t, asked, mask)
         tau = self._limits(t)
-        inside = [self._confident(j, t, self.delta) for j in range(1 + self.m)]
         alpha = self._safe.ratio(tau) / 2  # (r_max - r0) / (tau_j - c0_j)
         if self._scales.reward is not None:
             alpha = self._scales.reward.unsqueeze(-1).expand_as(alpha)
+        known = self._tally.count, self._tally.mean, tau, alpha
+        *seen, tau, alpha = devices.host(*known)
+        inside, allowed = self._confident(t, self.delta, seen), None
+        if mask is not None:
+            allowed = mask.cpu()
         found = []
         for i in range(self._size):
             theta, mu = self._inside(i, inside)
@@ -145,10 +157,11 @@ class OPNLB(ArmPolicy):
                 ]
             ).unique(dim=0)
             u_r = (theta.unsqueeze(1) + bonus).flatten(0, 1)  # programmes x K
-            if mask is not None:
-                u_r = u_r.masked_fill(~mask[i % len(mask)], -torch.inf)
+            if allowed is not None:
+                u_r = u_r.masked_fill(~allowed[i % len(allowed)], -torch.inf)
             found.append(_best(u_r, mu, tau[i]))
-        return drawn(_stacked(found), self._safe, self._streams, infeasible)
+        pi = _stacked(found, self.device)
+        return drawn(pi, self._safe, self._streams, infeasible)
 
     def _inside(self, i: int, inside: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """One trial's functions: of the reward ``(R, K)``, and of every cost."""
@@ -165,14 +178,18 @@ class OPNLB(ArmPolicy):
         self._deliver()
         t = max(self.t, 1)
         limits = self._limits(t)
-        inside = [self._confident(j, t, 1 - confidence) for j in range(1 + self.m)]
-        fit = torch.stack([self._fit(j) for j in range(1 + self.m)], 1)  # T x F x K
+        known = self._tally.count, self._tally.mean, limits
+        *seen, tau = devices.host(*known)
+        inside = self._confident(t, 1 - confidence, seen)
+        fit = torch.stack([self._fit(j, seen) for j in range(1 + self.m)], 1)
         pi = _stacked(
             [
-                _best(fit[i, :1], self._inside(i, inside)[1], limits[i])
+                _best(fit[i, :1], self._inside(i, inside)[1], tau[i])
                 for i in range(self._size)
-            ]
+            ],
+            self.device,
         )
+        fit = devices.put(fit, self.device)  # T x F x K
         held = fit.gather(-1, pi.index.unsqueeze(1).expand(-1, 1 + self.m, -1))
         mean = (held * pi.probability.unsqueeze(1)).sum(-1)
         found = Recommendation(
@@ -190,11 +207,14 @@ class OPNLB(ArmPolicy):
     def _believed(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Middle and half width of what the confidence sets leave."""
         low, high = [], []
-        for j, values in enumerate(self._values):
-            inside = self._confident(j, max(self.t, 1), self.delta).unsqueeze(-1)
-            low.append(torch.where(inside, values, torch.inf).amin(1))
-            high.append(torch.where(inside, values, -torch.inf).amax(1))
-        bottom, top = torch.stack(low, 1), torch.stack(high, 1)
+        seen = devices.host(self._tally.count, self._tally.mean)
+        inside = self._confident(max(self.t, 1), self.delta, seen)
+        for values, held in zip(self._values, inside, strict=True):
+            among = held.unsqueeze(-1)
+            low.append(torch.where(among, values, torch.inf).amin(1))
+            high.append(torch.where(among, values, -torch.inf).amax(1))
+        ends = torch.stack(low, 1), torch.stack(high, 1)
+        bottom, top = (devices.put(v, self.device) for v in ends)
         yield 0, (bottom + top) / 2, (top - bottom) / 2
 
 
@@ -210,7 +230,7 @@ def _best(u_r: Tensor, mu: list[Tensor], tau: Tensor) -> Distribution:
     return Distribution(pi.distribution.index[best], pi.distribution.probability[best])
 
 
-def _stacked(found: list[Distribution]) -> Distribution:
+def _stacked(found: list[Distribution], device: torch.device) -> Distribution:
     """One distribution a trial, as one."""
     k = max(one.index.shape[-1] for one in found)
 
@@ -218,6 +238,6 @@ def _stacked(found: list[Distribution]) -> Distribution:
         return torch.nn.functional.pad(value, (0, k - value.shape[-1]))
 
     return Distribution(
-        torch.stack([padded(one.index) for one in found]),
-        torch.stack([padded(one.probability) for one in found]),
+        devices.put(torch.stack([padded(one.index) for one in found]), device),
+        devices.put(torch.stack([padded(one.probability) for one in found]), device),
     )

@@ -117,7 +117,7 @@ class RPOL(GPPolicy):
             for told in costs:
                 over = (told.values - self._limits(choice.t)).clamp_min(0)
                 if told.where is not None:
-                    over = over * told.where.unsqueeze(-1)
+                    over = over * told.mask().unsqueeze(-1)
                 gained = gained + over
         super()._absorb(choice, rewards, costs)
         self._gained = gained

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit import checks, devices
 from cbandit.beliefs.classes import FiniteClass
 from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.linear import Linear
@@ -119,7 +119,8 @@ class Stagewise(Policy):
         ):
             if limits is None:
                 continue
-            column = column if mask is None else column[mask]
+            if mask is not None:
+                column = column[devices.put(mask, column.device)]
             outside = (column < limits[0]) | (column > limits[1])
             if bool(outside.any()):
                 raise CBanditError(
@@ -141,7 +142,7 @@ class Stagewise(Policy):
         if not self._safe.ready:
             at, limits = (x == self._safe.x).all(-1), self._limits(choice.t)
             for functions, one in told:
-                where = at if one.where is None else at & one.where
+                where = at if one.where is None else at & one.mask()
                 if functions is _REWARD:
                     self._safe.learn(one.values, None, where, limits)
                 else:
@@ -163,7 +164,7 @@ class Stagewise(Policy):
             r = self._subgaussian[:, functions].square()
             weight = (r / told.noise.unsqueeze(-1)).clamp_max(1.0)
         if told.where is not None:
-            weight = weight * told.where.unsqueeze(-1)
+            weight = weight * told.mask().unsqueeze(-1)
         return weight
 
     def observe(
@@ -316,7 +317,7 @@ def draw(distribution: Distribution, streams: Streams) -> Tensor:
     """An action's number ``(T,)`` from distributions ``(T, k)``."""
     share = distribution.probability.double()
     last = (share > 0).sum(-1) - 1  # zero-padded: rounding must not reach the padding
-    drawn = streams.uniform().reshape(-1, 1).to(share)
+    drawn = devices.put(streams.uniform().reshape(-1, 1), share.device)
     place = (drawn >= share.cumsum(-1)).sum(-1)
     at = torch.minimum(place, last).unsqueeze(-1)
     return distribution.index.gather(-1, at).squeeze(-1)

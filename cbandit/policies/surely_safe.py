@@ -87,9 +87,12 @@ class SurelySafe(LinearPolicy):
             for start, points in self._stretches(asked):
                 bounds = self._bounds(points)
                 bounds[:, 1:] -= tau.unsqueeze(-1)
-                here = (at >= start) & (at < start + points.shape[-2])
-                rows, places = here.nonzero()[:, 0], (at - start)[here]
-                bounds[rows, 1:, places] = bounds[rows, 1:, places].clamp_max(0.0)
+                place = (at - start).clamp(0, points.shape[-2] - 1)
+                here = (place + start == at)[:, None, None]
+                place = place[:, None, None].expand(-1, self.m, 1)
+                own = bounds[:, 1:].gather(-1, place)
+                own = torch.where(here, own.clamp_max(0.0), own)
+                bounds[:, 1:].scatter_(-1, place, own)
                 yield start, bounds
 
         best = search.maximise(estimates(), search.within_limits, mask)
