@@ -408,32 +408,53 @@ class Group:
             for mine, key, wanted in zip(places, row.keys, row.wanted, strict=True):
                 if wanted:
                     mine.setdefault(key, len(mine))
+        slots = [
+            [
+                mine[key] if wanted else 0
+                for mine, key, wanted in zip(*each, strict=True)
+            ]
+            for each in ((places, row.keys, row.wanted) for row in self.log)
+        ]
         used = max(len(mine) for mine in places)
-        shape = (self.trials, used)
-        zeros = torch.zeros(shape, dtype=torch.float64, device=self.device)
-        x = zeros.new_zeros(*shape, self.covariance.dim)
-        count, total, squares = zeros, zeros.clone(), zeros.clone()
-        count, own, own_weighted = zeros.clone(), zeros.clone(), zeros.clone()
+        zeros = torch.zeros(self.trials, used, dtype=torch.float64, device=self.device)
+        # what is summed at (trial, slot), one entry a row of the log and a trial
+        trial = torch.arange(self.trials, device=self.device)
+        at = trial.expand(len(slots), -1), devices.put(slots, self.device)
         shift, scale = self.units()
-        for row in self.log:
-            y = ((row.values - shift) / scale)[:, 0]
-            for trial, (key, wanted) in enumerate(
-                zip(row.keys, row.wanted, strict=True)
+        y = torch.stack([((r.values - shift) / scale)[:, 0] for r in self.log])
+        here = devices.put([list(row.wanted) for row in self.log], self.device)
+        if any(row.arrived is not None for row in self.log):
+            every = torch.ones_like(here[0])
+            came = [every if r.arrived is None else r.arrived[:, 0] for r in self.log]
+            here = here & torch.stack(came)
+        usual = [row.noise is None for row in self.log]
+        ours = here & devices.put(usual, self.device).unsqueeze(-1)
+        theirs = torch.zeros_like(y)
+        if not all(usual):
+            noises = [scale[:, 0] if r.noise is None else r.noise for r in self.log]
+            weight = scale[:, 0].square() / torch.stack(noises)
+            theirs = torch.where(here & ~ours, weight, 0.0)
+
+        def summed(values: Tensor) -> Tensor:
+            return zeros.index_put(at, values, accumulate=True)
+
+        count, own = summed(ours.double()), summed(theirs)
+        total = summed(torch.where(ours, y, 0.0))
+        squares = summed(torch.where(ours, y.square(), 0.0))
+        own_weighted = summed(theirs * y)
+        # where each slot's action was first seen
+        first: dict[tuple[int, int], int] = {}
+        for number, row in enumerate(self.log):
+            for i, (slot, wanted) in enumerate(
+                zip(slots[number], row.wanted, strict=True)
             ):
-                if not wanted or (
-                    row.arrived is not None and not bool(row.arrived[trial, 0])
-                ):
-                    continue
-                at = (trial, places[trial][key])
-                x[at] = row.x[trial].double()
-                if row.noise is None:
-                    count[at] += 1
-                    total[at] += y[trial]
-                    squares[at] += y[trial] ** 2
-                else:
-                    weight = scale[trial, 0] ** 2 / row.noise[trial]
-                    own[at] += weight
-                    own_weighted[at] += weight * y[trial]
+                if wanted:
+                    first.setdefault((i, slot), number)
+        x = zeros.new_zeros(self.trials, used, self.covariance.dim)
+        if first:
+            who, slot = devices.put(list(zip(*first, strict=True)), self.device)
+            seen = devices.put(list(first.values()), self.device)
+            x[who, slot] = torch.stack([row.x for row in self.log])[seen, who].double()
         within = (squares - total.square() / count.clamp_min(1)).clamp_min(0).sum(-1)
         return Merged(
             self.covariance.inputs(x), count, total, within, own, own_weighted
