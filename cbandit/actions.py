@@ -305,6 +305,8 @@ class Box:
         self.lower, self.upper = low, high
         self.batch_shape: tuple[int, ...] = ()
         self.size, self.dim = math.inf, low.numel()
+        #: ``c``, how many coordinates are continuous
+        self.continuous = int(self.free.sum())
 
     @property
     def bounds(self) -> Tensor:
@@ -328,7 +330,7 @@ class Box:
         held = torch.minimum(torch.maximum(x, self.lower), self.upper)
         if self.choices is None:
             return held
-        count = self.dim - self.choices.shape[-1]
+        count = self.continuous
         ends = held[..., count:].contiguous()
         try:
             rows = Finite(self.choices).index(ends)
@@ -338,6 +340,15 @@ class Box:
                 f"{ends.reshape(-1, ends.shape[-1])[0].tolist()}"
             ) from None
         return torch.cat([held[..., :count], self.choices[rows]], -1)
+
+    def nearest(self, x: Tensor) -> Tensor:
+        """The point of the box nearest to each of ``x (..., d)``, coordinate-wise."""
+        held = torch.minimum(torch.maximum(x.to(self.lower), self.lower), self.upper)
+        if self.choices is None:
+            return held
+        ends = held[..., self.continuous :]
+        row = (ends.unsqueeze(-2) - self.choices).abs().amax(-1).argmin(-1)
+        return torch.cat([held[..., : self.continuous], self.choices[row]], -1)
 
     def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Box:
         """The same box on another device or in another dtype."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from cbandit import scores
+from cbandit import devices, scores
 from cbandit.actions import Box
 from cbandit.climb import Climbed, climb
 from cbandit.randomness import Streams
@@ -92,7 +92,7 @@ def maximise_box(
         values = value(z)
         size = _size(values)
         # narrow peaks: a second look around many of the best
-        reach = z.shape[1] ** (-1 / int(box.free.sum()))
+        reach = z.shape[1] ** (-1 / box.continuous)
         closer = _around(box, _apart(z, values, PROMISING, reach)[0], reach, streams)
         z, values = torch.cat([z, closer], 1), torch.cat([values, value(closer)], 1)
         starts, heights = _apart(z, values, STARTS, min(APART, reach))
@@ -113,7 +113,7 @@ def maximise_box(
     with torch.no_grad():
         z, values = _best(z, values, 1)
         z, best = _zoom(box, value, z[:, 0], values[:, 0], streams)
-        x = box.inside(low + span * z)
+        x = box.nearest(low + span * z)
         here = estimate(x.unsqueeze(1))[..., 0]
     return Best(best, None, here[:, 0], here[:, 1:], x)
 
@@ -190,11 +190,11 @@ def _in_unit_cube(box: Box, x: Tensor) -> Tensor:
 
 def _candidates(box: Box, streams: Streams, incumbents: Tensor | None) -> Tensor:
     """``(T, n, d)`` in the unit cube: Sobol points, shifted a trial, and neighbours."""
-    count = int(box.free.sum())
+    count = box.continuous
     extra = int(box.choices is not None)  # one coordinate more picks a row
     sobol = SobolEngine(count + extra).draw(CANDIDATES, dtype=torch.float64)
     shift = streams.uniform(1, count + extra).reshape(-1, 1, count + extra)
-    z = ((sobol + shift) % 1).to(box.lower.device)
+    z = devices.put((sobol + shift) % 1, box.lower.device)
     # every other point of a larger cube, brought in: bounds get points of their own
     z[:, ::2, :count] = (0.5 + WIDER * (z[:, ::2, :count] - 0.5)).clamp(0, 1)
     if box.choices is not None:
@@ -208,7 +208,8 @@ def _candidates(box: Box, streams: Streams, incumbents: Tensor | None) -> Tensor
     noise = streams.normal(near.shape[1], box.dim).reshape(-1, *near.shape[1:])
     # half of them close by, half at a tenth of the box
     size = torch.where(torch.arange(near.shape[1]) % 2 == 0, 0.01, 0.1)
-    step = (noise.to(near) * size.to(near).unsqueeze(-1)).masked_fill(~box.free, 0.0)
+    step = devices.put(noise * size.to(noise).unsqueeze(-1), near.device)
+    step = step.masked_fill(~box.free, 0.0)
     return torch.cat([z, centre, (near + step).clamp(0, 1)], 1)
 
 
@@ -237,7 +238,8 @@ def _around(box: Box, z: Tensor, reach: float, streams: Streams) -> Tensor:
     """Points close to those of ``z (T, n, d)``, uniform within ``reach``."""
     near = z.repeat(1, CLOSER, 1)
     draws = streams.uniform(near.shape[1], box.dim).reshape(-1, *near.shape[1:])
-    step = (reach * (2 * draws.to(near) - 1)).masked_fill(~box.free, 0.0)
+    draws = devices.put(draws, near.device)
+    step = (reach * (2 * draws - 1)).masked_fill(~box.free, 0.0)
     return (near + step).clamp(0, 1)
 
 
@@ -247,7 +249,8 @@ def _rows_to_try(box: Box, streams: Streams) -> list[Tensor]:
     rows = _in_unit_cube(box, box.choices)
     if len(rows) <= ROWS:
         return [rows.unsqueeze(0)] * ROUNDS
-    lots = streams.uniform(ROUNDS, ROWS).reshape(-1, ROUNDS, ROWS).to(rows.device)
+    lots = streams.uniform(ROUNDS, ROWS).reshape(-1, ROUNDS, ROWS)
+    lots = devices.put(lots, rows.device)
     return list(rows[(lots * len(rows)).long()].unbind(1))
 
 
@@ -260,10 +263,11 @@ def _zoom(
 ) -> tuple[Tensor, Tensor]:
     """Draw around the best point, ever closer; ``z (T, d)``, ``best (T,)``."""
     dim = z.shape[-1]
-    noise = streams.normal(ZOOM_POINTS, dim).reshape(-1, ZOOM_POINTS, dim).to(z)
+    noise = streams.normal(ZOOM_POINTS, dim).reshape(-1, ZOOM_POINTS, dim)
+    noise = devices.put(noise, z.device)
     # half of the draws move along one axis only
     axis = torch.arange(ZOOM_POINTS, device=z.device) % (2 * dim)
-    single = torch.nn.functional.one_hot(axis % dim, dim).bool()
+    single = (axis % dim).unsqueeze(-1) == torch.arange(dim, device=z.device)
     noise = torch.where((axis < dim).unsqueeze(-1) & ~single, 0.0, noise)
     noise = noise.masked_fill(~box.free, 0.0)
     radius = 0.03

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit import checks, devices
 from cbandit.actions import Box, Finite, ProductGrid
 from cbandit.beliefs.feedback import Sliding
 from cbandit.errors import CBanditError
@@ -274,8 +274,10 @@ class SafeSet:
         trials = len(self.safe)
         found = torch.ones_like(self.safe)
         # all that is in some trial safe, and all that is in some trial not
-        useful = self.safe.any(0).nonzero().squeeze(-1)
-        open_ = (~self.safe).any(0).nonzero().squeeze(-1)
+        masks = devices.host(self.safe.any(0), (~self.safe).any(0))
+        useful, open_ = (
+            devices.put(mask.nonzero().squeeze(-1), mean.device) for mask in masks
+        )
         step = max(1, SMALL // (trials * max(1, len(open_))))
         for group in beliefs.groups:
             costs = [f for f in group.functions if f > 0]

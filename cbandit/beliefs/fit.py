@@ -23,7 +23,11 @@ from gpytorch.priors import LogNormalPrior
 from scipy.optimize import minimize
 from torch import Tensor
 
+from cbandit import devices
+
 __all__ = ["Merged", "fit_hyperparameters", "negative_log_likelihood"]
+
+HOST_SLOTS = 256  # distinct actions up to which the host fits for a device too
 
 
 @dataclass
@@ -111,7 +115,15 @@ def fit_hyperparameters(
 
     Each trial is a problem of its own, as if it ran alone. Priors registered with the
     kernel, and the noise's, take part. The result is never worse than the start.
+    Every step looks at the last one's value: small systems are fitted on the host.
     """
+    device = noise.device
+    if device.type != "cpu" and data.x.shape[-2] <= HOST_SLOTS:
+        start, *seen = devices.host(noise, *vars(data).values())
+        of = kernel.cpu(), start, Merged(*seen)
+        learned = fit_hyperparameters(*of, learn_noise, noise_prior)
+        kernel.to(device)
+        return devices.put(learned, device)
     fitted = noise.clone()
     for i in range(len(noise)):
         one = kernel[i] if kernel.batch_shape else kernel
@@ -180,8 +192,8 @@ def _minimise(
         at = 0
         with torch.no_grad():
             for p in parameters:
-                part = torch.as_tensor(vector[at : at + p.numel()]).to(p)
-                p.copy_(part.view_as(p))
+                part = torch.from_numpy(vector[at : at + p.numel()].copy())
+                p.copy_(devices.put(part, p.device, p.dtype).view_as(p))
                 at += p.numel()
 
     def get() -> np.ndarray:
@@ -194,15 +206,17 @@ def _minimise(
             value = loss()
         except RuntimeError:  # the factorisation failed: not a place to go
             return 1e300, np.zeros_like(vector)
-        if not bool(torch.isfinite(value)):
-            return 1e300, np.zeros_like(vector)
         gradients = torch.autograd.grad(value, parameters, allow_unused=True)
         flat = [
             torch.zeros_like(p) if g is None else g
             for p, g in zip(parameters, gradients, strict=True)
         ]
-        joined = torch.cat([g.flatten() for g in flat]).cpu().double().numpy()
-        return float(value.detach()), joined
+        # in one look
+        parts = [value.detach().reshape(1), *(g.flatten() for g in flat)]
+        joined = torch.cat(parts).cpu().double().numpy()
+        if not np.isfinite(joined[0]):
+            return 1e300, np.zeros_like(vector)
+        return float(joined[0]), joined[1:]
 
     start = get()
     first = objective(start)[0]
