@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -214,16 +215,11 @@ def best_feasible(
         search: the best action under a score.
     """
     best = search(scores.Feasible())
-    if bool(best.value.isfinite().all()):
+    if all(map(math.isfinite, best.look())):
         return best, torch.zeros_like(best.value, dtype=torch.bool)
     infeasible = best.value.isneginf()
     least = search(scores.LeastViolating())
     found = torch.where(infeasible, least.value, best.value)
-    if not bool(found.isfinite().all()):
-        raise CBanditError(
-            "the estimates are not finite numbers at any allowed action; look at "
-            "policy.posterior()"
-        )
     assert least.index is not None
     assert best.index is not None
     both = Best(
@@ -232,4 +228,9 @@ def best_feasible(
         torch.where(infeasible, least.f, best.f),
         torch.where(infeasible.unsqueeze(-1), least.g, best.g),
     )
+    if not all(map(math.isfinite, both.look())):
+        raise CBanditError(
+            "the estimates are not finite numbers at any allowed action; look at "
+            "policy.posterior()"
+        )
     return both, infeasible

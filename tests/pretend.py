@@ -95,6 +95,13 @@ class Pretend(ExitStack):
         }
         for name, answer in answers.items():
             self.enter_context(mock.patch.object(torch.cuda, name, answer))
+        written = Tensor.__reduce_ex__
+
+        def reduced(value: Tensor, protocol: Any) -> Any:
+            parts = written(value, protocol)
+            return (_again, parts) if value in marks else parts
+
+        self.enter_context(mock.patch.object(Tensor, "__reduce_ex__", reduced))
         self.enter_context(_Operations(marks, account))
         self.enter_context(_Calls(marks, account))
         return account
@@ -170,7 +177,7 @@ class _Calls(TorchFunctionMode):
         self.marks.beside = any(v in self.marks for v in tree_leaves(args))
         out = func(*args, **kwargs)
         self.marks.beside = False
-        return (_again, out) if name == "__reduce_ex__" and there else out
+        return out
 
     def _moved(self, name: str, args: Any, kwargs: dict[str, Any]) -> Tensor:
         source, *rest = args

@@ -136,8 +136,7 @@ class BoTorchPolicy(GPPolicy):
     def _known(self, trial: int) -> bool:
         """Whether the trial has seen each function at least once."""
         return all(
-            bool((group.engine.history.precision[trial] > 0).any())
-            for group in self._beliefs.groups
+            group.engine.history.distinct()[trial] > 0 for group in self._beliefs.groups
         )
 
     def _best(

@@ -83,4 +83,4 @@ class CONFIG(Constrained):
         best, infeasible = best_feasible(
             lambda score: self._best_of(asked, mask, score, coefficient, limits)
         )
-        return Decision(best.index, infeasible)
+        return Decision(best.index, infeasible, keys=best.keys)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit import checks, devices
 from cbandit.actions import Finite, ProductGrid
 from cbandit.beliefs.gp import GP
 from cbandit.beliefs.kernels import Covariance
@@ -81,7 +81,7 @@ class Sketched:
             slots, _ = self.history.place(keys, x, wanted)
             if not self.history.used:
                 continue
-            there = torch.tensor(wanted, device=x.device)
+            there = devices.put(wanted, x.device)
             precision = there / (self.noise if own is None else own)
             self.history.add(slots, precision, values - self.mean.unsqueeze(-1))
             self.history.count(slots, wanted, 1)
@@ -100,7 +100,7 @@ class Sketched:
         tried = self.history.points[:, : self.history.used]
         variance = self._look(tried, self._past)[1]
         share = torch.special.ndtr(streams.ragged_normal(counts, 1)[..., 0])
-        share = share.reshape(len(counts), -1).to(variance.device)
+        share = devices.put(share.reshape(len(counts), -1), variance.device)
         precision = self.history.precision[:, : self.history.used]
         pull = (self.oversampling * variance / self.noise.unsqueeze(-1)).clamp(0, 1)
         # a coin for each time it was played
@@ -132,7 +132,7 @@ class Sketched:
         z = left.mT @ rows  # T x q x U
         system = (z * history.precision[:, :used].unsqueeze(1)) @ z.mT
         system.diagonal(dim1=-2, dim2=-1).add_(1)
-        factor = torch.linalg.cholesky(system)
+        factor = devices.cholesky(system)
         right = torch.linalg.solve_triangular(factor, left.mT, upper=False).mT
         target = history.weighted[:, :, :used] @ rows.mT @ right  # T x 1 x q
         at = order.unsqueeze(-1).expand(-1, -1, history.points.shape[-1])
@@ -186,6 +186,10 @@ class Sketched:
 
     def lighten(self, limit: int) -> None:
         """There are no arrays over the set."""
+
+    def engines(self) -> list[str]:
+        """What keeps the belief."""
+        return ["sketch"]
 
     def describe(self) -> str:
         """What is at work."""

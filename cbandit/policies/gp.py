@@ -640,7 +640,7 @@ class GPPolicy(Policy):
         return self._beliefs.describe()
 
     def _engines(self) -> list[str]:
-        names = dict.fromkeys(group.plan.name for group in self._beliefs.groups)
+        names = self._beliefs.engines()
         return [f"engine={' and '.join(names)}"]
 
     def posterior(self, x: Any = None) -> Posterior:

@@ -119,8 +119,7 @@ class History:
 
     def distinct(self) -> list[int]:
         """How many distinct actions each trial has observed."""
-        counts: list[int] = (self.precision > 0).sum(-1).tolist()
-        return counts
+        return self._distinct
 
     def place(
         self, keys: Sequence[Hashable], x: Tensor, wanted: Sequence[bool]

@@ -953,6 +953,10 @@ class Surrogates:
                 std[:, f] = var.clamp_min(0).sqrt()
         return std
 
+    def engines(self) -> list[str]:
+        """The names of the engines at work."""
+        return list(dict.fromkeys(group.plan.name for group in self.groups))
+
     def describe(self) -> str:
         """Which engines are at work, and why."""
         parts = []
