@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 __all__ = ["Choice", "Distribution"]
@@ -52,3 +53,10 @@ class Choice:
     owner: str = field(default="", repr=False)
     actions: Any = field(default=None, repr=False)
     keys: list[Any] | None = field(default=None, repr=False)
+
+    def numbers(self) -> Tensor:
+        """``index`` on the host, where most policies know it: nothing is waited for."""
+        assert self.index is not None
+        if self.keys is None or not self.index.is_cuda:
+            return self.index.cpu()
+        return torch.tensor(self.keys).view(self.index.shape)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
@@ -61,8 +62,8 @@ MIXED = "Expected all tensors to be on the same device, but found cuda:0 and cpu
 class Account:
     """What was asked of the device, by kind and line; see the module."""
 
-    def __init__(self) -> None:
-        self.lines: Counter[tuple[str, str]] = Counter()
+    def __init__(self, lines: Mapping[tuple[str, str], int] | None = None) -> None:
+        self.lines = Counter(lines or {})
 
     def add(self, kind: str) -> None:
         """One more, by the line that is running."""
@@ -73,9 +74,16 @@ class Account:
         found = self.lines.items()
         return sum(n for (k, line), n in found if k == kind and where in line)
 
-    def since(self, before: Counter[tuple[str, str]]) -> Counter[tuple[str, str]]:
-        """What came after ``before``, a copy of :attr:`lines`."""
-        return self.lines - before
+    def copy(self) -> Account:
+        """As it is now."""
+        return Account(self.lines)
+
+    def __sub__(self, before: Account) -> Account:
+        """What came after ``before``, a copy."""
+        return Account(self.lines - before.lines)
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{n} {k} {at}" for (k, at), n in sorted(self.lines.items()))
 
 
 class Pretend(ExitStack):
@@ -92,6 +100,8 @@ class Pretend(ExitStack):
             "memory_reserved": lambda device=None: 0,
             "memory_allocated": lambda device=None: 0,
             "synchronize": lambda device=None: account.add("reads"),
+            "get_rng_state": lambda device=None: torch.zeros(0, dtype=torch.uint8),
+            "set_rng_state": lambda state, device=None: None,
         }
         for name, answer in answers.items():
             self.enter_context(mock.patch.object(torch.cuda, name, answer))

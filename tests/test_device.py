@@ -1,17 +1,29 @@
-"""Policies on a second device, which is a pretended one: see ``pretend``."""
+"""Policies on a second device, a pretended one: its choices, and who waits for it.
+
+On a machine without one nothing else would notice a tensor left on the host, or a round
+that waits for the device more often than it must. See ``pretend``.
+"""
 
 from __future__ import annotations
+
+from contextlib import contextmanager
+from unittest import mock
 
 import gpytorch
 import pytest
 import torch
+from botorch.models import ModelListGP, SingleTaskGP
 from pretend import Pretend
+from worlds import table
 
 import cbandit as cb
+from cbandit import multipliers
 from cbandit.posterior.rows import Rows
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*plays the safe action")
 F64 = torch.float64
-ROUNDS, STEADY = 14, 6
+ROUNDS, STEADY = 9, 4
+B = cb.baselines
 
 
 def _kernel(scale=0.3):
@@ -20,229 +32,175 @@ def _kernel(scale=0.3):
     return kernel
 
 
-GP = cb.GP(_kernel(), noise=1e-2)
-LINEAR = cb.Linear(subgaussian=0.1)
-COUNTS = cb.Counts(subgaussian=0.1)
-
-
-def _grid(d=2, n=5):
-    return cb.ProductGrid(
-        [torch.linspace(0, 1, n, dtype=F64) ** (1 + 0.1 * j) for j in range(d)]
-    )
-
-
-def _points(n=20, d=2, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return cb.Finite(torch.rand(n, d, generator=generator, dtype=F64))
-
-
-def _arms(zero=False):
-    points = _points(8, 2).all.clone()
+def _points(count, zero=False):
+    generator = torch.Generator().manual_seed(0)
+    points = torch.rand(count, 2, generator=generator, dtype=F64)
     if zero:
         points[0] = 0
     return cb.Finite(points)
 
 
-def _box():
-    return cb.Box([0.0, 0.0], [1.0, 1.0])
+AXIS = torch.linspace(0, 1, 5, dtype=F64)
+GRID, POINTS, ARMS = cb.ProductGrid([AXIS, AXIS**1.1]), _points(20), _points(8)
+FAN, BOX = _points(8, zero=True), cb.Box([0.0, 0.0], [1.0, 1.0])
+STAR = cb.Star(torch.zeros(2), torch.eye(2))
+TABLE = cb.Finite(covariance=_kernel()(POINTS.all).to_dense())
 
+GP = cb.GP(_kernel(), noise=1e-2)
+OTHER = cb.GP(_kernel(0.5), noise=0.02)
+SCALED = cb.GP(_kernel(), noise=1e-2, standardize=True)
+LEARNED = cb.GP(
+    gpytorch.kernels.ScaleKernel(_kernel()).double(), noise=None, refit_every=6
+)
+ARM = cb.GP(noise=1e-2)
+LINEAR, COUNTS = cb.Linear(subgaussian=0.1), cb.Counts(subgaussian=0.1)
+CLASS = cb.FiniteClass([[0.0] * 8, [0.1 * i for i in range(8)]], radius=4.0)
 
 UCB, TS, RAND = cb.UCB(1.5), cb.TS(1.5), cb.Rand(1.5)
 THEORY = cb.UCB(cb.RKHS(norm=1.0, subgaussian=0.1))
 SAFE = cb.Safe(index=0, reward=0.0, cost=-0.5)
-UNKNOWN = cb.Safe(index=0)
-CLASS = cb.FiniteClass(
-    [[0.0] * 8, [0.1 * i for i in range(8)], [0.0, 0.3] * 4], radius=4.0
-)
+AT_0, ORIGIN = cb.Safe(index=0), cb.Safe(x=[0.0, 0.0])
 
 
-def _ckb(actions, explore=UCB, **more):
-    given = {"step": 0.2, "cap": 3.0, "reward": GP, "costs": GP} | more
-    return lambda **on: cb.CKB(actions, explore=explore, **given, **on)
-
-
-def _rpol(actions=None, explore=UCB, **more):
-    given = {"reward": GP, "costs": GP} | more
-    return lambda **on: cb.RPOL(actions or _grid(), explore=explore, **given, **on)
-
-
-def _of(kind, actions, **more):
-    return lambda **on: kind(actions, **more, **on)
-
-
-def _noisy(t):
+def rising(t):
+    """A threshold that moves."""
     return 0.01 * t
 
 
-GRID, POINTS, ARMS = _grid(), _points(), _arms()
-LEARNED = cb.GP(
-    gpytorch.kernels.ScaleKernel(_kernel()).double(), noise=None, refit_every=8
-)
-STANDARD = cb.GP(_kernel(), noise=1e-2, standardize=True)
-B = cb.baselines
+def by_gain(t, gain):
+    """A width that a user's own function makes of what is known on the device."""
+    return 1 + 0.1 * gain
+
+
+def _ckb(explore, **more):
+    given = {"reward": GP, "costs": GP, "step": 0.2, "cap": 3.0}
+    return {"explore": explore, **given, **more}
+
+
+def _rpol(**more):
+    return {"reward": GP, "costs": GP, "explore": UCB, **more}
+
+
+def _safe(belief, safe=AT_0, **more):
+    return {"reward": belief, "costs": belief, "safe": safe, "thresholds": 0.9, **more}
+
+
+SEED = {"reward": GP, "costs": GP, "explore": UCB, "safe": [0]}
+# name: policy, actions, arguments
 CASES = {
     **{
-        f"CKB-{e.name}-{engine}": _ckb(
-            GRID if engine != "stream" else POINTS, e, engine=engine
+        f"CKB {kind.name} {engine}": (
+            cb.CKB,
+            POINTS if engine == "stream" else GRID,
+            _ckb(kind, engine=engine),
         )
-        for e in (UCB, TS, RAND)
+        for kind in (UCB, TS, RAND)
         for engine in ("joint", "factor", "product", "stream")
     },
-    "CKB-UCB-box": _ckb(_box()),
-    "CKB-TS-box": _ckb(_box(), TS),
-    "CKB-covariance": _ckb(
-        cb.Finite(covariance=_kernel()(POINTS.all).to_dense()),
-        reward=cb.GP(noise=0.01),
-        costs=cb.GP(noise=0.01),
-    ),
-    "CKB-standardize": _ckb(GRID, reward=STANDARD, costs=STANDARD, engine="product"),
-    "CKB-standardize-joint": _ckb(
-        POINTS, reward=STANDARD, costs=STANDARD, engine="joint"
-    ),
-    "CKB-learned": _ckb(POINTS, reward=LEARNED, costs=LEARNED),
-    "CKB-theory": _ckb(GRID, THEORY, engine="product", clip=(1.0, 1.0), thresholds=0.1),
-    "CKB-callables": _ckb(
+    "CKB arms": (cb.CKB, TABLE, _ckb(UCB, reward=ARM, costs=ARM)),
+    "CKB scaled": (
+        cb.CKB,
         GRID,
-        cb.UCB(lambda t, gain: 1 + 0.1 * gain),
-        engine="product",
-        thresholds=_noisy,
+        _ckb(UCB, reward=SCALED, costs=SCALED, engine="product"),
     ),
-    "CKB-queue": _ckb(POINTS, dual="queue", slack=0.01),
-    "CKB-anytime": _ckb(POINTS, anytime=True, forget=True, step=None, clip=(1.0, 1.0)),
-    "CKB-two-costs": _ckb(
-        POINTS, costs=[GP, cb.GP(_kernel(0.5), noise=0.02)], engine="factor"
+    "CKB scaled joint": (cb.CKB, POINTS, _ckb(UCB, reward=SCALED, costs=SCALED)),
+    "CKB learned": (cb.CKB, POINTS, _ckb(UCB, reward=LEARNED, costs=LEARNED)),
+    "CKB theory": (
+        cb.CKB,
+        GRID,
+        _ckb(THEORY, engine="product", clip=(1.0, 1.0), thresholds=rising),
     ),
-    "CKB-hallucinate": _ckb(POINTS, pending="hallucinate", engine="factor"),
-    "CKB-hallucinate-joint": _ckb(POINTS, pending="hallucinate", engine="joint"),
-    "RPOL": _rpol(),
-    "RPOL-estimate": _rpol(penalty="estimate"),
-    "RPOL-delayed": _rpol(feedback=cb.Delayed(4, weight=0.1)),
-    "RPOL-delayed-theory": _rpol(
-        feedback=cb.Delayed(4), explore=THEORY, horizon=100, engine="product"
+    "CKB by gain": (cb.CKB, GRID, _ckb(cb.UCB(by_gain), engine="product")),
+    "CKB queue": (cb.CKB, POINTS, _ckb(UCB, dual="queue", slack=0.01)),
+    "CKB anytime": (
+        cb.CKB,
+        POINTS,
+        _ckb(UCB, anytime=True, forget=True, step=None, clip=(1.0, 1.0)),
     ),
-    "RPOL-sliding-joint": _rpol(POINTS, feedback=cb.Sliding(5)),
-    "RPOL-sliding-product": _rpol(feedback=cb.Sliding(5), engine="product"),
-    "RPOL-box": _rpol(_box()),
-    "SCGP-UCB": _of(
-        cb.SCGPUCB, GRID, reward=GP, costs=1, explore=UCB, slater=0.5, clip=1.0
+    "CKB two costs": (cb.CKB, POINTS, _ckb(UCB, costs=[GP, OTHER], engine="factor")),
+    "CKB hallucinate": (
+        cb.CKB,
+        POINTS,
+        _ckb(UCB, pending="hallucinate", engine="factor"),
     ),
-    "EpochPenalty": _of(
-        cb.EpochPenalty, GRID, reward=GP, costs=1, explore=UCB, epoch=5
+    "CKB box": (cb.CKB, BOX, _ckb(UCB)),
+    "RPOL": (cb.RPOL, GRID, _rpol()),
+    "RPOL estimate": (cb.RPOL, GRID, _rpol(penalty="estimate", engine="product")),
+    "RPOL delayed": (cb.RPOL, GRID, _rpol(feedback=cb.Delayed(4, weight=0.1))),
+    "RPOL delayed theory": (
+        cb.RPOL,
+        GRID,
+        _rpol(feedback=cb.Delayed(4), explore=THEORY, horizon=100, engine="product"),
     ),
-    "EpochPenalty-ts": _of(
-        cb.EpochPenalty, POINTS, reward=GP, costs=1, explore=TS, epoch=5, inner="ts"
+    "RPOL sliding": (cb.RPOL, POINTS, _rpol(feedback=cb.Sliding(4))),
+    "RPOL sliding product": (
+        cb.RPOL,
+        GRID,
+        _rpol(feedback=cb.Sliding(4), engine="product"),
     ),
-    "EpochPenalty-linear": _of(
+    "SCGP-UCB": (
+        cb.SCGPUCB,
+        GRID,
+        {"reward": GP, "costs": 1, "explore": UCB, "slater": 0.5, "clip": 1.0},
+    ),
+    "EpochPenalty": (
         cb.EpochPenalty,
         GRID,
-        reward=GP,
-        costs=1,
-        explore=THEORY,
-        epoch=5,
-        psi="linear",
-        rate=0.1,
-        reuse=False,
-        engine="product",
+        {"reward": GP, "costs": 1, "explore": UCB, "epoch": 7, "engine": "product"},
     ),
-    "GP-UCB": _of(cb.GPUCB, GRID, reward=GP, explore=UCB, engine="product"),
-    "GP-TS": _of(cb.GPTS, GRID, reward=GP, explore=TS),
-    "LC-LUCB": _of(
-        cb.LCLUCB,
-        _arms(True),
-        reward=LINEAR,
-        costs=LINEAR,
-        safe=cb.Safe(index=0),
-        thresholds=0.5,
+    "EpochPenalty TS": (
+        cb.EpochPenalty,
+        POINTS,
+        {"reward": GP, "costs": 1, "explore": TS, "epoch": 4, "inner": "ts"},
     ),
-    "LC-LUCB-unknown": _of(
-        cb.LCLUCB,
-        ARMS,
-        reward=LINEAR,
-        costs=LINEAR,
-        safe=UNKNOWN,
-        thresholds=0.9,
-        horizon=100,
-    ),
-    "LC-LUCB-star": _of(
-        cb.LCLUCB,
-        cb.Star(torch.zeros(2), torch.eye(2)),
-        reward=LINEAR,
-        costs=LINEAR,
-        safe=cb.Safe(x=[0.0, 0.0]),
-        thresholds=0.5,
-    ),
-    "OPLB": _of(
-        cb.OPLB,
-        _arms(True),
-        reward=LINEAR,
-        costs=LINEAR,
-        safe=cb.Safe(index=0),
-        thresholds=0.5,
-    ),
-    "OPB": _of(cb.OPB, ARMS, reward=COUNTS, costs=COUNTS, safe=SAFE, horizon=100),
-    "OPB-unknown": _of(
-        cb.OPB,
-        ARMS,
-        reward=COUNTS,
-        costs=COUNTS,
-        safe=UNKNOWN,
-        thresholds=0.9,
-        horizon=100,
-    ),
-    "OPB-gp": _of(
-        cb.OPB, GRID, reward=GP, costs=GP, safe=SAFE, horizon=100, engine="product"
-    ),
-    "OPNLB": _of(
-        cb.OPNLB,
-        ARMS,
-        reward=CLASS,
-        costs=CLASS,
-        safe=cb.Safe(index=0, reward=0.0, cost=0.0),
-        thresholds=0.5,
-    ),
-    "CONFIG": _of(B.CONFIG, GRID, reward=GP, costs=GP, explore=UCB, engine="product"),
-    "CONFIG-box": _of(B.CONFIG, _box(), reward=GP, costs=GP, explore=UCB),
-    "SafeOpt": _of(B.SafeOpt, POINTS, reward=GP, costs=GP, explore=UCB, safe=0),
-    "SafeOpt-lipschitz": _of(
-        B.SafeOpt, POINTS, reward=GP, costs=GP, explore=UCB, safe=0, lipschitz=2.0
-    ),
-    "StageOpt": _of(
-        B.StageOpt,
+    "GP-UCB": (cb.GPUCB, GRID, {"reward": GP, "explore": UCB, "engine": "product"}),
+    "GP-TS": (cb.GPTS, GRID, {"reward": GP, "explore": TS}),
+    "LC-LUCB": (cb.LCLUCB, FAN, _safe(LINEAR)),
+    "LC-LUCB unknown": (cb.LCLUCB, ARMS, _safe(LINEAR, horizon=100)),
+    "LC-LUCB star": (cb.LCLUCB, STAR, _safe(LINEAR, ORIGIN)),
+    "OPLB": (cb.OPLB, FAN, _safe(LINEAR)),
+    "OPB": (cb.OPB, ARMS, _safe(COUNTS, SAFE, horizon=100)),
+    "OPB GP": (cb.OPB, GRID, _safe(GP, SAFE, horizon=100, engine="product")),
+    "OPNLB": (cb.OPNLB, ARMS, _safe(CLASS, cb.Safe(index=0, reward=0.0, cost=0.0))),
+    "CONFIG": (B.CONFIG, GRID, {"reward": GP, "costs": GP, "explore": UCB}),
+    "SafeOpt": (B.SafeOpt, POINTS, SEED),
+    "SafeOpt Lipschitz": (B.SafeOpt, POINTS, SEED | {"lipschitz": 2.0}),
+    "StageOpt": (B.StageOpt, GRID, SEED | {"rounds": 4, "engine": "product"}),
+    "SGP-UCB": (B.SGPUCB, GRID, SEED | {"rounds": 3}),
+    "Safe-LTS": (B.SafeLTS, FAN, _safe(LINEAR)),
+    "BKB": (B.BKB, GRID, {"reward": GP, "explore": UCB}),
+    "ADMMBO": (
+        B.ADMMBO,
         GRID,
-        reward=GP,
-        costs=GP,
-        explore=UCB,
-        safe=0,
-        rounds=8,
-        engine="product",
+        {"reward": GP, "costs": GP, "budgets": (2, 2), "cost_budgets": (2, 2)},
     ),
-    "SGP-UCB": _of(
-        B.SGPUCB, GRID, reward=GP, costs=GP, explore=UCB, safe=[0, 1], rounds=3
+    "OCO": (
+        B.BanditOCO,
+        BOX,
+        {"costs": 1, "radius": 0.1, "step": 0.1, "dual_step": 0.1},
     ),
-    "Safe-LTS": _of(
-        B.SafeLTS,
-        _arms(True),
-        reward=LINEAR,
-        costs=LINEAR,
-        safe=cb.Safe(index=0),
-        thresholds=0.5,
-    ),
-    "BKB": _of(B.BKB, GRID, reward=GP, explore=UCB),
-    "ADMMBO": _of(
-        B.ADMMBO, GRID, reward=GP, costs=GP, budgets=(2, 2), cost_budgets=(2, 2)
-    ),
-    "OCO": _of(B.BanditOCO, _box(), costs=1, radius=0.1, step=0.1, dual_step=0.1),
-    "CKB-Restart": _of(
-        B.CKBRestart,
-        GRID,
-        reward=GP,
-        costs=GP,
-        explore=UCB,
-        restart=6,
-        step=0.2,
-        cap=3.0,
-    ),
+    "CKB-Restart": (B.CKBRestart, GRID, _ckb(UCB, restart=6)),
 }
+# a round's looks at the device, where they are not just the one at its choice
+LOOKS = {
+    "CKB box": None,  # its climbs end when what they find says so
+    "CKB learned": None,  # and so do fits
+    "CKB by gain": 5,  # what a user's function answers is checked where it is
+    "EpochPenalty": 1.25,  # whether the multipliers have outgrown the dtype, an epoch
+    "EpochPenalty TS": 1.25,
+    "SCGP-UCB": 2,  # costs in full, which are checked where they go
+    "OPB GP": 2,  # its programme, and what is drawn from the answer
+    "SafeOpt": 2,  # how many actions are safe is the size of what follows
+    "SafeOpt Lipschitz": 2,
+    "SGP-UCB": 2,
+    "BKB": 5,  # its dictionary's size is drawn
+    "ADMMBO": None,
+}
+
+
+def _built(name, **on):
+    kind, actions, arguments = CASES[name]
+    return kind(actions, **arguments, **on)
 
 
 def _world(x):
@@ -251,42 +209,276 @@ def _world(x):
     return reward, cost
 
 
-def _observed(policy):
-    points = policy.actions.block(0, policy.actions.size)
-    return _world(points.double().cpu())[1].expand(*policy.batch_shape, 1, -1)
+def _shown(policy):
+    """What ``ask`` is given, where a policy sees its costs."""
+    if not policy.sees_costs:
+        return {}
+    points = policy.actions.block(0, policy.actions.size).double().cpu()
+    return {"observed_costs": _world(points)[1].expand(*policy.batch_shape, 1, -1)}
 
 
-def _play(policy, account=None):
-    """Choices, and what the last rounds asked of the device."""
+def _round(policy, generator, **question):
+    choice = policy.ask(**_shown(policy), **question)
+    x = choice.x.double().cpu()
+    reward, cost = _world(x)
+    noise = 0.1 * torch.randn(2, *reward.shape, generator=generator, dtype=F64)
+    cost = (cost + noise[1]).unsqueeze(-1).expand(*cost.shape, policy.m)
+    told = {"cost": cost} if policy.m and policy.learns_costs else {}
+    policy.tell(choice, reward=reward + noise[0], **told)
+    return x
+
+
+def _play(policy, account=None, rounds=ROUNDS):
+    """Actions, and what the last rounds asked of the device, a round and kind."""
     generator = torch.Generator().manual_seed(9)
-    chosen, before = [], None
-    for t in range(ROUNDS):
-        if account is not None and t == ROUNDS - STEADY:
-            before = account.lines.copy()
-        question = {"observed_costs": _observed(policy)} if policy.sees_costs else {}
-        choice = policy.ask(**question)
-        reward, cost = _world(choice.x.double().cpu())
-        noise = 0.1 * torch.randn(2, *reward.shape, generator=generator, dtype=F64)
-        cost = (cost + noise[1]).unsqueeze(-1).expand(*cost.shape, policy.m)
-        told = {"cost": cost} if policy.m and policy.learns_costs else {}
-        policy.tell(choice, reward=reward + noise[0], **told)
-        chosen.append(choice.x.double().cpu())
-    asked = None if account is None else account.since(before)
-    return torch.stack(chosen), asked
+    chosen = [_round(policy, generator) for _ in range(rounds - STEADY)]
+    before = account and account.copy()
+    chosen += [_round(policy, generator) for _ in range(STEADY)]
+    return torch.stack(chosen), account and account - before
 
 
-@pytest.fixture
-def device(monkeypatch):
-    """The pretended device; kernels written for a real one are their plain form."""
-    with Pretend() as account:
-        monkeypatch.setattr(Rows, "BACKEND", "plain")
+@contextmanager
+def pretended():
+    """A device that is not there; what is in fact done on the host, is done plainly.
+
+    The fused kernels have tests of their own. In their interpreter they would move
+    every argument to the host and back, which is not what is counted here.
+    """
+    with mock.patch.object(Rows, "BACKEND", "plain"), Pretend() as account:
         yield account
 
 
-@pytest.mark.parametrize("trials", [None, 3])
 @pytest.mark.parametrize("name", CASES)
-def test_the_same_choices_on_the_device(name, trials, device):
+def test_a_round_on_the_device(name):
+    """The choices are those of the host, and the device is waited for once."""
+    trials = None if len(name) % 2 else 3
+    rounds = STEADY if name == "CKB box" else ROUNDS
     on = {"dtype": "float64", "trials": trials}
-    there, _ = _play(CASES[name](device="cuda", **on), device)
-    here, _ = _play(CASES[name](**on))
-    assert (there - here).abs().max() < 1e-9
+    here, _ = _play(_built(name, **on), rounds=rounds)
+    with pretended() as account:
+        there, asked = _play(_built(name, device="cuda", **on), account, rounds)
+    assert (here - there).abs().max() <= 1e-12
+    allowed = LOOKS.get(name, 1)
+    if allowed is not None:
+        assert asked.count("reads", "cbandit/") <= allowed * STEADY, asked
+        assert asked.count("waits", "cbandit/") == 0, asked
+    assert asked.count("launches") > 0
+
+
+def _everything(policy, path):
+    """All that can be asked of a policy besides rounds, as numbers on the host."""
+    found, generator = [], torch.Generator().manual_seed(4)
+
+    def note(*values):
+        found.extend(v.double().cpu().flatten() for v in values if v is not None)
+
+    note(_round(policy, generator, among=[0, 1, 2]))
+    if not isinstance(policy, cb.EpochPenalty):
+        policy.observe(index=[0, 3, 3], reward=[0.1, 0.2, 0.3], cost=[[0.1]] * 3)
+    choice = policy.ask(**_shown(policy))
+    came = torch.tensor([True, False, True])
+    policy.tell(choice, reward=[0.1, torch.nan, 0.3], where=came)
+    policy.tell(choice, cost=[[0.3], [0.2], [0.1]])
+    policy.tell(choice, reward=[0.0, 0.2, 0.0], where=~came)
+    note(policy.posterior().reward.mean, policy.posterior().reward.std)
+    best = policy.recommend()
+    note(best.index, best.x, best.value, best.probability, best.margin)
+    policy.save(path)
+    again = cb.load(path)
+    note(_round(policy, generator), policy.multiplier)
+    generator.manual_seed(5)
+    note(_round(again, generator), again.multiplier)
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CKB UCB product",
+        "CKB TS stream",
+        "RPOL delayed",
+        "EpochPenalty",
+        "LC-LUCB",
+        "OPB",
+        "OPB GP",
+        "OPNLB",
+        "SafeOpt",
+    ],
+)
+def test_what_else_a_policy_does(name, tmp_path):
+    on = {"dtype": "float64", "trials": 3}
+    here = _everything(_built(name, **on), tmp_path / "here")
+    with pretended():
+        there = _everything(_built(name, device="cuda", **on), tmp_path / "there")
+    assert torch.allclose(here, there, rtol=0, atol=1e-10, equal_nan=True)
+
+
+def test_a_run_on_the_device():
+    """The loop adds nothing to wait for: a table is asked for the number that is known
+    on the host.
+    """
+    problem = table(trials=3)
+    given = _ckb(UCB, dtype="float64", trials=3)
+    here = cb.simulate(cb.CKB(problem.actions, **given), problem, 20, progress=False)
+    with pretended() as account:
+        policy = cb.CKB(problem.actions, device="cuda", **given)
+        before = account.copy()
+        there = cb.simulate(policy, problem, 20, progress=False)
+        asked = account - before
+    assert torch.equal(here.index, there.index)
+    assert torch.equal(here.regret, there.regret)
+    assert asked.count("reads", "cbandit/search") == 20
+    # and what was kept on the device comes back once
+    assert asked.count("reads") < 30
+    assert asked.count("waits") == 0
+
+
+def test_acquisition_functions_on_the_device():
+    generator = torch.Generator().manual_seed(0)
+    seen, x = torch.rand(2, 6, 2, generator=generator, dtype=F64)
+
+    def values(device):
+        models = [
+            SingleTaskGP(
+                seen.to(device), y.unsqueeze(-1).to(device), outcome_transform=None
+            )
+            for y in ((v - v.mean()) / v.std() for v in _world(seen))
+        ]
+        model, out = ModelListGP(*models).to(device), []
+        weighted = {"beta": 2.0, "multiplier": [0.5]}
+        for made in (
+            cb.acquisition.PrimalDual(model, clip=(1.0, 1.0), **weighted),
+            cb.acquisition.RectifiedPenalty(model, thresholds=0.1, **weighted),
+            cb.acquisition.OptimisticFeasible(model, beta=2.0),
+            cb.acquisition.PathwisePrimalDual(model, seed=0, **weighted),
+        ):
+            at = x.to(device).unsqueeze(1).requires_grad_(True)
+            value = made(at)
+            out += [value.detach(), *torch.autograd.grad(value.sum(), at)]
+            made.set_X_pending(seen[:1].to(device))
+            out.append(made(at).detach())
+        return torch.cat([v.cpu().flatten() for v in out])
+
+    here = values("cpu")
+    with pretended():
+        there = values("cuda")
+    assert torch.equal(here, there)
+
+
+# -- the pretended device itself -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "mixed",
+    [
+        lambda here, there: there + here,
+        lambda here, there: there @ here.mT,
+        lambda here, there: torch.cat([there, here]),
+        lambda here, there: torch.where(there > 0, there, here),
+        lambda here, there: there.clamp(here[0, 0], here[0, 1]),
+        lambda here, there: there.addcmul(here[0, 0], here[0, 1]),
+        lambda here, there: there.gather(-1, here.long()),
+        lambda here, there: there.index_put((here[0].long(),), here[:2]),
+        lambda here, there: here[there.long()],
+        lambda here, there: here.add_(there[0, 0]),
+        lambda here, there: torch.add(there, there, out=here),
+        lambda here, there: torch.linalg.solve_triangular(there, here, upper=True),
+    ],
+)
+def test_tensors_of_two_devices_are_refused(mixed):
+    here = torch.eye(3, dtype=F64)
+    with Pretend():
+        there = here.to("cuda")
+        with pytest.raises(RuntimeError, match="same device"):
+            mixed(here, there)
+
+
+def test_numbers_of_the_host_are_allowed():
+    with Pretend() as account:
+        there = torch.ones(3, device="cuda")
+        for out in (
+            there + torch.tensor(1.0),
+            there.masked_fill(there > 2, 0.0),
+            torch.where(there > 0, there, 0.0),
+            there.fill_(2.0),
+            there.new_zeros(3),
+            torch.stack([there, torch.zeros_like(there)])[:, 1:],
+            torch.full((2,), 0.5, device="cuda"),
+        ):
+            assert out.is_cuda
+            assert out.device == torch.device("cuda:0")
+        assert not account.count("reads")
+        assert not account.count("waits")
+    assert not there.is_cuda
+
+
+@pytest.mark.parametrize(
+    ("kind", "asks"),
+    [
+        ("reads", lambda there: there.sum().item()),
+        ("reads", lambda there: bool((there > 0).all())),
+        ("reads", lambda there: int(there.argmax())),
+        ("reads", lambda there: there.tolist()),
+        ("reads", lambda there: there.cpu()),
+        ("reads", lambda there: there.to("cpu", non_blocking=True)),
+        ("reads", lambda there: torch.zeros(3).copy_(there[0])),
+        ("reads", lambda there: there[there > 0]),
+        ("reads", lambda there: there.nonzero()),
+        ("reads", lambda there: there.unique()),
+        ("reads", lambda there: torch.equal(there, there)),
+        ("reads", lambda there: torch.linalg.cholesky(there)),
+        ("reads", lambda there: torch.linalg.eigh(there)),
+        ("reads", lambda there: [1, 2, 3][there.argmin()]),
+        ("waits", lambda there: torch.zeros(3).to(there)),
+        ("waits", lambda there: torch.tensor([1.0], device=there.device)),
+        ("waits", lambda there: there.new_tensor([1.0])),
+        ("waits", lambda there: there[[0, 1]]),
+        ("waits", lambda there: there[torch.tensor([0, 1])]),
+        ("waits", lambda there: there[0].copy_(torch.zeros(3))),
+        ("waits", lambda there: there.__setitem__((0, 0), 1.0)),
+        ("waits", lambda there: torch.where(there > 0, there, torch.tensor(0.0))),
+        ("sends", lambda there: torch.zeros(3).to("cuda", non_blocking=True)),
+        ("sends", lambda there: there[0].copy_(torch.zeros(3), non_blocking=True)),
+        ("launches", lambda there: there * 2),
+    ],
+)
+def test_whoever_waits_is_counted(kind, asks):
+    with Pretend() as account:
+        there = torch.eye(3, device="cuda")
+        before = account.copy()
+        asks(there)
+        asked = account - before
+    counts = {k: asked.count(k) for k in ("reads", "waits", "sends")}
+    assert counts == {k: int(k == kind) for k in counts}
+    assert kind != "launches" or asked.count(kind) == 1
+    if kind != "launches":
+        assert asked.count(kind, "test_device.py") == 1
+
+
+def test_what_a_real_device_refuses_too():
+    with Pretend():
+        there = torch.ones(3, device="cuda")
+        with pytest.raises(TypeError, match="numpy"):
+            there.numpy()
+        with pytest.raises(RuntimeError, match="generator"):
+            torch.rand(3, device="cuda", generator=torch.Generator())
+
+
+def test_a_fault_in_a_round_is_seen(monkeypatch):
+    """A tensor left behind, and a look too many, in the library itself."""
+    on = {"dtype": "float64", "device": "cuda"}
+    with pretended() as account:
+        policy = _built("CKB UCB product", **on)
+        _play(policy)
+        monkeypatch.setattr(
+            multipliers, "projected", lambda phi, g, *_: phi * (1 + 0 * float(g))
+        )
+        before = account.copy()
+        _round(policy, torch.Generator())
+        assert (account - before).count("reads", "cbandit/") == 1
+        # the lambda's above, and the world's
+        assert (account - before).count("reads", "test_device.py") == 2
+        monkeypatch.undo()
+        policy._multiplier = torch.zeros(1, 1, dtype=F64)
+        with pytest.raises(RuntimeError, match="same device"):
+            _round(policy, torch.Generator())

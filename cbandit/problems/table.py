@@ -148,7 +148,7 @@ class Table(Stated):
         self, choice: Choice, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
         """Noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of the choice."""
-        index = choice.index
+        index = None if choice.index is None else choice.numbers()
         if index is None:
             index = self.actions.index(choice.x)
         truth = self._truth(index)

@@ -505,7 +505,9 @@ def stream(
     if not points.is_contiguous():
         points = points.contiguous()
     stretch = [_STRETCH[kind] for kind in kinds]
-    stretch = torch.tensor(stretch, dtype=mean.dtype, device=mean.device)
+    # sent without waiting for what the device still has to do
+    stretch = torch.tensor(stretch, dtype=mean.dtype)
+    stretch = stretch.to(mean.device, non_blocking=True)
     frame = frame._replace(
         center=frame.center.to(mean),
         scale=frame.scale.to(mean) * stretch[:, None, None],
