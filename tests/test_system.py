@@ -123,17 +123,20 @@ def test_it_goes_on_after_a_pickle():
     assert torch.equal(again.solve(right), system.solve(right))
 
 
-def test_where_rounding_eats_the_corner_numbers_stay_numbers():
-    world = World(5, 4)
-    world.precision[:] = 1e20
-    system = world.system()
-    for slot in (0, 0, 1, 2, 3, 0):
-        world.see(system, [slot] * T, np.full(T, 1e20))
-    assert system.gain().isfinite().all()
-    assert (system.factor.diagonal(dim1=-2, dim2=-1) >= 1).all()
-    right = torch.tensor(world.gram[:, :, :1])  # of place 0, all but exactly known
-    own = 1 - (right * system.solve(right)).sum(1)
-    assert own.abs().max() < 1e-9
+@pytest.mark.parametrize("noise", [1e-6, 1e-12, 1e-20])
+def test_places_seen_again_all_but_without_noise(noise):
+    box = cb.Box([0.0], [1.0])
+    gp = cb.GP(gpytorch.kernels.MaternKernel(nu=0.5).double(), noise=noise)
+    policy = cb.CKB(box, reward=gp, costs=gp, explore=cb.UCB(1.0), step=0.1, cap=5.0)
+    history = policy._beliefs.groups[0].engine.history
+    x = torch.tensor([[0.1], [0.9], [0.4]], dtype=torch.float64)
+    for i in (0, 1, 0, 0, 1, 2, 1, 0, 2):
+        policy.observe(x=x[[i]], reward=[float(i)], cost=[0.0])
+        policy._deliver()
+        history.system()
+    mean, var = history.at(x)
+    assert mean[0, 0].numpy() == pytest.approx([0, 1, 2], abs=1e-5)
+    assert var[0].numpy() == pytest.approx([noise / 4, noise / 3, noise / 2], abs=1e-9)
 
 
 @pytest.mark.parametrize("engine", ["factor", "stream", "product"])

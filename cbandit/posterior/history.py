@@ -19,6 +19,7 @@ __all__ = ["History"]
 
 WAITING = 64
 SPARE = 32
+SHARP = 1e8
 
 
 class History:
@@ -64,6 +65,9 @@ class History:
         self._system: System | None = None
         # observations the system does not know of yet
         self._news: list[tuple[Sequence[int], Tensor, Tensor]] = []
+        # the precision last judged: mostly one tensor, round after round
+        self._judged: Tensor | None = None
+        self._verdict = False
         self._stale = False  # whether the system is of older targets
 
     @property
@@ -162,15 +166,28 @@ class History:
             values: ``(T, F)``, less the prior mean; kept, not copied.
         """
         self._waiting.append((slots, precision if sign > 0 else -precision, values))
-        if sign < 0 or self.table is not None or len(self._news) >= SPARE:
-            self._forget_system()
-        elif self._system is not None:
-            self._news.append((slots, precision, values))
+        if self._system is not None:
+            if sign < 0 or len(self._news) >= SPARE or self._sharp(precision):
+                self._forget_system()
+            else:
+                self._news.append((slots, precision, values))
         if len(self._waiting) >= WAITING:
             self._sum_up()
 
+    def _sharp(self, precision: Tensor) -> bool:
+        """Whether the system is better factored from nothing than bordered.
+
+        A place seen again all but without noise would leave rounding errors alone.
+        """
+        if self.table is not None:
+            return True
+        if precision is not self._judged:
+            own = self.gram.diagonal(dim1=-2, dim2=-1).max()
+            self._judged, self._verdict = precision, bool(precision.max() * own > SHARP)
+        return self._verdict
+
     def _forget_system(self) -> None:
-        self._system = None
+        self._system = self._judged = None
         self._news.clear()
 
     def _sum_up(self) -> None:
