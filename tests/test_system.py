@@ -125,18 +125,23 @@ def test_it_goes_on_after_a_pickle():
 
 @pytest.mark.parametrize("noise", [1e-6, 1e-12, 1e-20])
 def test_places_seen_again_all_but_without_noise(noise):
+    kernel = gpytorch.kernels.MaternKernel(nu=1.5).double()
+    kernel.lengthscale = torch.tensor(0.5, dtype=torch.float64)
+    gp = cb.GP(kernel, noise=noise)
     box = cb.Box([0.0], [1.0])
-    gp = cb.GP(gpytorch.kernels.MaternKernel(nu=0.5).double(), noise=noise)
     policy = cb.CKB(box, reward=gp, costs=gp, explore=cb.UCB(1.0), step=0.1, cap=5.0)
     history = policy._beliefs.groups[0].engine.history
-    x = torch.tensor([[0.1], [0.9], [0.4]], dtype=torch.float64)
-    for i in (0, 1, 0, 0, 1, 2, 1, 0, 2):
+    x = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
+    generator = torch.Generator().manual_seed(1)
+    index = torch.randint(6, (30,), generator=generator).tolist()
+    for i in index:
         policy.observe(x=x[[i]], reward=[float(i)], cost=[0.0])
         policy._deliver()
         history.system()
     mean, var = history.at(x)
-    assert mean[0, 0].numpy() == pytest.approx([0, 1, 2], abs=1e-5)
-    assert var[0].numpy() == pytest.approx([noise / 4, noise / 3, noise / 2], abs=1e-9)
+    assert mean[0, 0].numpy() == pytest.approx(range(6), abs=2e-6)
+    known = [noise / index.count(i) for i in range(6)]
+    assert var[0].numpy() == pytest.approx(known, abs=1e-11)
 
 
 @pytest.mark.parametrize("engine", ["factor", "stream", "product"])

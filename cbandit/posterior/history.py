@@ -19,7 +19,7 @@ __all__ = ["History"]
 
 WAITING = 64
 SPARE = 32
-SHARP = 1e8
+SHARP = 1e12
 
 
 class History:
