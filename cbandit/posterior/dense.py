@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 import torch
 from torch import Tensor
 
+from cbandit import devices
 from cbandit.actions import Box
 from cbandit.beliefs.kernels import Covariance
 from cbandit.posterior.history import History
@@ -87,7 +88,7 @@ class Dense:
         """Change targets at ``keys`` by ``change (T, F)``, times their precision."""
         nowhere = self.history.points.new_zeros(len(keys), self.actions.dim)
         slots, _ = self.history.place(keys, nowhere, wanted)
-        self.history.correct(torch.tensor(slots, device=change.device), change)
+        self.history.correct(devices.put(slots, change.device), change)
 
     def revise(self, weighted: Tensor) -> None:
         """Replace all targets: ``weighted (T, F, U)`` sums of precision x target."""
