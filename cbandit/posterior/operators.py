@@ -264,6 +264,7 @@ def _streamed(
     points: Tensor,
     weights: Tensor,
     dtype: torch.dtype,
+    far: bool | None,
 ) -> Columns:
     """``weights (T, U, k)`` of the kernel rows at ``points (T, U, d)``, in blocks."""
     tried = covariance.scaled(points)
@@ -287,7 +288,7 @@ def _streamed(
         for a in range(start, stop, step):
             b = min(a + step, stop)
             x = (covariance.scaled(actions.block(a, b)) - center).to(dtype)
-            out[..., a - start : b - start] = kernel_columns(x, y, w, kinds)
+            out[..., a - start : b - start] = kernel_columns(x, y, w, kinds, far)
         return out
 
     return columns
@@ -319,6 +320,7 @@ class StreamRows(_Finishing):
             trials, 0, actions.dim, dtype=torch.float64, device=device
         )
         self._known_frame: Frame | None = None
+        self._known_far: bool | None = None
 
     def bytes_per_row(self) -> int:
         """``T d`` numbers."""
@@ -341,8 +343,12 @@ class StreamRows(_Finishing):
 
     def multiply(self, weights: Tensor) -> Columns:
         """Values made, combined and dropped, block by block."""
-        points = self._points[:, : weights.shape[1]]
-        return _streamed(self.actions, self.covariance, points, weights, self.dtype)
+        points, far = self._points[:, : weights.shape[1]], None
+        if self.device.type == "cuda":
+            far = self._far()
+        return _streamed(
+            self.actions, self.covariance, points, weights, self.dtype, far
+        )
 
     DIMS = 16  # coordinates that a kernel holds in registers
 
@@ -385,16 +391,35 @@ class StreamRows(_Finishing):
             self._known_frame = self._new_frame()
         return self._known_frame
 
-    def _new_frame(self) -> Frame:
-        forms, bounds = self.covariance.forms, self.covariance.bounds
-        assert forms is not None
-        scale = torch.stack([form.scale for form in forms]).to(self.device)
+    def _far(self) -> bool:
+        """Whether squares of coordinates, where ``_streamed`` has them, would cancel.
+
+        Looked for once, by the set's extent: no device is waited for in a round.
+        """
+        if self._known_far is None:
+            self._known_far = False
+            if self.dtype != torch.float64:
+                ends = self.covariance.scaled(torch.stack(self._ends(), -2))
+                size = ends[..., 1, :] - ends[..., 0, :]
+                if "linear" in self.covariance.kinds:
+                    size = ends.abs().amax(-2)
+                self._known_far = bool((size.square().sum(-1) > 100).any())
+        return self._known_far
+
+    def _ends(self) -> tuple[Tensor, Tensor]:
+        """The least and the greatest coordinates, ``(d,)`` or ``(T, d)``."""
         if isinstance(self.actions, ProductGrid):
             ends = [(axis.min(), axis.max()) for axis in self.actions.axes]
             low, high = (torch.stack(parts) for parts in zip(*ends, strict=True))
         else:
             low, high = self.actions.all.amin(-2), self.actions.all.amax(-2)
-        low, high = low.double(), high.double()
+        return low.double(), high.double()
+
+    def _new_frame(self) -> Frame:
+        forms, bounds = self.covariance.forms, self.covariance.bounds
+        assert forms is not None
+        scale = torch.stack([form.scale for form in forms]).to(self.device)
+        low, high = self._ends()
         origin = torch.zeros_like(low)
         if bounds is not None:
             scale, origin = scale / (bounds[1] - bounds[0]), origin + bounds[0]

@@ -74,7 +74,8 @@ def _far(x: Tensor, y: Tensor) -> bool:
     """Whether float32 points lie so far out that squares would cancel noticeably."""
     if x.dtype == torch.float64:
         return False
-    return max(float(v.square().sum(-1).max()) for v in (x, y)) > 100
+    known = [v for v in (x, y) if v.numel()]
+    return max((float(v.square().sum(-1).max()) for v in known), default=0.0) > 100
 
 
 def _by_product(x: Tensor, y: Tensor, kind: str) -> Tensor:
@@ -96,7 +97,11 @@ def _by_product(x: Tensor, y: Tensor, kind: str) -> Tensor:
 
 
 def kernel_columns_ref(
-    x: Tensor, y: Tensor, weights: Tensor, kinds: tuple[str, ...]
+    x: Tensor,
+    y: Tensor,
+    weights: Tensor,
+    kinds: tuple[str, ...],
+    far: bool | None = None,
 ) -> Tensor:
     """``weights^T k(y, x)``, ``(*b, k, n)``: a few combinations of kernel rows.
 
@@ -105,6 +110,8 @@ def kernel_columns_ref(
         y: the distinct tried actions, scaled alike, ``(f, *b, u, d)``.
         weights: ``(*b, u, k)``.
         kinds: one kernel per factor; the kernel is their product.
+        far: whether distances must come from differences of coordinates; looked for
+            among them unless it is known, which a device is then waited for.
 
     Kernel values are made, used and dropped: memory is that of ``u x n``, so callers
     hand over blocks of actions that fit the cache.
@@ -112,7 +119,8 @@ def kernel_columns_ref(
     values: Tensor | None = None
     for factor, kind in enumerate(kinds):
         xs, ys = x[factor], y[factor]
-        if kind == "matern12" or (kind != "linear" and _far(xs, ys)):
+        apart = kind != "linear" and (_far(xs, ys) if far is None else far)
+        if kind == "matern12" or apart:
             part = kernel_matrix_ref(ys, xs, kind)
         elif kind == "linear":
             part = ys @ xs.mT
@@ -124,7 +132,11 @@ def kernel_columns_ref(
 
 
 def kernel_columns(
-    x: Tensor, y: Tensor, weights: Tensor, kinds: tuple[str, ...]
+    x: Tensor,
+    y: Tensor,
+    weights: Tensor,
+    kinds: tuple[str, ...],
+    far: bool | None = None,
 ) -> Tensor:
     """:func:`kernel_columns_ref`, by the fastest implementation for where ``x`` is."""
-    return kernel_columns_ref(x, y, weights, kinds)
+    return kernel_columns_ref(x, y, weights, kinds, far)

@@ -214,7 +214,7 @@ def stream_round_ref(
     x, y = frame(points), frame(tried.to(points.dtype))
     if points.dim() == 2 and x.shape[1] == 1:
         x = x.squeeze(1)
-    columns = kernel_columns_ref(x, y, weights.to(points.dtype), kinds)
+    columns = kernel_columns_ref(x, y, weights.to(points.dtype), kinds, frame.far)
     columns = columns.expand(var.shape[0], -1, -1)
     return finish_round_ref(columns, change, mean, var, look, start, draw)
 
