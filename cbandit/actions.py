@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit import checks, devices
 from cbandit.errors import CBanditError
 
 MOST_ROWS = 10**6  # of a box' choices
@@ -22,7 +22,8 @@ MOST_ROWS = 10**6  # of a box' choices
 __all__ = ["Actions", "Box", "Finite", "ProductGrid", "Star"]
 
 
-def _index(index: Any, size: int, device: torch.device) -> Tensor:
+def checked_index(index: Any, size: int, device: torch.device) -> Tensor:
+    """Action numbers, an error unless they are of a set of that ``size``."""
     numbers = checks.tensor("index", index, None, device)
     if not numbers.numel():
         return numbers.long()
@@ -43,6 +44,13 @@ def _coordinates(name: str, value: Any, dim: int, like: Tensor) -> Tensor:
             f"{name} must have shape (..., d) with d = {dim}; got {tuple(x.shape)}"
         )
     return x
+
+
+def _moved(
+    values: Tensor, device: Any = None, dtype: torch.dtype | None = None
+) -> Tensor:
+    where = values.device if device is None else torch.device(device)
+    return devices.put(values, where, dtype)
 
 
 def _tolerance(like: Tensor) -> float:
@@ -96,7 +104,7 @@ class Finite:
 
         Where each trial has a set of its own, ``index`` leads with the trials.
         """
-        return self.at(_index(index, self.size, self.all.device))
+        return self.at(checked_index(index, self.size, self.all.device))
 
     def at(self, numbers: Tensor) -> Tensor:
         """:meth:`points`, of numbers known to be right."""
@@ -145,10 +153,10 @@ class Finite:
         """The same set on another device, its coordinates in another dtype."""
         out = object.__new__(Finite)
         out.__dict__.update(self.__dict__)
-        out.all = self.all.to(device=device, dtype=dtype)
+        out.all = _moved(self.all, device, dtype)
         if self.covariance is not None:
-            out.all = self.all.to(device=device)
-            out.covariance = self.covariance.to(device=device)
+            out.all = _moved(self.all, device)
+            out.covariance = _moved(self.covariance, device)
         return out
 
     def __repr__(self) -> str:
@@ -223,7 +231,7 @@ class ProductGrid:
 
     def points(self, index: Any) -> Tensor:
         """Coordinates ``(*index.shape, d)`` of the actions numbered ``index``."""
-        return self.at(_index(index, self.size, self.axes[0].device))
+        return self.at(checked_index(index, self.size, self.axes[0].device))
 
     def at(self, numbers: Tensor) -> Tensor:
         """:meth:`points`, of numbers known to be right."""
@@ -255,7 +263,7 @@ class ProductGrid:
         """The same grid on another device or in another dtype."""
         out = object.__new__(ProductGrid)
         out.__dict__.update(self.__dict__)
-        out.axes = [axis.to(device=device, dtype=dtype) for axis in self.axes]
+        out.axes = [_moved(axis, device, dtype) for axis in self.axes]
         return out
 
     def __repr__(self) -> str:
@@ -354,11 +362,11 @@ class Box:
         """The same box on another device or in another dtype."""
         out = object.__new__(Box)
         out.__dict__.update(self.__dict__)
-        out.lower = self.lower.to(device=device, dtype=dtype)
-        out.upper = self.upper.to(device=device, dtype=dtype)
-        out.free = self.free.to(device=device)
+        out.lower = _moved(self.lower, device, dtype)
+        out.upper = _moved(self.upper, device, dtype)
+        out.free = _moved(self.free, device)
         if self.choices is not None:
-            out.choices = self.choices.to(device=device, dtype=dtype)
+            out.choices = _moved(self.choices, device, dtype)
         return out
 
     def __repr__(self) -> str:
@@ -424,7 +432,7 @@ class Star:
 
     def points(self, index: Any) -> Tensor:
         """The tips numbered ``index``, ``(*index.shape, d)``."""
-        numbers = _index(index, self.size, self.tips.device)
+        numbers = checked_index(index, self.size, self.tips.device)
         return Finite(self.tips).points(numbers)
 
     def along(self, index: Any, a: Any) -> Tensor:
@@ -441,8 +449,8 @@ class Star:
         """The same star on another device or in another dtype."""
         out = object.__new__(Star)
         out.__dict__.update(self.__dict__)
-        out.center = self.center.to(device=device, dtype=dtype)
-        out.tips = self.tips.to(device=device, dtype=dtype)
+        out.center = _moved(self.center, device, dtype)
+        out.tips = _moved(self.tips, device, dtype)
         return out
 
     def __repr__(self) -> str:

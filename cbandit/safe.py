@@ -102,6 +102,7 @@ class SafeAction:
             cost = checks.finite("safe.cost", checks.tensor("safe.cost", safe.cost))
             self.cost = checks.per_cost("safe.cost", cost, batch, m).to(device)
         self.origin = origin
+        self._shared = bool((self.x == self.x[:1]).all())
         known = torch.ones(size, dtype=torch.bool, device=device)
         self.reward_known = known & self.given[0]
         self.cost_known = known & self.given[1]
@@ -238,7 +239,7 @@ class SafeAction:
             return None
         try:
             # one look where all trials share set and action
-            if not actions.batch_shape and bool((self.x == self.x[:1]).all()):
+            if not actions.batch_shape and self._shared:
                 one: Tensor = actions.index(self.x[0])
                 return one.expand(len(self.x))
             x = self.x if not actions.batch_shape else self.x.unsqueeze(1)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from cbandit import checks, devices
-from cbandit.actions import Actions, Box, Finite
+from cbandit.actions import Actions, Box, Finite, checked_index
 from cbandit.choice import Choice, Distribution
 from cbandit.errors import CBanditError, ChoiceError, HorizonError
 from cbandit.randomness import Streams, Trials, trial_range
@@ -282,7 +282,8 @@ class Policy(Stated, ABC):
             raise CBanditError(
                 f"among picks from numbered actions, and {self.actions!r} has none"
             )
-        given = checks.tensor("among", among, None, self.device)
+        # looked at where it is, mostly on the host
+        given = checks.tensor("among", among, None)
         if given.dim() not in (1, 2) or (
             given.dim() == 2 and given.shape[0] not in (1, self._size)
         ):
@@ -297,16 +298,16 @@ class Policy(Stated, ABC):
                     f"among, a mask, must cover all {size} actions; got "
                     f"{rows.shape[-1]}"
                 )
-            mask = rows
+            some, mask = bool(rows.any(-1).all()), devices.put(rows, self.device)
         else:
-            if rows.shape[-1]:
-                try:
-                    self.actions.points(rows.expand(self._size, -1))
-                except CBanditError as error:
-                    raise CBanditError(f"among: {error}") from None
+            try:
+                checked_index(rows, size, rows.device)
+            except CBanditError as error:
+                raise CBanditError(f"among: {error}") from None
+            some = rows.shape[-1] > 0
             mask = torch.zeros(len(rows), size, dtype=torch.bool, device=self.device)
-            mask.scatter_(-1, rows.long(), True)
-        if not bool(mask.any(-1).all()):
+            mask.scatter_(-1, devices.put(rows.long(), self.device), True)
+        if not some:
             raise CBanditError("among must leave at least one action in every trial")
         return mask
 
