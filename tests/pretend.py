@@ -39,22 +39,9 @@ HERE, THERE = torch.device("cpu"), torch.device("cuda", 0)
 ROOT = str(Path(__file__).parents[1])
 PASSING = ("pretend.py", "cbandit/devices.py")  # whoever calls these is meant
 # results whose size, or whose being right, the host must know
-READ = {
-    "_local_scalar_dense",
-    "_linalg_check_errors",
-    "_linalg_eigh",
-    "_linalg_svd",
-    "_unique2",
-    "allclose",
-    "equal",
-    "linalg_lstsq",
-    "masked_select",
-    "nonzero",
-    "unique_consecutive",
-    "unique_dim",
-}
-# of one number per action, yet no number of the host may stand in
-STRICT = {"clamp", "clamp_", "clamp_min", "clamp_min_", "clamp_max", "clamp_max_"}
+READ = {"_local_scalar_dense", "allclose", "bincount", "equal", "linalg_lstsq"}
+READ |= {"masked_select", "nonzero", "unique_consecutive", "unique_dim", "_unique2"}
+READ |= {"_linalg_check_errors", "_linalg_eigh", "_linalg_svd"}
 COPIED = (torch.tensor, torch.as_tensor, torch.asarray)
 MIXED = "Expected all tensors to be on the same device, but found cuda:0 and cpu"
 
@@ -185,9 +172,10 @@ class _Calls(TorchFunctionMode):
             args[1][id(first)] = out = first.detach().clone()
             return out.requires_grad_(first.requires_grad)
         self.marks.beside = any(v in self.marks for v in tree_leaves(args))
-        out = func(*args, **kwargs)
-        self.marks.beside = False
-        return out
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self.marks.beside = False
 
     def _moved(self, name: str, args: Any, kwargs: dict[str, Any]) -> Tensor:
         source, *rest = args
@@ -305,8 +293,10 @@ class _Operations(TorchDispatchMode):
 
 
 def _pointwise(func: Any, name: str) -> bool:
-    usual = torch.Tag.pointwise in func.tags or name in ("masked_fill", "masked_fill_")
-    return (usual or name == "fill_") and name not in STRICT
+    """Whether one number of the host may stand in for a tensor of them."""
+    more = name in ("masked_fill", "masked_fill_", "fill_")
+    usual = torch.Tag.pointwise in func.tags and not name.startswith("clamp")
+    return more or usual
 
 
 def _is_there(device: Any) -> bool:
