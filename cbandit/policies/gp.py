@@ -58,8 +58,7 @@ class _Packed:
 
     functions: list[int]
     keys: list[Any]
-    x: Tensor
-    values: Tensor
+    source: list[int]  # which of what waits each trial's is from
     wanted: list[bool]
     noise: Tensor | None
     t: int
@@ -502,7 +501,8 @@ class GPPolicy(Policy):
         trial to trial, dozens of rounds make a handful of observations.
         """
         packed: list[_Packed] = []
-        for keys, x, (functions, values, wanted, noise), t in self._loose:
+        for number, (keys, _, part, t) in enumerate(self._loose):
+            functions, _, wanted, noise = part
             for trial in [i for i, want in enumerate(wanted) if want]:
                 for row in packed:
                     alike = row.functions == functions and row.noise is noise
@@ -512,20 +512,29 @@ class GPPolicy(Policy):
                     row = _Packed(
                         functions,
                         list(keys),
-                        x.clone(),
-                        values.clone(),
+                        [number] * self._size,
                         [False] * self._size,
                         noise,
                         t,
                     )
                     packed.append(row)
                 row.keys[trial], row.wanted[trial] = keys[trial], True
-                row.x[trial], row.values[trial] = x[trial], values[trial]
-                row.t = max(row.t, t)
-        self._loose = []
+                row.source[trial], row.t = number, max(row.t, t)
+        loose, self._loose = self._loose, []
         for row in packed:
-            part = (row.functions, row.values, row.wanted, row.noise)
-            self._beliefs.absorb(row.keys, row.x, [part], row.t)
+            numbers = sorted(set(row.source))
+            place = [numbers.index(number) for number in row.source]
+            x = self._picked([loose[i][1] for i in numbers], place)
+            values = self._picked([loose[i][2][1] for i in numbers], place)
+            part = (row.functions, values, row.wanted, row.noise)
+            self._beliefs.absorb(row.keys, x, [part], row.t)
+
+    def _picked(self, values: list[Tensor], place: list[int]) -> Tensor:
+        """``(T, k)``: each trial's row of the one of ``values`` in its ``place``."""
+        if len(values) == 1:
+            return values[0]
+        trial = torch.arange(self._size, device=self.device)
+        return torch.stack(values)[devices.put(place, self.device), trial]
 
     def _arrive(
         self, choice: Choice, news: Sequence[tuple[list[int], Sequence[Told]]]
