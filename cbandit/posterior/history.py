@@ -95,7 +95,7 @@ class History:
 
     def distinct(self) -> list[int]:
         """How many distinct actions each trial has observed."""
-        return self._distinct
+        return list(self._distinct)
 
     def place(
         self, keys: Sequence[Hashable], x: Tensor, wanted: Sequence[bool]
