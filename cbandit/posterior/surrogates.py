@@ -271,13 +271,13 @@ class Group:
                 self._count_in(row)
         history = self.engine.history
         weighted = torch.zeros_like(history.weighted)
+        slots, changes = [], []
         for row in self.log:
-            slots, _ = history.place(row.keys, row.x, row.wanted)
-            place = devices.put(slots, self.device).view(-1, 1, 1)
-            change = self._targets(row) * self._precision(row).unsqueeze(-1)
-            weighted.scatter_add_(
-                -1, place.expand(-1, history.functions, 1), change.unsqueeze(-1)
-            )
+            slots.append(history.place(row.keys, row.x, row.wanted)[0])
+            changes.append(self._targets(row) * self._precision(row).unsqueeze(-1))
+        trial = torch.arange(self.trials, device=self.device)
+        place = trial.expand(len(slots), -1), devices.put(slots, self.device)
+        weighted.mT.index_put_(place, torch.stack(changes), accumulate=True)
         self.engine.revise(weighted[..., : history.used])
 
     def _make_room(self) -> None:
