@@ -133,7 +133,10 @@ def positive(name: str, value: Any) -> Tensor:
 
 def nonnegative(name: str, value: Any) -> Tensor:
     """``value`` as a finite float64 tensor without a negative entry."""
-    out = finite(name, tensor(name, value))
+    out = tensor(name, value)
+    if out.is_cuda and bool(((out >= 0) & out.isfinite()).all()):
+        return out  # all in one look
+    finite(name, out)
     if bool((out < 0).any()):
         raise CBanditError(f"{name} must not be negative; got {out.min().item():g}")
     return out

@@ -187,15 +187,14 @@ CASES = {
 LOOKS = {
     "CKB box": None,  # its climbs end when what they find says so
     "CKB learned": None,  # and so do fits
-    "CKB by gain": 5,  # what a user's function answers is checked where it is
+    "CKB by gain": 3,  # what a user's function answers is checked where it is
     "EpochPenalty": 1.25,  # whether the multipliers have outgrown the dtype, an epoch
     "EpochPenalty TS": 1.25,
-    "SCGP-UCB": 2,  # costs in full, which are checked where they go
     "OPB GP": 2,  # its programme, and what is drawn from the answer
     "SafeOpt": 2,  # how many actions are safe is the size of what follows
     "SafeOpt Lipschitz": 2,
     "SGP-UCB": 2,
-    "BKB": 5,  # its dictionary's size is drawn
+    "BKB": 4,  # its dictionary's size is drawn
     "ADMMBO": None,
 }
 

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks, multipliers, scores
+from cbandit import checks, devices, multipliers, scores
 from cbandit.actions import Box
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
@@ -160,7 +160,9 @@ class SCGPUCB(GPPolicy):
                 return values.reshape(self._size, self.m, x.shape[1]) - limits
 
             return at
-        g = checks.finite(name, checks.tensor(name, observed, device=self.device))
+        # looked at where it is given, mostly on the host
+        given = checks.finite(name, checks.tensor(name, observed))
+        g = devices.put(given, self.device)
         shape, batch = tuple(g.shape), self.batch_shape
         if self.m == 1 and shape == (*batch, size):
             g = g.reshape(self._size, 1, size)
