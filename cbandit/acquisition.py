@@ -30,9 +30,10 @@ from botorch.acquisition.input_constructors import (
     acqf_input_constructor,
 )
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
-from botorch.models.deterministic import MatheronPathModel
-from botorch.models.model import Model
+from botorch.models.deterministic import DeterministicModel, MatheronPathModel
+from botorch.models.model import Model, ModelList
 from botorch.models.multitask import MultiTaskGP
+from botorch.posteriors.ensemble import EnsemblePosterior
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.posterior_list import PosteriorList
 from botorch.sampling.pathwise.utils import get_train_inputs
@@ -58,8 +59,9 @@ __all__ = [
 
 Outputs = Sequence[tuple[int, float]]
 
-# below these a variance is rounding; GPyTorch's own limits are in no one's units
-SMALLEST = {torch.float64: 1e-20, torch.float32: 1e-12}
+# below these a variance is none; GPyTorch's own limits are of the size of a variance
+# in small units
+SMALLEST = {torch.float64: 1e-60, torch.float32: 1e-30}
 FAR = 1000.0  # how many times the size of the reward infeasible points lie below it
 
 
@@ -174,15 +176,13 @@ class _Score(AcquisitionFunction):
             points = torch.cat([waiting, X], -2)
         posterior: Any = self.model.posterior(points)
         mean: Tensor = posterior.mean[..., p:, :].mT
-        least = SMALLEST.get(mean.dtype, 0.0)
         if points.shape[-2] == 1:
             with _small_variances():
                 variance = posterior.variance.mT
         else:
             noise = self._noise(X, posterior.mean.shape[:-2])
             variance = _one_by_one(_blocks(posterior), noise)[..., p:]
-        std = variance.clamp_min(least).sqrt()
-        return self._arranged(mean), self._arranged(std, sign=False)
+        return self._arranged(mean), self._arranged(_root(variance), sign=False)
 
     def _arranged(self, values: Tensor, sign: bool = True) -> Tensor:
         """Reward and costs from the model's outputs, ``(*b, outputs, q)``."""
@@ -298,7 +298,8 @@ class PrimalDual(_Weighted):
     """CKB's score: ``clip(f + beta s) - sum_j phi_j clip(g_j - beta s_j - tau_j)``.
 
     Args:
-        model: the reward first, then ``m`` costs.
+        model: the reward first, then ``m`` costs. A cost that is known needs no GP: put
+            a ``GenericDeterministicModel`` into a ``ModelList``.
         beta: how many standard deviations of optimism; a number, or ``(*b,)`` for a
             model of batch shape ``*b``.
         multiplier: ``phi``, a number, ``(m,)`` or ``(*b, m)``, none negative; move it
@@ -469,8 +470,13 @@ class OptimisticFeasible(_Score):
         ``optimize_acqf(..., nonlinear_inequality_constraints=[(score.slack, True)])``,
         which then wants feasible points to begin with, in ``batch_initial_conditions``.
         """
-        _, g = self.estimates(X.unsqueeze(-2).unsqueeze(0))
-        return scores.least_violating(g)[0, ..., 0]
+        room: Tensor = self._room(X.unsqueeze(-2).unsqueeze(0))
+        return room[0]
+
+    @average_over_ensemble_models  # type: ignore[arg-type]
+    def _room(self, X: Tensor) -> Tensor:
+        _, g = self.estimates(X)
+        return scores.least_violating(g)[..., 0]
 
 
 class PathwisePrimalDual(_Weighted):
@@ -546,15 +552,7 @@ class PathwisePrimalDual(_Weighted):
         while len(self.paths) <= number:
             # an odd step, so that no two paths of a seed meet
             seed = (int(self.seed) + len(self.paths) * 0x9E3779B1) % 2**32
-            try:
-                with torch.no_grad():
-                    path = MatheronPathModel(self.model, seed=seed)
-            except NotImplementedError as error:
-                raise CBanditError(
-                    "model must be one that botorch.sampling.pathwise can draw paths "
-                    f"of; got {type(self.model).__name__} ({error})"
-                ) from None
-            self.paths.append(path)
+            self.paths.append(_Path(self.model, seed))
         return self.paths[number]
 
     def _load_from_state_dict(
@@ -567,6 +565,44 @@ class PathwisePrimalDual(_Weighted):
         for number in {int(n) for n in numbers if n.isdigit()}:
             self._path(number)
         super()._load_from_state_dict(state_dict, prefix, *rest, **named)
+
+
+class _Path(torch.nn.Module):
+    """A path of every part of a model, ``(*b, q, d) -> (*b, q, outputs)``."""
+
+    def __init__(self, model: Model, seed: int) -> None:
+        super().__init__()
+        self.parts = torch.nn.ModuleList()
+        for number, part in enumerate(_parts(model)):
+            self.parts.append(_drawn(part, (seed + number) % 2**32))
+
+    def forward(self, X: Tensor) -> Tensor:
+        values = [part(X) for part in self.parts]
+        most = max(value.dim() for value in values)
+        # an ensemble's members stand before the points
+        values = [v if v.dim() == most else v.unsqueeze(-3) for v in values]
+        batch = torch.broadcast_shapes(*[v.shape[:-2] for v in values])
+        return torch.cat([v.expand(*batch, *v.shape[-2:]) for v in values], -1)
+
+
+def _drawn(part: Model, seed: int) -> DeterministicModel:
+    """A path of one model; a function that is known is its own."""
+    if isinstance(part, DeterministicModel):
+        return part
+    try:
+        with torch.no_grad():
+            return MatheronPathModel(part, seed=seed)
+    except (AttributeError, NotImplementedError) as error:
+        raise CBanditError(
+            "model must be one that botorch.sampling.pathwise can draw paths of; got "
+            f"{type(part).__name__} ({error})"
+        ) from None
+
+
+def _root(variance: Tensor) -> Tensor:
+    """Its root, 0 where there is none, whose slope is finite."""
+    least = SMALLEST.get(variance.dtype, 0.0)
+    return variance.clamp_min(least).sqrt().where(variance > least, 0.0)
 
 
 def _soft(values: Tensor, temperature: Tensor) -> Tensor:
@@ -584,7 +620,13 @@ def _blocks(posterior: Any) -> list[Tensor]:
     """Joint covariances ``(*b, n, k, n, k)`` of the outputs that go together."""
     if isinstance(posterior, PosteriorList):
         parts: list[Any] = posterior.posteriors
-        return [block for part in parts for block in _blocks(part)]
+        blocks = [block for part in parts for block in _blocks(part)]
+        most = max(block.dim() for block in blocks)
+        # an ensemble's members stand before the points
+        return [b if b.dim() == most else b.unsqueeze(-5) for b in blocks]
+    if isinstance(posterior, EnsemblePosterior) and posterior.ensemble_size == 1:
+        shape = posterior.mean.shape  # a function that is known
+        return [posterior.mean.new_zeros(*shape, *shape[-2:])]
     if not isinstance(posterior, GPyTorchPosterior):
         raise CBanditError(
             "pending points and q > 1 need a model whose posterior is jointly normal; "
@@ -615,16 +657,24 @@ def _one_by_one(blocks: list[Tensor], noise: Tensor) -> Tensor:
         blocks, noise.split([b.shape[-1] for b in blocks], -1), strict=True
     ):
         n, k = block.shape[-2:]
-        batch, seen = block.shape[:-4], (n - 1) * k
-        flat = block.reshape(*batch, n * k, n * k)
-        known = flat[..., :seen, :seen] + torch.diag_embed(lam.flatten(-2))
+        seen = (n - 1) * k
+        flat = block.reshape(*block.shape[:-4], n * k, n * k)
+        lam = lam.flatten(-2)
+        # in units in which what is observed has variance 1: jitter knows no others
+        size = flat.diagonal(dim1=-2, dim2=-1)[..., :seen] + lam
+        none = size <= 0
+        unit = size.masked_fill(none, 1.0).rsqrt().detach().unsqueeze(-1)
+        own = (lam + none) * unit.squeeze(-1).square()
+        known = flat[..., :seen, :seen] * unit * unit.mT + torch.diag_embed(own)
         root = psd_safe_cholesky(known)
         # row i of L^-1 K rests on points up to i alone: one solve serves every point
-        solved = torch.linalg.solve_triangular(root, flat[..., :seen, :], upper=False)
+        cross = flat[..., :seen, :] * unit
+        solved = torch.linalg.solve_triangular(root, cross, upper=False)
+        batch = solved.shape[:-2]
         explained = solved.square().reshape(*batch, n - 1, k, n, k).sum(-3)
         before = torch.ones(n - 1, n, dtype=flat.dtype, device=flat.device).triu(1)
         gone = (explained * before.unsqueeze(-1)).sum(-3)
-        prior = flat.diagonal(dim1=-2, dim2=-1).reshape(*batch, n, k)
+        prior = flat.diagonal(dim1=-2, dim2=-1).unflatten(-1, (n, k))
         out.append((prior - gone).mT)
     return torch.cat(out, -2)
 
@@ -664,41 +714,54 @@ def _each(name: str, value: Tensor, count: int) -> Tensor:
     return value.expand(count)
 
 
-def _data(model: Model) -> list[Tensor]:
-    """Where the model's parts have been observed; none where it does not say."""
+def _parts(model: Model) -> list[Model]:
+    """The models of a list, or the one."""
+    parts: Any = model.models if isinstance(model, ModelList) else [model]
+    return list(parts)
+
+
+def _data(part: Model) -> Tensor | None:
+    """Where a model has been observed, ``(*b, n, d)``; ``None`` if it does not say."""
     try:
-        found: Any = get_train_inputs(model, transformed=False)
-        parts = found if isinstance(found, list) else [found]
-        return [part[0] for part in parts]
+        x: Tensor = get_train_inputs(part, transformed=False)[0]
+        extra = x.dim() - 2 - len(part.batch_shape)
     except (AttributeError, NotImplementedError, TypeError, ValueError):
-        return []
+        return None
+    for _ in range(extra):
+        x = x.select(-3, 0)  # the same for all outputs
+    if isinstance(part, MultiTaskGP) and part.num_outputs > 1:
+        # a column of it is the task's, which points leave out
+        task = part._task_feature % x.shape[-1]
+        x = torch.cat([x[..., :task], x[..., task + 1 :]], -1)
+    return x
 
 
 def _coordinates(model: Model) -> int | None:
     """The width ``d`` of points, where the model's data tell it."""
     if any(isinstance(part, MultiTaskGP) for part in model.modules()):
-        return None  # a column of its data is the task's, which points may leave out
-    widths = {x.shape[-1] for x in _data(model)}
+        return None  # points may name a task or not
+    data = [_data(part) for part in _parts(model)]
+    widths = {x.shape[-1] for x in data if x is not None}
     return widths.pop() if len(widths) == 1 else None
 
 
 def _floor(score: _Score) -> float:
     """A level that no reward believed in comes down to."""
-    model = score.model
-    try:
-        x = _data(model)[0]
-        extra = x.dim() - 2 - len(model.batch_shape)
-    except (IndexError, NotImplementedError):
+    output, scale = int(score.place[0]), float(score.scale[0])
+    for part in _parts(score.model):
+        if output < part.num_outputs:
+            break
+        output -= part.num_outputs
+    x = _data(part)
+    if x is None:
         raise CBanditError(
-            f"floor cannot be had from a {type(model).__name__}: give floor=, a number "
+            f"floor cannot be had from a {type(part).__name__}: give floor=, a number "
             "below every reward"
-        ) from None
-    for _ in range(extra):
-        x = x[0]
+        )
     with torch.no_grad(), _small_variances():
-        seen: Any = model.posterior(x.movedim(-2, 0).unsqueeze(-2))
-        mean = score._arranged(seen.mean.mT)[..., 0, :]
-        std = score._arranged(seen.variance.sqrt().mT, sign=False)[..., 0, :]
+        seen: Any = part.posterior(x.movedim(-2, 0).unsqueeze(-2))
+        mean = scale * seen.mean[..., output]
+        std = abs(scale) * _root(seen.variance[..., output])
     size = max(float(mean.abs().max()), float(std.max()))
     return float((mean - 6 * std).min()) - FAR * (size or 1.0)
 
@@ -711,6 +774,11 @@ def _stated(
     ``limits`` is ``(A, b)``: feasible means ``A y <= b``. The costs are its rows.
     """
     if limits is None or outputs is not None:
+        if outputs is None and posterior_transform is not None:
+            raise CBanditError(
+                "posterior_transform does not say which outputs are the costs: give "
+                "constraints_tuple, or outputs= in its place"
+            )
         tau = 0.0 if thresholds is None else thresholds
         return {"outputs": outputs, "thresholds": tau}
     if thresholds is not None:
