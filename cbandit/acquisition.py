@@ -175,7 +175,7 @@ class _Score(AcquisitionFunction):
             waiting = pending.to(X).expand(*X.shape[:-2], *pending.shape)
             points = torch.cat([waiting, X], -2)
         posterior: Any = self.model.posterior(points)
-        mean: Tensor = posterior.mean[..., p:, :].mT
+        mean: Tensor = _one_each(posterior.mean, points)[..., p:, :].mT
         if points.shape[-2] == 1:
             with _small_variances():
                 variance = posterior.variance.mT
@@ -541,7 +541,7 @@ class PathwisePrimalDual(_Weighted):
         X = self._points("X", X)
         p = 0 if self.X_pending is None else self.X_pending.shape[-2]
         drawn = [self._path(p + i)(x) for i, x in enumerate(X.split(1, -2))]
-        path = self._arranged(torch.cat(drawn, -2).mT)
+        path = self._arranged(_one_each(torch.cat(drawn, -2), X).mT)
         if bool(self.width.eq(1).all()):
             return self._finished(path)
         posterior: Any = self.model.posterior(X)
@@ -614,6 +614,16 @@ def _small_variances() -> Any:
     """Variances as small as the user's units make them."""
     single, double = SMALLEST[torch.float32], SMALLEST[torch.float64]
     return gpytorch.settings.min_variance(single, double, None)
+
+
+def _one_each(values: Tensor, points: Tensor) -> Tensor:
+    """``values (*b, n, outputs)``, an error unless every point has one."""
+    if values.shape[-2] != points.shape[-2]:
+        raise CBanditError(
+            "model must give each point one value an output: no InputPerturbation; got "
+            f"{values.shape[-2]} values for {points.shape[-2]} points"
+        )
+    return values
 
 
 def _blocks(posterior: Any) -> list[Tensor]:

@@ -34,7 +34,7 @@ from botorch.models import fully_bayesian as saas
 from botorch.models.deterministic import GenericDeterministicModel
 from botorch.models.model import ModelList
 from botorch.models.transforms import Log, Normalize, Standardize, Warp
-from botorch.models.transforms.input import ChainedInputTransform
+from botorch.models.transforms.input import ChainedInputTransform, InputPerturbation
 from botorch.optim.optimize import (
     optimize_acqf,
     optimize_acqf_discrete_local_search,
@@ -553,6 +553,17 @@ class TestOptimisers:
         for each in (punished, near):
             _, value = optimize_acqf(each, BOX, q=1, options={"maxiter": 5}, **self.few)
             assert value.isfinite()
+
+
+def test_a_model_that_perturbs_its_inputs_is_refused():
+    shifts = 0.05 * at(4)
+    model = gp(slice(3), input_transform=InputPerturbation(shifts))
+    for score in (
+        PrimalDual(model, BETA, PHI, X_pending=at(1)),
+        PathwisePrimalDual(model, 1.0, PHI, seed=0),
+    ):
+        with pytest.raises(CBanditError, match="one value an output"):
+            score(at(3, 1))
 
 
 def test_a_transform_without_constraints_is_refused():
