@@ -446,7 +446,6 @@ class TestSmallUnits:
 
 
 SMOOTH = {
-    "rectified": lambda model: KINDS["rectified"](model, smooth=0.05),
     "feasible": lambda model: OptimisticFeasible(model, BETA, smooth=0.3),
     "pathwise": KINDS["pathwise"],
 }
