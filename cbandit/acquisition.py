@@ -62,6 +62,7 @@ Outputs = Sequence[tuple[int, float]]
 # below these a variance is none; GPyTorch's own limits are of the size of a variance
 # in small units
 SMALLEST = {torch.float64: 1e-60, torch.float32: 1e-30}
+POINTS = 2048  # that a path is followed to at a time
 FAR = 1000.0  # how many times the size of the reward infeasible points lie below it
 
 
@@ -577,12 +578,24 @@ class _Path(torch.nn.Module):
             self.parts.append(_drawn(part, (seed + number) % 2**32))
 
     def forward(self, X: Tensor) -> Tensor:
-        values = [part(X) for part in self.parts]
+        values = [_followed(part, X) for part in self.parts]
         most = max(value.dim() for value in values)
         # an ensemble's members stand before the points
         values = [v if v.dim() == most else v.unsqueeze(-3) for v in values]
         batch = torch.broadcast_shapes(*[v.shape[:-2] for v in values])
         return torch.cat([v.expand(*batch, *v.shape[-2:]) for v in values], -1)
+
+
+def _followed(path: Any, X: Tensor) -> Tensor:
+    """A path at ``X (*b, q, d)``; every point takes the memory of its features."""
+    values: Tensor
+    many = X.shape[:-1].numel() > POINTS
+    if not many or not isinstance(path, MatheronPathModel) or path.batch_shape:
+        values = path(X)
+        return values
+    points = X.flatten(0, -2).split(POINTS)
+    values = torch.cat([path(x) for x in points])
+    return values.reshape(*X.shape[:-1], -1)
 
 
 def _drawn(part: Model, seed: int) -> DeterministicModel:
@@ -617,8 +630,8 @@ def _small_variances() -> Any:
 
 
 def _one_each(values: Tensor, points: Tensor) -> Tensor:
-    """``values (*b, n, outputs)``, an error unless every point has one."""
-    if values.shape[-2] != points.shape[-2]:
+    """``values (*b, n, outputs)``, an error if points have several."""
+    if values.shape[-2] > points.shape[-2]:
         raise CBanditError(
             "model must give each point one value an output: no InputPerturbation; got "
             f"{values.shape[-2]} values for {points.shape[-2]} points"

@@ -375,6 +375,13 @@ class TestPaths:
             assert torch.equal(g[:, 0], g[:, 1])
             assert not torch.equal(f[:, 0], f[:, 1])
 
+    def test_many_points_are_as_a_few(self):
+        score = PathwisePrimalDual(gp(slice(3)), BETA, PHI, seed=1)
+        x = at(700, 3, 1)
+        with torch.no_grad():
+            few = torch.stack([score(part) for part in x[-3:]])
+            torch.testing.assert_close(score(x)[-3:], few)
+
     def test_outputs_of_a_list_differ(self):
         model = ModelListGP(gp([0]), gp([0]), gp([0]))
         f, g = PathwisePrimalDual(model, 1.0, 0.0, seed=1).estimates(at(6, 1))
