@@ -181,7 +181,11 @@ class _Score(AcquisitionFunction):
             with _small_variances():
                 variance = posterior.variance.mT
         else:
-            noise = self._noise(X, posterior.mean.shape[:-2])
+            # one point more: what is seen before it is the same in all t-batches
+            seen = points[..., :-1, :]
+            if pending is not None and X.shape[-2] == 1:
+                seen = pending.to(X)
+            noise = self._noise(seen, posterior)
             variance = _one_by_one(_blocks(posterior), noise)[..., p:]
         return self._arranged(mean), self._arranged(_root(variance), sign=False)
 
@@ -190,22 +194,15 @@ class _Score(AcquisitionFunction):
         scale = (self.scale if sign else self.scale.abs()).to(values).unsqueeze(-1)
         return values.index_select(-2, self.place.to(values.device)) * scale
 
-    def _noise(self, X: Tensor, batch: torch.Size) -> Tensor:
+    def _noise(self, seen: Tensor, posterior: Any) -> Tensor:
         """Noise on what is seen before the last point, ``(*b, n - 1, outputs)``."""
-        pending: Tensor | None = self.X_pending
-        parts = [] if pending is None else [pending.to(X)]
-        if X.shape[-2] > 1:
-            parts.append(X[..., :-1, :].detach())
-        seen = [self._noise_at(x) for x in parts]
-        return torch.cat([lam.expand(*batch, *lam.shape[-2:]) for lam in seen], -2)
-
-    def _noise_at(self, x: Tensor) -> Tensor:
+        before: Tensor = posterior.mean[..., :-1, :]
         if self.noise is not None:
-            return self.noise.to(x).expand(x.shape[-2], -1)
+            return self.noise.to(before).expand_as(before)
         with torch.no_grad(), _small_variances():
-            quiet: Any = self.model.posterior(x)
-            noisy: Any = self.model.posterior(x, observation_noise=True)
-            lam: Tensor = (noisy.variance - quiet.variance).clamp_min(0)
+            noisy: Any = self.model.posterior(seen, observation_noise=True)
+            lam: Tensor = noisy.variance - posterior.variance[..., :-1, :]
+            lam = lam.clamp_min(0)
         if not bool(torch.isfinite(lam).all()):
             raise CBanditError(
                 "noise cannot be had from the model, which has data of infinite "
