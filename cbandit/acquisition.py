@@ -9,7 +9,8 @@ or below its threshold.
 A batch of ``q`` points is worth what sequential greedy collects: the first point's
 score, the second's with the first one pending, and so on. A pending point narrows the
 deviations, for it will be observed; it moves no mean, since the value hallucinated
-there is the mean.
+there is the mean. On an ensemble (a fully Bayesian model) a score is the mean of its
+members' scores.
 
 Importing this module imports BoTorch, which changes GPyTorch's settings; ``import
 cbandit`` alone does not.
