@@ -550,7 +550,7 @@ class PathwisePrimalDual(_Weighted):
     def _path(self, number: int) -> Any:
         while len(self.paths) <= number:
             # an odd step, so that no two paths of a seed meet
-            seed = (int(self.seed) + len(self.paths) * 0x9E3779B1) % 2**32
+            seed = int(self.seed) + len(self.paths) * 0x9E3779B1
             self.paths.append(_Path(self.model, seed))
         return self.paths[number]
 
@@ -573,7 +573,8 @@ class _Path(torch.nn.Module):
         super().__init__()
         self.parts = torch.nn.ModuleList()
         for number, part in enumerate(_parts(model)):
-            self.parts.append(_drawn(part, (seed + number) % 2**32))
+            # nor two parts, of seeds that follow one another
+            self.parts.append(_drawn(part, (seed + number * 0x85EBCA6B) % 2**32))
 
     def forward(self, X: Tensor) -> Tensor:
         values = [_followed(part, X) for part in self.parts]
