@@ -573,7 +573,7 @@ class _Path(torch.nn.Module):
         super().__init__()
         self.parts = torch.nn.ModuleList()
         for number, part in enumerate(_parts(model)):
-            # nor two parts, of seeds that follow one another
+            # far apart: the next round's seed may be the next number
             self.parts.append(_drawn(part, (seed + number * 0x85EBCA6B) % 2**32))
 
     def forward(self, X: Tensor) -> Tensor:
@@ -587,14 +587,12 @@ class _Path(torch.nn.Module):
 
 def _followed(path: Any, X: Tensor) -> Tensor:
     """A path at ``X (*b, q, d)``; every point takes the memory of its features."""
-    values: Tensor
     many = X.shape[:-1].numel() > POINTS
-    if not many or not isinstance(path, MatheronPathModel) or path.batch_shape:
-        values = path(X)
-        return values
-    points = X.flatten(0, -2).split(POINTS)
-    values = torch.cat([path(x) for x in points])
-    return values.reshape(*X.shape[:-1], -1)
+    if many and isinstance(path, MatheronPathModel) and not path.batch_shape:
+        blocks = [path(x) for x in X.flatten(0, -2).split(POINTS)]
+        return torch.cat(blocks).reshape(*X.shape[:-1], -1)
+    values: Tensor = path(X)
+    return values
 
 
 def _drawn(part: Model, seed: int) -> DeterministicModel:
