@@ -36,6 +36,7 @@ from botorch.models.model import Model, ModelList
 from botorch.models.multitask import MultiTaskGP
 from botorch.posteriors.ensemble import EnsemblePosterior
 from botorch.posteriors.gpytorch import GPyTorchPosterior
+from botorch.posteriors.multitask import MultitaskGPPosterior
 from botorch.posteriors.posterior_list import PosteriorList
 from botorch.sampling.pathwise.utils import get_train_inputs
 from botorch.utils.transforms import (
@@ -177,7 +178,7 @@ class _Score(AcquisitionFunction):
             waiting = pending.to(X).expand(*X.shape[:-2], *pending.shape)
             points = torch.cat([waiting, X], -2)
         posterior: Any = self.model.posterior(points)
-        mean: Tensor = _one_each(posterior.mean, points)[..., p:, :].mT
+        mean: Tensor = _one_each(_mean(posterior), points)[..., p:, :].mT
         if points.shape[-2] == 1:
             with _small_variances():
                 variance = posterior.variance.mT
@@ -624,6 +625,16 @@ def _small_variances() -> Any:
     """Variances as small as the user's units make them."""
     single, double = SMALLEST[torch.float32], SMALLEST[torch.float64]
     return gpytorch.settings.min_variance(single, double, None)
+
+
+def _mean(posterior: Any) -> Tensor:
+    """The mean of a posterior, with its gradient."""
+    if isinstance(posterior, MultitaskGPPosterior):
+        # the gradient of .mean fails or is wrong here; that of a draw is right
+        still = posterior.mean.new_zeros(1, *posterior.base_sample_shape)
+        return posterior.rsample_from_base_samples(torch.Size([1]), still)[0]
+    mean: Tensor = posterior.mean
+    return mean
 
 
 def _one_each(values: Tensor, points: Tensor) -> Tensor:

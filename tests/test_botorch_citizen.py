@@ -24,6 +24,7 @@ from botorch.acquisition.proximal import ProximalAcquisitionFunction
 from botorch.fit import fit_gpytorch_mll
 from botorch.generation.gen import gen_candidates_torch
 from botorch.models import (
+    KroneckerMultiTaskGP,
     MixedSingleTaskGP,
     ModelListGP,
     MultiTaskGP,
@@ -142,6 +143,14 @@ def tasks():
     return gp(slice(1), torch.cat([X, task], -1), kind=MultiTaskGP, task_feature=-1)
 
 
+def all_tasks_everywhere():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # where tasks start
+        model = KroneckerMultiTaskGP(X, Y)
+    model.likelihood.noise = 0.02
+    return model.eval()
+
+
 MODELS = {
     "parts seen elsewhere": lambda: ModelListGP(
         gp([0]), gp([1], X[3:], Y[3:]), gp([2], X[:6], Y[:6])
@@ -155,6 +164,7 @@ MODELS = {
     ),
     "categories": categories,
     "tasks": tasks,
+    "all tasks everywhere": all_tasks_everywhere,
     "batch": lambda: gp(slice(3), BATCH, truth(BATCH)),
     "fantasies": lambda: gp(slice(3)).fantasize(
         at(2, seed=4), SobolQMCNormalSampler(torch.Size([4]), seed=1)
@@ -168,7 +178,7 @@ MODELS = {
         X, Y, num_outputs=3, inducing_points=5
     ).eval(),
 }
-NO_PATHS = {"categories", "tasks", "variational"}
+NO_PATHS = {"categories", "tasks", "all tasks everywhere", "variational"}
 NOT_NORMAL = {"one cost in logarithms"}
 
 
@@ -269,7 +279,7 @@ class TestModels:
         # BoTorch copies neither what was fantasised nor variational models
         rigid = ("fantasies", "variational")
         copies = [] if which in rigid else [copy.deepcopy(score)]
-        if which not in ("tasks", "ensemble", *rigid):
+        if which not in ("tasks", "all tasks everywhere", "ensemble", *rigid):
             copies.append(pickle.loads(pickle.dumps(score)))
         for twin in copies:
             torch.testing.assert_close(twin(x), score(x), rtol=0, atol=1e-12)
@@ -562,6 +572,17 @@ class TestOptimisers:
         for each in (punished, near):
             _, value = optimize_acqf(each, BOX, q=1, options={"maxiter": 5}, **self.few)
             assert value.isfinite()
+
+
+def test_all_tasks_everywhere_are_searched():
+    score = PrimalDual(all_tasks_everywhere(), BETA, PHI, thresholds=TAU)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        _, value = optimize_acqf(score, BOX, q=1, num_restarts=4, raw_samples=16)
+    axis = torch.linspace(0, 1, 41, dtype=torch.float64)
+    with torch.no_grad():
+        best = score(torch.cartesian_prod(axis, axis).unsqueeze(-2)).max()
+    assert value >= best - 1e-6
 
 
 def test_a_model_that_perturbs_its_inputs_is_refused():
