@@ -9,7 +9,8 @@ or below its threshold.
 A batch of ``q`` points is worth what sequential greedy collects: the first point's
 score, the second's with the first one pending, and so on. A pending point narrows the
 deviations, for it will be observed; it moves no mean, since the value hallucinated
-there is the mean.
+there is the mean. On an ensemble (a fully Bayesian model) a score is the mean of its
+members' scores.
 
 Importing this module imports BoTorch, which changes GPyTorch's settings; ``import
 cbandit`` alone does not.
@@ -30,10 +31,12 @@ from botorch.acquisition.input_constructors import (
     acqf_input_constructor,
 )
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
-from botorch.models.deterministic import MatheronPathModel
-from botorch.models.model import Model
+from botorch.models.deterministic import DeterministicModel, MatheronPathModel
+from botorch.models.model import Model, ModelList
 from botorch.models.multitask import MultiTaskGP
+from botorch.posteriors.ensemble import EnsemblePosterior
 from botorch.posteriors.gpytorch import GPyTorchPosterior
+from botorch.posteriors.multitask import MultitaskGPPosterior
 from botorch.posteriors.posterior_list import PosteriorList
 from botorch.sampling.pathwise.utils import get_train_inputs
 from botorch.utils.transforms import (
@@ -58,8 +61,10 @@ __all__ = [
 
 Outputs = Sequence[tuple[int, float]]
 
-# below these a variance is rounding; GPyTorch's own limits are in no one's units
-SMALLEST = {torch.float64: 1e-20, torch.float32: 1e-12}
+# below these a variance is none; GPyTorch's own limits are of the size of a variance
+# in small units
+SMALLEST = {torch.float64: 1e-60, torch.float32: 1e-30}
+POINTS = 2048  # that a path is followed to at a time
 FAR = 1000.0  # how many times the size of the reward infeasible points lie below it
 
 
@@ -173,38 +178,33 @@ class _Score(AcquisitionFunction):
             waiting = pending.to(X).expand(*X.shape[:-2], *pending.shape)
             points = torch.cat([waiting, X], -2)
         posterior: Any = self.model.posterior(points)
-        mean: Tensor = posterior.mean[..., p:, :].mT
-        least = SMALLEST.get(mean.dtype, 0.0)
+        mean: Tensor = _one_each(_mean(posterior), points)[..., p:, :].mT
         if points.shape[-2] == 1:
             with _small_variances():
                 variance = posterior.variance.mT
         else:
-            noise = self._noise(X, posterior.mean.shape[:-2])
+            # one point more: what is seen before it is the same in all t-batches
+            seen = points[..., :-1, :]
+            if pending is not None and X.shape[-2] == 1:
+                seen = pending.to(X)
+            noise = self._noise(seen, posterior)
             variance = _one_by_one(_blocks(posterior), noise)[..., p:]
-        std = variance.clamp_min(least).sqrt()
-        return self._arranged(mean), self._arranged(std, sign=False)
+        return self._arranged(mean), self._arranged(_root(variance), sign=False)
 
     def _arranged(self, values: Tensor, sign: bool = True) -> Tensor:
         """Reward and costs from the model's outputs, ``(*b, outputs, q)``."""
         scale = (self.scale if sign else self.scale.abs()).to(values).unsqueeze(-1)
         return values.index_select(-2, self.place.to(values.device)) * scale
 
-    def _noise(self, X: Tensor, batch: torch.Size) -> Tensor:
+    def _noise(self, seen: Tensor, posterior: Any) -> Tensor:
         """Noise on what is seen before the last point, ``(*b, n - 1, outputs)``."""
-        pending: Tensor | None = self.X_pending
-        parts = [] if pending is None else [pending.to(X)]
-        if X.shape[-2] > 1:
-            parts.append(X[..., :-1, :].detach())
-        seen = [self._noise_at(x) for x in parts]
-        return torch.cat([lam.expand(*batch, *lam.shape[-2:]) for lam in seen], -2)
-
-    def _noise_at(self, x: Tensor) -> Tensor:
+        before: Tensor = posterior.mean[..., :-1, :]
         if self.noise is not None:
-            return self.noise.to(x).expand(x.shape[-2], -1)
+            return self.noise.to(before).expand_as(before)
         with torch.no_grad(), _small_variances():
-            quiet: Any = self.model.posterior(x)
-            noisy: Any = self.model.posterior(x, observation_noise=True)
-            lam: Tensor = (noisy.variance - quiet.variance).clamp_min(0)
+            noisy: Any = self.model.posterior(seen, observation_noise=True)
+            lam: Tensor = noisy.variance - posterior.variance[..., :-1, :]
+            lam = lam.clamp_min(0)
         if not bool(torch.isfinite(lam).all()):
             raise CBanditError(
                 "noise cannot be had from the model, which has data of infinite "
@@ -298,7 +298,8 @@ class PrimalDual(_Weighted):
     """CKB's score: ``clip(f + beta s) - sum_j phi_j clip(g_j - beta s_j - tau_j)``.
 
     Args:
-        model: the reward first, then ``m`` costs.
+        model: the reward first, then ``m`` costs. A cost that is known needs no GP: put
+            a ``GenericDeterministicModel`` into a ``ModelList``.
         beta: how many standard deviations of optimism; a number, or ``(*b,)`` for a
             model of batch shape ``*b``.
         multiplier: ``phi``, a number, ``(m,)`` or ``(*b, m)``, none negative; move it
@@ -469,8 +470,13 @@ class OptimisticFeasible(_Score):
         ``optimize_acqf(..., nonlinear_inequality_constraints=[(score.slack, True)])``,
         which then wants feasible points to begin with, in ``batch_initial_conditions``.
         """
-        _, g = self.estimates(X.unsqueeze(-2).unsqueeze(0))
-        return scores.least_violating(g)[0, ..., 0]
+        room: Tensor = self._room(X.unsqueeze(-2).unsqueeze(0))
+        return room[0]
+
+    @average_over_ensemble_models  # type: ignore[arg-type]
+    def _room(self, X: Tensor) -> Tensor:
+        _, g = self.estimates(X)
+        return scores.least_violating(g)[..., 0]
 
 
 class PathwisePrimalDual(_Weighted):
@@ -535,7 +541,7 @@ class PathwisePrimalDual(_Weighted):
         X = self._points("X", X)
         p = 0 if self.X_pending is None else self.X_pending.shape[-2]
         drawn = [self._path(p + i)(x) for i, x in enumerate(X.split(1, -2))]
-        path = self._arranged(torch.cat(drawn, -2).mT)
+        path = self._arranged(_one_each(torch.cat(drawn, -2), X).mT)
         if bool(self.width.eq(1).all()):
             return self._finished(path)
         posterior: Any = self.model.posterior(X)
@@ -545,16 +551,8 @@ class PathwisePrimalDual(_Weighted):
     def _path(self, number: int) -> Any:
         while len(self.paths) <= number:
             # an odd step, so that no two paths of a seed meet
-            seed = (int(self.seed) + len(self.paths) * 0x9E3779B1) % 2**32
-            try:
-                with torch.no_grad():
-                    path = MatheronPathModel(self.model, seed=seed)
-            except NotImplementedError as error:
-                raise CBanditError(
-                    "model must be one that botorch.sampling.pathwise can draw paths "
-                    f"of; got {type(self.model).__name__} ({error})"
-                ) from None
-            self.paths.append(path)
+            seed = int(self.seed) + len(self.paths) * 0x9E3779B1
+            self.paths.append(_Path(self.model, seed))
         return self.paths[number]
 
     def _load_from_state_dict(
@@ -569,6 +567,55 @@ class PathwisePrimalDual(_Weighted):
         super()._load_from_state_dict(state_dict, prefix, *rest, **named)
 
 
+class _Path(torch.nn.Module):
+    """A path of every part of a model, ``(*b, q, d) -> (*b, q, outputs)``."""
+
+    def __init__(self, model: Model, seed: int) -> None:
+        super().__init__()
+        self.parts = torch.nn.ModuleList()
+        for number, part in enumerate(_parts(model)):
+            # far apart: the next round's seed may be the next number
+            self.parts.append(_drawn(part, (seed + number * 0x85EBCA6B) % 2**32))
+
+    def forward(self, X: Tensor) -> Tensor:
+        values = [_followed(part, X) for part in self.parts]
+        most = max(value.dim() for value in values)
+        # an ensemble's members stand before the points
+        values = [v if v.dim() == most else v.unsqueeze(-3) for v in values]
+        batch = torch.broadcast_shapes(*[v.shape[:-2] for v in values])
+        return torch.cat([v.expand(*batch, *v.shape[-2:]) for v in values], -1)
+
+
+def _followed(path: Any, X: Tensor) -> Tensor:
+    """A path at ``X (*b, q, d)``; every point takes the memory of its features."""
+    many = X.shape[:-1].numel() > POINTS
+    if many and isinstance(path, MatheronPathModel) and not path.batch_shape:
+        blocks = [path(x) for x in X.flatten(0, -2).split(POINTS)]
+        return torch.cat(blocks).reshape(*X.shape[:-1], -1)
+    values: Tensor = path(X)
+    return values
+
+
+def _drawn(part: Model, seed: int) -> DeterministicModel:
+    """A path of one model; a function that is known is its own."""
+    if isinstance(part, DeterministicModel):
+        return part
+    try:
+        with torch.no_grad():
+            return MatheronPathModel(part, seed=seed)
+    except (AttributeError, NotImplementedError) as error:
+        raise CBanditError(
+            "model must be one that botorch.sampling.pathwise can draw paths of; got "
+            f"{type(part).__name__} ({error})"
+        ) from None
+
+
+def _root(variance: Tensor) -> Tensor:
+    """Its root, 0 where there is none, whose slope is finite."""
+    least = SMALLEST.get(variance.dtype, 0.0)
+    return variance.clamp_min(least).sqrt().where(variance > least, 0.0)
+
+
 def _soft(values: Tensor, temperature: Tensor) -> Tensor:
     """``[values]_+`` with its corner rounded off."""
     return temperature * softplus(values / temperature)
@@ -580,11 +627,37 @@ def _small_variances() -> Any:
     return gpytorch.settings.min_variance(single, double, None)
 
 
+def _mean(posterior: Any) -> Tensor:
+    """The mean of a posterior, with its gradient."""
+    if isinstance(posterior, MultitaskGPPosterior):
+        # the gradient of .mean fails or is wrong here; that of a draw is right
+        still = posterior.mean.new_zeros(1, *posterior.base_sample_shape)
+        return posterior.rsample_from_base_samples(torch.Size([1]), still)[0]
+    mean: Tensor = posterior.mean
+    return mean
+
+
+def _one_each(values: Tensor, points: Tensor) -> Tensor:
+    """``values (*b, n, outputs)``, an error if points have several."""
+    if values.shape[-2] > points.shape[-2]:
+        raise CBanditError(
+            "model must give each point one value an output: no InputPerturbation; got "
+            f"{values.shape[-2]} values for {points.shape[-2]} points"
+        )
+    return values
+
+
 def _blocks(posterior: Any) -> list[Tensor]:
     """Joint covariances ``(*b, n, k, n, k)`` of the outputs that go together."""
     if isinstance(posterior, PosteriorList):
         parts: list[Any] = posterior.posteriors
-        return [block for part in parts for block in _blocks(part)]
+        blocks = [block for part in parts for block in _blocks(part)]
+        most = max(block.dim() for block in blocks)
+        # an ensemble's members stand before the points
+        return [b if b.dim() == most else b.unsqueeze(-5) for b in blocks]
+    if isinstance(posterior, EnsemblePosterior) and posterior.ensemble_size == 1:
+        shape = posterior.mean.shape  # a function that is known
+        return [posterior.mean.new_zeros(*shape, *shape[-2:])]
     if not isinstance(posterior, GPyTorchPosterior):
         raise CBanditError(
             "pending points and q > 1 need a model whose posterior is jointly normal; "
@@ -615,16 +688,24 @@ def _one_by_one(blocks: list[Tensor], noise: Tensor) -> Tensor:
         blocks, noise.split([b.shape[-1] for b in blocks], -1), strict=True
     ):
         n, k = block.shape[-2:]
-        batch, seen = block.shape[:-4], (n - 1) * k
-        flat = block.reshape(*batch, n * k, n * k)
-        known = flat[..., :seen, :seen] + torch.diag_embed(lam.flatten(-2))
+        seen = (n - 1) * k
+        flat = block.reshape(*block.shape[:-4], n * k, n * k)
+        lam = lam.flatten(-2)
+        # in units in which what is observed has variance 1: jitter knows no others
+        size = flat.diagonal(dim1=-2, dim2=-1)[..., :seen] + lam
+        none = size <= 0
+        unit = size.masked_fill(none, 1.0).rsqrt().detach().unsqueeze(-1)
+        own = (lam + none) * unit.squeeze(-1).square()
+        known = flat[..., :seen, :seen] * unit * unit.mT + torch.diag_embed(own)
         root = psd_safe_cholesky(known)
         # row i of L^-1 K rests on points up to i alone: one solve serves every point
-        solved = torch.linalg.solve_triangular(root, flat[..., :seen, :], upper=False)
+        cross = flat[..., :seen, :] * unit
+        solved = torch.linalg.solve_triangular(root, cross, upper=False)
+        batch = solved.shape[:-2]
         explained = solved.square().reshape(*batch, n - 1, k, n, k).sum(-3)
         before = torch.ones(n - 1, n, dtype=flat.dtype, device=flat.device).triu(1)
         gone = (explained * before.unsqueeze(-1)).sum(-3)
-        prior = flat.diagonal(dim1=-2, dim2=-1).reshape(*batch, n, k)
+        prior = flat.diagonal(dim1=-2, dim2=-1).unflatten(-1, (n, k))
         out.append((prior - gone).mT)
     return torch.cat(out, -2)
 
@@ -664,41 +745,54 @@ def _each(name: str, value: Tensor, count: int) -> Tensor:
     return value.expand(count)
 
 
-def _data(model: Model) -> list[Tensor]:
-    """Where the model's parts have been observed; none where it does not say."""
+def _parts(model: Model) -> list[Model]:
+    """The models of a list, or the one."""
+    parts: Any = model.models if isinstance(model, ModelList) else [model]
+    return list(parts)
+
+
+def _data(part: Model) -> Tensor | None:
+    """Where a model has been observed, ``(*b, n, d)``; ``None`` if it does not say."""
     try:
-        found: Any = get_train_inputs(model, transformed=False)
-        parts = found if isinstance(found, list) else [found]
-        return [part[0] for part in parts]
+        x: Tensor = get_train_inputs(part, transformed=False)[0]
+        extra = x.dim() - 2 - len(part.batch_shape)
     except (AttributeError, NotImplementedError, TypeError, ValueError):
-        return []
+        return None
+    for _ in range(extra):
+        x = x.select(-3, 0)  # the same for all outputs
+    if isinstance(part, MultiTaskGP) and part.num_outputs > 1:
+        # a column of it is the task's, which points leave out
+        task = part._task_feature % x.shape[-1]
+        x = torch.cat([x[..., :task], x[..., task + 1 :]], -1)
+    return x
 
 
 def _coordinates(model: Model) -> int | None:
     """The width ``d`` of points, where the model's data tell it."""
     if any(isinstance(part, MultiTaskGP) for part in model.modules()):
-        return None  # a column of its data is the task's, which points may leave out
-    widths = {x.shape[-1] for x in _data(model)}
+        return None  # points may name a task or not
+    data = [_data(part) for part in _parts(model)]
+    widths = {x.shape[-1] for x in data if x is not None}
     return widths.pop() if len(widths) == 1 else None
 
 
 def _floor(score: _Score) -> float:
     """A level that no reward believed in comes down to."""
-    model = score.model
-    try:
-        x = _data(model)[0]
-        extra = x.dim() - 2 - len(model.batch_shape)
-    except (IndexError, NotImplementedError):
+    output, scale = int(score.place[0]), float(score.scale[0])
+    for part in _parts(score.model):
+        if output < part.num_outputs:
+            break
+        output -= part.num_outputs
+    x = _data(part)
+    if x is None:
         raise CBanditError(
-            f"floor cannot be had from a {type(model).__name__}: give floor=, a number "
+            f"floor cannot be had from a {type(part).__name__}: give floor=, a number "
             "below every reward"
-        ) from None
-    for _ in range(extra):
-        x = x[0]
+        )
     with torch.no_grad(), _small_variances():
-        seen: Any = model.posterior(x.movedim(-2, 0).unsqueeze(-2))
-        mean = score._arranged(seen.mean.mT)[..., 0, :]
-        std = score._arranged(seen.variance.sqrt().mT, sign=False)[..., 0, :]
+        seen: Any = part.posterior(x.movedim(-2, 0).unsqueeze(-2))
+        mean = scale * seen.mean[..., output]
+        std = abs(scale) * _root(seen.variance[..., output])
     size = max(float(mean.abs().max()), float(std.max()))
     return float((mean - 6 * std).min()) - FAR * (size or 1.0)
 
@@ -711,6 +805,11 @@ def _stated(
     ``limits`` is ``(A, b)``: feasible means ``A y <= b``. The costs are its rows.
     """
     if limits is None or outputs is not None:
+        if outputs is None and posterior_transform is not None:
+            raise CBanditError(
+                "posterior_transform does not say which outputs are the costs: give "
+                "constraints_tuple, or outputs= in its place"
+            )
         tau = 0.0 if thresholds is None else thresholds
         return {"outputs": outputs, "thresholds": tau}
     if thresholds is not None:

@@ -672,14 +672,14 @@ class TestAgreement:
         for _ in range(3):
             score = PrimalDual(
                 believed, 2.0, policy.multiplier, [1.0, 1.5], *self.common.values(),
-                noise=0.01, X_pending=torch.stack(waiting),
+                X_pending=torch.stack(waiting),
             )  # fmt: skip
             values = score(self.points.unsqueeze(-2))
             waiting.append(policy.ask().x)
             assert torch.equal(waiting[-1], self.points[values.argmax()])
         assert len({x.item() for x in waiting}) > 1
 
-    def test_noise_of_padded_data_must_be_given(self):
+    def test_trials_are_a_batch(self):
         policy = self.policy(cb.RPOL, trials=2)
         run(policy, 1)
         score = RectifiedPenalty(policy.model, 2.0, policy.multiplier)

@@ -4,6 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+
+import cbandit as cb
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -35,6 +38,19 @@ def test_late_feedback_of_several_costs():
     assert believed.reward.mean > 0.5
     assert believed.costs.mean[0] < 0.5
     assert believed.costs.mean.shape == (2, 1)
+
+
+def test_the_loop_in_botorch():
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.S)
+    (loop,) = [code for code in blocks if "cb.acquisition" in code]
+    names = {"cb": cb}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        exec(loop, names)
+    # the best feasible point is (0.5, 0.5), and the limit's price there is 0.4
+    assert (names["x"][-5:] - 0.5).abs().max() < 0.1
+    assert names["y"][-5:, 1].abs().max() < 0.1
+    assert names["phi"].item() == pytest.approx(0.4, abs=0.1)
 
 
 @pytest.mark.parametrize("path", re.findall(r"\]\(([^)]+)\)", README.read_text()))

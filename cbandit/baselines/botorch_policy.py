@@ -44,14 +44,15 @@ class BoTorchPolicy(GPPolicy):
             and trial. ``model`` is a ``ModelListGP`` of the trial ``policy.trial``
             (counted within the batch), without a batch, reward first and then costs, in
             the user's units (thresholds are not subtracted); its training data are
-            means over repeats.
+            means over repeats, and what it fantasises has one observation's noise.
         initial: how many first rounds are drawn uniformly, at least 1.
         chunk: how many candidates are evaluated at a time.
         num_restarts: of ``optimize_acqf``, on a box.
         raw_samples: of ``optimize_acqf``, on a box.
         name: what results call it.
-        common: see :class:`~cbandit.policies.gp.GPPolicy`. For outstanding choices,
-            hand ``policy.outstanding`` to the acquisition function as ``X_pending``.
+        common: see :class:`~cbandit.policies.gp.GPPolicy`. Outstanding choices, if
+            any, go to the acquisition function as ``X_pending``: ``torch.stack([c.x for
+            c in policy.outstanding])``, of ``c.x[policy.trial]`` with trials.
 
     Random draws within BoTorch are seeded from the policy's own, trial by trial.
 

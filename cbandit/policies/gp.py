@@ -728,7 +728,11 @@ class GPPolicy(Policy):
 
     @property
     def model(self) -> ModelListGP:
-        """The beliefs as a BoTorch ``ModelListGP``, reward first, as of now."""
+        """The beliefs as a BoTorch ``ModelListGP``, reward first: a snapshot.
+
+        Its data are means over repeats, with the noise of means; what it is to observe
+        (fantasies, ``observation_noise=True``) has the noise of one observation.
+        """
         from cbandit.beliefs.model import model_list
 
         self._deliver()
