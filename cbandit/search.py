@@ -58,7 +58,9 @@ class Best:
         """The scores on the host, and with them ``keys``: what a round waits for."""
         place = self.x if self.index is None else self.index
         assert place is not None
-        value, place = devices.host(self.value, place)
+        value = self.value
+        if value.is_cuda:
+            value, place = devices.host(value, place)
         keys = place.tolist()
         self.keys = keys if self.x is None else [tuple(row) for row in keys]
         return value.tolist()
