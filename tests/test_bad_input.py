@@ -314,6 +314,134 @@ def test_a_round_that_fails_late_draws_and_learns_nothing(kind):
     assert torch.equal(*mean)
 
 
+def at_an_end(kind, beta, tau):
+    """A policy in whose next round, the ninth, something ends or is drawn anew."""
+    gp, more = belief(), {"explore": cb.UCB(beta), "trials": 2}
+    one = {"reward": gp, "costs": gp, "thresholds": tau, **more}
+    multipliers = {"step": 0.2, "cap": 3.0}
+    points, epochs = cb.Finite(line()), {"reward": gp, "costs": 1, "epoch": 8, **more}
+    if kind == "anytime":
+        return cb.CKB(points, anytime=True, forget=True, **multipliers, **one)
+    if kind == "restart":
+        return cb.baselines.CKBRestart(points, restart=8, **multipliers, **one)
+    if kind == "drift":
+        drifting = cb.Sliding(5, drift=beta)
+        one["explore"] = cb.Rand(1.0)
+        return cb.CKB(points, feedback=drifting, **multipliers, **one)
+    if kind == "BKB":
+        return cb.baselines.BKB(points, reward=gp, oversampling=0.01, **more)
+    if kind == "ADMMBO":
+        del one["explore"]
+        two = {"budgets": (2, 2), "cost_budgets": (2, 2)}
+        return cb.baselines.ADMMBO(points, **two, **one)
+    return cb.EpochPenalty(points, reuse=kind == "epochs", thresholds=tau, **epochs)
+
+
+@pytest.mark.parametrize("broken", ["beta", "tau"])
+@pytest.mark.parametrize(
+    "kind", ["anytime", "restart", "drift", "BKB", "ADMMBO", "epochs", "fresh epochs"]
+)
+def test_an_end_that_fails_has_not_come(kind, broken):
+    if (kind, broken) in [("BKB", "tau"), ("ADMMBO", "beta")]:
+        pytest.skip("there is none")
+    pair = []
+    for _ in range(2):
+        flaky = {"beta": Broken(0.5), "tau": Broken(0.1)}
+        policy = at_an_end(kind, **flaky)
+        rng = np.random.default_rng(3)
+        for _ in range(7 if kind == "anytime" else 8):
+            told = {"cost": rng.standard_normal(2)} if policy.m else {}
+            policy.tell(policy.ask(), reward=rng.standard_normal(2), **told)
+        pair.append((policy, flaky))
+    (policy, flaky), (twin, _) = pair
+    before = policy.posterior()
+    flaky[broken].broken = True
+    for _ in range(2):
+        with pytest.raises(cb.CBanditError):
+            policy.ask()
+    flaky[broken].broken = False
+    after = policy.posterior()
+    assert torch.equal(before.reward.mean, after.reward.mean)
+    assert torch.equal(before.reward.std, after.reward.std)
+    for _ in range(3):
+        assert torch.equal(policy.multiplier, twin.multiplier)
+        a, b = policy.ask(), twin.ask()
+        assert torch.equal(a.x, b.x)
+        for each, choice in ((policy, a), (twin, b)):
+            told = {"cost": [0.6, 0.2]} if policy.m else {}
+            each.tell(choice, reward=[0.1, 0.4], **told)
+        mean = [each.posterior().reward.mean for each in (policy, twin)]
+        assert torch.equal(*mean)
+
+
+def test_a_draw_of_ones_own_that_fails_draws_nothing():
+    broken = [False]
+
+    def draw(generator, shape):
+        values = torch.rand(shape, generator=generator, dtype=F64)
+        return values.fill_(NAN) if broken[0] else values + generator.normal(3)
+
+    (policy, _, _), (twin, _, _) = (
+        prepared(explore=cb.Rand(1.0, draw=draw)) for _ in range(2)
+    )
+    broken[0] = True
+    for _ in range(400):  # past the end of a block of draws
+        with pytest.raises(cb.CBanditError, match="draw must be finite"):
+            policy.ask()
+    broken[0] = False
+    assert same_future(policy, twin)
+
+
+@pytest.mark.parametrize("trials", [None, 2])
+def test_an_acquisition_function_that_fails_draws_nothing(trials):
+    from botorch.acquisition import qUpperConfidenceBound
+
+    broken = [False]
+
+    def acquisition(model, policy):
+        if broken[0]:
+            raise RuntimeError("no")
+        return qUpperConfidenceBound(model.models[0], beta=3.0)
+
+    pair = [
+        cb.baselines.BoTorchPolicy(
+            cb.Finite(line()),
+            reward=belief(),
+            make_acquisition=acquisition,
+            trials=trials,
+        )
+        for _ in range(2)
+    ]
+    lead = () if trials is None else (trials,)
+    for each in pair:
+        each.tell(each.ask(), reward=np.full(lead, 0.3))
+    broken[0] = True
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="no"):
+            pair[0].ask()
+    broken[0] = False
+    state = [each._streams.state() for each in pair]
+    assert torch.equal(state[0]["blocks"]["uniform"], state[1]["blocks"]["uniform"])
+    for _ in range(3):
+        a, b = (each.ask() for each in pair)
+        assert torch.equal(a.index, b.index)
+        for each, choice in zip(pair, (a, b), strict=True):
+            each.tell(choice, reward=np.full(lead, 0.3))
+
+
+def test_a_round_on_a_box_of_a_policy_of_vectors():
+    linear = cb.Linear(subgaussian=0.1)
+    policy = cb.LCLUCB(
+        cb.Finite(line()),
+        reward=linear,
+        costs=linear,
+        safe=cb.Safe(index=0, reward=0.0, cost=0.0),
+        thresholds=0.5,
+    )
+    with pytest.raises(cb.CBanditError, match=r"actions of this round must be .*Box"):
+        policy.ask(actions=cb.Box([0.0], [1.0]))
+
+
 OBSERVES = [
     ({"index": [20], "reward": [1.0]}, ["index", "0 .. 19"]),
     ({"index": [-1], "reward": [1.0]}, ["index", "-1"]),

@@ -193,9 +193,9 @@ class ADMMBO(BoTorchPolicy):
         if step == 0:
             self._x = found
         else:
-            self._z[:, step - 1] = torch.where(
-                self._over(), self._z[:, step - 1], found
-            )
+            z = self._z.clone()
+            z[:, step - 1] = torch.where(self._over(), z[:, step - 1], found)
+            self._z = z
         if step < self.m:
             self._schedule = (iteration, step + 1, 0)
             return

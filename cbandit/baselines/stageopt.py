@@ -95,7 +95,8 @@ class StageOpt(SafelyGrowing):
             width = (sets.upper - sets.lower)[:, 1:].amax(1)
             width = width.masked_fill(~found, -math.inf)
             # where there is no expander its width is 0: nothing to learn from it
-            self._expanding &= width.amax(-1).clamp_min(0) >= self._eps
+            wide = width.amax(-1).clamp_min(0) >= self._eps
+            self._expanding = self._expanding & wide
             if mask is not None:
                 found, width = found & mask, width.masked_fill(~mask, -math.inf)
             expand = self._expanding & (self.rounds >= t) & found.any(-1)

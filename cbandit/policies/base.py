@@ -227,9 +227,19 @@ class Policy(Stated, ABC):
             raise CBanditError("ask takes among= or actions=, not both")
         mask = None if among is None else self._mask(among)
         self._deliver()
-        asked = self.actions if actions is None else self._round_actions(actions)
-        decision = self._decide(t, asked, mask, observed_costs)
-        choice = self._choice(t, asked, decision)
+        before = [(each, dict(vars(each))) for each in self._parts()]
+        self._streams.mark()
+        try:
+            asked = self.actions if actions is None else self._round_actions(actions)
+            decision = self._decide(t, asked, mask, observed_costs)
+            choice = self._choice(t, asked, decision)
+        except BaseException:
+            # as if nobody had asked
+            for each, held in before:
+                vars(each).clear()
+                vars(each).update(held)
+            self._streams.go_back()
+            raise
         self.t = t
         self._open[t] = _Open(choice)
         self._started(choice)
@@ -246,6 +256,13 @@ class Policy(Stated, ABC):
             "cancel(choice) if it will never come",
             stacklevel=3,
         )
+
+    def _parts(self) -> list[Any]:
+        """Whose attributes a rule may set, and gets back as they were if it fails.
+
+        What it changes in place stays changed: that must wait until nothing can fail.
+        """
+        return [self]
 
     def _started(self, choice: Choice) -> None:
         """Called once the choice of a round stands."""

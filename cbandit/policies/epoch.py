@@ -166,10 +166,10 @@ class EpochPenalty(GPPolicy):
         # an epoch of which nothing is known has mean 0, and psi(0) = 1
         return self._kappa + self._psi(mean).log()
 
-    def _turn(self, t: int) -> None:
-        """At the start of an epoch: move the multipliers, then all targets."""
+    def _turn(self, t: int) -> bool:
+        """At the start of an epoch: move the multipliers; whether targets must too."""
         if self._epoch_of(t) == self._epoch_number:
-            return
+            return False
         kappa = self._moved()
         edge = math.log(torch.finfo(kappa.dtype).max)
         if not self.linear and not self._warned and bool((kappa > edge).any()):
@@ -186,7 +186,7 @@ class EpochPenalty(GPPolicy):
         self._kappa, self._epoch_number = kappa, self._epoch_of(t)
         self._sums, self._counts = torch.zeros_like(kappa), torch.zeros_like(kappa)
         if not self.reuse:
-            self._data.clear()
+            self._data = []
         beliefs = self._beliefs_of
         if 0 < self._epoch_number < len(beliefs):
             self._beliefs = self._fresh_beliefs([beliefs[self._epoch_number]])
@@ -194,9 +194,13 @@ class EpochPenalty(GPPolicy):
                 self._condition(seen)
         elif not self.reuse:
             self._beliefs.forget_all()
-        elif self._data:
-            targets = [self._target(seen) for seen in self._data]
-            self._beliefs.groups[0].retarget(torch.stack(targets))
+        else:
+            return bool(self._data)
+        return False
+
+    def _retarget(self) -> None:
+        targets = [self._target(seen) for seen in self._data]
+        self._beliefs.groups[0].retarget(torch.stack(targets))
 
     def _target(self, seen: _Seen) -> Tensor:
         """``r - sum_j kappa_j (psi(c_j) - 1)``, or the linear form, ``(T, 1)``."""
@@ -209,8 +213,8 @@ class EpochPenalty(GPPolicy):
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:
-        self._turn(t)
-        best = self._maximise(t, asked, mask, scores.Reward())
+        moved = self._retarget if self._turn(t) else None
+        best = self._maximise(t, asked, mask, scores.Reward(), first=moved)
         return Decision(best.index, x=best.x)
 
     def _subgaussians(self, explore: Explore) -> Tensor | None:

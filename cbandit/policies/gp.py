@@ -360,15 +360,18 @@ class GPPolicy(Policy):
         mask: Tensor | None,
         score: Formed,
         beside: Tensor | Callable[[Tensor], Tensor] | None = None,
+        first: Callable[[], None] | None = None,
     ) -> Best:
         """The action of greatest ``score(f, g)``, and the estimates there.
 
         ``beside``, ``(T, m, N)``, is known of every action and follows the estimates;
-        on a Box it is a function of ``x (T, n, d)``.
+        on a Box it is a function of ``x (T, n, d)``. ``first`` changes the beliefs,
+        their variances apart, once a user's callables have not failed.
         """
-        # what can fail goes before what draws
         limits = self._limits(t)
         coefficient = self._coefficient(t)
+        if first is not None:
+            first()
         if isinstance(asked, Box):
             best = maximise_box(
                 asked,
@@ -462,6 +465,9 @@ class GPPolicy(Policy):
         elif isinstance(self.feedback, Delayed):
             self._beliefs.stop_waiting(self.t - self.feedback.window)
         self._beliefs.refit(due_only=True)
+
+    def _parts(self) -> list[Any]:
+        return [self, *self._beliefs.parts()]
 
     def _started(self, choice: Choice) -> None:
         if isinstance(self.feedback, Delayed):
