@@ -149,17 +149,21 @@ def per_trial(name: str, value: Any, batch: tuple[int, ...]) -> Tensor:
 
 
 def per_cost(name: str, value: Any, batch: tuple[int, ...], m: int) -> Tensor:
-    """``value``, a number, ``(*trials,)`` or ``(*trials, m)``, as ``(T, m)``."""
+    """A number, ``(m,)``, ``(*trials, 1)`` or ``(*trials, m)``, as ``(T, m)``.
+
+    ``(*trials,)`` too, unless it is ``(m,)``: that is one number a cost, as it is
+    without trials.
+    """
     out, shape = tensor(name, value), (*(batch or (1,)), m)
     given = tuple(out.shape)
-    if batch and given == batch:
-        return out.unsqueeze(-1).expand(shape).clone()
-    if given in ((*batch, m), shape, (m,), ()):
+    if given in ((m,), (*batch, m), shape, ()):
         return out.expand(shape)
-    raise CBanditError(
-        f"{name} must be a number or have shape (*trials,) = {batch} or (*trials, m) = "
-        f"{(*batch, m)}; got {given}"
-    )
+    if batch and given in (batch, (*batch, 1)):
+        return out.reshape(-1, 1).expand(shape).clone()
+    wanted = f"(m,) = {(m,)}"
+    if batch:
+        wanted += f", (*trials, 1) = {(*batch, 1)} or (*trials, m) = {(*batch, m)}"
+    raise CBanditError(f"{name} must be a number or have shape {wanted}; got {given}")
 
 
 def rows(

@@ -9,7 +9,7 @@ of the posterior less its mean.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -73,8 +73,10 @@ class Widths:
         """The widths of ``1 + m`` functions in these trials."""
         parts = [_bound("beta", self.beta, batch_shape, 1, device)]
         if m:
-            name = "beta" if self.cost_beta is self.beta else "cost_beta"
-            parts.append(_bound(name, self.cost_beta, batch_shape, m, device))
+            shared = self.cost_beta is self.beta
+            name = "beta" if shared else "cost_beta"
+            part = _bound(name, self.cost_beta, batch_shape, 1 if shared else m, device)
+            parts.append(part.over(m))
         return BoundWidths(parts, m + 1)
 
 
@@ -130,6 +132,16 @@ class _Part:
     norm: Tensor | None = None
     subgaussian: Tensor | None = None
     call: Callable[[int, Tensor], Any] | None = None
+
+    def over(self, m: int) -> _Part:
+        """The same for ``m`` functions, from one width for all of them or their own."""
+
+        def wide(value: Tensor | None) -> Tensor | None:
+            return None if value is None else value.expand(-1, m).contiguous()
+
+        kept = (self.value, self.norm, self.subgaussian)
+        value, norm, r = map(wide, kept)
+        return replace(self, value=value, norm=norm, subgaussian=r)
 
     def schedule(self) -> RKHS:
         """The theory's schedule."""
@@ -205,8 +217,8 @@ class UCB:
         beta: multiplies the standard deviation itself. A number, ``(*trials,)``, a
             schedule such as :class:`~cbandit.RKHS`, or a callable ``(t, gain) ->
             beta``.
-        cost_beta: for the costs, also per cost ``(*trials, m)``; as ``beta`` if left
-            out.
+        cost_beta: for the costs, also one a cost, ``(m,)`` or ``(*trials, m)``; as
+            ``beta`` if left out.
     """
 
     name, samples = "UCB", False

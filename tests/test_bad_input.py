@@ -667,6 +667,75 @@ def test_settings_that_cannot_be(settings, words):
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
+WIDE = np.array([0.2, 0.7])
+
+
+@pytest.mark.parametrize("trials", [2, 3])
+def test_a_row_of_m_is_one_a_cost_however_many_trials(trials):
+    each = policy_of(trials, thresholds=WIDE)._limits(1)
+    assert each.tolist() == [WIDE.tolist()] * trials
+    again = policy_of(trials, thresholds=lambda t: WIDE)._limits(1)
+    assert torch.equal(again, each)
+    column = np.linspace(0.1, 0.9, trials)[:, None]
+    policy = policy_of(trials, thresholds=column)
+    assert policy._limits(1).tolist() == np.repeat(column, 2, 1).tolist()
+    explore = cb.UCB(1.0, WIDE).widths.bind((trials,), 2, torch.device("cpu"))
+    assert explore.fixed.tolist() == [[1.0, *WIDE]] * trials
+    safe = cb.Safe(index=0, reward=0.0, cost=-WIDE)
+    arms = cb.OPB(
+        cb.Finite(line()),
+        reward=cb.Counts(1.0),
+        costs=[cb.Counts(1.0)] * 2,
+        safe=safe,
+        horizon=9,
+        trials=trials,
+    )
+    assert arms._safe.cost.tolist() == [(-WIDE).tolist()] * trials
+    # the problem reads them likewise: its account is of the policy's limits
+    table = cb.problems.Table(
+        np.zeros(20), np.zeros((2, 20)), thresholds=WIDE, trials=trials
+    )
+    assert torch.equal(table.thresholds, each)
+
+
+@pytest.mark.parametrize("m", [1, 2, 3])
+def test_numbers_are_one_a_trial_however_many_costs(m):
+    wanted = np.repeat(WIDE[:, None], m, 1).tolist()
+    for name, read in (
+        ("step", lambda p: p._step(1)),
+        ("cap", lambda p: p._cap),
+        ("slack", lambda p: p._slack(1)),
+    ):
+        policy = policy_of(2, m=m, **{name: WIDE})
+        assert read(policy).tolist() == wanted
+        policy = policy_of(2, m=m, **{name: np.repeat(WIDE[:, None], m, 1)})
+        assert read(policy).tolist() == wanted
+    policy = policy_of(2, m=m, clip=(WIDE, WIDE))
+    assert policy._clip_at[:, 1:].tolist() == wanted
+    # a width of reward and costs alike
+    for beta in (WIDE, cb.Constant(WIDE), cb.RKHS(WIDE, WIDE, delta=0.5)):
+        widths = cb.UCB(beta).widths.bind((2,), m, torch.device("cpu"))
+        gain = torch.zeros(2, 1 + m, dtype=F64)
+        found = widths(1, gain, lambda: gain)
+        assert torch.equal(found, found[:, :1].expand(-1, 1 + m))
+        assert found[0, 0] != found[1, 0]
+
+
+def test_a_noise_constant_of_each_trial_scales_each_trials_targets():
+    explore = cb.UCB(cb.RKHS(1.0, WIDE))
+    policy = cb.EpochPenalty(
+        cb.Finite(line()),
+        reward=belief(),
+        costs=2,
+        explore=explore,
+        epoch=4,
+        psi="linear",
+        rate=0.1,
+        trials=2,
+    )
+    assert policy._noises.tolist() == [[0.2, 0.2], [0.7, 0.7]]
+
+
 LATER = [
     ({"step": lambda t: 0.0, "dual": "queue", "cap": None}, ["step", "above 0"]),
     ({"thresholds": lambda t: [1.0, 2.0, 3.0]}, ["thresholds", "(3,)"]),

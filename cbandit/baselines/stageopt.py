@@ -43,7 +43,7 @@ class StageOpt(SafelyGrowing):
         explore: :class:`~cbandit.UCB`.
         safe: the seed set, as for :class:`~cbandit.baselines.SafeOpt`.
         rounds: ``T0``, how many rounds may go to expansion: a number or ``(*trials,)``.
-        lipschitz: Lipschitz constants of the costs, a number, ``(*trials,)`` or
+        lipschitz: Lipschitz constants of the costs, a number, ``(m,)`` or
             ``(*trials, m)``. ``None``: the beliefs alone say what is safe.
         eps: expansion ends for good in a trial once its widest expander is narrower, in
             the costs' units; a number or ``(*trials,)``.

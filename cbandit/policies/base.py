@@ -94,8 +94,9 @@ class Policy(Stated, ABC):
     Args:
         actions: what can be chosen.
         m: how many costs.
-        thresholds: what costs are compared with: a number, ``(*trials,)``,
-            ``(*trials, m)``, or a callable of the round that gives one of these.
+        thresholds: what costs are compared with: a number, ``(m,)``, ``(*trials, m)``
+            or, where no two costs differ, ``(*trials, 1)``; or a callable of the round
+            that gives one of these.
         seed: of all draws; one seed, one run.
         trials: ``None``, how many replications run side by side, or a ``range`` of
             their numbers (a part of a larger batch).
@@ -183,9 +184,16 @@ class Policy(Stated, ABC):
         return checks.per_trial(name, value, self.batch_shape).to(self.device)
 
     def _per_cost(self, name: str, value: Any) -> Tensor:
-        """A number, ``(*trials,)`` or ``(*trials, m)`` as ``(T, m)``."""
+        """A number, ``(m,)``, ``(*trials, 1)`` or ``(*trials, m)`` as ``(T, m)``."""
         value = checks.finite(name, checks.tensor(name, value))
         return checks.per_cost(name, value, self.batch_shape, self.m).to(self.device)
+
+    def _number(self, name: str, value: Any) -> Tensor:
+        """A number or ``(*trials,)``; one a cost is ``(*trials, m)``. As ``(T, m)``."""
+        value = checks.tensor(name, value)
+        if self.batch_shape and tuple(value.shape) == self.batch_shape:
+            value = value.unsqueeze(-1)
+        return self._per_cost(name, value)
 
     def _outside(self, value: Tensor) -> Tensor:
         """A tensor led by ``T`` as the user sees it: without, where trials is None."""

@@ -222,7 +222,10 @@ class EpochPenalty(GPPolicy):
         own = explore.widths.cost_beta
         if not isinstance(own, RKHS):
             return None
-        return self._per_cost("subgaussian", own.subgaussian)
+        shared, batch = own is explore.widths.beta, self.batch_shape
+        count = 1 if shared else self.m
+        found = checks.per_cost("subgaussian", own.subgaussian, batch, count)
+        return found.expand(-1, self.m).to(self.device)
 
     def _chances(self) -> int:
         """``c`` of the RKHS widths."""

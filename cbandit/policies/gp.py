@@ -200,7 +200,7 @@ class GPPolicy(Policy):
         b = self._per_trial("clip B", checks.positive("clip B", bound))
         if self._widths.functions == 1:
             return b.unsqueeze(-1)
-        g = self._per_cost("clip G", checks.positive("clip G", cost_bound))
+        g = self._number("clip G", checks.positive("clip G", cost_bound))
         return torch.cat([b.unsqueeze(-1), g], -1)
 
     # -- one round -------------------------------------------------------------------
