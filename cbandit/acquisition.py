@@ -522,11 +522,7 @@ class PathwisePrimalDual(_Weighted):
         if isinstance(seed, torch.Generator):
             device = seed.device
             seed = int(torch.randint(2**32, (), generator=seed, device=device))
-        elif isinstance(seed, bool) or not isinstance(seed, int):
-            raise CBanditError(
-                f"seed must be an int or a torch.Generator; got {seed!r}"
-            )
-        self.register_buffer("seed", torch.tensor(seed % 2**32))
+        self.register_buffer("seed", torch.tensor(checks.seed(seed) % 2**32))
         self.paths = torch.nn.ModuleList()
         self._path(0)
 

@@ -23,6 +23,7 @@ __all__ = [
     "per_trial",
     "positive",
     "rows",
+    "seed",
     "shaped",
     "tensor",
     "whole",
@@ -118,6 +119,15 @@ def whole(
     if out is None or (minimum is not None and out < minimum):
         wanted = expected or f"an int of at least {minimum}"
         raise CBanditError(f"{name} must be {wanted}; got {value!r}")
+    return out
+
+
+def seed(value: Any) -> int:
+    """``value`` as a seed, an int from 0 to 2^64 - 1."""
+    wanted = "an int from 0 to 2**64 - 1"
+    out = whole("seed", value, 0, wanted)
+    if out >= 2**64:
+        raise CBanditError(f"seed must be {wanted}; got {value!r}")
     return out
 
 

@@ -76,7 +76,7 @@ class Streams(torch.Generator):
         return super().__new__(cls)
 
     def __init__(self, seed: int, trials: Trials = None, purpose: str = "") -> None:
-        seed = checks.whole("seed", seed, None, "an int")
+        seed = checks.seed(seed)
         self.seed_number, self.trials, self.purpose = seed, trial_range(trials), purpose
         numbers = range(1) if self.trials is None else self.trials
         self.batch_shape = () if self.trials is None else (len(numbers),)

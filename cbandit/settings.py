@@ -31,6 +31,8 @@ class Settings:
     @classmethod
     def of(cls, experiment: str, **given: Any) -> Settings:
         """The experiment's defaults, with what is given in their stead, checked."""
+        from cbandit import checks
+
         known = find(experiment)
         parameters = {name: each.default for name, each in known.parameters.items()}
         for name, value in (given.pop("parameters", None) or {}).items():
@@ -53,11 +55,10 @@ class Settings:
         for name, default in numbers.items():
             value = given.pop(name, None)
             value = default if value is None else value
-            least = 0 if name == "seed" else 1
-            if type(value) is not int or value < least:
-                raise CBanditError(
-                    f"{name} must be a whole number, at least {least}; got {value!r}"
-                )
+            if name == "seed":
+                value = checks.seed(value)
+            else:
+                value = checks.whole(name, value, 1, "a whole number, at least 1")
             numbers[name] = value
         device, dtype = given.pop("device", None), given.pop("dtype", None)
         if given:

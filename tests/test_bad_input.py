@@ -9,6 +9,7 @@ from botorch.test_functions.synthetic import ConstrainedGramacy
 from gpytorch import kernels as gpk
 
 import cbandit as cb
+from cbandit.settings import Settings
 
 F64 = torch.float64
 
@@ -786,7 +787,29 @@ def test_numbers_of_numpy_and_names_of_dtypes():
     assert policy.posterior().reward.mean.dtype == torch.float32
     assert cb.Delayed(np.int64(4)).window == 4
     assert belief(refit_every=np.int64(4)).refit_every == 4
-    assert policy_of(seed=-1, explore=cb.TS()).ask().index.dim() == 0
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 1.5, True, None, "3", np.int64(-2)])
+def test_seeds_that_are_none(seed):
+    known = r"seed must be an int from 0 to 2\*\*64 - 1; got "
+    for make in (
+        lambda: policy_of(seed=seed),
+        lambda: cb.problems.zhou_synthetic(seed=seed),
+        lambda: cb.problems.guo_classical(seed=seed),
+    ):
+        with pytest.raises(cb.CBanditError, match=known):
+            make()
+    if seed is not None:
+        with pytest.raises(cb.CBanditError, match=known):
+            Settings.of("zhou-synthetic", seed=seed)
+
+
+@pytest.mark.parametrize("seed", [0, 2**64 - 1, np.uint64(2**64 - 1)])
+def test_all_seeds_that_torch_takes(seed):
+    policy = policy_of(seed=seed, explore=cb.TS())
+    assert policy.ask().index.dim() == 0
+    assert type(policy.seed) is int
+    assert Settings.of("zhou-synthetic", seed=seed).seed == seed
 
 
 def test_thompson_sampling_needs_no_width():

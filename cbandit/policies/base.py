@@ -97,7 +97,7 @@ class Policy(Stated, ABC):
         thresholds: what costs are compared with: a number, ``(m,)``, ``(*trials, m)``
             or, where no two costs differ, ``(*trials, 1)``; or a callable of the round
             that gives one of these.
-        seed: of all draws; one seed, one run.
+        seed: of all draws, an int from 0; one seed, one run.
         trials: ``None``, how many replications run side by side, or a ``range`` of
             their numbers (a part of a larger batch).
         device: where tensors live, ``"cpu"`` (the default) or ``"cuda"``.
@@ -140,7 +140,7 @@ class Policy(Stated, ABC):
             )
         self.device = _device(device)
         self.dtype, self.m = _dtype(dtype, self.device), m
-        self.trials, self.seed = trial_range(trials), seed
+        self.trials, self.seed = trial_range(trials), checks.seed(seed)
         self.batch_shape = () if self.trials is None else (len(self.trials),)
         self._size = 1 if self.trials is None else len(self.trials)
         if actions.batch_shape and tuple(actions.batch_shape) != self.batch_shape:
@@ -164,7 +164,7 @@ class Policy(Stated, ABC):
         self._multiplier = torch.zeros(
             self._size, 0, dtype=torch.float64, device=self.device
         )
-        self._streams = Streams(seed, self.trials, "policy")
+        self._streams = Streams(self.seed, self.trials, "policy")
         self._mark = secrets.token_hex(8)
         self._open: dict[int, _Open] = {}
         self._inbox: dict[int, _Mail] = {}
