@@ -40,6 +40,7 @@ from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore
 from cbandit.policies.base import COST_COUNT, Decision, Told
 from cbandit.policies.gp import GPPolicy
+from cbandit.recommend import Recommendation
 
 __all__ = ["EpochPenalty", "exponential", "polynomial"]
 
@@ -300,6 +301,13 @@ class EpochPenalty(GPPolicy):
         super().cancel(choice)
         self._deliver()
         self._partly.pop(choice.t, None)
+
+    def recommend(self, confidence: float = 0.95) -> Recommendation:
+        """What to deploy: the action of greatest expected reward less penalties.
+
+        The costs have no belief of their own: nowhere is it called feasible.
+        """
+        return replace(super().recommend(confidence), penalised=True)
 
     def observe(
         self, *, index: Any = None, x: Any = None, reward: Any = None, cost: Any = None

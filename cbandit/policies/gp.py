@@ -671,7 +671,11 @@ class GPPolicy(Policy):
         )
 
     def recommend(self, confidence: float = 0.95) -> Recommendation:
-        """What to deploy: the best action believed feasible with ``confidence``."""
+        """What to deploy: the best action believed feasible with ``confidence``.
+
+        Of a policy without beliefs about its costs the action of greatest expected
+        reward, nowhere called feasible.
+        """
         confidence = checks.number("confidence", confidence)
         if not 0 < confidence < 1:
             raise CBanditError(f"confidence must lie between 0 and 1; got {confidence}")
@@ -691,7 +695,10 @@ class GPPolicy(Policy):
         if self._beliefs.functions <= self.m:
             # costs without a belief: nothing can be said of their chances
             unknown = found.value.new_full((self._size, self.m), torch.nan)
-            found = replace(found, probability=unknown[:, 0], margin=unknown)
+            nowhere = torch.zeros_like(found.feasible)
+            found = replace(
+                found, probability=unknown[:, 0], margin=unknown, feasible=nowhere
+            )
         return replace(found, x=x).of(self._outside)
 
     def _likely(self, box: Box, limits: Tensor, confidence: float) -> Tensor:
