@@ -1172,3 +1172,16 @@ def test_a_policy_and_a_problem_over_other_boxes():
         cb.simulate(policy, problem, 3)
     with pytest.raises(cb.CBanditError, match="an instance of"):
         cb.problems.from_botorch(ConstrainedGramacy)
+
+
+def test_points_without_a_feasible_one():
+    function = ConstrainedGramacy()
+    corner = [[0.0, 0.0], [0.05, 0.1]]
+    slack = function.evaluate_slack_true(torch.tensor(corner, dtype=F64))
+    least = -float(slack.amin(-1).max())
+    known = rf"no feasible action of .*NaN; .* {least:.3g}"
+    with pytest.warns(UserWarning, match=known):
+        problem = cb.problems.from_botorch(function, points=corner)
+    assert problem.optimum(1).isnan()
+    # one is enough, and no warning
+    cb.problems.from_botorch(function, points=[*corner, [0.6, 0.6]])

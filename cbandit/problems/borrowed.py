@@ -7,6 +7,7 @@ Here the reward is maximised and the costs are the slacks' negatives.
 from __future__ import annotations
 
 import math
+import warnings
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -160,7 +161,8 @@ def from_botorch(
         points: left out, the function's box. How many values an axis has, an int or one
             an axis, makes a grid of evenly spaced values (whole numbers on discrete
             axes); ``(N, d)`` points, a :class:`~cbandit.Finite` or a
-            :class:`~cbandit.ProductGrid` are taken as they are.
+            :class:`~cbandit.ProductGrid` are taken as they are. Where none of them is
+            feasible there is no regret; a warning says so.
         noise: variance on the reward; that of the function's ``noise_std`` if left out.
         cost_noise: variance on the costs, a number or ``(m,)``; that of
             ``constraint_noise_std`` if left out.
@@ -217,6 +219,14 @@ def from_botorch(
         for i in range(0, actions.size, step)
     ]
     values = torch.cat(blocks)
+    over = values[:, 1:].clamp_min(0).amax(-1)
+    if not bool((over == 0).any()):
+        warnings.warn(
+            f"points hold no feasible action of {type(test_function).__name__}: the "
+            "regret of every run will be NaN; the least violating one has a cost of "
+            f"{over.min():.3g}",
+            stacklevel=2,
+        )
     return Table(
         values[:, 0],
         values[:, 1:].mT,
