@@ -622,6 +622,34 @@ def test_multipliers_take_lists_and_refuse_other_costs(name):
         move("much", g)
 
 
+@pytest.mark.parametrize("bad", [-1.0, NAN, -INF, INF, torch.tensor([-1.0, 1.0])])
+def test_multipliers_move_by_numbers_of_the_right_sign(bad):
+    phi, g, move = torch.ones(2), torch.ones(2), cb.multipliers
+    for name, call in [
+        ("step", lambda: move.projected(phi, g, bad)),
+        ("slack", lambda: move.projected(phi, g, 1.0, bad)),
+        ("cap", lambda: move.projected(phi, g, 1.0, cap=bad)),
+        ("multiplier", lambda: move.projected(bad * phi, g, 1.0)),
+        ("slack", lambda: move.queue(phi, g, bad)),
+        ("length", lambda: move.queue(bad * phi, g)),
+        ("floor", lambda: move.rectified(phi, g, bad)),
+        ("multiplier", lambda: move.rectified(bad * phi, g, 1.0)),
+    ]:
+        if name == "cap" and isinstance(bad, float) and bad == INF:
+            assert torch.equal(call(), phi + g)  # there is none
+            continue
+        with pytest.raises(cb.CBanditError, match=f"^{name} must be .*at least 0"):
+            call()
+    for call in (
+        lambda: move.projected(phi, NAN * g, 1.0),
+        lambda: move.queue(phi, NAN * g),
+    ):
+        with pytest.raises(cb.CBanditError, match=r"^g must be finite"):
+            call()
+    with pytest.raises(cb.CBanditError, match=r"^cost must be finite"):
+        move.rectified(phi, INF * g, 1.0)
+
+
 SETTINGS = [
     ({"step": -1.0}, ["step", "above 0"]),
     ({"step": 0}, ["step", "above 0"]),

@@ -138,9 +138,9 @@ class CKB(GPPolicy):
         g = best.g.double()
         if self.dual == "projected":
             assert self._cap is not None
-            phi = multipliers.projected(phi, g, step, slack, self._cap)
+            phi = multipliers.ascended(phi, g, step, slack, self._cap)
         else:
-            phi = multipliers.queue(phi, g, slack)
+            phi = multipliers.queued(phi, g, slack)
         self._multiplier = phi
         return Decision(best.index, x=best.x)
 
