@@ -104,6 +104,10 @@ def simulate(
     The world's draws come from the policy's seed and trials, so policies of one seed
     meet the same noise, and trial ``i`` the same whatever batch it runs in.
 
+    The account is the problem's: its ``thresholds`` (0 where it has none) are what
+    violations are counted against, whatever the policy was given. Give a policy the
+    same, or lower ones for a margin of safety.
+
     Args:
         policy: of any kind; it is changed by what it learns.
         problem: of :mod:`cbandit.problems`, or of your own with the methods of

@@ -81,11 +81,12 @@ class Run:
             policy without costs.
         infeasible: whether the policy believed nothing feasible, ``(*trials, T)``.
         true_rewards: noiseless, ``(*trials, T)``.
-        true_costs: noiseless and less their thresholds, ``(*trials, T, m)``.
+        true_costs: noiseless and less the problem's thresholds, ``(*trials, T, m)``.
         optimum: of each round, ``(*trials, T)``; NaN where nothing is feasible.
         stochastic_optimum: as ``optimum``.
         seconds: taken by each round of the whole batch of trials, ``(T,)``.
-        thresholds: of the costs, ``(*trials, 1, m)`` or ``(*trials, T, m)``.
+        thresholds: the problem's, ``(*trials, 1, m)`` or ``(*trials, T, m)``; those
+            that the policy was given are its own affair.
         expected_rewards: under each round's distribution, ``(*trials, T)``; ``None``
             for policies that do not randomise.
         expected_costs: likewise, less thresholds, ``(*trials, T, m)``.

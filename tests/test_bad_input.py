@@ -817,6 +817,35 @@ def test_numbers_of_numpy_and_names_of_dtypes():
     assert belief(refit_every=np.int64(4)).refit_every == 4
 
 
+def test_arguments_are_missed_by_the_class_that_was_called():
+    points, gp, one = cb.Finite(line()), belief(), cb.UCB(1.0)
+    safe = cb.Safe(index=0, reward=0.0, cost=-1.0)
+    linear, both = cb.Linear(1.0), {"reward": gp, "costs": gp, "explore": one}
+    baselines = cb.baselines
+    for make, words in [
+        (lambda: baselines.SafeOpt(points, **both), r"^SafeOpt: .*'safe'"),
+        (lambda: baselines.CONFIG(points, reward=gp), r"^CONFIG: .*'costs'"),
+        (lambda: baselines.CKBRestart(points, restart=3), r"^CKBRestart: .*'reward'"),
+        (lambda: baselines.CONFIG(points, gp, gp), r"^CONFIG: too many positional"),
+        (lambda: cb.GPUCB(points, **both), r"^GPUCB takes no argument 'costs'"),
+        (lambda: baselines.BKB(points, **both), r"^BKB takes no argument 'costs'"),
+        (lambda: baselines.ADMMBO(points, **both), r"^ADMMBO takes no .*'explore'"),
+        (lambda: cb.RPOL(points, m=3, **both), r"^RPOL takes no argument 'm'"),
+        (
+            lambda: baselines.SafeLTS(
+                points, reward=linear, costs=linear, safe=safe, largest=1.0
+            ),
+            r"^SafeLTS takes no argument 'largest'",
+        ),
+        (
+            lambda: cb.OPNLB(points, reward=gp, costs=gp, m=2),
+            r"^OPNLB takes no argument 'm'",
+        ),
+    ]:
+        with pytest.raises(TypeError, match=words):
+            make()
+
+
 @pytest.mark.parametrize("seed", [-1, 2**64, 1.5, True, None, "3", np.int64(-2)])
 def test_seeds_that_are_none(seed):
     known = r"seed must be an int from 0 to 2\*\*64 - 1; got "

@@ -688,3 +688,18 @@ def test_a_policy_of_ones_own_may_keep_actions_of_any_kind():
     played = []
     simulate(First(), problem, 3, callback=played.append)
     assert len(played) == 3
+
+
+@pytest.mark.parametrize("own", [0.1, 0.3, 0.9, lambda t: 0.1])
+def test_the_account_is_by_the_problems_thresholds(own):
+    gp = cb.GP(RBFKernel().double(), noise=0.1)
+    cost = torch.linspace(-1.0, 1.0, 12, dtype=torch.float64)
+    problem = Table(cost, cost[None], noise=0.01, thresholds=0.3)
+    both = {"reward": gp, "costs": gp, "explore": cb.UCB(1.0)}
+    policy = cb.CKB(problem.actions, step=0.5, cap=4.0, thresholds=own, **both)
+    run = simulate(policy, problem, 30)
+    assert run.thresholds.tolist() == [[0.3]]
+    over = cost[run.index] - 0.3
+    assert float(over.max()) > 0
+    assert torch.allclose(run.hard_violation, over.clamp_min(0).cumsum(0))
+    assert torch.equal(run.rounds_in_violation, (over > 0).cumsum(0))

@@ -15,7 +15,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -112,6 +112,13 @@ class Policy(Stated, ABC):
     no_noise = ""  # why tell takes no noise, where it does not
     patient = False  # whether it counts on choices that wait for their feedback
     _reminded = False
+
+    def __new__(cls, *arguments: Any, **named: Any) -> Self:
+        """A policy; wrong arguments are told by the name of its own class."""
+        # a class of one's own knows what it takes; what is unpickled is given nothing
+        if (arguments or named) and cls.__init__.__module__.startswith("cbandit."):
+            _taken(cls, arguments, named)
+        return super().__new__(cls, *arguments, **named)
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Help on a policy names the arguments it shares with others too."""
@@ -564,10 +571,11 @@ def _arguments_of(cls: type) -> dict[str, str]:
     return dict(found)
 
 
-def _with_shared_arguments(cls: type) -> str | None:
-    own = _arguments_of(cls)
-    if "common" not in own or "common" not in inspect.signature(cls).parameters:
-        return cls.__doc__
+def _with_shared_arguments(cls: Any) -> str | None:
+    own, text = _arguments_of(cls), str(cls.__doc__)
+    taken = inspect.signature(cls.__init__).parameters
+    if "common" not in own or "common" not in taken:
+        return cls.__doc__ and text
     shared: dict[str, str] = {}
     for base in cls.__mro__[1:-1]:
         texts, keywords = _arguments_of(base), _keywords(base)
@@ -575,16 +583,33 @@ def _with_shared_arguments(cls: type) -> str | None:
             if name in texts and name not in own and name != "m":
                 shared.setdefault(name, texts[name])
     lines = [f"    {name}: {text}" for name, text in shared.items()]
-    return "\n".join([inspect.cleandoc(cls.__doc__ or ""), "", "Common:", *lines, ""])
+    return "\n".join([inspect.cleandoc(text), "", "Common:", *lines, ""])
 
 
-def _keywords(cls: type) -> list[str]:
-    parameters = inspect.signature(cls).parameters.items()
+def _keywords(cls: Any) -> list[str]:
+    parameters = inspect.signature(cls.__init__).parameters.items()
     return [key for key, each in parameters if each.kind is each.KEYWORD_ONLY]
 
 
+def _taken(cls: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """An error unless the constructor takes these, itself or by what it hands on."""
+    signature = inspect.signature(cls.__init__)
+    for name in named:
+        if name not in signature.parameters and name not in _known(cls):
+            raise TypeError(_unknown(cls, name))
+    try:
+        signature.bind(None, *arguments, **named)
+    except TypeError as error:
+        raise TypeError(f"{cls.__name__}: {error}") from None
+
+
+def _known(cls: type) -> list[str]:
+    keys = [key for base in cls.__mro__[:-1] for key in _keywords(base)]
+    return [key for key in keys if key != "m"]  # what costs= says
+
+
 def _unknown(cls: type, name: str) -> str:
-    known = [key for base in cls.__mro__[:-1] for key in _keywords(base)]
+    known = _known(cls)
     near = difflib.get_close_matches(name, known, 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"{cls.__name__} takes no argument {name!r}{hint}"
