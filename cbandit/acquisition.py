@@ -160,6 +160,12 @@ class _Score(AcquisitionFunction):
             raise CBanditError(
                 f"{name} must have shape {wanted}{known}; got {tuple(X.shape)}"
             )
+        own = next(self.model.parameters(), X).dtype
+        if X.dtype == torch.float64 and own == torch.float32:
+            raise CBanditError(
+                f"{name} must be float32, as the model is; got float64 (or build the "
+                "model on float64 data)"
+            )
         return X
 
     # -- from the model ----------------------------------------------------------------

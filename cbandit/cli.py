@@ -266,6 +266,8 @@ def _pairs(given: list[str] | None) -> dict[str, str]:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise CBanditError(f"--set takes PARAM=VALUE; got {pair!r}")
+        if name.strip() in out:
+            raise CBanditError(f"--set {name.strip()} is there twice; give it once")
         out[name.strip()] = value.strip()
     return out
 

@@ -42,7 +42,13 @@ class Settings:
                     f"{experiment} has no parameter {name!r}; it has: {has}"
                 )
             parameters[name] = known.parameters[name].parse(name, value)
-        policies = tuple(given.pop("policies", None) or known.policies)
+        policies = given.pop("policies", None)
+        policies = tuple(known.policies) if policies is None else policies
+        if not isinstance(policies, list | tuple) or not policies:
+            raise CBanditError(
+                f"policies must be a list of at least one name; got {policies!r}"
+            )
+        policies = tuple(policies)
         for name in policies:
             if name not in known.policies:
                 raise CBanditError(
@@ -107,7 +113,12 @@ def settings_from_toml(path: str | os.PathLike[str], **over: Any) -> Settings:
         raise CBanditError(f"settings file {path} is not TOML: {error}") from None
     if not isinstance(found.get("experiment"), str):
         raise CBanditError(f"settings file {path} must name its experiment")
-    parameters = {**found.pop("parameters", {}), **(over.pop("parameters", None) or {})}
+    parameters = found.pop("parameters", {})
+    if not isinstance(parameters, dict):
+        raise CBanditError(
+            f"parameters in {path} must be a table, [parameters]; got {parameters!r}"
+        )
+    parameters = parameters | (over.pop("parameters", None) or {})
     found.update({name: value for name, value in over.items() if value is not None})
     return Settings.of(found.pop("experiment"), parameters=parameters, **found)
 
