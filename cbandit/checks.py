@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ __all__ = [
     "kind",
     "nonnegative",
     "number",
+    "path",
     "per_cost",
     "per_trial",
     "positive",
@@ -120,6 +122,14 @@ def whole(
         wanted = expected or f"an int of at least {minimum}"
         raise CBanditError(f"{name} must be {wanted}; got {value!r}")
     return out
+
+
+def path(name: str, value: Any) -> Path:
+    """``value`` as the path of a file or a folder."""
+    try:
+        return Path(value)
+    except TypeError:
+        raise CBanditError(f"{name} must be a path; got {value!r}") from None
 
 
 def seed(value: Any) -> int:

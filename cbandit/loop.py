@@ -31,7 +31,7 @@ from cbandit.errors import CBanditError, CheckpointError
 from cbandit.problems.protocol import Blockwise, Problem, Round, delays_of
 from cbandit.randomness import Streams, Trials, trial_range
 from cbandit.run import Run
-from cbandit.stated import differences, settings_of
+from cbandit.stated import Stated, differences, settings_of
 
 __all__ = ["Played", "Policy", "simulate"]
 
@@ -140,8 +140,14 @@ def simulate(
     show = getattr(problem, "round", _nothing)
     _same_trials(policy, problem)
     _same_actions(policy, problem)
+    _same_costs(policy, problem)
+    if callback is not None and not callable(callback):
+        raise CBanditError(
+            f"callback must be a callable of a round, or None; got {callback!r}"
+        )
+    every = checks.number("checkpoint_every", checkpoint_every, minimum=0.0)
     ranks = distributed.current()
-    path = None if checkpoint is None else Path(checkpoint)
+    path = None if checkpoint is None else checks.path("checkpoint", checkpoint)
     mark = {} if path is None else _mark(policy, problem)
     if path is not None and ranks.first(path.exists):
         state = _load(path, mark, policy, horizon)
@@ -153,7 +159,7 @@ def simulate(
     world, tape, post = state.world, state.tape, state.post
     tape.reserve(horizon)
     batch, blockwise = tape.batch, isinstance(problem, Blockwise)
-    saved, pause = monotonic(), checkpoint_every
+    saved, pause = monotonic(), every
 
     with (
         _threads(problem, tape.batch),
@@ -205,8 +211,8 @@ def simulate(
                 tape.flush(problem)
                 _save(path, mark, policy, state, ranks)
                 saved = monotonic()
-                if checkpoint_every:
-                    pause = max(checkpoint_every, 9 * (saved - begun))
+                if every:
+                    pause = max(every, 9 * (saved - begun))
         tape.flush(problem)
         if path is not None:
             _save(path, mark, policy, state, ranks)
@@ -284,6 +290,18 @@ def _same_actions(policy: Policy, problem: Problem) -> None:
         raise CBanditError(
             "policy and problem must be over the same actions: build the policy on "
             f"problem.actions; the policy has {ours!r}, the problem {theirs!r}"
+        )
+
+
+def _same_costs(policy: Policy, problem: Problem) -> None:
+    # of one's own problem only its answers tell
+    ours = theirs = policy.m
+    if isinstance(problem, Stated):
+        theirs = getattr(problem, "m", ours)
+    if ours and ours != theirs:
+        raise CBanditError(
+            f"policy and problem must have the same costs; the policy has {ours}, the "
+            f"problem {theirs}"
         )
 
 

@@ -703,3 +703,45 @@ def test_the_account_is_by_the_problems_thresholds(own):
     assert float(over.max()) > 0
     assert torch.allclose(run.hard_violation, over.clamp_min(0).cumsum(0))
     assert torch.equal(run.rounds_in_violation, (over > 0).cumsum(0))
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"callback": 3}, r"callback must be a callable.*got 3"),
+        ({"checkpoint": 3}, r"checkpoint must be a path; got 3"),
+        ({"checkpoint_every": "x"}, r"checkpoint_every must be a number; got 'x'"),
+        ({"checkpoint_every": -1.0}, r"checkpoint_every must be .* at least 0"),
+        ({"checkpoint_every": float("nan")}, r"checkpoint_every must be finite"),
+    ],
+)
+def test_what_cannot_be_is_told_before_a_round(more, words):
+    problem = table()
+    policy = Uniform(problem)
+    with pytest.raises(CBanditError, match=words):
+        simulate(policy, problem, 4, **more)
+    assert policy.t == 0
+
+
+def test_a_policy_of_other_costs_is_not_asked():
+    problem = table(m=2)
+    policy = Uniform(problem, m=3)
+    with pytest.raises(CBanditError, match="the policy has 3, the problem 2"):
+        simulate(policy, problem, 4)
+    assert policy.t == 0
+
+
+def test_where_runs_lie_and_how_many_points_a_curve_has(tmp_path):
+    problem = table()
+    run = simulate(Uniform(problem), problem, 50)
+    for call in (lambda: run.save(None), lambda: Run.load(3)):
+        with pytest.raises(CBanditError, match="directory must be a path"):
+            call()
+    for points in (0, 1, -1, 1.5, "x"):
+        with pytest.raises(CBanditError, match="points must be an int of at least 2"):
+            run.curve("regret", points=points)
+    assert run.thinned(2).tolist() == [1, 50]
+    for points in range(2, 60):
+        kept = run.thinned(points).tolist()
+        assert len(kept) <= points
+        assert {1, 50} <= set(kept)
