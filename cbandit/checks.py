@@ -17,6 +17,7 @@ from cbandit.errors import CBanditError
 __all__ = [
     "all_finite",
     "finite",
+    "flag",
     "kind",
     "nonnegative",
     "number",
@@ -122,6 +123,13 @@ def whole(
         wanted = expected or f"an int of at least {minimum}"
         raise CBanditError(f"{name} must be {wanted}; got {value!r}")
     return out
+
+
+def flag(name: str, value: Any) -> bool:
+    """``value`` if it is True or False; a text that says so is neither."""
+    if not isinstance(value, bool | np.bool_):
+        raise CBanditError(f"{name} must be True or False; got {value!r}")
+    return bool(value)
 
 
 def path(name: str, value: Any) -> Path:

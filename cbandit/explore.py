@@ -67,6 +67,10 @@ class Widths:
         given = cost_beta is not None
         self.cost_beta = _checked("cost_beta", cost_beta) if given else self.beta
 
+    def __repr__(self) -> str:
+        first, second = _worded(self.beta), _worded(self.cost_beta)
+        return first if first == second else f"{first}, cost_beta={second}"
+
     def bind(
         self, batch_shape: tuple[int, ...], m: int, device: torch.device
     ) -> BoundWidths:
@@ -188,6 +192,12 @@ def _joined(parts: list[_Part]) -> _Part | None:
     )
 
 
+def _worded(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return str(value.tolist())
+    return str(getattr(value, "__qualname__", repr(value)))
+
+
 def _checked(name: str, beta: Any) -> Any:
     if callable(beta) and not isinstance(beta, type):
         return beta
@@ -226,6 +236,9 @@ class UCB:
     def __init__(self, beta: Any, cost_beta: Any = None) -> None:
         self.widths = Widths(beta, cost_beta)
 
+    def __repr__(self) -> str:
+        return f"UCB({self.widths})"
+
     def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
         """``(+beta, -beta, ...)``, ``(T, F)``."""
         if width.shape[-1] == 1:
@@ -246,6 +259,9 @@ class TS:
 
     def __init__(self, beta: Any = 1.0, cost_beta: Any = None) -> None:
         self.widths = Widths(beta, cost_beta)
+
+    def __repr__(self) -> str:
+        return f"TS({self.widths})"
 
     def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
         """``beta``, ``(T, F)``."""
@@ -297,6 +313,9 @@ class Rand:
                 f"high must be at least 1 and above low; got low={low}, high={high}"
             )
         self.draw, self.points, self.low, self.high = draw, points, low, high
+
+    def __repr__(self) -> str:
+        return f"Rand({self.widths}, draw={_worded(self.draw)})"
 
     def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
         """One draw a function, ``(T, F)``."""

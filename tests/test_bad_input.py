@@ -1242,3 +1242,67 @@ def test_points_without_a_feasible_one():
     assert problem.optimum(1).isnan()
     # one is enough, and no warning
     cb.problems.from_botorch(function, points=[*corner, [0.6, 0.6]])
+
+
+def test_flags_are_true_or_false():
+    points, gp, one = cb.Finite(line()), belief(), cb.UCB(1.0)
+    for name, make in [
+        ("standardize", lambda v: belief(standardize=v)),
+        ("anytime", lambda v: policy_of(anytime=v)),
+        ("forget", lambda v: policy_of(anytime=True, forget=v)),
+        (
+            "reuse",
+            lambda v: cb.EpochPenalty(
+                points, reward=gp, costs=1, explore=one, epoch=3, reuse=v
+            ),
+        ),
+    ]:
+        make(True), make(np.bool_(False))
+        for bad in ("False", 0, None, NAN):
+            with pytest.raises(cb.CBanditError, match=f"^{name} must be True or False"):
+                make(bad)
+
+
+def test_what_explores_says_how_wide():
+    def beta(t, gain):
+        return 1.0
+
+    for explore, said in [
+        (cb.UCB(2.0), "UCB(2.0)"),
+        (cb.UCB(2.0, [1.0, 3.0]), "UCB(2.0, cost_beta=[1.0, 3.0])"),
+        (cb.TS(), "TS(1.0)"),
+        (cb.Rand(0.5, draw="uniform"), "Rand(0.5, draw='uniform')"),
+        (cb.UCB(cb.Constant(2.0)), "UCB(Constant(2.0))"),
+    ]:
+        assert repr(explore) == said
+    assert repr(cb.UCB(beta)).endswith("<locals>.beta)")
+
+
+def test_problems_of_what_cannot_be():
+    made, function = cb.problems, ConstrainedGramacy()
+    for make, words in [
+        (lambda: made.Table([0.0], [[0.0]], actions=[1.0]), "actions must be .*list"),
+        (lambda: made.Table([0.0], [[0.0]], actions=[]), "actions must be .*list"),
+        (lambda: made.from_botorch(function, INF), "points must be .*whole"),
+        (lambda: made.from_botorch(function, optimum="x"), "optimum must be a number"),
+        (lambda: made.from_botorch(function, optimum=NAN), "optimum must be finite"),
+        (lambda: made.bench_stagewise(points=1.5), "points must be an int"),
+        (lambda: made.bench_stagewise(costs="x"), "costs must be an int"),
+    ]:
+        with pytest.raises(cb.CBanditError, match=words):
+            make()
+
+
+def test_every_policy_is_saved(tmp_path):
+    policy = cb.baselines.BanditOCO(
+        cb.Box([0.0, 0.0], [1.0, 1.0]), costs=1, radius=0.1, step=0.1, dual_step=0.1
+    )
+    policy.tell(policy.ask(), reward=1.0, cost=0.5)
+    waiting = policy.ask()
+    policy.tell(waiting, reward=0.5)
+    policy.save(tmp_path / "a")
+    again = cb.load(tmp_path / "a")
+    for each in (policy, again):
+        each.tell(each.outstanding[0], cost=0.2)
+    assert torch.equal(policy.ask().x, again.ask().x)
+    assert torch.equal(policy.multiplier, again.multiplier)

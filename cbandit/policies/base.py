@@ -504,6 +504,13 @@ class Policy(Stated, ABC):
     def lighten(self) -> None:
         """Before a checkpoint: drop what is better computed afresh than saved."""
 
+    def save(self, path: Any) -> None:
+        """Write all to ``path``, atomically; :func:`cbandit.load` goes on from it."""
+        from cbandit.checkpoint import save
+
+        self._deliver()
+        save(self, path)
+
     def __repr__(self) -> str:
         actions = repr(self.actions)
         if len(actions) > LONG:

@@ -96,7 +96,7 @@ class EpochPenalty(GPPolicy):
         **common: Any,
     ) -> None:
         costs = checks.whole("costs", costs, 1, COST_COUNT)
-        epoch = checks.whole("epoch", epoch)
+        epoch, reuse = checks.whole("epoch", epoch), checks.flag("reuse", reuse)
         wanted = {"ucb": UCB, "ts": TS}.get(inner)
         if wanted is None:
             raise CBanditError(f"inner must be 'ucb' or 'ts'; got {inner!r}")

@@ -738,13 +738,6 @@ class GPPolicy(Policy):
         """Before a checkpoint: large arrays are computed afresh instead of saved."""
         self._beliefs.lighten(LIGHT)
 
-    def save(self, path: Any) -> None:
-        """Write all to ``path``, atomically; :func:`cbandit.load` goes on from it."""
-        from cbandit.checkpoint import save
-
-        self._deliver()
-        save(self, path)
-
 
 def _pieced(news: Sequence[Told]) -> Sequence[Told]:
     """What came to some trials now and to others then, as one."""

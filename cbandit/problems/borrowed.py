@@ -203,8 +203,11 @@ def from_botorch(
                 f"{type(test_function).__name__} has coordinates that are not "
                 "continuous: give points="
             )
-        best = _best_known(test_function) if optimum is None else optimum
-        return Continuous(test_function, variances, float(best))
+        if optimum is None:
+            best = _best_known(test_function)
+        else:
+            best = checks.number("optimum", optimum)
+        return Continuous(test_function, variances, best)
     if optimum is not None:
         raise CBanditError("optimum is exact on points: leave it out")
     actions = _set(test_function, points)
@@ -283,7 +286,8 @@ def _set(function: Any, points: Any) -> Finite | ProductGrid:
 
 def _axes(function: Any, counts: Tensor) -> list[Tensor]:
     whole = checks.shaped("points", counts, (function.dim,), "(d,)")
-    if bool((whole != whole.round()).any()) or bool((whole < 2).any()):
+    counted = (whole == whole.round()) & (whole >= 2) & whole.isfinite()
+    if not bool(counted.all()):
         raise CBanditError(
             "points must be numbers of values an axis, whole and at least 2; got "
             f"{counts.tolist()}"
