@@ -27,7 +27,7 @@ from cbandit import checkpoint as files
 from cbandit.actions import Actions, Finite, ProductGrid
 from cbandit.choice import Choice
 from cbandit.distributed import Ranks
-from cbandit.errors import CBanditError, CheckpointError
+from cbandit.errors import CBanditError, CheckpointError, HorizonError
 from cbandit.problems.protocol import Blockwise, Problem, Round, delays_of
 from cbandit.randomness import Streams, Trials, trial_range
 from cbandit.run import Run
@@ -157,6 +157,8 @@ def simulate(
         world = Streams(policy.seed, policy.trials, "world")
         state = _State(world, _Tape(tuple(policy.batch_shape)), _Post())
     world, tape, post = state.world, state.tape, state.post
+    if callback is None:
+        _within_horizon(policy, horizon - tape.rounds)
     tape.reserve(horizon)
     batch, blockwise = tape.batch, isinstance(problem, Blockwise)
     saved, pause = monotonic(), every
@@ -303,6 +305,18 @@ def _same_costs(policy: Policy, problem: Problem) -> None:
             f"policy and problem must have the same costs; the policy has {ours}, the "
             f"problem {theirs}"
         )
+
+
+def _within_horizon(policy: Any, rounds: int) -> None:
+    """An error now rather than in the round in which the policy's horizon passes."""
+    if isinstance(policy, Stated):
+        last, t = getattr(policy, "horizon", None), getattr(policy, "t", 0)
+        if last is not None and t + rounds > last:
+            after = f" after its {t} so far" if t else ""
+            raise HorizonError(
+                f"horizon: the policy's own is {last} rounds; got {rounds} to play"
+                f"{after}. Build the policy with a larger horizon="
+            )
 
 
 def _seen(seen: Any, batch: tuple[int, ...], m: int) -> tuple[Tensor, Tensor]:

@@ -745,3 +745,26 @@ def test_where_runs_lie_and_how_many_points_a_curve_has(tmp_path):
         kept = run.thinned(points).tolist()
         assert len(kept) <= points
         assert {1, 50} <= set(kept)
+
+
+def test_a_horizon_that_will_pass_is_told_before_a_round(tmp_path):
+    problem, path = table(), tmp_path / "a.ckpt"
+    gp = cb.GP(RBFKernel().double(), noise=0.1)
+
+    def make():
+        both = {"reward": gp, "costs": gp, "explore": cb.UCB(1.0)}
+        return cb.CKB(problem.actions, step=0.5, cap=4.0, horizon=8, **both)
+
+    policy = make()
+    with pytest.raises(HorizonError, match="own is 8 rounds; got 9 to play"):
+        simulate(policy, problem, 9)
+    assert policy.t == 0
+    assert simulate(policy, problem, 5, path).rounds == 5
+    with pytest.raises(HorizonError, match="got 4 to play after its 5 so far"):
+        simulate(policy, problem, 4)
+    assert policy.t == 5
+    # a callback may stop it before
+    stops = simulate(make(), problem, 9, callback=lambda played: played.t == 6)
+    assert stops.rounds == 6
+    # of a run that goes on only the rest is to play
+    assert simulate(make(), problem, 8, path).rounds == 8
