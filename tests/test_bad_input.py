@@ -1293,6 +1293,14 @@ def test_problems_of_what_cannot_be():
             make()
 
 
+def test_bkb_says_what_it_is():
+    gp, points = belief(), cb.Finite(line())
+    policy = cb.baselines.BKB(points, reward=gp, explore=cb.UCB(1.0))
+    policy.tell(policy.ask(), reward=1.0)
+    said = "BKB(Finite(points, size=20, dim=1), engine=dictionary, costs=0, t=1)"
+    assert repr(policy) == said
+
+
 def test_every_policy_is_saved(tmp_path):
     policy = cb.baselines.BanditOCO(
         cb.Box([0.0, 0.0], [1.0, 1.0]), costs=1, radius=0.1, step=0.1, dual_step=0.1

@@ -26,6 +26,7 @@ from cbandit.choice import Choice
 from cbandit.errors import CBanditError, CheckpointError, HorizonError
 from cbandit.loop import simulate
 from cbandit.problems import Blockwise, Problem, Round, Table
+from cbandit.problems.protocol import delays_of
 from cbandit.run import Run, join
 from cbandit.stated import differences, settings_of
 
@@ -768,3 +769,14 @@ def test_a_horizon_that_will_pass_is_told_before_a_round(tmp_path):
     assert stops.rounds == 6
     # of a run that goes on only the rest is to play
     assert simulate(make(), problem, 8, path).rounds == 8
+
+
+def test_one_delay_for_each_of_two_trials_is_no_pair():
+    two = torch.tensor([2.0, 5.0])
+    with pytest.raises(CBanditError, match=r"delays must be a pair \(reward, cost\)"):
+        delays_of(two, (2,))
+    for pair in ((two, two), {"reward": two, "cost": two}, torch.stack([two, two])):
+        reward, cost = delays_of(pair, (2,))
+        assert reward.tolist() == cost.tolist() == [2.0, 5.0]
+    assert [v.tolist() for v in delays_of((2, 5), (2,))] == [[2.0, 2.0], [5.0, 5.0]]
+    assert [v.item() for v in delays_of(two, ())] == [2.0, 5.0]
