@@ -22,6 +22,7 @@ ENOUGH, STEEP = 1e-4, 0.9  # the line search's two conditions
 LOOKS = 12  # points a line search looks at, at most
 CLOSE = 0.1  # a bracket that could yield this share of what was gained is narrow
 FLAT, LITTLE = 1e-7, 1e-7  # slopes and gains not worth more, in sizes
+WORTH = 1e-12  # what a step promises at least, in sizes: below is rounding
 PATIENCE = 8  # steps of little gain in a row
 FIRST = 0.1  # length of the first step
 
@@ -94,12 +95,14 @@ def climb(
         held = ((z <= 0) & (gradient > 0)) | ((z >= 1) & (gradient < 0)) | ~free
         pull = gradient.masked_fill(held, 0.0)
         settled = settled | (pull.abs().amax(-1) <= FLAT * size)
-        if bool(settled.all()):
-            break
         either = held.unsqueeze(-1) | held.unsqueeze(-2)
         matrix = torch.where(either, eye, curvature)
         way = -torch.linalg.solve_ex(matrix, pull.unsqueeze(-1))[0].squeeze(-1)
-        fresh = fresh | ~((pull * way).sum(-1) < 0)
+        promised = -(pull * way).sum(-1)
+        fresh = fresh | ~(promised > 0)
+        settled = settled | (~fresh & (promised <= WORTH * size))
+        if bool(settled.all()):
+            break
         steepest = pull / pull.norm(dim=-1, keepdim=True).clamp_min(1e-300)
         way = torch.where(fresh.unsqueeze(-1), -FIRST * steepest, way)
         way = way / way.abs().amax(-1, keepdim=True).clamp_min(1.0)

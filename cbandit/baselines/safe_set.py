@@ -322,10 +322,8 @@ def _covariance(group: Group) -> Covariances:
         if not history.used:
             return x.new_zeros(trials, 1, x.shape[-2], dtype=torch.float64)
         system = history.system()
-        points = history.points[:, : system.root.shape[-1]]
-        cross = group.covariance.cross(points, x) * system.root.unsqueeze(-1)
-        out: Tensor = torch.linalg.solve_triangular(system.factor, cross, upper=False)
-        return out
+        points = history.places(system)
+        return system.half(group.covariance.cross(points, x))
 
     actions = group.actions
     assert not isinstance(actions, Box)

@@ -45,6 +45,7 @@ from cbandit.policies.ckb import CKB
 from cbandit.posterior.engines import free_memory
 from cbandit.posterior.operators import ProductRows
 from cbandit.posterior.rows import Rows
+from cbandit.posterior.system import System
 
 __all__ = ["bench_gpu", "table"]
 
@@ -634,17 +635,35 @@ def _trials(sizes: _Sizes, device: torch.device) -> list[Row]:
 
 
 def _solves(sizes: _Sizes, device: torch.device) -> list[Row]:
-    """The small float64 system: factored there, or here and sent."""
-    section, rows = "the small system: a float64 Cholesky factor", []
+    """The small float64 system: factored there, or here and sent; a row more."""
+    section, rows = "the small system, float64: a Cholesky factor, a row more", []
     for u in sizes.solves:
         a = torch.randn(u, 2 * u, dtype=torch.float64)
         gram = (a @ a.mT / u + torch.eye(u, dtype=torch.float64)).to(device)
+        rows.append(_bordered(section, gram))
         seconds = _median(device, partial(torch.linalg.cholesky, gram))
         rows.append(_row(section, f"u = {u}, on the device", seconds))
 
         seconds = _median(device, partial(_on_the_host, gram))
         rows.append(_row(section, f"u = {u}, on the host, both ways", seconds))
     return rows
+
+
+def _bordered(section: str, gram: Tensor) -> Row:
+    """What a round does: one row more, and its solve."""
+    u, device = len(gram), gram.device
+    one = torch.ones(1, dtype=torch.float64, device=device)
+    seen = torch.ones(1, u, 1 + FUNCTIONS, dtype=torch.float64, device=device)
+    slots = torch.arange(u, device=device).unsqueeze(0)
+    system = System(gram.unsqueeze(0), seen[..., 0], seen[..., 1:], slots)
+    row, own = gram[:1], gram[0, :1]
+
+    def play() -> None:
+        system.border([0], row, own, one, seen[:, 0, 1:])
+        system.solve(row.unsqueeze(-1))
+
+    what = f"u = {u}, a row more and a solve, on the device"
+    return _row(section, what, _median(device, play))
 
 
 def _on_the_host(gram: Tensor) -> Tensor:

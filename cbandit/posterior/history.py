@@ -1,57 +1,25 @@
 """What was observed, merged by action, and the small linear system it makes.
 
-A *slot* holds one distinct action: its coordinates, the summed precision ``p`` of its
-observations and their weighted sum. With ``S = diag(sqrt p)`` and ``K`` the prior
-covariance of the slots, everything follows from one Cholesky factor of
-
-    B = I + S K S        since   (K + P^-1)^-1 = S B^-1 S,
-
-which stays exact for an empty slot (``p = 0``): trials with fewer actions than others,
-and slots waiting to be used again, are padding. Always float64.
+A *slot* holds one distinct action: its coordinates, the summed precision of its
+observations and their weighted sum. Always float64.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cbandit.beliefs.kernels import Covariance
+from cbandit.posterior.system import System
 
-__all__ = ["History", "System"]
+__all__ = ["History"]
 
 WAITING = 64
-
-
-@dataclass
-class System:
-    """The factored small system of ``T`` trials and ``U`` slots.
-
-    Args:
-        slots: ``(T, U)`` slot numbers, or ``None`` where they are ``0 .. U - 1``.
-        gram: ``(T, U, U)``.
-        root: ``(T, U)``, the square roots of the precisions.
-        factor: ``(T, U, U)``, the Cholesky factor of ``B``.
-        alpha: ``(T, U, F)``, the posterior mean's weights.
-    """
-
-    slots: Tensor | None
-    gram: Tensor
-    root: Tensor
-    factor: Tensor
-    alpha: Tensor
-
-    def solve(self, right: Tensor) -> Tensor:
-        """``(K + P^-1)^-1 right``, ``(T, U, k)``."""
-        root = self.root.unsqueeze(-1)
-        return torch.cholesky_solve(right * root, self.factor).mul_(root)
-
-    def gain(self) -> Tensor:
-        """``1/2 log det B``, the realised information gain, ``(T,)``."""
-        return self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+SPARE = 32
+SHARP = 1e12
 
 
 class History:
@@ -78,6 +46,7 @@ class History:
     ) -> None:
         self.covariance, self.trials, self.functions = covariance, trials, functions
         self.table, self.device = table, device
+        self._trial = torch.arange(trials, device=device)
         self._capacity = 0 if table is None else table.shape[-1]
         self._slot_of: list[dict[Hashable, int]] = [{} for _ in range(trials)]
         self._key_of: list[list[Hashable]] = [[] for _ in range(trials)]
@@ -94,7 +63,12 @@ class History:
             self.points = places.double().expand(trials, *places.shape[-2:])
         self._gram = torch.zeros(trials, 0, 0, **kept)
         self._system: System | None = None
-        self._stale = False  # whether its weights are of older targets
+        # observations the system does not know of yet
+        self._news: list[tuple[Sequence[int], Tensor, Tensor]] = []
+        # the precision last judged: mostly one tensor, round after round
+        self._judged: Tensor | None = None
+        self._verdict = False
+        self._stale = False  # whether the system is of older targets
 
     @property
     def used(self) -> int:
@@ -180,7 +154,6 @@ class History:
         self._gram[t, s, s] = self.covariance.variance(x.unsqueeze(-2))[..., 0].expand(
             self.trials
         )[t]
-        # the factored system stays true: an empty slot changes nothing in it
 
     def add(
         self, slots: Sequence[int], precision: Tensor, values: Tensor, sign: int = 1
@@ -193,17 +166,39 @@ class History:
             values: ``(T, F)``, less the prior mean; kept, not copied.
         """
         self._waiting.append((slots, precision if sign > 0 else -precision, values))
-        self._system = None
+        if self._system is not None:
+            if sign < 0 or len(self._news) >= SPARE or self._sharp(precision):
+                self._forget_system()
+            else:
+                self._news.append((slots, precision, values))
         if len(self._waiting) >= WAITING:
             self._sum_up()
+
+    def _sharp(self, precision: Tensor) -> bool:
+        """Whether the system is better factored from nothing than bordered.
+
+        A place seen again all but without noise would leave rounding errors alone.
+        """
+        if self.table is not None:
+            return True
+        if precision is not self._judged:
+            own = self.gram.diagonal(dim1=-2, dim2=-1).max()
+            self._judged, self._verdict = precision, bool(precision.max() * own > SHARP)
+        return self._verdict
+
+    def _forget_system(self) -> None:
+        self._system = self._judged = None
+        self._news.clear()
 
     def _sum_up(self) -> None:
         if not self._waiting:
             return
         rows, precisions, targets = zip(*self._waiting, strict=True)
         self._waiting.clear()
-        trial = torch.arange(self.trials, device=self.device)
-        place = trial.expand(len(rows), -1), torch.tensor(rows, device=self.device)
+        place = (
+            self._trial.expand(len(rows), -1),
+            torch.tensor(rows, device=self.device),
+        )
         precision = torch.stack(precisions)  # k x T
         self._precision.index_put_(place, precision, accumulate=True)
         change = precision.unsqueeze(-1) * torch.stack(targets)
@@ -224,7 +219,8 @@ class History:
     def keep(self, functions: Tensor) -> None:
         """Drop all functions but these."""
         self._weighted = self.weighted[:, functions].contiguous()
-        self.functions, self._system = len(functions), None
+        self.functions = len(functions)
+        self._forget_system()
 
     def count(self, slots: Sequence[int], wanted: Sequence[bool], sign: int) -> None:
         """Keep the number of observations in each slot; an emptied one is exactly 0."""
@@ -263,23 +259,36 @@ class History:
         # targets enter the mean's weights alone: the factor stays
         self._stale = True
 
-    def system(self) -> System:
-        """The factored system, made afresh after every observation.
+    def system(self, fresh: bool = False) -> System:
+        """The system of all there is; with ``fresh``, factored from nothing.
 
-        It covers the slots there were then; those opened since are still empty.
+        Otherwise what is new borders the factor there was, until places seen again
+        have made it an eighth larger than it need be.
         """
         system = self._system
-        if system is None:
+        if system is not None:
+            spare = system.count + len(self._news) - self.used
+            fresh |= self.table is None and spare > max(SPARE, self.used // 8)
+        if system is None or fresh:
+            self._forget_system()
             self._system = system = self._factored()
-        elif self._stale:
-            system.alpha = self._alpha(system.slots, system.root, system.factor)
+            self._stale = False
+            return system
+        for slots, precision, values in self._news:
+            place = torch.tensor(slots, device=self.device)
+            row = self.gram[self._trial, place]
+            own = row.gather(-1, place.unsqueeze(-1))[:, 0]
+            system.border(slots, row, own, precision, values)
+        self._news.clear()
+        if self._stale:
+            system.aim(self._target(system.slots, system.root))
         self._stale = False
         return system
 
     def _factored(self) -> System:
         used = self.used
-        slots = None
         gram, precision = self.gram, self.precision[:, :used]
+        slots = torch.arange(used, device=self.device).repeat(self.trials, 1)
         if self.table is not None:
             # only the actions observed; the others have p = 0 and pad exactly
             active = precision > 0
@@ -289,20 +298,16 @@ class History:
             precision = precision.gather(-1, slots)
             gram = self.rows(slots, slots)
         root = precision.clamp_min(0).sqrt()
-        b = gram * root.unsqueeze(-1) * root.unsqueeze(-2)
-        b.diagonal(dim1=-2, dim2=-1).add_(1)
-        factor = torch.linalg.cholesky(b)
-        return System(slots, gram, root, factor, self._alpha(slots, root, factor))
+        return System(gram, root, self._target(slots, root), slots)
 
-    def _alpha(self, slots: Tensor | None, root: Tensor, factor: Tensor) -> Tensor:
-        if slots is None:
-            weighted = self.weighted[..., : root.shape[-1]]
-        else:
-            places = slots.unsqueeze(1).expand(-1, self.functions, -1)
-            weighted = self.weighted.gather(-1, places)
-        # S (P^-1 weighted) = weighted / S, and an empty slot adds nothing
-        scaled = torch.where(root > 0, 1 / root, 0.0).unsqueeze(1) * weighted
-        return torch.cholesky_solve(scaled.mT, factor) * root.unsqueeze(-1)
+    def _target(self, slots: Tensor, root: Tensor) -> Tensor:
+        """What was seen at each entry on average, times its ``root``, ``(T, E, F)``."""
+        precision = self.precision.gather(-1, slots)
+        places = slots.unsqueeze(1).expand(-1, self.functions, -1)
+        weighted = self.weighted.gather(-1, places)
+        # an empty slot adds nothing
+        share = torch.where(precision > 0, root / precision, 0.0)
+        return (weighted * share.unsqueeze(1)).mT
 
     def rows(self, slots: Tensor, columns: Tensor | None = None) -> Tensor:
         """Rows of the table, ``(T, U, N or len)``, at ``slots (T, U)``."""
@@ -341,14 +346,11 @@ class History:
         return mean, var
 
     def places(self, system: System) -> Tensor:
-        """Where the system's slots are, ``(T, U, d)``."""
-        if system.slots is None:
-            return self.points[:, : system.root.shape[-1]]
-        slots = system.slots.unsqueeze(-1).expand(-1, -1, self.points.shape[-1])
-        return self.points.gather(1, slots)
+        """Where the system's entries are, ``(T, E, d)``."""
+        return system.entries(self.points)
 
     def _half(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean at ``x``, and ``L^-1 S k_u(x)``, ``(T, U, n)``."""
+        """The mean at ``x``, and ``L^-1 R k_E(x)``, ``(T, E, n)``."""
         system = self.system()
         points = self.places(system)
         if points.shape[-2] == 0:
@@ -357,7 +359,4 @@ class History:
             return nothing, nothing[:, :0]
         cross = self.covariance.cross(x, points).mT
         cross = cross.expand(self.trials, -1, -1)
-        half = torch.linalg.solve_triangular(
-            system.factor, cross * system.root.unsqueeze(-1), upper=False
-        )
-        return system.alpha.mT @ cross, half
+        return system.alpha.mT @ cross, system.half(cross)

@@ -84,6 +84,11 @@ class Joint:
         self.history.add(slots, precision, values)
         self.history.count(slots, wanted, 1)
 
+    def _combined(self, weights: Tensor) -> Tensor:
+        """Combinations ``(T, k, N)`` of prior covariances, ``weights (T, N, k)``."""
+        table = self._table if len(self._table) > 1 else self._table[0]
+        return weights.mT @ table
+
     def _change(self, column: Tensor, weight: Tensor, gap: Tensor, sign: int) -> None:
         self.mean.addcmul_(gap.unsqueeze(-1), column.unsqueeze(1))
         scaled = (column * weight).unsqueeze(-2)
@@ -104,16 +109,12 @@ class Joint:
         self.history.add(slots, precision, values, sign=-1)
         self.history.count(slots, wanted, -1)
         system = self.history.system()
-        assert system.slots is not None
-        rows = self.history.rows(system.slots)  # T x U x N
-        table = self._table.expand(rows.shape[0], -1, -1)
-        prior = table[self._trial, slot]
-        k = prior.gather(-1, system.slots).unsqueeze(-1)
-        column = prior - (rows.mT @ system.solve(k)).squeeze(-1)
+        prior = self._table.expand(len(slot), -1, -1)[self._trial, slot].unsqueeze(-1)
+        column = prior[..., 0] - self._combined(system.solve(prior))[:, 0]
         own = column[self._trial, slot]
         share = precision * own
         weight = (precision / (1 + share)).unsqueeze(-1)
-        mean = (system.alpha.mT @ k).squeeze(-1)
+        mean = (system.alpha.mT @ system.entries(prior)).squeeze(-1)
         self._change(column, weight, (mean - values) * weight, 1)
         self._gain.sub_(torch.log1p(share), alpha=0.5)
         self._forgotten += 1
@@ -137,12 +138,9 @@ class Joint:
         """Start again from the history: no drift, whatever happened before."""
         self._reset()
         system = self.history.system()
-        assert system.slots is not None
         rows = self.history.rows(system.slots)
         self.mean = system.alpha.mT @ rows
-        half = torch.linalg.solve_triangular(
-            system.factor, rows * system.root.unsqueeze(-1), upper=False
-        )
+        half = system.half(rows)
         self.cov -= half.mT @ half
         self._gain = system.gain()
 
@@ -160,9 +158,8 @@ class Joint:
     def settle(self) -> None:
         """Bring the means in line with targets that were changed."""
         if self._stale:
-            system = self.history.system()
-            assert system.slots is not None
-            self.mean = system.alpha.mT @ self.history.rows(system.slots)
+            weights = self.history.system().weights(self.actions.size)
+            self.mean = self._combined(weights)
             self._stale = False
 
     def bytes(self) -> int:

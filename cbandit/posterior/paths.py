@@ -163,19 +163,15 @@ def correction(history: History, tried: Tensor, streams: Streams) -> Tensor:
     ``e ~ N(0, P^-1)``; ``tried (T, F, U)`` is the draw at the tried actions.
     """
     trials, functions, used = tried.shape
-    weights = history.points.new_zeros(trials, used, functions)
     if used == 0:
-        return weights
+        return history.points.new_zeros(trials, used, functions)
     system = history.system()
     counts = [len(keys) for keys in history.keys()]  # noqa: SIM118
-    noise = streams.ragged_normal(counts, functions).to(weights.device)
-    root = system.root.unsqueeze(-1)
-    known = root.shape[1]
-    noise = noise.view(trials, used, functions)[:, :known]
-    # (K + P^-1)^-1 (f + e) = S B^-1 (S f + z) with z standard normal
-    right = tried.mT.double()[:, :known] * root + torch.where(root > 0, noise, 0.0)
-    weights[:, :known] = torch.cholesky_solve(right, system.factor) * root
-    return weights
+    noise = streams.ragged_normal(counts, functions).to(tried.device)
+    precision = history.precision[:, :used].unsqueeze(-1)
+    scale = torch.where(precision > 0, precision.rsqrt(), 0.0)
+    noise = noise.view(trials, used, functions) * scale
+    return system.solve(tried.mT.double() + noise)
 
 
 def check_features(covariance: Covariance) -> None:

@@ -172,14 +172,12 @@ class Rows:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Row weights ``(T, U)``, and what ``c^2`` and ``c`` are multiplied by."""
         system, gram = self.history.system(), self.history.gram
-        known = system.root.shape[-1]
-        k = gram[self._trial, slot, :known].unsqueeze(-1)
+        k = gram[self._trial, slot].unsqueeze(-1)
         w = system.solve(k)
         own = gram[self._trial, slot, slot] - (k * w).sum((-2, -1))
         spread = precision / (1 + precision * own.clamp_min(0))
-        mean = (system.alpha.mT @ k).squeeze(-1)
-        weights = gram.new_zeros(len(self._trial), gram.shape[-1])
-        weights[:, :known] = -w.squeeze(-1)
+        mean = (system.alpha.mT @ system.entries(k)).squeeze(-1)
+        weights = -w.squeeze(-1)
         weights[self._trial, slot] += 1
         return weights, spread, (values - mean) * spread.unsqueeze(-1)
 
@@ -216,7 +214,7 @@ class Rows:
             for start, stop in self._stretches(self.small):
                 self.var[:, self._own(start, stop)] = self._prior(start, stop)
             return
-        system = self.history.system()
+        system = self.history.system(fresh=True)
         inverse = torch.linalg.solve_triangular(
             system.factor, torch.diag_embed(system.root), upper=False
         )
@@ -417,9 +415,7 @@ class Rows:
         slot = torch.tensor(places, device=self.device).mT  # T x b
         gram, system = self.history.gram, self.history.system()
         k = gram.gather(-1, slot.unsqueeze(1).expand(-1, gram.shape[1], -1))
-        w = torch.zeros_like(k)
-        known = system.root.shape[-1]
-        w[:, :known] = system.solve(k[:, :known])
+        w = system.solve(k)
         at = slot.unsqueeze(-1).expand(-1, -1, slot.shape[-1])
         root = precision.sqrt()
         inner = (k - gram @ w).gather(1, at) * root.unsqueeze(-1) * root.unsqueeze(-2)
@@ -439,8 +435,8 @@ class Rows:
         count, means = len(self._pending), self.functions if self._assign else 0
         weights, spread, shift = self._stacked(count + means)
         if means:
-            alpha = self.history.system().alpha
-            weights[:, : alpha.shape[1], count:] = alpha
+            used = self.history.used
+            weights[..., count:] = self.history.system().weights(used)
         return _Changes(
             self.operator.multiply(weights),
             count,

@@ -518,9 +518,10 @@ class Group:
     def tried(self) -> tuple[Tensor, Tensor, Tensor]:
         """Distinct actions ``(T, U, d)``, means there ``(T, f, U)``, which are real."""
         history = self.engine.history
-        system = history.system()
-        mean = self._mean_in_units((system.gram @ system.alpha).mT)
-        return history.places(system), mean, system.root > 0
+        used = history.used
+        weights = history.system().weights(used)
+        mean = self._mean_in_units((history.gram @ weights).mT)
+        return history.points[:, :used], mean, history.precision[:, :used] > 0
 
     def _mean_in_units(self, mean: Tensor) -> Tensor:
         shift = self.units()[0].unsqueeze(-1)

@@ -1,0 +1,133 @@
+"""The small linear system behind a posterior, kept factored as observations come.
+
+An *entry* is a place tried and a precision. Over entries, with ``R = diag(sqrt p)`` and
+``K`` their prior covariance, everything follows from one Cholesky factor of
+
+    B = I + R K R        since   (K + P^-1)^-1 = R B^-1 R,
+
+which stays exact for an empty entry (``p = 0``): trials that saw less, and room to
+grow, are padding. An observation more is an entry more, even of a place tried before:
+it borders the factor by a row, which takes ``O(E^2)`` where a factor from nothing takes
+``O(E^3)``, and is the same arithmetic. Weights of entries at one place add up to that
+place's. Always float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["System"]
+
+ROOM = 16
+
+
+class System:
+    """``T`` trials, ``E`` entries, ``F`` functions, ``U`` slots.
+
+    Args:
+        gram: ``(T, E, E)``, the prior covariance of the entries.
+        root: ``(T, E)``, the square roots of their precisions.
+        target: ``(T, E, F)``, what was seen, less the prior mean, times ``root``.
+        slots: ``(T, E)``, where they are.
+    """
+
+    def __init__(
+        self, gram: Tensor, root: Tensor, target: Tensor, slots: Tensor
+    ) -> None:
+        b = gram * root.unsqueeze(-1) * root.unsqueeze(-2)
+        b.diagonal(dim1=-2, dim2=-1).add_(1)
+        self.factor = torch.linalg.cholesky(b)
+        self.root, self.slots, self.count = root, slots, root.shape[-1]
+        self.aim(target)
+
+    def aim(self, target: Tensor) -> None:
+        """Other targets, times ``root``: the factor stays."""
+        self._half = torch.linalg.solve_triangular(self.factor, target, upper=False)
+        self._alpha: Tensor | None = None
+
+    @property
+    def alpha(self) -> Tensor:
+        """The posterior mean's weights of the entries, ``(T, E, F)``."""
+        if self._alpha is None:
+            self._alpha = self._back(self._half)
+        return self._alpha
+
+    def gain(self) -> Tensor:
+        """``1/2 log det B``, the realised information gain, ``(T,)``."""
+        gain: Tensor = self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return gain
+
+    def entries(self, values: Tensor) -> Tensor:
+        """``(T, E, k)`` of what is given by slot, ``(T, U, k)``."""
+        return values.gather(1, self._at(values.shape[-1]))
+
+    def by_slot(self, values: Tensor, used: int) -> Tensor:
+        """``(T, U, k)``: the sums by slot of what is given by entry."""
+        sums = values.new_zeros(len(values), used, values.shape[-1])
+        return sums.scatter_add_(1, self._at(values.shape[-1]), values)
+
+    def _at(self, columns: int) -> Tensor:
+        return self.slots.unsqueeze(-1).expand(-1, -1, columns)
+
+    def weights(self, used: int) -> Tensor:
+        """The posterior mean is ``k_U(x)^T weights``, ``(T, U, F)``."""
+        return self.by_slot(self.alpha, used)
+
+    def half(self, right: Tensor) -> Tensor:
+        """``L^-1 R right``, by entry, ``(T, E, k)``."""
+        scaled = right * self.root.unsqueeze(-1)
+        half: Tensor = torch.linalg.solve_triangular(self.factor, scaled, upper=False)
+        return half
+
+    def solve(self, right: Tensor) -> Tensor:
+        """``(K + P^-1)^-1 right``, both by slot, ``(T, U, k)``."""
+        solved = self._back(self.half(self.entries(right)))
+        return self.by_slot(solved, right.shape[1])
+
+    def _back(self, half: Tensor) -> Tensor:
+        solved: Tensor = torch.linalg.solve_triangular(self.factor.mT, half, upper=True)
+        return solved.mul_(self.root.unsqueeze(-1))
+
+    def border(
+        self,
+        slots: Sequence[int],
+        row: Tensor,
+        own: Tensor,
+        precision: Tensor,
+        values: Tensor,
+    ) -> None:
+        """One entry more, seen with ``precision (T,)`` to be ``values (T, F)``.
+
+        Args:
+            slots: its slot, one a trial.
+            row: ``(T, U)``, the prior covariance of its place with those of the slots.
+            own: ``(T,)``, with itself.
+        """
+        root = precision.clamp_min(0).sqrt()
+        line = self.half(self.entries(row.unsqueeze(-1))) * root[:, None, None]
+        # at least 1, but for rounding
+        left = 1 + root.square() * own - line.square().sum((-2, -1))
+        corner = left.clamp_min(1).sqrt()
+        half = root.unsqueeze(-1) * values - (line.mT @ self._half)[:, 0]
+
+        if self.count == self.root.shape[-1]:
+            self._grow()
+        at = self.count
+        self.factor[:, at, :at] = line[:, :at, 0]
+        self.factor[:, at, at] = corner
+        self.root[:, at] = root
+        self.slots[:, at] = torch.tensor(slots, device=root.device)
+        self._half[:, at] = half / corner.unsqueeze(-1)
+        self.count, self._alpha = at + 1, None
+
+    def _grow(self) -> None:
+        """Empty entries, for some observations to come."""
+        more = max(ROOM, self.count // 16)
+        pad = torch.nn.functional.pad
+        self.factor = pad(self.factor, (0, more, 0, more))
+        self.factor.diagonal(dim1=-2, dim2=-1)[:, self.count :] = 1
+        self.root, self.slots = pad(self.root, (0, more)), pad(self.slots, (0, more))
+        self._half = pad(self._half, (0, 0, 0, more))

@@ -1,0 +1,188 @@
+"""The factored small system: bordered, padded and merged, it is the dense solve."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+
+import gpytorch
+import numpy as np
+import pytest
+import torch
+
+import cbandit as cb
+from cbandit.posterior.history import SPARE
+from cbandit.posterior.system import ROOM, System
+
+T, F = 3, 2
+
+
+class World:
+    """Entries of ``T`` trials at some of 12 places, and what the system is of them."""
+
+    def __init__(self, seed, count):
+        self.rng = np.random.default_rng(seed)
+        self.x = self.rng.normal(size=(T, 12, 2))
+        gap = self.x[:, :, None] - self.x[:, None]
+        self.gram = np.exp(-(gap**2).sum(-1))
+        self.slots = np.tile(np.arange(count), (T, 1))
+        self.precision = self.rng.uniform(0.1, 50.0, (T, count))
+        self.values = self.rng.normal(size=(T, count, F))
+
+    def system(self):
+        at = self.slots
+        gram = np.stack([self.gram[t][np.ix_(at[t], at[t])] for t in range(T)])
+        root = np.sqrt(self.precision)
+        target = self.values * root[..., None]
+        return System(*map(torch.tensor, (gram, root, target, at)))
+
+    def see(self, system, slots, precision):
+        values = self.rng.normal(size=(T, F))
+        rows = np.stack([self.gram[t, slots[t]] for t in range(T)])
+        system.border(
+            list(slots),
+            torch.tensor(rows),
+            torch.ones(T, dtype=torch.float64),
+            torch.tensor(precision),
+            torch.tensor(values),
+        )
+        self.slots = np.concatenate([self.slots, np.array(slots)[:, None]], 1)
+        self.precision = np.concatenate([self.precision, precision[:, None]], 1)
+        self.values = np.concatenate([self.values, values[:, None]], 1)
+
+    def dense(self, trial, right):
+        """``(K + P^-1)^-1`` and the mean's weights, by slot, of merged observations."""
+        merged = np.zeros(12)
+        np.add.at(merged, self.slots[trial], self.precision[trial])
+        sums = np.zeros((12, F))
+        weighted = self.precision[trial][:, None] * self.values[trial]
+        np.add.at(sums, self.slots[trial], weighted)
+        seen = merged > 0
+        cov = self.gram[trial][np.ix_(seen, seen)] + np.diag(1 / merged[seen])
+        solved, weights = np.zeros((12, right.shape[-1])), np.zeros((12, F))
+        solved[seen] = np.linalg.solve(cov, right[seen])
+        weights[seen] = np.linalg.solve(cov, sums[seen] / merged[seen][:, None])
+        gain = 0.5 * np.linalg.slogdet(cov * merged[seen])[1]
+        return solved, weights, gain
+
+    def check(self, system):
+        right = self.rng.normal(size=(T, 12, 4))
+        solved = system.solve(torch.tensor(right)).numpy()
+        weights = system.weights(12).numpy()
+        for t in range(T):
+            known = self.dense(t, right[t])
+            np.testing.assert_allclose(solved[t], known[0], atol=1e-9)
+            np.testing.assert_allclose(weights[t], known[1], atol=1e-9)
+            assert float(system.gain()[t]) == pytest.approx(known[2], abs=1e-10)
+
+
+def test_borders_are_the_dense_solve():
+    world = World(1, 3)
+    system = world.system()
+    world.check(system)
+    for step in range(2 * ROOM + 3):  # it grows twice
+        slots = world.rng.integers(0, 4 + step // 4, T).clip(max=11)
+        precision = world.rng.uniform(0.1, 50.0, T)
+        precision[step % T] *= step % 2  # at times a trial sees nothing
+        world.see(system, slots, precision)
+        if step % 5 == 0:
+            world.check(system)
+    world.check(system)
+    assert system.count == 3 + 2 * ROOM + 3 < system.root.shape[-1]
+
+
+def test_from_no_entries_at_all():
+    world = World(2, 0)
+    system = world.system()
+    assert system.gain().tolist() == [0.0] * T
+    for slot in range(5):
+        world.see(system, [slot] * T, world.rng.uniform(1.0, 2.0, T))
+        world.check(system)
+
+
+def test_other_targets():
+    world = World(3, 6)
+    system = world.system()
+    world.see(system, [2, 0, 7], np.array([1.0, 4.0, 9.0]))
+    world.values = world.rng.normal(size=world.values.shape)
+    root = system.root[:, : system.count].unsqueeze(-1)
+    target = torch.zeros(*system.root.shape, F, dtype=torch.float64)
+    target[:, : system.count] = torch.tensor(world.values) * root
+    system.aim(target)
+    world.check(system)
+    world.see(system, [1, 1, 1], np.array([1.0, 4.0, 9.0]))
+    world.check(system)
+
+
+def test_it_goes_on_after_a_pickle():
+    world = World(4, 4)
+    system = world.system()
+    world.see(system, [1, 2, 5], np.array([1.0, 4.0, 9.0]))
+    again = pickle.loads(pickle.dumps(system))
+    right = torch.rand(T, 12, 3, dtype=torch.float64)
+    assert torch.equal(again.solve(right), system.solve(right))
+
+
+@pytest.mark.parametrize("noise", [1e-6, 1e-12, 1e-20])
+def test_places_seen_again_all_but_without_noise(noise):
+    kernel = gpytorch.kernels.MaternKernel(nu=1.5).double()
+    kernel.lengthscale = torch.tensor(0.5, dtype=torch.float64)
+    gp = cb.GP(kernel, noise=noise)
+    box = cb.Box([0.0], [1.0])
+    policy = cb.CKB(box, reward=gp, costs=gp, explore=cb.UCB(1.0), step=0.1, cap=5.0)
+    history = policy._beliefs.groups[0].engine.history
+    x = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
+    generator = torch.Generator().manual_seed(1)
+    index = torch.randint(6, (30,), generator=generator).tolist()
+    for i in index:
+        policy.observe(x=x[[i]], reward=[float(i)], cost=[0.0])
+        policy._deliver()
+        history.system()
+    mean, var = history.at(x)
+    assert mean[0, 0].numpy() == pytest.approx(range(6), abs=2e-6)
+    known = [noise / index.count(i) for i in range(6)]
+    assert var[0].numpy() == pytest.approx(known, abs=1e-11)
+
+
+@pytest.mark.parametrize("engine", ["factor", "stream", "product"])
+def test_hundreds_of_rounds_at_places_seen_again(engine):
+    kernel = gpytorch.kernels.RBFKernel().double()
+    kernel.lengthscale = torch.tensor(0.3, dtype=torch.float64)
+    axis = torch.linspace(0, 1, 20, dtype=torch.float64)
+    grid = cb.ProductGrid([axis, axis])
+    actions = grid if engine == "product" else cb.Finite(grid.block(0, 400))
+    gp = cb.GP(kernel, noise=0.01)
+    policy = cb.CKB(
+        actions,
+        reward=gp,
+        costs=gp,
+        explore=cb.UCB(1.0),
+        step=0.1,
+        cap=5.0,
+        engine=engine,
+    )
+    allowed = torch.zeros(400, dtype=torch.bool)
+    allowed[::10] = True
+    history = policy._beliefs.groups[0].engine.history
+    index, values, spare = [], [], []
+    generator = torch.Generator().manual_seed(6)
+    for _ in range(150):
+        choice = policy.ask(among=allowed)
+        y = torch.randn(2, dtype=torch.float64, generator=generator)
+        policy.tell(choice, reward=float(y[0]), cost=float(y[1]))
+        index.append(int(choice.index))
+        values.append(y.numpy())
+        policy._deliver()
+        spare.append(history.system().count - history.used)
+    assert 8 < max(spare) <= SPARE  # places were seen again,
+    assert any(b < a for a, b in itertools.pairwise(spare))  # and merged
+
+    x = grid.block(0, 400).numpy()
+    known = x[index]
+    cov = np.exp(-((known[:, None] - known) ** 2).sum(-1) / 0.18) + 0.01 * np.eye(150)
+    cross = np.exp(-((known[:, None] - x) ** 2).sum(-1) / 0.18)
+    mean = np.linalg.solve(cov, np.array(values)).T @ cross
+    var = 1 - (cross * np.linalg.solve(cov, cross)).sum(0)
+    own_mean, own_var = policy._beliefs.groups[0].engine.at(torch.arange(400)[None])
+    np.testing.assert_allclose(own_mean[0].numpy(), mean, atol=1e-11)
+    np.testing.assert_allclose(own_var[0].numpy(), var, atol=1e-11)
