@@ -794,6 +794,20 @@ class TestBadInput:
         wide = PrimalDual(wide, 1.0, [1.0] * (y.shape[-1] - 1))
         assert wide(x[:1].float().unsqueeze(0)).dtype == torch.float64
 
+    def test_numbers_for_each_point(self, model):
+        two = torch.ones(2, len(PHI))
+        for more in (
+            {"beta": [1.0, 2.0]},
+            {"beta": [1.0, 2.0, 3.0]},
+            {"beta": []},
+            {"cost_beta": two},
+            {"multiplier": two},
+            {"thresholds": two},
+            {"clip": ([1.0, 2.0], 1.0)},
+        ):
+            with pytest.raises(CBanditError, match=r"the model's batch shape \(\)"):
+                PrimalDual(model, **({"beta": 1.0, "multiplier": PHI} | more))
+
     def test_a_model_without_paths(self):
         with pytest.raises(CBanditError, match="draw paths of; got KroneckerMultiTask"):
             PathwisePrimalDual(make("kronecker"), 1.0, PHI, seed=0)
