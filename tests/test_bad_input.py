@@ -375,6 +375,61 @@ def test_an_end_that_fails_has_not_come(kind, broken):
         assert torch.equal(*mean)
 
 
+class Psi:
+    """A penalty that is NaN while it is broken."""
+
+    broken = False
+
+    def __call__(self, z):
+        return z.clamp_min(0).exp() * (NAN if self.broken else 1.0)
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_penalty_that_fails_loses_and_doubles_nothing(reuse, apart):
+    pair = []
+    for _ in range(2):
+        psi = Psi()
+        policy = cb.EpochPenalty(
+            cb.Finite(line()),
+            reward=belief(),
+            costs=1,
+            explore=cb.UCB(1.0),
+            epoch=4,
+            psi=psi,
+            reuse=reuse,
+        )
+        pair.append((policy, psi))
+    (policy, flaky), (twin, _) = pair
+    for t in range(10):
+        assert torch.equal(policy.multiplier, twin.multiplier)
+        a, b = policy.ask(), twin.ask()
+        assert torch.equal(a.index, b.index)
+        for each, choice in ((policy, a), (twin, b)):
+            each.tell(choice, reward=0.1 * t)
+            if apart:
+                each.posterior()
+        before = policy.posterior().reward.mean if apart else None
+        for each, choice in ((policy, a), (twin, b)):
+            each.tell(choice, cost=0.3 * (-1) ** t)
+        flaky.broken = True
+        for call in (policy.posterior, policy.ask, lambda: policy.multiplier):
+            with pytest.raises(cb.CBanditError, match="psi must be at least 1"):
+                call()
+        flaky.broken = False
+        if t == 5:
+            for each in (policy, twin):
+                each.observe(index=[3, 4], reward=[0.1, 0.2], cost=[[0.1], [0.5]])
+        after = policy.posterior().reward.mean
+        assert torch.equal(after, twin.posterior().reward.mean)
+        assert before is None or not torch.equal(before, after)
+    flaky.broken = True
+    with pytest.raises(cb.CBanditError, match="psi must be at least 1"):
+        policy.observe(index=[3, 4], reward=[0.1, 0.2], cost=[[0.1], [0.5]])
+    flaky.broken = False
+    assert torch.equal(policy.posterior().reward.mean, after)
+
+
 def test_a_draw_of_ones_own_that_fails_draws_nothing():
     broken = [False]
 

@@ -192,7 +192,7 @@ class EpochPenalty(GPPolicy):
         if 0 < self._epoch_number < len(beliefs):
             self._beliefs = self._fresh_beliefs([beliefs[self._epoch_number]])
             for seen in self._data:
-                self._condition(seen)
+                self._condition(seen, self._target(seen))
         elif not self.reuse:
             self._beliefs.forget_all()
         else:
@@ -257,43 +257,45 @@ class EpochPenalty(GPPolicy):
     ) -> None:
         seen = self._partly.get(choice.t)
         if seen is None:
-            seen = self._partly[choice.t] = _Seen.nothing(
-                choice, self._size, self._sums
-            )
-        before = seen.whole()
+            seen = _Seen.nothing(choice, self._size, self._sums)
+        seen, before = replace(seen), seen.whole()
         for told in rewards:
             seen.reward, seen.rewarded = _with(seen.reward, seen.rewarded, told)
         for told in costs:
             less = replace(told, values=told.values - self._limits(choice.t))
             seen.cost, seen.charged = _with(seen.cost, seen.charged, less)
-        if bool(seen.whole().all()):
-            del self._partly[choice.t]
         fresh = seen.whole() & ~before
+        mask = fresh.unsqueeze(-1)
+        news = replace(
+            seen,
+            reward=torch.where(mask, seen.reward, 0.0),
+            cost=torch.where(mask, seen.cost, 0.0),
+            rewarded=fresh,
+            charged=fresh,
+        )
+        target = self._target(news)
+        # a user's thresholds and psi have not failed
+        if bool(seen.whole().all()):
+            self._partly.pop(choice.t, None)
+        else:
+            self._partly[choice.t] = seen
         if not bool(fresh.any()):
             return
         current = self._epoch_of(choice.t) == self._epoch_number
         if current:
-            mask = fresh.unsqueeze(-1)
-            self._sums = self._sums + torch.where(mask, seen.cost, 0.0)
+            self._sums = self._sums + news.cost
             self._counts = self._counts + mask
         elif not self.reuse:
             return  # of an epoch that has ended, and whose data are dropped
-        news = replace(
-            seen,
-            reward=torch.where(fresh.unsqueeze(-1), seen.reward, 0.0),
-            cost=torch.where(fresh.unsqueeze(-1), seen.cost, 0.0),
-            rewarded=fresh,
-            charged=fresh,
-        )
         place = len(self._data)
         while place and self._data[place - 1].choice.t > choice.t:
             place -= 1
         self._data.insert(place, news)
-        self._condition(news)
+        self._condition(news, target)
 
-    def _condition(self, seen: _Seen) -> None:
+    def _condition(self, seen: _Seen, target: Tensor) -> None:
         keys, x = self._named(seen.choice)
-        part = ([0], self._target(seen), seen.whole().tolist(), None)
+        part = ([0], target, seen.whole().tolist(), None)
         self._beliefs.absorb(keys, x, [part], seen.choice.t)
 
     def cancel(self, choice: Choice) -> None:
@@ -328,16 +330,18 @@ class EpochPenalty(GPPolicy):
         (_, rewards), (_, costs) = parts
         limits = self._limits(max(self.t, 1))
         every = torch.ones(self._size, dtype=torch.bool, device=self.device)
-        owner = self._mark
+        owner, rows = self._mark, []
         for i in range(places.shape[1]):
             x = self._outside(places[:, i])
             index = None if numbers is None else self._outside(numbers[:, i])
             choice = Choice(0, index, x, self._nowhere, None, owner)
             reward, cost = (v[:, i].to(self.device) for v in (rewards, costs))
             seen = _Seen(choice, reward, cost - limits, every, every)
+            rows.append((seen, self._target(seen)))
+        for seen, target in rows:
             place = sum(each.choice.t == 0 for each in self._data)
             self._data.insert(place, seen)
-            self._condition(seen)
+            self._condition(seen, target)
 
 
 @dataclass
@@ -414,7 +418,22 @@ def _penalty(psi: Any) -> Callable[[Tensor], Tensor]:
             f"psi must be 'exp', ('polynomial', n), 'linear' or a callable; got {psi!r}"
         )
     _check_penalty(psi)
-    return psi  # type: ignore[no-any-return]
+    return _Own(psi)
+
+
+class _Own:
+    """A user's callable, whose answers are looked at."""
+
+    def __init__(self, psi: Callable[[Tensor], Any]) -> None:
+        self._psi = psi
+
+    def __call__(self, z: Tensor) -> Tensor:
+        value = checks.tensor("psi(z)", self._psi(z)).to(z)
+        if not bool((value >= 1 - 1e-9).all()):
+            raise CBanditError(
+                f"psi must be at least 1 everywhere; got {value.min().item():g}"
+            )
+        return value
 
 
 class _Polynomial:
