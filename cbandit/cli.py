@@ -195,6 +195,8 @@ def plot(
     from cbandit.results import draw, draw_together, read_curves
     from cbandit.settings import settings_from_toml
 
+    if panels is not None and figure is None:
+        raise CBanditError("--panels goes with --figure FILE")
     if figure is not None:
         draw_together(folders, figure, panels)
         print(figure)

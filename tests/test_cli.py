@@ -465,6 +465,27 @@ class TestSettings:
         assert said in capsys.readouterr().err
         assert list(tmp_path.iterdir()) == []
 
+    def test_folders_that_hold_half_of_something(self, tmp_path, capsys):
+        small = ["--trials", "1", "--horizon", "3", "--policies", "CKB-UCB"]
+        given = ["reproduce", "zhou-synthetic", *small, "--out", str(tmp_path)]
+        with pytest.raises(SystemExit) as stop:
+            cli.main(given)
+        assert stop.value.code == 0
+        for text, said in (("{", "cannot be read"), ("[]", "is not the summary of an")):
+            (tmp_path / "summary.json").write_text(text)
+            with pytest.raises(SystemExit) as stop:
+                cli.main([*given, "--resume"])
+            assert stop.value.code == 2
+            assert said in capsys.readouterr().err
+            assert (tmp_path / "summary.json").read_text() == text
+        (tmp_path / "config.toml").unlink()
+        with pytest.raises(SystemExit):
+            cli.main(given)
+        assert "no config.toml that tells their" in capsys.readouterr().err
+        with pytest.raises(SystemExit):
+            cli.main(["plot", str(tmp_path), "--panels", "cost"])
+        assert "--panels goes with --figure" in capsys.readouterr().err
+
     def test_the_files_beside_the_benchmarks_are_the_papers(self):
         for name, known in catalogue.EXPERIMENTS.items():
             settings = settings_from_toml(ROOT / "benchmarks" / f"{name}.toml")
