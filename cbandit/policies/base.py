@@ -15,7 +15,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -115,12 +115,12 @@ class Policy(Stated, ABC):
     patient = False  # whether it counts on choices that wait for their feedback
     _reminded = False
 
-    def __new__(cls, *arguments: Any, **named: Any) -> Self:
-        """A policy; wrong arguments are told by the name of its own class."""
+    @classmethod
+    def _about_to_take(cls, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Wrong arguments are told by the name of the class that was called."""
         # a class of one's own knows what it takes; what is unpickled is given nothing
         if (arguments or named) and cls.__init__.__module__.startswith("cbandit."):
             _taken(cls, arguments, named)
-        return super().__new__(cls, *arguments, **named)
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Help on a policy names the arguments it shares with others too."""
