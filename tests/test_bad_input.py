@@ -1348,6 +1348,33 @@ def test_problems_of_what_cannot_be():
             make()
 
 
+def test_settings_of_admmbo_that_cannot_be():
+    points, gp = cb.Finite(line()), belief()
+
+    def make(**more):
+        return cb.baselines.ADMMBO(points, reward=gp, costs=gp, trials=2, **more)
+
+    for more, words in [
+        ({"budgets": 3}, "budgets must be two positive ints; got 3"),
+        ({"budgets": (1, 0)}, "budgets must be two positive ints; got 0"),
+        ({"cost_budgets": (1, 2, 3)}, "cost_budgets must be two positive ints"),
+        ({"iterations": 1.5}, "iterations must be an int"),
+        ({"iterations": 0}, "iterations must be an int"),
+        ({"rho": []}, "rho must be a number or"),
+        ({"rho": [1.0, 2.0, 3.0]}, "rho must be a number or"),
+        ({"rho": 0.0}, "rho must be above 0"),
+        ({"weight": [1.0, 2.0]}, "weight must be a number"),
+        ({"weight": 0.0}, "weight must be above 0"),
+    ]:
+        with pytest.raises(cb.CBanditError, match=words):
+            make(**more)
+    assert make(rho=[0.1, 0.2], budgets=[1, 2])._rho.tolist() == [0.1, 0.2]
+    with pytest.raises(cb.CBanditError, match="name must be a str; got 3"):
+        cb.baselines.BoTorchPolicy(
+            points, reward=gp, make_acquisition=lambda m, p: None, name=3
+        )
+
+
 def test_bkb_says_what_it_is():
     gp, points = belief(), cb.Finite(line())
     policy = cb.baselines.BKB(points, reward=gp, explore=cb.UCB(1.0))
