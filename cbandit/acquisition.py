@@ -165,6 +165,12 @@ class _Score(AcquisitionFunction):
             raise CBanditError(
                 f"{name} must have shape {wanted}{known}; got {tuple(X.shape)}"
             )
+        own = next(self.model.parameters(), X).dtype
+        if X.dtype == torch.float64 and own == torch.float32:
+            raise CBanditError(
+                f"{name} must be float32, as the model is; got float64 (or build the "
+                "model on float64 data)"
+            )
         return X
 
     # -- from the model ----------------------------------------------------------------
@@ -234,6 +240,22 @@ class _Score(AcquisitionFunction):
         device = next((p.device for p in self.model.parameters()), None)
         self.register_buffer(name, value if value is None else value.clone().to(device))
 
+    def _led(self, name: str, lead: torch.Size) -> None:
+        """An error where ``*b`` is not the model's: it would go with points instead."""
+        try:
+            own = self.model.batch_shape
+        except NotImplementedError:
+            return  # not every model says
+        try:
+            fits = torch.broadcast_shapes(lead, own).numel() == own.numel()
+        except RuntimeError:
+            fits = False
+        if not fits:
+            raise CBanditError(
+                f"{name} must be the same for all points, or lead with the model's "
+                f"batch shape {tuple(own)}; got {tuple(lead)}"
+            )
+
     def _costs(self, name: str, value: Tensor) -> Tensor:
         """A number, ``(m,)`` or ``(*b, m)``, as ``(*b, m)``."""
         if value.dim() == 0:
@@ -244,11 +266,13 @@ class _Score(AcquisitionFunction):
                 f"{self.m}, for the model has a reward and {self.m} costs; got "
                 f"{tuple(value.shape)}"
             )
+        self._led(name, value.shape[:-1])
         return value
 
     def _functions(self, name: str, value: Any, cost_name: str, costs: Any) -> Tensor:
         """A number or ``(*b,)`` for the reward, and for the costs, ``(*b, 1 + m)``."""
         first = checks.tensor(name, value).unsqueeze(-1)
+        self._led(name, first.shape[:-1])
         if costs is None:
             return first.expand(*first.shape[:-1], 1 + self.m)
         rest = self._costs(cost_name, checks.tensor(cost_name, costs))
@@ -528,11 +552,7 @@ class PathwisePrimalDual(_Weighted):
         if isinstance(seed, torch.Generator):
             device = seed.device
             seed = int(torch.randint(2**32, (), generator=seed, device=device))
-        elif isinstance(seed, bool) or not isinstance(seed, int):
-            raise CBanditError(
-                f"seed must be an int or a torch.Generator; got {seed!r}"
-            )
-        self.register_buffer("seed", torch.tensor(seed % 2**32))
+        self.register_buffer("seed", torch.tensor(checks.seed(seed) % 2**32))
         self.paths = torch.nn.ModuleList()
         self._path(0)
 

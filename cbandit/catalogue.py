@@ -48,10 +48,12 @@ class Parameter:
         kind = type(self.default)
         try:
             out = kind(value)
-        except (TypeError, ValueError):
-            raise CBanditError(
-                f"parameter {name} must be a {kind.__name__}; got {value!r}"
-            ) from None
+        except (TypeError, ValueError, OverflowError):
+            out = None
+        cut = kind is int and isinstance(value, float) and out != value
+        if out is None or cut or isinstance(value, bool):
+            word = {int: "a whole number", float: "a number"}.get(kind, "a text")
+            raise CBanditError(f"parameter {name} must be {word}; got {value!r}")
         if self.choices and out not in self.choices:
             known = ", ".join(map(str, self.choices))
             raise CBanditError(f"parameter {name} must be one of {known}; got {out!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,16 @@ from cbandit.errors import CBanditError
 __all__ = [
     "all_finite",
     "finite",
+    "flag",
     "kind",
     "nonnegative",
     "number",
+    "path",
     "per_cost",
     "per_trial",
     "positive",
     "rows",
+    "seed",
     "shaped",
     "tensor",
     "whole",
@@ -123,6 +127,30 @@ def whole(
     return out
 
 
+def flag(name: str, value: Any) -> bool:
+    """``value`` if it is True or False; a text that says so is neither."""
+    if not isinstance(value, bool | np.bool_):
+        raise CBanditError(f"{name} must be True or False; got {value!r}")
+    return bool(value)
+
+
+def path(name: str, value: Any) -> Path:
+    """``value`` as the path of a file or a folder."""
+    try:
+        return Path(value)
+    except TypeError:
+        raise CBanditError(f"{name} must be a path; got {value!r}") from None
+
+
+def seed(value: Any) -> int:
+    """``value`` as a seed, an int from 0 to 2^64 - 1."""
+    wanted = "an int from 0 to 2**64 - 1"
+    out = whole("seed", value, 0, wanted)
+    if out >= 2**64:
+        raise CBanditError(f"seed must be {wanted}; got {value!r}")
+    return out
+
+
 def positive(name: str, value: Any) -> Tensor:
     """``value`` as a finite float64 tensor whose every entry is above zero."""
     out = finite(name, tensor(name, value))
@@ -154,17 +182,21 @@ def per_trial(name: str, value: Any, batch: tuple[int, ...]) -> Tensor:
 
 
 def per_cost(name: str, value: Any, batch: tuple[int, ...], m: int) -> Tensor:
-    """``value``, a number, ``(*trials,)`` or ``(*trials, m)``, as ``(T, m)``."""
+    """A number, ``(m,)``, ``(*trials, 1)`` or ``(*trials, m)``, as ``(T, m)``.
+
+    ``(*trials,)`` too, unless it is ``(m,)``: that is one number a cost, as it is
+    without trials.
+    """
     out, shape = tensor(name, value), (*(batch or (1,)), m)
     given = tuple(out.shape)
-    if batch and given == batch:
-        return out.unsqueeze(-1).expand(shape).clone()
-    if given in ((*batch, m), shape, (m,), ()):
+    if given in ((m,), (*batch, m), shape, ()):
         return out.expand(shape)
-    raise CBanditError(
-        f"{name} must be a number or have shape (*trials,) = {batch} or (*trials, m) = "
-        f"{(*batch, m)}; got {given}"
-    )
+    if batch and given in (batch, (*batch, 1)):
+        return out.reshape(-1, 1).expand(shape).clone()
+    wanted = f"(m,) = {(m,)}"
+    if batch:
+        wanted += f", (*trials, 1) = {(*batch, 1)} or (*trials, m) = {(*batch, m)}"
+    raise CBanditError(f"{name} must be a number or have shape {wanted}; got {given}")
 
 
 def rows(

@@ -195,6 +195,8 @@ def plot(
     from cbandit.results import draw, draw_together, read_curves
     from cbandit.settings import settings_from_toml
 
+    if panels is not None and figure is None:
+        raise CBanditError("--panels goes with --figure FILE")
     if figure is not None:
         draw_together(folders, figure, panels)
         print(figure)
@@ -266,6 +268,8 @@ def _pairs(given: list[str] | None) -> dict[str, str]:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise CBanditError(f"--set takes PARAM=VALUE; got {pair!r}")
+        if name.strip() in out:
+            raise CBanditError(f"--set {name.strip()} is there twice; give it once")
         out[name.strip()] = value.strip()
     return out
 

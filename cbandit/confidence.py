@@ -79,7 +79,8 @@ class RKHS:
     """The theory's width for a function of RKHS norm at most ``norm``.
 
     Args:
-        norm: ``B``, a number, ``(*trials,)``, or per cost ``(*trials, m)``.
+        norm: ``B``, a number or ``(*trials,)``; as ``cost_beta`` also one a cost,
+            ``(m,)`` or ``(*trials, m)``.
         subgaussian: ``R`` of the noise, likewise.
         delta: the share of runs allowed to leave the confidence band.
         form: ``"small-lam"``, ``B + R sqrt(2 (gain + 1 + ln(c / delta)))``, which the

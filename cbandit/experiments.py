@@ -167,17 +167,19 @@ def _prepare(settings: Settings, out: Path, resume: bool) -> dict[str, Any] | No
                 f"{_other(before, settings)}; give those, or another folder"
             )
         if summary.exists() and not under_way:
-            found: dict[str, Any] = json.loads(summary.read_text())
-            return found
+            return _read_summary(summary)
     elif under_way:
         raise CBanditError(
             f"{out} holds an unfinished experiment: go on with --resume, or choose "
             "another folder"
         )
     elif summary.exists() and not _same_settings(config, settings):
+        which = f"the results of other settings, see {config}"
+        if not config.exists():
+            which = "results, and no config.toml that tells their settings"
         raise CBanditError(
-            f"{out} holds the results of other settings, see {config}; they are kept: "
-            "choose another folder with --out, or remove this one"
+            f"{out} holds {which}; they are kept: choose another folder with --out, or "
+            "remove this one"
         )
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -190,6 +192,19 @@ def _prepare(settings: Settings, out: Path, resume: bool) -> dict[str, Any] | No
     with atomic(config) as file:
         file.write(settings.toml().encode())
     return None
+
+
+def _read_summary(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise CBanditError(
+            f"{path} cannot be read ({error}); without that file --resume computes it "
+            "all again"
+        ) from None
+    if not isinstance(found, dict) or "policies" not in found:
+        raise CBanditError(f"{path} is not the summary of an experiment")
+    return found
 
 
 def _same_settings(config: Path, settings: Settings) -> bool:

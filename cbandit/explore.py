@@ -9,7 +9,7 @@ of the posterior less its mean.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -67,14 +67,20 @@ class Widths:
         given = cost_beta is not None
         self.cost_beta = _checked("cost_beta", cost_beta) if given else self.beta
 
+    def __repr__(self) -> str:
+        first, second = _worded(self.beta), _worded(self.cost_beta)
+        return first if first == second else f"{first}, cost_beta={second}"
+
     def bind(
         self, batch_shape: tuple[int, ...], m: int, device: torch.device
     ) -> BoundWidths:
         """The widths of ``1 + m`` functions in these trials."""
         parts = [_bound("beta", self.beta, batch_shape, 1, device)]
         if m:
-            name = "beta" if self.cost_beta is self.beta else "cost_beta"
-            parts.append(_bound(name, self.cost_beta, batch_shape, m, device))
+            shared = self.cost_beta is self.beta
+            name = "beta" if shared else "cost_beta"
+            part = _bound(name, self.cost_beta, batch_shape, 1 if shared else m, device)
+            parts.append(part.over(m))
         return BoundWidths(parts, m + 1)
 
 
@@ -131,6 +137,16 @@ class _Part:
     subgaussian: Tensor | None = None
     call: Callable[[int, Tensor], Any] | None = None
 
+    def over(self, m: int) -> _Part:
+        """The same for ``m`` functions, from one width for all of them or their own."""
+
+        def wide(value: Tensor | None) -> Tensor | None:
+            return None if value is None else value.expand(-1, m).contiguous()
+
+        kept = (self.value, self.norm, self.subgaussian)
+        value, norm, r = map(wide, kept)
+        return replace(self, value=value, norm=norm, subgaussian=r)
+
     def schedule(self) -> RKHS:
         """The theory's schedule."""
         assert self.rkhs is not None
@@ -177,6 +193,12 @@ def _joined(parts: list[_Part]) -> _Part | None:
     )
 
 
+def _worded(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return str(value.tolist())
+    return str(getattr(value, "__qualname__", repr(value)))
+
+
 def _checked(name: str, beta: Any) -> Any:
     if callable(beta) and not isinstance(beta, type):
         return beta
@@ -206,14 +228,17 @@ class UCB:
         beta: multiplies the standard deviation itself. A number, ``(*trials,)``, a
             schedule such as :class:`~cbandit.RKHS`, or a callable ``(t, gain) ->
             beta``.
-        cost_beta: for the costs, also per cost ``(*trials, m)``; as ``beta`` if left
-            out.
+        cost_beta: for the costs, also one a cost, ``(m,)`` or ``(*trials, m)``; as
+            ``beta`` if left out.
     """
 
     name, samples = "UCB", False
 
     def __init__(self, beta: Any, cost_beta: Any = None) -> None:
         self.widths = Widths(beta, cost_beta)
+
+    def __repr__(self) -> str:
+        return f"UCB({self.widths})"
 
     def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
         """``(+beta, -beta, ...)``, ``(T, F)``."""
@@ -235,6 +260,9 @@ class TS:
 
     def __init__(self, beta: Any = 1.0, cost_beta: Any = None) -> None:
         self.widths = Widths(beta, cost_beta)
+
+    def __repr__(self) -> str:
+        return f"TS({self.widths})"
 
     def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
         """``beta``, ``(T, F)``."""
@@ -286,6 +314,9 @@ class Rand:
                 f"high must be at least 1 and above low; got low={low}, high={high}"
             )
         self.draw, self.points, self.low, self.high = draw, points, low, high
+
+    def __repr__(self) -> str:
+        return f"Rand({self.widths}, draw={_worded(self.draw)})"
 
     def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
         """One draw a function, ``(T, F)``."""

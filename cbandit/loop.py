@@ -27,11 +27,11 @@ from cbandit import checkpoint as files
 from cbandit.actions import Actions, Finite, ProductGrid
 from cbandit.choice import Choice
 from cbandit.distributed import Ranks
-from cbandit.errors import CBanditError, CheckpointError
+from cbandit.errors import CBanditError, CheckpointError, HorizonError
 from cbandit.problems.protocol import Blockwise, Problem, Round, delays_of
 from cbandit.randomness import Streams, Trials, trial_range
 from cbandit.run import Run
-from cbandit.stated import differences, settings_of
+from cbandit.stated import Stated, differences, settings_of
 
 __all__ = ["Played", "Policy", "simulate"]
 
@@ -104,6 +104,10 @@ def simulate(
     The world's draws come from the policy's seed and trials, so policies of one seed
     meet the same noise, and trial ``i`` the same whatever batch it runs in.
 
+    The account is the problem's: its ``thresholds`` (0 where it has none) are what
+    violations are counted against, whatever the policy was given. Give a policy the
+    same, or lower ones for a margin of safety.
+
     Args:
         policy: of any kind; it is changed by what it learns.
         problem: of :mod:`cbandit.problems`, or of your own with the methods of
@@ -136,8 +140,14 @@ def simulate(
     show = getattr(problem, "round", _nothing)
     _same_trials(policy, problem)
     _same_actions(policy, problem)
+    _same_costs(policy, problem)
+    if callback is not None and not callable(callback):
+        raise CBanditError(
+            f"callback must be a callable of a round, or None; got {callback!r}"
+        )
+    every = checks.number("checkpoint_every", checkpoint_every, minimum=0.0)
     ranks = distributed.current()
-    path = None if checkpoint is None else Path(checkpoint)
+    path = None if checkpoint is None else checks.path("checkpoint", checkpoint)
     mark = {} if path is None else _mark(policy, problem)
     if path is not None and ranks.first(path.exists):
         state = _load(path, mark, policy, horizon)
@@ -147,9 +157,11 @@ def simulate(
         world = Streams(policy.seed, policy.trials, "world")
         state = _State(world, _Tape(tuple(policy.batch_shape)), _Post())
     world, tape, post = state.world, state.tape, state.post
+    if callback is None:
+        _within_horizon(policy, horizon - tape.rounds)
     tape.reserve(horizon)
     batch, blockwise = tape.batch, isinstance(problem, Blockwise)
-    saved, pause = monotonic(), checkpoint_every
+    saved, pause = monotonic(), every
 
     with (
         _threads(problem, tape.batch),
@@ -201,8 +213,8 @@ def simulate(
                 tape.flush(problem)
                 _save(path, mark, policy, state, ranks)
                 saved = monotonic()
-                if checkpoint_every:
-                    pause = max(checkpoint_every, 9 * (saved - begun))
+                if every:
+                    pause = max(every, 9 * (saved - begun))
         tape.flush(problem)
         if path is not None:
             _save(path, mark, policy, state, ranks)
@@ -281,6 +293,30 @@ def _same_actions(policy: Policy, problem: Problem) -> None:
             "policy and problem must be over the same actions: build the policy on "
             f"problem.actions; the policy has {ours!r}, the problem {theirs!r}"
         )
+
+
+def _same_costs(policy: Policy, problem: Problem) -> None:
+    # of one's own problem only its answers tell
+    ours = theirs = policy.m
+    if isinstance(problem, Stated):
+        theirs = getattr(problem, "m", ours)
+    if ours and ours != theirs:
+        raise CBanditError(
+            f"policy and problem must have the same costs; the policy has {ours}, the "
+            f"problem {theirs}"
+        )
+
+
+def _within_horizon(policy: Any, rounds: int) -> None:
+    """An error now rather than in the round in which the policy's horizon passes."""
+    if isinstance(policy, Stated):
+        last, t = getattr(policy, "horizon", None), getattr(policy, "t", 0)
+        if last is not None and t + rounds > last:
+            after = f" after its {t} so far" if t else ""
+            raise HorizonError(
+                f"horizon: the policy's own is {last} rounds; got {rounds} to play"
+                f"{after}. Build the policy with a larger horizon="
+            )
 
 
 def _seen(seen: Any, batch: tuple[int, ...], m: int) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,8 @@
-"""How multipliers move: pure, differentiable; ``(*b, m)`` in, ``(*b, m)`` out."""
+"""How multipliers move: pure, differentiable; ``(*b, m)`` in, ``(*b, m)`` out.
+
+:func:`projected`, :func:`queue` and :func:`rectified` look at what they are given;
+policies, which have done so, call what is within.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from torch import Tensor
 from cbandit import checks
 from cbandit.errors import CBanditError
 
-__all__ = ["projected", "queue", "rectified"]
+__all__ = ["ascended", "projected", "queue", "queued", "raised", "rectified"]
 
 
 def projected(
@@ -23,8 +27,18 @@ def projected(
     """Projected dual ascent: ``clip(phi + step (g + slack), 0, cap)`` (CKB)."""
     multiplier, g = _pair("multiplier", multiplier, "g", g)
     step, slack = _beside("step", step, g), _beside("slack", slack, g)
-    moved = (multiplier + step * (g + slack)).clamp_min(0)
-    cap = _beside("cap", cap, g)
+    return ascended(multiplier, g, step, slack, _beside("cap", cap, g, endless=True))
+
+
+def ascended(
+    phi: Tensor,
+    g: Tensor,
+    step: Tensor | float,
+    slack: Tensor | float,
+    cap: Tensor | float,
+) -> Tensor:
+    """:func:`projected`, of numbers and tensors that go together."""
+    moved = (phi + step * (g + slack)).clamp_min(0)
     if isinstance(cap, Tensor):
         return torch.minimum(moved, cap.to(moved))
     return moved.clamp_max(cap)
@@ -33,13 +47,23 @@ def projected(
 def queue(length: Tensor, g: Tensor, slack: Tensor | float = 0.0) -> Tensor:
     """A virtual queue: ``[Q + g + slack]_+`` (SCGP-UCB, the drift form of CKB)."""
     length, g = _pair("length", length, "g", g)
-    return (length + g + _beside("slack", slack, g)).clamp_min(0)
+    return queued(length, g, _beside("slack", slack, g))
+
+
+def queued(length: Tensor, g: Tensor, slack: Tensor | float) -> Tensor:
+    """:func:`queue`, of numbers and tensors that go together."""
+    return (length + g + slack).clamp_min(0)
 
 
 def rectified(multiplier: Tensor, cost: Tensor, floor: Tensor | float) -> Tensor:
     """``max(Q + [cost]_+, floor)`` (RPOL)."""
     multiplier, cost = _pair("multiplier", multiplier, "cost", cost)
-    moved, floor = multiplier + cost.clamp_min(0), _beside("floor", floor, cost)
+    return raised(multiplier, cost, _beside("floor", floor, cost))
+
+
+def raised(multiplier: Tensor, cost: Tensor, floor: Tensor | float) -> Tensor:
+    """:func:`rectified`, of numbers and tensors that go together."""
+    moved = multiplier + cost.clamp_min(0)
     if isinstance(floor, Tensor):
         return torch.maximum(moved, floor.to(moved))
     return moved.clamp_min(floor)
@@ -48,19 +72,21 @@ def rectified(multiplier: Tensor, cost: Tensor, floor: Tensor | float) -> Tensor
 def _pair(name: str, multiplier: Any, other: str, cost: Any) -> tuple[Tensor, Tensor]:
     """Both as tensors of one ``m``; whoever gives lists gets float64."""
     phi, g = _tensor(name, multiplier), _tensor(other, cost)
-    if phi.shape == g.shape:
-        return phi, g
-    if phi.shape[-1:] != g.shape[-1:] or not _together(phi, g):
+    if phi.shape != g.shape and (
+        phi.shape[-1:] != g.shape[-1:] or not _together(phi, g)
+    ):
         raise CBanditError(
             f"{other} must have the shape (*b, m) of {name}, {tuple(phi.shape)}; got "
             f"{tuple(g.shape)}"
         )
-    return phi, g
+    checks.finite(other, g.detach())
+    return _within(name, phi), g
 
 
-def _beside(name: str, value: Any, g: Tensor) -> Tensor | float:
-    """A number, or a tensor that goes with ``g``."""
+def _beside(name: str, value: Any, g: Tensor, endless: bool = False) -> Tensor | float:
+    """A number, or a tensor that goes with ``g``; not negative, nor infinite."""
     if isinstance(value, float | int):
+        _within(name, torch.tensor(float(value)), endless)
         return value
     given = _tensor(name, value)
     if given.shape != g.shape and not _together(given, g):
@@ -68,7 +94,19 @@ def _beside(name: str, value: Any, g: Tensor) -> Tensor | float:
             f"{name} must be a number or go with the shape (*b, m) = {tuple(g.shape)}; "
             f"got {tuple(given.shape)}"
         )
-    return given
+    return _within(name, given, endless)
+
+
+def _within(name: str, value: Tensor, endless: bool = False) -> Tensor:
+    outside = ~(value >= 0)
+    if not endless:
+        outside |= value.isinf()
+    if bool(outside.any()):
+        finite = "" if endless else "finite and "
+        raise CBanditError(
+            f"{name} must be {finite}at least 0; got {value[outside][0].item():g}"
+        )
+    return value
 
 
 def _tensor(name: str, value: Any) -> Tensor:

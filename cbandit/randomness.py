@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -49,6 +50,16 @@ def _seed(seed: int, trial: int, purpose: str) -> int:
     return (int.from_bytes(digest, "little") + trial * 0x9E3779B1) % 2**32
 
 
+@dataclass
+class _Mark:
+    """Where streams were; ``each`` is known once their generators have moved."""
+
+    shared: Tensor
+    blocks: dict[str, Tensor]
+    used: dict[str, int]
+    each: list[Tensor] | None = None
+
+
 class Streams(torch.Generator):
     """Independent streams of draws, one per trial; also an ordinary ``Generator``.
 
@@ -65,7 +76,7 @@ class Streams(torch.Generator):
         return super().__new__(cls)
 
     def __init__(self, seed: int, trials: Trials = None, purpose: str = "") -> None:
-        seed = checks.whole("seed", seed, None, "an int")
+        seed = checks.seed(seed)
         self.seed_number, self.trials, self.purpose = seed, trial_range(trials), purpose
         numbers = range(1) if self.trials is None else self.trials
         self.batch_shape = () if self.trials is None else (len(numbers),)
@@ -75,6 +86,28 @@ class Streams(torch.Generator):
         self.manual_seed(_seed(seed, numbers[0], purpose + "/shared"))
         self._blocks: dict[str, Tensor] = {}
         self._used: dict[str, int] = {}
+        self._marked: _Mark | None = None
+
+    def mark(self) -> None:
+        """From here on draws can be taken back."""
+        shared = self.get_state()
+        self._marked = _Mark(shared, dict(self._blocks), dict(self._used))
+
+    def go_back(self) -> None:
+        """All as it was at the last :meth:`mark`."""
+        assert self._marked is not None
+        self.set_state(self._marked.shared)
+        self._blocks = dict(self._marked.blocks)
+        self._used = dict(self._marked.used)
+        if self._marked.each is not None:
+            for generator, saved in zip(self._each, self._marked.each, strict=True):
+                generator.set_state(saved)
+
+    def _generators(self) -> list[torch.Generator]:
+        # states of many take longer than most rounds: only where they are about to move
+        if self._marked is not None and self._marked.each is None:
+            self._marked.each = [generator.get_state() for generator in self._each]
+        return self._each
 
     def normal(self, *shape: int) -> Tensor:
         """Standard normal draws, ``(*trials, *shape)``, float64 on the CPU."""
@@ -96,7 +129,8 @@ class Streams(torch.Generator):
                 f"{len(counts)}"
             )
         out = torch.zeros(len(counts), max(counts), width, dtype=torch.float64)
-        for rows, count, generator in zip(out, counts, self._each, strict=True):
+        each = zip(out, counts, self._generators(), strict=True)
+        for rows, count, generator in each:
             padded = 64 * math.ceil(count / 64)
             draws = torch.randn(padded, width, generator=generator, dtype=torch.float64)
             rows[:count] = draws[:count]
@@ -106,12 +140,12 @@ class Streams(torch.Generator):
         """Normals of a shape of its own for each trial, drawn apart from the blocks."""
         return [
             _as_normal(torch.rand(shape, generator=generator, dtype=torch.float64))
-            for shape, generator in zip(shapes, self._each, strict=True)
+            for shape, generator in zip(shapes, self._generators(), strict=True)
         ]
 
     def _refill(self, kind: str, blocks: int) -> Tensor:
         out = torch.empty(len(self._each), blocks, BLOCK, dtype=torch.float64)
-        for rows, generator in zip(out, self._each, strict=True):
+        for rows, generator in zip(out, self._generators(), strict=True):
             for row in rows:
                 torch.rand(BLOCK, generator=generator, out=row)
         return _as_normal(out.flatten(1)) if kind == "normal" else out.flatten(1)
@@ -147,6 +181,7 @@ class Streams(torch.Generator):
             generator.set_state(saved)
         self._blocks = {k: v.clone() for k, v in state["blocks"].items()}
         self._used = dict.fromkeys(self._blocks, 0)
+        self._marked = None
 
 
 def _as_normal(uniform: Tensor) -> Tensor:

@@ -34,10 +34,13 @@ class Recommendation:
         probability: that it meets every constraint, costs independent, ``(*trials,)``;
             NaN where the policy holds no belief about costs. Of a distribution: at
             least this.
-        margin: threshold less expected cost, ``(*trials, m)``; positive is room.
-        feasible: ``(*trials,)``, whether the probability reaches the confidence.
+        margin: threshold less expected cost, ``(*trials, m)``; positive is room, NaN
+            that nothing is believed of it.
+        feasible: ``(*trials,)``, whether the probability reaches the confidence; never
+            where there is no belief about costs.
         confidence: what was asked for.
         distribution: over actions, for policies that randomise.
+        penalised: whether the value is the reward less penalties for costs.
     """
 
     index: Tensor | None
@@ -48,6 +51,7 @@ class Recommendation:
     feasible: Tensor
     confidence: float
     distribution: Distribution | None = None
+    penalised: bool = False
 
     def of(self, part: Callable[[Tensor], Tensor]) -> Recommendation:
         """The same with ``part`` of every tensor: one trial's, say."""
@@ -61,6 +65,7 @@ class Recommendation:
             feasible=part(self.feasible),
             confidence=self.confidence,
             distribution=pi and Distribution(part(pi.index), part(pi.probability)),
+            penalised=self.penalised,
         )
 
     def __str__(self) -> str:
@@ -74,14 +79,16 @@ class Recommendation:
             v.flatten()[trial].item() for v in (self.value, self.probability)
         )
         line = f"{self._name(trial)}: reward {value:.4g}"
+        if self.penalised:
+            line += ", penalties included"
         if math.isnan(probability):
-            return line + ", penalties included; costs have no belief"
+            return line + "; costs have no belief: it may or may not be feasible"
+        if not self.margin.shape[-1]:
+            return line
         least = "" if self.distribution is None else "at least "
         line += f", feasible with probability {least}{probability:.3g}"
         count, m = self.feasible.numel(), self.margin.shape[-1]
-        room = _numbers(self.margin.reshape(count, m)[trial])
-        if room:
-            line += f", margin {room}"
+        line += f", margin {_numbers(self.margin.reshape(count, m)[trial])}"
         if ok:
             return line
         what = "action" if self.distribution is None else "distribution"

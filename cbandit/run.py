@@ -6,13 +6,12 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from cbandit import account
+from cbandit import account, checks
 from cbandit.checkpoint import atomic
 from cbandit.errors import CBanditError, CheckpointError, MissingExtraError
 from cbandit.randomness import trial_range
@@ -81,11 +80,12 @@ class Run:
             policy without costs.
         infeasible: whether the policy believed nothing feasible, ``(*trials, T)``.
         true_rewards: noiseless, ``(*trials, T)``.
-        true_costs: noiseless and less their thresholds, ``(*trials, T, m)``.
+        true_costs: noiseless and less the problem's thresholds, ``(*trials, T, m)``.
         optimum: of each round, ``(*trials, T)``; NaN where nothing is feasible.
         stochastic_optimum: as ``optimum``.
         seconds: taken by each round of the whole batch of trials, ``(T,)``.
-        thresholds: of the costs, ``(*trials, 1, m)`` or ``(*trials, T, m)``.
+        thresholds: the problem's, ``(*trials, 1, m)`` or ``(*trials, T, m)``; those
+            that the policy was given are its own affair.
         expected_rewards: under each round's distribution, ``(*trials, T)``; ``None``
             for policies that do not randomise.
         expected_costs: likewise, less thresholds, ``(*trials, T, m)``.
@@ -248,9 +248,9 @@ class Run:
     def thinned(self, points: int | None = None) -> Tensor:
         """Rounds ``(n,)`` to keep of a curve, ``n`` at most about ``points``."""
         rounds = torch.arange(1, self.rounds + 1)
-        if points is None or self.rounds <= points:
+        if points is None or self.rounds <= checks.whole("points", points, 2):
             return rounds
-        half = points // 2
+        half = max(2, points // 2)
         even = torch.linspace(1, self.rounds, half, dtype=torch.float64)
         top = torch.log10(torch.tensor(float(self.rounds))).item()
         log = torch.logspace(0, top, points - half, dtype=torch.float64)
@@ -337,7 +337,7 @@ class Run:
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Writes ``run.json`` and ``run.pt`` into the directory, atomically."""
-        folder = Path(directory)
+        folder = checks.path("directory", directory)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -362,7 +362,7 @@ class Run:
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> Run:
         """What :meth:`save` wrote."""
-        folder = Path(directory)
+        folder = checks.path("directory", directory)
         try:
             plain = json.loads((folder / "run.json").read_text())
             if not isinstance(plain, dict) or plain.pop("format", None) != _FORMAT:

@@ -25,8 +25,7 @@ class Safe:
             its centre.
         reward: its expected reward, a number or ``(*trials,)``; left out, it is
             estimated first by playing the action.
-        cost: its expected costs, a number, ``(*trials,)`` or ``(*trials, m)``;
-            likewise.
+        cost: its expected costs, a number, ``(m,)`` or ``(*trials, m)``; likewise.
 
     Example:
         >>> import cbandit as cb

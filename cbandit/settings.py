@@ -31,6 +31,8 @@ class Settings:
     @classmethod
     def of(cls, experiment: str, **given: Any) -> Settings:
         """The experiment's defaults, with what is given in their stead, checked."""
+        from cbandit import checks
+
         known = find(experiment)
         parameters = {name: each.default for name, each in known.parameters.items()}
         for name, value in (given.pop("parameters", None) or {}).items():
@@ -40,7 +42,13 @@ class Settings:
                     f"{experiment} has no parameter {name!r}; it has: {has}"
                 )
             parameters[name] = known.parameters[name].parse(name, value)
-        policies = tuple(given.pop("policies", None) or known.policies)
+        policies = given.pop("policies", None)
+        policies = tuple(known.policies) if policies is None else policies
+        if not isinstance(policies, list | tuple) or not policies:
+            raise CBanditError(
+                f"policies must be a list of at least one name; got {policies!r}"
+            )
+        policies = tuple(policies)
         for name in policies:
             if name not in known.policies:
                 raise CBanditError(
@@ -53,11 +61,10 @@ class Settings:
         for name, default in numbers.items():
             value = given.pop(name, None)
             value = default if value is None else value
-            least = 0 if name == "seed" else 1
-            if type(value) is not int or value < least:
-                raise CBanditError(
-                    f"{name} must be a whole number, at least {least}; got {value!r}"
-                )
+            if name == "seed":
+                value = checks.seed(value)
+            else:
+                value = checks.whole(name, value, 1, "a whole number, at least 1")
             numbers[name] = value
         device, dtype = given.pop("device", None), given.pop("dtype", None)
         if given:
@@ -106,7 +113,12 @@ def settings_from_toml(path: str | os.PathLike[str], **over: Any) -> Settings:
         raise CBanditError(f"settings file {path} is not TOML: {error}") from None
     if not isinstance(found.get("experiment"), str):
         raise CBanditError(f"settings file {path} must name its experiment")
-    parameters = {**found.pop("parameters", {}), **(over.pop("parameters", None) or {})}
+    parameters = found.pop("parameters", {})
+    if not isinstance(parameters, dict):
+        raise CBanditError(
+            f"parameters in {path} must be a table, [parameters]; got {parameters!r}"
+        )
+    parameters = parameters | (over.pop("parameters", None) or {})
     found.update({name: value for name, value in over.items() if value is not None})
     return Settings.of(found.pop("experiment"), parameters=parameters, **found)
 

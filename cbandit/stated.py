@@ -33,9 +33,14 @@ class Stated:
 
     def __new__(cls, *arguments: Any, **named: Any) -> Self:
         """An object that knows what it is about to be given."""
+        cls._about_to_take(arguments, named)
         self = super().__new__(cls)
         self.stated = _given(cls, arguments, named)
         return self
+
+    @classmethod
+    def _about_to_take(cls, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Where a class looks at what its constructor is given, before that runs."""
 
 
 def settings_of(thing: Any) -> dict[str, Any]:

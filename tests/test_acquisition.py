@@ -773,6 +773,41 @@ class TestBadInput:
             with pytest.raises(CBanditError, match="seed must be an int"):
                 PathwisePrimalDual(model, 1.0, PHI, seed=seed)
 
+    @pytest.mark.filterwarnings("ignore:The model inputs are of type torch.float32")
+    @pytest.mark.filterwarnings("ignore:Data .* is not")
+    def test_points_of_double_digits(self):
+        x, y = data()
+        narrow = SingleTaskGP(x.float(), y.float(), outcome_transform=None)
+        one = PrimalDual(narrow, 1.0, [1.0] * (y.shape[-1] - 1))
+        for make in (
+            lambda: one,
+            lambda: OptimisticFeasible(narrow, 1.0),
+            lambda: PathwisePrimalDual(narrow, 1.0, [1.0] * (y.shape[-1] - 1), seed=0),
+        ):
+            with pytest.raises(CBanditError, match="X must be float32, as the model"):
+                make()(x[:1].double().unsqueeze(0))
+        with pytest.raises(CBanditError, match="X_pending must be float32"):
+            one.set_X_pending(x[:1].double())
+        assert one(x[:1].float().unsqueeze(0)).dtype == torch.float32
+        # the other way round nothing is lost
+        wide = SingleTaskGP(x.double(), y.double(), outcome_transform=None)
+        wide = PrimalDual(wide, 1.0, [1.0] * (y.shape[-1] - 1))
+        assert wide(x[:1].float().unsqueeze(0)).dtype == torch.float64
+
+    def test_numbers_for_each_point(self, model):
+        two = torch.ones(2, len(PHI))
+        for more in (
+            {"beta": [1.0, 2.0]},
+            {"beta": [1.0, 2.0, 3.0]},
+            {"beta": []},
+            {"cost_beta": two},
+            {"multiplier": two},
+            {"thresholds": two},
+            {"clip": ([1.0, 2.0], 1.0)},
+        ):
+            with pytest.raises(CBanditError, match=r"the model's batch shape \(\)"):
+                PrimalDual(model, **({"beta": 1.0, "multiplier": PHI} | more))
+
     def test_a_model_without_paths(self):
         with pytest.raises(CBanditError, match="draw paths of; got KroneckerMultiTask"):
             PathwisePrimalDual(make("kronecker"), 1.0, PHI, seed=0)

@@ -9,6 +9,7 @@ from botorch.test_functions.synthetic import ConstrainedGramacy
 from gpytorch import kernels as gpk
 
 import cbandit as cb
+from cbandit.settings import Settings
 
 F64 = torch.float64
 
@@ -314,6 +315,189 @@ def test_a_round_that_fails_late_draws_and_learns_nothing(kind):
     assert torch.equal(*mean)
 
 
+def at_an_end(kind, beta, tau):
+    """A policy in whose next round, the ninth, something ends or is drawn anew."""
+    gp, more = belief(), {"explore": cb.UCB(beta), "trials": 2}
+    one = {"reward": gp, "costs": gp, "thresholds": tau, **more}
+    multipliers = {"step": 0.2, "cap": 3.0}
+    points, epochs = cb.Finite(line()), {"reward": gp, "costs": 1, "epoch": 8, **more}
+    if kind == "anytime":
+        return cb.CKB(points, anytime=True, forget=True, **multipliers, **one)
+    if kind == "restart":
+        return cb.baselines.CKBRestart(points, restart=8, **multipliers, **one)
+    if kind == "drift":
+        drifting = cb.Sliding(5, drift=beta)
+        one["explore"] = cb.Rand(1.0)
+        return cb.CKB(points, feedback=drifting, **multipliers, **one)
+    if kind == "BKB":
+        return cb.baselines.BKB(points, reward=gp, oversampling=0.01, **more)
+    if kind == "ADMMBO":
+        del one["explore"]
+        two = {"budgets": (2, 2), "cost_budgets": (2, 2)}
+        return cb.baselines.ADMMBO(points, **two, **one)
+    return cb.EpochPenalty(points, reuse=kind == "epochs", thresholds=tau, **epochs)
+
+
+@pytest.mark.parametrize("broken", ["beta", "tau"])
+@pytest.mark.parametrize(
+    "kind", ["anytime", "restart", "drift", "BKB", "ADMMBO", "epochs", "fresh epochs"]
+)
+def test_an_end_that_fails_has_not_come(kind, broken):
+    if (kind, broken) in [("BKB", "tau"), ("ADMMBO", "beta")]:
+        pytest.skip("there is none")
+    pair = []
+    for _ in range(2):
+        flaky = {"beta": Broken(0.5), "tau": Broken(0.1)}
+        policy = at_an_end(kind, **flaky)
+        rng = np.random.default_rng(3)
+        for _ in range(7 if kind == "anytime" else 8):
+            told = {"cost": rng.standard_normal(2)} if policy.m else {}
+            policy.tell(policy.ask(), reward=rng.standard_normal(2), **told)
+        pair.append((policy, flaky))
+    (policy, flaky), (twin, _) = pair
+    before = policy.posterior()
+    flaky[broken].broken = True
+    for _ in range(2):
+        with pytest.raises(cb.CBanditError):
+            policy.ask()
+    flaky[broken].broken = False
+    after = policy.posterior()
+    assert torch.equal(before.reward.mean, after.reward.mean)
+    assert torch.equal(before.reward.std, after.reward.std)
+    for _ in range(3):
+        assert torch.equal(policy.multiplier, twin.multiplier)
+        a, b = policy.ask(), twin.ask()
+        assert torch.equal(a.x, b.x)
+        for each, choice in ((policy, a), (twin, b)):
+            told = {"cost": [0.6, 0.2]} if policy.m else {}
+            each.tell(choice, reward=[0.1, 0.4], **told)
+        mean = [each.posterior().reward.mean for each in (policy, twin)]
+        assert torch.equal(*mean)
+
+
+class Psi:
+    """A penalty that is NaN while it is broken."""
+
+    broken = False
+
+    def __call__(self, z):
+        return z.clamp_min(0).exp() * (NAN if self.broken else 1.0)
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_penalty_that_fails_loses_and_doubles_nothing(reuse, apart):
+    pair = []
+    for _ in range(2):
+        psi = Psi()
+        policy = cb.EpochPenalty(
+            cb.Finite(line()),
+            reward=belief(),
+            costs=1,
+            explore=cb.UCB(1.0),
+            epoch=4,
+            psi=psi,
+            reuse=reuse,
+        )
+        pair.append((policy, psi))
+    (policy, flaky), (twin, _) = pair
+    for t in range(10):
+        assert torch.equal(policy.multiplier, twin.multiplier)
+        a, b = policy.ask(), twin.ask()
+        assert torch.equal(a.index, b.index)
+        for each, choice in ((policy, a), (twin, b)):
+            each.tell(choice, reward=0.1 * t)
+            if apart:
+                each.posterior()
+        before = policy.posterior().reward.mean if apart else None
+        for each, choice in ((policy, a), (twin, b)):
+            each.tell(choice, cost=0.3 * (-1) ** t)
+        flaky.broken = True
+        for call in (policy.posterior, policy.ask, lambda: policy.multiplier):
+            with pytest.raises(cb.CBanditError, match="psi must be at least 1"):
+                call()
+        flaky.broken = False
+        if t == 5:
+            for each in (policy, twin):
+                each.observe(index=[3, 4], reward=[0.1, 0.2], cost=[[0.1], [0.5]])
+        after = policy.posterior().reward.mean
+        assert torch.equal(after, twin.posterior().reward.mean)
+        assert before is None or not torch.equal(before, after)
+    flaky.broken = True
+    with pytest.raises(cb.CBanditError, match="psi must be at least 1"):
+        policy.observe(index=[3, 4], reward=[0.1, 0.2], cost=[[0.1], [0.5]])
+    flaky.broken = False
+    assert torch.equal(policy.posterior().reward.mean, after)
+
+
+def test_a_draw_of_ones_own_that_fails_draws_nothing():
+    broken = [False]
+
+    def draw(generator, shape):
+        values = torch.rand(shape, generator=generator, dtype=F64)
+        return values.fill_(NAN) if broken[0] else values + generator.normal(3)
+
+    (policy, _, _), (twin, _, _) = (
+        prepared(explore=cb.Rand(1.0, draw=draw)) for _ in range(2)
+    )
+    broken[0] = True
+    for _ in range(400):  # past the end of a block of draws
+        with pytest.raises(cb.CBanditError, match="draw must be finite"):
+            policy.ask()
+    broken[0] = False
+    assert same_future(policy, twin)
+
+
+@pytest.mark.parametrize("trials", [None, 2])
+def test_an_acquisition_function_that_fails_draws_nothing(trials):
+    from botorch.acquisition import qUpperConfidenceBound
+
+    broken = [False]
+
+    def acquisition(model, policy):
+        if broken[0]:
+            raise RuntimeError("no")
+        return qUpperConfidenceBound(model.models[0], beta=3.0)
+
+    pair = [
+        cb.baselines.BoTorchPolicy(
+            cb.Finite(line()),
+            reward=belief(),
+            make_acquisition=acquisition,
+            trials=trials,
+        )
+        for _ in range(2)
+    ]
+    lead = () if trials is None else (trials,)
+    for each in pair:
+        each.tell(each.ask(), reward=np.full(lead, 0.3))
+    broken[0] = True
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="no"):
+            pair[0].ask()
+    broken[0] = False
+    state = [each._streams.state() for each in pair]
+    assert torch.equal(state[0]["blocks"]["uniform"], state[1]["blocks"]["uniform"])
+    for _ in range(3):
+        a, b = (each.ask() for each in pair)
+        assert torch.equal(a.index, b.index)
+        for each, choice in zip(pair, (a, b), strict=True):
+            each.tell(choice, reward=np.full(lead, 0.3))
+
+
+def test_a_round_on_a_box_of_a_policy_of_vectors():
+    linear = cb.Linear(subgaussian=0.1)
+    policy = cb.LCLUCB(
+        cb.Finite(line()),
+        reward=linear,
+        costs=linear,
+        safe=cb.Safe(index=0, reward=0.0, cost=0.0),
+        thresholds=0.5,
+    )
+    with pytest.raises(cb.CBanditError, match=r"actions of this round must be .*Box"):
+        policy.ask(actions=cb.Box([0.0], [1.0]))
+
+
 OBSERVES = [
     ({"index": [20], "reward": [1.0]}, ["index", "0 .. 19"]),
     ({"index": [-1], "reward": [1.0]}, ["index", "-1"]),
@@ -493,6 +677,34 @@ def test_multipliers_take_lists_and_refuse_other_costs(name):
         move("much", g)
 
 
+@pytest.mark.parametrize("bad", [-1.0, NAN, -INF, INF, torch.tensor([-1.0, 1.0])])
+def test_multipliers_move_by_numbers_of_the_right_sign(bad):
+    phi, g, move = torch.ones(2), torch.ones(2), cb.multipliers
+    for name, call in [
+        ("step", lambda: move.projected(phi, g, bad)),
+        ("slack", lambda: move.projected(phi, g, 1.0, bad)),
+        ("cap", lambda: move.projected(phi, g, 1.0, cap=bad)),
+        ("multiplier", lambda: move.projected(bad * phi, g, 1.0)),
+        ("slack", lambda: move.queue(phi, g, bad)),
+        ("length", lambda: move.queue(bad * phi, g)),
+        ("floor", lambda: move.rectified(phi, g, bad)),
+        ("multiplier", lambda: move.rectified(bad * phi, g, 1.0)),
+    ]:
+        if name == "cap" and isinstance(bad, float) and bad == INF:
+            assert torch.equal(call(), phi + g)  # there is none
+            continue
+        with pytest.raises(cb.CBanditError, match=f"^{name} must be .*at least 0"):
+            call()
+    for call in (
+        lambda: move.projected(phi, NAN * g, 1.0),
+        lambda: move.queue(phi, NAN * g),
+    ):
+        with pytest.raises(cb.CBanditError, match=r"^g must be finite"):
+            call()
+    with pytest.raises(cb.CBanditError, match=r"^cost must be finite"):
+        move.rectified(phi, INF * g, 1.0)
+
+
 SETTINGS = [
     ({"step": -1.0}, ["step", "above 0"]),
     ({"step": 0}, ["step", "above 0"]),
@@ -537,6 +749,75 @@ def test_settings_that_cannot_be(settings, words):
     with pytest.raises(cb.CBanditError) as error:
         policy_of(**settings)
     assert all(word in str(error.value) for word in words), str(error.value)
+
+
+WIDE = np.array([0.2, 0.7])
+
+
+@pytest.mark.parametrize("trials", [2, 3])
+def test_a_row_of_m_is_one_a_cost_however_many_trials(trials):
+    each = policy_of(trials, thresholds=WIDE)._limits(1)
+    assert each.tolist() == [WIDE.tolist()] * trials
+    again = policy_of(trials, thresholds=lambda t: WIDE)._limits(1)
+    assert torch.equal(again, each)
+    column = np.linspace(0.1, 0.9, trials)[:, None]
+    policy = policy_of(trials, thresholds=column)
+    assert policy._limits(1).tolist() == np.repeat(column, 2, 1).tolist()
+    explore = cb.UCB(1.0, WIDE).widths.bind((trials,), 2, torch.device("cpu"))
+    assert explore.fixed.tolist() == [[1.0, *WIDE]] * trials
+    safe = cb.Safe(index=0, reward=0.0, cost=-WIDE)
+    arms = cb.OPB(
+        cb.Finite(line()),
+        reward=cb.Counts(1.0),
+        costs=[cb.Counts(1.0)] * 2,
+        safe=safe,
+        horizon=9,
+        trials=trials,
+    )
+    assert arms._safe.cost.tolist() == [(-WIDE).tolist()] * trials
+    # the problem reads them likewise: its account is of the policy's limits
+    table = cb.problems.Table(
+        np.zeros(20), np.zeros((2, 20)), thresholds=WIDE, trials=trials
+    )
+    assert torch.equal(table.thresholds, each)
+
+
+@pytest.mark.parametrize("m", [1, 2, 3])
+def test_numbers_are_one_a_trial_however_many_costs(m):
+    wanted = np.repeat(WIDE[:, None], m, 1).tolist()
+    for name, read in (
+        ("step", lambda p: p._step(1)),
+        ("cap", lambda p: p._cap),
+        ("slack", lambda p: p._slack(1)),
+    ):
+        policy = policy_of(2, m=m, **{name: WIDE})
+        assert read(policy).tolist() == wanted
+        policy = policy_of(2, m=m, **{name: np.repeat(WIDE[:, None], m, 1)})
+        assert read(policy).tolist() == wanted
+    policy = policy_of(2, m=m, clip=(WIDE, WIDE))
+    assert policy._clip_at[:, 1:].tolist() == wanted
+    # a width of reward and costs alike
+    for beta in (WIDE, cb.Constant(WIDE), cb.RKHS(WIDE, WIDE, delta=0.5)):
+        widths = cb.UCB(beta).widths.bind((2,), m, torch.device("cpu"))
+        gain = torch.zeros(2, 1 + m, dtype=F64)
+        found = widths(1, gain, lambda: gain)
+        assert torch.equal(found, found[:, :1].expand(-1, 1 + m))
+        assert found[0, 0] != found[1, 0]
+
+
+def test_a_noise_constant_of_each_trial_scales_each_trials_targets():
+    explore = cb.UCB(cb.RKHS(1.0, WIDE))
+    policy = cb.EpochPenalty(
+        cb.Finite(line()),
+        reward=belief(),
+        costs=2,
+        explore=explore,
+        epoch=4,
+        psi="linear",
+        rate=0.1,
+        trials=2,
+    )
+    assert policy._noises.tolist() == [[0.2, 0.2], [0.7, 0.7]]
 
 
 LATER = [
@@ -589,7 +870,58 @@ def test_numbers_of_numpy_and_names_of_dtypes():
     assert policy.posterior().reward.mean.dtype == torch.float32
     assert cb.Delayed(np.int64(4)).window == 4
     assert belief(refit_every=np.int64(4)).refit_every == 4
-    assert policy_of(seed=-1, explore=cb.TS()).ask().index.dim() == 0
+
+
+def test_arguments_are_missed_by_the_class_that_was_called():
+    points, gp, one = cb.Finite(line()), belief(), cb.UCB(1.0)
+    safe = cb.Safe(index=0, reward=0.0, cost=-1.0)
+    linear, both = cb.Linear(1.0), {"reward": gp, "costs": gp, "explore": one}
+    baselines = cb.baselines
+    for make, words in [
+        (lambda: baselines.SafeOpt(points, **both), r"^SafeOpt: .*'safe'"),
+        (lambda: baselines.CONFIG(points, reward=gp), r"^CONFIG: .*'costs'"),
+        (lambda: baselines.CKBRestart(points, restart=3), r"^CKBRestart: .*'reward'"),
+        (lambda: baselines.CONFIG(points, gp, gp), r"^CONFIG: too many positional"),
+        (lambda: cb.GPUCB(points, **both), r"^GPUCB takes no argument 'costs'"),
+        (lambda: baselines.BKB(points, **both), r"^BKB takes no argument 'costs'"),
+        (lambda: baselines.ADMMBO(points, **both), r"^ADMMBO takes no .*'explore'"),
+        (lambda: cb.RPOL(points, m=3, **both), r"^RPOL takes no argument 'm'"),
+        (
+            lambda: baselines.SafeLTS(
+                points, reward=linear, costs=linear, safe=safe, largest=1.0
+            ),
+            r"^SafeLTS takes no argument 'largest'",
+        ),
+        (
+            lambda: cb.OPNLB(points, reward=gp, costs=gp, m=2),
+            r"^OPNLB takes no argument 'm'",
+        ),
+    ]:
+        with pytest.raises(TypeError, match=words):
+            make()
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 1.5, True, None, "3", np.int64(-2)])
+def test_seeds_that_are_none(seed):
+    known = r"seed must be an int from 0 to 2\*\*64 - 1; got "
+    for make in (
+        lambda: policy_of(seed=seed),
+        lambda: cb.problems.zhou_synthetic(seed=seed),
+        lambda: cb.problems.guo_classical(seed=seed),
+    ):
+        with pytest.raises(cb.CBanditError, match=known):
+            make()
+    if seed is not None:
+        with pytest.raises(cb.CBanditError, match=known):
+            Settings.of("zhou-synthetic", seed=seed)
+
+
+@pytest.mark.parametrize("seed", [0, 2**64 - 1, np.uint64(2**64 - 1)])
+def test_all_seeds_that_torch_takes(seed):
+    policy = policy_of(seed=seed, explore=cb.TS())
+    assert policy.ask().index.dim() == 0
+    assert type(policy.seed) is int
+    assert Settings.of("zhou-synthetic", seed=seed).seed == seed
 
 
 def test_thompson_sampling_needs_no_width():
@@ -952,3 +1284,115 @@ def test_a_policy_and_a_problem_over_other_boxes():
         cb.simulate(policy, problem, 3)
     with pytest.raises(cb.CBanditError, match="an instance of"):
         cb.problems.from_botorch(ConstrainedGramacy)
+
+
+def test_points_without_a_feasible_one():
+    function = ConstrainedGramacy()
+    corner = [[0.0, 0.0], [0.05, 0.1]]
+    slack = function.evaluate_slack_true(torch.tensor(corner, dtype=F64))
+    least = -float(slack.amin(-1).max())
+    known = rf"no feasible action of .*NaN; .* {least:.3g}"
+    with pytest.warns(UserWarning, match=known):
+        problem = cb.problems.from_botorch(function, points=corner)
+    assert problem.optimum(1).isnan()
+    # one is enough, and no warning
+    cb.problems.from_botorch(function, points=[*corner, [0.6, 0.6]])
+
+
+def test_flags_are_true_or_false():
+    points, gp, one = cb.Finite(line()), belief(), cb.UCB(1.0)
+    for name, make in [
+        ("standardize", lambda v: belief(standardize=v)),
+        ("anytime", lambda v: policy_of(anytime=v)),
+        ("forget", lambda v: policy_of(anytime=True, forget=v)),
+        (
+            "reuse",
+            lambda v: cb.EpochPenalty(
+                points, reward=gp, costs=1, explore=one, epoch=3, reuse=v
+            ),
+        ),
+    ]:
+        make(True), make(np.bool_(False))
+        for bad in ("False", 0, None, NAN):
+            with pytest.raises(cb.CBanditError, match=f"^{name} must be True or False"):
+                make(bad)
+
+
+def test_what_explores_says_how_wide():
+    def beta(t, gain):
+        return 1.0
+
+    for explore, said in [
+        (cb.UCB(2.0), "UCB(2.0)"),
+        (cb.UCB(2.0, [1.0, 3.0]), "UCB(2.0, cost_beta=[1.0, 3.0])"),
+        (cb.TS(), "TS(1.0)"),
+        (cb.Rand(0.5, draw="uniform"), "Rand(0.5, draw='uniform')"),
+        (cb.UCB(cb.Constant(2.0)), "UCB(Constant(2.0))"),
+    ]:
+        assert repr(explore) == said
+    assert repr(cb.UCB(beta)).endswith("<locals>.beta)")
+
+
+def test_problems_of_what_cannot_be():
+    made, function = cb.problems, ConstrainedGramacy()
+    for make, words in [
+        (lambda: made.Table([0.0], [[0.0]], actions=[1.0]), "actions must be .*list"),
+        (lambda: made.Table([0.0], [[0.0]], actions=[]), "actions must be .*list"),
+        (lambda: made.from_botorch(function, INF), "points must be .*whole"),
+        (lambda: made.from_botorch(function, optimum="x"), "optimum must be a number"),
+        (lambda: made.from_botorch(function, optimum=NAN), "optimum must be finite"),
+        (lambda: made.bench_stagewise(points=1.5), "points must be an int"),
+        (lambda: made.bench_stagewise(costs="x"), "costs must be an int"),
+    ]:
+        with pytest.raises(cb.CBanditError, match=words):
+            make()
+
+
+def test_settings_of_admmbo_that_cannot_be():
+    points, gp = cb.Finite(line()), belief()
+
+    def make(**more):
+        return cb.baselines.ADMMBO(points, reward=gp, costs=gp, trials=2, **more)
+
+    for more, words in [
+        ({"budgets": 3}, "budgets must be two positive ints; got 3"),
+        ({"budgets": (1, 0)}, "budgets must be two positive ints; got 0"),
+        ({"cost_budgets": (1, 2, 3)}, "cost_budgets must be two positive ints"),
+        ({"iterations": 1.5}, "iterations must be an int"),
+        ({"iterations": 0}, "iterations must be an int"),
+        ({"rho": []}, "rho must be a number or"),
+        ({"rho": [1.0, 2.0, 3.0]}, "rho must be a number or"),
+        ({"rho": 0.0}, "rho must be above 0"),
+        ({"weight": [1.0, 2.0]}, "weight must be a number"),
+        ({"weight": 0.0}, "weight must be above 0"),
+    ]:
+        with pytest.raises(cb.CBanditError, match=words):
+            make(**more)
+    assert make(rho=[0.1, 0.2], budgets=[1, 2])._rho.tolist() == [0.1, 0.2]
+    with pytest.raises(cb.CBanditError, match="name must be a str; got 3"):
+        cb.baselines.BoTorchPolicy(
+            points, reward=gp, make_acquisition=lambda m, p: None, name=3
+        )
+
+
+def test_bkb_says_what_it_is():
+    gp, points = belief(), cb.Finite(line())
+    policy = cb.baselines.BKB(points, reward=gp, explore=cb.UCB(1.0))
+    policy.tell(policy.ask(), reward=1.0)
+    said = "BKB(Finite(points, size=20, dim=1), engine=dictionary, costs=0, t=1)"
+    assert repr(policy) == said
+
+
+def test_every_policy_is_saved(tmp_path):
+    policy = cb.baselines.BanditOCO(
+        cb.Box([0.0, 0.0], [1.0, 1.0]), costs=1, radius=0.1, step=0.1, dual_step=0.1
+    )
+    policy.tell(policy.ask(), reward=1.0, cost=0.5)
+    waiting = policy.ask()
+    policy.tell(waiting, reward=0.5)
+    policy.save(tmp_path / "a")
+    again = cb.load(tmp_path / "a")
+    for each in (policy, again):
+        each.tell(each.outstanding[0], cost=0.2)
+    assert torch.equal(policy.ask().x, again.ask().x)
+    assert torch.equal(policy.multiplier, again.multiplier)

@@ -275,8 +275,12 @@ def test_thresholds_a_trial_a_cost_and_a_round(dense, rng):
         (0.2, lambda t: [[0.2, 0.2], [0.2, 0.2]]),
         ([[0.1, 0.2], [0.3, -0.4]], lambda t: [[0.1, 0.2], [0.3, -0.4]]),
         (
-            lambda t: torch.tensor([0.1, 0.01 * t]),
+            lambda t: torch.tensor([[0.1], [0.01 * t]]),
             lambda t: [[0.1, 0.1], [0.01 * t] * 2],
+        ),
+        (
+            lambda t: torch.tensor([0.1, 0.01 * t]),
+            lambda t: [[0.1, 0.01 * t]] * 2,
         ),
     ]:
         policy = policy_of(2, cb.UCB(1.0), trials=2, thresholds=tau)

@@ -638,7 +638,18 @@ def test_recommend_where_several_costs_have_no_belief(kind, box, trials):
     assert found.margin.shape == (*lead, 3)
     assert bool(found.margin.isnan().all())
     assert bool(found.probability.isnan().all())
-    assert "costs have no belief" in str(found)
+    assert not bool(found.feasible.any())
+    for line in str(found).split("\n"):
+        assert line.endswith("costs have no belief: it may or may not be feasible")
+        assert ("penalties included" in line) == (kind == "epoch")
+
+
+def test_recommend_without_costs_says_nothing_of_them():
+    policy = cb.GPUCB(ref.actions(), reward=ref.belief(), explore=cb.UCB(1.0))
+    policy.observe(x=[[1.0]], reward=[2.0])
+    found = policy.recommend()
+    assert bool(found.feasible)
+    assert "feasible" not in str(found)
 
 
 # ------------------------------------------------------------------------ bad input

@@ -26,6 +26,7 @@ from cbandit.choice import Choice
 from cbandit.errors import CBanditError, CheckpointError, HorizonError
 from cbandit.loop import simulate
 from cbandit.problems import Blockwise, Problem, Round, Table
+from cbandit.problems.protocol import delays_of
 from cbandit.run import Run, join
 from cbandit.stated import differences, settings_of
 
@@ -688,3 +689,94 @@ def test_a_policy_of_ones_own_may_keep_actions_of_any_kind():
     played = []
     simulate(First(), problem, 3, callback=played.append)
     assert len(played) == 3
+
+
+@pytest.mark.parametrize("own", [0.1, 0.3, 0.9, lambda t: 0.1])
+def test_the_account_is_by_the_problems_thresholds(own):
+    gp = cb.GP(RBFKernel().double(), noise=0.1)
+    cost = torch.linspace(-1.0, 1.0, 12, dtype=torch.float64)
+    problem = Table(cost, cost[None], noise=0.01, thresholds=0.3)
+    both = {"reward": gp, "costs": gp, "explore": cb.UCB(1.0)}
+    policy = cb.CKB(problem.actions, step=0.5, cap=4.0, thresholds=own, **both)
+    run = simulate(policy, problem, 30)
+    assert run.thresholds.tolist() == [[0.3]]
+    over = cost[run.index] - 0.3
+    assert float(over.max()) > 0
+    assert torch.allclose(run.hard_violation, over.clamp_min(0).cumsum(0))
+    assert torch.equal(run.rounds_in_violation, (over > 0).cumsum(0))
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"callback": 3}, r"callback must be a callable.*got 3"),
+        ({"checkpoint": 3}, r"checkpoint must be a path; got 3"),
+        ({"checkpoint_every": "x"}, r"checkpoint_every must be a number; got 'x'"),
+        ({"checkpoint_every": -1.0}, r"checkpoint_every must be .* at least 0"),
+        ({"checkpoint_every": float("nan")}, r"checkpoint_every must be finite"),
+    ],
+)
+def test_what_cannot_be_is_told_before_a_round(more, words):
+    problem = table()
+    policy = Uniform(problem)
+    with pytest.raises(CBanditError, match=words):
+        simulate(policy, problem, 4, **more)
+    assert policy.t == 0
+
+
+def test_a_policy_of_other_costs_is_not_asked():
+    problem = table(m=2)
+    policy = Uniform(problem, m=3)
+    with pytest.raises(CBanditError, match="the policy has 3, the problem 2"):
+        simulate(policy, problem, 4)
+    assert policy.t == 0
+
+
+def test_where_runs_lie_and_how_many_points_a_curve_has(tmp_path):
+    problem = table()
+    run = simulate(Uniform(problem), problem, 50)
+    for call in (lambda: run.save(None), lambda: Run.load(3)):
+        with pytest.raises(CBanditError, match="directory must be a path"):
+            call()
+    for points in (0, 1, -1, 1.5, "x"):
+        with pytest.raises(CBanditError, match="points must be an int of at least 2"):
+            run.curve("regret", points=points)
+    assert run.thinned(2).tolist() == [1, 50]
+    for points in range(2, 60):
+        kept = run.thinned(points).tolist()
+        assert len(kept) <= points
+        assert {1, 50} <= set(kept)
+
+
+def test_a_horizon_that_will_pass_is_told_before_a_round(tmp_path):
+    problem, path = table(), tmp_path / "a.ckpt"
+    gp = cb.GP(RBFKernel().double(), noise=0.1)
+
+    def make():
+        both = {"reward": gp, "costs": gp, "explore": cb.UCB(1.0)}
+        return cb.CKB(problem.actions, step=0.5, cap=4.0, horizon=8, **both)
+
+    policy = make()
+    with pytest.raises(HorizonError, match="own is 8 rounds; got 9 to play"):
+        simulate(policy, problem, 9)
+    assert policy.t == 0
+    assert simulate(policy, problem, 5, path).rounds == 5
+    with pytest.raises(HorizonError, match="got 4 to play after its 5 so far"):
+        simulate(policy, problem, 4)
+    assert policy.t == 5
+    # a callback may stop it before
+    stops = simulate(make(), problem, 9, callback=lambda played: played.t == 6)
+    assert stops.rounds == 6
+    # of a run that goes on only the rest is to play
+    assert simulate(make(), problem, 8, path).rounds == 8
+
+
+def test_one_delay_for_each_of_two_trials_is_no_pair():
+    two = torch.tensor([2.0, 5.0])
+    with pytest.raises(CBanditError, match=r"delays must be a pair \(reward, cost\)"):
+        delays_of(two, (2,))
+    for pair in ((two, two), {"reward": two, "cost": two}, torch.stack([two, two])):
+        reward, cost = delays_of(pair, (2,))
+        assert reward.tolist() == cost.tolist() == [2.0, 5.0]
+    assert [v.tolist() for v in delays_of((2, 5), (2,))] == [[2.0, 2.0], [5.0, 5.0]]
+    assert [v.item() for v in delays_of(two, ())] == [2.0, 5.0]

@@ -71,7 +71,7 @@ class ADMMBO(BoTorchPolicy):
             BoTorch's ``optimize_acqf`` searches, trial by trial).
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them.
-        rho: of the augmented Lagrangian, at first.
+        rho: of the augmented Lagrangian, at first; a number or ``(*trials,)``.
         weight: ``M``.
         budgets: evaluations of the optimality step: the first one's, the later ones'.
         cost_budgets: likewise of each feasibility step.
@@ -87,7 +87,7 @@ class ADMMBO(BoTorchPolicy):
         *,
         reward: GP,
         costs: GP | Sequence[GP],
-        rho: float = 0.1,
+        rho: Any = 0.1,
         weight: float = 50.0,
         budgets: tuple[int, int] = (10, 5),
         cost_budgets: tuple[int, int] = (50, 5),
@@ -110,19 +110,21 @@ class ADMMBO(BoTorchPolicy):
             **common,
         )
         for name, pair in (("budgets", budgets), ("cost_budgets", cost_budgets)):
-            if len(pair) != 2 or any(type(n) is not int or n < 1 for n in pair):
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise CBanditError(f"{name} must be two positive ints; got {pair!r}")
-        self.weight = float(checks.positive("weight", weight))
+            for n in pair:
+                checks.whole(name, n, 1, "two positive ints")
+        self.weight = checks.number("weight", weight)
+        if self.weight <= 0:
+            raise CBanditError(f"weight must be above 0; got {self.weight:g}")
         self.budgets, self.cost_budgets = tuple(budgets), tuple(cost_budgets)
         self.tolerance = checks.number("tolerance", tolerance, minimum=0.0)
-        self.iterations = iterations
+        self.iterations = checks.whole("iterations", iterations)
         kept: dict[str, Any] = {"dtype": torch.float64, "device": self.device}
         low, high = _extent(self.actions).to(**kept)
         self._diagonal = float((high - low).norm())
         shape = (self._size, self.m, self.actions.dim)
-        self._rho = torch.full(
-            (self._size,), float(checks.positive("rho", rho)), **kept
-        )
+        self._rho = self._per_trial("rho", checks.positive("rho", rho))
         self._y = torch.zeros(shape, **kept)
         self._z = high.expand(shape).clone()  # the upper corner, as published
         self._z_before = self._z.clone()
@@ -193,9 +195,9 @@ class ADMMBO(BoTorchPolicy):
         if step == 0:
             self._x = found
         else:
-            self._z[:, step - 1] = torch.where(
-                self._over(), self._z[:, step - 1], found
-            )
+            z = self._z.clone()
+            z[:, step - 1] = torch.where(self._over(), z[:, step - 1], found)
+            self._z = z
         if step < self.m:
             self._schedule = (iteration, step + 1, 0)
             return

@@ -85,10 +85,10 @@ class BanditOCO(Policy):
         kept: dict[str, Any] = {"dtype": torch.float64, "device": self.device}
         self._radius = self._column("radius", checks.positive("radius", radius))
         self._step = self._column("step", checks.nonnegative("step", step))
-        self._dual = self._per_cost(
+        self._dual = self._number(
             "dual_step", checks.nonnegative("dual_step", dual_step)
         )
-        self._leak = self._per_cost("leak", checks.nonnegative("leak", leak))
+        self._leak = self._number("leak", checks.nonnegative("leak", leak))
         lower, upper = self.actions.lower.to(**kept), self.actions.upper.to(**kept)
         self._low, self._high = lower + self._radius, upper - self._radius
         if bool((self._low >= self._high).any()):

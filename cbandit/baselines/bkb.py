@@ -84,6 +84,9 @@ class BKB(GPPolicy):
         """A sketch has no BoTorch model: always an error that says so."""
         raise CBanditError("BKB keeps a sketch, not a model; see policy.posterior()")
 
+    def _engines(self) -> list[str]:
+        return ["engine=dictionary"]
+
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:

@@ -95,6 +95,8 @@ class BoTorchPolicy(GPPolicy):
             ("raw_samples", raw_samples),
         ):
             checks.whole(what, value, 1, "a positive int")
+        if not isinstance(name, str):
+            raise CBanditError(f"name must be a str; got {name!r}")
         if common.get("pending", "ignore") != "ignore":
             raise CBanditError(
                 "pending must be 'ignore': give the acquisition function X_pending, "

@@ -114,7 +114,7 @@ class SafeOpt(SafelyGrowing):
         safe: the seed set: an action's number, a list of numbers, a tensor of numbers
             ``(*trials,)`` or ``(*trials, k)``, a mask ``(N,)`` or ``(*trials, N)``, or
             points ``(k, d)`` or ``(*trials, k, d)``.
-        lipschitz: Lipschitz constants of the costs, a number, ``(*trials,)`` or
+        lipschitz: Lipschitz constants of the costs, a number, ``(m,)`` or
             ``(*trials, m)``. ``None``: the beliefs alone say what is safe.
         common: see :class:`~cbandit.policies.gp.GPPolicy`.
 

@@ -92,6 +92,10 @@ class Sketched:
         for keys, x, parts in rows:
             self.absorb(keys, x, parts)
 
+    def parts(self) -> list[Sketched]:
+        """What holds all this in its attributes."""
+        return [self]
+
     def resample(self, streams: Streams) -> None:
         """A new dictionary, by the variances of the actions tried in the last round."""
         counts = list(map(len, self.history.keys()))

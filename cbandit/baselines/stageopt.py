@@ -43,7 +43,7 @@ class StageOpt(SafelyGrowing):
         explore: :class:`~cbandit.UCB`.
         safe: the seed set, as for :class:`~cbandit.baselines.SafeOpt`.
         rounds: ``T0``, how many rounds may go to expansion: a number or ``(*trials,)``.
-        lipschitz: Lipschitz constants of the costs, a number, ``(*trials,)`` or
+        lipschitz: Lipschitz constants of the costs, a number, ``(m,)`` or
             ``(*trials, m)``. ``None``: the beliefs alone say what is safe.
         eps: expansion ends for good in a trial once its widest expander is narrower, in
             the costs' units; a number or ``(*trials,)``.
@@ -95,7 +95,8 @@ class StageOpt(SafelyGrowing):
             width = (sets.upper - sets.lower)[:, 1:].amax(1)
             width = width.masked_fill(~found, -math.inf)
             # where there is no expander its width is 0: nothing to learn from it
-            self._expanding &= width.amax(-1).clamp_min(0) >= self._eps
+            wide = width.amax(-1).clamp_min(0) >= self._eps
+            self._expanding = self._expanding & wide
             if mask is not None:
                 found, width = found & mask, width.masked_fill(~mask, -math.inf)
             expand = self._expanding & (self.rounds >= t) & found.any(-1)

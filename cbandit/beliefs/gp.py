@@ -63,12 +63,13 @@ class GP:
         self.learn_noise = noise is None
         self.noise: Tensor = checks.positive("noise", 1e-2 if noise is None else noise)
         self.mean: Tensor = checks.finite("mean", checks.tensor("mean", mean))
+        self.standardize = checks.flag("standardize", standardize)
         if standardize and bool((self.mean != 0).any()):
             raise CBanditError(
                 "mean must be left at 0 with standardize=True: the mean is then the "
                 "outcomes' own"
             )
-        self.standardize, self.refit_every = bool(standardize), refit_every
+        self.refit_every = refit_every
         self.noise_prior: LogNormalPrior | None = None
         self.bounds: Tensor | None = None
 

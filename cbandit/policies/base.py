@@ -103,14 +103,17 @@ class Policy(Stated, ABC):
     Args:
         actions: what can be chosen.
         m: how many costs.
-        thresholds: what costs are compared with: a number, ``(*trials,)``,
-            ``(*trials, m)``, or a callable of the round that gives one of these.
-        seed: of all draws; one seed, one run.
+        thresholds: what costs are compared with: a number, ``(m,)``, ``(*trials, m)``
+            or, where no two costs differ, ``(*trials, 1)``; or a callable of the round
+            that gives one of these.
+        seed: of all draws, an int from 0; one seed, one run.
         trials: ``None``, how many replications run side by side, or a ``range`` of
             their numbers (a part of a larger batch).
         device: where tensors live, ``"cpu"`` (the default) or ``"cuda"``.
         dtype: of arrays over the actions, ``"float64"`` or ``"float32"`` (or torch's
-            own names); float64 on the CPU and float32 on CUDA by default.
+            own names); float64 on the CPU and float32 on CUDA by default. float32 has
+            seven digits, for coordinates too: centre those that lie far from 0 against
+            a kernel's lengthscale, a linear kernel's above all, or take float64.
         horizon: the last round, where one is known.
     """
 
@@ -120,6 +123,13 @@ class Policy(Stated, ABC):
     no_noise = ""  # why tell takes no noise, where it does not
     patient = False  # whether it counts on choices that wait for their feedback
     _reminded = False
+
+    @classmethod
+    def _about_to_take(cls, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Wrong arguments are told by the name of the class that was called."""
+        # a class of one's own knows what it takes; what is unpickled is given nothing
+        if (arguments or named) and cls.__init__.__module__.startswith("cbandit."):
+            _taken(cls, arguments, named)
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Help on a policy names the arguments it shares with others too."""
@@ -148,7 +158,7 @@ class Policy(Stated, ABC):
             )
         self.device = _device(device)
         self.dtype, self.m = _dtype(dtype, self.device), m
-        self.trials, self.seed = trial_range(trials), seed
+        self.trials, self.seed = trial_range(trials), checks.seed(seed)
         self.batch_shape = () if self.trials is None else (len(self.trials),)
         self._size = 1 if self.trials is None else len(self.trials)
         if actions.batch_shape and tuple(actions.batch_shape) != self.batch_shape:
@@ -172,7 +182,7 @@ class Policy(Stated, ABC):
         self._multiplier = torch.zeros(
             self._size, 0, dtype=torch.float64, device=self.device
         )
-        self._streams = Streams(seed, self.trials, "policy")
+        self._streams = Streams(self.seed, self.trials, "policy")
         self._mark = secrets.token_hex(8)
         self._open: dict[int, _Open] = {}
         self._inbox: dict[int, _Mail] = {}
@@ -192,10 +202,17 @@ class Policy(Stated, ABC):
         return devices.put(checks.per_trial(name, value, self.batch_shape), self.device)
 
     def _per_cost(self, name: str, value: Any) -> Tensor:
-        """A number, ``(*trials,)`` or ``(*trials, m)`` as ``(T, m)``."""
+        """A number, ``(m,)``, ``(*trials, 1)`` or ``(*trials, m)`` as ``(T, m)``."""
         value = checks.finite(name, checks.tensor(name, value))
         shaped = checks.per_cost(name, value, self.batch_shape, self.m)
         return devices.put(shaped, self.device)
+
+    def _number(self, name: str, value: Any) -> Tensor:
+        """A number or ``(*trials,)``; one a cost is ``(*trials, m)``. As ``(T, m)``."""
+        value = checks.tensor(name, value)
+        if self.batch_shape and tuple(value.shape) == self.batch_shape:
+            value = value.unsqueeze(-1)
+        return self._per_cost(name, value)
 
     def _outside(self, value: Tensor) -> Tensor:
         """A tensor led by ``T`` as the user sees it: without, where trials is None."""
@@ -237,9 +254,19 @@ class Policy(Stated, ABC):
             raise CBanditError("ask takes among= or actions=, not both")
         mask = None if among is None else self._mask(among)
         self._deliver()
-        asked = self.actions if actions is None else self._round_actions(actions)
-        decision = self._decide(t, asked, mask, observed_costs)
-        choice = self._choice(t, asked, decision)
+        before = [(each, dict(vars(each))) for each in self._parts()]
+        self._streams.mark()
+        try:
+            asked = self.actions if actions is None else self._round_actions(actions)
+            decision = self._decide(t, asked, mask, observed_costs)
+            choice = self._choice(t, asked, decision)
+        except BaseException:
+            # as if nobody had asked
+            for each, held in before:
+                vars(each).clear()
+                vars(each).update(held)
+            self._streams.go_back()
+            raise
         self.t = t
         self._open[t] = _Open(choice)
         self._started(choice)
@@ -256,6 +283,13 @@ class Policy(Stated, ABC):
             "cancel(choice) if it will never come",
             stacklevel=3,
         )
+
+    def _parts(self) -> list[Any]:
+        """Whose attributes a rule may set, and gets back as they were if it fails.
+
+        What it changes in place stays changed: that must wait until nothing can fail.
+        """
+        return [self]
 
     def _started(self, choice: Choice) -> None:
         """Called once the choice of a round stands."""
@@ -485,6 +519,13 @@ class Policy(Stated, ABC):
     def lighten(self) -> None:
         """Before a checkpoint: drop what is better computed afresh than saved."""
 
+    def save(self, path: Any) -> None:
+        """Write all to ``path``, atomically; :func:`cbandit.load` goes on from it."""
+        from cbandit.checkpoint import save
+
+        self._deliver()
+        save(self, path)
+
     def __repr__(self) -> str:
         actions = repr(self.actions)
         if len(actions) > LONG:
@@ -554,10 +595,11 @@ def _arguments_of(cls: type) -> dict[str, str]:
     return dict(found)
 
 
-def _with_shared_arguments(cls: type) -> str | None:
-    own = _arguments_of(cls)
-    if "common" not in own or "common" not in inspect.signature(cls).parameters:
-        return cls.__doc__
+def _with_shared_arguments(cls: Any) -> str | None:
+    own, text = _arguments_of(cls), str(cls.__doc__)
+    taken = inspect.signature(cls.__init__).parameters
+    if "common" not in own or "common" not in taken:
+        return cls.__doc__ and text
     shared: dict[str, str] = {}
     for base in cls.__mro__[1:-1]:
         texts, keywords = _arguments_of(base), _keywords(base)
@@ -565,16 +607,33 @@ def _with_shared_arguments(cls: type) -> str | None:
             if name in texts and name not in own and name != "m":
                 shared.setdefault(name, texts[name])
     lines = [f"    {name}: {text}" for name, text in shared.items()]
-    return "\n".join([inspect.cleandoc(cls.__doc__ or ""), "", "Common:", *lines, ""])
+    return "\n".join([inspect.cleandoc(text), "", "Common:", *lines, ""])
 
 
-def _keywords(cls: type) -> list[str]:
-    parameters = inspect.signature(cls).parameters.items()
+def _keywords(cls: Any) -> list[str]:
+    parameters = inspect.signature(cls.__init__).parameters.items()
     return [key for key, each in parameters if each.kind is each.KEYWORD_ONLY]
 
 
+def _taken(cls: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """An error unless the constructor takes these, itself or by what it hands on."""
+    signature = inspect.signature(cls.__init__)
+    for name in named:
+        if name not in signature.parameters and name not in _known(cls):
+            raise TypeError(_unknown(cls, name))
+    try:
+        signature.bind(None, *arguments, **named)
+    except TypeError as error:
+        raise TypeError(f"{cls.__name__}: {error}") from None
+
+
+def _known(cls: type) -> list[str]:
+    keys = [key for base in cls.__mro__[:-1] for key in _keywords(base)]
+    return [key for key in keys if key != "m"]  # what costs= says
+
+
 def _unknown(cls: type, name: str) -> str:
-    known = [key for base in cls.__mro__[:-1] for key in _keywords(base)]
+    known = _known(cls)
     near = difflib.get_close_matches(name, known, 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"{cls.__name__} takes no argument {name!r}{hint}"

@@ -41,8 +41,9 @@ class CKB(GPPolicy):
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them.
         explore: :class:`~cbandit.UCB`, :class:`~cbandit.TS` or :class:`~cbandit.Rand`.
-        step: ``1 / V``, above 0: a number, ``(*trials,)``, or with ``dual="queue"``
-            also a callable of the round. Left out, ``rho / (G sqrt(T))``.
+        step: ``1 / V``, above 0: a number, ``(*trials,)`` or one a cost, ``(*trials,
+            m)``, as ``cap``, ``slack`` and ``slater``; with ``dual="queue"`` also a
+            callable of the round. Left out, ``rho / (G sqrt(T))``.
         cap: ``rho``. Left out, ``4 B / (slater - slack)``.
         slack: added to every estimate in the dual step; ``0 < slack <= slater / 2``
             turns bounded violation into none. With ``dual="queue"`` also a callable of
@@ -98,6 +99,10 @@ class CKB(GPPolicy):
             raise CBanditError(f"dual must be 'projected' or 'queue'; got {dual!r}")
         if costs is None:
             raise CBanditError("costs must be a cb.GP or a list of them; got None")
+        anytime, forget = (
+            checks.flag("anytime", anytime),
+            checks.flag("forget", forget),
+        )
         if forget and not anytime:
             raise CBanditError("forget=True goes with anytime=True")
         if dual == "projected" and (callable(step) or callable(slack)):
@@ -109,7 +114,7 @@ class CKB(GPPolicy):
         )
         self.name = f"CKB-{explore.name}"
         self.dual, self.anytime, self.forget = dual, anytime, forget
-        self._slack = _Schedule("slack", slack, self._per_cost, checks.nonnegative)
+        self._slack = _Schedule("slack", slack, self._number, checks.nonnegative)
         self._settle(step, cap, slater)
         self._multiplier = torch.zeros(
             self._size, self.m, dtype=torch.float64, device=self.device
@@ -137,9 +142,9 @@ class CKB(GPPolicy):
         g = best.g.double()
         if self.dual == "projected":
             assert self._cap is not None
-            phi = multipliers.projected(phi, g, step, slack, self._cap)
+            phi = multipliers.ascended(phi, g, step, slack, self._cap)
         else:
-            phi = multipliers.queue(phi, g, slack)
+            phi = multipliers.queued(phi, g, slack)
         self._multiplier = phi
         return Decision(best.index, x=best.x, keys=best.keys)
 
@@ -152,7 +157,7 @@ class CKB(GPPolicy):
         """Step and cap as given, or as the theorem has them."""
         bounds, room = self._clip_at, None
         if slater is not None:
-            delta = self._per_cost("slater", checks.positive("slater", slater))
+            delta = self._number("slater", checks.positive("slater", slater))
             room = delta - self._slack(1)
             if bool((room <= 0).any()):
                 raise CBanditError(
@@ -161,7 +166,7 @@ class CKB(GPPolicy):
                 )
         self._cap: Tensor | None = None
         if cap is not None:
-            self._cap = self._per_cost("cap", checks.positive("cap", cap))
+            self._cap = self._number("cap", checks.positive("cap", cap))
         wanted, missing = [], []
         # the queue itself has no cap, but its step rests on one
         if cap is None and (self.dual == "projected" or step is None):
@@ -181,14 +186,14 @@ class CKB(GPPolicy):
                 + ", ".join(missing)
             )
         if step is not None:
-            self._step = _Schedule("step", step, self._per_cost, checks.positive)
+            self._step = _Schedule("step", step, self._number, checks.positive)
             return
         assert bounds is not None
         assert self._cap is not None
         length = None if self.anytime else self.horizon
         follows = self._cap / bounds[:, 1:]
         self._step = _Schedule(
-            "step", follows, self._per_cost, checks.positive, length, root=True
+            "step", follows, self._number, checks.positive, length, root=True
         )
 
 

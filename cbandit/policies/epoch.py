@@ -40,6 +40,7 @@ from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore
 from cbandit.policies.base import COST_COUNT, Decision, Told
 from cbandit.policies.gp import GPPolicy
+from cbandit.recommend import Recommendation
 
 __all__ = ["EpochPenalty", "exponential", "polynomial"]
 
@@ -95,7 +96,7 @@ class EpochPenalty(GPPolicy):
         **common: Any,
     ) -> None:
         costs = checks.whole("costs", costs, 1, COST_COUNT)
-        epoch = checks.whole("epoch", epoch)
+        epoch, reuse = checks.whole("epoch", epoch), checks.flag("reuse", reuse)
         wanted = {"ucb": UCB, "ts": TS}.get(inner)
         if wanted is None:
             raise CBanditError(f"inner must be 'ucb' or 'ts'; got {inner!r}")
@@ -166,10 +167,10 @@ class EpochPenalty(GPPolicy):
         # an epoch of which nothing is known has mean 0, and psi(0) = 1
         return self._kappa + self._psi(mean).log()
 
-    def _turn(self, t: int) -> None:
-        """At the start of an epoch: move the multipliers, then all targets."""
+    def _turn(self, t: int) -> bool:
+        """At the start of an epoch: move the multipliers; whether targets must too."""
         if self._epoch_of(t) == self._epoch_number:
-            return
+            return False
         kappa = self._moved()
         edge = math.log(torch.finfo(kappa.dtype).max)
         if not self.linear and not self._warned and bool((kappa > edge).any()):
@@ -186,17 +187,21 @@ class EpochPenalty(GPPolicy):
         self._kappa, self._epoch_number = kappa, self._epoch_of(t)
         self._sums, self._counts = torch.zeros_like(kappa), torch.zeros_like(kappa)
         if not self.reuse:
-            self._data.clear()
+            self._data = []
         beliefs = self._beliefs_of
         if 0 < self._epoch_number < len(beliefs):
             self._beliefs = self._fresh_beliefs([beliefs[self._epoch_number]])
             for seen in self._data:
-                self._condition(seen)
+                self._condition(seen, self._target(seen))
         elif not self.reuse:
             self._beliefs.forget_all()
-        elif self._data:
-            targets = [self._target(seen) for seen in self._data]
-            self._beliefs.groups[0].retarget(torch.stack(targets))
+        else:
+            return bool(self._data)
+        return False
+
+    def _retarget(self) -> None:
+        targets = [self._target(seen) for seen in self._data]
+        self._beliefs.groups[0].retarget(torch.stack(targets))
 
     def _target(self, seen: _Seen) -> Tensor:
         """``r - sum_j kappa_j (psi(c_j) - 1)``, or the linear form, ``(T, 1)``."""
@@ -209,8 +214,8 @@ class EpochPenalty(GPPolicy):
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:
-        self._turn(t)
-        best = self._maximise(t, asked, mask, scores.Reward())
+        moved = self._retarget if self._turn(t) else None
+        best = self._maximise(t, asked, mask, scores.Reward(), first=moved)
         return Decision(best.index, x=best.x, keys=best.keys)
 
     def _subgaussians(self, explore: Explore) -> Tensor | None:
@@ -218,7 +223,10 @@ class EpochPenalty(GPPolicy):
         own = explore.widths.cost_beta
         if not isinstance(own, RKHS):
             return None
-        return self._per_cost("subgaussian", own.subgaussian)
+        shared, batch = own is explore.widths.beta, self.batch_shape
+        count = 1 if shared else self.m
+        found = checks.per_cost("subgaussian", own.subgaussian, batch, count)
+        return found.expand(-1, self.m).to(self.device)
 
     def _chances(self) -> int:
         """``c`` of the RKHS widths."""
@@ -249,27 +257,15 @@ class EpochPenalty(GPPolicy):
     ) -> None:
         seen = self._partly.get(choice.t)
         if seen is None:
-            seen = self._partly[choice.t] = _Seen.nothing(
-                choice, self._size, self._sums
-            )
-        before = seen.whole()
+            seen = _Seen.nothing(choice, self._size, self._sums)
+        seen, before = replace(seen), seen.whole()
         for told in rewards:
             seen.reward, seen.rewarded = _with(seen.reward, seen.rewarded, told)
         for told in costs:
             less = replace(told, values=told.values - self._limits(choice.t))
             seen.cost, seen.charged = _with(seen.cost, seen.charged, less)
-        if bool(seen.whole().all()):
-            del self._partly[choice.t]
         fresh = seen.whole() & ~before
-        if not bool(fresh.any()):
-            return
-        current = self._epoch_of(choice.t) == self._epoch_number
         mask = devices.put(fresh, self.device).unsqueeze(-1)
-        if current:
-            self._sums = self._sums + torch.where(mask, seen.cost, 0.0)
-            self._counts = self._counts + mask
-        elif not self.reuse:
-            return  # of an epoch that has ended, and whose data are dropped
         news = replace(
             seen,
             reward=torch.where(mask, seen.reward, 0.0),
@@ -277,15 +273,29 @@ class EpochPenalty(GPPolicy):
             rewarded=fresh,
             charged=fresh,
         )
+        target = self._target(news)
+        # a user's thresholds and psi have not failed
+        if bool(seen.whole().all()):
+            self._partly.pop(choice.t, None)
+        else:
+            self._partly[choice.t] = seen
+        if not bool(fresh.any()):
+            return
+        current = self._epoch_of(choice.t) == self._epoch_number
+        if current:
+            self._sums = self._sums + news.cost
+            self._counts = self._counts + mask
+        elif not self.reuse:
+            return  # of an epoch that has ended, and whose data are dropped
         place = len(self._data)
         while place and self._data[place - 1].choice.t > choice.t:
             place -= 1
         self._data.insert(place, news)
-        self._condition(news)
+        self._condition(news, target)
 
-    def _condition(self, seen: _Seen) -> None:
+    def _condition(self, seen: _Seen, target: Tensor) -> None:
         keys, x = self._named(seen.choice)
-        part = ([0], self._target(seen), seen.whole().tolist(), None)
+        part = ([0], target, seen.whole().tolist(), None)
         self._beliefs.absorb(keys, x, [part], seen.choice.t)
 
     def cancel(self, choice: Choice) -> None:
@@ -293,6 +303,13 @@ class EpochPenalty(GPPolicy):
         super().cancel(choice)
         self._deliver()
         self._partly.pop(choice.t, None)
+
+    def recommend(self, confidence: float = 0.95) -> Recommendation:
+        """What to deploy: the action of greatest expected reward less penalties.
+
+        The costs have no belief of their own: nowhere is it called feasible.
+        """
+        return replace(super().recommend(confidence), penalised=True)
 
     def observe(
         self, *, index: Any = None, x: Any = None, reward: Any = None, cost: Any = None
@@ -313,16 +330,18 @@ class EpochPenalty(GPPolicy):
         (_, rewards), (_, costs) = parts
         limits = self._limits(max(self.t, 1))
         every = torch.ones(self._size, dtype=torch.bool)
-        owner = self._mark
+        owner, rows = self._mark, []
         for i in range(places.shape[1]):
             x = self._outside(places[:, i])
             index = None if numbers is None else self._outside(numbers[:, i])
             choice = Choice(0, index, x, self._nowhere, None, owner)
             reward, cost = (v[:, i].to(self.device) for v in (rewards, costs))
             seen = _Seen(choice, reward, cost - limits, every, every)
+            rows.append((seen, self._target(seen)))
+        for seen, target in rows:
             place = sum(each.choice.t == 0 for each in self._data)
             self._data.insert(place, seen)
-            self._condition(seen)
+            self._condition(seen, target)
 
 
 @dataclass
@@ -399,7 +418,22 @@ def _penalty(psi: Any) -> Callable[[Tensor], Tensor]:
             f"psi must be 'exp', ('polynomial', n), 'linear' or a callable; got {psi!r}"
         )
     _check_penalty(psi)
-    return psi  # type: ignore[no-any-return]
+    return _Own(psi)
+
+
+class _Own:
+    """A user's callable, whose answers are looked at."""
+
+    def __init__(self, psi: Callable[[Tensor], Any]) -> None:
+        self._psi = psi
+
+    def __call__(self, z: Tensor) -> Tensor:
+        value = checks.tensor("psi(z)", self._psi(z)).to(z)
+        if not bool((value >= 1 - 1e-9).all()):
+            raise CBanditError(
+                f"psi must be at least 1 everywhere; got {value.min().item():g}"
+            )
+        return value
 
 
 class _Polynomial:

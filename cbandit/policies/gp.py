@@ -199,7 +199,7 @@ class GPPolicy(Policy):
         b = self._per_trial("clip B", checks.positive("clip B", bound))
         if self._widths.functions == 1:
             return b.unsqueeze(-1)
-        g = self._per_cost("clip G", checks.positive("clip G", cost_bound))
+        g = self._number("clip G", checks.positive("clip G", cost_bound))
         return torch.cat([b.unsqueeze(-1), g], -1)
 
     # -- one round -------------------------------------------------------------------
@@ -361,15 +361,18 @@ class GPPolicy(Policy):
         mask: Tensor | None,
         score: Formed,
         beside: Tensor | Callable[[Tensor], Tensor] | None = None,
+        first: Callable[[], None] | None = None,
     ) -> Best:
         """The action of greatest ``score(f, g)``, and the estimates there.
 
         ``beside``, ``(T, m, N)``, is known of every action and follows the estimates;
-        on a Box it is a function of ``x (T, n, d)``.
+        on a Box it is a function of ``x (T, n, d)``. ``first`` changes the beliefs,
+        their variances apart, once a user's callables have not failed.
         """
-        # what can fail goes before what draws
         limits = self._limits(t)
         coefficient = self._coefficient(t)
+        if first is not None:
+            first()
         if isinstance(asked, Box):
             best = maximise_box(
                 asked,
@@ -463,6 +466,9 @@ class GPPolicy(Policy):
         elif isinstance(self.feedback, Delayed):
             self._beliefs.stop_waiting(self.t - self.feedback.window)
         self._beliefs.refit(due_only=True)
+
+    def _parts(self) -> list[Any]:
+        return [self, *self._beliefs.parts()]
 
     def _started(self, choice: Choice) -> None:
         if isinstance(self.feedback, Delayed):
@@ -678,7 +684,11 @@ class GPPolicy(Policy):
         )
 
     def recommend(self, confidence: float = 0.95) -> Recommendation:
-        """What to deploy: the best action believed feasible with ``confidence``."""
+        """What to deploy: the best action believed feasible with ``confidence``.
+
+        Of a policy without beliefs about its costs the action of greatest expected
+        reward, nowhere called feasible.
+        """
         confidence = checks.number("confidence", confidence)
         if not 0 < confidence < 1:
             raise CBanditError(f"confidence must lie between 0 and 1; got {confidence}")
@@ -698,7 +708,10 @@ class GPPolicy(Policy):
         if self._beliefs.functions <= self.m:
             # costs without a belief: nothing can be said of their chances
             unknown = found.value.new_full((self._size, self.m), torch.nan)
-            found = replace(found, probability=unknown[:, 0], margin=unknown)
+            nowhere = torch.zeros_like(found.feasible)
+            found = replace(
+                found, probability=unknown[:, 0], margin=unknown, feasible=nowhere
+            )
         return replace(found, x=x).of(self._outside)
 
     def _likely(self, box: Box, limits: Tensor, confidence: float) -> Tensor:
@@ -741,13 +754,6 @@ class GPPolicy(Policy):
     def lighten(self) -> None:
         """Before a checkpoint: large arrays are computed afresh instead of saved."""
         self._beliefs.lighten(LIGHT)
-
-    def save(self, path: Any) -> None:
-        """Write all to ``path``, atomically; :func:`cbandit.load` goes on from it."""
-        from cbandit.checkpoint import save
-
-        self._deliver()
-        save(self, path)
 
 
 def _pieced(news: Sequence[Told]) -> Sequence[Told]:

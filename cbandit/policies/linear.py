@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cbandit import checks
-from cbandit.actions import Finite, ProductGrid, Star
+from cbandit.actions import Box, Finite, ProductGrid, Star
 from cbandit.beliefs.linear import Linear, Ridge
 from cbandit.errors import CBanditError
 from cbandit.policies.stagewise import Stagewise
@@ -129,6 +129,11 @@ class LinearPolicy(Stagewise):
 
     def _round_actions(self, actions: Any) -> Any:
         asked = super()._round_actions(actions)
+        if isinstance(asked, Box):
+            raise CBanditError(
+                "actions of this round must be points, a cb.Finite, a cb.ProductGrid "
+                f"or a cb.Star; got {asked!r}"
+            )
         batch = tuple(asked.batch_shape)
         if batch and batch != self.batch_shape:
             raise CBanditError(

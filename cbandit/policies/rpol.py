@@ -96,7 +96,7 @@ class RPOL(GPPolicy):
 
     def _moved(self) -> Tensor:
         floor = math.sqrt(self.t) if self.t else 1.0
-        return multipliers.rectified(self._multiplier, self._gained, floor)
+        return multipliers.raised(self._multiplier, self._gained, floor)
 
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any

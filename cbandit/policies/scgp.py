@@ -138,7 +138,7 @@ class SCGPUCB(GPPolicy):
         weight = self._multiplier / v
 
         best = self._maximise(t, asked, mask, scores.PrimalDual(weight), beside=g)
-        self._multiplier = multipliers.queue(self._multiplier, best.g.double(), slack)
+        self._multiplier = multipliers.queued(self._multiplier, best.g.double(), slack)
         return Decision(best.index, x=best.x, keys=best.keys)
 
     def _seen_in_full(

@@ -277,13 +277,6 @@ class Stagewise(Policy):
     def lighten(self) -> None:
         """Before a checkpoint; nothing here is worth computing afresh."""
 
-    def save(self, path: Any) -> None:
-        """Write everything to ``path``, atomically; :func:`cbandit.load` goes on."""
-        from cbandit.checkpoint import save
-
-        self._deliver()
-        save(self, path)
-
 
 class Scales:
     """``alpha_r`` and ``alpha_c``: given, or the theorem's from the safety gaps."""

@@ -774,11 +774,17 @@ class Surrogates:
         return bool(chosen)
 
     def forget_all(self) -> None:
-        """Drop all data; hyperparameters stay."""
+        """Drop all data; hyperparameters stay.
+
+        Nothing changes in place, so that :meth:`parts` can be put back.
+        """
         for group in self.groups:
-            group.log.clear()
-            group.awaited.clear()
+            group.log, group.awaited = deque(), {}
             group.rebuild()
+
+    def parts(self) -> list[Surrogates | Group]:
+        """What holds all this in its attributes."""
+        return [self, *self.groups]
 
     def lighten(self, limit: int) -> None:
         """Before a checkpoint: above ``limit`` bytes of arrays only the log is kept.

@@ -7,6 +7,7 @@ Here the reward is maximised and the costs are the slacks' negatives.
 from __future__ import annotations
 
 import math
+import warnings
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -160,7 +161,8 @@ def from_botorch(
         points: left out, the function's box. How many values an axis has, an int or one
             an axis, makes a grid of evenly spaced values (whole numbers on discrete
             axes); ``(N, d)`` points, a :class:`~cbandit.Finite` or a
-            :class:`~cbandit.ProductGrid` are taken as they are.
+            :class:`~cbandit.ProductGrid` are taken as they are. Where none of them is
+            feasible there is no regret; a warning says so.
         noise: variance on the reward; that of the function's ``noise_std`` if left out.
         cost_noise: variance on the costs, a number or ``(m,)``; that of
             ``constraint_noise_std`` if left out.
@@ -201,8 +203,11 @@ def from_botorch(
                 f"{type(test_function).__name__} has coordinates that are not "
                 "continuous: give points="
             )
-        best = _best_known(test_function) if optimum is None else optimum
-        return Continuous(test_function, variances, float(best))
+        if optimum is None:
+            best = _best_known(test_function)
+        else:
+            best = checks.number("optimum", optimum)
+        return Continuous(test_function, variances, best)
     if optimum is not None:
         raise CBanditError("optimum is exact on points: leave it out")
     actions = _set(test_function, points)
@@ -217,6 +222,14 @@ def from_botorch(
         for i in range(0, actions.size, step)
     ]
     values = torch.cat(blocks)
+    over = values[:, 1:].clamp_min(0).amax(-1)
+    if not bool((over == 0).any()):
+        warnings.warn(
+            f"points hold no feasible action of {type(test_function).__name__}: the "
+            "regret of every run will be NaN; the least violating one has a cost of "
+            f"{over.min():.3g}",
+            stacklevel=2,
+        )
     return Table(
         values[:, 0],
         values[:, 1:].mT,
@@ -273,7 +286,8 @@ def _set(function: Any, points: Any) -> Finite | ProductGrid:
 
 def _axes(function: Any, counts: Tensor) -> list[Tensor]:
     whole = checks.shaped("points", counts, (function.dim,), "(d,)")
-    if bool((whole != whole.round()).any()) or bool((whole < 2).any()):
+    counted = (whole == whole.round()) & (whole >= 2) & whole.isfinite()
+    if not bool(counted.all()):
         raise CBanditError(
             "points must be numbers of values an axis, whole and at least 2; got "
             f"{counts.tolist()}"

@@ -145,6 +145,7 @@ def bench_stagewise(
     Reward and costs have an RBF kernel of lengthscale 0.5; every threshold is ``gap``
     above its cost at the corner (action 0), which is therefore safe.
     """
+    points, costs = checks.whole("points", points, 2), checks.whole("costs", costs)
     axis = torch.linspace(0, 6, points, dtype=torch.float64)
     gram = torch.exp(-0.5 * ((axis.unsqueeze(-1) - axis) / 0.5).square())
     value, vectors = torch.linalg.eigh(gram)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -157,8 +158,11 @@ def delays_of(delays: Any, batch_shape: tuple[int, ...]) -> tuple[Tensor, Tensor
             )
         pair = (delays.get("reward", 0), delays.get("cost", 0))
     else:
+        flat = not isinstance(delays, tuple | list) and np.ndim(delays) == 1
         try:
             reward, cost = delays
+            if flat and batch_shape:  # of two trials, or of reward and cost?
+                raise ValueError
         except (TypeError, ValueError):
             raise CBanditError(
                 "delays must be a pair (reward, cost), or a dict with these keys; got "

@@ -100,7 +100,14 @@ class Table(Stated):
         f = checks.shaped("reward", f, (*batch, size), "(*trials, N)")
         g = checks.shaped("costs", g, (*batch, self.m, size), "(*trials, m, N)")
         self.f, self.g = f.contiguous(), g.contiguous()
-        self.actions = actions or Finite(torch.arange(float(size)).double()[:, None])
+        if actions is None:
+            actions = Finite(torch.arange(float(size)).double()[:, None])
+        if not isinstance(actions, Finite | ProductGrid):
+            raise CBanditError(
+                "actions must be a cb.Finite or a cb.ProductGrid; got "
+                f"{checks.kind(actions)}"
+            )
+        self.actions = actions
         if self.actions.size != size:
             raise CBanditError(
                 f"actions must hold N = {size} actions; got {self.actions!r}"
