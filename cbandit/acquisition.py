@@ -245,7 +245,9 @@ class _Score(AcquisitionFunction):
         try:
             own = self.model.batch_shape
         except NotImplementedError:
-            return  # not every model says
+            own = None
+        if own is None:  # not every model says
+            return
         try:
             fits = torch.broadcast_shapes(lead, own).numel() == own.numel()
         except RuntimeError:

@@ -39,16 +39,27 @@ class World:
     def see(self, system, slots, precision):
         values = self.rng.normal(size=(T, F))
         rows = np.stack([self.gram[t, slots[t]] for t in range(T)])
-        system.border(
-            torch.tensor(slots),
-            torch.tensor(rows),
-            torch.ones(T, dtype=torch.float64),
-            torch.tensor(precision),
-            torch.tensor(values),
+        spot = system.at(torch.tensor(slots), torch.tensor(rows))
+        for t in range(T):
+            mean, var = self.posterior(t, slots[t])
+            assert spot.mean[t].numpy() == pytest.approx(mean, abs=1e-10)
+            assert float(spot.var[t]) == pytest.approx(var, abs=1e-12)
+        column = system.column(spot, 12).unsqueeze(-1)
+        known = torch.tensor(self.gram) @ column  # with itself: the variance
+        at = torch.tensor(slots)
+        assert known[torch.arange(T), at, 0].numpy() == pytest.approx(
+            spot.var.numpy(), abs=1e-12
         )
+        system.border(spot, torch.tensor(precision), torch.tensor(values))
         self.slots = np.concatenate([self.slots, np.array(slots)[:, None]], 1)
         self.precision = np.concatenate([self.precision, precision[:, None]], 1)
         self.values = np.concatenate([self.values, values[:, None]], 1)
+
+    def posterior(self, trial, slot):
+        """Mean and variance at a slot."""
+        row = self.gram[trial, slot]
+        solved, weights, _ = self.dense(trial, row[:, None])
+        return row @ weights, 1 - row @ solved[:, 0]
 
     def dense(self, trial, right):
         """``(K + P^-1)^-1`` and the mean's weights, by slot, of merged observations."""

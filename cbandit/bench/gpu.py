@@ -656,11 +656,11 @@ def _bordered(section: str, gram: Tensor) -> Row:
     seen = torch.ones(1, u, 1 + FUNCTIONS, dtype=torch.float64, device=device)
     slots = torch.arange(u, device=device).unsqueeze(0)
     system = System(gram.unsqueeze(0), seen[..., 0], seen[..., 1:], slots)
-    row, own = gram[:1], gram[0, :1]
 
     def play() -> None:
-        system.border(slots[:, 0], row, own, one, seen[:, 0, 1:])
-        system.solve(row.unsqueeze(-1))
+        spot = system.at(slots[:, 0], gram[:1])
+        system.column(spot, u)
+        system.border(spot, one, seen[:, 0, 1:])
 
     what = f"u = {u}, a row more and a solve, on the device"
     return _row(section, what, _median(device, play))

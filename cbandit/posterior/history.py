@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cbandit import devices
 from cbandit.beliefs.kernels import Covariance
-from cbandit.posterior.system import System
+from cbandit.posterior.system import Spot, System
 
 __all__ = ["History"]
 
@@ -66,7 +66,7 @@ class History:
         self._gram = torch.zeros(trials, 0, 0, **kept)
         self._system: System | None = None
         # observations the system does not know of yet
-        self._news: list[tuple[Sequence[int], Tensor, Tensor]] = []
+        self._news: list[tuple[Sequence[int], Tensor, Tensor, Spot | None]] = []
         # the precision last judged: mostly one tensor, round after round
         self._judged: Tensor | None = None
         self._verdict = False
@@ -158,7 +158,12 @@ class History:
         )[t]
 
     def add(
-        self, slots: Sequence[int], precision: Tensor, values: Tensor, sign: int = 1
+        self,
+        slots: Sequence[int],
+        precision: Tensor,
+        values: Tensor,
+        sign: int = 1,
+        spot: Spot | None = None,
     ) -> None:
         """Add (or with ``sign=-1`` take away) an observation.
 
@@ -166,13 +171,14 @@ class History:
             slots: one a trial.
             precision: ``(T,)``, zero where nothing was seen; kept, not copied.
             values: ``(T, F)``, less the prior mean; kept, not copied.
+            spot: what :meth:`at_slot` just said of the slots, where it was asked.
         """
         self._waiting.append((slots, precision if sign > 0 else -precision, values))
         if self._system is not None:
             if sign < 0 or len(self._news) >= SPARE or self._sharp(precision):
                 self._forget_system()
             else:
-                self._news.append((slots, precision, values))
+                self._news.append((slots, precision, values, spot))
         if len(self._waiting) >= WAITING:
             self._sum_up()
 
@@ -281,16 +287,22 @@ class History:
             self._system = system = self._factored()
             self._stale = False
             return system
-        for slots, precision, values in self._news:
-            place = devices.put(slots, self.device)
-            row = self.gram[self._trial, place]
-            own = row.gather(-1, place.unsqueeze(-1))[:, 0]
-            system.border(place, row, own, precision, values)
+        for slots, precision, values, spot in self._news:
+            if spot is None:
+                spot = self._spot(system, devices.put(slots, self.device))
+            system.border(spot, precision, values)
         self._news.clear()
         if self._stale:
             system.aim(self._target(system.slots, system.root))
         self._stale = False
         return system
+
+    def at_slot(self, slot: Tensor) -> Spot:
+        """The posterior at ``slot (T,)``."""
+        return self._spot(self.system(), slot)
+
+    def _spot(self, system: System, slot: Tensor) -> Spot:
+        return system.at(slot, self.gram[self._trial, slot])
 
     def _factored(self) -> System:
         used = self.used

@@ -26,6 +26,7 @@ from cbandit.posterior.blocks import Block, free_memory, partition
 from cbandit.posterior.history import History
 from cbandit.posterior.operators import Columns, Operator
 from cbandit.posterior.paths import correction
+from cbandit.posterior.system import Spot
 from cbandit.randomness import Streams
 from cbandit_kernels import Change, Look, best_found
 
@@ -110,10 +111,9 @@ class Rows:
         slots = self._place(keys, x, wanted)
         if slots is None:
             return
-        slot = devices.put(slots, self.device)
-        change = self._change(slot, values, precision)
-        self._pending.append(change)
-        self.history.add(slots, precision, values)
+        spot = self.history.at_slot(devices.put(slots, self.device))
+        self._pending.append(self._change(spot, values, precision))
+        self.history.add(slots, precision, values, spot=spot)
         self.history.count(slots, wanted, 1)
         self._changed()
 
@@ -129,10 +129,10 @@ class Rows:
         slots = self._place(keys, x, wanted)
         if slots is None:
             return
-        slot = devices.put(slots, self.device)
         self.history.add(slots, precision, values, sign=-1)
         self.history.count(slots, wanted, -1)
-        weights, spread, shift = self._change(slot, values, precision)
+        spot = self.history.at_slot(devices.put(slots, self.device))
+        weights, spread, shift = self._change(spot, values, precision)
         self._pending.append((weights, -spread, -shift))
         self._forgotten += 1
         # changes come and go, their rounding errors only come
@@ -171,18 +171,12 @@ class Rows:
         return slots if self.history.used else None
 
     def _change(
-        self, slot: Tensor, values: Tensor, precision: Tensor
+        self, spot: Spot, values: Tensor, precision: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Row weights ``(T, U)``, and what ``c^2`` and ``c`` are multiplied by."""
-        system, gram = self.history.system(), self.history.gram
-        k = gram[self._trial, slot].unsqueeze(-1)
-        w = system.solve(k)
-        own = gram[self._trial, slot, slot] - (k * w).sum((-2, -1))
-        spread = precision / (1 + precision * own.clamp_min(0))
-        mean = (system.alpha.mT @ system.entries(k)).squeeze(-1)
-        weights = -w.squeeze(-1)
-        weights[self._trial, slot] += 1
-        return weights, spread, (values - mean) * spread.unsqueeze(-1)
+        weights = self.history.system().column(spot, self.history.used)
+        spread = precision / (1 + precision * spot.var)
+        return weights, spread, (values - spot.mean) * spread.unsqueeze(-1)
 
     def _changed(self) -> None:
         self._changes += 1

@@ -14,14 +14,32 @@ place's. Always float64.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from cbandit import devices
 
-__all__ = ["System"]
+__all__ = ["Spot", "System"]
 
 ROOM = 16
+
+
+class Spot(NamedTuple):
+    """The posterior at one slot a trial, as a system had it.
+
+    Args:
+        slot: ``(T,)``.
+        half: ``L^-1 R k``, ``(T, E, 1)``.
+        var: ``(T,)``, never negative.
+        mean: ``(T, F)``, less the prior's.
+    """
+
+    slot: Tensor
+    half: Tensor
+    var: Tensor
+    mean: Tensor
 
 
 class System:
@@ -91,36 +109,35 @@ class System:
         solved: Tensor = torch.linalg.solve_triangular(self.factor.mT, half, upper=True)
         return solved.mul_(self.root.unsqueeze(-1))
 
-    def border(
-        self,
-        slots: Tensor,
-        row: Tensor,
-        own: Tensor,
-        precision: Tensor,
-        values: Tensor,
-    ) -> None:
+    def at(self, slot: Tensor, row: Tensor) -> Spot:
+        """The posterior at ``slot (T,)``; its prior covariances are ``row (T, U)``."""
+        half = self.half(self.entries(row.unsqueeze(-1)))
+        own = row.gather(-1, slot.unsqueeze(-1))[:, 0]
+        var = (own - half.square().sum((-2, -1))).clamp_min(0)
+        return Spot(slot, half, var, (half.mT @ self._half)[:, 0])
+
+    def column(self, spot: Spot, used: int) -> Tensor:
+        """The posterior covariance with it is ``k_U(x)^T column``, ``(T, U)``."""
+        column = self.by_slot(self._back(spot.half), used)[..., 0].neg_()
+        one = torch.ones_like(spot.var).unsqueeze(-1)
+        return column.scatter_add_(1, spot.slot.unsqueeze(-1), one)
+
+    def border(self, spot: Spot, precision: Tensor, values: Tensor) -> None:
         """One entry more, seen with ``precision (T,)`` to be ``values (T, F)``.
 
-        Args:
-            slots: ``(T,)``, its slot.
-            row: ``(T, U)``, the prior covariance of its place with those of the slots.
-            own: ``(T,)``, with itself.
+        ``spot`` is of this system as it is.
         """
         root = precision.clamp_min(0).sqrt()
-        line = self.half(self.entries(row.unsqueeze(-1))) * root[:, None, None]
-        # at least 1, but for rounding
-        left = 1 + root.square() * own - line.square().sum((-2, -1))
-        corner = left.clamp_min(1).sqrt()
-        half = root.unsqueeze(-1) * values - (line.mT @ self._half)[:, 0]
-
+        corner = (1 + root.square() * spot.var).sqrt()
+        gap = (values - spot.mean) * (root / corner).unsqueeze(-1)
         if self.count == self.root.shape[-1]:
             self._grow()
         at = self.count
-        self.factor[:, at, :at] = line[:, :at, 0]
+        self.factor[:, at, :at] = spot.half[:, :at, 0] * root.unsqueeze(-1)
         self.factor[:, at, at] = corner
         self.root[:, at] = root
-        self.slots[:, at] = slots
-        self._half[:, at] = half / corner.unsqueeze(-1)
+        self.slots[:, at] = spot.slot
+        self._half[:, at] = gap
         self.count, self._alpha = at + 1, None
 
     def _grow(self) -> None:
