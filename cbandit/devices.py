@@ -18,6 +18,8 @@ __all__ = ["cholesky", "host", "put"]
 def put(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """A tensor, or a list of numbers, on ``device``; what is there already stays."""
     given = values if isinstance(values, Tensor) else torch.tensor(values, dtype=dtype)
+    if given.device == device and dtype is None:
+        return given
     if device.type == "cpu" and dtype is None and not given.is_cuda:
         return given
     if device.type == "cpu" or given.is_cuda:

@@ -343,7 +343,7 @@ class Rand:
             assert callable(self.draw)
             shape = (*streams.batch_shape, functions)
             draws = checks.finite(
-                "draw", checks.tensor("draw", self.draw(streams, shape))
+                "draw", checks.tensor("draw", self.draw(streams.lent(), shape))
             )
             draws = checks.shaped("draw", draws, shape, "(*trials, 1 + m)")
         fresh = draws.reshape(like.shape).clone()

@@ -52,11 +52,11 @@ def _seed(seed: int, trial: int, purpose: str) -> int:
 
 @dataclass
 class _Mark:
-    """Where streams were; ``each`` is known once their generators have moved."""
+    """Where streams were; states are known once their generators are to move."""
 
-    shared: Tensor
     blocks: dict[str, Tensor]
     used: dict[str, int]
+    shared: Tensor | None = None
     each: list[Tensor] | None = None
 
 
@@ -90,18 +90,24 @@ class Streams(torch.Generator):
 
     def mark(self) -> None:
         """From here on draws can be taken back."""
-        shared = self.get_state()
-        self._marked = _Mark(shared, dict(self._blocks), dict(self._used))
+        self._marked = _Mark(dict(self._blocks), dict(self._used))
 
     def go_back(self) -> None:
         """All as it was at the last :meth:`mark`."""
         assert self._marked is not None
-        self.set_state(self._marked.shared)
+        if self._marked.shared is not None:
+            self.set_state(self._marked.shared)
         self._blocks = dict(self._marked.blocks)
         self._used = dict(self._marked.used)
         if self._marked.each is not None:
             for generator, saved in zip(self._each, self._marked.each, strict=True):
                 generator.set_state(saved)
+
+    def lent(self) -> Streams:
+        """These, for code that knows nothing of trials."""
+        if self._marked is not None and self._marked.shared is None:
+            self._marked.shared = self.get_state()
+        return self
 
     def _generators(self) -> list[torch.Generator]:
         # states of many take longer than most rounds: only where they are about to move
