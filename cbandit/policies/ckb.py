@@ -58,8 +58,8 @@ class CKB(GPPolicy):
         forget: with ``anytime``, drop the data at every epoch too.
         dual: ``"projected"``, or ``"queue"``: ``Q = [Q + g_t(x_t) + slack]_+`` scored
             as ``f_t - step Q g_t`` (no cap).
-        common: ``thresholds``, ``seed``, ``trials``, ``device``, ``dtype``, ``engine``,
-            ``pending``.
+        common: ``thresholds``, ``feedback``, ``seed``, ``trials``, ``device``,
+            ``dtype``, ``engine``, ``pending``.
 
     Example:
         >>> import cbandit as cb, gpytorch, torch
