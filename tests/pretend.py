@@ -35,8 +35,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import cbandit
+import cbandit_kernels
+
 HERE, THERE = torch.device("cpu"), torch.device("cuda", 0)
-ROOT = str(Path(__file__).parents[1])
+# folders of what is looked at: the library, its kernels, the tests
+OURS = [Path(f).parent for f in (cbandit.__file__, cbandit_kernels.__file__, __file__)]
 PASSING = ("pretend.py", "cbandit/devices.py")  # whoever calls these is meant
 # results whose size, or whose being right, the host must know
 READ = {"_local_scalar_dense", "allclose", "bincount", "equal", "linalg_lstsq"}
@@ -318,8 +322,9 @@ def _line() -> str:
     found = ""
     while frame is not None:
         name = frame.f_code.co_filename
-        if name.startswith(ROOT) and not name.endswith(PASSING):
-            found = f"{name.removeprefix(ROOT + '/')}:{frame.f_lineno}"
+        own = [folder for folder in OURS if name.startswith(f"{folder}/")]
+        if own and not name.endswith(PASSING):
+            found = f"{Path(name).relative_to(own[0].parent)}:{frame.f_lineno}"
             break
         frame = frame.f_back
     return found
