@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     )
     from cbandit.explore import TS, UCB, Explore, Rand
     from cbandit.loop import simulate
-    from cbandit.policies.base import Policy
+    from cbandit.policies.base import Decision, Policy
     from cbandit.policies.ckb import CKB
     from cbandit.policies.epoch import EpochPenalty
     from cbandit.policies.gp import Marginal, Posterior
@@ -80,7 +80,7 @@ _HOMES = {
         "MissingExtraError",
     ),
     "explore": ("TS", "UCB", "Explore", "Rand"),
-    "policies.base": ("Policy",),
+    "policies.base": ("Decision", "Policy"),
     "policies.ckb": ("CKB",),
     "policies.epoch": ("EpochPenalty",),
     "policies.gp": ("Marginal", "Posterior"),
@@ -133,6 +133,7 @@ __all__ = [
     "ChoiceError",
     "Constant",
     "Counts",
+    "Decision",
     "Delayed",
     "Distribution",
     "EpochPenalty",

@@ -92,8 +92,8 @@ class Finite:
             self.all = checks.finite("points", kept)
             if kept.dim() not in (2, 3) or 0 in kept.shape:
                 raise CBanditError(
-                    "points must have shape (N, d) or (trials, N, d), none of them 0; "
-                    f"got {tuple(kept.shape)}"
+                    "points must have shape (N, d), so (N, 1) on a line, or "
+                    f"(trials, N, d), none of them 0; got {tuple(kept.shape)}"
                 )
         base = self.all if self.covariance is None else self.covariance
         self.batch_shape = tuple(base.shape[:-2])
@@ -254,7 +254,8 @@ class ProductGrid:
             if bool((gap > _tolerance(x) * (1 + axis.abs().max())).any()):
                 raise CBanditError(
                     f"x must be a point of the grid; coordinate {j} is "
-                    f"{gap.max().item():.3g} off the nearest value of its axis"
+                    f"{gap.max().item():.3g} off the nearest value of its axis; round "
+                    "x to the grid, or choose on a cb.Box"
                 )
             number = number * axis.numel() + place
         return number
@@ -381,7 +382,8 @@ def _given_rows(choices: Any) -> Finite:
     given = checks.finite("choices", checks.tensor("choices", choices))
     if given.dim() != 2 or given.numel() == 0:
         raise CBanditError(
-            f"choices must have rows, of shape (K, k); got {tuple(given.shape)}"
+            "choices must have rows, of shape (K, k), such as [[1], [2]] for one "
+            f"coordinate; got {tuple(given.shape)}"
         )
     return Finite(given)
 

@@ -58,13 +58,19 @@ def _from_numpy(name: str, value: Any) -> Tensor:
         array = np.asarray(value, order="C")
         if array.dtype.kind in "biufc":
             return torch.from_numpy(array if array.flags.writeable else array.copy())
-        reason = ""
+        # one that is no number
+        odd = [each for each in array.ravel().tolist() if not _number(each)][:1]
+        reason = f" holding {kind(odd[0])}" if array.ndim and odd else ""
     except (TypeError, ValueError, RuntimeError) as error:
         reason = f" ({error})"
     raise CBanditError(
         f"{name} must be a number, array or tensor of numbers; got "
         f"{kind(value)}{reason}"
     )
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float | complex)
 
 
 def kind(value: Any) -> str:

@@ -37,7 +37,8 @@ class Choice:
             :class:`~cbandit.Box`.
         x: the action itself, ``(*trials, d)``.
         infeasible: ``(*trials,)``, whether the policy believed that no action is
-            feasible.
+            feasible; never, of policies that weigh costs rather than look for that
+            (CKB, RPOL): there ``recommend()`` says it.
         distribution: what the action was drawn from, for randomised policies.
         owner: the policy's mark.
         actions: the set of this round alone, where ``ask`` was given one.

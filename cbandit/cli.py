@@ -342,7 +342,10 @@ def _carry_out_and_tell(settings: Any, out: Path, resume: bool, workers: str) ->
         print(line)
     print(_growth(out, settings.horizon))
     replaced = " (in place of earlier results of the same settings)" if before else ""
-    print(f"figure: {out / 'account.png'}{replaced}")
+    print(
+        f"figures: {', '.join(str(path) for path in sorted(out.glob('*.png')))}"
+        f"{replaced}"
+    )
     status = {name: each["status"] for name, each in summary["policies"].items()}
     failed = {name: said for name, said in status.items() if said != "complete"}
     if failed:

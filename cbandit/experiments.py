@@ -148,9 +148,7 @@ def _other(before: Settings, now: Settings) -> str:
     pairs = [
         (f.name, getattr(before, f.name), getattr(now, f.name)) for f in fields(now)
     ]
-    return ", ".join(
-        f"its {name} is {a!r}, not {b!r}" for name, a, b in pairs if a != b
-    )
+    return ", ".join(f"{name} = {a!r}, not {b!r}" for name, a, b in pairs if a != b)
 
 
 def _prepare(settings: Settings, out: Path, resume: bool) -> dict[str, Any] | None:

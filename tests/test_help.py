@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import inspect
 import pydoc
 import typing
@@ -62,6 +63,7 @@ def test_help_on_ask_and_tell_names_their_arguments(policy, method, arguments):
     "name",
     [
         "Policy",
+        "Decision",
         "Recommendation",
         "Posterior",
         "Marginal",
@@ -93,3 +95,9 @@ def test_annotations_mean_what_policies_return():
     assert isinstance(policy.posterior().reward, cb.Marginal)
     assert isinstance(policy.recommend(), cb.Recommendation)
     assert typing.get_type_hints(cb.Policy.ask)["return"] is cb.Choice
+
+
+def test_the_policy_of_ones_own_in_help_runs():
+    example = doctest.DocTestParser().get_doctest(cb.Policy.__doc__, {}, "", None, None)
+    assert len(example.examples) > 3
+    assert doctest.DocTestRunner().run(example).failed == 0

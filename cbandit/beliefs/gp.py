@@ -85,8 +85,8 @@ class GP:
         """
         if not isinstance(actions, Actions):
             raise CBanditError(
-                "actions must be a cb.Finite, cb.ProductGrid, cb.Box or cb.Star; got "
-                f"{checks.kind(actions)}"
+                "actions must be a cb.Finite (which takes points as rows), "
+                f"cb.ProductGrid, cb.Box or cb.Star; got {checks.kind(actions)}"
             )
         if isinstance(actions, Finite) and actions.covariance is not None:
             out = cls(noise=None, standardize=True, refit_every=20)

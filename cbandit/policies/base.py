@@ -99,13 +99,17 @@ class Policy(Stated, ABC):
     """Bookkeeping of rounds, choices and feedback.
 
     A policy fills in ``_decide`` (the rule) and ``_absorb`` (what feedback changes).
+    Inside, tensors lead with the trials, ``T = self._size`` of them, which is 1 where
+    there is no trials axis. ``self._limits(t)`` are the thresholds ``(T, m)``, and
+    ``self._streams.uniform(n)`` draws ``n`` numbers for each trial. ``save`` keeps all
+    attributes.
 
     Args:
         actions: what can be chosen.
         m: how many costs.
-        thresholds: what costs are compared with: a number, ``(m,)``, ``(*trials, m)``
-            or, where no two costs differ, ``(*trials, 1)``; or a callable of the round
-            that gives one of these.
+        thresholds: what costs are compared with, 0 unless given: a number, ``(m,)``,
+            ``(*trials, m)`` or, where no two costs differ, ``(*trials, 1)``; or a
+            callable of the round that gives one of these.
         seed: of all draws, an int from 0; one seed, one run.
         trials: ``None``, how many replications run side by side, or a ``range`` of
             their numbers (a part of a larger batch).
@@ -115,6 +119,40 @@ class Policy(Stated, ABC):
             seven digits, for coordinates too: centre those that lie far from 0 against
             a kernel's lengthscale, a linear kernel's above all, or take float64.
         horizon: the last round, where one is known.
+
+    Example:
+        >>> import cbandit as cb, torch
+        >>> class Greedy(cb.Policy):  # every arm once, then the best within limits
+        ...     name = "Greedy"
+        ...
+        ...     def __init__(self, actions, m, **common):
+        ...         super().__init__(actions, m, **common)
+        ...         shape = (self._size, actions.size, 1 + m)  # the reward first
+        ...         self.sums = torch.zeros(shape, dtype=torch.float64)
+        ...         self.tries = torch.zeros(shape, dtype=torch.float64)
+        ...
+        ...     def _decide(self, t, asked, mask, observed_costs):
+        ...         means = self.sums / self.tries.clamp(min=1)
+        ...         above = means[..., 1:] - self._limits(t).unsqueeze(-2)
+        ...         score = means[..., 0] - 10 * above.clamp(min=0).sum(-1)
+        ...         score[self.tries[..., 0] == 0] = torch.inf
+        ...         if mask is not None:
+        ...             score = score.where(mask, -torch.inf)
+        ...         return cb.Decision(score.argmax(-1))
+        ...
+        ...     def _absorb(self, choice, rewards, costs):
+        ...         row, arm = torch.arange(self._size), choice.index.reshape(-1)
+        ...         outputs = [(told, slice(0, 1)) for told in rewards]
+        ...         outputs += [(told, slice(1, None)) for told in costs]
+        ...         for told, which in outputs:
+        ...             came = told.mask().unsqueeze(-1)
+        ...             self.sums[row, arm, which] += told.values.where(came, 0.0)
+        ...             self.tries[row, arm, which] += came
+        >>> world = cb.problems.Table([1.0, 2.0, 3.0], [[-1.0, 0.2, 1.0]], noise=0.01)
+        >>> greedy = Greedy(world.actions, 1, thresholds=0.5)
+        >>> run = cb.simulate(greedy, world, 50)
+        >>> greedy.ask().index
+        tensor(1)
     """
 
     name = "policy"
@@ -128,7 +166,8 @@ class Policy(Stated, ABC):
     def _about_to_take(cls, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Wrong arguments are told by the name of the class that was called."""
         # a class of one's own knows what it takes; what is unpickled is given nothing
-        if (arguments or named) and cls.__init__.__module__.startswith("cbandit."):
+        home = cls.__init__.__module__ or ""  # none, of a class made by exec
+        if (arguments or named) and home.startswith("cbandit."):
             _taken(cls, arguments, named)
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -153,8 +192,8 @@ class Policy(Stated, ABC):
             raise TypeError(_unknown(type(self), next(iter(unknown))))
         if not isinstance(actions, Actions):
             raise CBanditError(
-                "actions must be a cb.Finite, cb.ProductGrid, cb.Box or cb.Star; got "
-                f"{checks.kind(actions)}"
+                "actions must be a cb.Finite (which takes points as rows), "
+                f"cb.ProductGrid, cb.Box or cb.Star; got {checks.kind(actions)}"
             )
         self.device = _device(device)
         self.dtype, self.m = _dtype(dtype, self.device), m
@@ -546,13 +585,27 @@ class Policy(Stated, ABC):
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:
-        """The rule: what to play in round ``t``."""
+        """The rule: what to play in round ``t``.
+
+        Args:
+            t: the round, counted from 1.
+            asked: the set to choose from, mostly ``self.actions``.
+            mask: ``(1 or T, N)`` bool, what ``among`` allows; ``None``: everything.
+            observed_costs: this round's costs, as ``ask`` was given them.
+        """
 
     @abstractmethod
     def _absorb(
         self, choice: Choice, rewards: Sequence[Told], costs: Sequence[Told]
     ) -> None:
-        """What feedback of a choice changes."""
+        """What feedback of a choice changes.
+
+        Args:
+            choice: as ``ask`` gave it out, so that ``index`` is ``(*trials,)``.
+            rewards: what has come of its reward since the last call: ``values`` are
+                ``(T, 1)``, and only the trials of ``mask()`` count.
+            costs: likewise, ``(T, m)``.
+        """
 
 
 def _plain(value: Any) -> bool:

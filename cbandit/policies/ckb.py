@@ -44,7 +44,9 @@ class CKB(GPPolicy):
         step: ``1 / V``, above 0: a number, ``(*trials,)`` or one a cost, ``(*trials,
             m)``, as ``cap``, ``slack`` and ``slater``; with ``dual="queue"`` also a
             callable of the round. Left out, ``rho / (G sqrt(T))``.
-        cap: ``rho``. Left out, ``4 B / (slater - slack)``.
+        cap: ``rho``. Left out, ``4 B / (slater - slack)``. A multiplier is reward for
+            a unit of cost, in the units of what is told, standardised beliefs or not:
+            a cap below the limit's price never makes the policy keep it.
         slack: added to every estimate in the dual step; ``0 < slack <= slater / 2``
             turns bounded violation into none. With ``dual="queue"`` also a callable of
             the round.
@@ -58,8 +60,8 @@ class CKB(GPPolicy):
         forget: with ``anytime``, drop the data at every epoch too.
         dual: ``"projected"``, or ``"queue"``: ``Q = [Q + g_t(x_t) + slack]_+`` scored
             as ``f_t - step Q g_t`` (no cap).
-        common: ``thresholds``, ``seed``, ``trials``, ``device``, ``dtype``, ``engine``,
-            ``pending``.
+        common: ``thresholds``, ``feedback``, ``seed``, ``trials``, ``device``,
+            ``dtype``, ``engine``, ``pending``.
 
     Example:
         >>> import cbandit as cb, gpytorch, torch
