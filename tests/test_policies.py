@@ -686,6 +686,26 @@ def test_a_checkpoint_goes_on_bit_for_bit(kind, engine, light, tmp_path, monkeyp
         assert os.path.getsize(tmp_path / "heavy.ckpt") > size
 
 
+def test_kernel_rows_are_made_again_rather_than_saved(tmp_path, monkeypatch):
+    points = torch.rand(2000, 2, generator=torch.Generator().manual_seed(1)).double()
+    policy = cb.CKB(
+        cb.Finite(points),
+        reward=cb.GP(gpk.RBFKernel().double(), noise=0.01),
+        costs=cb.GP(gpk.RBFKernel().double(), noise=0.01),
+        explore=cb.UCB(1.0),
+        step=0.1,
+        cap=5.0,
+        engine="factor",
+    )
+    play(policy, 30)
+    used = policy._beliefs.groups[0].engine.history.used
+    rows = used * 2000 * 8
+    monkeypatch.setattr(gp_policy, "LIGHT", 4 * rows)
+    policy.save(tmp_path / "run.ckpt")
+    assert os.path.getsize(tmp_path / "run.ckpt") < rows / 2
+    assert play(policy, 10, 9) == play(cb.load(tmp_path / "run.ckpt"), 10, 9)
+
+
 def test_killed_while_saving(tmp_path, monkeypatch):
     policy = policy_of(1, cb.UCB(1.0))
     play(policy, 5)
