@@ -197,3 +197,32 @@ def test_hundreds_of_rounds_at_places_seen_again(engine):
     own_mean, own_var = policy._beliefs.groups[0].engine.at(torch.arange(400)[None])
     np.testing.assert_allclose(own_mean[0].numpy(), mean, atol=1e-11)
     np.testing.assert_allclose(own_var[0].numpy(), var, atol=1e-11)
+
+
+@pytest.mark.parametrize("engine", ["joint", "factor"])
+def test_a_precise_observation_forgotten_leaves_the_others_as_they_were(engine):
+    kernel = gpytorch.kernels.RBFKernel().double()
+    gp = cb.GP(kernel, noise=0.01)
+    policy = cb.CKB(
+        cb.Finite(torch.linspace(0, 1, 9, dtype=torch.float64).unsqueeze(-1)),
+        reward=gp,
+        costs=gp,
+        explore=cb.UCB(1.0),
+        step=0.1,
+        cap=5.0,
+        engine=engine,
+        feedback=cb.Sliding(3),
+    )
+    only = torch.arange(9) == 4
+    noises = [1e-12, 1e3, 1e2, 1e3, 1e2, 1e-12, 1e3, 1e3]
+    for t, noise in enumerate(noises):
+        policy.tell(policy.ask(among=only), reward=float(t), cost=0.0, noise=noise)
+        seen = range(max(0, t - 2), t + 1)
+        precision = sum(1 / noises[s] for s in seen)
+        mean = sum(s / noises[s] for s in seen) / (1 + precision)
+        own = policy.posterior().reward
+        assert float(own.mean[4]) == pytest.approx(mean, rel=1e-9, abs=1e-12)
+        std = (1 + precision) ** -0.5
+        assert float(own.std[4]) == pytest.approx(std, rel=1e-4)
+        if min(noises[s] for s in seen) > 1:
+            assert float(own.std[4]) == pytest.approx(std, rel=1e-12)

@@ -21,6 +21,7 @@ __all__ = ["History"]
 WAITING = 64
 SPARE = 32
 SHARP = 1e12
+DROWNED = 1e-4  # of a sum, too little to be found again by taking the rest away
 
 
 class History:
@@ -247,6 +248,21 @@ class History:
                 self.weighted[trial, :, slot] = 0.0
                 if self.table is None:
                     self._emptied.append((trial, slot))
+
+    def drowns(
+        self, slots: Sequence[int], precision: Tensor, wanted: Sequence[bool]
+    ) -> bool:
+        """Whether an observation is so precise that others of its slot are lost in it.
+
+        Taken away from the sums, it would leave mostly rounding errors.
+        """
+        pairs = enumerate(zip(slots, wanted, strict=True))
+        others = [want and self._seen[trial][slot] > 1 for trial, (slot, want) in pairs]
+        if not any(others):
+            return False
+        sums = self.precision[self._trial, devices.put(slots, self.device)]
+        lost = sums - precision < DROWNED * precision
+        return bool((lost & devices.put(others, self.device)).any())
 
     def release(self) -> None:
         """Let emptied slots be used again: nothing pending refers to them any more."""

@@ -319,12 +319,17 @@ class Group:
         row = self.log.popleft()
         if self.gp.standardize:
             self._count_in(row, -1)
-            if self._own_noise:
-                self.rebuild()
-                return
+        if self._own_noise and (self.gp.standardize or self._drowns(row)):
+            self.rebuild()
+            return
         self.engine.forget(
             row.keys, row.x, self._targets(row), self._precision(row), row.wanted
         )
+
+    def _drowns(self, row: Row) -> bool:
+        history = self.engine.history
+        slots, _ = history.place(row.keys, row.x, row.wanted)
+        return history.drowns(slots, self._precision(row), row.wanted)
 
     def rebuild(self) -> None:
         """Everything afresh from the log."""
