@@ -226,3 +226,27 @@ def test_a_precise_observation_forgotten_leaves_the_others_as_they_were(engine):
         assert float(own.std[4]) == pytest.approx(std, rel=1e-4)
         if min(noises[s] for s in seen) > 1:
             assert float(own.std[4]) == pytest.approx(std, rel=1e-12)
+
+
+def test_outcomes_of_a_window_are_rescaled_by_their_own_spread():
+    """However much larger that of what has left it was."""
+    kernel = gpytorch.kernels.RBFKernel().double()
+    gp = cb.GP(kernel, noise=0.01, standardize=True)
+    policy = cb.CKB(
+        cb.Finite(torch.linspace(0, 1, 9, dtype=torch.float64).unsqueeze(-1)),
+        reward=gp,
+        costs=gp,
+        explore=cb.UCB(1.0),
+        step=0.1,
+        cap=5.0,
+        feedback=cb.Sliding(3),
+    )
+    only = torch.arange(9) == 4
+    outcomes = [0.3, 8.1, -7.7, 1.0, 1.0 + 1e-7, 1.0 - 3e-7, 1.0 + 2e-7]
+    for y in outcomes:
+        policy.tell(policy.ask(among=only), reward=y, cost=0.0)
+    own = policy.posterior().reward
+    spread = np.std(outcomes[-3:], ddof=1)
+    std = spread * (1 + 3 / 0.01) ** -0.5
+    assert float(own.std[4]) == pytest.approx(std, rel=1e-7)
+    assert float(own.mean[4]) == pytest.approx(np.mean(outcomes[-3:]), abs=1e-9)

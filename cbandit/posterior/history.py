@@ -71,7 +71,7 @@ class History:
         # the precision last judged: mostly one tensor, round after round
         self._judged: Tensor | None = None
         self._verdict = False
-        # one prior variance everywhere: a verdict does not rest on the slots
+        # one prior variance everywhere: the verdict does not rest on the slots
         self._level = table is None and bool(covariance.kernel.is_stationary)
         self._stale = False  # whether the system is of older targets
 
@@ -118,6 +118,8 @@ class History:
             return slots, fresh
         self._grow()
         if fresh:
+            if not self._level:
+                self._judged = None
             self._write(fresh, [slots[i] for i in fresh], x)
         return slots, fresh
 
@@ -198,8 +200,6 @@ class History:
     def _forget_system(self) -> None:
         self._system = None
         self._news.clear()
-        if not self._level:
-            self._judged = None
 
     def _sum_up(self) -> None:
         if not self._waiting:

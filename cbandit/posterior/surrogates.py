@@ -39,6 +39,8 @@ from cbandit_kernels import Look
 
 __all__ = ["Ahead", "Part", "Row", "Surrogates", "joined"]
 
+LOST = 1e-6  # of a sum, what is left of it that must be summed afresh
+
 
 @dataclass
 class Ahead:
@@ -155,6 +157,7 @@ class Group:
         self._count = torch.zeros(shape[0], 1, dtype=torch.float64, device=self.device)
         self._average = torch.zeros(shape, dtype=torch.float64, device=self.device)
         self._squares = torch.zeros(shape, dtype=torch.float64, device=self.device)
+        self._most = self._squares  # the largest they have been since
         # a first guess of the mean, so that differences, not levels, are kept
         self.origin = torch.zeros(shape, dtype=torch.float64, device=self.device)
 
@@ -174,6 +177,22 @@ class Group:
             left = count > 0
             average, self._squares = average * left, self._squares * left
         self._count, self._average = count, average
+        self._most = torch.maximum(self._most, self._squares)
+
+    def _count_out(self, row: Row) -> None:
+        """Of what was counted in, take ``row`` out."""
+        self._count_in(row, -1)
+        # of large squares taken away rounding errors stay
+        if bool((self._squares < LOST * self._most).any()):
+            origin = self.origin  # the engine's targets are less this
+            self._recount()
+            self.origin = origin
+
+    def _recount(self) -> None:
+        self._statistics()
+        if self.gp.standardize:
+            for row in self.log:
+                self._count_in(row)
 
     def units(self) -> tuple[Tensor, Tensor]:
         """What outcomes are shifted and divided by, ``(T, f)`` each."""
@@ -265,10 +284,7 @@ class Group:
         """Replace all outcomes: ``targets (n, T, f)``, in the log's order."""
         for row, values in zip(self.log, targets, strict=True):
             row.values = values
-        self._statistics()
-        if self.gp.standardize:
-            for row in self.log:
-                self._count_in(row)
+        self._recount()
         history = self.engine.history
         weighted = torch.zeros_like(history.weighted)
         slots, changes = [], []
@@ -318,7 +334,7 @@ class Group:
         """Take the oldest observation out again."""
         row = self.log.popleft()
         if self.gp.standardize:
-            self._count_in(row, -1)
+            self._count_out(row)
         if self._own_noise and (self.gp.standardize or self._drowns(row)):
             self.rebuild()
             return
@@ -334,10 +350,7 @@ class Group:
     def rebuild(self) -> None:
         """Everything afresh from the log."""
         self.engine = self._fresh()
-        self._statistics()
-        if self.gp.standardize:
-            for row in self.log:
-                self._count_in(row)
+        self._recount()
         if not self.log:
             return
         if isinstance(self.engine, Rows | Dense):
@@ -586,7 +599,7 @@ class Group:
         kept = torch.tensor(columns, device=self.device)
         self.functions, self.means = functions, self.means[:, kept]
         self._shifted = bool((self.means != 0).any())
-        for name in ("_average", "_squares", "origin"):
+        for name in ("_average", "_squares", "_most", "origin"):
             setattr(self, name, getattr(self, name)[:, kept])
         narrowed = {
             id(r): replace(
