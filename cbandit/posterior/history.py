@@ -303,6 +303,7 @@ class History:
             self._system = system = self._factored()
             self._stale = False
             return system
+        self._system = None  # until it knows of all of them
         for slots, precision, values, spot in self._news:
             if spot is None:
                 spot = self._spot(system, devices.put(slots, self.device))
@@ -311,6 +312,7 @@ class History:
         if self._stale:
             system.aim(self._target(system.slots, system.root))
         self._stale = False
+        self._system = system
         return system
 
     def at_slot(self, slot: Tensor) -> Spot:
