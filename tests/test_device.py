@@ -20,7 +20,10 @@ import cbandit as cb
 from cbandit import multipliers
 from cbandit.posterior.rows import Rows
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*plays the safe action")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*plays the safe action"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="a real one is here"),
+]
 F64 = torch.float64
 ROUNDS, STEADY = 9, 4
 B = cb.baselines
