@@ -152,7 +152,7 @@ def test_torchrun_reproduces(tmp_path):
         assert ended.returncode == 0, ended.stderr
         printed.append(ended.stdout)
     for text in printed:
-        assert text.count("figure:") == 1
+        assert text.count("figures:") == 1
         assert text.count("CONFIG") == printed[0].count("CONFIG")
     one, two = (
         pd.read_parquet(tmp_path / w / "rounds.parquet") for w in ("one", "two")
