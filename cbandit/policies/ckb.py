@@ -101,10 +101,8 @@ class CKB(GPPolicy):
             raise CBanditError(f"dual must be 'projected' or 'queue'; got {dual!r}")
         if costs is None:
             raise CBanditError("costs must be a cb.GP or a list of them; got None")
-        anytime, forget = (
-            checks.flag("anytime", anytime),
-            checks.flag("forget", forget),
-        )
+        anytime = checks.flag("anytime", anytime)
+        forget = checks.flag("forget", forget)
         if forget and not anytime:
             raise CBanditError("forget=True goes with anytime=True")
         if dual == "projected" and (callable(step) or callable(slack)):
