@@ -141,7 +141,7 @@ class EpochPenalty(GPPolicy):
     @property
     def multiplier(self) -> Tensor:
         """``kappa`` as the next ``ask`` will use it, ``(*trials, m)``."""
-        self._deliver()
+        self._catch_up()
         moved = (
             self._moved() if self._epoch_of(self.t + 1) > self._epoch_number else None
         )
@@ -301,7 +301,7 @@ class EpochPenalty(GPPolicy):
     def cancel(self, choice: Choice) -> None:
         """Say that the rest of a choice's feedback will never come."""
         super().cancel(choice)
-        self._deliver()
+        self._catch_up()
         self._partly.pop(choice.t, None)
 
     def recommend(self, confidence: float = 0.95) -> Recommendation:

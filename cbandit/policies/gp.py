@@ -19,6 +19,7 @@ from cbandit.choice import Choice
 from cbandit.continuous import Climbs, best_feasible_point, maximise_box
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore, Rand, clip, estimates
+from cbandit.interrupts import Held
 from cbandit.policies.base import Policy, Told, listed
 from cbandit.posterior.surrogates import Ahead, Part, Surrogates, joined
 from cbandit.randomness import Streams
@@ -453,7 +454,7 @@ class GPPolicy(Policy):
     @property
     def late(self) -> Tensor:
         """How many values came too late to count, ``(*trials,)``."""
-        self._deliver()
+        self._catch_up()
         return self._outside(self._late.clone())
 
     def _deliver(self) -> None:
@@ -613,8 +614,9 @@ class GPPolicy(Policy):
             value = checks.finite("cost", checks.tensor("cost", cost))
             functions = list(range(1, self.m + 1))
             parts.append((functions, self._rows("cost", value, (self.m,), n)))
-        self._deliver()
-        self._observe(numbers, places, parts)
+        with Held():
+            self._deliver()
+            self._observe(numbers, places, parts)
 
     def _observe(
         self,
@@ -664,7 +666,7 @@ class GPPolicy(Policy):
         Or, by a dense solve, at points ``x``, ``(n, d)`` or ``(*trials, n, d)``; on a
         Box there is no other way.
         """
-        self._deliver()
+        self._catch_up()
         if x is not None:
             given = checks.finite("x", checks.tensor("x", x, self.dtype, self.device))
             mean, std = self._beliefs.anywhere(
@@ -692,7 +694,7 @@ class GPPolicy(Policy):
         confidence = checks.number("confidence", confidence)
         if not 0 < confidence < 1:
             raise CBanditError(f"confidence must lie between 0 and 1; got {confidence}")
-        self._deliver()
+        self._catch_up()
         # costs that are penalties, or seen in full, have no belief
         limits = self._limits(max(self.t, 1))[:, : self._beliefs.functions - 1]
         if isinstance(self.actions, Box):
@@ -736,8 +738,9 @@ class GPPolicy(Policy):
 
     def refit(self) -> None:
         """Fit hyperparameters to all data now, by marginal likelihood."""
-        self._deliver()
-        self._beliefs.refit()
+        with Held():
+            self._deliver()
+            self._beliefs.refit()
 
     @property
     def model(self) -> ModelListGP:
@@ -748,7 +751,7 @@ class GPPolicy(Policy):
         """
         from cbandit.beliefs.model import model_list
 
-        self._deliver()
+        self._catch_up()
         return model_list(self._beliefs)
 
     def lighten(self) -> None:
