@@ -81,6 +81,16 @@ def linear():
     return cb.LCLUCB(GRID, **both, safe=safe, delta=0.1)
 
 
+class Fragile(gpytorch.kernels.RBFKernel):
+    left = 1_000
+
+    def forward(self, *arguments, **named):
+        Fragile.left -= 1
+        if Fragile.left == 0:
+            raise MemoryError("no room")
+        return super().forward(*arguments, **named)
+
+
 AXIS = torch.linspace(0, 1, 5, dtype=torch.float64)
 GRID = cb.ProductGrid([AXIS, AXIS])
 POLICIES = {
@@ -211,3 +221,19 @@ def test_handlers_of_ones_own_stay():
     choice = Interrupted(GRID, reward=belief(), explore=cb.UCB(1.0)).ask()
     assert heard == [True]
     assert choice.t == 1
+
+
+def test_a_failure_in_the_middle_of_feedback_is_not_built_upon(tmp_path):
+    Fragile.left, gp = 1_000, cb.GP(Fragile().double(), noise=0.01)
+    policy = cb.GPUCB(GRID, reward=gp, explore=cb.UCB(1.0), engine="factor")
+    policy.tell(policy.ask(), reward=1.0)
+    policy.save(tmp_path / "good.ckpt")
+    choice = policy.ask()
+    policy.tell(choice, reward=1.0)
+    Fragile.left = 1
+    with pytest.raises(MemoryError):
+        policy.ask()
+    for call in (policy.ask, policy.posterior, lambda: policy.save(tmp_path / "bad")):
+        with pytest.raises(cb.CBanditError, match="MemoryError: no room"):
+            call()
+    assert not (tmp_path / "bad").exists()

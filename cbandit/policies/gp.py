@@ -458,6 +458,12 @@ class GPPolicy(Policy):
         return self._outside(self._late.clone())
 
     def _deliver(self) -> None:
+        if self._beliefs.torn:
+            raise CBanditError(
+                "feedback was taken in by half when this broke it off: "
+                f"{self._beliefs.torn}; go on from the last checkpoint (cb.load), or "
+                "build the policy anew and observe() its data"
+            )
         super()._deliver()
         if self._loose:
             self._gather()

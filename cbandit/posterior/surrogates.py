@@ -10,6 +10,8 @@ import copy
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -619,6 +621,23 @@ class Group:
         history.keep(kept)
 
 
+Change = TypeVar("Change", bound=Callable[..., Any])
+
+
+def _whole(change: Change) -> Change:
+    """A change of beliefs that fails half-way is remembered: nothing rests on it."""
+
+    @wraps(change)
+    def guarded(self: Surrogates, *arguments: Any, **named: Any) -> Any:
+        try:
+            return change(self, *arguments, **named)
+        except BaseException as error:
+            self.torn = self.torn or f"{type(error).__name__}: {error}"
+            raise
+
+    return cast(Change, guarded)
+
+
 class Surrogates:
     """All functions of a policy over one action set.
 
@@ -650,6 +669,7 @@ class Surrogates:
         self.actions, self.batch_shape, self.ranks = actions, batch_shape, ranks
         self.dtype, self.device = dtype, device
         self.functions = len(beliefs)
+        self.torn = ""  # what broke off a change of the beliefs
         self.groups: list[Group] = []
         waiting = list(range(len(beliefs)))
         while waiting:
@@ -676,6 +696,7 @@ class Surrogates:
                 )
             )
 
+    @_whole
     def absorb(
         self,
         keys: Sequence[Hashable],
@@ -708,6 +729,7 @@ class Surrogates:
             while group.gp.standardize and len(group.functions) > 1:
                 self.groups.append(group.split(group.functions[-1:]))
 
+    @_whole
     def observe(
         self, rows: Sequence[tuple[Sequence[Hashable], Tensor, list[Part]]]
     ) -> None:
@@ -731,6 +753,7 @@ class Surrogates:
             if new:
                 group.observe(new)
 
+    @_whole
     def await_feedback(
         self, keys: Sequence[Hashable], x: Tensor, t: int, limits: Tensor
     ) -> None:
@@ -749,6 +772,7 @@ class Surrogates:
             group.append(row)
             group.awaited[t] = row
 
+    @_whole
     def fill(self, t: int, functions: list[int], values: Tensor, mask: Tensor) -> None:
         """Feedback of round ``t``: ``values (T, f)`` in the trials of ``mask (T,)``."""
         for group in self.groups:
@@ -767,6 +791,7 @@ class Surrogates:
             for t in [t for t in group.awaited if t < first]:
                 del group.awaited[t]
 
+    @_whole
     def expire(self, first: int, refresh_every: int) -> None:
         """Forget observations of rounds before ``first``.
 
@@ -780,6 +805,7 @@ class Surrogates:
                 group.engine.refresh()
                 group.forgotten = 0
 
+    @_whole
     def refit(self, due_only: bool = False) -> bool:
         """Fit hyperparameters; with ``due_only`` where ``refit_every`` says so."""
         if not due_only:
