@@ -115,8 +115,7 @@ class EpochPenalty(GPPolicy):
         if not self.linear and rate not in (None, 0):
             raise CBanditError(
                 "rate goes with psi='linear'; with another psi only rate=0, a kappa "
-                "that "
-                f"stays; got {rate!r}"
+                f"that stays; got {rate!r}"
             )
         self._still = rate is not None and rate == 0
         self._beliefs_of = _listed(reward, reuse)
@@ -451,8 +450,7 @@ def _check_penalty(psi: Callable[[Tensor], Tensor]) -> None:
     if tuple(values.shape) != tuple(z.shape):
         raise CBanditError(
             f"psi must map a tensor to one of its shape; got {tuple(values.shape)} "
-            "from "
-            f"{tuple(z.shape)}"
+            f"from {tuple(z.shape)}"
         )
     above, slack = values[20:], 1e-9 * values.abs().max()
     gaps = above.diff()

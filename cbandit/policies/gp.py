@@ -136,9 +136,8 @@ class GPPolicy(Policy):
         ):
             raise CBanditError(
                 "feedback=cb.Delayed(...) counts outstanding rounds itself: it goes "
-                "with "
-                f"explore=cb.UCB(...) and pending='ignore'; got cb.{explore.name} and "
-                f"pending={pending!r}"
+                f"with explore=cb.UCB(...) and pending='ignore'; got cb.{explore.name} "
+                f"and pending={pending!r}"
             )
         super().__init__(actions, len(beliefs) - 1 if m is None else m, **common)
         for j, belief in enumerate(beliefs):
@@ -239,8 +238,7 @@ class GPPolicy(Policy):
                 if horizon is None:
                     raise CBanditError(
                         "Delayed's weight is B + R sqrt(2 ln T) by the theory: give "
-                        "the "
-                        "policy horizon=, or Delayed(window, weight=)"
+                        "the policy horizon=, or Delayed(window, weight=)"
                     )
                 weight[:, columns] = norm + r * math.sqrt(2 * math.log(max(horizon, 2)))
             width = width.clone()
@@ -331,22 +329,19 @@ class GPPolicy(Policy):
         if self.explore.samples:
             raise CBanditError(
                 "ask(actions=...) needs explore=cb.UCB or cb.Rand on a GP policy; "
-                "joint "
-                "draws are kept over the policy's own set"
+                "joint draws are kept over the policy's own set"
             )
         asked = super()._round_actions(actions)
         if isinstance(asked, Box | Star):
             raise CBanditError(
                 "actions of this round must be points, a cb.Finite or a "
-                "cb.ProductGrid; "
-                f"got {asked!r}"
+                f"cb.ProductGrid; got {asked!r}"
             )
         for each in (self.actions, asked):
             if isinstance(each, Finite) and each.covariance is not None:
                 raise CBanditError(
                     "ask(actions=...) needs coordinates; arms given by their "
-                    "covariance "
-                    "alone have none: use ask(among=...)"
+                    "covariance alone have none: use ask(among=...)"
                 )
         return asked
 

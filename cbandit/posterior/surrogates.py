@@ -654,6 +654,8 @@ class Surrogates:
             :meth:`sweep` is of that part.
     """
 
+    torn = ""  # what broke off a change of the beliefs
+
     def __init__(
         self,
         beliefs: Sequence[GP],
@@ -669,7 +671,6 @@ class Surrogates:
         self.actions, self.batch_shape, self.ranks = actions, batch_shape, ranks
         self.dtype, self.device = dtype, device
         self.functions = len(beliefs)
-        self.torn = ""  # what broke off a change of the beliefs
         self.groups: list[Group] = []
         waiting = list(range(len(beliefs)))
         while waiting:
