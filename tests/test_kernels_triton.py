@@ -300,6 +300,16 @@ class TestWhatIsNotANumber:
             assert value.tolist() == [torch.inf]
             assert index.tolist() == [33]
 
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("kind", ck.KINDS)
+    def test_a_coordinate_is_seen(self, kind, dtype):
+        case = Case(n=40, kinds=(kind,), dtype=dtype)
+        case.points[33, 1] = torch.nan
+        for play in (small_blocks(launch.stream), ck.stream_round_ref):
+            value, index, _ = ck.best_found([case.stream(play)[2]])
+            assert value.tolist() == [torch.inf]
+            assert index.tolist() == [33]
+
 
 class TestPlaces:
     def test_numbers_beyond_32_bits(self):
@@ -341,26 +351,31 @@ settings = {"K": 1, "F": 2, "SCORE": 0, "CLIPPED": True, "DRAWN": True, "MASKED"
 
 
 def made(kernel, number, **own):
-    signature, constants = {}, {}
-    for each in kernel.arg_names:
+    signature, constants, known = {}, {}, {}
+    for i, each in enumerate(kernel.arg_names):
+        if each not in settings and each not in ("used", "start"):
+            known[i,] = [["tt.divisibility", 16]]
         if each in settings:
             signature[each], constants[each] = "constexpr", {**settings, **own}[each]
         elif each in numbers:
             signature[each] = "*" + number
         else:
             signature[each] = {"index": "*i64", "mask": "*u8"}.get(each, "i32")
-    source = ASTSource(kernel, signature=signature, constexprs=constants)
+    source = ASTSource(kernel, signature, constants, known)
     return compile(source, target=GPUTarget("cuda", 90, 32)).asm
 
 
 out = {"ttir": {}, "sass": {}}
 for name in ("finish_kernel", "stream_kernel"):
     out["ttir"][name] = made(getattr(rounds, name), "fp32")["ttir"]
+finish = made(rounds.finish_kernel, "fp32", BLOCK=1024, DRAWN=False, MASKED=False)
+out["sass"]["finish"] = finish["sass"]
 for number, dtype in (("fp32", torch.float32), ("fp64", torch.float64)):
     own = {"D": 4, "BLOCK": rounds.stream_block(4, 1, 1, dtype)}
     out["sass"]["ceiling " + number] = made(ceiling.pairs_kernel, number, **own)["sass"]
     for i, kind in enumerate(KINDS):
-        asm = made(rounds.stream_kernel, number, KIND=(i,), DRAWN=False, **own)
+        own |= {"KIND": (i,), "DRAWN": False, "MASKED": False}
+        asm = made(rounds.stream_kernel, number, **own)
         out["sass"][kind + " " + number] = asm["sass"]
 print(json.dumps(out))
 """
@@ -422,6 +437,15 @@ class TestMachineCode:
             assert len(names) > 100, name
             local = [each for each in names if each.startswith(("LDL", "STL"))]
             assert not local, name
+
+    def test_what_is_read_is_asked_for_before_anything_waits(self, compiled_all):
+        names = instructions(compiled_all["sass"]["finish"].splitlines())
+        reads = [i for i, name in enumerate(names) if name == "LDG.E.128"]
+        writes = [i for i, name in enumerate(names) if name == "STG.E.128"]
+        # 8 actions a thread: columns, a variance and two means
+        assert len(reads) == 8
+        assert len(writes) == 6
+        assert reads[-1] < writes[0]
 
     def test_a_pair_in_float32(self, compiled_all):
         code = compiled_all["sass"]
