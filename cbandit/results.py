@@ -145,7 +145,9 @@ def draw(table: Curves, out: Path, settings: Settings) -> list[Path]:
     title = _title(settings, settings.parameters)
     style: dict[str, Any] = {"spread": experiment.spread, "width": experiment.width}
     metrics = ("regret", "soft_violation", "hard_violation", "rounds_in_violation")
-    account = plots.overview(table, metrics, title=title, **style)
+    account = plots.overview(
+        table, metrics, title=title, marks=experiment.changes, **style
+    )
     averages = plots.overview(
         table,
         experiment.averaged,

@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 import torch
 
+import cbandit as cb
 from cbandit import catalogue, cli, experiments, plots
 from cbandit.checkpoint import read
 from cbandit.cli import main
@@ -306,6 +307,19 @@ def command(*arguments):
     )
 
 
+@pytest.mark.parametrize(
+    ("mean", "sem", "words"),
+    [
+        (65.914, 138.21, "65.91 +- 138.2"),
+        (0.5, 99.7, "0.5 +- 99.7"),
+        (1.23456e6, 9.87e5, "1.235e+06 +- 9.87e+05"),
+        (3.0, 0.0123, "3 +- 0.012"),
+    ],
+)
+def test_numbers_read_well(mean, sem, words):
+    assert cli._number(mean, sem, 10) == words
+
+
 def test_workers_is_a_number_or_ray(capsys):
     for wrong in ("0", "two", "-1", "1.5"):
         line = complaint(capsys, "reproduce", "zhou-synthetic", f"--workers={wrong}")
@@ -432,7 +446,10 @@ class TestSettings:
             ("", "must name its experiment"),
             ("experiment = 3", "must name its experiment"),
             ("experiment = ", "is not TOML"),
-            ("experiment = 'zhou-synthetic'\ntrails = 3", "unknown settings: trails"),
+            (
+                "experiment = 'zhou-synthetic'\ntrails = 3",
+                "unknown settings: trails; known are experiment, .*horizon, trials",
+            ),
             ("experiment = 'zhou-synthetic'\ntrials = 0", "trials must be"),
             ("experiment = 'zhou-synthetic'\nseed = 1.5", "seed must be"),
             ("experiment = 'zhou-synthetic'\nparameters = 3", r"\[parameters\]; got 3"),
@@ -514,6 +531,40 @@ class TestFigures:
         averages = plots.overview({"A": each}, ["regret"], average=True)
         line = averages.axes[0].get_lines()[0].get_ydata()
         assert line[-1] == pytest.approx(50**0.5 / 50)
+
+    @pytest.mark.parametrize("dpi", [60, 100, 160])
+    def test_titles_stay_within_the_figure(self, dpi):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        each = {name: self.curve() for name in plots.LABELS}
+        title = "an experiment (rate = 0.5, epoch = 20): mean and standard error of 9"
+        for metrics in (["regret"], ["regret", "reward"]):
+            figure = plots.overview({"A": each, "B": each}, metrics, title=title)
+            figure.set_dpi(dpi)
+            canvas = FigureCanvasAgg(figure)
+            canvas.draw()
+            (words,) = [text for text in figure.texts if text.get_text() == title]
+            frame = words.get_window_extent(canvas.get_renderer())
+            assert 0 < frame.x0 < frame.x1 <= figure.bbox.x1
+            top = max(panel.get_tightbbox().y1 for panel in figure.axes)
+            assert top <= frame.y0 < frame.y1 <= figure.bbox.y1
+
+    def test_a_notebook_shows_them(self):
+        from IPython.core.formatters import DisplayFormatter
+
+        each = {name: self.curve() for name in plots.LABELS}
+        figure = plots.overview({"A": each}, ["regret"])
+        data, _ = DisplayFormatter().format(figure)
+        assert data["image/png"].startswith(b"\x89PNG")
+
+    def test_one_run_is_enough(self):
+        world = cb.problems.Table([0.0, 1.0], [[-1.0, -0.5]])
+        gp = cb.GP.default(world.actions)
+        policy = cb.RPOL(world.actions, reward=gp, costs=gp, explore=cb.UCB(1.0))
+        run = cb.simulate(policy, world, 5)
+        assert len(plots.overview(run).axes) == 4
+        with pytest.raises(CBanditError, match=r"set policy\.name before the run"):
+            plots.overview([run, run])
 
     def test_bad_arguments(self):
         each = {name: self.curve() for name in plots.LABELS}
