@@ -187,9 +187,7 @@ def overview(
             panel.set_xlabel(panel.get_xlabel() or "round")
         handles, labels = panels[0].get_legend_handles_labels()
         if len(labels) > 1 or title is None:
-            figure.legend(
-                handles, labels, loc="outside lower center", ncols=min(6, len(labels))
-            )
+            _legend(figure, handles, labels)
         if title is not None:
             alone = f": {labels[0]}" if len(labels) == 1 else ""
             _headline(figure, title + alone)
@@ -211,6 +209,13 @@ def _matplotlib() -> tuple[Any, type[Figure]]:
 def _headline(figure: Figure, title: str) -> None:
     """A title at the left, on as many lines as the figure's width asks for."""
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, wrap=True)
+
+
+def _legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
+    """Below all panels, in as many columns as its names leave room for."""
+    inches = 0.7 + 0.085 * max(map(len, labels))  # a line, gaps, letters of 10 points
+    columns = max(1, min(len(labels), int(figure.get_figwidth() / inches)))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
 def _averaged(curve: Curve) -> Curve:
@@ -352,9 +357,7 @@ def evolution(
         for panel in panels[-1]:
             panel.set_xlabel("round")
         if len(seen) > 1:
-            figure.legend(
-                seen.values(), seen, loc="outside lower center", ncols=min(6, len(seen))
-            )
+            _legend(figure, list(seen.values()), list(seen))
         if title is not None:
             _headline(figure, title)
     return figure
@@ -386,7 +389,7 @@ def comparison(
             panel.set_xlabel("round")
         axes[0].set_ylabel(LABELS[metric])
         handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+        _legend(figure, handles, labels)
         if title is not None:
             _headline(figure, title)
     return figure

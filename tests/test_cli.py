@@ -549,6 +549,20 @@ class TestFigures:
             top = max(panel.get_tightbbox().y1 for panel in figure.axes)
             assert top <= frame.y0 < frame.y1 <= figure.bbox.y1
 
+    @pytest.mark.parametrize("metrics", [["regret"], None])
+    def test_legends_stay_within_the_figure(self, metrics):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        each = {name: self.curve() for name in plots.LABELS}
+        for count, name in ((3, "CKB-RestartUCB"), (7, "UCB"), (1, "A" * 30)):
+            names = [f"{name} {k}" for k in range(count)]
+            figure = plots.overview(dict.fromkeys(names, each), metrics)
+            canvas = FigureCanvasAgg(figure)
+            canvas.draw()
+            frame = figure.legends[0].get_window_extent(canvas.get_renderer())
+            assert 0 <= frame.x0 < frame.x1 <= figure.bbox.x1
+            assert frame.y0 >= 0
+
     def test_a_notebook_shows_them(self):
         from IPython.core.formatters import DisplayFormatter
 
