@@ -15,6 +15,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from matplotlib.image import imread
 
 import cbandit as cb
 from cbandit import catalogue, cli, experiments, plots
@@ -288,6 +289,21 @@ def test_stage_costs_are_printed_and_drawn(capsys, tmp_path):
         line = complaint(capsys, "plot", *folders, "--figure", tmp_path / name)
         assert word in line
         assert line.count("\n") == 1
+
+
+def test_settings_without_stage_costs_are_drawn_together_too(capsys, tmp_path):
+    folders = [tmp_path / cost for cost in ("half", "quarter")]
+    few = ["--horizon", 20, "--trials", 2, "--policies", "CKB-UCB"]
+    for folder in folders:
+        chosen = ["--set", f"cost={folder.name}", "--out", folder]
+        assert call(capsys, "reproduce", "zhou-synthetic", *few, *chosen)[0] == 0
+    for k, extra in enumerate([folders, [*folders, "--panels", "cost"], folders[:1]]):
+        figure = tmp_path / f"{k}.png"
+        assert call(capsys, "plot", *extra, "--figure", figure)[0] == 0
+        assert figure.read_bytes().startswith(b"\x89PNG")
+    sizes = [imread(tmp_path / f"{k}.png").shape for k in range(3)]
+    assert sizes[0][1] > sizes[1][1]  # three metrics beside each other, or two panels
+    assert sizes[0][0] > sizes[2][0]  # two rows, or one
 
 
 def command(*arguments):
