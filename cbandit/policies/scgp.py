@@ -163,8 +163,7 @@ class SCGPUCB(GPPolicy):
             if not callable(observed):
                 raise CBanditError(
                     f"{name} must be a callable on a Box, x (*trials, n, d) -> "
-                    "(*trials, "
-                    f"m, n); got {type(observed).__name__}"
+                    f"(*trials, m, n); got {type(observed).__name__}"
                 )
             batch = self.batch_shape
 
@@ -184,8 +183,7 @@ class SCGPUCB(GPPolicy):
         else:
             raise CBanditError(
                 f"{name} must have shape (*trials, m, N) = {(*batch, self.m, size)}; "
-                "got "
-                f"{shape}"
+                f"got {shape}"
             )
         return g - limits
 
