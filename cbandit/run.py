@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -406,11 +407,12 @@ class Summary(dict[str, dict[str, float]]):
     def __str__(self) -> str:
         head = f"{self.policy}, {self.rounds} rounds, "
         head += f"{1e3 * self.seconds_per_round:.3g} ms each"
-        rows = [
-            f"  {name:<20} {each['mean']:>12.5g}"
-            + (f" +- {each['sem']:.3g}" if self.trials > 1 else "")
-            for name, each in self.items()
-        ]
+        rows = []
+        for name, each in self.items():
+            known = not math.isnan(each["mean"])
+            mean = f"{each['mean']:.5g}" if known else "unknown"
+            spread = f" +- {each['sem']:.3g}" if known and self.trials > 1 else ""
+            rows.append(f"  {name:<20} {mean:>12}{spread}")
         return "\n".join([head, *rows])
 
     __repr__ = __str__

@@ -653,6 +653,8 @@ class TestRun:
         assert single.summary()["regret"]["sem"] == 0.0
         assert "+-" not in str(single.summary())
         assert "policy_regret" not in single.summary()
+        drifting = simulate(Uniform(Plain(2), trials=2), Plain(2), 5)
+        assert "  stochastic_regret         unknown\n" in str(drifting.summary())
 
     def test_curves(self):
         problem = table(3)
