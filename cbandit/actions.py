@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -200,6 +201,12 @@ class ProductGrid:
     """
 
     def __init__(self, axes: Sequence[Any]) -> None:
+        if isinstance(axes, Tensor | np.ndarray):
+            raise CBanditError(
+                "axes must be a list of 1-d tensors, one per coordinate; got an array "
+                f"of shape {tuple(axes.shape)}: list(axes) if its rows are axes, and "
+                "cb.Finite(points) if they are points"
+            )
         try:
             listed = list(axes)
         except TypeError:
@@ -326,14 +333,14 @@ class Box:
         """A box has no numbered actions: always an error that says so."""
         raise CBanditError("a Box is continuous: its actions are points, not numbers")
 
-    def inside(self, x: Any) -> Tensor:
+    def inside(self, x: Any, name: str = "x") -> Tensor:
         """``x`` of shape ``(..., d)``, or an error if it leaves the box."""
-        x = _coordinates("x", x, self.dim, self.lower)
+        x = _coordinates(name, x, self.dim, self.lower)
         slack = _tolerance(x) * (self.upper - self.lower)
         outside = ((x < self.lower - slack) | (x > self.upper + slack)).any(-1)
         if bool(outside.any()):
             raise CBanditError(
-                f"x must lie between lower = {self.lower.tolist()} and upper = "
+                f"{name} must lie between lower = {self.lower.tolist()} and upper = "
                 f"{self.upper.tolist()}; got {x[outside][0].tolist()}"
             )
         held = torch.minimum(torch.maximum(x, self.lower), self.upper)
@@ -345,8 +352,8 @@ class Box:
             rows = Finite(self.choices).index(ends)
         except CBanditError:
             raise CBanditError(
-                f"x must end with one of the {len(self.choices)} rows of choices; got "
-                f"{ends.reshape(-1, ends.shape[-1])[0].tolist()}"
+                f"{name} must end with one of the {len(self.choices)} rows of choices; "
+                f"got {ends.reshape(-1, ends.shape[-1])[0].tolist()}"
             ) from None
         return torch.cat([held[..., :count], self.choices[rows]], -1)
 

@@ -17,6 +17,7 @@ from cbandit.errors import CBanditError
 
 __all__ = [
     "all_finite",
+    "device",
     "finite",
     "flag",
     "kind",
@@ -155,6 +156,25 @@ def seed(value: Any) -> int:
     if out >= 2**64:
         raise CBanditError(f"seed must be {wanted}; got {value!r}")
     return out
+
+
+def device(value: Any) -> torch.device:
+    """``value`` as a device that is here; ``None`` is the CPU."""
+    try:
+        out = torch.device("cpu" if value is None else value)
+    except (RuntimeError, TypeError, ValueError):
+        out = torch.device("meta")
+    if out.type not in ("cpu", "cuda") or isinstance(value, bool):
+        raise CBanditError(f"device must be 'cpu' or 'cuda'; got {value!r}")
+    if out.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (out.index or 0) >= count:
+            seen = "no CUDA device" if count == 0 else f"{count} CUDA devices"
+            raise CBanditError(
+                f"device {str(out)!r} is not here: torch {torch.__version__} sees "
+                f"{seen}; use 'cpu'" + ("" if count else ", or a CUDA build of torch")
+            )
+    return out if out.type == "cuda" else torch.device("cpu")
 
 
 def positive(name: str, value: Any) -> Tensor:

@@ -106,7 +106,8 @@ def simulate(
 
     The account is the problem's: its ``thresholds`` (0 where it has none) are what
     violations are counted against, whatever the policy was given. Give a policy the
-    same, or lower ones for a margin of safety.
+    same, or lower ones for a margin of safety; higher ones, or none where the problem
+    has some, are warned of.
 
     Args:
         policy: of any kind; it is changed by what it learns.
@@ -141,6 +142,7 @@ def simulate(
     _same_trials(policy, problem)
     _same_actions(policy, problem)
     _same_costs(policy, problem)
+    _same_thresholds(policy, problem)
     if callback is not None and not callable(callback):
         raise CBanditError(
             f"callback must be a callable of a round, or None; got {callback!r}"
@@ -304,6 +306,28 @@ def _same_costs(policy: Policy, problem: Problem) -> None:
         raise CBanditError(
             f"policy and problem must have the same costs; the policy has {ours}, the "
             f"problem {theirs}"
+        )
+
+
+def _same_thresholds(policy: Policy, problem: Problem) -> None:
+    """A warning where a policy keeps to limits that nobody may have meant."""
+    given, batch = getattr(problem, "thresholds", 0.0), tuple(policy.batch_shape)
+    if callable(given) or not policy.m:
+        return
+    name, shape = "problem.thresholds", (*batch, policy.m)
+    theirs = checks.shaped(name, checks.tensor(name, given), shape, "(*trials, m)")
+    ours = getattr(policy, "_thresholds", None)
+    if not isinstance(ours, Tensor):
+        return  # a callable, or a policy of one's own
+    ours, theirs = ours.cpu(), theirs.reshape(-1, policy.m)
+    above = bool((ours > theirs + 1e-6 * (1 + theirs.abs())).any())
+    if above or (not bool(ours.any()) and bool(theirs.any())):
+        told = [v[0].tolist() for v in (ours, theirs)]
+        warnings.warn(
+            f"{policy.name} keeps costs under thresholds {told[0]}, and the account is "
+            f"by the problem's, {told[1]}: build the policy with "
+            "thresholds=problem.thresholds, or lower ones for a margin",
+            stacklevel=3,
         )
 
 

@@ -119,7 +119,10 @@ def _without_nan(value: Any) -> Any:
 def write_results(
     settings: Settings, out: Path, runs: Mapping[str, Run], summary: dict[str, Any]
 ) -> None:
-    """Summary, curves, boxes and figures, each file whole or not at all."""
+    """Summary, curves, boxes and figures, each file whole or not at all.
+
+    The summary is told which figures there are.
+    """
     from cbandit import plots
     from cbandit.checkpoint import atomic
 
@@ -131,7 +134,7 @@ def write_results(
         with atomic(out / "boxes.parquet") as file:
             metrics = find(settings.experiment).averaged
             _boxes(runs, every, metrics).to_parquet(file, index=False)
-    draw(table, out, settings)
+    summary["figures"] = [path.name for path in draw(table, out, settings)]
     # last: its presence says that all the rest is there
     with atomic(out / "summary.json") as file:
         file.write(json.dumps(_without_nan(summary), indent=1).encode())

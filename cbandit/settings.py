@@ -76,7 +76,7 @@ class Settings:
             parameters,
             policies,
             **numbers,
-            device=_checked_device(device or "cpu"),
+            device=str(checks.device(device or "cpu")),
             dtype=dtype or "float64",
         )
 
@@ -121,22 +121,3 @@ def settings_from_toml(path: str | os.PathLike[str], **over: Any) -> Settings:
     parameters = parameters | (over.pop("parameters", None) or {})
     found.update({name: value for name, value in over.items() if value is not None})
     return Settings.of(found.pop("experiment"), parameters=parameters, **found)
-
-
-def _checked_device(device: str) -> str:
-    import torch
-
-    try:
-        kind = torch.device(device)
-    except RuntimeError:
-        raise CBanditError(f"device must be cpu or cuda; got {device!r}") from None
-    if kind.type == "cuda":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if (kind.index or 0) >= count:
-            raise CBanditError(
-                f"device {device} is not here: torch {torch.__version__} sees {count} "
-                "CUDA devices"
-            )
-    elif kind.type != "cpu":
-        raise CBanditError(f"device must be cpu or cuda; got {device!r}")
-    return device

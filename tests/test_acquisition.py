@@ -465,6 +465,10 @@ class TestPaths:
         other = PathwisePrimalDual(model, 1.0, PHI, seed=2)(x)
         assert not torch.allclose(one, other)
         generator = torch.Generator().manual_seed(1)
+        seeds = (1, 1 + 2**32, 1 + 2**63)
+        large = [PathwisePrimalDual(model, 1.0, PHI, seed=s)(x) for s in seeds]
+        assert torch.equal(large[0], one)
+        assert len({tuple(values.tolist()) for values in large}) == 3
         first = PathwisePrimalDual(model, 1.0, PHI, seed=generator)(x)
         second = PathwisePrimalDual(model, 1.0, PHI, seed=generator)(x)
         assert not torch.allclose(first, second)

@@ -160,8 +160,10 @@ def test_a_file_of_measurements_that_cannot_be_is_refused_first(
 def test_cuda_without_cuda_is_one_line(capsys):
     line = complaint(capsys, "reproduce", "zhou-synthetic", "--device", "cuda")
     assert line.count("\n") == 1
-    assert "CUDA" in line
-    assert "cpu or cuda" in complaint(
+    assert "no CUDA device" in line
+    line = complaint(capsys, "reproduce", "zhou-synthetic", "--device", "cuda:3")
+    assert "'cuda:3' is not here" in line
+    assert "'cpu' or 'cuda'" in complaint(
         capsys, "reproduce", "zhou-synthetic", "--device", "tpu"
     )
 
@@ -235,6 +237,14 @@ def test_reproduce_writes_all_it_says(capsys, tmp_path):
             capsys, "reproduce", "zhou-synthetic", *SMALL, "--out", out, *extra
         )
         assert ("in place of earlier results" in text) == (not extra)
+    # figures of somebody's own are none of these
+    (out / "mine.png").write_bytes(b"")
+    for extra in ([], ["--resume"]):
+        _, text, _ = call(
+            capsys, "reproduce", "zhou-synthetic", *SMALL, "--out", out, *extra
+        )
+        assert f"figures: {out / 'account.png'}, {out / 'averages.png'}" in text
+        assert "mine" not in text
     before = (out / "summary.json").stat().st_mtime_ns
     # nor overwritten by another
     line = complaint(capsys, "reproduce", "zhou-synthetic", "--trials", 4, "--out", out)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -379,6 +380,7 @@ class TestCheckpoints:
             ({"points": 1.1}, ["policy.actions.all holds other numbers of shape"]),
         ],
     )
+    @pytest.mark.filterwarnings("ignore:CKB-UCB keeps costs under")
     def test_other_settings_of_a_policy_are_refused(self, tmp_path, changed, words):
         path, problem = tmp_path / "a.ckpt", table(noise=0.01)
         simulate(ckb(problem), problem, 20, path)
@@ -406,6 +408,7 @@ class TestCheckpoints:
             (lambda: Table(table().f, table().g, 0.1, thresholds=1.0), ["thresholds"]),
         ],
     )
+    @pytest.mark.filterwarnings("ignore:CKB-UCB keeps costs under")
     def test_another_problem_is_refused(self, tmp_path, other, words):
         path, problem = tmp_path / "a.ckpt", table()
         simulate(ckb(problem), problem, 20, path)
@@ -698,12 +701,53 @@ def test_the_account_is_by_the_problems_thresholds(own):
     problem = Table(cost, cost[None], noise=0.01, thresholds=0.3)
     both = {"reward": gp, "costs": gp, "explore": cb.UCB(1.0)}
     policy = cb.CKB(problem.actions, step=0.5, cap=4.0, thresholds=own, **both)
-    run = simulate(policy, problem, 30)
+    with warnings.catch_warnings():
+        if own == 0.9:
+            warnings.simplefilter("ignore")  # see below
+        run = simulate(policy, problem, 30)
     assert run.thresholds.tolist() == [[0.3]]
     over = cost[run.index] - 0.3
     assert float(over.max()) > 0
     assert torch.allclose(run.hard_violation, over.clamp_min(0).cumsum(0))
     assert torch.equal(run.rounds_in_violation, (over > 0).cumsum(0))
+
+
+@pytest.mark.parametrize(
+    ("own", "odd"),
+    [
+        (0.0, True),  # left out, it may be
+        (0.2, False),
+        (0.3, False),
+        (0.4, True),
+        ([[0.2], [0.4]], True),
+        (lambda t: 0.9, False),
+    ],
+)
+def test_thresholds_that_nobody_may_have_meant_are_warned_of(own, odd):
+    gp = cb.GP(RBFKernel().double(), noise=0.1)
+    cost = torch.linspace(-1.0, 1.0, 12, dtype=torch.float64)
+    problem = Table(cost, cost[None], noise=0.01, thresholds=0.3)
+    both = {"reward": gp, "costs": gp, "explore": cb.UCB(1.0)}
+    trials = 2 if isinstance(own, list) else None
+    policy = cb.CKB(
+        problem.actions, step=0.5, cap=4.0, thresholds=own, trials=trials, **both
+    )
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        simulate(policy, problem, 2)
+    assert len(seen) == odd
+    if odd:
+        assert "by the problem's, [0.3]" in str(seen[0].message)
+        assert seen[0].filename == __file__
+
+
+def test_thresholds_of_ones_own_problem_are_looked_at_before_a_round():
+    problem = table()
+    problem.thresholds = [0.1, 0.2, 0.3]
+    policy = ckb(problem)
+    with pytest.raises(cb.CBanditError, match=r"problem.thresholds must have shape"):
+        simulate(policy, problem, 2)
+    assert policy.t == 0
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import secrets
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -102,7 +102,7 @@ class Policy(Stated, ABC):
     Inside, tensors lead with the trials, ``T = self._size`` of them, which is 1 where
     there is no trials axis. ``self._limits(t)`` are the thresholds ``(T, m)``, and
     ``self._streams.uniform(n)`` draws ``n`` numbers for each trial. ``save`` keeps all
-    attributes.
+    attributes. ``t`` is the round last asked for, 0 before the first.
 
     Args:
         actions: what can be chosen.
@@ -148,7 +148,8 @@ class Policy(Stated, ABC):
         ...             came = told.mask().unsqueeze(-1)
         ...             self.sums[row, arm, which] += told.values.where(came, 0.0)
         ...             self.tries[row, arm, which] += came
-        >>> world = cb.problems.Table([1.0, 2.0, 3.0], [[-1.0, 0.2, 1.0]], noise=0.01)
+        >>> costs = [[-1.0, 0.2, 1.0]]
+        >>> world = cb.problems.Table([1.0, 2.0, 3.0], costs, 0.01, thresholds=0.5)
         >>> greedy = Greedy(world.actions, 1, thresholds=0.5)
         >>> run = cb.simulate(greedy, world, 50)
         >>> greedy.ask().index
@@ -161,6 +162,7 @@ class Policy(Stated, ABC):
     no_noise = ""  # why tell takes no noise, where it does not
     patient = False  # whether it counts on choices that wait for their feedback
     _reminded = False
+    _foreign = False  # whether its rule is of somebody's own
 
     @classmethod
     def _about_to_take(cls, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -174,6 +176,7 @@ class Policy(Stated, ABC):
         """Help on a policy names the arguments it shares with others too."""
         super().__init_subclass__(**arguments)
         cls.__doc__ = _with_shared_arguments(cls)
+        cls._foreign = not (cls._decide.__module__ or "").startswith("cbandit.")
 
     def __init__(
         self,
@@ -195,7 +198,7 @@ class Policy(Stated, ABC):
                 "actions must be a cb.Finite (which takes points as rows), "
                 f"cb.ProductGrid, cb.Box or cb.Star; got {checks.kind(actions)}"
             )
-        self.device = _device(device)
+        self.device = checks.device(device)
         self.dtype, self.m = _dtype(dtype, self.device), m
         self.trials, self.seed = trial_range(trials), checks.seed(seed)
         self.batch_shape = () if self.trials is None else (len(self.trials),)
@@ -298,6 +301,8 @@ class Policy(Stated, ABC):
         try:
             asked = self.actions if actions is None else self._round_actions(actions)
             decision = self._decide(t, asked, mask, observed_costs)
+            if self._foreign:
+                decision = _looked_at(self, decision, asked, mask)
             choice = self._choice(t, asked, decision)
         except BaseException:
             # as if nobody had asked
@@ -608,6 +613,61 @@ class Policy(Stated, ABC):
         """
 
 
+def _looked_at(policy: Policy, given: Any, asked: Any, mask: Tensor | None) -> Decision:
+    """What a rule of somebody's own came to, an error if that cannot be."""
+    rule, size = f"{type(policy).__name__}._decide", policy._size
+    if not isinstance(given, Decision):
+        raise CBanditError(f"{rule} must return a cb.Decision; got {given!r}")
+
+    def led(name: str, value: Any, *axes: int, dtype: Any = None) -> Tensor:
+        out = checks.tensor(f"{rule}: {name}", value, dtype, policy.device)
+        if tuple(out.shape) != (size, *axes):
+            raise CBanditError(
+                f"{rule}: {name} must lead with the trials, of shape {(size, *axes)}; "
+                f"got {tuple(out.shape)}"
+            )
+        return out
+
+    def numbers(name: str, value: Any, *axes: int) -> Tensor:
+        try:
+            return checked_index(led(name, value, *axes), asked.size, policy.device)
+        except CBanditError as error:
+            said = str(error).removeprefix("index ")
+            raise CBanditError(
+                said if said.startswith(rule) else f"{rule}: {name} {said}"
+            ) from None
+
+    index, x, infeasible = given.index, given.x, given.infeasible
+    needed, each = ("x", "point") if isinstance(asked, Box) else ("index", "number")
+    if getattr(given, needed) is None:
+        raise CBanditError(f"{rule} must say {needed}, one {each} a trial; got None")
+    if index is not None:
+        index = numbers("index", index)
+        allowed = mask is None or mask.expand(size, -1).gather(1, index.unsqueeze(-1))
+        if not torch.as_tensor(allowed).all():
+            raise CBanditError(
+                f"{rule}: index must be of what among allows; got {index.tolist()}"
+            )
+    if x is not None:
+        x = led("x", x, policy.actions.dim, dtype=policy.dtype)
+        checks.finite(f"{rule}: x", x)
+        x = asked.inside(x, f"{rule}: x") if isinstance(asked, Box) else x
+    if infeasible is not None:
+        infeasible = led("infeasible", infeasible).bool()
+    drawn = given.distribution
+    if drawn is not None:
+        if not isinstance(drawn, Distribution):
+            raise CBanditError(
+                f"{rule}: distribution must be a cb.Distribution; got {drawn!r}"
+            )
+        k = checks.tensor(f"{rule}: distribution", drawn.index).shape[-1:]
+        drawn = Distribution(
+            numbers("distribution.index", drawn.index, *k),
+            led("distribution.probability", drawn.probability, *k),
+        )
+    return replace(given, index=index, x=x, infeasible=infeasible, distribution=drawn)
+
+
 def _plain(value: Any) -> bool:
     """Whether this is one real number, on its own."""
     if isinstance(value, Tensor):
@@ -660,7 +720,8 @@ def _with_shared_arguments(cls: Any) -> str | None:
             if name in texts and name not in own and name != "m":
                 shared.setdefault(name, texts[name])
     lines = [f"    {name}: {text}" for name, text in shared.items()]
-    return "\n".join([inspect.cleandoc(text), "", "Common:", *lines, ""])
+    known = ["Attributes:", "    t: the round last asked for, 0 before the first."]
+    return "\n".join([inspect.cleandoc(text), "", "Common:", *lines, "", *known, ""])
 
 
 def _keywords(cls: Any) -> list[str]:
@@ -699,18 +760,3 @@ def _dtype(dtype: Any, device: torch.device) -> torch.dtype:
         if dtype in (one, str(one), str(one).removeprefix("torch.")):
             return one
     raise CBanditError(f"dtype must be 'float32' or 'float64'; got {dtype!r}")
-
-
-def _device(device: Any) -> torch.device:
-    try:
-        out = torch.device("cpu" if device is None else device)
-    except (RuntimeError, TypeError):
-        out = torch.device("meta")
-    if out.type not in ("cpu", "cuda"):
-        raise CBanditError(f"device must be 'cpu' or 'cuda'; got {device!r}")
-    if out.type == "cuda" and not torch.cuda.is_available():
-        raise CBanditError(
-            "device='cuda' was asked for, but torch sees no CUDA device; use "
-            "device='cpu' or install a CUDA build of torch"
-        )
-    return out

@@ -347,6 +347,12 @@ class GPPolicy(Policy):
                     "covariance "
                     "alone have none: use ask(among=...)"
                 )
+        name = "actions of this round"
+        if isinstance(self.actions, Box):
+            self.actions.inside(asked.block(0, asked.size), name)
+        else:
+            for group in self._beliefs.groups:
+                group.gp.span(name, asked)
         return asked
 
     def _afresh(self, asked: Any) -> tuple[Tensor, Tensor]:
