@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -201,20 +200,16 @@ class ProductGrid:
     """
 
     def __init__(self, axes: Sequence[Any]) -> None:
-        if isinstance(axes, Tensor | np.ndarray):
+        # no other iterables: rows of an array are more often points, and a gpytorch
+        # kernel can be gone through without an end
+        if not isinstance(axes, Sequence):
+            shape = getattr(axes, "shape", None)
             raise CBanditError(
-                "axes must be a list of 1-d tensors, one per coordinate; got an array "
-                f"of shape {tuple(axes.shape)}: list(axes) if its rows are axes, and "
-                "cb.Finite(points) if they are points"
+                "axes must be a list of 1-d tensors, one per coordinate (points go "
+                f"into cb.Finite); got {checks.kind(axes)}"
+                + ("" if shape is None else f" of shape {tuple(shape)}")
             )
-        try:
-            listed = list(axes)
-        except TypeError:
-            raise CBanditError(
-                "axes must be a list of 1-d tensors, one per coordinate; got "
-                f"{type(axes).__name__}"
-            ) from None
-        kept = [checks.tensor(f"axes[{j}]", x, None) for j, x in enumerate(listed)]
+        kept = [checks.tensor(f"axes[{j}]", x, None) for j, x in enumerate(axes)]
         if not kept:
             raise CBanditError("axes must hold at least one axis; got none")
         for j, axis in enumerate(kept):

@@ -26,6 +26,7 @@ __all__ = [
     "path",
     "per_cost",
     "per_trial",
+    "plain",
     "positive",
     "rows",
     "seed",
@@ -33,6 +34,8 @@ __all__ = [
     "tensor",
     "whole",
 ]
+
+WIDE = (torch.float32, torch.float64)
 
 
 def tensor(
@@ -42,20 +45,33 @@ def tensor(
     device: torch.device | str | None = None,
 ) -> Tensor:
     """``value`` (a number, sequence, numpy array or tensor) as a tensor: a copy."""
-    if isinstance(value, Tensor):
-        out = value.detach()
-    else:
-        out = _from_numpy(name, value)
+    out = plain(name, value) if isinstance(value, Tensor) else _from_numpy(name, value)
     if out.is_complex():
         raise CBanditError(f"{name} must be real; got {out.dtype}")
+    if dtype is None and out.is_floating_point() and out.dtype not in WIDE:
+        dtype = torch.float64  # nothing is computed in half precision
     # the caller may fill the same memory again
     out = out.to(dtype=dtype, copy=True)
     return out if device is None else devices.put(out, torch.device(device))
 
 
+def plain(name: str, value: Tensor) -> Tensor:
+    """A tensor without its gradients, of no class of its own; an error if sparse."""
+    out = value.detach()
+    odd = out.is_quantized or out.is_nested or out.is_meta
+    if odd or out.layout is not torch.strided:
+        raise CBanditError(
+            f"{name} must be a dense tensor that holds its numbers; got {out.dtype} "
+            f"of layout {out.layout} on {out.device}"
+        )
+    return out if type(out) is Tensor else out.as_subclass(Tensor)
+
+
 def _from_numpy(name: str, value: Any) -> Tensor:
     # through numpy: torch would make float32 of Python numbers, and lose digits
     try:
+        if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+            raise ValueError("some of it is masked")
         array = np.asarray(value, order="C")
         if array.dtype.kind in "biufc":
             return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -532,7 +532,7 @@ class Policy(Stated, ABC):
             return torch.full((1, 1), only, dtype=torch.float64)
         # looked at where it is: no device has to be waited for
         if isinstance(value, Tensor) and value.dtype == torch.float64:
-            given = value.detach()
+            given = checks.plain(name, value)
         else:
             given = checks.tensor(name, value, torch.float64)
         shape, batch = tuple(given.shape), self.batch_shape
