@@ -23,6 +23,7 @@ __all__ = [
     "kind",
     "nonnegative",
     "number",
+    "one_of",
     "path",
     "per_cost",
     "per_trial",
@@ -155,6 +156,16 @@ def flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise CBanditError(f"{name} must be True or False; got {value!r}")
     return bool(value)
+
+
+def one_of(name: str, value: Any, *options: str, other: str = "") -> Any:
+    """``value`` if it is one of a few words, or a callable where ``other`` says so."""
+    known = isinstance(value, str) and value in options
+    if not known and not (other and callable(value)):
+        words = [*map(repr, options), *([other] if other else [])]
+        wanted = f"{', '.join(words[:-1])} or {words[-1]}"
+        raise CBanditError(f"{name} must be {wanted}; got {value!r}")
+    return value
 
 
 def path(name: str, value: Any) -> Path:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from cbandit import checks
 from cbandit.errors import CBanditError, MissingExtraError
 from cbandit.run import Curve, Run
 
@@ -83,7 +84,6 @@ _STYLE: dict[Any, Any] = {
     "xtick.color": "#555555",
     "ytick.color": "#555555",
 }
-SPREADS = ("sem", "std")
 
 
 def curves(
@@ -139,8 +139,7 @@ def overview(
         >>> figure = cb.plots.overview([run, other], title="...")   # doctest: +SKIP
         >>> figure.savefig("account.png")                           # doctest: +SKIP
     """
-    if spread not in SPREADS:
-        raise CBanditError(f"spread must be 'sem' or 'std'; got {spread!r}")
+    checks.one_of("spread", spread, "sem", "std")
     if metrics is None:
         metrics = ("regret", "soft_violation", "hard_violation", "rounds_in_violation")
     unknown = [name for name in metrics if name not in LABELS]

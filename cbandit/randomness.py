@@ -35,7 +35,7 @@ def trial_range(trials: Trials) -> range | None:
     else:
         expected = "None, a positive int or a range"
         numbers = range(checks.whole("trials", trials, None, expected))
-    if len(numbers) == 0 or min(numbers) < 0:
+    if not numbers or min(numbers[0], numbers[-1]) < 0 or numbers[-1] >= 2**63:
         raise CBanditError(
             "trials must be None, a positive int or a range of numbers from 0; got "
             f"{trials!r}"

@@ -756,7 +756,8 @@ def _unknown(cls: type, name: str) -> str:
 def _dtype(dtype: Any, device: torch.device) -> torch.dtype:
     if dtype is None:
         return torch.float32 if device.type == "cuda" else torch.float64
-    for one in (torch.float32, torch.float64):
-        if dtype in (one, str(one), str(one).removeprefix("torch.")):
-            return one
+    if isinstance(dtype, str | torch.dtype):
+        for one in (torch.float32, torch.float64):
+            if str(dtype).removeprefix("torch.") == str(one).removeprefix("torch."):
+                return one
     raise CBanditError(f"dtype must be 'float32' or 'float64'; got {dtype!r}")

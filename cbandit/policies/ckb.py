@@ -97,8 +97,7 @@ class CKB(GPPolicy):
         dual: str = "projected",
         **common: Any,
     ) -> None:
-        if dual not in ("projected", "queue"):
-            raise CBanditError(f"dual must be 'projected' or 'queue'; got {dual!r}")
+        checks.one_of("dual", dual, "projected", "queue")
         if costs is None:
             raise CBanditError("costs must be a cb.GP or a list of them; got None")
         anytime = checks.flag("anytime", anytime)

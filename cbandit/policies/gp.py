@@ -116,10 +116,7 @@ class GPPolicy(Policy):
             raise CBanditError(
                 f"{type(self).__name__} chooses from {kinds}; got {actions!r}"
             )
-        if pending not in ("ignore", "hallucinate"):
-            raise CBanditError(
-                f"pending must be 'ignore' or 'hallucinate'; got {pending!r}"
-            )
+        checks.one_of("pending", pending, "ignore", "hallucinate")
         if pending == "hallucinate" and not isinstance(explore, UCB):
             raise CBanditError(
                 "pending='hallucinate' goes with explore=cb.UCB(...): draws already "
