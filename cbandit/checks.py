@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from cbandit import devices
 from cbandit.errors import CBanditError
 
 __all__ = [
+    "about",
     "all_finite",
     "device",
     "finite",
@@ -36,7 +38,10 @@ __all__ = [
     "whole",
 ]
 
-WIDE = (torch.float32, torch.float64)
+COMPUTED = (
+    *(torch.float64, torch.float32, torch.bool),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
+)
 
 
 def tensor(
@@ -49,8 +54,9 @@ def tensor(
     out = plain(name, value) if isinstance(value, Tensor) else _from_numpy(name, value)
     if out.is_complex():
         raise CBanditError(f"{name} must be real; got {out.dtype}")
-    if dtype is None and out.is_floating_point() and out.dtype not in WIDE:
-        dtype = torch.float64  # nothing is computed in half precision
+    if dtype is None and out.dtype not in COMPUTED:
+        # torch does not compute in the others, or hardly
+        dtype = torch.float64 if out.is_floating_point() else torch.int64
     # the caller may fill the same memory again
     out = out.to(dtype=dtype, copy=True)
     return out if device is None else devices.put(out, torch.device(device))
@@ -158,6 +164,15 @@ def flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
+@contextmanager
+def about(name: str) -> Iterator[None]:
+    """Errors in here are told to be of the argument ``name``."""
+    try:
+        yield
+    except CBanditError as error:
+        raise CBanditError(f"{name}: {error}") from None
+
+
 def one_of(name: str, value: Any, *options: str, other: str = "") -> Any:
     """``value`` if it is one of a few words, or a callable where ``other`` says so."""
     known = isinstance(value, str) and value in options
@@ -207,7 +222,8 @@ def device(value: Any) -> torch.device:
 def positive(name: str, value: Any) -> Tensor:
     """``value`` as a finite float64 tensor whose every entry is above zero."""
     out = finite(name, tensor(name, value))
-    if bool((out <= 0).any()):
+    # a number so small that one over it is infinite is 0
+    if bool((out < torch.finfo(torch.float64).tiny).any()):
         raise CBanditError(f"{name} must be above 0; got {out.min().item():g}")
     return out
 

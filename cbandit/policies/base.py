@@ -378,10 +378,8 @@ class Policy(Stated, ABC):
                 )
             some, mask = bool(rows.any(-1).all()), devices.put(rows, self.device)
         else:
-            try:
+            with checks.about("among"):
                 checked_index(rows, size, rows.device)
-            except CBanditError as error:
-                raise CBanditError(f"among: {error}") from None
             some = rows.shape[-1] > 0
             mask = torch.zeros(len(rows), size, dtype=torch.bool, device=self.device)
             mask.scatter_(-1, devices.put(rows.long(), self.device), True)
