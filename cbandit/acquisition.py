@@ -251,6 +251,7 @@ class _Score(AcquisitionFunction):
             return
         try:
             fits = torch.broadcast_shapes(lead, own).numel() == own.numel()
+            fits = fits and len(lead) <= max(1, len(own))
         except RuntimeError:
             fits = False
         if not fits:

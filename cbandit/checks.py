@@ -186,9 +186,12 @@ def one_of(name: str, value: Any, *options: str, other: str = "") -> Any:
 def path(name: str, value: Any) -> Path:
     """``value`` as the path of a file or a folder."""
     try:
-        return Path(value)
+        out = Path(value)
     except TypeError:
         raise CBanditError(f"{name} must be a path; got {value!r}") from None
+    if "\0" in str(out):
+        raise CBanditError(f"{name} must be a path without a null byte; got {value!r}")
+    return out
 
 
 def seed(value: Any) -> int:

@@ -6,6 +6,7 @@ policy.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -147,6 +148,7 @@ def simulate(
         raise CBanditError(
             f"callback must be a callable of a round, or None; got {callback!r}"
         )
+    progress = checks.flag("progress", progress)
     every = checks.number("checkpoint_every", checkpoint_every, minimum=0.0)
     ranks = distributed.current()
     path = None if checkpoint is None else checks.path("checkpoint", checkpoint)
@@ -158,6 +160,7 @@ def simulate(
             raise CheckpointError(f"checkpoint: no folder {path.parent}")
         world = Streams(policy.seed, policy.trials, "world")
         state = _State(world, _Tape(tuple(policy.batch_shape)), _Post())
+    _fits(horizon, policy, problem)
     world, tape, post = state.world, state.tape, state.post
     if callback is None:
         _within_horizon(policy, horizon - tape.rounds)
@@ -329,6 +332,19 @@ def _same_thresholds(policy: Policy, problem: Problem) -> None:
             "thresholds=problem.thresholds, or lower ones for a margin",
             stacklevel=3,
         )
+
+
+def _fits(horizon: int, policy: Policy, problem: Problem) -> None:
+    """An error now if the account of so many rounds will not fit in memory."""
+    numbers = 8 + 4 * policy.m + int(problem.actions.dim)
+    try:
+        torch.empty(horizon, *policy.batch_shape, numbers, dtype=torch.float64)
+    except (RuntimeError, TypeError):
+        size = 8e-9 * horizon * math.prod(policy.batch_shape) * numbers
+        raise CBanditError(
+            f"horizon = {horizon} rounds need {size:.3g} GB for their account, more "
+            "than there is"
+        ) from None
 
 
 def _within_horizon(policy: Any, rounds: int) -> None:

@@ -383,5 +383,8 @@ def read_curves(folder: str | os.PathLike[str]) -> Curves:
             )
             out.setdefault(policy, {})[metric] = Curve(*numbers)
     except (OSError, KeyError, ValueError) as error:
-        raise CBanditError(f"{path} is not one of ours, or broken: {error}") from None
+        raise CBanditError(
+            f"{path} is not one of ours, or broken: {error}; without that file "
+            "--resume computes it all again"
+        ) from None
     return out

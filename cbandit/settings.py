@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from cbandit import checks
 from cbandit.catalogue import find
 from cbandit.errors import CBanditError
 
@@ -31,8 +31,6 @@ class Settings:
     @classmethod
     def of(cls, experiment: str, **given: Any) -> Settings:
         """The experiment's defaults, with what is given in their stead, checked."""
-        from cbandit import checks
-
         known = find(experiment)
         parameters = {name: each.default for name, each in known.parameters.items()}
         for name, value in (given.pop("parameters", None) or {}).items():
@@ -50,7 +48,7 @@ class Settings:
             )
         policies = tuple(policies)
         for name in policies:
-            if name not in known.policies:
+            if not isinstance(name, str) or name not in known.policies:
                 raise CBanditError(
                     f"{experiment} has no policy {name!r}; it has: "
                     f"{', '.join(known.policies)}"
@@ -68,7 +66,10 @@ class Settings:
             numbers[name] = value
         device, dtype = given.pop("device", None), given.pop("dtype", None)
         if given:
-            raise CBanditError(f"unknown settings: {', '.join(given)}")
+            known_names = "experiment, " + ", ".join(f.name for f in fields(cls)[1:])
+            raise CBanditError(
+                f"unknown settings: {', '.join(given)}; known are {known_names}"
+            )
         if dtype not in (None, "float64", "float32"):
             raise CBanditError(f"dtype must be float64 or float32; got {dtype!r}")
         return cls(
@@ -76,7 +77,7 @@ class Settings:
             parameters,
             policies,
             **numbers,
-            device=str(checks.device(device or "cpu")),
+            device=str(checks.device(device)),
             dtype=dtype or "float64",
         )
 
@@ -104,7 +105,7 @@ def _toml(value: Any) -> str:
 def settings_from_toml(path: str | os.PathLike[str], **over: Any) -> Settings:
     """The settings in a file; what is in ``over`` and not ``None`` wins."""
     try:
-        found = tomllib.loads(Path(path).read_text())
+        found = tomllib.loads(checks.path("path", path).read_text("utf-8-sig"))
     except OSError as error:
         raise CBanditError(
             f"settings file {path} cannot be read: {error.strerror}"

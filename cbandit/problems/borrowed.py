@@ -286,10 +286,10 @@ def _set(function: Any, points: Any) -> Finite | ProductGrid:
 
 def _axes(function: Any, counts: Tensor) -> list[Tensor]:
     whole = checks.shaped("points", counts, (function.dim,), "(d,)")
-    counted = (whole == whole.round()) & (whole >= 2) & whole.isfinite()
+    counted = (whole == whole.round()) & (whole >= 2) & (whole <= LARGEST)
     if not bool(counted.all()):
         raise CBanditError(
-            "points must be numbers of values an axis, whole and at least 2; got "
+            f"points must be numbers of values an axis, whole, 2 to {LARGEST}; got "
             f"{counts.tolist()}"
         )
     discrete = {*function.discrete_inds, *function.categorical_inds}
