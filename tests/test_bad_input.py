@@ -1125,6 +1125,175 @@ def test_a_choice_is_not_a_view_of_the_set(kind):
     assert torch.equal(policy.actions.points(range(20)), before)
 
 
+def given_out(kind, trials):
+    """Policies that keep what they chose in ways of their own."""
+    more, linear = {"trials": trials, "seed": 5}, cb.Linear(subgaussian=0.1)
+    both = {"reward": belief(), "costs": belief(), **more}
+    safe = {"safe": cb.Safe(index=0, reward=0.0, cost=0.0), "thresholds": 0.5}
+    if kind == "grid":
+        grid = cb.ProductGrid([line(5)[:, 0]] * 2)
+        late = {"pending": "hallucinate", "engine": "product"}
+        return cb.RPOL(grid, explore=cb.UCB(1.0), **late, **both)
+    if kind == "Box":
+        return cb.RPOL(cb.Box([0.0], [1.0]), explore=cb.UCB(1.0), **both)
+    if kind == "LCLUCB":
+        both |= {"reward": linear, "costs": linear}
+        return cb.LCLUCB(cb.Finite(line(6)), **both, **safe)
+    if kind == "OPB":
+        both |= {"reward": cb.Counts(0.1), "costs": cb.Counts(0.1), "horizon": 99}
+        return cb.OPB(cb.Finite(line(6)), **both, **safe)
+    if kind == "Delayed":
+        both["feedback"] = cb.Delayed(3, weight=1.0)
+        return cb.RPOL(cb.Finite(line()), explore=cb.UCB(1.0), **both)
+    return policy_of(explore=cb.TS(1.0), m=1, engine=kind, **more)
+
+
+@pytest.mark.parametrize("trials", [None, 2])
+@pytest.mark.parametrize(
+    "kind", ["joint", "factor", "stream", "grid", "Box", "LCLUCB", "OPB", "Delayed"]
+)
+def test_what_a_policy_gives_out_may_be_changed(kind, trials):
+    policy, twin = given_out(kind, trials), given_out(kind, trials)
+    rng, lead = np.random.default_rng(2), () if trials is None else (trials,)
+    for _ in range(8):
+        a, b = policy.ask(), twin.ask()
+        assert torch.equal(a.x, b.x)
+        assert not bool(a.infeasible.any())
+        assert torch.equal(policy.multiplier, twin.multiplier)
+        reward, cost = rng.standard_normal(lead), rng.standard_normal((*lead, 1))
+        given = [a.x, a.infeasible, policy.multiplier]
+        if a.index is not None:
+            given.append(a.index)
+            found = policy.posterior()
+            given += [found.reward.mean, found.reward.std, found.costs.mean]
+            recommended = policy.recommend()
+            given += [recommended.x, recommended.index, recommended.value]
+        for each in given:
+            each.fill_(3)
+        policy.tell(a, reward=reward, cost=cost)
+        twin.tell(b, reward=reward.copy(), cost=cost.copy())
+        reward[...], cost[...] = 7.0, 8.0
+
+
+ODD_TENSORS = [
+    (torch.eye(3, dtype=F64).to_sparse(), "sparse_coo"),
+    (torch.empty(3, 1, dtype=F64, device="meta"), "meta"),
+    (np.ma.masked_array(np.ones((3, 1)), [[True], [False], [False]]), "masked"),
+]
+
+
+@pytest.mark.parametrize(("odd", "word"), ODD_TENSORS, ids=lambda v: str(v)[:6])
+def test_tensors_that_hold_no_numbers_or_not_all_of_them(odd, word):
+    (policy, _, choice), (twin, _, _) = prepared(), prepared()
+    for call, name in [
+        (lambda: cb.Finite(odd), "points"),
+        (lambda: cb.GP(belief().kernel, noise=odd), "noise"),
+        (lambda: policy_of(step=odd), "step"),
+        (lambda: policy.tell(choice, reward=odd), "reward"),
+        (lambda: policy.tell(choice, cost=odd), "cost"),
+        (lambda: policy.ask(among=odd), "among"),
+        (lambda: policy.observe(x=odd, reward=np.ones(3)), "x"),
+        (lambda: policy.posterior(odd), "x"),
+    ]:
+        with pytest.raises(cb.CBanditError, match=rf"^{name} must be .*{word}"):
+            call()
+    assert same_future(policy, twin)
+
+
+class Marked(torch.Tensor):
+    """A class of tensors that is a user's own."""
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        line(5).as_subclass(Marked),
+        torch.nn.Parameter(line(5)),
+        line(5).half(),
+        line(5).bfloat16(),
+        line(10)[::2],
+        line(5).numpy()[::-1],
+    ],
+    ids=["subclass", "Parameter", "half", "bfloat16", "strided", "reversed"],
+)
+def test_points_of_other_kinds_become_plain_ones(points):
+    kept = cb.Finite(points).all
+    assert type(kept) is torch.Tensor
+    assert kept.dtype == F64
+    assert not kept.requires_grad
+    assert kept.tolist() == points.tolist()
+
+
+def test_numbers_without_a_sign_are_indices():
+    for dtype in (torch.uint16, torch.uint32, torch.uint64):
+        index = torch.tensor([3, 5]).to(dtype)
+        assert policy_of().ask(among=index).index.item() in (3, 5)
+        with pytest.raises(cb.CBanditError, match="among: index must lie in"):
+            policy_of().ask(among=torch.tensor([20]).to(dtype))
+
+
+WORDS = {
+    "dual": lambda v: policy_of(dual=v),
+    "pending": lambda v: policy_of(pending=v),
+    "engine": lambda v: policy_of(engine=v),
+    "dtype": lambda v: policy_of(dtype=v),
+    "draw": lambda v: cb.Rand(1.0, draw=v),
+    "form": lambda v: cb.RKHS(1.0, 1.0, form=v),
+    "penalty": lambda v: cb.RPOL(
+        cb.Finite(line()),
+        reward=belief(),
+        costs=belief(),
+        explore=cb.UCB(1.0),
+        penalty=v,
+    ),
+    "inner": lambda v: cb.EpochPenalty(
+        cb.Finite(line()), reward=belief(), costs=1, explore=cb.UCB(1), epoch=3, inner=v
+    ),
+    "schedule": lambda v: cb.SCGPUCB(
+        cb.Finite(line()), reward=belief(), costs=1, explore=cb.UCB(1.0), schedule=v
+    ),
+}
+ITSELF: list = []
+ITSELF.append(ITSELF)
+
+
+@pytest.mark.parametrize("name", WORDS)
+@pytest.mark.parametrize(
+    "value", [np.zeros(2), torch.zeros(0), ["a"], {}, ITSELF, "other"], ids=str
+)
+def test_words_that_are_none(name, value):
+    with pytest.raises(cb.CBanditError, match=rf"^{name} must be"):
+        WORDS[name](value)
+
+
+def test_more_trials_than_anyone_has():
+    for trials in (10**30, 2**63, 10**7, range(2**63, 2**63 + 2)):
+        with pytest.raises(cb.CBanditError, match=r"trials must be .*at most"):
+            policy_of(trials)
+
+
+def test_what_makes_no_acquisition_function():
+    policy = cb.baselines.BoTorchPolicy(
+        cb.Finite(line()), reward=belief(), make_acquisition=lambda m, p: None
+    )
+    policy.tell(policy.ask(), reward=1.0)
+    with pytest.raises(cb.CBanditError, match=r"make_acquisition must return .*None"):
+        policy.ask()
+    assert policy.t == 1
+
+
+def test_a_seed_set_outside_of_the_set():
+    for safe in ([20], [[0.5001]]):
+        with pytest.raises(cb.CBanditError, match=r"^safe: (index|x) must"):
+            cb.baselines.SafeOpt(
+                cb.Finite(line()),
+                reward=belief(),
+                costs=belief(),
+                explore=cb.UCB(1.0),
+                safe=safe,
+            )
+
+
 def test_devices_that_are_not_there():
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device")

@@ -79,9 +79,13 @@ class Told:
 
 @dataclass
 class _Open:
-    """An outstanding choice, and in which trials its feedback has come."""
+    """An outstanding choice, and in which trials its feedback has come.
+
+    ``own`` is the policy's: whoever asked may change in place what is in ``choice``.
+    """
 
     choice: Choice
+    own: Choice
     reward_seen: Tensor | bool = False
     cost_seen: Tensor | bool = False
 
@@ -312,8 +316,8 @@ class Policy(Stated, ABC):
             self._streams.go_back()
             raise
         self.t = t
-        self._open[t] = _Open(choice)
-        self._started(choice)
+        self._open[t] = _Open(choice, own := _kept(choice))
+        self._started(own)
         if len(self._open) >= MANY and not (self.patient or self._reminded):
             self._remind()
         return choice
@@ -393,9 +397,11 @@ class Policy(Stated, ABC):
             x = self._outside(decision.x)
         else:
             x = asked.at(index)
+        if self._nowhere._version:  # somebody has written into it
+            self._nowhere = torch.zeros_like(self._nowhere)
         infeasible = self._nowhere
         if decision.infeasible is not None:
-            infeasible = self._outside(decision.infeasible)
+            infeasible = self._outside(decision.infeasible).clone()
         distribution = decision.distribution
         if distribution is not None:
             distribution = Distribution(
@@ -451,7 +457,7 @@ class Policy(Stated, ABC):
             values = devices.put(values, self.device)
             told.append(("cost", Told(values, mask, own, self.t)))
         # nothing can fail from here on
-        mail = self._inbox.setdefault(choice.t, _Mail(entry.choice))
+        mail = self._inbox.setdefault(choice.t, _Mail(entry.own))
         for kind, news in told:
             if kind == "reward":
                 mail.rewards.append(news)
@@ -609,6 +615,16 @@ class Policy(Stated, ABC):
                 ``(T, 1)``, and only the trials of ``mask()`` count.
             costs: likewise, ``(T, m)``.
         """
+
+
+def _kept(choice: Choice) -> Choice:
+    """A choice that shares no memory with it, but for what is known on the host too."""
+    index = choice.index
+    if index is not None and choice.keys is None:
+        index = index.clone()
+    t, x, distribution = choice.t, choice.x.clone(), choice.distribution
+    mark, asked, keys = choice.owner, choice.actions, choice.keys
+    return Choice(t, index, x, choice.infeasible, distribution, mark, asked, keys)
 
 
 def _looked_at(policy: Policy, given: Any, asked: Any, mask: Tensor | None) -> Decision:

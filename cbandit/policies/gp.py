@@ -441,7 +441,7 @@ class GPPolicy(Policy):
             return []
         out = []
         for _, entry in sorted(self._open.items()):
-            keys, x = self._named(entry.choice)
+            keys, x = self._named(entry.own)
             flags = [self._missing(s) for s in (entry.reward_seen, entry.cost_seen)]
             out.append(Ahead(keys, x, *flags))
         return out
