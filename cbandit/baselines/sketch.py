@@ -54,6 +54,7 @@ class Sketched:
 
     functions = 1
     fused = False
+    torn = ""
     groups: tuple[Any, ...] = ()  # no two functions share anything
 
     def __init__(

@@ -24,6 +24,7 @@ from cbandit import checks, devices
 from cbandit.actions import Actions, Box, Finite, checked_index
 from cbandit.choice import Choice, Distribution
 from cbandit.errors import CBanditError, ChoiceError, HorizonError
+from cbandit.interrupts import Held
 from cbandit.randomness import Streams, Trials, trial_range
 from cbandit.stated import Stated
 
@@ -277,6 +278,9 @@ class Policy(Stated, ABC):
     ) -> Choice:
         """Start the next round and choose.
 
+        Ctrl-C waits until all is whole again, and then it is as if nobody had asked; a
+        second one does not wait.
+
         Args:
             among: a mask ``(N,)`` or ``(*trials, N)``, or action numbers ``(k,)`` or
                 ``(*trials, k)``: only these may be chosen this round.
@@ -299,25 +303,29 @@ class Policy(Stated, ABC):
         if among is not None and actions is not None:
             raise CBanditError("ask takes among= or actions=, not both")
         mask = None if among is None else self._mask(among)
-        self._deliver()
-        before = [(each, dict(vars(each))) for each in self._parts()]
-        self._streams.mark()
-        try:
-            asked = self.actions if actions is None else self._round_actions(actions)
-            decision = self._decide(t, asked, mask, observed_costs)
-            if self._foreign:
-                decision = _looked_at(self, decision, asked, mask)
-            choice = self._choice(t, asked, decision)
-        except BaseException:
-            # as if nobody had asked
-            for each, held in before:
-                vars(each).clear()
-                vars(each).update(held)
-            self._streams.go_back()
-            raise
-        self.t = t
-        self._open[t] = _Open(choice, own := _kept(choice))
-        self._started(own)
+        with Held() as interrupt:
+            self._deliver()
+            before = [(each, dict(vars(each))) for each in self._parts()]
+            self._streams.mark()
+            try:
+                asked = actions
+                asked = self.actions if asked is None else self._round_actions(asked)
+                decision = self._decide(t, asked, mask, observed_costs)
+                if self._foreign:
+                    decision = _looked_at(self, decision, asked, mask)
+                choice = self._choice(t, asked, decision)
+                own = _kept(choice)
+                interrupt.let_go()
+            except BaseException:
+                # as if nobody had asked
+                for each, held in before:
+                    vars(each).clear()
+                    vars(each).update(held)
+                self._streams.go_back()
+                raise
+            self.t = t
+            self._open[t] = _Open(choice, own)
+            self._started(own)
         if len(self._open) >= MANY and not (self.patient or self._reminded):
             self._remind()
         return choice
@@ -456,18 +464,18 @@ class Policy(Stated, ABC):
             values = self._feedback("cost", cost, self.m, mask)
             values = devices.put(values, self.device)
             told.append(("cost", Told(values, mask, own, self.t)))
-        # nothing can fail from here on
-        mail = self._inbox.setdefault(choice.t, _Mail(entry.own))
-        for kind, news in told:
-            if kind == "reward":
-                mail.rewards.append(news)
-                entry.reward_seen = _seen(entry.reward_seen, mask)
-            else:
-                mail.costs.append(news)
-                entry.cost_seen = _seen(entry.cost_seen, mask)
         costs_due = self.m > 0 and self.learns_costs
-        if entry.reward_seen is True and (entry.cost_seen is True or not costs_due):
-            del self._open[choice.t]
+        with Held():  # nothing can fail from here on
+            mail = self._inbox.setdefault(choice.t, _Mail(entry.own))
+            for kind, news in told:
+                if kind == "reward":
+                    mail.rewards.append(news)
+                    entry.reward_seen = _seen(entry.reward_seen, mask)
+                else:
+                    mail.costs.append(news)
+                    entry.cost_seen = _seen(entry.cost_seen, mask)
+            if entry.reward_seen is True and (entry.cost_seen is True or not costs_due):
+                del self._open[choice.t]
 
     def cancel(self, choice: Choice) -> None:
         """Say that the rest of a choice's feedback will never come."""
@@ -557,6 +565,11 @@ class Policy(Stated, ABC):
         came = devices.put(mask, out.device).unsqueeze(-1)
         return checks.finite(name, torch.where(came, out, 0.0))
 
+    def _catch_up(self) -> None:
+        """Take in all that was told, as a whole."""
+        with Held():
+            self._deliver()
+
     def _deliver(self) -> None:
         """Absorb the inbox in the order of rounds; only then forget it."""
         for t in sorted(self._inbox):
@@ -571,7 +584,7 @@ class Policy(Stated, ABC):
         """Write all to ``path``, atomically; :func:`cbandit.load` goes on from it."""
         from cbandit.checkpoint import save
 
-        self._deliver()
+        self._catch_up()
         save(self, path)
 
     def __repr__(self) -> str:

@@ -117,8 +117,7 @@ class EpochPenalty(GPPolicy):
         if not self.linear and rate is not None and not self._still:
             raise CBanditError(
                 "rate goes with psi='linear'; with another psi only rate=0, a kappa "
-                "that "
-                f"stays; got {rate!r}"
+                f"that stays; got {rate!r}"
             )
         self._beliefs_of = _listed(reward, reuse)
         super().__init__(actions, self._beliefs_of[0], None, explore, m=costs, **common)
@@ -141,7 +140,7 @@ class EpochPenalty(GPPolicy):
     @property
     def multiplier(self) -> Tensor:
         """``kappa`` as the next ``ask`` will use it, ``(*trials, m)``."""
-        self._deliver()
+        self._catch_up()
         moved = (
             self._moved() if self._epoch_of(self.t + 1) > self._epoch_number else None
         )
@@ -301,7 +300,7 @@ class EpochPenalty(GPPolicy):
     def cancel(self, choice: Choice) -> None:
         """Say that the rest of a choice's feedback will never come."""
         super().cancel(choice)
-        self._deliver()
+        self._catch_up()
         self._partly.pop(choice.t, None)
 
     def recommend(self, confidence: float = 0.95) -> Recommendation:
@@ -452,8 +451,7 @@ def _check_penalty(psi: Callable[[Tensor], Tensor]) -> None:
     if tuple(values.shape) != tuple(z.shape):
         raise CBanditError(
             f"psi must map a tensor to one of its shape; got {tuple(values.shape)} "
-            "from "
-            f"{tuple(z.shape)}"
+            f"from {tuple(z.shape)}"
         )
     above, slack = values[20:], 1e-9 * values.abs().max()
     gaps = above.diff()

@@ -153,7 +153,7 @@ class GPOPB(GPPolicy):
         Over the policy's own set; its expected costs are what is to be feasible.
         """
         confidence = share("confidence", confidence)
-        self._deliver()
+        self._catch_up()
         limits, size = self._limits(max(self.t, 1)), int(self.actions.size)
         found = recommend_policy(self._known, size, limits, confidence)
         assert found.index is not None

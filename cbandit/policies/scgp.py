@@ -99,8 +99,7 @@ class SCGPUCB(GPPolicy):
         if observed_costs is None:
             raise CBanditError(
                 "SCGP-UCB sees the costs before it chooses: give "
-                "ask(observed_costs=g_t) "
-                "of shape (*trials, m, N)"
+                "ask(observed_costs=g_t) of shape (*trials, m, N)"
             )
         return super().ask(among=among, actions=actions, observed_costs=observed_costs)
 
@@ -150,8 +149,7 @@ class SCGPUCB(GPPolicy):
             if not callable(observed):
                 raise CBanditError(
                     f"{name} must be a callable on a Box, x (*trials, n, d) -> "
-                    "(*trials, "
-                    f"m, n); got {type(observed).__name__}"
+                    f"(*trials, m, n); got {type(observed).__name__}"
                 )
             batch = self.batch_shape
 
@@ -171,8 +169,7 @@ class SCGPUCB(GPPolicy):
         else:
             raise CBanditError(
                 f"{name} must have shape (*trials, m, N) = {(*batch, self.m, size)}; "
-                "got "
-                f"{shape}"
+                f"got {shape}"
             )
         return g - limits
 
