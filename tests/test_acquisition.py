@@ -808,6 +808,8 @@ class TestBadInput:
             {"multiplier": two},
             {"thresholds": two},
             {"clip": ([1.0, 2.0], 1.0)},
+            {"thresholds": torch.zeros(1, 1, len(PHI))},
+            {"beta": [[1.0]]},
         ):
             with pytest.raises(CBanditError, match=r"the model's batch shape \(\)"):
                 PrimalDual(model, **({"beta": 1.0, "multiplier": PHI} | more))

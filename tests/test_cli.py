@@ -262,6 +262,46 @@ def test_a_run_is_named_after_its_experiment(capsys, tmp_path, monkeypatch):
     assert [each.name for each in Path("results").iterdir()] == ["zhou-synthetic"]
 
 
+def test_folders_that_somebody_has_been_at(capsys, tmp_path):
+    config, out = tmp_path / "größe 1.toml", tmp_path / "out put ü"
+    settings = Settings.of("zhou-synthetic", trials=1, horizon=5, policies=["CKB-UCB"])
+    config.write_text(settings.toml(), "utf-8-sig")  # as some editors write it
+    again = ["run", config, "--out", out, "--resume"]
+    assert call(capsys, *again)[0] == 0
+    whole = (out / "summary.json").read_text()
+    for broken in ("junk", "[]", '{"policies": 3}', '{"policies": {"CKB-UCB": {}}}'):
+        (out / "summary.json").write_text(broken)
+        line = complaint(capsys, *again)
+        assert "summary.json" in line
+        assert "without that file --resume computes it all again" in line
+    (out / "summary.json").write_text(whole)
+    (out / "rounds.parquet").write_text("junk")
+    for words in (again, ["plot", out]):
+        line = complaint(capsys, *words)
+        assert "rounds.parquet is not one of ours, or broken" in line
+        assert "--resume computes it all again" in line
+    (out / "rounds.parquet").unlink()
+    assert call(capsys, *again)[0] == 0
+    assert len(pd.read_parquet(out / "rounds.parquet")) > 0
+
+
+def test_settings_that_are_odd(capsys, tmp_path):
+    path = tmp_path / "odd.toml"
+    for text, words in [
+        ("colour = 1", "unknown settings: colour; known are experiment, parameters"),
+        ("device = 3", "device must be 'cpu' or 'cuda'; got 3"),
+        ("device = ''", "device must be 'cpu' or 'cuda'; got ''"),
+        ("policies = [['CKB-UCB']]", "has no policy ['CKB-UCB']"),
+    ]:
+        path.write_text(f'experiment = "zhou-synthetic"\n{text}\n')
+        line = complaint(capsys, "run", path, "--out", tmp_path / "out")
+        assert words in line
+    few = ["--trials", 1, "--policies", "CKB-UCB", "--out", tmp_path / "out"]
+    path.write_text('experiment = "zhou-synthetic"')
+    line = complaint(capsys, "run", path, *few, "--horizon", 10**26)
+    assert "GB for their account, more than there is" in line
+
+
 def test_stage_costs_are_printed_and_drawn(capsys, tmp_path):
     folders = []
     for tau in ("0.8", "0.2"):

@@ -753,6 +753,9 @@ def test_thresholds_of_ones_own_problem_are_looked_at_before_a_round():
 @pytest.mark.parametrize(
     ("more", "words"),
     [
+        ({"progress": [1]}, r"progress must be True or False; got \[1\]"),
+        ({"horizon": 10**30}, r"horizon = 1000.* GB for their account"),
+        ({"checkpoint": "a\0b"}, r"checkpoint must be a path without a null byte"),
         ({"callback": 3}, r"callback must be a callable.*got 3"),
         ({"checkpoint": 3}, r"checkpoint must be a path; got 3"),
         ({"checkpoint_every": "x"}, r"checkpoint_every must be a number; got 'x'"),
@@ -764,8 +767,35 @@ def test_what_cannot_be_is_told_before_a_round(more, words):
     problem = table()
     policy = Uniform(problem)
     with pytest.raises(CBanditError, match=words):
-        simulate(policy, problem, 4, **more)
+        simulate(policy, problem, **({"horizon": 4} | more))
     assert policy.t == 0
+
+
+def test_figures_of_what_cannot_be():
+    pytest.importorskip("matplotlib")
+    problem = table()
+    run = simulate(Uniform(problem), problem, 4)
+    for options, words in [
+        ({"metrics": "regret"}, r"metrics must be a list of some of regret, .*'regret'"),
+        ({"metrics": RBFKernel()}, "metrics must be a list"),
+        ({"metrics": [["regret"]]}, "metrics must be a list"),
+        ({"metrics": []}, "metrics must be a list"),
+        ({"spread": ["sem"]}, "spread must be 'sem' or 'std'"),
+        ({"average": 1}, "average must be True or False; got 1"),
+        ({"log": "x"}, "log must be True or False"),
+        ({"width": "x"}, "width must be a number"),
+        ({"title": 3}, "title must be a str or None; got 3"),
+        ({"until": 0}, "until must be an int of at least 1"),
+        ({"marks": [1.5]}, "marks must be an int of at least 1"),
+    ]:
+        with pytest.raises(CBanditError, match=words):
+            run.plot(**options)
+    with pytest.raises(CBanditError, match=r"runs must be a list of cb.Run; got 3"):
+        cb.plots.overview(3)
+    with pytest.raises(CBanditError, match=r"runs must be a list of cb.Run"):
+        cb.plots.curves([3])
+    with pytest.raises(CBanditError, match=r"name must be a metric"):
+        run.curve(torch.zeros(2))
 
 
 def test_a_policy_of_other_costs_is_not_asked():
