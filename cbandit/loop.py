@@ -204,7 +204,7 @@ def simulate(
                 tape.put("expected_rewards", mean_reward)
                 tape.put("expected_costs", mean_cost)
             if not blockwise:
-                _write_truth(tape, problem, choice.x, t)
+                _write_truth(tape, problem, choice.x, t, cost.shape[-1])
             tape.turn(seconds, problem)
             bar.update(1)
 
@@ -370,6 +370,8 @@ def _seen(seen: Any, batch: tuple[int, ...], m: int) -> tuple[Tensor, Tensor]:
         reward = checks.tensor("the reward of problem.observe", reward)
     if not isinstance(cost, Tensor):
         cost = checks.tensor("the costs of problem.observe", cost)
+    if reward.requires_grad or cost.requires_grad:
+        reward, cost = reward.detach(), cost.detach()
     if reward.shape != batch:
         raise CBanditError(
             f"problem.observe must return a reward of shape (*trials,) = {batch}; got "
@@ -386,23 +388,34 @@ def _seen(seen: Any, batch: tuple[int, ...], m: int) -> tuple[Tensor, Tensor]:
     return reward, cost
 
 
-def _costs(problem: Problem, x: Tensor, t: int, batch: tuple[int, ...]) -> Tensor:
+def _reward(problem: Problem, x: Tensor, t: int, batch: tuple[int, ...]) -> Tensor:
+    """``(*trials,)``."""
+    reward = checks.tensor("problem.reward", problem.reward(x, t))
+    return checks.shaped("problem.reward", reward, batch, "(*trials,)")
+
+
+def _costs(
+    problem: Problem, x: Tensor, t: int, batch: tuple[int, ...], m: int | None = None
+) -> Tensor:
     """``(*trials, m)``, also of a problem that leaves out the axis of its one cost."""
     costs = checks.tensor("problem.costs", problem.costs(x, t))
-    return costs.unsqueeze(-1) if costs.shape == batch else costs
+    costs = costs.unsqueeze(-1) if costs.shape == batch else costs
+    count = costs.shape[-1] if m is None and costs.dim() else m or 0
+    return checks.shaped("problem.costs", costs, (*batch, count), "(*trials, m)")
 
 
-def _write_truth(tape: _Tape, problem: Problem, x: Tensor, t: int) -> None:
+def _write_truth(tape: _Tape, problem: Problem, x: Tensor, t: int, m: int) -> None:
     """The truth about a round of a problem that is not blockwise."""
-    tape.put("true_rewards", checks.tensor("problem.reward", problem.reward(x, t)))
-    tape.put("true_costs", _costs(problem, x, t, tape.batch))
+    tape.put("true_rewards", _reward(problem, x, t, tape.batch))
+    tape.put("true_costs", _costs(problem, x, t, tape.batch, m))
     for name, value in (
         ("optimum", problem.optimum(t)),
         ("stochastic_optimum", problem.stochastic_optimum(t)),
     ):
         # a problem may not know: None
         number = checks.tensor(f"problem.{name}", torch.nan if value is None else value)
-        tape.put(name, number.expand(tape.batch))
+        shape, words = tape.batch, "(*trials,)"
+        tape.put(name, checks.shaped(f"problem.{name}", number, shape, words))
 
 
 def _expected(
@@ -410,8 +423,7 @@ def _expected(
 ) -> tuple[Tensor, Tensor]:
     """Expected reward ``(*trials,)`` and costs ``(*trials, m)`` of what was drawn."""
     if choice.distribution is None:
-        reward = checks.tensor("problem.reward", problem.reward(choice.x, t))
-        return reward, _costs(problem, choice.x, t, batch)
+        return _reward(problem, choice.x, t, batch), _costs(problem, choice.x, t, batch)
     index, probability = choice.distribution.index, choice.distribution.probability
     points = (shown.actions or problem.actions).points(index)  # *trials x k x d
     if isinstance(problem, Blockwise):
@@ -420,7 +432,7 @@ def _expected(
         rewards, costs = truth.reward, truth.costs
     else:
         each = points.unbind(-2)
-        values = [checks.tensor("problem.reward", problem.reward(x, t)) for x in each]
+        values = [_reward(problem, x, t, batch) for x in each]
         rewards = torch.stack(values, -1)
         costs = torch.stack([_costs(problem, x, t, batch) for x in each], -2)
     weight = probability.to(rewards)

@@ -771,12 +771,33 @@ def test_what_cannot_be_is_told_before_a_round(more, words):
     assert policy.t == 0
 
 
+@pytest.mark.parametrize("trials", [None, 2])
+@pytest.mark.parametrize(
+    "name", ["reward", "costs", "optimum", "stochastic_optimum", "observe"]
+)
+def test_truths_of_ones_own_problem_of_other_shapes(name, trials):
+    problem = Timeless(table(trials, 2))
+    policy = Uniform(problem, trials=trials, m=2)
+    kept = getattr(problem, name)
+    bad = torch.zeros(*policy.batch_shape, 5)
+    setattr(problem, name, lambda *given: bad)
+    with pytest.raises(CBanditError, match=rf"^problem.{name} must"):
+        simulate(policy, problem, 3)
+    setattr(problem, name, kept)
+    observe = problem.observe
+    problem.observe = lambda *given: [v.requires_grad_() for v in observe(*given)]
+    assert simulate(Uniform(problem, trials=trials, m=2), problem, 3).rounds == 3
+
+
 def test_figures_of_what_cannot_be():
     pytest.importorskip("matplotlib")
     problem = table()
     run = simulate(Uniform(problem), problem, 4)
     for options, words in [
-        ({"metrics": "regret"}, r"metrics must be a list of some of regret, .*'regret'"),
+        (
+            {"metrics": "regret"},
+            r"metrics must be a list of some of regret, ",
+        ),
         ({"metrics": RBFKernel()}, "metrics must be a list"),
         ({"metrics": [["regret"]]}, "metrics must be a list"),
         ({"metrics": []}, "metrics must be a list"),
