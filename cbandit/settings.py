@@ -66,9 +66,9 @@ class Settings:
             numbers[name] = value
         device, dtype = given.pop("device", None), given.pop("dtype", None)
         if given:
-            known_names = "experiment, " + ", ".join(f.name for f in fields(cls)[1:])
+            names = ", ".join(each.name for each in fields(cls))
             raise CBanditError(
-                f"unknown settings: {', '.join(given)}; known are {known_names}"
+                f"unknown settings: {', '.join(given)}; known are {names}"
             )
         if dtype not in (None, "float64", "float32"):
             raise CBanditError(f"dtype must be float64 or float32; got {dtype!r}")

@@ -33,6 +33,10 @@ __all__ = ["COST_COUNT", "Decision", "Policy", "Told", "listed"]
 LONG = 60  # letters of a set in a policy's repr
 MANY = 100  # choices outstanding, of a policy that does not count on them
 COST_COUNT = "the number of costs, an int of at least 1"
+_TOGETHER = (
+    ". All costs of a choice are told at once: where one will never come, tell the "
+    "reward alone and cancel(choice)"
+)
 
 
 @dataclass
@@ -435,7 +439,9 @@ class Policy(Stated, ABC):
         Args:
             choice: what ``ask`` returned.
             reward: ``(*trials,)``.
-            cost: ``(*trials, m)``, or ``(*trials,)`` where ``m`` is 1.
+            cost: ``(*trials, m)``, or ``(*trials,)`` where ``m`` is 1; all ``m`` at
+                once. Where one will never come, tell the reward alone, and then
+                :meth:`cancel`.
             noise: this observation's variance, ``(*trials,)``, instead of the belief's,
                 where the policy can take it.
             where: ``(*trials,)`` bool, the trials in which this has come.
@@ -560,7 +566,7 @@ class Policy(Stated, ABC):
             )
         # a copy: it is read later, and the caller may fill the same array again
         if mask is None:
-            return checks.finite(name, out).clone()
+            return checks.finite(name, out, _TOGETHER if m > 1 else "").clone()
         # what is not said to have come may be anything, NaN included
         came = devices.put(mask, out.device).unsqueeze(-1)
         return checks.finite(name, torch.where(came, out, 0.0))

@@ -73,7 +73,16 @@ class EpochPenalty(GPPolicy):
         inner: ``"ucb"`` or ``"ts"``.
         reuse: keep past rounds across epochs, targets recomputed and standardised.
         kappa: the multipliers at first; 1, or 0 with ``psi="linear"``.
-        common: see :class:`~cbandit.policies.gp.GPPolicy`.
+        common: see below.
+
+    Example:
+        >>> import cbandit as cb, torch
+        >>> actions = cb.Finite(torch.linspace(0, 1, 50).double().unsqueeze(-1))
+        >>> policy = cb.EpochPenalty(
+        ...     actions, reward=cb.GP.default(actions), costs=1, explore=cb.UCB(2.0),
+        ...     epoch=20,
+        ... )
+        >>> policy.tell(policy.ask(), reward=0.1, cost=0.2)
     """
 
     name = "EpochPenalty"

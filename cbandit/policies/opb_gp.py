@@ -69,7 +69,7 @@ class GPOPB(GPPolicy):
         alpha: ``alpha_r``, in place of ``1 + rho_j`` for every cost, or ``(alpha_r,
             alpha_c)``, ``alpha_c`` multiplying the costs' widths.
         largest: ``r_max``, the largest possible mean reward, 1 unless given.
-        common: see :class:`~cbandit.policies.gp.GPPolicy`.
+        common: see below.
     """
 
     name = "OPB"
