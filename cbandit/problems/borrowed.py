@@ -288,7 +288,8 @@ def _axes(function: Any, counts: Tensor) -> list[Tensor]:
     counted = (whole == whole.round()) & (whole >= 2) & (whole <= LARGEST)
     if not bool(counted.all()):
         raise CBanditError(
-            f"points must be numbers of values an axis, whole, 2 to {LARGEST}; got "
+            "points must be numbers of values an axis, whole, at least 2 and at "
+            f"most {LARGEST}; got "
             f"{counts.tolist()}"
         )
     discrete = {*function.discrete_inds, *function.categorical_inds}
