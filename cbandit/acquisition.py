@@ -18,6 +18,7 @@ cbandit`` alone does not.
 
 from __future__ import annotations
 
+import hashlib
 import operator
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -250,6 +251,7 @@ class _Score(AcquisitionFunction):
             return
         try:
             fits = torch.broadcast_shapes(lead, own).numel() == own.numel()
+            fits = fits and len(lead) <= max(1, len(own))
         except RuntimeError:
             fits = False
         if not fits:
@@ -554,7 +556,7 @@ class PathwisePrimalDual(_Weighted):
         if isinstance(seed, torch.Generator):
             device = seed.device
             seed = int(torch.randint(2**32, (), generator=seed, device=device))
-        self.register_buffer("seed", torch.tensor(checks.seed(seed) % 2**32))
+        self.register_buffer("seed", torch.tensor(_folded(checks.seed(seed))))
         self.paths = torch.nn.ModuleList()
         self._path(0)
 
@@ -587,6 +589,14 @@ class PathwisePrimalDual(_Weighted):
         for number in {int(n) for n in numbers if n.isdigit()}:
             self._path(number)
         super()._load_from_state_dict(state_dict, prefix, *rest, **named)
+
+
+def _folded(seed: int) -> int:
+    """The 32 bits that torch's generators keep of a seed: larger ones are hashed."""
+    if seed < 2**32:
+        return seed
+    digest = hashlib.blake2b(seed.to_bytes(8, "little"), digest_size=4).digest()
+    return int.from_bytes(digest, "little")
 
 
 class _Path(torch.nn.Module):

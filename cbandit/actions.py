@@ -200,14 +200,16 @@ class ProductGrid:
     """
 
     def __init__(self, axes: Sequence[Any]) -> None:
-        try:
-            listed = list(axes)
-        except TypeError:
+        # no other iterables: rows of an array are more often points, and a gpytorch
+        # kernel can be gone through without an end
+        if not isinstance(axes, Sequence):
+            shape = getattr(axes, "shape", None)
             raise CBanditError(
-                "axes must be a list of 1-d tensors, one per coordinate; got "
-                f"{type(axes).__name__}"
-            ) from None
-        kept = [checks.tensor(f"axes[{j}]", x, None) for j, x in enumerate(listed)]
+                "axes must be a list of 1-d tensors, one per coordinate (points go "
+                f"into cb.Finite); got {checks.kind(axes)}"
+                + ("" if shape is None else f" of shape {tuple(shape)}")
+            )
+        kept = [checks.tensor(f"axes[{j}]", x, None) for j, x in enumerate(axes)]
         if not kept:
             raise CBanditError("axes must hold at least one axis; got none")
         for j, axis in enumerate(kept):
@@ -326,14 +328,14 @@ class Box:
         """A box has no numbered actions: always an error that says so."""
         raise CBanditError("a Box is continuous: its actions are points, not numbers")
 
-    def inside(self, x: Any) -> Tensor:
+    def inside(self, x: Any, name: str = "x") -> Tensor:
         """``x`` of shape ``(..., d)``, or an error if it leaves the box."""
-        x = _coordinates("x", x, self.dim, self.lower)
+        x = _coordinates(name, x, self.dim, self.lower)
         slack = _tolerance(x) * (self.upper - self.lower)
         outside = ((x < self.lower - slack) | (x > self.upper + slack)).any(-1)
         if bool(outside.any()):
             raise CBanditError(
-                f"x must lie between lower = {self.lower.tolist()} and upper = "
+                f"{name} must lie between lower = {self.lower.tolist()} and upper = "
                 f"{self.upper.tolist()}; got {x[outside][0].tolist()}"
             )
         held = torch.minimum(torch.maximum(x, self.lower), self.upper)
@@ -345,8 +347,8 @@ class Box:
             rows = Finite(self.choices).index(ends)
         except CBanditError:
             raise CBanditError(
-                f"x must end with one of the {len(self.choices)} rows of choices; got "
-                f"{ends.reshape(-1, ends.shape[-1])[0].tolist()}"
+                f"{name} must end with one of the {len(self.choices)} rows of choices; "
+                f"got {ends.reshape(-1, ends.shape[-1])[0].tolist()}"
             ) from None
         return torch.cat([held[..., :count], self.choices[rows]], -1)
 

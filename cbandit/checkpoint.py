@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from cbandit import distributed
+from cbandit import checks, distributed
 from cbandit.errors import CBanditError, CheckpointError
 
 __all__ = ["atomic", "load", "read", "save", "writable", "write"]
@@ -103,9 +103,9 @@ def _sync(folder: Path) -> None:
 
 def _path(path: Any) -> Path:
     try:
-        return Path(path)
-    except TypeError:
-        raise CheckpointError(f"path must name a file; got {path!r}") from None
+        return checks.path("path", path)
+    except CBanditError as error:
+        raise CheckpointError(str(error)) from None
 
 
 def _body(target: Path) -> bytes:

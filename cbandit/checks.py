@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,19 @@ from cbandit import devices
 from cbandit.errors import CBanditError
 
 __all__ = [
+    "about",
     "all_finite",
+    "device",
     "finite",
     "flag",
     "kind",
     "nonnegative",
     "number",
+    "one_of",
     "path",
     "per_cost",
     "per_trial",
+    "plain",
     "positive",
     "rows",
     "seed",
@@ -32,6 +37,11 @@ __all__ = [
     "tensor",
     "whole",
 ]
+
+COMPUTED = (
+    *(torch.float64, torch.float32, torch.bool),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
+)
 
 
 def tensor(
@@ -41,20 +51,34 @@ def tensor(
     device: torch.device | str | None = None,
 ) -> Tensor:
     """``value`` (a number, sequence, numpy array or tensor) as a tensor: a copy."""
-    if isinstance(value, Tensor):
-        out = value.detach()
-    else:
-        out = _from_numpy(name, value)
+    out = plain(name, value) if isinstance(value, Tensor) else _from_numpy(name, value)
     if out.is_complex():
         raise CBanditError(f"{name} must be real; got {out.dtype}")
+    if dtype is None and out.dtype not in COMPUTED:
+        # torch does not compute in the others, or hardly
+        dtype = torch.float64 if out.is_floating_point() else torch.int64
     # the caller may fill the same memory again
     out = out.to(dtype=dtype, copy=True)
     return out if device is None else devices.put(out, torch.device(device))
 
 
+def plain(name: str, value: Tensor) -> Tensor:
+    """A tensor without its gradients, of no class of its own; an error if sparse."""
+    out = value.detach()
+    odd = out.is_quantized or out.is_nested or out.is_meta
+    if odd or out.layout is not torch.strided:
+        raise CBanditError(
+            f"{name} must be a dense tensor that holds its numbers; got {out.dtype} "
+            f"of layout {out.layout} on {out.device}"
+        )
+    return out if type(out) is Tensor else out.as_subclass(Tensor)
+
+
 def _from_numpy(name: str, value: Any) -> Tensor:
     # through numpy: torch would make float32 of Python numbers, and lose digits
     try:
+        if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+            raise ValueError("some of it is masked")
         array = np.asarray(value, order="C")
         if array.dtype.kind in "biufc":
             return torch.from_numpy(array if array.flags.writeable else array.copy())
@@ -140,12 +164,34 @@ def flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
+@contextmanager
+def about(name: str) -> Iterator[None]:
+    """Errors in here are told to be of the argument ``name``."""
+    try:
+        yield
+    except CBanditError as error:
+        raise CBanditError(f"{name}: {error}") from None
+
+
+def one_of(name: str, value: Any, *options: str, other: str = "") -> Any:
+    """``value`` if it is one of a few words, or a callable where ``other`` says so."""
+    known = isinstance(value, str) and value in options
+    if not known and not (other and callable(value)):
+        words = [*map(repr, options), *([other] if other else [])]
+        wanted = f"{', '.join(words[:-1])} or {words[-1]}"
+        raise CBanditError(f"{name} must be {wanted}; got {value!r}")
+    return value
+
+
 def path(name: str, value: Any) -> Path:
     """``value`` as the path of a file or a folder."""
     try:
-        return Path(value)
+        out = Path(value)
     except TypeError:
         raise CBanditError(f"{name} must be a path; got {value!r}") from None
+    if "\0" in str(out):
+        raise CBanditError(f"{name} must be a path without a null byte; got {value!r}")
+    return out
 
 
 def seed(value: Any) -> int:
@@ -157,10 +203,30 @@ def seed(value: Any) -> int:
     return out
 
 
+def device(value: Any) -> torch.device:
+    """``value`` as a device that is here; ``None`` is the CPU."""
+    try:
+        out = torch.device("cpu" if value is None else value)
+    except (RuntimeError, TypeError, ValueError):
+        out = torch.device("meta")
+    if out.type not in ("cpu", "cuda") or isinstance(value, bool):
+        raise CBanditError(f"device must be 'cpu' or 'cuda'; got {value!r}")
+    if out.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (out.index or 0) >= count:
+            seen = "no CUDA device" if count == 0 else f"{count} CUDA devices"
+            raise CBanditError(
+                f"device {str(out)!r} is not here: torch {torch.__version__} sees "
+                f"{seen}; use 'cpu'" + ("" if count else ", or a CUDA build of torch")
+            )
+    return out if out.type == "cuda" else torch.device("cpu")
+
+
 def positive(name: str, value: Any) -> Tensor:
     """``value`` as a finite float64 tensor whose every entry is above zero."""
     out = finite(name, tensor(name, value))
-    if bool((out <= 0).any()):
+    # a number so small that one over it is infinite is 0
+    if bool((out < torch.finfo(torch.float64).tiny).any()):
         raise CBanditError(f"{name} must be above 0; got {out.min().item():g}")
     return out
 

@@ -343,7 +343,7 @@ def _carry_out_and_tell(settings: Any, out: Path, resume: bool, workers: str) ->
     print(_growth(out, settings.horizon))
     replaced = " (in place of earlier results of the same settings)" if before else ""
     print(
-        f"figures: {', '.join(str(path) for path in sorted(out.glob('*.png')))}"
+        f"figures: {', '.join(str(out / name) for name in summary.get('figures', ()))}"
         f"{replaced}"
     )
     status = {name: each["status"] for name, each in summary["policies"].items()}

@@ -101,9 +101,7 @@ class RKHS:
         self.delta = checks.number("delta", delta)
         if not 0 < self.delta < 1:
             raise CBanditError(f"delta must lie between 0 and 1; got {delta}")
-        if form not in ("small-lam", "any-lam"):
-            raise CBanditError(f"form must be 'small-lam' or 'any-lam'; got {form!r}")
-        self.form = form
+        self.form = checks.one_of("form", form, "small-lam", "any-lam")
 
     def __call__(
         self,

@@ -164,7 +164,7 @@ def _prepare(settings: Settings, out: Path, resume: bool) -> dict[str, Any] | No
                 f"{out} holds an experiment with other settings: "
                 f"{_other(before, settings)}; give those, or another folder"
             )
-        if summary.exists() and not under_way:
+        if summary.exists() and (out / "rounds.parquet").exists() and not under_way:
             return _read_summary(summary)
     elif under_way:
         raise CBanditError(
@@ -200,9 +200,18 @@ def _read_summary(path: Path) -> dict[str, Any]:
             f"{path} cannot be read ({error}); without that file --resume computes it "
             "all again"
         ) from None
-    if not isinstance(found, dict) or "policies" not in found:
-        raise CBanditError(f"{path} is not the summary of an experiment")
-    return found
+    names = {"experiment", "horizon", "trials", "policies"}
+    whole = isinstance(found, dict) and names <= found.keys()
+    policies = found["policies"] if whole else None
+    if not isinstance(policies, dict) or not all(
+        isinstance(each, dict) and "status" in each for each in policies.values()
+    ):
+        raise CBanditError(
+            f"{path} is not the summary of an experiment; without that file --resume "
+            "computes it all again"
+        )
+    summary: dict[str, Any] = found
+    return summary
 
 
 def _same_settings(config: Path, settings: Settings) -> bool:

@@ -302,11 +302,8 @@ class Rand:
         high: float = 2.0,
     ) -> None:
         self.widths = Widths(beta, cost_beta)
-        if not callable(draw) and draw not in ("normal", "uniform", "gaussian-grid"):
-            raise CBanditError(
-                "draw must be 'normal', 'uniform', 'gaussian-grid' or a callable "
-                f"(generator, shape) -> draws; got {draw!r}"
-            )
+        own = "a callable (generator, shape) -> draws"
+        checks.one_of("draw", draw, "normal", "uniform", "gaussian-grid", other=own)
         points = checks.whole("points", points, 2)
         low, high = checks.number("low", low), checks.number("high", high)
         if not (low < high and high >= 1):

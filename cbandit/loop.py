@@ -6,6 +6,7 @@ policy.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -106,7 +107,8 @@ def simulate(
 
     The account is the problem's: its ``thresholds`` (0 where it has none) are what
     violations are counted against, whatever the policy was given. Give a policy the
-    same, or lower ones for a margin of safety.
+    same, or lower ones for a margin of safety; higher ones, or none where the problem
+    has some, are warned of.
 
     Args:
         policy: of any kind; it is changed by what it learns.
@@ -142,10 +144,12 @@ def simulate(
     _same_trials(policy, problem)
     _same_actions(policy, problem)
     _same_costs(policy, problem)
+    _same_thresholds(policy, problem)
     if callback is not None and not callable(callback):
         raise CBanditError(
             f"callback must be a callable of a round, or None; got {callback!r}"
         )
+    progress = checks.flag("progress", progress)
     every = checks.number("checkpoint_every", checkpoint_every, minimum=0.0)
     ranks = distributed.current()
     path = None if checkpoint is None else checks.path("checkpoint", checkpoint)
@@ -157,6 +161,7 @@ def simulate(
             raise CheckpointError(f"checkpoint: no folder {path.parent}")
         world = Streams(policy.seed, policy.trials, "world")
         state = _State(world, _Tape(tuple(policy.batch_shape)), _Post())
+    _fits(horizon, policy, problem)
     world, tape, post = state.world, state.tape, state.post
     if callback is None:
         _within_horizon(policy, horizon - tape.rounds)
@@ -203,7 +208,7 @@ def simulate(
                 tape.put("expected_rewards", mean_reward)
                 tape.put("expected_costs", mean_cost)
             if not blockwise:
-                _write_truth(tape, problem, choice.x, t)
+                _write_truth(tape, problem, choice.x, t, cost.shape[-1])
             tape.turn(seconds, problem)
             bar.update(1)
 
@@ -311,6 +316,41 @@ def _same_costs(policy: Policy, problem: Problem) -> None:
         )
 
 
+def _same_thresholds(policy: Policy, problem: Problem) -> None:
+    """A warning where a policy keeps to limits that nobody may have meant."""
+    given, batch = getattr(problem, "thresholds", 0.0), tuple(policy.batch_shape)
+    if callable(given) or not policy.m:
+        return
+    name, shape = "problem.thresholds", (*batch, policy.m)
+    theirs = checks.shaped(name, checks.tensor(name, given), shape, "(*trials, m)")
+    ours = getattr(policy, "_thresholds", None)
+    if not isinstance(ours, Tensor):
+        return  # a callable, or a policy of one's own
+    ours, theirs = ours.cpu(), theirs.reshape(-1, policy.m)
+    above = bool((ours > theirs + 1e-6 * (1 + theirs.abs())).any())
+    if above or (not bool(ours.any()) and bool(theirs.any())):
+        told = [v[0].tolist() for v in (ours, theirs)]
+        warnings.warn(
+            f"{policy.name} keeps costs under thresholds {told[0]}, and the account is "
+            f"by the problem's, {told[1]}: build the policy with "
+            "thresholds=problem.thresholds, or lower ones for a margin",
+            stacklevel=3,
+        )
+
+
+def _fits(horizon: int, policy: Policy, problem: Problem) -> None:
+    """An error now if the account of so many rounds will not fit in memory."""
+    numbers = 8 + 4 * policy.m + int(problem.actions.dim)
+    try:
+        torch.empty(horizon, *policy.batch_shape, numbers, dtype=torch.float64)
+    except (RuntimeError, TypeError):
+        size = 8e-9 * horizon * math.prod(policy.batch_shape) * numbers
+        raise CBanditError(
+            f"horizon = {horizon} rounds need {size:.3g} GB for their account, more "
+            "than there is"
+        ) from None
+
+
 def _within_horizon(policy: Any, rounds: int) -> None:
     """An error now rather than in the round in which the policy's horizon passes."""
     if isinstance(policy, Stated):
@@ -334,6 +374,8 @@ def _seen(seen: Any, batch: tuple[int, ...], m: int) -> tuple[Tensor, Tensor]:
         reward = checks.tensor("the reward of problem.observe", reward)
     if not isinstance(cost, Tensor):
         cost = checks.tensor("the costs of problem.observe", cost)
+    if reward.requires_grad or cost.requires_grad:
+        reward, cost = reward.detach(), cost.detach()
     if reward.shape != batch:
         raise CBanditError(
             f"problem.observe must return a reward of shape (*trials,) = {batch}; got "
@@ -350,23 +392,34 @@ def _seen(seen: Any, batch: tuple[int, ...], m: int) -> tuple[Tensor, Tensor]:
     return reward, cost
 
 
-def _costs(problem: Problem, x: Tensor, t: int, batch: tuple[int, ...]) -> Tensor:
+def _reward(problem: Problem, x: Tensor, t: int, batch: tuple[int, ...]) -> Tensor:
+    """``(*trials,)``."""
+    reward = checks.tensor("problem.reward", problem.reward(x, t))
+    return checks.shaped("problem.reward", reward, batch, "(*trials,)")
+
+
+def _costs(
+    problem: Problem, x: Tensor, t: int, batch: tuple[int, ...], m: int | None = None
+) -> Tensor:
     """``(*trials, m)``, also of a problem that leaves out the axis of its one cost."""
     costs = checks.tensor("problem.costs", problem.costs(x, t))
-    return costs.unsqueeze(-1) if costs.shape == batch else costs
+    costs = costs.unsqueeze(-1) if costs.shape == batch else costs
+    count = costs.shape[-1] if m is None and costs.dim() else m or 0
+    return checks.shaped("problem.costs", costs, (*batch, count), "(*trials, m)")
 
 
-def _write_truth(tape: _Tape, problem: Problem, x: Tensor, t: int) -> None:
+def _write_truth(tape: _Tape, problem: Problem, x: Tensor, t: int, m: int) -> None:
     """The truth about a round of a problem that is not blockwise."""
-    tape.put("true_rewards", checks.tensor("problem.reward", problem.reward(x, t)))
-    tape.put("true_costs", _costs(problem, x, t, tape.batch))
+    tape.put("true_rewards", _reward(problem, x, t, tape.batch))
+    tape.put("true_costs", _costs(problem, x, t, tape.batch, m))
     for name, value in (
         ("optimum", problem.optimum(t)),
         ("stochastic_optimum", problem.stochastic_optimum(t)),
     ):
         # a problem may not know: None
         number = checks.tensor(f"problem.{name}", torch.nan if value is None else value)
-        tape.put(name, number.expand(tape.batch))
+        shape, words = tape.batch, "(*trials,)"
+        tape.put(name, checks.shaped(f"problem.{name}", number, shape, words))
 
 
 def _expected(
@@ -374,8 +427,7 @@ def _expected(
 ) -> tuple[Tensor, Tensor]:
     """Expected reward ``(*trials,)`` and costs ``(*trials, m)`` of what was drawn."""
     if choice.distribution is None:
-        reward = checks.tensor("problem.reward", problem.reward(choice.x, t))
-        return reward, _costs(problem, choice.x, t, batch)
+        return _reward(problem, choice.x, t, batch), _costs(problem, choice.x, t, batch)
     index, probability = choice.distribution.index, choice.distribution.probability
     points = (shown.actions or problem.actions).points(index)  # *trials x k x d
     if isinstance(problem, Blockwise):
@@ -384,7 +436,7 @@ def _expected(
         rewards, costs = truth.reward, truth.costs
     else:
         each = points.unbind(-2)
-        values = [checks.tensor("problem.reward", problem.reward(x, t)) for x in each]
+        values = [_reward(problem, x, t, batch) for x in each]
         rewards = torch.stack(values, -1)
         costs = torch.stack([_costs(problem, x, t, batch) for x in each], -2)
     weight = probability.to(rewards)

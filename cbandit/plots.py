@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from cbandit import checks
 from cbandit.errors import CBanditError, MissingExtraError
 from cbandit.run import Curve, Run
 
@@ -83,7 +84,6 @@ _STYLE: dict[Any, Any] = {
     "xtick.color": "#555555",
     "ytick.color": "#555555",
 }
-SPREADS = ("sem", "std")
 
 
 def curves(
@@ -93,6 +93,8 @@ def curves(
     average: bool = False,
 ) -> Curves:
     """The curves of several runs, by policy and metric; see :meth:`Run.curve`."""
+    if not isinstance(runs, list | tuple) or not all(isinstance(r, Run) for r in runs):
+        raise CBanditError(f"runs must be a list of cb.Run; got {runs!r}")
     names = [run.policy for run in runs]
     if len(set(names)) != len(names):
         raise CBanditError(
@@ -143,14 +145,21 @@ def overview(
         >>> figure = cb.plots.overview([run, other], title="...")   # doctest: +SKIP
         >>> figure.savefig("account.png")                           # doctest: +SKIP
     """
-    if spread not in SPREADS:
-        raise CBanditError(f"spread must be 'sem' or 'std'; got {spread!r}")
+    checks.one_of("spread", spread, "sem", "std")
+    average, width = checks.flag("average", average), checks.number("width", width)
+    if not isinstance(title, str | None):
+        raise CBanditError(f"title must be a str or None; got {title!r}")
+    if log is not None:
+        log = checks.flag("log", log)
+    if until is not None:
+        until = checks.whole("until", until)
+    marks = [checks.whole("marks", t) for t in marks]
     if metrics is None:
         metrics = ("regret", "soft_violation", "hard_violation", "rounds_in_violation")
-    unknown = [name for name in metrics if name not in LABELS]
-    if unknown or not metrics:
+    listed = list(metrics) if isinstance(metrics, list | tuple) else []
+    if not listed or not all(isinstance(m, str) and m in LABELS for m in listed):
         raise CBanditError(
-            f"metrics must be some of {', '.join(LABELS)}; got {list(metrics)}"
+            f"metrics must be a list of some of {', '.join(LABELS)}; got {metrics!r}"
         )
     if isinstance(shown, Run):
         shown = [shown]

@@ -22,6 +22,7 @@ from cbandit.errors import CBanditError
 __all__ = ["Streams", "Trials", "trial_range"]
 
 BLOCK = 1024
+MOST = 10**6  # trials
 
 Trials = int | range | None
 
@@ -35,10 +36,12 @@ def trial_range(trials: Trials) -> range | None:
     else:
         expected = "None, a positive int or a range"
         numbers = range(checks.whole("trials", trials, None, expected))
-    if len(numbers) == 0 or min(numbers) < 0:
+    ends = (numbers[0], numbers[-1]) if numbers else (-1, -1)
+    # each is a generator of its own
+    if min(ends) < 0 or max(ends) >= 2**62 or len(numbers) > MOST:
         raise CBanditError(
-            "trials must be None, a positive int or a range of numbers from 0; got "
-            f"{trials!r}"
+            "trials must be None, a positive int or a range of numbers from 0, at most "
+            f"{MOST} of them; got {trials!r}"
         )
     return numbers
 

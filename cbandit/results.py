@@ -120,7 +120,10 @@ def _without_nan(value: Any) -> Any:
 def write_results(
     settings: Settings, out: Path, runs: Mapping[str, Run], summary: dict[str, Any]
 ) -> None:
-    """Summary, curves, boxes and figures, each file whole or not at all."""
+    """Summary, curves, boxes and figures, each file whole or not at all.
+
+    The summary is told which figures there are.
+    """
     from cbandit import plots
     from cbandit.checkpoint import atomic
 
@@ -132,7 +135,7 @@ def write_results(
         with atomic(out / "boxes.parquet") as file:
             metrics = find(settings.experiment).averaged
             _boxes(runs, every, metrics).to_parquet(file, index=False)
-    draw(table, out, settings)
+    summary["figures"] = [path.name for path in draw(table, out, settings)]
     # last: its presence says that all the rest is there
     with atomic(out / "summary.json") as file:
         file.write(json.dumps(_without_nan(summary), indent=1).encode())
@@ -382,5 +385,8 @@ def read_curves(folder: str | os.PathLike[str]) -> Curves:
             )
             out.setdefault(policy, {})[metric] = Curve(*numbers)
     except (OSError, KeyError, ValueError) as error:
-        raise CBanditError(f"{path} is not one of ours, or broken: {error}") from None
+        raise CBanditError(
+            f"{path} is not one of ours, or broken: {error}; without that file "
+            "--resume computes it all again"
+        ) from None
     return out

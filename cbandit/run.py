@@ -241,6 +241,7 @@ class Run:
                 logarithmically spaced; all of them unless given.
             average: divide by the number of rounds so far.
         """
+        average = checks.flag("average", average)
         t, total = self.thinned(points), self.cumulative(name)
         if average:
             total = account.time_average(total)
@@ -262,6 +263,7 @@ class Run:
 
     def cumulative(self, name: str) -> Tensor:
         """A metric of :meth:`curve` in each trial, ``(*trials, T)``, float64."""
+        name = name if isinstance(name, str) else repr(name)  # of no metric
         if name == "multiplier":
             size: Tensor = self.multipliers.double().norm(dim=-1)
             return size

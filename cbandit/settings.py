@@ -6,9 +6,9 @@ import json
 import os
 import tomllib
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Any
 
+from cbandit import checks
 from cbandit.catalogue import find
 from cbandit.errors import CBanditError
 
@@ -31,8 +31,6 @@ class Settings:
     @classmethod
     def of(cls, experiment: str, **given: Any) -> Settings:
         """The experiment's defaults, with what is given in their stead, checked."""
-        from cbandit import checks
-
         known = find(experiment)
         parameters = {name: each.default for name, each in known.parameters.items()}
         for name, value in (given.pop("parameters", None) or {}).items():
@@ -50,7 +48,7 @@ class Settings:
             )
         policies = tuple(policies)
         for name in policies:
-            if name not in known.policies:
+            if not isinstance(name, str) or name not in known.policies:
                 raise CBanditError(
                     f"{experiment} has no policy {name!r}; it has: "
                     f"{', '.join(known.policies)}"
@@ -79,7 +77,7 @@ class Settings:
             parameters,
             policies,
             **numbers,
-            device=_checked_device(device or "cpu"),
+            device=str(checks.device(device)),
             dtype=dtype or "float64",
         )
 
@@ -107,7 +105,7 @@ def _toml(value: Any) -> str:
 def settings_from_toml(path: str | os.PathLike[str], **over: Any) -> Settings:
     """The settings in a file; what is in ``over`` and not ``None`` wins."""
     try:
-        found = tomllib.loads(Path(path).read_text())
+        found = tomllib.loads(checks.path("path", path).read_text("utf-8-sig"))
     except OSError as error:
         raise CBanditError(
             f"settings file {path} cannot be read: {error.strerror}"
@@ -124,22 +122,3 @@ def settings_from_toml(path: str | os.PathLike[str], **over: Any) -> Settings:
     parameters = parameters | (over.pop("parameters", None) or {})
     found.update({name: value for name, value in over.items() if value is not None})
     return Settings.of(found.pop("experiment"), parameters=parameters, **found)
-
-
-def _checked_device(device: str) -> str:
-    import torch
-
-    try:
-        kind = torch.device(device)
-    except RuntimeError:
-        raise CBanditError(f"device must be cpu or cuda; got {device!r}") from None
-    if kind.type == "cuda":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if (kind.index or 0) >= count:
-            raise CBanditError(
-                f"device {device} is not here: torch {torch.__version__} sees {count} "
-                "CUDA devices"
-            )
-    elif kind.type != "cpu":
-        raise CBanditError(f"device must be cpu or cuda; got {device!r}")
-    return device

@@ -167,8 +167,11 @@ def _plain(value: Any) -> bool:
 def _array(value: Any) -> Tensor | None:
     """Numbers of any kind as a float64 tensor on the CPU; ``None``: no numbers."""
     if isinstance(value, Tensor):
-        return None if value.is_complex() else value.detach().cpu().double()
-    if not _may_be_numbers(value):
+        odd = value.is_complex() or value.is_quantized or value.is_nested
+        if odd or value.is_meta or value.layout is not torch.strided:
+            return None
+        return value.detach().cpu().double()
+    if not _may_be_numbers(value, DEPTH):
         return None
     try:
         array = np.asarray(value)
@@ -179,10 +182,10 @@ def _array(value: Any) -> Tensor | None:
     return torch.from_numpy(array.astype(np.float64))
 
 
-def _may_be_numbers(value: Any) -> bool:
+def _may_be_numbers(value: Any, depth: int) -> bool:
     # numpy would go through anything with an index, and through some without an end
     if isinstance(value, list | tuple):
-        return all(map(_may_be_numbers, value))
+        return depth > 0 and all(_may_be_numbers(each, depth - 1) for each in value)
     return isinstance(value, int | float | Tensor | np.ndarray | np.generic)
 
 

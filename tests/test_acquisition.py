@@ -465,6 +465,10 @@ class TestPaths:
         other = PathwisePrimalDual(model, 1.0, PHI, seed=2)(x)
         assert not torch.allclose(one, other)
         generator = torch.Generator().manual_seed(1)
+        seeds = (1, 1 + 2**32, 1 + 2**63)
+        large = [PathwisePrimalDual(model, 1.0, PHI, seed=s)(x) for s in seeds]
+        assert torch.equal(large[0], one)
+        assert len({tuple(values.tolist()) for values in large}) == 3
         first = PathwisePrimalDual(model, 1.0, PHI, seed=generator)(x)
         second = PathwisePrimalDual(model, 1.0, PHI, seed=generator)(x)
         assert not torch.allclose(first, second)
@@ -804,6 +808,8 @@ class TestBadInput:
             {"multiplier": two},
             {"thresholds": two},
             {"clip": ([1.0, 2.0], 1.0)},
+            {"thresholds": torch.zeros(1, 1, len(PHI))},
+            {"beta": [[1.0]]},
         ):
             with pytest.raises(CBanditError, match=r"the model's batch shape \(\)"):
                 PrimalDual(model, **({"beta": 1.0, "multiplier": PHI} | more))

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from gpytorch.kernels import RBFKernel
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -253,7 +254,7 @@ def test_a_grid_keeps_the_widest_real_dtype_and_makes_integers_double():
     single = torch.zeros(1, dtype=torch.float32)
     assert ProductGrid([single, [0, 5]]).points(0).dtype == torch.float32
     assert ProductGrid([single, torch.zeros(1, dtype=F64)]).points(0).dtype == F64
-    assert ProductGrid(np.arange(6.0).reshape(2, 3)).size == 9
+    assert ProductGrid(list(np.arange(6.0).reshape(2, 3))).size == 9
 
 
 def test_an_unsorted_axis_keeps_its_order():
@@ -266,6 +267,9 @@ def test_an_unsorted_axis_keeps_its_order():
     ("axes", "message"),
     [
         ([], r"axes must hold at least one axis; got none"),
+        (np.zeros((5, 2)), r"axes must be a list .*cb.Finite.* got ndarray .*\(5, 2\)"),
+        (RBFKernel(), r"axes must be a list of 1-d tensors.*got RBFKernel"),
+        (torch.zeros(5), r"axes must be a list of 1-d tensors.*\(5,\)"),
         (3, r"axes must be a list of 1-d tensors.*got int"),
         ([[1.0], []], r"axes\[1\] must be a 1-d tensor.*got shape \(0,\)"),
         ([[[1.0]]], r"axes\[0\] must be a 1-d tensor.*got shape \(1, 1\)"),

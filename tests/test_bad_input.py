@@ -498,6 +498,116 @@ def test_a_round_on_a_box_of_a_policy_of_vectors():
         policy.ask(actions=cb.Box([0.0], [1.0]))
 
 
+def default_on(actions):
+    gp = cb.GP.default(actions)
+    return cb.GPUCB(actions, reward=gp, explore=cb.UCB(1.0), seed=3)
+
+
+@pytest.mark.parametrize("kind", ["Box", "rows", "Finite"])
+def test_a_round_outside_of_what_the_policy_knows(kind):
+    far, words = [[5.0, 7.0]], "must lie between lower"
+    actions = cb.Box([0.0, 0.0], [1.0, 1.0])
+    if kind == "rows":
+        actions = cb.Box([0.0], [1.0], choices=[[1.0], [2.0]])
+        far, words = [[0.5, 1.5]], "must end with one of the 2 rows"
+    elif kind == "Finite":
+        actions = cb.Finite([[0.0, 0.0], [1.0, 1.0]])
+        words = (
+            "cb.GP.default was given actions between .* reach from .*: give it a set"
+        )
+    policy, twin = default_on(actions), default_on(actions)
+    with pytest.raises(cb.CBanditError, match=f"actions of this round:? ?{words}"):
+        policy.ask(actions=far)
+    assert policy.t == 0
+    near = [[0.25, 1.0], [0.5, 1.0]]  # flat, but within
+    for each in (policy, twin):
+        choice = each.ask(actions=near)
+        assert choice.x.tolist() in near
+        each.tell(choice, reward=1.0)
+    for _ in range(3):
+        a, b = policy.ask(), twin.ask()
+        assert torch.equal(a.x, b.x)
+        for each, choice in ((policy, a), (twin, b)):
+            each.tell(choice, reward=0.5)
+
+
+class Own(cb.Policy):
+    """A rule that comes to what it is given, drawing before that."""
+
+    name = "Own"
+
+    def __init__(self, actions, given, **common):
+        super().__init__(actions, 1, **common)
+        self.given = given
+
+    def _decide(self, t, asked, mask, observed_costs):
+        self.drawn = self._streams.uniform(1)
+        return self.given
+
+    def _absorb(self, choice, rewards, costs):
+        pass
+
+
+def drawn(index, probability):
+    return cb.Decision([1, 2], distribution=cb.Distribution(index, probability))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (None, r"must return a cb.Decision; got None"),
+        (torch.tensor([1, 2]), r"must return a cb.Decision; got tensor"),
+        (cb.Decision(None), r"must say index, one number a trial; got None"),
+        (cb.Decision(1), r"index must lead with the trials, of shape \(2,\); got \(\)"),
+        (cb.Decision([[1], [2]]), r"index must .*\(2,\); got \(2, 1\)"),
+        (cb.Decision([1, 20]), r"index must lie in 0 .. 19; got 1 .. 20"),
+        (cb.Decision([-1, 2]), r"index must lie in 0 .. 19; got -1 .. 2"),
+        (cb.Decision([1.0, 2.0]), r"index must hold whole numbers"),
+        (cb.Decision("ab"), r"index must be a number, array or tensor.*got str"),
+        (cb.Decision([1, 2], infeasible=True), r"infeasible must .*\(2,\); got \(\)"),
+        (cb.Decision([1, 2], x=[[0.5]]), r"x must .*\(2, 1\); got \(1, 1\)"),
+        (cb.Decision([1, 2], x=[[0.5], [NAN]]), r"x must be finite; got nan"),
+        (
+            cb.Decision([1, 2], distribution=3),
+            r"distribution must be a cb.Distribution",
+        ),
+        (drawn([[0, 1]], [[0.5, 0.5]]), r"distribution.index must .*\(2, 2\)"),
+        (drawn([[0], [20]], [[1.0], [1.0]]), r"distribution.index must lie in 0 .. 19"),
+        (drawn([[0], [2]], [1.0, 1.0]), r"distribution.probability must .*\(2, 1\)"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["Finite", "ProductGrid"])
+def test_a_rule_of_ones_own_that_comes_to_what_cannot_be(kind, given, words):
+    actions = cb.Finite(line()) if kind == "Finite" else cb.ProductGrid([line()[:, 0]])
+    policy = Own(actions, given, trials=2)
+    with pytest.raises(cb.CBanditError, match=rf"^Own\._decide:? {words}"):
+        policy.ask()
+    assert policy.t == 0
+    assert "drawn" not in vars(policy)
+    policy.given = drawn([[0, 1], [2, 3]], np.full((2, 2), 0.5))
+    choice = policy.ask()
+    assert torch.equal(policy.drawn, Own(actions, None, trials=2)._streams.uniform(1))
+    assert choice.index.tolist() == [1, 2]
+    assert torch.equal(choice.x, line()[[1, 2]])
+    policy.given = cb.Decision(np.array([3, 4]))
+    with pytest.raises(cb.CBanditError, match=r"index must be of what among allows"):
+        policy.ask(among=[3, 5])
+    assert policy.ask(among=[3, 4]).index.tolist() == [3, 4]
+
+
+def test_a_rule_of_ones_own_on_a_box():
+    policy = Own(cb.Box([0.0], [1.0]), cb.Decision([1]))
+    for given, words in [
+        (cb.Decision([1]), r"must say x, one point a trial"),
+        (cb.Decision(None, x=[[1.5]]), r"x must lie between lower"),
+    ]:
+        policy.given = given
+        with pytest.raises(cb.CBanditError, match=rf"^Own\._decide:? {words}"):
+            policy.ask()
+    policy.given = cb.Decision(None, x=[[0.5]])
+    assert policy.ask().x.tolist() == [0.5]
+
+
 OBSERVES = [
     ({"index": [20], "reward": [1.0]}, ["index", "0 .. 19"]),
     ({"index": [-1], "reward": [1.0]}, ["index", "-1"]),
@@ -719,6 +829,7 @@ SETTINGS = [
     ({"dual": "other"}, ["dual", "'other'"]),
     ({"forget": True}, ["forget", "anytime"]),
     ({"step": lambda t: 1.0}, ["step", "queue"]),
+    ({"dual": "queue"}, ["cap", "dual='projected'", "3.0"]),
     ({"thresholds": NAN}, ["thresholds", "finite"]),
     ({"thresholds": [1.0, 2.0, 3.0]}, ["thresholds", "shape"]),
     ({"trials": 0}, ["trials"]),
@@ -1014,11 +1125,182 @@ def test_a_choice_is_not_a_view_of_the_set(kind):
     assert torch.equal(policy.actions.points(range(20)), before)
 
 
+def given_out(kind, trials):
+    """Policies that keep what they chose in ways of their own."""
+    more, linear = {"trials": trials, "seed": 5}, cb.Linear(subgaussian=0.1)
+    both = {"reward": belief(), "costs": belief(), **more}
+    safe = {"safe": cb.Safe(index=0, reward=0.0, cost=0.0), "thresholds": 0.5}
+    if kind == "grid":
+        grid = cb.ProductGrid([line(5)[:, 0]] * 2)
+        late = {"pending": "hallucinate", "engine": "product"}
+        return cb.RPOL(grid, explore=cb.UCB(1.0), **late, **both)
+    if kind == "Box":
+        return cb.RPOL(cb.Box([0.0], [1.0]), explore=cb.UCB(1.0), **both)
+    if kind == "LCLUCB":
+        both |= {"reward": linear, "costs": linear}
+        return cb.LCLUCB(cb.Finite(line(6)), **both, **safe)
+    if kind == "OPB":
+        both |= {"reward": cb.Counts(0.1), "costs": cb.Counts(0.1), "horizon": 99}
+        return cb.OPB(cb.Finite(line(6)), **both, **safe)
+    if kind == "Delayed":
+        both["feedback"] = cb.Delayed(3, weight=1.0)
+        return cb.RPOL(cb.Finite(line()), explore=cb.UCB(1.0), **both)
+    return policy_of(explore=cb.TS(1.0), m=1, engine=kind, **more)
+
+
+@pytest.mark.parametrize("trials", [None, 2])
+@pytest.mark.parametrize(
+    "kind", ["joint", "factor", "stream", "grid", "Box", "LCLUCB", "OPB", "Delayed"]
+)
+def test_what_a_policy_gives_out_may_be_changed(kind, trials):
+    policy, twin = given_out(kind, trials), given_out(kind, trials)
+    rng, lead = np.random.default_rng(2), () if trials is None else (trials,)
+    for _ in range(8):
+        a, b = policy.ask(), twin.ask()
+        assert torch.equal(a.x, b.x)
+        assert not bool(a.infeasible.any())
+        assert torch.equal(policy.multiplier, twin.multiplier)
+        reward, cost = rng.standard_normal(lead), rng.standard_normal((*lead, 1))
+        given = [a.x, a.infeasible, policy.multiplier]
+        if a.index is not None:
+            given.append(a.index)
+            found = policy.posterior()
+            given += [found.reward.mean, found.reward.std, found.costs.mean]
+            recommended = policy.recommend()
+            given += [recommended.x, recommended.index, recommended.value]
+        for each in given:
+            each.fill_(3)
+        policy.tell(a, reward=reward, cost=cost)
+        twin.tell(b, reward=reward.copy(), cost=cost.copy())
+        reward[...], cost[...] = 7.0, 8.0
+
+
+ODD_TENSORS = [
+    (torch.eye(3, dtype=F64).to_sparse(), "sparse_coo"),
+    (torch.empty(3, 1, dtype=F64, device="meta"), "meta"),
+    (np.ma.masked_array(np.ones((3, 1)), [[True], [False], [False]]), "masked"),
+]
+
+
+@pytest.mark.parametrize(("odd", "word"), ODD_TENSORS, ids=lambda v: str(v)[:6])
+def test_tensors_that_hold_no_numbers_or_not_all_of_them(odd, word):
+    (policy, _, choice), (twin, _, _) = prepared(), prepared()
+    for call, name in [
+        (lambda: cb.Finite(odd), "points"),
+        (lambda: cb.GP(belief().kernel, noise=odd), "noise"),
+        (lambda: policy_of(step=odd), "step"),
+        (lambda: policy.tell(choice, reward=odd), "reward"),
+        (lambda: policy.tell(choice, cost=odd), "cost"),
+        (lambda: policy.ask(among=odd), "among"),
+        (lambda: policy.observe(x=odd, reward=np.ones(3)), "x"),
+        (lambda: policy.posterior(odd), "x"),
+    ]:
+        with pytest.raises(cb.CBanditError, match=rf"^{name} must be .*{word}"):
+            call()
+    assert same_future(policy, twin)
+
+
+class Marked(torch.Tensor):
+    """A class of tensors that is a user's own."""
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        line(5).as_subclass(Marked),
+        torch.nn.Parameter(line(5)),
+        line(5).half(),
+        line(5).bfloat16(),
+        line(10)[::2],
+        line(5).numpy()[::-1],
+    ],
+    ids=["subclass", "Parameter", "half", "bfloat16", "strided", "reversed"],
+)
+def test_points_of_other_kinds_become_plain_ones(points):
+    kept = cb.Finite(points).all
+    assert type(kept) is torch.Tensor
+    assert kept.dtype == F64
+    assert not kept.requires_grad
+    assert kept.tolist() == points.tolist()
+
+
+def test_numbers_without_a_sign_are_indices():
+    for dtype in (torch.uint16, torch.uint32, torch.uint64):
+        index = torch.tensor([3, 5]).to(dtype)
+        assert policy_of().ask(among=index).index.item() in (3, 5)
+        with pytest.raises(cb.CBanditError, match="among: index must lie in"):
+            policy_of().ask(among=torch.tensor([20]).to(dtype))
+
+
+WORDS = {
+    "dual": lambda v: policy_of(dual=v),
+    "pending": lambda v: policy_of(pending=v),
+    "engine": lambda v: policy_of(engine=v),
+    "dtype": lambda v: policy_of(dtype=v),
+    "draw": lambda v: cb.Rand(1.0, draw=v),
+    "form": lambda v: cb.RKHS(1.0, 1.0, form=v),
+    "penalty": lambda v: cb.RPOL(
+        cb.Finite(line()),
+        reward=belief(),
+        costs=belief(),
+        explore=cb.UCB(1.0),
+        penalty=v,
+    ),
+    "inner": lambda v: cb.EpochPenalty(
+        cb.Finite(line()), reward=belief(), costs=1, explore=cb.UCB(1), epoch=3, inner=v
+    ),
+    "schedule": lambda v: cb.SCGPUCB(
+        cb.Finite(line()), reward=belief(), costs=1, explore=cb.UCB(1.0), schedule=v
+    ),
+}
+ITSELF: list = []
+ITSELF.append(ITSELF)
+
+
+@pytest.mark.parametrize("name", WORDS)
+@pytest.mark.parametrize(
+    "value", [np.zeros(2), torch.zeros(0), ["a"], {}, ITSELF, "other"], ids=str
+)
+def test_words_that_are_none(name, value):
+    with pytest.raises(cb.CBanditError, match=rf"^{name} must be"):
+        WORDS[name](value)
+
+
+def test_more_trials_than_anyone_has():
+    for trials in (10**30, 2**63, 10**7, range(2**63, 2**63 + 2)):
+        with pytest.raises(cb.CBanditError, match=r"trials must be .*at most"):
+            policy_of(trials)
+
+
+def test_what_makes_no_acquisition_function():
+    policy = cb.baselines.BoTorchPolicy(
+        cb.Finite(line()), reward=belief(), make_acquisition=lambda m, p: None
+    )
+    policy.tell(policy.ask(), reward=1.0)
+    with pytest.raises(cb.CBanditError, match=r"make_acquisition must return .*None"):
+        policy.ask()
+    assert policy.t == 1
+
+
+def test_a_seed_set_outside_of_the_set():
+    for safe in ([20], [[0.5001]]):
+        with pytest.raises(cb.CBanditError, match=r"^safe: (index|x) must"):
+            cb.baselines.SafeOpt(
+                cb.Finite(line()),
+                reward=belief(),
+                costs=belief(),
+                explore=cb.UCB(1.0),
+                safe=safe,
+            )
+
+
 def test_devices_that_are_not_there():
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device")
     with pytest.raises(cb.CBanditError, match="no CUDA device"):
         policy_of(device="cuda")
+    with pytest.raises(cb.CBanditError, match="device 'cuda:3' is not here"):
+        policy_of(device="cuda:3")
 
 
 BELIEFS = [
@@ -1339,6 +1621,10 @@ def test_problems_of_what_cannot_be():
         (lambda: made.Table([0.0], [[0.0]], actions=[1.0]), "actions must be .*list"),
         (lambda: made.Table([0.0], [[0.0]], actions=[]), "actions must be .*list"),
         (lambda: made.from_botorch(function, INF), "points must be .*whole"),
+        (
+            lambda: made.from_botorch(function, 1e308),
+            "points must be .*at most 10000000",
+        ),
         (lambda: made.from_botorch(function, optimum="x"), "optimum must be a number"),
         (lambda: made.from_botorch(function, optimum=NAN), "optimum must be finite"),
         (lambda: made.bench_stagewise(points=1.5), "points must be an int"),

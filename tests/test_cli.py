@@ -162,8 +162,10 @@ def test_a_file_of_measurements_that_cannot_be_is_refused_first(
 def test_cuda_without_cuda_is_one_line(capsys):
     line = complaint(capsys, "reproduce", "zhou-synthetic", "--device", "cuda")
     assert line.count("\n") == 1
-    assert "CUDA" in line
-    assert "cpu or cuda" in complaint(
+    assert "no CUDA device" in line
+    line = complaint(capsys, "reproduce", "zhou-synthetic", "--device", "cuda:3")
+    assert "'cuda:3' is not here" in line
+    assert "'cpu' or 'cuda'" in complaint(
         capsys, "reproduce", "zhou-synthetic", "--device", "tpu"
     )
 
@@ -237,6 +239,14 @@ def test_reproduce_writes_all_it_says(capsys, tmp_path):
             capsys, "reproduce", "zhou-synthetic", *SMALL, "--out", out, *extra
         )
         assert ("in place of earlier results" in text) == (not extra)
+    # figures of somebody's own are none of these
+    (out / "mine.png").write_bytes(b"")
+    for extra in ([], ["--resume"]):
+        _, text, _ = call(
+            capsys, "reproduce", "zhou-synthetic", *SMALL, "--out", out, *extra
+        )
+        assert f"figures: {out / 'account.png'}, {out / 'averages.png'}" in text
+        assert "mine" not in text
     before = (out / "summary.json").stat().st_mtime_ns
     # nor overwritten by another
     line = complaint(capsys, "reproduce", "zhou-synthetic", "--trials", 4, "--out", out)
@@ -252,6 +262,46 @@ def test_a_run_is_named_after_its_experiment(capsys, tmp_path, monkeypatch):
     assert code == 0
     assert "results/zhou-synthetic/account.png" in text
     assert [each.name for each in Path("results").iterdir()] == ["zhou-synthetic"]
+
+
+def test_folders_that_somebody_has_been_at(capsys, tmp_path):
+    config, out = tmp_path / "größe 1.toml", tmp_path / "out put ü"
+    settings = Settings.of("zhou-synthetic", trials=1, horizon=5, policies=["CKB-UCB"])
+    config.write_text(settings.toml(), "utf-8-sig")  # as some editors write it
+    again = ["run", config, "--out", out, "--resume"]
+    assert call(capsys, *again)[0] == 0
+    whole = (out / "summary.json").read_text()
+    for broken in ("junk", "[]", '{"policies": 3}', '{"policies": {"CKB-UCB": {}}}'):
+        (out / "summary.json").write_text(broken)
+        line = complaint(capsys, *again)
+        assert "summary.json" in line
+        assert "without that file --resume computes it all again" in line
+    (out / "summary.json").write_text(whole)
+    (out / "rounds.parquet").write_text("junk")
+    for words in (again, ["plot", out]):
+        line = complaint(capsys, *words)
+        assert "rounds.parquet is not one of ours, or broken" in line
+        assert "--resume computes it all again" in line
+    (out / "rounds.parquet").unlink()
+    assert call(capsys, *again)[0] == 0
+    assert len(pd.read_parquet(out / "rounds.parquet")) > 0
+
+
+def test_settings_that_are_odd(capsys, tmp_path):
+    path = tmp_path / "odd.toml"
+    for text, words in [
+        ("colour = 1", "unknown settings: colour; known are experiment, parameters"),
+        ("device = 3", "device must be 'cpu' or 'cuda'; got 3"),
+        ("device = ''", "device must be 'cpu' or 'cuda'; got ''"),
+        ("policies = [['CKB-UCB']]", "has no policy ['CKB-UCB']"),
+    ]:
+        path.write_text(f'experiment = "zhou-synthetic"\n{text}\n')
+        line = complaint(capsys, "run", path, "--out", tmp_path / "out")
+        assert words in line
+    few = ["--trials", 1, "--policies", "CKB-UCB", "--out", tmp_path / "out"]
+    path.write_text('experiment = "zhou-synthetic"')
+    line = complaint(capsys, "run", path, *few, "--horizon", 10**26)
+    assert "GB for their account, more than there is" in line
 
 
 def test_stage_costs_are_printed_and_drawn(capsys, tmp_path):

@@ -116,7 +116,7 @@ CASES = {
         _ckb(THEORY, engine="product", clip=(1.0, 1.0), thresholds=rising),
     ),
     "CKB by gain": (cb.CKB, GRID, _ckb(cb.UCB(by_gain), engine="product")),
-    "CKB queue": (cb.CKB, POINTS, _ckb(UCB, dual="queue", slack=0.01)),
+    "CKB queue": (cb.CKB, POINTS, _ckb(UCB, dual="queue", cap=None, slack=0.01)),
     "CKB anytime": (
         cb.CKB,
         POINTS,

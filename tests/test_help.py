@@ -41,6 +41,11 @@ def test_help_on_a_policy_names_what_it_shares_with_others(policy):
     assert "\n    kind: " not in shown
 
 
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.__name__)
+def test_help_on_a_policy_tells_of_the_round(policy):
+    assert inspect.getdoc(policy).count("\n    t: the round last asked for") == 1
+
+
 def test_help_on_a_restarting_policy_names_what_it_hands_on():
     shown = inspect.getdoc(cb.baselines.CKBRestart)
     for name in ("restart", "step", "cap", "slater", "dual"):

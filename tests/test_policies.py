@@ -542,6 +542,43 @@ def test_hallucinated_outcomes_outside_the_set(engine, trials, dense, rng):
             waiting = []
 
 
+@pytest.mark.parametrize("engine", ["factor", "stream"])
+@pytest.mark.parametrize("trials", [None, 2])
+def test_cancelled_choices_take_no_memory(engine, trials, dense, rng):
+    policy = cb.GPUCB(
+        cb.Finite(line()),
+        reward=belief(),
+        explore=cb.UCB(3.0),
+        engine=engine,
+        pending="hallucinate",
+        trials=trials,
+    )
+    count = trials or 1
+    known, points = [dense(values) for _ in range(count)], line().numpy()
+    history = policy._beliefs.groups[0].engine.history
+    for t in range(26):
+        early = policy.ask(among=[t % 5])
+        asked = [early, *(policy.ask(among=[4 + t, 3 + t, 2 + t]) for _ in range(2))]
+        for i in range(count):
+            ahead = copy.deepcopy(known[i])
+            for late in asked[:2]:
+                ahead.add(late.x.reshape(count)[i].numpy(), 0.0)
+            score = known[i].posterior(points)[0] + 3 * ahead.posterior(points)[1]
+            among = score[[4 + t, 3 + t, 2 + t]]
+            assert score[asked[2].index.reshape(count)[i]] >= among.max() - 1e-9
+        policy.cancel(asked[1])
+        policy.cancel(asked[2])
+        y = rng.standard_normal(count)
+        policy.tell(early, reward=y if trials else y[0])
+        for i in range(count):
+            known[i].add(early.x.reshape(count)[i].numpy(), y[i])
+        assert history.used <= 5 + 3  # those told of, and those outstanding at once
+    mean, std = known[0].posterior(points)
+    found = policy.posterior().reward
+    assert abs(found.mean.reshape(count, -1)[0].numpy() - mean).max() <= 1e-9
+    assert abs(found.std.reshape(count, -1)[0].numpy() - std).max() <= 1e-9
+
+
 def test_a_cancelled_choice_is_no_longer_counted():
     settings = {"pending": "hallucinate", "step": 1e-9}  # the multiplier stays put
     one, other = (policy_of(1, cb.UCB(5.0), **settings) for _ in range(2))

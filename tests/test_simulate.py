@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import warnings
 from pathlib import Path
 
 import pandas
@@ -408,6 +409,7 @@ class TestCheckpoints:
             ({"points": 1.1}, ["policy.actions.all holds other numbers of shape"]),
         ],
     )
+    @pytest.mark.filterwarnings("ignore:CKB-UCB keeps costs under")
     def test_other_settings_of_a_policy_are_refused(self, tmp_path, changed, words):
         path, problem = tmp_path / "a.ckpt", table(noise=0.01)
         simulate(ckb(problem), problem, 20, path)
@@ -435,6 +437,7 @@ class TestCheckpoints:
             (lambda: Table(table().f, table().g, 0.1, thresholds=1.0), ["thresholds"]),
         ],
     )
+    @pytest.mark.filterwarnings("ignore:CKB-UCB keeps costs under")
     def test_another_problem_is_refused(self, tmp_path, other, words):
         path, problem = tmp_path / "a.ckpt", table()
         simulate(ckb(problem), problem, 20, path)
@@ -735,7 +738,10 @@ def test_the_account_is_by_the_problems_thresholds(own):
     problem = Table(cost, cost[None], noise=0.01, thresholds=0.3)
     both = {"reward": gp, "costs": gp, "explore": cb.UCB(1.0)}
     policy = cb.CKB(problem.actions, step=0.5, cap=4.0, thresholds=own, **both)
-    run = simulate(policy, problem, 30)
+    with warnings.catch_warnings():
+        if own == 0.9:
+            warnings.simplefilter("ignore")  # see below
+        run = simulate(policy, problem, 30)
     assert run.thresholds.tolist() == [[0.3]]
     over = cost[run.index] - 0.3
     assert float(over.max()) > 0
@@ -744,8 +750,49 @@ def test_the_account_is_by_the_problems_thresholds(own):
 
 
 @pytest.mark.parametrize(
+    ("own", "odd"),
+    [
+        (0.0, True),  # left out, it may be
+        (0.2, False),
+        (0.3, False),
+        (0.4, True),
+        ([[0.2], [0.4]], True),
+        (lambda t: 0.9, False),
+    ],
+)
+def test_thresholds_that_nobody_may_have_meant_are_warned_of(own, odd):
+    gp = cb.GP(RBFKernel().double(), noise=0.1)
+    cost = torch.linspace(-1.0, 1.0, 12, dtype=torch.float64)
+    problem = Table(cost, cost[None], noise=0.01, thresholds=0.3)
+    both = {"reward": gp, "costs": gp, "explore": cb.UCB(1.0)}
+    trials = 2 if isinstance(own, list) else None
+    policy = cb.CKB(
+        problem.actions, step=0.5, cap=4.0, thresholds=own, trials=trials, **both
+    )
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        simulate(policy, problem, 2)
+    assert len(seen) == odd
+    if odd:
+        assert "by the problem's, [0.3]" in str(seen[0].message)
+        assert seen[0].filename == __file__
+
+
+def test_thresholds_of_ones_own_problem_are_looked_at_before_a_round():
+    problem = table()
+    problem.thresholds = [0.1, 0.2, 0.3]
+    policy = ckb(problem)
+    with pytest.raises(cb.CBanditError, match=r"problem.thresholds must have shape"):
+        simulate(policy, problem, 2)
+    assert policy.t == 0
+
+
+@pytest.mark.parametrize(
     ("more", "words"),
     [
+        ({"progress": [1]}, r"progress must be True or False; got \[1\]"),
+        ({"horizon": 10**30}, r"horizon = 1000.* GB for their account"),
+        ({"checkpoint": "a\0b"}, r"checkpoint must be a path without a null byte"),
         ({"callback": 3}, r"callback must be a callable.*got 3"),
         ({"checkpoint": 3}, r"checkpoint must be a path; got 3"),
         ({"checkpoint_every": "x"}, r"checkpoint_every must be a number; got 'x'"),
@@ -757,8 +804,56 @@ def test_what_cannot_be_is_told_before_a_round(more, words):
     problem = table()
     policy = Uniform(problem)
     with pytest.raises(CBanditError, match=words):
-        simulate(policy, problem, 4, **more)
+        simulate(policy, problem, **({"horizon": 4} | more))
     assert policy.t == 0
+
+
+@pytest.mark.parametrize("trials", [None, 2])
+@pytest.mark.parametrize(
+    "name", ["reward", "costs", "optimum", "stochastic_optimum", "observe"]
+)
+def test_truths_of_ones_own_problem_of_other_shapes(name, trials):
+    problem = Timeless(table(trials, 2))
+    policy = Uniform(problem, trials=trials, m=2)
+    kept = getattr(problem, name)
+    bad = torch.zeros(*policy.batch_shape, 5)
+    setattr(problem, name, lambda *given: bad)
+    with pytest.raises(CBanditError, match=rf"^problem.{name} must"):
+        simulate(policy, problem, 3)
+    setattr(problem, name, kept)
+    observe = problem.observe
+    problem.observe = lambda *given: [v.requires_grad_() for v in observe(*given)]
+    assert simulate(Uniform(problem, trials=trials, m=2), problem, 3).rounds == 3
+
+
+def test_figures_of_what_cannot_be():
+    pytest.importorskip("matplotlib")
+    problem = table()
+    run = simulate(Uniform(problem), problem, 4)
+    for options, words in [
+        (
+            {"metrics": "regret"},
+            r"metrics must be a list of some of regret, ",
+        ),
+        ({"metrics": RBFKernel()}, "metrics must be a list"),
+        ({"metrics": [["regret"]]}, "metrics must be a list"),
+        ({"metrics": []}, "metrics must be a list"),
+        ({"spread": ["sem"]}, "spread must be 'sem' or 'std'"),
+        ({"average": 1}, "average must be True or False; got 1"),
+        ({"log": "x"}, "log must be True or False"),
+        ({"width": "x"}, "width must be a number"),
+        ({"title": 3}, "title must be a str or None; got 3"),
+        ({"until": 0}, "until must be an int of at least 1"),
+        ({"marks": [1.5]}, "marks must be an int of at least 1"),
+    ]:
+        with pytest.raises(CBanditError, match=words):
+            run.plot(**options)
+    with pytest.raises(CBanditError, match=r"runs must be a list of cb.Run; got 3"):
+        cb.plots.overview(3)
+    with pytest.raises(CBanditError, match=r"runs must be a list of cb.Run"):
+        cb.plots.curves([3])
+    with pytest.raises(CBanditError, match=r"name must be a metric"):
+        run.curve(torch.zeros(2))
 
 
 def test_a_policy_of_other_costs_is_not_asked():

@@ -153,6 +153,11 @@ class BoTorchPolicy(GPPolicy):
         self.trial = trial
         with manual_seed(seed):
             acquisition = self._make(model_list(self._beliefs, trial), self)
+            if not callable(acquisition):
+                raise CBanditError(
+                    "make_acquisition must return a BoTorch acquisition function; got "
+                    f"{acquisition!r}"
+                )
             if isinstance(asked, Box):
                 options: Any = {
                     "bounds": asked.bounds.double(),

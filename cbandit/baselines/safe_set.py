@@ -94,7 +94,8 @@ def seed_set(
             raise _wrong_seed(given, actions, batch_shape)
         mask = torch.zeros(len(rows), actions.size, dtype=torch.bool, device=device)
         if rows.shape[-1]:
-            actions.points(rows.expand(*(batch_shape or (1,)), -1))
+            with checks.about("safe"):
+                actions.points(rows.expand(*(batch_shape or (1,)), -1))
             mask.scatter_(-1, rows.long(), True)
     if not bool(mask.any(-1).all()):
         raise CBanditError(
@@ -123,7 +124,8 @@ def _numbers(
         raise _wrong_seed(points, actions, batch_shape)
     if actions.batch_shape and points.dim() == 2:
         points = points.expand(*batch_shape, *points.shape)
-    return actions.index(points)
+    with checks.about("safe"):
+        return actions.index(points)
 
 
 def _wrong_seed(

@@ -114,9 +114,13 @@ class GP:
                 f"{name}: its kernel must have batch_shape (*trials,) = {batch_shape}, "
                 f"or none; got {batch}"
             )
+        self.span(name, actions)
+
+    def span(self, name: str, actions: Actions) -> None:
+        """An error if ``actions`` leave what :meth:`default` was made for."""
         if self.bounds is None:
             return
-        made, extent = self.bounds, _extent(actions).to(self.bounds.device)
+        made, extent = self.bounds, _reach(actions).to(self.bounds.device)
         apart = extent.shape != made.shape
         if not apart:
             slack = 1e-5 * (made[1] - made[0] + made.abs().amax(0))
@@ -126,7 +130,7 @@ class GP:
             raise CBanditError(
                 f"{name}: cb.GP.default was given actions between {made[0].tolist()} "
                 f"and {made[1].tolist()}, and these reach from {extent[0].tolist()} to "
-                f"{extent[1].tolist()}: give it the policy's own"
+                f"{extent[1].tolist()}: give it a set that spans them"
             )
 
     def copy(self) -> GP:
@@ -158,6 +162,12 @@ class GP:
 
 def _extent(actions: Actions) -> Tensor:
     """``(2, d)``: the smallest box around a set, never flat."""
+    low, high = _reach(actions)
+    return torch.stack([low, torch.where(high > low, high, low + 1)])
+
+
+def _reach(actions: Actions) -> Tensor:
+    """``(2, d)``: least and largest coordinates of a set."""
     if isinstance(actions, ProductGrid):
         low = torch.stack([axis.min() for axis in actions.axes])
         high = torch.stack([axis.max() for axis in actions.axes])
@@ -169,8 +179,7 @@ def _extent(actions: Actions) -> Tensor:
         if isinstance(actions, Star):
             points = torch.cat([points, actions.center.unsqueeze(0).to(points)])
         low, high = points.amin(0), points.amax(0)
-    low, high = low.double(), high.double()
-    return torch.stack([low, torch.where(high > low, high, low + 1)])
+    return torch.stack([low, high]).double()
 
 
 def _of_width(name: str, kernel: gpk.Kernel, dim: int) -> None:

@@ -14,7 +14,7 @@ import secrets
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -84,9 +84,13 @@ class Told:
 
 @dataclass
 class _Open:
-    """An outstanding choice, and in which trials its feedback has come."""
+    """An outstanding choice, and in which trials its feedback has come.
+
+    ``own`` is the policy's: whoever asked may change in place what is in ``choice``.
+    """
 
     choice: Choice
+    own: Choice
     reward_seen: Tensor | bool = False
     cost_seen: Tensor | bool = False
 
@@ -107,7 +111,7 @@ class Policy(Stated, ABC):
     Inside, tensors lead with the trials, ``T = self._size`` of them, which is 1 where
     there is no trials axis. ``self._limits(t)`` are the thresholds ``(T, m)``, and
     ``self._streams.uniform(n)`` draws ``n`` numbers for each trial. ``save`` keeps all
-    attributes.
+    attributes. ``t`` is the round last asked for, 0 before the first.
 
     Args:
         actions: what can be chosen.
@@ -153,7 +157,8 @@ class Policy(Stated, ABC):
         ...             came = told.mask().unsqueeze(-1)
         ...             self.sums[row, arm, which] += told.values.where(came, 0.0)
         ...             self.tries[row, arm, which] += came
-        >>> world = cb.problems.Table([1.0, 2.0, 3.0], [[-1.0, 0.2, 1.0]], noise=0.01)
+        >>> costs = [[-1.0, 0.2, 1.0]]
+        >>> world = cb.problems.Table([1.0, 2.0, 3.0], costs, 0.01, thresholds=0.5)
         >>> greedy = Greedy(world.actions, 1, thresholds=0.5)
         >>> run = cb.simulate(greedy, world, 50)
         >>> greedy.ask().index
@@ -166,6 +171,7 @@ class Policy(Stated, ABC):
     no_noise = ""  # why tell takes no noise, where it does not
     patient = False  # whether it counts on choices that wait for their feedback
     _reminded = False
+    _foreign = False  # whether its rule is of somebody's own
 
     @classmethod
     def _about_to_take(cls, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -179,6 +185,7 @@ class Policy(Stated, ABC):
         """Help on a policy names the arguments it shares with others too."""
         super().__init_subclass__(**arguments)
         cls.__doc__ = _with_shared_arguments(cls)
+        cls._foreign = not (cls._decide.__module__ or "").startswith("cbandit.")
 
     def __init__(
         self,
@@ -200,7 +207,7 @@ class Policy(Stated, ABC):
                 "actions must be a cb.Finite (which takes points as rows), "
                 f"cb.ProductGrid, cb.Box or cb.Star; got {checks.kind(actions)}"
             )
-        self.device = _device(device)
+        self.device = checks.device(device)
         self.dtype, self.m = _dtype(dtype, self.device), m
         self.trials, self.seed = trial_range(trials), checks.seed(seed)
         self.batch_shape = () if self.trials is None else (len(self.trials),)
@@ -308,7 +315,10 @@ class Policy(Stated, ABC):
                 asked = actions
                 asked = self.actions if asked is None else self._round_actions(asked)
                 decision = self._decide(t, asked, mask, observed_costs)
+                if self._foreign:
+                    decision = _looked_at(self, decision, asked, mask)
                 choice = self._choice(t, asked, decision)
+                own = _kept(choice)
                 interrupt.let_go()
             except BaseException:
                 # as if nobody had asked
@@ -318,8 +328,8 @@ class Policy(Stated, ABC):
                 self._streams.go_back()
                 raise
             self.t = t
-            self._open[t] = _Open(choice)
-            self._started(choice)
+            self._open[t] = _Open(choice, own)
+            self._started(own)
         if len(self._open) >= MANY and not (self.patient or self._reminded):
             self._remind()
         return choice
@@ -384,10 +394,8 @@ class Policy(Stated, ABC):
                 )
             some, mask = bool(rows.any(-1).all()), devices.put(rows, self.device)
         else:
-            try:
+            with checks.about("among"):
                 checked_index(rows, size, rows.device)
-            except CBanditError as error:
-                raise CBanditError(f"among: {error}") from None
             some = rows.shape[-1] > 0
             mask = torch.zeros(len(rows), size, dtype=torch.bool, device=self.device)
             mask.scatter_(-1, devices.put(rows.long(), self.device), True)
@@ -401,9 +409,11 @@ class Policy(Stated, ABC):
             x = self._outside(decision.x)
         else:
             x = asked.at(index)
+        if self._nowhere._version:  # somebody has written into it
+            self._nowhere = torch.zeros_like(self._nowhere)
         infeasible = self._nowhere
         if decision.infeasible is not None:
-            infeasible = self._outside(decision.infeasible)
+            infeasible = self._outside(decision.infeasible).clone()
         distribution = decision.distribution
         if distribution is not None:
             distribution = Distribution(
@@ -462,7 +472,7 @@ class Policy(Stated, ABC):
             told.append(("cost", Told(values, mask, own, self.t)))
         costs_due = self.m > 0 and self.learns_costs
         with Held():  # nothing can fail from here on
-            mail = self._inbox.setdefault(choice.t, _Mail(entry.choice))
+            mail = self._inbox.setdefault(choice.t, _Mail(entry.own))
             for kind, news in told:
                 if kind == "reward":
                     mail.rewards.append(news)
@@ -540,7 +550,7 @@ class Policy(Stated, ABC):
             return torch.full((1, 1), only, dtype=torch.float64)
         # looked at where it is: no device has to be waited for
         if isinstance(value, Tensor) and value.dtype == torch.float64:
-            given = value.detach()
+            given = checks.plain(name, value)
         else:
             given = checks.tensor(name, value, torch.float64)
         shape, batch = tuple(given.shape), self.batch_shape
@@ -626,6 +636,71 @@ class Policy(Stated, ABC):
         """
 
 
+def _kept(choice: Choice) -> Choice:
+    """A choice that shares no memory with it, but for what is known on the host too."""
+    index = choice.index
+    if index is not None and choice.keys is None:
+        index = index.clone()
+    t, x, distribution = choice.t, choice.x.clone(), choice.distribution
+    mark, asked, keys = choice.owner, choice.actions, choice.keys
+    return Choice(t, index, x, choice.infeasible, distribution, mark, asked, keys)
+
+
+def _looked_at(policy: Policy, given: Any, asked: Any, mask: Tensor | None) -> Decision:
+    """What a rule of somebody's own came to, an error if that cannot be."""
+    rule, size = f"{type(policy).__name__}._decide", policy._size
+    if not isinstance(given, Decision):
+        raise CBanditError(f"{rule} must return a cb.Decision; got {given!r}")
+
+    def led(name: str, value: Any, *axes: int, dtype: Any = None) -> Tensor:
+        out = checks.tensor(f"{rule}: {name}", value, dtype, policy.device)
+        if tuple(out.shape) != (size, *axes):
+            raise CBanditError(
+                f"{rule}: {name} must lead with the trials, of shape {(size, *axes)}; "
+                f"got {tuple(out.shape)}"
+            )
+        return out
+
+    def numbers(name: str, value: Any, *axes: int) -> Tensor:
+        try:
+            return checked_index(led(name, value, *axes), asked.size, policy.device)
+        except CBanditError as error:
+            said = str(error).removeprefix("index ")
+            raise CBanditError(
+                said if said.startswith(rule) else f"{rule}: {name} {said}"
+            ) from None
+
+    index, x, infeasible = given.index, given.x, given.infeasible
+    needed, each = ("x", "point") if isinstance(asked, Box) else ("index", "number")
+    if getattr(given, needed) is None:
+        raise CBanditError(f"{rule} must say {needed}, one {each} a trial; got None")
+    if index is not None:
+        index = numbers("index", index)
+        allowed = mask is None or mask.expand(size, -1).gather(1, index.unsqueeze(-1))
+        if not torch.as_tensor(allowed).all():
+            raise CBanditError(
+                f"{rule}: index must be of what among allows; got {index.tolist()}"
+            )
+    if x is not None:
+        x = led("x", x, policy.actions.dim, dtype=policy.dtype)
+        checks.finite(f"{rule}: x", x)
+        x = asked.inside(x, f"{rule}: x") if isinstance(asked, Box) else x
+    if infeasible is not None:
+        infeasible = led("infeasible", infeasible).bool()
+    drawn = given.distribution
+    if drawn is not None:
+        if not isinstance(drawn, Distribution):
+            raise CBanditError(
+                f"{rule}: distribution must be a cb.Distribution; got {drawn!r}"
+            )
+        k = checks.tensor(f"{rule}: distribution", drawn.index).shape[-1:]
+        drawn = Distribution(
+            numbers("distribution.index", drawn.index, *k),
+            led("distribution.probability", drawn.probability, *k),
+        )
+    return replace(given, index=index, x=x, infeasible=infeasible, distribution=drawn)
+
+
 def _plain(value: Any) -> bool:
     """Whether this is one real number, on its own."""
     if isinstance(value, Tensor):
@@ -678,7 +753,8 @@ def _with_shared_arguments(cls: Any) -> str | None:
             if name in texts and name not in own and name != "m":
                 shared.setdefault(name, texts[name])
     lines = [f"    {name}: {text}" for name, text in shared.items()]
-    return "\n".join([inspect.cleandoc(text), "", "Common:", *lines, ""])
+    known = ["Attributes:", "    t: the round last asked for, 0 before the first."]
+    return "\n".join([inspect.cleandoc(text), "", "Common:", *lines, "", *known, ""])
 
 
 def _keywords(cls: Any) -> list[str]:
@@ -713,22 +789,8 @@ def _unknown(cls: type, name: str) -> str:
 def _dtype(dtype: Any, device: torch.device) -> torch.dtype:
     if dtype is None:
         return torch.float32 if device.type == "cuda" else torch.float64
-    for one in (torch.float32, torch.float64):
-        if dtype in (one, str(one), str(one).removeprefix("torch.")):
-            return one
+    if isinstance(dtype, str | torch.dtype):
+        for one in (torch.float32, torch.float64):
+            if str(dtype).removeprefix("torch.") == str(one).removeprefix("torch."):
+                return one
     raise CBanditError(f"dtype must be 'float32' or 'float64'; got {dtype!r}")
-
-
-def _device(device: Any) -> torch.device:
-    try:
-        out = torch.device("cpu" if device is None else device)
-    except (RuntimeError, TypeError):
-        out = torch.device("meta")
-    if out.type not in ("cpu", "cuda"):
-        raise CBanditError(f"device must be 'cpu' or 'cuda'; got {device!r}")
-    if out.type == "cuda" and not torch.cuda.is_available():
-        raise CBanditError(
-            "device='cuda' was asked for, but torch sees no CUDA device; use "
-            "device='cpu' or install a CUDA build of torch"
-        )
-    return out

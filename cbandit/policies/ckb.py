@@ -61,7 +61,7 @@ class CKB(GPPolicy):
             rounds, should it rest on the length.
         forget: with ``anytime``, drop the data at every epoch too.
         dual: ``"projected"``, or ``"queue"``: ``Q = [Q + g_t(x_t) + slack]_+`` scored
-            as ``f_t - step Q g_t`` (no cap).
+            as ``f_t - step Q g_t`` (no cap: ``cap`` is for the step it implies).
         common: ``thresholds``, ``feedback``, ``seed``, ``trials``, ``device``,
             ``dtype``, ``engine``, ``pending``.
 
@@ -99,8 +99,7 @@ class CKB(GPPolicy):
         dual: str = "projected",
         **common: Any,
     ) -> None:
-        if dual not in ("projected", "queue"):
-            raise CBanditError(f"dual must be 'projected' or 'queue'; got {dual!r}")
+        checks.one_of("dual", dual, "projected", "queue")
         if costs is None:
             raise CBanditError("costs must be a cb.GP or a list of them; got None")
         anytime = checks.flag("anytime", anytime)
@@ -110,6 +109,11 @@ class CKB(GPPolicy):
         if dual == "projected" and (callable(step) or callable(slack)):
             raise CBanditError(
                 "step and slack may be callables of the round with dual='queue' only"
+            )
+        if dual == "queue" and cap is not None and step is not None:
+            raise CBanditError(
+                f"cap goes with dual='projected', for a queue has none; got {cap!r} "
+                "(with step left out, the queue's step follows from it)"
             )
         super().__init__(
             actions, reward, costs, explore, clip=clip, horizon=horizon, **common

@@ -106,9 +106,8 @@ class EpochPenalty(GPPolicy):
     ) -> None:
         costs = checks.whole("costs", costs, 1, COST_COUNT)
         epoch, reuse = checks.whole("epoch", epoch), checks.flag("reuse", reuse)
-        wanted = {"ucb": UCB, "ts": TS}.get(inner)
-        if wanted is None:
-            raise CBanditError(f"inner must be 'ucb' or 'ts'; got {inner!r}")
+        checks.one_of("inner", inner, "ucb", "ts")
+        wanted = {"ucb": UCB, "ts": TS}[inner]
         if not isinstance(explore, wanted):
             raise CBanditError(
                 f"inner={inner!r} goes with explore=cb.{wanted.__name__}(...); got "
@@ -118,21 +117,22 @@ class EpochPenalty(GPPolicy):
             raise CBanditError(
                 "EpochPenalty takes no feedback=: epochs need every round"
             )
-        self.linear, self._psi = psi == "linear", _penalty(psi)
+        self._psi = _penalty(psi)
+        self.linear = isinstance(psi, str) and psi == "linear"
         if self.linear and rate is None:
             raise CBanditError("rate is needed with psi='linear'; O(1 / sqrt(epochs))")
-        if not self.linear and rate not in (None, 0):
+        self._rate = 0.0 if rate is None else checks.number("rate", rate, minimum=0.0)
+        self._still = rate is not None and self._rate == 0
+        if not self.linear and rate is not None and not self._still:
             raise CBanditError(
                 "rate goes with psi='linear'; with another psi only rate=0, a kappa "
                 f"that stays; got {rate!r}"
             )
-        self._still = rate is not None and rate == 0
         self._beliefs_of = _listed(reward, reuse)
         super().__init__(actions, self._beliefs_of[0], None, explore, m=costs, **common)
         for k, belief in enumerate(self._beliefs_of):
             belief.suit(f"reward[{k}]", self.actions, self.batch_shape)
         self.epoch, self.reuse, self.inner = epoch, reuse, inner
-        self._rate = 0.0 if rate is None else checks.number("rate", rate, minimum=0.0)
         start = kappa if kappa is not None else (0.0 if self.linear else 1.0)
         checked = checks.nonnegative if self.linear else checks.positive
         first = self._per_cost("kappa", checked("kappa", start)).clone()
@@ -416,9 +416,10 @@ def _listed(reward: Any, reuse: bool) -> list[GP]:
 
 
 def _penalty(psi: Any) -> Callable[[Tensor], Tensor]:
-    if psi in ("exp", "linear"):
+    if isinstance(psi, str) and psi in ("exp", "linear"):
         return exponential
-    if isinstance(psi, tuple) and len(psi) == 2 and psi[0] == "polynomial":
+    pair = isinstance(psi, tuple) and len(psi) == 2 and isinstance(psi[0], str)
+    if pair and psi[0] == "polynomial":
         n = checks.number("psi's power n", psi[1], minimum=1.0)
         return _Polynomial(n)
     if not callable(psi):

@@ -117,10 +117,7 @@ class GPPolicy(Policy):
             raise CBanditError(
                 f"{type(self).__name__} chooses from {kinds}; got {actions!r}"
             )
-        if pending not in ("ignore", "hallucinate"):
-            raise CBanditError(
-                f"pending must be 'ignore' or 'hallucinate'; got {pending!r}"
-            )
+        checks.one_of("pending", pending, "ignore", "hallucinate")
         if pending == "hallucinate" and not isinstance(explore, UCB):
             raise CBanditError(
                 "pending='hallucinate' goes with explore=cb.UCB(...): draws already "
@@ -343,6 +340,12 @@ class GPPolicy(Policy):
                     "ask(actions=...) needs coordinates; arms given by their "
                     "covariance alone have none: use ask(among=...)"
                 )
+        name = "actions of this round"
+        if isinstance(self.actions, Box):
+            self.actions.inside(asked.block(0, asked.size), name)
+        else:
+            for group in self._beliefs.groups:
+                group.gp.span(name, asked)
         return asked
 
     def _afresh(self, asked: Any) -> tuple[Tensor, Tensor]:
@@ -434,7 +437,7 @@ class GPPolicy(Policy):
             return []
         out = []
         for _, entry in sorted(self._open.items()):
-            keys, x = self._named(entry.choice)
+            keys, x = self._named(entry.own)
             flags = [self._missing(s) for s in (entry.reward_seen, entry.cost_seen)]
             out.append(Ahead(keys, x, *flags))
         return out

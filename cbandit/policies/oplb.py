@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cbandit import devices, search
+from cbandit import checks, devices, search
 from cbandit.actions import Star
 from cbandit.beliefs.linear import Linear
 from cbandit.choice import Distribution
@@ -79,8 +79,7 @@ class OPLB(LinearPolicy):
         largest: Any = None,
         **common: Any,
     ) -> None:
-        if solver not in ("l1", "ascent"):
-            raise CBanditError(f"solver must be 'l1' or 'ascent'; got {solver!r}")
+        checks.one_of("solver", solver, "l1", "ascent")
         if isinstance(actions, Star):
             raise CBanditError(
                 "actions must be a Finite set: a distribution over the centre and the "

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import multipliers, scores
+from cbandit import checks, multipliers, scores
 from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
@@ -73,10 +73,7 @@ class RPOL(GPPolicy):
         penalty: str = "observation",
         **common: Any,
     ) -> None:
-        if penalty not in ("observation", "estimate"):
-            raise CBanditError(
-                f"penalty must be 'observation' or 'estimate'; got {penalty!r}"
-            )
+        checks.one_of("penalty", penalty, "observation", "estimate")
         if costs is None:
             raise CBanditError("costs must be a cb.GP or a list of them; got None")
         super().__init__(actions, reward, costs, explore, **common)

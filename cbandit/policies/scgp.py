@@ -79,7 +79,7 @@ class SCGPUCB(GPPolicy):
         **common: Any,
     ) -> None:
         costs = checks.whole("costs", costs, 1, COST_COUNT)
-        if schedule not in (1, 2):
+        if checks.whole("schedule", schedule, 1, "1 or 2") > 2:
             raise CBanditError(f"schedule must be 1 or 2; got {schedule!r}")
         if slater is None or clip is None:
             missing = "slater=" if slater is None else "clip=B"

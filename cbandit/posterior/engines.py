@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from gpytorch.kernels import RBFKernel
 
+from cbandit import checks
 from cbandit.actions import Box, Finite, ProductGrid
 from cbandit.beliefs.kernels import Covariance
 from cbandit.errors import CBanditError
@@ -57,6 +58,7 @@ def plan(
     samples: bool,
 ) -> Plan:
     """The engine for a set: the one ``wanted``, or for ``"auto"`` what suits."""
+    checks.one_of("engine", wanted, *ENGINES)
     if isinstance(actions, Box):
         if wanted != "auto":
             raise CBanditError(
@@ -64,10 +66,6 @@ def plan(
                 f"{wanted!r}"
             )
         return Plan("dense", "a continuous box: points are solved for as asked")
-    if wanted not in ENGINES:
-        raise CBanditError(
-            f"engine must be one of {', '.join(ENGINES)}; got {wanted!r}"
-        )
     if wanted != "auto":
         return Plan(wanted, "asked for")
     size, memory = actions.size, free_memory(device)

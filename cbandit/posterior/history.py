@@ -7,6 +7,7 @@ observations and their weighted sum. Always float64.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
@@ -36,6 +37,8 @@ class History:
         places: ``(N, d)`` or ``(T, N, d)``, the actions of the ``table``.
         device: where the tensors live.
     """
+
+    _ahead: AbstractSet[tuple[int, int]] = frozenset()  # slots of choices to come
 
     def __init__(
         self,
@@ -267,11 +270,21 @@ class History:
     def release(self) -> None:
         """Let emptied slots be used again: nothing pending refers to them any more."""
         for trial, slot in self._emptied:
-            if self._seen[trial][slot] == 0:
+            if self._seen[trial][slot] == 0 and (trial, slot) not in self._ahead:
                 key = self._key_of[trial][slot]
                 if self._slot_of[trial].pop(key, None) is not None:
                     self._free[trial].append(slot)
         self._emptied.clear()
+
+    def look_ahead(self, slots: Sequence[Sequence[int]]) -> None:
+        """Slots of choices to come, one list a choice; others without data are empty.
+
+        What was waited for then has been cancelled.
+        """
+        now = {pair for row in slots for pair in enumerate(row)}
+        left = [(i, s) for i, s in self._ahead if (i, s) not in now]
+        self._emptied += [(i, s) for i, s in left if self._seen[i][s] == 0]
+        self._ahead = now
 
     def revise(self, weighted: Tensor) -> None:
         """Replace the weighted sums, ``(T, F, U)``: the targets changed."""

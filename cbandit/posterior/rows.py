@@ -409,6 +409,7 @@ class Rows:
             slots = self._place(row, x[j], [True] * len(self._trial))
             assert slots is not None
             places.append(slots)
+        self.history.look_ahead(places)
         slot = devices.put(places, self.device).mT  # T x b
         gram, system = self.history.gram, self.history.system()
         k = gram.gather(-1, slot.unsqueeze(1).expand(-1, gram.shape[1], -1))

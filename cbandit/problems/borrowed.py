@@ -285,10 +285,11 @@ def _set(function: Any, points: Any) -> Finite | ProductGrid:
 
 def _axes(function: Any, counts: Tensor) -> list[Tensor]:
     whole = checks.shaped("points", counts, (function.dim,), "(d,)")
-    counted = (whole == whole.round()) & (whole >= 2) & whole.isfinite()
+    counted = (whole == whole.round()) & (whole >= 2) & (whole <= LARGEST)
     if not bool(counted.all()):
         raise CBanditError(
-            "points must be numbers of values an axis, whole and at least 2; got "
+            "points must be numbers of values an axis, whole, at least 2 and at "
+            f"most {LARGEST}; got "
             f"{counts.tolist()}"
         )
     discrete = {*function.discrete_inds, *function.categorical_inds}
