@@ -20,7 +20,7 @@ __all__ = ["History"]
 
 WAITING = 64
 SPARE = 32
-SHARP = 1e12
+SHARP = 1e5  # prior variance over noise: above it outcomes that differ cost over 1e-10
 DROWNED = 1e-4  # of a sum, too little to be found again by taking the rest away
 
 
@@ -178,20 +178,22 @@ class History:
         """
         self._waiting.append((slots, precision if sign > 0 else -precision, values))
         if self._system is not None:
-            if sign < 0 or len(self._news) >= SPARE or self._sharp(precision):
+            whole = sign < 0 or len(self._news) >= SPARE or self.table is not None
+            if whole or self.clashes(slots, precision):
                 self._forget_system()
             else:
                 self._news.append((slots, precision, values, spot))
         if len(self._waiting) >= WAITING:
             self._sum_up()
 
-    def _sharp(self, precision: Tensor) -> bool:
-        """Whether the system is better factored from nothing than bordered.
+    def clashes(self, slots: Sequence[int], precision: Tensor) -> bool:
+        """Whether other observations of these places exist, of too little noise.
 
-        A place seen again all but without noise would leave rounding errors alone.
+        Where outcomes differ, what each of them does alone is larger than their sum by
+        about the precision, and so are rounding errors: they are to be merged first.
         """
-        if self.table is not None:
-            return True
+        if not any(seen[slot] for seen, slot in zip(self._seen, slots, strict=True)):
+            return False
         if precision is not self._judged:
             own = self.gram.diagonal(dim1=-2, dim2=-1).max()
             self._judged, self._verdict = precision, bool(precision.max() * own > SHARP)

@@ -113,6 +113,7 @@ class Rows:
             return
         spot = self.history.at_slot(devices.put(slots, self.device))
         self._pending.append(self._change(spot, values, precision))
+        self._assign |= self.history.clashes(slots, precision)
         self.history.add(slots, precision, values, spot=spot)
         self.history.count(slots, wanted, 1)
         self._changed()
@@ -137,6 +138,7 @@ class Rows:
         self._forgotten += 1
         # changes come and go, their rounding errors only come
         self._assign |= self._forgotten % self.REWEIGH_EVERY == 0
+        self._assign |= self.history.clashes(slots, precision)
         self._changed()
 
     def observe(

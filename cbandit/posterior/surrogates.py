@@ -40,6 +40,7 @@ from cbandit_kernels import Look
 __all__ = ["Ahead", "Part", "Row", "Surrogates", "joined"]
 
 LOST = 1e-6  # of a sum, what is left of it that must be summed afresh
+LEAST = 1e-14  # of the prior variance: less noise than that is lost in its rounding
 
 
 @dataclass
@@ -104,8 +105,8 @@ class Group:
         self._shifted = bool((means != 0).any())
         self.actions, self.dtype, self.device = actions, dtype, device
         self.trials, self._batched = means.shape[0], bool(batch_shape)
-        self._learn_noise(checks.per_trial("noise", gp.noise, batch_shape).to(device))
         self.covariance = Covariance.of(gp.kernel, actions, gp.bounds).to(device)
+        self._learn_noise(checks.per_trial("noise", gp.noise, batch_shape).to(device))
         self._wanted_engine, self._samples = engine, samples
         # memory may differ from rank to rank
         self.plan = ranks.first(lambda: self._plan(engine))
@@ -119,7 +120,13 @@ class Group:
         self._statistics()
 
     def _learn_noise(self, noise: Tensor) -> None:
-        self.noise, self._usual = noise, noise.reciprocal()
+        if isinstance(self.actions, Box):
+            some = torch.stack([self.actions.lower, self.actions.upper])
+        else:
+            some = self.actions.block(0, min(self.actions.size, 1024))
+        self._least = LEAST * self.covariance.variance(some).amax(-1)
+        self.noise = noise.maximum(self._least)
+        self._usual = self.noise.reciprocal()
 
     def _plan(self, wanted: str) -> Plan:
         return plan(
@@ -219,9 +226,10 @@ class Group:
     def _precision(self, row: Row) -> Tensor:
         precision = self._usual
         if row.noise is not None:
-            precision = row.noise.reciprocal()
+            noise = row.noise
             if self.gp.standardize:
-                precision = precision * self.units()[1][:, 0].square()
+                noise = noise / self.units()[1][:, 0].square()
+            precision = noise.maximum(self._least).reciprocal()
         if all(row.wanted):
             return precision
         return devices.put(row.wanted, self.device) * precision
