@@ -358,8 +358,8 @@ def test_less_noise_than_rounding(engine, noise, explore):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_many_rounds_with_little_noise(engine):
     """The noise of an average falls below rounding, however large that of one."""
-    policy = belief(engine, 1.0, 1e-13)
-    index = np.arange(12).repeat(500)
+    policy = belief(engine, 1.0, 1e-14)
+    index = np.arange(12).repeat(1000)
     truth = np.sin(3 * PLACES)
     policy.observe(x=PLACES[index][:, None], reward=truth[index], cost=truth[index])
     see(policy, 4, truth[4])
