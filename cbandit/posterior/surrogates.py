@@ -560,7 +560,7 @@ class Group:
             places = counted[1].transpose(0, 1).double(), counted[2]
         mean, var = self.engine.history.at(x, places)
         # the floor keeps gradients finite where nothing is uncertain
-        std = var.clamp_min(1e-30).sqrt().unsqueeze(1) * self.units()[1].unsqueeze(-1)
+        std = var.clamp_min(1e-300).sqrt().unsqueeze(1) * self.units()[1].unsqueeze(-1)
         std = std.expand_as(mean[:, : len(self.functions)])
         return self._mean_in_units(mean), std
 
