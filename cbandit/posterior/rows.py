@@ -13,6 +13,7 @@ all of it, score and argmax included: :meth:`Rows.best`.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
@@ -46,6 +47,7 @@ class Rows:
     REWEIGH_EVERY = 64  # reverse changes, after which the means are computed afresh
     CHECK_EVERY = 512
     CHECK_ACTIONS = 32
+    NARROW = 1e-2  # off by more after a refresh: the dtype is too narrow
 
     def __init__(
         self,
@@ -78,6 +80,7 @@ class Rows:
         self._changes = self._forgotten = 0
         self.drift = 0.0
         self.refreshes = 0
+        self._told = False
 
     @property
     def small(self) -> int:
@@ -289,10 +292,33 @@ class Rows:
         return self.mean.gather(-1, places), self.var.gather(-1, index)
 
     def check(self) -> None:
-        """Compare a few actions with a fresh solve; refresh if they have drifted."""
+        """Compare a few actions with a fresh solve; refresh if they have drifted.
+
+        What is off even then is the dtype's doing: a warning says so, once.
+        """
         if self.history.used == 0:
             return
         self.settle()
+        self.drift = self._off()
+        # what is not a number has drifted too
+        if self.drift <= (1e-10 if self.dtype == torch.float64 else 1e-4):
+            return
+        self.refresh()
+        if self.dtype == torch.float64 or self._told:
+            return
+        left = self._off()
+        if left > self.NARROW:
+            self._told = True
+            warnings.warn(
+                f"beliefs in {str(self.dtype).removeprefix('torch.')} are off by "
+                f"{left:.2g} of their size: outcomes that differ far more than the "
+                "belief's noise= says need dtype='float64'",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _off(self) -> float:
+        """By how much a few actions differ from a fresh solve, relative to the size."""
         size = self.var.shape[-1]
         count = min(self.CHECK_ACTIONS, size)
         offset = (self._changes * 7919) % size
@@ -310,10 +336,7 @@ class Rows:
                 (seen_var.double() - var).abs().max() / self._scale**2,
             ]
         )
-        self.drift = float(off.max())
-        # what is not a number has drifted too
-        if not self.drift <= (1e-10 if self.dtype == torch.float64 else 1e-4):
-            self.refresh()
+        return float(off.max())
 
     def sweep(
         self,
