@@ -366,3 +366,24 @@ def test_many_rounds_with_little_noise(engine):
     found = policy.posterior(PLACES[:, None])
     assert abs(found.reward.mean.numpy() - truth).max() < 1e-6
     assert float(found.reward.std.max()) < 1e-6
+
+
+@pytest.mark.parametrize("engine", ["joint", "factor"])
+def test_an_outlier_that_has_left_a_window_leaves_nothing(engine):
+    """Not as a level from which the outcomes that followed are counted either."""
+    rng = np.random.default_rng(9)
+    policy = belief(engine, 0.2, 0.01, standardize=True)
+    group = policy._beliefs.groups[0]
+    index, values = rng.integers(0, 12, 30), rng.standard_normal(30)
+    values[0] = 1e12
+    for t in range(30):
+        see(policy, index[t], values[t])
+        policy.posterior()
+        if t >= 10:
+            group.forget_oldest()
+    y = values[20:]
+    mean, std = merged(0.2, 0.01, index[20:], (y - y.mean()) / y.std(ddof=1))
+    found = policy.posterior().reward
+    own = (found.mean.numpy() - y.mean()) / y.std(ddof=1)
+    assert abs(own - mean).max() < 1e-12
+    assert abs(found.std.numpy() / y.std(ddof=1) - std).max() < 1e-12

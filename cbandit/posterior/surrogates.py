@@ -39,7 +39,7 @@ from cbandit_kernels import Look
 
 __all__ = ["Ahead", "Part", "Row", "Surrogates", "joined"]
 
-LOST = 1e-6  # of a sum, what is left of it that must be summed afresh
+LOST = 1e-6  # of a sum, what is left of it: then all is made afresh
 LEAST = 1e-14  # of the prior variance: less noise than that is lost in its rounding
 
 
@@ -186,14 +186,14 @@ class Group:
         self._count, self._average = count, average
         self._most = torch.maximum(self._most, self._squares)
 
-    def _count_out(self, row: Row) -> None:
-        """Of what was counted in, take ``row`` out."""
+    def _count_out(self, row: Row) -> bool:
+        """Of what was counted in, take ``row`` out; whether hardly any is left.
+
+        Of large squares taken away rounding errors stay, and of a guess of the mean
+        that was theirs.
+        """
         self._count_in(row, -1)
-        # of large squares taken away rounding errors stay
-        if bool((self._squares < LOST * self._most).any()):
-            origin = self.origin  # the engine's targets are less this
-            self._recount()
-            self.origin = origin
+        return bool((self._squares < LOST * self._most).any())
 
     def _recount(self) -> None:
         self._statistics()
@@ -341,9 +341,8 @@ class Group:
     def forget_oldest(self) -> None:
         """Take the oldest observation out again."""
         row = self.log.popleft()
-        if self.gp.standardize:
-            self._count_out(row)
-        if self._own_noise and (self.gp.standardize or self._drowns(row)):
+        lost = self.gp.standardize and self._count_out(row)
+        if lost or (self._own_noise and (self.gp.standardize or self._drowns(row))):
             self.rebuild()
             return
         self.engine.forget(
