@@ -40,7 +40,6 @@ from cbandit_kernels import Look
 __all__ = ["Ahead", "Part", "Row", "Surrogates", "joined"]
 
 LOST = 1e-6  # of a sum, what is left of it: then all is made afresh
-LEAST = 1e-14  # of the prior variance: less noise than that is lost in its rounding
 
 
 @dataclass
@@ -120,11 +119,7 @@ class Group:
         self._statistics()
 
     def _learn_noise(self, noise: Tensor) -> None:
-        if isinstance(self.actions, Box):
-            some = torch.stack([self.actions.lower, self.actions.upper])
-        else:
-            some = self.actions.block(0, min(self.actions.size, 1024))
-        self._least = LEAST * self.covariance.variance(some).amax(-1)
+        self._least = self.covariance.least_noise(self.actions)
         self.noise = noise.maximum(self._least)
         self._usual = self.noise.reciprocal()
 

@@ -58,7 +58,10 @@ class System:
     ) -> None:
         self.factor, self.root = _factored(gram, root)
         self.slots, self.count = slots, root.shape[-1]
-        self.aim(target * torch.where(root > 0, self.root / root, 0.0).unsqueeze(-1))
+        if self.root is not root:
+            less = torch.where(root > 0, self.root / root, 0.0)
+            target = target * less.unsqueeze(-1)
+        self.aim(target)
 
     def aim(self, target: Tensor) -> None:
         """Other targets, times ``root``: the factor stays."""
