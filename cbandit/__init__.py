@@ -178,7 +178,10 @@ def __getattr__(name: str) -> Any:
     elif name in _MODULES:
         value = import_module(f"cbandit.{name}")
     else:
-        raise AttributeError(f"module 'cbandit' has no attribute {name!r}")
+        hint = ""
+        if name[:1].isupper() and name in import_module("cbandit.baselines").__all__:
+            hint = f"; there is cbandit.baselines.{name}"
+        raise AttributeError(f"module 'cbandit' has no attribute {name!r}{hint}")
     globals()[name] = value
     return value
 

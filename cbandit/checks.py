@@ -88,11 +88,11 @@ def all_finite(value: Tensor) -> bool:
     return math.isfinite(float(value.sum())) or bool(torch.isfinite(value).all())
 
 
-def finite(name: str, value: Tensor) -> Tensor:
+def finite(name: str, value: Tensor, advice: str = "") -> Tensor:
     """``value`` if it holds neither NaN nor infinity."""
     if not all_finite(value):
         bad = value[~torch.isfinite(value)].flatten()[0].item()
-        raise CBanditError(f"{name} must be finite; got {bad}")
+        raise CBanditError(f"{name} must be finite; got {bad}{advice}")
     return value
 
 
@@ -202,7 +202,10 @@ def per_cost(name: str, value: Any, batch: tuple[int, ...], m: int) -> Tensor:
     wanted = f"(m,) = {(m,)}"
     if batch:
         wanted += f", (*trials, 1) = {(*batch, 1)} or (*trials, m) = {(*batch, m)}"
-    raise CBanditError(f"{name} must be a number or have shape {wanted}; got {given}")
+    several = "" if m > 1 else "; several costs are a list, costs=[...]"
+    raise CBanditError(
+        f"{name} must be a number or have shape {wanted}; got {given}{several}"
+    )
 
 
 def rows(

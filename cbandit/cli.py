@@ -457,7 +457,9 @@ def _settled(summary: dict[str, Any]) -> str:
 def _number(mean: float | None, sem: float | None, trials: int) -> str:
     if mean is None or sem is None or mean != mean:
         return "unknown"
-    return f"{mean:.4g}" + (f" +- {sem:.2g}" if trials > 1 else "")
+    short = f"{sem:.2g}"
+    spread = f"{sem:.4g}" if "e+" in short else short  # 138.2, rather than 1.4e+02
+    return f"{mean:.4g}" + (f" +- {spread}" if trials > 1 else "")
 
 
 def _print_tree(tree: Any, indent: str = "") -> None:

@@ -138,6 +138,7 @@ def simulate(
     _complete("policy", policy, _POLICY)
     _complete("problem", problem, _PROBLEM)
     show = getattr(problem, "round", _nothing)
+    learns = not getattr(policy, "sees_costs", True)
     _same_trials(policy, problem)
     _same_actions(policy, problem)
     _same_costs(policy, problem)
@@ -175,7 +176,10 @@ def simulate(
             shown = _shown(show(t, world))
             multiplier = policy.multiplier
             tape.put("multipliers", multiplier)  # copied before ask may change it
-            choice = policy.ask(**shown.question())
+            question = shown.question()
+            if learns:
+                question.pop("observed_costs", None)
+            choice = policy.ask(**question)
             reward, cost = _seen(problem.observe(choice, world), batch, policy.m)
             if shown.delays is None:
                 if policy.m:

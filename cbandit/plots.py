@@ -95,7 +95,10 @@ def curves(
     """The curves of several runs, by policy and metric; see :meth:`Run.curve`."""
     names = [run.policy for run in runs]
     if len(set(names)) != len(names):
-        raise CBanditError(f"runs must be of different policies; got {names}")
+        raise CBanditError(
+            f"runs must be of policies of different names; got {names}: set "
+            "policy.name before the run, or dataclasses.replace(run, policy=...)"
+        )
     table = {
         run.policy: {name: run.curve(name, points, average) for name in metrics}
         for run in runs
@@ -107,7 +110,7 @@ def curves(
 
 
 def overview(
-    shown: Sequence[Run] | Curves,
+    shown: Run | Sequence[Run] | Curves,
     metrics: Sequence[str] | None = None,
     *,
     title: str | None = None,
@@ -123,7 +126,8 @@ def overview(
     Where a policy has stopped in half of its trials a dotted line says so.
 
     Args:
-        shown: runs, or their curves as :func:`curves` gives them.
+        shown: runs of different policies, or one run, or their curves as
+            :func:`curves` gives them.
         metrics: of :data:`LABELS`; regret and the three violations unless given.
         title: above all panels.
         average: divide by the number of rounds so far.
@@ -148,6 +152,8 @@ def overview(
         raise CBanditError(
             f"metrics must be some of {', '.join(LABELS)}; got {list(metrics)}"
         )
+    if isinstance(shown, Run):
+        shown = [shown]
     if isinstance(shown, Mapping):
         table = {policy: dict(each) for policy, each in shown.items()}
         if average:
@@ -181,24 +187,35 @@ def overview(
             panel.set_xlabel(panel.get_xlabel() or "round")
         handles, labels = panels[0].get_legend_handles_labels()
         if len(labels) > 1 or title is None:
-            figure.legend(
-                handles, labels, loc="outside lower center", ncols=min(6, len(labels))
-            )
+            _legend(figure, handles, labels)
         if title is not None:
             alone = f": {labels[0]}" if len(labels) == 1 else ""
-            figure.suptitle(title + alone, x=0.01, ha="left", fontsize=12)
+            _headline(figure, title + alone)
     return figure
 
 
 def _matplotlib() -> tuple[Any, type[Figure]]:
     try:
         import matplotlib
-        from matplotlib.figure import Figure
+
+        from cbandit.figure import Figure
     except ImportError:
         raise MissingExtraError(
             "figures need matplotlib: pip install 'cbandit[experiments]'"
         ) from None
     return matplotlib, Figure
+
+
+def _headline(figure: Figure, title: str) -> None:
+    """A title at the left, on as many lines as the figure's width asks for."""
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, wrap=True)
+
+
+def _legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
+    """Below all panels, in as many columns as its names leave room for."""
+    inches = 0.7 + 0.085 * max(map(len, labels))  # a line, gaps, letters of 10 points
+    columns = max(1, min(len(labels), int(figure.get_figwidth() / inches)))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
 def _averaged(curve: Curve) -> Curve:
@@ -340,11 +357,9 @@ def evolution(
         for panel in panels[-1]:
             panel.set_xlabel("round")
         if len(seen) > 1:
-            figure.legend(
-                seen.values(), seen, loc="outside lower center", ncols=min(6, len(seen))
-            )
+            _legend(figure, list(seen.values()), list(seen))
         if title is not None:
-            figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+            _headline(figure, title)
     return figure
 
 
@@ -374,9 +389,9 @@ def comparison(
             panel.set_xlabel("round")
         axes[0].set_ylabel(LABELS[metric])
         handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+        _legend(figure, handles, labels)
         if title is not None:
-            figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+            _headline(figure, title)
     return figure
 
 
@@ -422,7 +437,7 @@ def boxes(
         for panel in panels[-1]:
             panel.set_xlabel("round")
         if title is not None:
-            figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+            _headline(figure, title)
     return figure
 
 
@@ -454,7 +469,7 @@ def trade_off(
         panel.set_ylabel(f"{LABELS[metrics[1]]} / t")
         panel.margins(0.12)
         if title is not None:
-            figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+            _headline(figure, title)
     return figure
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "write_results",
 ]
 
+_VIOLATIONS = ("soft_violation", "hard_violation")
 POINTS = 1000  # rounds kept of each curve in rounds.parquet: well below a megabyte each
 
 
@@ -145,7 +146,9 @@ def draw(table: Curves, out: Path, settings: Settings) -> list[Path]:
     title = _title(settings, settings.parameters)
     style: dict[str, Any] = {"spread": experiment.spread, "width": experiment.width}
     metrics = ("regret", "soft_violation", "hard_violation", "rounds_in_violation")
-    account = plots.overview(table, metrics, title=title, **style)
+    account = plots.overview(
+        table, metrics, title=title, marks=experiment.changes, **style
+    )
     averages = plots.overview(
         table,
         experiment.averaged,
@@ -243,7 +246,7 @@ def draw_together(
         path: of the figure.
         panels: a parameter: regret alone, a panel for each of its values, a curve for
             each of the others'. Left out: a row for each folder, with costs and
-            rewards.
+            rewards, or with violations where there are no expected ones.
     """
     from cbandit import plots
 
@@ -253,11 +256,6 @@ def draw_together(
     if any(each.experiment != first.experiment for each in every):
         names = ", ".join(sorted({each.experiment for each in every}))
         raise CBanditError(f"folders must hold one experiment; got {names}")
-    if experiment.evolution is None:
-        raise CBanditError(
-            f"{first.experiment} has no figure of several settings; cbandit plot DIR "
-            "draws its own, into the folder"
-        )
     if panels is not None and panels not in first.parameters:
         raise CBanditError(
             f"panels must be a parameter of {first.experiment}, one of "
@@ -277,12 +275,17 @@ def draw_together(
         return _words({k: mine[k] for k in differing if k != without})
 
     tables = [read_curves(folder) for folder in folders]
+    staged = experiment.evolution is not None
+    regret = experiment.evolution or "regret"
     if panels is None:
+        pairs = zip(every, folders, strict=True)
+        heads = [named(each) or folder.name for each, folder in pairs]
         rows = [
-            (named(each), *_levelled(table, each))
-            for each, table in zip(every, tables, strict=True)
+            (head, *(_levelled(table, each) if staged else (table, {})))
+            for head, each, table in zip(heads, every, tables, strict=True)
         ]
-        metrics = (experiment.evolution, "stage_cost", "expected_reward")
+        others = ("stage_cost", "expected_reward") if staged else _VIOLATIONS
+        metrics = (regret, *others)
         plots.save(plots.evolution(rows, metrics, title=title, **style), path)
         return
     grouped: dict[str, dict[str, Mapping[str, Curve]]] = {}
@@ -292,8 +295,7 @@ def draw_together(
             words = [policy] if len(table) > 1 else []
             label = ", ".join([*words, *filter(None, [named(each, panels)])])
             panel[label or policy] = curves
-    metric = experiment.evolution
-    plots.save(plots.comparison(grouped, metric, title=title, **style), path)
+    plots.save(plots.comparison(grouped, regret, title=title, **style), path)
 
 
 def _pandas() -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -206,7 +207,7 @@ class Run:
         return float(self.seconds.mean()) if self.rounds else 0.0
 
     def summary(self) -> Summary:
-        """Final values over the trials: printable, a mapping, and pandas-friendly.
+        """Final values over the trials: a dict that prints as a table.
 
         Of a policy that randomises also :data:`STAGES`: policy regret, the largest
         stage cost, and the shares of rounds, and of runs with all their rounds, whose
@@ -214,7 +215,9 @@ class Run:
 
         Example:
             >>> print(run.summary())                            # doctest: +SKIP
-            >>> pandas.DataFrame(run.summary()).T               # doctest: +SKIP
+            >>> frames = {run.policy: pandas.DataFrame(run.summary()).T for run in runs}
+            ... # doctest: +SKIP
+            >>> pandas.concat(frames)                           # doctest: +SKIP
         """
         values: dict[str, dict[str, float]] = {}
         for name in METRICS + (STAGES if self.randomised else ()):
@@ -386,7 +389,7 @@ class Run:
         return f"Run({self.policy}, rounds={self.rounds}, trials={count}, m={self.m})"
 
 
-class Summary(Mapping[str, Mapping[str, float]]):
+class Summary(dict[str, dict[str, float]]):
     """Final values of a run: ``summary["regret"]["mean"]``; prints as a table."""
 
     def __init__(
@@ -399,25 +402,17 @@ class Summary(Mapping[str, Mapping[str, float]]):
     ) -> None:
         self.policy, self.rounds, self.trials = policy, rounds, trials
         self.seconds_per_round = seconds_per_round
-        self._values = values
-
-    def __getitem__(self, name: str) -> Mapping[str, float]:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
+        super().__init__(values)
 
     def __str__(self) -> str:
         head = f"{self.policy}, {self.rounds} rounds, "
         head += f"{1e3 * self.seconds_per_round:.3g} ms each"
-        rows = [
-            f"  {name:<20} {each['mean']:>12.5g}"
-            + (f" +- {each['sem']:.3g}" if self.trials > 1 else "")
-            for name, each in self._values.items()
-        ]
+        rows = []
+        for name, each in self.items():
+            known = not math.isnan(each["mean"])
+            mean = f"{each['mean']:.5g}" if known else "unknown"
+            spread = f" +- {each['sem']:.3g}" if known and self.trials > 1 else ""
+            rows.append(f"  {name:<20} {mean:>12}{spread}")
         return "\n".join([head, *rows])
 
     __repr__ = __str__

@@ -173,10 +173,9 @@ class SafeAction:
         unsafe = seen & ~self.cost_known & (room + self.width(1) / 3 < 0).any(-1)
         if bool(unsafe.all()):
             raise InfeasibleError(
-                "safe: after "
-                f"{int(self._count[:, 1].max())} plays the safe action's mean cost of "
-                f"{self.cost.tolist()} is above its threshold {limits.tolist()} beyond "
-                "doubt; no round can be guaranteed",
+                f"safe: after {int(self._count[:, 1].max())} plays the safe action's "
+                f"mean cost of {self.cost.tolist()} is above its threshold "
+                f"{limits.tolist()} beyond doubt; no round can be guaranteed",
                 violation=-room,
             )
         return unsafe

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,10 @@ class Settings:
             numbers[name] = value
         device, dtype = given.pop("device", None), given.pop("dtype", None)
         if given:
-            raise CBanditError(f"unknown settings: {', '.join(given)}")
+            names = ", ".join(each.name for each in fields(cls))
+            raise CBanditError(
+                f"unknown settings: {', '.join(given)}; known are {names}"
+            )
         if dtype not in (None, "float64", "float32"):
             raise CBanditError(f"dtype must be float64 or float32; got {dtype!r}")
         return cls(

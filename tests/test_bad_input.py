@@ -1396,3 +1396,21 @@ def test_every_policy_is_saved(tmp_path):
         each.tell(each.outstanding[0], cost=0.2)
     assert torch.equal(policy.ask().x, again.ask().x)
     assert torch.equal(policy.multiplier, again.multiplier)
+
+
+def test_what_to_do_about_several_costs_is_said():
+    actions = cb.Finite([[0.0], [1.0]])
+    gp = cb.GP.default(actions)
+    goal = {"reward": gp, "explore": cb.UCB(1.0), "thresholds": [0.5, 1.0]}
+    with pytest.raises(cb.CBanditError, match=r"several costs are a list"):
+        cb.RPOL(actions, costs=gp, **goal)
+    policy = cb.RPOL(actions, costs=[gp, gp], **goal)
+    choice = policy.ask()
+    with pytest.raises(cb.CBanditError, match=r"tell the reward alone and cancel"):
+        policy.tell(choice, reward=1.0, cost=[0.3, NAN])
+    policy.tell(choice, reward=1.0)
+    policy.cancel(choice)
+    assert policy.outstanding == []
+    # the reward was kept, and nothing learned of the costs
+    assert len(policy.model.models[0].train_targets) == 1
+    assert float(policy.posterior().costs.mean.abs().max()) == 0.0

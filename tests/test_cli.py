@@ -15,7 +15,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from matplotlib.image import imread
 
+import cbandit as cb
 from cbandit import catalogue, cli, experiments, plots
 from cbandit.checkpoint import read
 from cbandit.cli import main
@@ -289,6 +291,21 @@ def test_stage_costs_are_printed_and_drawn(capsys, tmp_path):
         assert line.count("\n") == 1
 
 
+def test_settings_without_stage_costs_are_drawn_together_too(capsys, tmp_path):
+    folders = [tmp_path / cost for cost in ("half", "quarter")]
+    few = ["--horizon", 20, "--trials", 2, "--policies", "CKB-UCB"]
+    for folder in folders:
+        chosen = ["--set", f"cost={folder.name}", "--out", folder]
+        assert call(capsys, "reproduce", "zhou-synthetic", *few, *chosen)[0] == 0
+    for k, extra in enumerate([folders, [*folders, "--panels", "cost"], folders[:1]]):
+        figure = tmp_path / f"{k}.png"
+        assert call(capsys, "plot", *extra, "--figure", figure)[0] == 0
+        assert figure.read_bytes().startswith(b"\x89PNG")
+    sizes = [imread(tmp_path / f"{k}.png").shape for k in range(3)]
+    assert sizes[0][1] > sizes[1][1]  # three metrics beside each other, or two panels
+    assert sizes[0][0] > sizes[2][0]  # two rows, or one
+
+
 def command(*arguments):
     """The command line in a process of its own."""
     environment = {
@@ -304,6 +321,19 @@ def command(*arguments):
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+@pytest.mark.parametrize(
+    ("mean", "sem", "words"),
+    [
+        (65.914, 138.21, "65.91 +- 138.2"),
+        (0.5, 99.7, "0.5 +- 99.7"),
+        (1.23456e6, 9.87e5, "1.235e+06 +- 9.87e+05"),
+        (3.0, 0.0123, "3 +- 0.012"),
+    ],
+)
+def test_numbers_read_well(mean, sem, words):
+    assert cli._number(mean, sem, 10) == words
 
 
 def test_workers_is_a_number_or_ray(capsys):
@@ -432,7 +462,10 @@ class TestSettings:
             ("", "must name its experiment"),
             ("experiment = 3", "must name its experiment"),
             ("experiment = ", "is not TOML"),
-            ("experiment = 'zhou-synthetic'\ntrails = 3", "unknown settings: trails"),
+            (
+                "experiment = 'zhou-synthetic'\ntrails = 3",
+                "unknown settings: trails; known are experiment, .*horizon, trials",
+            ),
             ("experiment = 'zhou-synthetic'\ntrials = 0", "trials must be"),
             ("experiment = 'zhou-synthetic'\nseed = 1.5", "seed must be"),
             ("experiment = 'zhou-synthetic'\nparameters = 3", r"\[parameters\]; got 3"),
@@ -514,6 +547,54 @@ class TestFigures:
         averages = plots.overview({"A": each}, ["regret"], average=True)
         line = averages.axes[0].get_lines()[0].get_ydata()
         assert line[-1] == pytest.approx(50**0.5 / 50)
+
+    @pytest.mark.parametrize("dpi", [60, 100, 160])
+    def test_titles_stay_within_the_figure(self, dpi):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        each = {name: self.curve() for name in plots.LABELS}
+        title = "an experiment (rate = 0.5, epoch = 20): mean and standard error of 9"
+        for metrics in (["regret"], ["regret", "reward"]):
+            figure = plots.overview({"A": each, "B": each}, metrics, title=title)
+            figure.set_dpi(dpi)
+            canvas = FigureCanvasAgg(figure)
+            canvas.draw()
+            (words,) = [text for text in figure.texts if text.get_text() == title]
+            frame = words.get_window_extent(canvas.get_renderer())
+            assert 0 < frame.x0 < frame.x1 <= figure.bbox.x1
+            top = max(panel.get_tightbbox().y1 for panel in figure.axes)
+            assert top <= frame.y0 < frame.y1 <= figure.bbox.y1
+
+    @pytest.mark.parametrize("metrics", [["regret"], None])
+    def test_legends_stay_within_the_figure(self, metrics):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        each = {name: self.curve() for name in plots.LABELS}
+        for count, name in ((3, "CKB-RestartUCB"), (7, "UCB"), (1, "A" * 30)):
+            names = [f"{name} {k}" for k in range(count)]
+            figure = plots.overview(dict.fromkeys(names, each), metrics)
+            canvas = FigureCanvasAgg(figure)
+            canvas.draw()
+            frame = figure.legends[0].get_window_extent(canvas.get_renderer())
+            assert 0 <= frame.x0 < frame.x1 <= figure.bbox.x1
+            assert frame.y0 >= 0
+
+    def test_a_notebook_shows_them(self):
+        from IPython.core.formatters import DisplayFormatter
+
+        each = {name: self.curve() for name in plots.LABELS}
+        figure = plots.overview({"A": each}, ["regret"])
+        data, _ = DisplayFormatter().format(figure)
+        assert data["image/png"].startswith(b"\x89PNG")
+
+    def test_one_run_is_enough(self):
+        world = cb.problems.Table([0.0, 1.0], [[-1.0, -0.5]])
+        gp = cb.GP.default(world.actions)
+        policy = cb.RPOL(world.actions, reward=gp, costs=gp, explore=cb.UCB(1.0))
+        run = cb.simulate(policy, world, 5)
+        assert len(plots.overview(run).axes) == 4
+        with pytest.raises(CBanditError, match=r"set policy\.name before the run"):
+            plots.overview([run, run])
 
     def test_bad_arguments(self):
         each = {name: self.curve() for name in plots.LABELS}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import doctest
+import importlib
 import inspect
+import pkgutil
 import pydoc
 import typing
 
@@ -97,7 +99,30 @@ def test_annotations_mean_what_policies_return():
     assert typing.get_type_hints(cb.Policy.ask)["return"] is cb.Choice
 
 
-def test_the_policy_of_ones_own_in_help_runs():
-    example = doctest.DocTestParser().get_doctest(cb.Policy.__doc__, {}, "", None, None)
-    assert len(example.examples) > 3
-    assert doctest.DocTestRunner().run(example).failed == 0
+def _examples():
+    for found in pkgutil.walk_packages(cb.__path__, "cbandit."):
+        if found.name == "cbandit.__main__":
+            continue
+        module = importlib.import_module(found.name)
+        for example in doctest.DocTestFinder().find(module, found.name):
+            if example.examples:
+                yield example
+
+
+def test_examples_in_help_run():
+    run = {each.name: doctest.DocTestRunner().run(each) for each in _examples()}
+    assert {"cbandit.policies.base.Policy", "cbandit.problems.protocol.Problem"} < {
+        *run
+    }
+    assert [name for name, result in run.items() if result.failed] == []
+
+
+def test_what_one_writes_oneself_has_an_example():
+    for known in (cb.Policy, cb.problems.Problem, cb.problems.Table, cb.SCGPUCB):
+        assert "cb.simulate(" in known.__doc__ or "optimum(1)" in known.__doc__
+
+
+def test_a_baseline_is_found_from_the_top():
+    with pytest.raises(AttributeError, match=r"there is cbandit\.baselines\.CONFIG"):
+        _ = cb.CONFIG
+    assert not hasattr(cb, "Config")

@@ -23,6 +23,39 @@ def test_the_first_screen_runs(capsys):
     assert re.search(r"reward 1\.2\d*, feasible with probability 0\.9", said)
 
 
+def test_simulations_and_mixed_sets():
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.S)
+    (simulated,) = [code for code in blocks if "cb.simulate" in code]
+    (mixed,) = [code for code in blocks if "choices=" in code]
+    names = {"cb": cb}
+    exec(simulated, names)
+    assert names["run"].rewards.shape == (50, 1_000)
+    exec(mixed, names)
+    share, cores, price = names["policy"].recommend().x.tolist()
+    assert (cores, price) == (2.0, 0.8)  # what its last line says
+    assert 0.8 < share <= 1.0
+
+
+def test_a_live_system(tmp_path, monkeypatch):
+    first, *blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.S)
+    (live,) = [code for code in blocks if "cb.load" in code]
+    names = {}
+    exec(first.partition("latencies = []")[0], names)
+    names |= {
+        "past_x": [[0.1, 0.2], [0.3, 0.4]],
+        "past_reward": [0.3, 0.8],
+        "past_cost": [0.1, 0.3],
+        "allowed_now": torch.arange(50),
+        "r": 0.4,
+        "c": 0.2,
+    }
+    monkeypatch.chdir(tmp_path)
+    exec(live, names)
+    assert names["choice"].index < 50
+    assert names["policy"].outstanding == []
+    assert len(names["policy"].model.models[0].train_targets) == 3
+
+
 def test_late_feedback_of_several_costs():
     first, *blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.S)
     (late,) = [code for code in blocks if "cb.Delayed" in code]
@@ -43,7 +76,7 @@ def test_late_feedback_of_several_costs():
 def test_the_loop_in_botorch():
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.S)
     (loop,) = [code for code in blocks if "cb.acquisition" in code]
-    names = {"cb": cb}
+    names = {}
     with torch.random.fork_rng():
         torch.manual_seed(0)
         exec(loop, names)

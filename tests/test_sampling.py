@@ -19,12 +19,22 @@ from scipy import stats
 
 import cbandit as cb
 from cbandit.explore import estimates
+from cbandit.posterior.joint import Joint
 from cbandit.posterior.paths import Root
 from cbandit.posterior.surrogates import Surrogates
 from cbandit.randomness import Streams
 
 F64 = torch.float64
 RATE = 1e-6
+
+
+@pytest.fixture
+def name(request, monkeypatch):
+    """An engine; ``"many"`` is the joint one as it draws over many actions."""
+    if request.param != "many":
+        return request.param
+    monkeypatch.setattr(Joint, "MANY", 0)
+    return "joint"
 
 
 def law(draws: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> float:
@@ -116,7 +126,7 @@ def independent(a: np.ndarray, b: np.ndarray) -> float:
     return float(2 * stats.norm.sf(z.max()) * z.size)
 
 
-@pytest.mark.parametrize("name", ["joint", "product"])
+@pytest.mark.parametrize("name", ["joint", "many", "product"], indirect=True)
 @pytest.mark.parametrize("kernel", ["rbf", "product-matern", "periodic", "scaled-ard"])
 @pytest.mark.parametrize("rounds", [0, 25])
 def test_exact_draws(name, kernel, rounds, cases, dense, rng):
@@ -137,7 +147,7 @@ def test_exact_draws(name, kernel, rounds, cases, dense, rng):
     assert min(tests) * len(tests) > RATE
 
 
-@pytest.mark.parametrize("name", ["joint", "product"])
+@pytest.mark.parametrize("name", ["joint", "many", "product"], indirect=True)
 def test_a_wrong_covariance_is_seen(name, cases, dense, rng):
     actions = cb.ProductGrid([torch.linspace(0, 1, n, dtype=F64) for n in (6, 7)])
     beliefs, reference = told(name, actions, cases["rbf"], dense, rng)
@@ -157,7 +167,7 @@ def test_a_wrong_covariance_is_seen(name, cases, dense, rng):
     assert law(draws[:, 1, 0], mean, covariance) < RATE
 
 
-@pytest.mark.parametrize("name", ["joint", "product"])
+@pytest.mark.parametrize("name", ["joint", "many", "product"], indirect=True)
 def test_beta_scales_the_deviation(name, cases, dense, rng):
     actions = cb.ProductGrid([torch.linspace(0, 1, n, dtype=F64) for n in (6, 7)])
     beliefs, reference = told(name, actions, cases["rbf"], dense, rng)
@@ -169,7 +179,7 @@ def test_beta_scales_the_deviation(name, cases, dense, rng):
 
 
 @pytest.mark.parametrize("more", [{"mean": 3.0}, {"standardize": True}])
-@pytest.mark.parametrize("name", ["joint", "product"])
+@pytest.mark.parametrize("name", ["joint", "many", "product"], indirect=True)
 def test_draws_in_the_users_units(name, more, cases, dense, rng):
     actions = cb.ProductGrid([torch.linspace(0, 1, n, dtype=F64) for n in (6, 7)])
     beliefs, reference = told(name, actions, cases["rbf"], dense, rng, **more)
@@ -181,12 +191,13 @@ def test_draws_in_the_users_units(name, more, cases, dense, rng):
         assert law(draws[:, i, 0], mean, covariance) > RATE
 
 
-def test_draws_of_arms_given_by_a_covariance_of_low_rank(dense, rng):
+@pytest.mark.parametrize("name", ["joint", "many"], indirect=True)
+def test_draws_of_arms_given_by_a_covariance_of_low_rank(name, dense, rng):
     half = rng.standard_normal((20, 4))
     table = half @ half.T
     actions = cb.Finite(covariance=table)
     gp = cb.GP(noise=0.05)
-    beliefs = Surrogates([gp], actions, (), F64, torch.device("cpu"), "auto", True)
+    beliefs = Surrogates([gp], actions, (), F64, torch.device("cpu"), name, True)
     reference = dense(table, 0.05)
     for key in rng.integers(0, 20, 15).tolist():
         y = float(rng.standard_normal())
@@ -243,7 +254,7 @@ def test_features_have_the_priors_covariance(kernel, name, cases, dense, rng):
 # -- the same draws however the batch is split -----------------------------------------
 
 
-@pytest.mark.parametrize("name", ["joint", "product", "factor"])
+@pytest.mark.parametrize("name", ["joint", "many", "product", "factor"], indirect=True)
 @pytest.mark.parametrize("own", ["nothing", "points", "covariance", "kernel"])
 def test_a_trial_draws_the_same_alone(name, own, cases, rng):
     if name != "joint" and own == "covariance":

@@ -11,6 +11,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import pandas
 import pytest
 import torch
 from gpytorch.kernels import RBFKernel
@@ -195,6 +196,34 @@ def test_questions_reach_the_policy():
     policy = Uniform(problem)
     simulate(policy, problem, 1)
     assert policy.question == ([0, 1], None, seen)
+
+
+def test_a_world_that_shows_its_costs_is_for_policies_that_learn_them_too():
+    class Shown(Table):
+        def round(self, t, generator):
+            return Round(observed_costs=self.g)
+
+    hidden = table(size=6)
+    shown = Shown(hidden.f, hidden.g, 0.1)
+    gp = cb.GP(RBFKernel().double(), noise=0.1)
+
+    def runs(world):
+        policy = cb.RPOL(hidden.actions, reward=gp, costs=gp, explore=cb.UCB(1.0))
+        return simulate(policy, world, 20)
+
+    assert same(runs(shown), runs(hidden))
+    sees = cb.SCGPUCB(
+        hidden.actions,
+        reward=gp,
+        costs=1,
+        explore=cb.UCB(1.0),
+        slater=1.0,
+        clip=3.0,
+    )
+    simulate(sees, shown, 20)
+    assert sees.t == 20
+    with pytest.raises(CBanditError, match=r"returns cb.Round\(observed_costs=g_t\)"):
+        simulate(sees, hidden, 1)
 
 
 def test_a_distribution_is_accounted_in_expectation():
@@ -614,10 +643,18 @@ class TestRun:
         sem = final.std().item() / 3**0.5
         assert run.summary()["regret"]["sem"] == pytest.approx(sem)
         assert "soft_violation" in str(run.summary())
+        frame = pandas.DataFrame(run.summary()).T
+        assert frame.loc["regret", "mean"] == pytest.approx(final.mean().item())
+        assert frame.loc["regret", "sem"] == pytest.approx(sem)
+        copied = pickle.loads(pickle.dumps(run.summary()))
+        assert copied == run.summary()
+        assert str(copied) == str(run.summary())
         single = simulate(Uniform(table()), table(), 9)
         assert single.summary()["regret"]["sem"] == 0.0
         assert "+-" not in str(single.summary())
         assert "policy_regret" not in single.summary()
+        drifting = simulate(Uniform(Plain(2), trials=2), Plain(2), 5)
+        assert "  stochastic_regret         unknown\n" in str(drifting.summary())
 
     def test_curves(self):
         problem = table(3)

@@ -78,7 +78,7 @@ class ADMMBO(BoTorchPolicy):
         tolerance: of the residuals, in parts of the diagonal of the set.
         iterations: at most so many.
         num_restarts, raw_samples: of ``optimize_acqf``.
-        common: see :class:`~cbandit.policies.gp.GPPolicy`. Coordinates are needed.
+        common: see below. Coordinates are needed.
     """
 
     def __init__(

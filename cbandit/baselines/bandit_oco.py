@@ -114,13 +114,13 @@ class BanditOCO(Policy):
     @property
     def multiplier(self) -> Tensor:
         """``lam`` as the next ``ask`` will use it, ``(*trials, m)``."""
-        self._deliver()
+        self._catch_up()
         return self._outside(self._moved()[1].clone())
 
     @property
     def centre(self) -> Tensor:
         """What the next ``ask`` will play around, ``(*trials, d)``."""
-        self._deliver()
+        self._catch_up()
         return self._outside(self._moved()[0].clone())
 
     def ask(

@@ -45,7 +45,7 @@ class BKB(GPPolicy):
         explore: :class:`~cbandit.UCB`.
         oversampling: ``q``, how much more is kept than the dictionary needs at the
             least; the theory's is about ``70 ln(4 T / delta)``, a few do in practice.
-        common: see :class:`~cbandit.policies.gp.GPPolicy`.
+        common: see below.
     """
 
     continuous = False

@@ -50,7 +50,7 @@ class BoTorchPolicy(GPPolicy):
         num_restarts: of ``optimize_acqf``, on a box.
         raw_samples: of ``optimize_acqf``, on a box.
         name: what results call it.
-        common: see :class:`~cbandit.policies.gp.GPPolicy`. Outstanding choices, if
+        common: see below. Outstanding choices, if
             any, go to the acquisition function as ``X_pending``: ``torch.stack([c.x for
             c in policy.outstanding])``, of ``c.x[policy.trial]`` with trials.
 

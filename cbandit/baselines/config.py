@@ -60,7 +60,16 @@ class CONFIG(Constrained):
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them.
         explore: :class:`~cbandit.UCB`.
-        common: see :class:`~cbandit.policies.gp.GPPolicy`.
+        common: see below.
+
+    Example:
+        >>> import cbandit as cb, torch
+        >>> actions = cb.Finite(torch.linspace(0, 1, 50).double().unsqueeze(-1))
+        >>> gp = cb.GP.default(actions)
+        >>> policy = cb.baselines.CONFIG(
+        ...     actions, reward=gp, costs=gp, explore=cb.UCB(2.0)
+        ... )
+        >>> policy.tell(policy.ask(), reward=0.1, cost=0.2)
     """
 
     name = "CONFIG"

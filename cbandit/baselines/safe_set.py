@@ -131,9 +131,8 @@ def _wrong_seed(
 ) -> CBanditError:
     return CBanditError(
         "safe must be an action's number, a list of them, numbers (*trials,) or "
-        "(*trials, k), a mask (N,) or (*trials, N), or points (k, d) or "
-        f"(*trials, k, d), with N = {actions.size}, d = {actions.dim}, "
-        f"trials = {batch_shape}; got "
+        "(*trials, k), a mask (N,) or (*trials, N), or points (k, d) or (*trials, k, "
+        f"d), with N = {actions.size}, d = {actions.dim}, trials = {batch_shape}; got "
         f"{given.dtype} of shape {tuple(given.shape)}"
     )
 

@@ -116,7 +116,7 @@ class SafeOpt(SafelyGrowing):
             points ``(k, d)`` or ``(*trials, k, d)``.
         lipschitz: Lipschitz constants of the costs, a number, ``(m,)`` or
             ``(*trials, m)``. ``None``: the beliefs alone say what is safe.
-        common: see :class:`~cbandit.policies.gp.GPPolicy`.
+        common: see below.
 
     The seed set is taken at its word. Where ``ask(among=...)`` leaves no action known
     to be safe, the choice says infeasible and the action of least ``max_j`` upper bound

@@ -39,7 +39,7 @@ class SGPUCB(Constrained):
         explore: :class:`~cbandit.UCB`.
         safe: the seed set, as for :class:`~cbandit.baselines.SafeOpt`.
         rounds: ``T'``, a number or ``(*trials,)``.
-        common: see :class:`~cbandit.policies.gp.GPPolicy`.
+        common: see below.
 
     Where ``ask(among=...)`` leaves no action known to be safe, the choice says
     infeasible and the action of least ``max_j`` upper bound is played.

@@ -54,6 +54,7 @@ class Sketched:
 
     functions = 1
     fused = False
+    torn = ""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ class StageOpt(SafelyGrowing):
             ``(*trials, m)``. ``None``: the beliefs alone say what is safe.
         eps: expansion ends for good in a trial once its widest expander is narrower, in
             the costs' units; a number or ``(*trials,)``.
-        common: see :class:`~cbandit.policies.gp.GPPolicy`.
+        common: see below.
 
     Where ``ask(among=...)`` leaves no action known to be safe, the choice says
     infeasible and the action of least ``max_j`` upper bound is played.

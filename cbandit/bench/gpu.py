@@ -329,7 +329,7 @@ class _Case:
         choice = policy.ask()
         assert choice.index is not None
         self._learn(choice, int(choice.index))
-        policy._deliver()
+        policy._catch_up()
         t = policy.t + 1
         score = scores.PrimalDual(policy._multiplier)
         look = policy._in_numbers(

@@ -24,6 +24,7 @@ from cbandit import checks, devices
 from cbandit.actions import Actions, Box, Finite, checked_index
 from cbandit.choice import Choice, Distribution
 from cbandit.errors import CBanditError, ChoiceError, HorizonError
+from cbandit.interrupts import Held
 from cbandit.randomness import Streams, Trials, trial_range
 from cbandit.stated import Stated
 
@@ -32,6 +33,10 @@ __all__ = ["COST_COUNT", "Decision", "Policy", "Told", "listed"]
 LONG = 60  # letters of a set in a policy's repr
 MANY = 100  # choices outstanding, of a policy that does not count on them
 COST_COUNT = "the number of costs, an int of at least 1"
+_TOGETHER = (
+    ". All costs of a choice are told at once: where one will never come, tell the "
+    "reward alone and cancel(choice)"
+)
 
 
 @dataclass
@@ -270,6 +275,9 @@ class Policy(Stated, ABC):
     ) -> Choice:
         """Start the next round and choose.
 
+        Ctrl-C waits until all is whole again, and then it is as if nobody had asked; a
+        second one does not wait.
+
         Args:
             among: a mask ``(N,)`` or ``(*trials, N)``, or action numbers ``(k,)`` or
                 ``(*trials, k)``: only these may be chosen this round.
@@ -292,23 +300,26 @@ class Policy(Stated, ABC):
         if among is not None and actions is not None:
             raise CBanditError("ask takes among= or actions=, not both")
         mask = None if among is None else self._mask(among)
-        self._deliver()
-        before = [(each, dict(vars(each))) for each in self._parts()]
-        self._streams.mark()
-        try:
-            asked = self.actions if actions is None else self._round_actions(actions)
-            decision = self._decide(t, asked, mask, observed_costs)
-            choice = self._choice(t, asked, decision)
-        except BaseException:
-            # as if nobody had asked
-            for each, held in before:
-                vars(each).clear()
-                vars(each).update(held)
-            self._streams.go_back()
-            raise
-        self.t = t
-        self._open[t] = _Open(choice)
-        self._started(choice)
+        with Held() as interrupt:
+            self._deliver()
+            before = [(each, dict(vars(each))) for each in self._parts()]
+            self._streams.mark()
+            try:
+                asked = actions
+                asked = self.actions if asked is None else self._round_actions(asked)
+                decision = self._decide(t, asked, mask, observed_costs)
+                choice = self._choice(t, asked, decision)
+                interrupt.let_go()
+            except BaseException:
+                # as if nobody had asked
+                for each, held in before:
+                    vars(each).clear()
+                    vars(each).update(held)
+                self._streams.go_back()
+                raise
+            self.t = t
+            self._open[t] = _Open(choice)
+            self._started(choice)
         if len(self._open) >= MANY and not (self.patient or self._reminded):
             self._remind()
         return choice
@@ -418,7 +429,9 @@ class Policy(Stated, ABC):
         Args:
             choice: what ``ask`` returned.
             reward: ``(*trials,)``.
-            cost: ``(*trials, m)``, or ``(*trials,)`` where ``m`` is 1.
+            cost: ``(*trials, m)``, or ``(*trials,)`` where ``m`` is 1; all ``m`` at
+                once. Where one will never come, tell the reward alone, and then
+                :meth:`cancel`.
             noise: this observation's variance, ``(*trials,)``, instead of the belief's,
                 where the policy can take it.
             where: ``(*trials,)`` bool, the trials in which this has come.
@@ -447,18 +460,18 @@ class Policy(Stated, ABC):
             values = self._feedback("cost", cost, self.m, mask)
             values = devices.put(values, self.device)
             told.append(("cost", Told(values, mask, own, self.t)))
-        # nothing can fail from here on
-        mail = self._inbox.setdefault(choice.t, _Mail(entry.choice))
-        for kind, news in told:
-            if kind == "reward":
-                mail.rewards.append(news)
-                entry.reward_seen = _seen(entry.reward_seen, mask)
-            else:
-                mail.costs.append(news)
-                entry.cost_seen = _seen(entry.cost_seen, mask)
         costs_due = self.m > 0 and self.learns_costs
-        if entry.reward_seen is True and (entry.cost_seen is True or not costs_due):
-            del self._open[choice.t]
+        with Held():  # nothing can fail from here on
+            mail = self._inbox.setdefault(choice.t, _Mail(entry.choice))
+            for kind, news in told:
+                if kind == "reward":
+                    mail.rewards.append(news)
+                    entry.reward_seen = _seen(entry.reward_seen, mask)
+                else:
+                    mail.costs.append(news)
+                    entry.cost_seen = _seen(entry.cost_seen, mask)
+            if entry.reward_seen is True and (entry.cost_seen is True or not costs_due):
+                del self._open[choice.t]
 
     def cancel(self, choice: Choice) -> None:
         """Say that the rest of a choice's feedback will never come."""
@@ -543,10 +556,15 @@ class Policy(Stated, ABC):
             )
         # a copy: it is read later, and the caller may fill the same array again
         if mask is None:
-            return checks.finite(name, out).clone()
+            return checks.finite(name, out, _TOGETHER if m > 1 else "").clone()
         # what is not said to have come may be anything, NaN included
         came = devices.put(mask, out.device).unsqueeze(-1)
         return checks.finite(name, torch.where(came, out, 0.0))
+
+    def _catch_up(self) -> None:
+        """Take in all that was told, as a whole."""
+        with Held():
+            self._deliver()
 
     def _deliver(self) -> None:
         """Absorb the inbox in the order of rounds; only then forget it."""
@@ -562,7 +580,7 @@ class Policy(Stated, ABC):
         """Write all to ``path``, atomically; :func:`cbandit.load` goes on from it."""
         from cbandit.checkpoint import save
 
-        self._deliver()
+        self._catch_up()
         save(self, path)
 
     def __repr__(self) -> str:

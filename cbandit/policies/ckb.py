@@ -41,9 +41,11 @@ class CKB(GPPolicy):
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them.
         explore: :class:`~cbandit.UCB`, :class:`~cbandit.TS` or :class:`~cbandit.Rand`.
-        step: ``1 / V``, above 0: a number, ``(*trials,)`` or one a cost, ``(*trials,
-            m)``, as ``cap``, ``slack`` and ``slater``; with ``dual="queue"`` also a
-            callable of the round. Left out, ``rho / (G sqrt(T))``.
+        step: ``1 / V``, above 0: what a multiplier gains in a round whose estimate is a
+            unit above the limit; a small part of the limit's price over the usual
+            excess. A number, ``(*trials,)`` or one a cost, ``(*trials, m)``, as
+            ``cap``, ``slack`` and ``slater``; with ``dual="queue"`` also a callable of
+            the round. Left out, ``rho / (G sqrt(T))``.
         cap: ``rho``. Left out, ``4 B / (slater - slack)``. A multiplier is reward for
             a unit of cost, in the units of what is told, standardised beliefs or not:
             a cap below the limit's price never makes the policy keep it.

@@ -73,7 +73,16 @@ class EpochPenalty(GPPolicy):
         inner: ``"ucb"`` or ``"ts"``.
         reuse: keep past rounds across epochs, targets recomputed and standardised.
         kappa: the multipliers at first; 1, or 0 with ``psi="linear"``.
-        common: see :class:`~cbandit.policies.gp.GPPolicy`.
+        common: see below.
+
+    Example:
+        >>> import cbandit as cb, torch
+        >>> actions = cb.Finite(torch.linspace(0, 1, 50).double().unsqueeze(-1))
+        >>> policy = cb.EpochPenalty(
+        ...     actions, reward=cb.GP.default(actions), costs=1, explore=cb.UCB(2.0),
+        ...     epoch=20,
+        ... )
+        >>> policy.tell(policy.ask(), reward=0.1, cost=0.2)
     """
 
     name = "EpochPenalty"
@@ -115,8 +124,7 @@ class EpochPenalty(GPPolicy):
         if not self.linear and rate not in (None, 0):
             raise CBanditError(
                 "rate goes with psi='linear'; with another psi only rate=0, a kappa "
-                "that "
-                f"stays; got {rate!r}"
+                f"that stays; got {rate!r}"
             )
         self._still = rate is not None and rate == 0
         self._beliefs_of = _listed(reward, reuse)
@@ -141,7 +149,7 @@ class EpochPenalty(GPPolicy):
     @property
     def multiplier(self) -> Tensor:
         """``kappa`` as the next ``ask`` will use it, ``(*trials, m)``."""
-        self._deliver()
+        self._catch_up()
         moved = (
             self._moved() if self._epoch_of(self.t + 1) > self._epoch_number else None
         )
@@ -301,7 +309,7 @@ class EpochPenalty(GPPolicy):
     def cancel(self, choice: Choice) -> None:
         """Say that the rest of a choice's feedback will never come."""
         super().cancel(choice)
-        self._deliver()
+        self._catch_up()
         self._partly.pop(choice.t, None)
 
     def recommend(self, confidence: float = 0.95) -> Recommendation:
@@ -451,8 +459,7 @@ def _check_penalty(psi: Callable[[Tensor], Tensor]) -> None:
     if tuple(values.shape) != tuple(z.shape):
         raise CBanditError(
             f"psi must map a tensor to one of its shape; got {tuple(values.shape)} "
-            "from "
-            f"{tuple(z.shape)}"
+            f"from {tuple(z.shape)}"
         )
     above, slack = values[20:], 1e-9 * values.abs().max()
     gaps = above.diff()

@@ -19,6 +19,7 @@ from cbandit.choice import Choice
 from cbandit.continuous import Climbs, best_feasible_point, maximise_box
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore, Rand, clip, estimates
+from cbandit.interrupts import Held
 from cbandit.policies.base import Policy, Told, listed
 from cbandit.posterior.surrogates import Ahead, Part, Surrogates, joined
 from cbandit.randomness import Streams
@@ -135,9 +136,8 @@ class GPPolicy(Policy):
         ):
             raise CBanditError(
                 "feedback=cb.Delayed(...) counts outstanding rounds itself: it goes "
-                "with "
-                f"explore=cb.UCB(...) and pending='ignore'; got cb.{explore.name} and "
-                f"pending={pending!r}"
+                f"with explore=cb.UCB(...) and pending='ignore'; got cb.{explore.name} "
+                f"and pending={pending!r}"
             )
         super().__init__(actions, len(beliefs) - 1 if m is None else m, **common)
         for j, belief in enumerate(beliefs):
@@ -238,8 +238,7 @@ class GPPolicy(Policy):
                 if horizon is None:
                     raise CBanditError(
                         "Delayed's weight is B + R sqrt(2 ln T) by the theory: give "
-                        "the "
-                        "policy horizon=, or Delayed(window, weight=)"
+                        "the policy horizon=, or Delayed(window, weight=)"
                     )
                 weight[:, columns] = norm + r * math.sqrt(2 * math.log(max(horizon, 2)))
             width = width.clone()
@@ -330,22 +329,19 @@ class GPPolicy(Policy):
         if self.explore.samples:
             raise CBanditError(
                 "ask(actions=...) needs explore=cb.UCB or cb.Rand on a GP policy; "
-                "joint "
-                "draws are kept over the policy's own set"
+                "joint draws are kept over the policy's own set"
             )
         asked = super()._round_actions(actions)
         if isinstance(asked, Box | Star):
             raise CBanditError(
                 "actions of this round must be points, a cb.Finite or a "
-                "cb.ProductGrid; "
-                f"got {asked!r}"
+                f"cb.ProductGrid; got {asked!r}"
             )
         for each in (self.actions, asked):
             if isinstance(each, Finite) and each.covariance is not None:
                 raise CBanditError(
                     "ask(actions=...) needs coordinates; arms given by their "
-                    "covariance "
-                    "alone have none: use ask(among=...)"
+                    "covariance alone have none: use ask(among=...)"
                 )
         return asked
 
@@ -453,10 +449,16 @@ class GPPolicy(Policy):
     @property
     def late(self) -> Tensor:
         """How many values came too late to count, ``(*trials,)``."""
-        self._deliver()
+        self._catch_up()
         return self._outside(self._late.clone())
 
     def _deliver(self) -> None:
+        if self._beliefs.torn:
+            raise CBanditError(
+                "feedback was taken in by half when this broke it off: "
+                f"{self._beliefs.torn}; go on from the last checkpoint (cb.load), or "
+                "build the policy anew and observe() its data"
+            )
         super()._deliver()
         if self._loose:
             self._gather()
@@ -613,8 +615,9 @@ class GPPolicy(Policy):
             value = checks.finite("cost", checks.tensor("cost", cost))
             functions = list(range(1, self.m + 1))
             parts.append((functions, self._rows("cost", value, (self.m,), n)))
-        self._deliver()
-        self._observe(numbers, places, parts)
+        with Held():
+            self._deliver()
+            self._observe(numbers, places, parts)
 
     def _observe(
         self,
@@ -664,7 +667,7 @@ class GPPolicy(Policy):
         Or, by a dense solve, at points ``x``, ``(n, d)`` or ``(*trials, n, d)``; on a
         Box there is no other way.
         """
-        self._deliver()
+        self._catch_up()
         if x is not None:
             given = checks.finite("x", checks.tensor("x", x, self.dtype, self.device))
             mean, std = self._beliefs.anywhere(
@@ -692,7 +695,7 @@ class GPPolicy(Policy):
         confidence = checks.number("confidence", confidence)
         if not 0 < confidence < 1:
             raise CBanditError(f"confidence must lie between 0 and 1; got {confidence}")
-        self._deliver()
+        self._catch_up()
         # costs that are penalties, or seen in full, have no belief
         limits = self._limits(max(self.t, 1))[:, : self._beliefs.functions - 1]
         if isinstance(self.actions, Box):
@@ -736,8 +739,9 @@ class GPPolicy(Policy):
 
     def refit(self) -> None:
         """Fit hyperparameters to all data now, by marginal likelihood."""
-        self._deliver()
-        self._beliefs.refit()
+        with Held():
+            self._deliver()
+            self._beliefs.refit()
 
     @property
     def model(self) -> ModelListGP:
@@ -748,7 +752,7 @@ class GPPolicy(Policy):
         """
         from cbandit.beliefs.model import model_list
 
-        self._deliver()
+        self._catch_up()
         return model_list(self._beliefs)
 
     def lighten(self) -> None:

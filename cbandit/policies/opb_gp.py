@@ -69,7 +69,7 @@ class GPOPB(GPPolicy):
         alpha: ``alpha_r``, in place of ``1 + rho_j`` for every cost, or ``(alpha_r,
             alpha_c)``, ``alpha_c`` multiplying the costs' widths.
         largest: ``r_max``, the largest possible mean reward, 1 unless given.
-        common: see :class:`~cbandit.policies.gp.GPPolicy`.
+        common: see below.
     """
 
     name = "OPB"
@@ -153,7 +153,7 @@ class GPOPB(GPPolicy):
         Over the policy's own set; its expected costs are what is to be feasible.
         """
         confidence = share("confidence", confidence)
-        self._deliver()
+        self._catch_up()
         limits, size = self._limits(max(self.t, 1)), int(self.actions.size)
         found = recommend_policy(self._known, size, limits, confidence)
         assert found.index is not None

@@ -175,7 +175,7 @@ class OPNLB(ArmPolicy):
         a radius that was given stands for any level.
         """
         confidence = share("confidence", confidence)
-        self._deliver()
+        self._catch_up()
         t = max(self.t, 1)
         limits = self._limits(t)
         known = self._tally.count, self._tally.mean, limits

@@ -91,7 +91,7 @@ class RPOL(GPPolicy):
     @property
     def multiplier(self) -> Tensor:
         """``Q`` as the next ``ask`` will use it, ``(*trials, m)``."""
-        self._deliver()
+        self._catch_up()
         return self._outside(self._moved())
 
     def _moved(self) -> Tensor:

@@ -46,8 +46,20 @@ class SCGPUCB(GPPolicy):
         schedule: 1 or 2, of ``eps_t`` and ``V_t``.
         slater: ``delta``, a number or ``(*trials,)``.
         clip: ``B``, or ``(B, G)``; the schedules need it.
-        common: see :class:`~cbandit.policies.gp.GPPolicy`. Thresholds are subtracted
-            from what ``ask(observed_costs=...)`` is given.
+        common: see below. Thresholds are subtracted from what
+            ``ask(observed_costs=...)`` is given.
+
+    Example:
+        >>> import cbandit as cb
+        >>> class Open(cb.problems.Table):  # shows its costs before every round
+        ...     def round(self, t, generator):
+        ...         return cb.Round(observed_costs=[[-1.0, 0.2, 1.0]])
+        >>> world = Open([1.0, 2.0, 3.0], [[-1.0, 0.2, 1.0]], noise=0.01)
+        >>> policy = cb.SCGPUCB(
+        ...     world.actions, reward=cb.GP.default(world.actions), costs=1,
+        ...     explore=cb.UCB(2.0), slater=1.0, clip=5.0,
+        ... )
+        >>> run = cb.simulate(policy, world, 50)
     """
 
     name = "SCGP-UCB"
@@ -99,8 +111,9 @@ class SCGPUCB(GPPolicy):
         if observed_costs is None:
             raise CBanditError(
                 "SCGP-UCB sees the costs before it chooses: give "
-                "ask(observed_costs=g_t) "
-                "of shape (*trials, m, N)"
+                "ask(observed_costs=g_t) of shape (*trials, m, N); to simulate, a "
+                "problem whose round(t, generator) returns "
+                "cb.Round(observed_costs=g_t)"
             )
         return super().ask(among=among, actions=actions, observed_costs=observed_costs)
 
@@ -150,8 +163,7 @@ class SCGPUCB(GPPolicy):
             if not callable(observed):
                 raise CBanditError(
                     f"{name} must be a callable on a Box, x (*trials, n, d) -> "
-                    "(*trials, "
-                    f"m, n); got {type(observed).__name__}"
+                    f"(*trials, m, n); got {type(observed).__name__}"
                 )
             batch = self.batch_shape
 
@@ -171,8 +183,7 @@ class SCGPUCB(GPPolicy):
         else:
             raise CBanditError(
                 f"{name} must have shape (*trials, m, N) = {(*batch, self.m, size)}; "
-                "got "
-                f"{shape}"
+                f"got {shape}"
             )
         return g - limits
 

@@ -20,6 +20,7 @@ from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.linear import Linear
 from cbandit.choice import Choice, Distribution
 from cbandit.errors import CBanditError
+from cbandit.interrupts import Held
 from cbandit.policies.base import Decision, Policy, Told, listed
 from cbandit.policies.gp import Marginal, Posterior
 from cbandit.randomness import Streams
@@ -195,11 +196,12 @@ class Stagewise(Policy):
             value = checks.rows(name, value, self.batch_shape, (m,), n)
             self._within(name, value.reshape(-1, m), functions)
             parts.append((functions, value))
-        self._deliver()
-        for i in range(n):
-            arm = None if arms is None else arms[:, i]
-            for functions, value in parts:
-                self._learn(functions, points[:, i], arm, value[:, i], None)
+        with Held():
+            self._deliver()
+            for i in range(n):
+                arm = None if arms is None else arms[:, i]
+                for functions, value in parts:
+                    self._learn(functions, points[:, i], arm, value[:, i], None)
 
     def _rows_of(self, index: Any, x: Any) -> tuple[Tensor | None, Tensor]:
         """Numbers ``(T, n)``, where there are any, and points ``(T, n, d)``."""
@@ -246,7 +248,7 @@ class Stagewise(Policy):
 
     def posterior(self) -> Posterior:
         """Estimates over the set; ``std`` is that of noise of variance ``R^2``."""
-        self._deliver()
+        self._catch_up()
         found = list(self._believed())
         mean = torch.cat([f[1] for f in found], -1)
         std = torch.cat([f[2] for f in found], -1)
@@ -261,7 +263,7 @@ class Stagewise(Policy):
         Over the policy's own set; its expected costs are what is to be feasible.
         """
         confidence = share("confidence", confidence)
-        self._deliver()
+        self._catch_up()
         limits, size = self._limits(max(self.t, 1)), int(self.actions.size)
         found = recommend_policy(self._known, size, limits, confidence)
         assert found.index is not None

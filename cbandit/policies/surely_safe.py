@@ -186,7 +186,7 @@ class SurelySafe(LinearPolicy):
         On a star ``index`` is that of its segment, 0 for the centre.
         """
         confidence = share("confidence", confidence)
-        self._deliver()
+        self._catch_up()
         limits = self._limits(max(self.t, 1))
         if self._fan is None:
             found = recommend(self._known(), limits, confidence)

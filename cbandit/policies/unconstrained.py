@@ -37,7 +37,7 @@ class GPUCB(_Unconstrained):
         reward: the belief about the reward.
         explore: :class:`~cbandit.UCB`.
         clip: bound ``B`` on the reward, or ``(B, G)``.
-        common: see :class:`~cbandit.policies.gp.GPPolicy`.
+        common: see below.
     """
 
     name = "GP-UCB"
@@ -56,7 +56,7 @@ class GPTS(_Unconstrained):
         actions: what can be chosen.
         reward: the belief about the reward.
         explore: :class:`~cbandit.TS`; of the posterior as it is unless given.
-        common: see :class:`~cbandit.policies.gp.GPPolicy`.
+        common: see below.
     """
 
     name = "GP-TS"

@@ -26,6 +26,7 @@ class Joint:
 
     name = "joint"
     REWEIGH_EVERY = 64  # reverse changes, after which the means are computed afresh
+    MANY = 512  # actions, from which on a draw must not take O(N^3)
 
     def __init__(
         self,
@@ -217,11 +218,14 @@ class Joint:
 
         With the prior ``L L^T``, weights on ``L`` have posterior precision
         ``I + L^T P L``: positive definite as it stands, and small where ``L`` is thin.
+        Over many actions, where it need not be, a prior draw is corrected instead.
         """
         if self._root is None:
             self._root = prior_root(self._table)
         root = self._root.expand(self.history.trials, -1, -1)
         rank = root.shape[-1]
+        if self.actions.size > self.MANY:
+            return self._corrected(root, streams)
         half = root * self.history.precision.clamp_min(0).sqrt().unsqueeze(-1)
         precision = half.mT @ half
         precision.diagonal(dim1=-2, dim2=-1).add_(1)
@@ -234,3 +238,15 @@ class Joint:
         weights = torch.linalg.solve_triangular(factor.mT, z.mT, upper=True)
         draws: Tensor = (root @ weights).mT
         return draws
+
+    def _corrected(self, root: Tensor, streams: Streams) -> Tensor:
+        """A prior draw ``f`` less ``K (K + P^-1)^-1 (f + e)``, ``e ~ N(0, P^-1)``."""
+        size, rank = self.actions.size, root.shape[-1]
+        z = streams.normal(2 * self.functions, size)
+        z = devices.put(z.view(-1, 2 * self.functions, size), root.device)
+        z, noise = z.chunk(2, dim=1)
+        prior = (root @ z[..., -rank:].mT).mT
+        precision = self.history.precision.unsqueeze(1)
+        noise = noise * torch.where(precision > 0, precision.rsqrt(), 0.0)
+        system = self.history.system()
+        return prior - self._combined(system.solve((prior + noise).mT))

@@ -600,8 +600,8 @@ class ProductRows(_Finishing):
         for front, basis in zip(fronts[:0:-1], self._bases[::-1], strict=True):
             short = front if basis is None else front @ basis
             inner = _rowwise(short, inner)
-        left = fronts[0].mT.unsqueeze(1) * weights.mT.unsqueeze(2)
-        left = left @ inner.unsqueeze(1)
+        inner = weights.mT.unsqueeze(-1) * inner.unsqueeze(1)
+        left = (inner.mT @ fronts[0].unsqueeze(1)).mT
         for front, basis in zip(fronts[1:], self._bases, strict=True):
             if basis is not None:
                 shape = (*left.shape[:-1], basis.shape[-1], -1)

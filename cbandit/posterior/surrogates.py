@@ -10,6 +10,8 @@ import copy
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -621,6 +623,23 @@ class Group:
         history.keep(kept)
 
 
+Change = TypeVar("Change", bound=Callable[..., Any])
+
+
+def _whole(change: Change) -> Change:
+    """A change of beliefs that fails half-way is remembered: nothing rests on it."""
+
+    @wraps(change)
+    def guarded(self: Surrogates, *arguments: Any, **named: Any) -> Any:
+        try:
+            return change(self, *arguments, **named)
+        except BaseException as error:
+            self.torn = self.torn or f"{type(error).__name__}: {error}"
+            raise
+
+    return cast(Change, guarded)
+
+
 class Surrogates:
     """All functions of a policy over one action set.
 
@@ -636,6 +655,8 @@ class Surrogates:
         ranks: the processes that share the set; each keeps its own part of it, and
             :meth:`sweep` is of that part.
     """
+
+    torn = ""  # what broke off a change of the beliefs
 
     def __init__(
         self,
@@ -678,6 +699,7 @@ class Surrogates:
                 )
             )
 
+    @_whole
     def absorb(
         self,
         keys: Sequence[Hashable],
@@ -710,6 +732,7 @@ class Surrogates:
             while group.gp.standardize and len(group.functions) > 1:
                 self.groups.append(group.split(group.functions[-1:]))
 
+    @_whole
     def observe(
         self, rows: Sequence[tuple[Sequence[Hashable], Tensor, list[Part]]]
     ) -> None:
@@ -733,6 +756,7 @@ class Surrogates:
             if new:
                 group.observe(new)
 
+    @_whole
     def await_feedback(
         self, keys: Sequence[Hashable], x: Tensor, t: int, limits: Tensor
     ) -> None:
@@ -751,6 +775,7 @@ class Surrogates:
             group.append(row)
             group.awaited[t] = row
 
+    @_whole
     def fill(self, t: int, functions: list[int], values: Tensor, mask: Tensor) -> None:
         """Feedback of round ``t``: ``values (T, f)`` in the trials of ``mask (T,)``."""
         for group in self.groups:
@@ -769,6 +794,7 @@ class Surrogates:
             for t in [t for t in group.awaited if t < first]:
                 del group.awaited[t]
 
+    @_whole
     def expire(self, first: int, refresh_every: int) -> None:
         """Forget observations of rounds before ``first``.
 
@@ -782,6 +808,7 @@ class Surrogates:
                 group.engine.refresh()
                 group.forgotten = 0
 
+    @_whole
     def refit(self, due_only: bool = False) -> bool:
         """Fit hyperparameters; with ``due_only`` where ``refit_every`` says so."""
         if not due_only:

@@ -181,8 +181,7 @@ def from_botorch(
     if not isinstance(test_function, ConstrainedBaseTestProblem):
         raise CBanditError(
             "test_function must be an instance of one of BoTorch's constrained test "
-            "functions; got "
-            f"{test_function!r}"
+            f"functions; got {test_function!r}"
         )
     objectives = getattr(test_function, "num_objectives", 1)
     if objectives != 1:

@@ -34,7 +34,9 @@ class Round:
     Args:
         actions: a set of its own for this round (contexts).
         among: the part of the set that may be chosen, a mask or indices.
-        observed_costs: the costs of every action, ``(*trials, m, N)``.
+        observed_costs: the costs of every action, ``(*trials, m, N)``, or ``(m, N)``
+            for all trials; on a Box a callable, ``x (*trials, n, d) -> (*trials, m,
+            n)``. Policies that learn costs from feedback are not shown them.
         delays: how many rounds later the feedback arrives: a pair, or a dict with
             ``reward`` and ``cost``, of whole numbers ``(*trials,)``. The feedback of
             round ``s`` with delay ``d`` is delivered at the end of round ``s + d``;
@@ -69,6 +71,35 @@ class Problem(Protocol):
     the same noise however the batch is split (:class:`~cbandit.randomness.Streams`).
     ``torch.randn(..., generator=generator)`` also works, but its draws are of the batch
     as a whole.
+
+    Example:
+        >>> import cbandit as cb, torch
+        >>> class Engine:  # the faster, the better; its heat is to be at most 0.5
+        ...     trials, thresholds = None, 0.5
+        ...     actions = cb.Finite([[0.2], [0.4], [0.6], [0.8]])
+        ...
+        ...     def reward(self, x, t):
+        ...         return x[..., 0]
+        ...
+        ...     def costs(self, x, t):
+        ...         return x**2  # (*trials, 1): one cost
+        ...
+        ...     def observe(self, choice, generator):
+        ...         noise, x, t = 0.1 * generator.normal(2), choice.x, choice.t
+        ...         costs = self.costs(x, t) + noise[..., 1:]
+        ...         return self.reward(x, t) + noise[..., 0], costs
+        ...
+        ...     def optimum(self, t):
+        ...         return 0.6
+        ...
+        ...     def stochastic_optimum(self, t):
+        ...         return 0.7  # every other round at 0.8; None, where it is not known
+        >>> world = Engine()
+        >>> gp = cb.GP.default(world.actions)
+        >>> policy = cb.RPOL(
+        ...     world.actions, reward=gp, costs=gp, thresholds=0.5, explore=cb.UCB(2.0)
+        ... )
+        >>> run = cb.simulate(policy, world, 50)
     """
 
     @property

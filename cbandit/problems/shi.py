@@ -50,8 +50,8 @@ def shi_small_feasible(
 
     Example:
         >>> import cbandit as cb
-        >>> float(cb.problems.shi_small_feasible().optimum(1))
-        -0.3001...
+        >>> round(float(cb.problems.shi_small_feasible().optimum(1)), 4)
+        -0.3001
     """
     return Gridded(
         [waves()],

@@ -1,0 +1,239 @@
+"""Ctrl-C at any line of a round leaves the policy before that call, or after it."""
+
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import gpytorch
+import pytest
+import torch
+
+import cbandit as cb
+
+HOME = str(Path(cb.__file__).parent)
+ROUNDS = 6
+STEP = 19  # every which line is interrupted
+
+
+@pytest.fixture(autouse=True)
+def python_hears():
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("Python tells signals to its main thread alone")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+class InterruptAt:
+    """Ctrl-C before the ``number``-th line that cbandit runs."""
+
+    def __init__(self, number):
+        self.left = number
+
+    def __call__(self, frame, event, argument):
+        return self.line if frame.f_code.co_filename.startswith(HOME) else None
+
+    def line(self, frame, event, argument):
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                sys.settrace(None)
+                signal.raise_signal(signal.SIGINT)
+        return self.line
+
+    def __enter__(self):
+        sys.settrace(self)
+        return self
+
+    def __exit__(self, *error):
+        sys.settrace(None)
+
+
+def belief(**more):
+    kernel = gpytorch.kernels.RBFKernel().double()
+    kernel.lengthscale = torch.tensor(0.3, dtype=torch.float64)
+    return cb.GP(kernel, **{"noise": 0.01, **more})
+
+
+def ckb(**more):
+    gp = belief()
+    both = {"reward": gp, "costs": [gp, gp], "thresholds": 0.1}
+    return cb.CKB(GRID, **both, **{"explore": cb.UCB(1.0), **more}, step=0.1, cap=5.0)
+
+
+def rpol(reward=None, **more):
+    gp = belief()
+    both = {"reward": reward or gp, "costs": [gp, gp], "thresholds": 0.1}
+    return cb.RPOL(GRID, **both, explore=cb.UCB(1.0), **more)
+
+
+def epochs():
+    return cb.EpochPenalty(
+        GRID, reward=belief(), costs=2, explore=cb.UCB(1.0), epoch=3, thresholds=0.1
+    )
+
+
+def linear():
+    ball = cb.Linear(subgaussian=0.1, ridge=1.0, norm=1.0)
+    safe = cb.Safe(index=0, reward=0.0, cost=0.0)
+    both = {"reward": ball, "costs": [ball, ball], "thresholds": 0.5}
+    return cb.LCLUCB(GRID, **both, safe=safe, delta=0.1)
+
+
+class Fragile(gpytorch.kernels.RBFKernel):
+    left = 1_000
+
+    def forward(self, *arguments, **named):
+        Fragile.left -= 1
+        if Fragile.left == 0:
+            raise MemoryError("no room")
+        return super().forward(*arguments, **named)
+
+
+AXIS = torch.linspace(0, 1, 5, dtype=torch.float64)
+GRID = cb.ProductGrid([AXIS, AXIS])
+POLICIES = {
+    "joint": ckb,
+    "draws": lambda: ckb(explore=cb.TS(1.0)),
+    "factor": lambda: ckb(engine="factor"),
+    "product": lambda: ckb(engine="product"),
+    "window": lambda: rpol(feedback=cb.Sliding(3)),
+    "delay": lambda: rpol(feedback=cb.Delayed(3)),
+    "scaled": lambda: rpol(belief(standardize=True)),
+    "epochs": epochs,
+    "linear": linear,
+}
+
+
+def world(choice):
+    a, b = choice.x.tolist()
+    return a + b * b, [a - b, b - a / 2]
+
+
+def ask(policy, interrupt):
+    """A choice, asked for again where Ctrl-C came before it stood."""
+    try:
+        with interrupt:
+            return policy.ask()
+    except KeyboardInterrupt:
+        stood = [c for c in policy.outstanding if c.t == ROUNDS - 1]
+        return stood[0] if stood else policy.ask()
+
+
+def tell(policy, choice, interrupt):
+    reward, cost = world(choice)
+    try:
+        with interrupt:
+            policy.tell(choice, reward=reward, cost=cost)
+    except KeyboardInterrupt:
+        if policy.outstanding:
+            policy.tell(choice, reward=reward, cost=cost)
+
+
+def look(policy, interrupt):
+    try:
+        with interrupt:
+            policy.posterior()
+    except KeyboardInterrupt:
+        pass
+
+
+def played(make, number=0, call="ask"):
+    """What came of some rounds, one call of which was interrupted at a line."""
+    policy, actions = make(), []
+    interrupt = InterruptAt(number)
+    for t in range(1, ROUNDS + 1):
+        here = t == ROUNDS - 1
+        struck = here and call == "ask"
+        choice = ask(policy, interrupt) if struck else policy.ask()
+        actions.append(int(choice.index))
+        tell(policy, choice, interrupt if here and call == "tell" else InterruptAt(0))
+        if here and call == "look":
+            look(policy, interrupt)
+    actions.append(int(policy.ask().index))
+    believed = policy.posterior()
+    known = [believed.reward.mean, believed.reward.std, policy.multiplier.flatten()]
+    return actions, torch.cat(known), interrupt.left
+
+
+@pytest.mark.parametrize("call", ["ask", "tell", "look"])
+@pytest.mark.parametrize("name", POLICIES)
+def test_an_interrupt_neither_loses_nor_doubles_anything(name, call):
+    make = POLICIES[name]
+    actions, known, left = played(make, 0, call)
+    lines = -left
+    assert lines > (8 if call == "look" else 15)
+    for number in range(1, lines + 1, STEP):
+        found, believed, left = played(make, number, call)
+        assert left == 0
+        assert found == actions, number
+        torch.testing.assert_close(believed, known, rtol=0, atol=1e-9)
+
+
+def test_what_is_observed_is_observed_whole_or_not_at_all():
+    points, wholes = GRID.points(torch.arange(9)), 0
+    rewards, costs = points.sum(-1), points - 0.5
+    with_all, without = ckb(engine="factor"), ckb(engine="factor")
+    with_all.observe(x=points, reward=rewards, cost=costs)
+    want = with_all.posterior().reward.mean, without.posterior().reward.mean
+    for number in range(1, 400, STEP):
+        policy, interrupt = ckb(engine="factor"), InterruptAt(number)
+        try:
+            with interrupt:
+                policy.observe(x=points, reward=rewards, cost=costs)
+        except KeyboardInterrupt:
+            pass
+        mean = policy.posterior().reward.mean
+        near = [torch.allclose(mean, each, rtol=0, atol=1e-9) for each in want]
+        assert sum(near) == 1, number
+        wholes += near[0]
+    assert wholes > 3
+
+
+def test_a_second_ctrl_c_does_not_wait():
+    class Slow(cb.GPUCB):
+        def _decide(self, *arguments):
+            for _ in range(2):
+                signal.raise_signal(signal.SIGINT)
+                self.heard = getattr(self, "heard", 0) + 1
+            raise AssertionError("nobody stopped it")
+
+    policy = Slow(GRID, reward=belief(), explore=cb.UCB(1.0))
+    with pytest.raises(KeyboardInterrupt):
+        policy.ask()
+    assert policy.t == 0
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_handlers_of_ones_own_stay():
+    heard = []
+
+    def hear(number, frame):
+        heard.append(signal.getsignal(signal.SIGINT) is hear)
+
+    class Interrupted(cb.GPUCB):
+        def _decide(self, *arguments):
+            signal.raise_signal(signal.SIGINT)
+            return super()._decide(*arguments)
+
+    signal.signal(signal.SIGINT, hear)
+    choice = Interrupted(GRID, reward=belief(), explore=cb.UCB(1.0)).ask()
+    assert heard == [True]
+    assert choice.t == 1
+
+
+def test_a_failure_in_the_middle_of_feedback_is_not_built_upon(tmp_path):
+    Fragile.left, gp = 1_000, cb.GP(Fragile().double(), noise=0.01)
+    policy = cb.GPUCB(GRID, reward=gp, explore=cb.UCB(1.0), engine="factor")
+    policy.tell(policy.ask(), reward=1.0)
+    policy.save(tmp_path / "good.ckpt")
+    choice = policy.ask()
+    policy.tell(choice, reward=1.0)
+    Fragile.left = 1
+    with pytest.raises(MemoryError):
+        policy.ask()
+    for call in (policy.ask, policy.posterior, lambda: policy.save(tmp_path / "bad")):
+        with pytest.raises(cb.CBanditError, match="MemoryError: no room"):
+            call()
+    assert not (tmp_path / "bad").exists()
