@@ -69,8 +69,7 @@ class History:
         # observations the system does not know of yet
         self._news: list[tuple[Sequence[int], Tensor, Tensor, Spot | None]] = []
         # the precision last judged: mostly one tensor, round after round
-        self._judged: Tensor | None = None
-        self._verdict = False
+        self.judged: tuple[Tensor, bool] | None = None
         # one prior variance everywhere: the verdict does not rest on the slots
         self._level = table is None and bool(covariance.kernel.is_stationary)
         self._stale = False  # whether the system is of older targets
@@ -119,7 +118,7 @@ class History:
         self._grow()
         if fresh:
             if not self._level:
-                self._judged = None
+                self.judged = None
             self._write(fresh, [slots[i] for i in fresh], x)
         return slots, fresh
 
@@ -192,12 +191,11 @@ class History:
         Where outcomes differ, what each of them does alone is larger than their sum by
         about the precision, and so are rounding errors: they are to be merged first.
         """
-        if not any(seen[slot] for seen, slot in zip(self._seen, slots, strict=True)):
-            return False
-        if precision is not self._judged:
+        if self.judged is None or precision is not self.judged[0]:
             own = self.gram.diagonal(dim1=-2, dim2=-1).max()
-            self._judged, self._verdict = precision, bool(precision.max() * own > SHARP)
-        return self._verdict
+            self.judged = precision, bool(precision.max() * own > SHARP)
+        pairs = zip(self._seen, slots, strict=True)
+        return self.judged[1] and any(seen[slot] for seen, slot in pairs)
 
     def _forget_system(self) -> None:
         self._system = None

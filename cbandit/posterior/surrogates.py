@@ -353,7 +353,10 @@ class Group:
 
     def rebuild(self) -> None:
         """Everything afresh from the log."""
-        self.engine = self._fresh()
+        old, self.engine = self.engine, self._fresh()
+        if old is not None:
+            # of a precision that stays nothing is to be read from the device again
+            self.engine.history.judged = old.history.judged
         self._recount()
         if not self.log:
             return
