@@ -168,6 +168,31 @@ class TestAgainstReferences:
     def test_every_kernel(self, kind, far, dtype):
         check_stream(Case(kinds=(kind,), dtype=dtype, far=far, dim=3, columns=2))
 
+    @pytest.mark.parametrize("kind", [k for k in ck.KINDS if k != "linear"])
+    def test_far_apart_and_together(self, kind, dtype):
+        case = Case(kinds=(kind,), dtype=dtype, far=True, n=70)
+        case.frame = case.frame._replace(scale=case.frame.scale * 1e4)
+        case.points[1::2] = case.tried[0, 1].to(dtype)
+        check_stream(case)
+
+    def test_as_far_as_squares_are_taken(self, dtype):
+        # |x|^2 of 100, or 500, in the corners
+        reach, limit = (100, 1e-4) if dtype == torch.float32 else (500, 1e-12)
+        case = Case(dtype=dtype, n=200, columns=2)
+        scale = torch.full_like(case.frame.scale, (2 * reach) ** 0.5)
+        case.frame = ck.Frame(torch.full_like(scale, 0.5), scale)
+        corners = [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]
+        case.points[:4] = torch.tensor(corners, dtype=dtype)
+        case.tried[0, :4] = 0.01 + 0.98 * case.points[:4].double()
+        case.mean = torch.zeros_like(case.mean)
+        case.change.shift[:] = torch.eye(2, dtype=torch.float64)
+        columns, _, _ = case.stream(small_blocks(launch.stream))
+        gaps = case.points.double() - case.tried[0].unsqueeze(1)
+        values = torch.exp(-reach * gaps.square().sum(-1))
+        wanted = case.weights[0].mT @ values
+        assert wanted.abs().amax() > 0.5
+        assert (columns[0].double() - wanted).abs().amax() < limit
+
     def test_products_of_factors(self, dtype):
         check_stream(Case(kinds=("rbf", "linear", "matern52"), dtype=dtype))
 
@@ -275,6 +300,16 @@ class TestWhatIsNotANumber:
             assert value.tolist() == [torch.inf]
             assert index.tolist() == [33]
 
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("kind", ck.KINDS)
+    def test_a_coordinate_is_seen(self, kind, dtype):
+        case = Case(n=40, kinds=(kind,), dtype=dtype)
+        case.points[33, 1] = torch.nan
+        for play in (small_blocks(launch.stream), ck.stream_round_ref):
+            value, index, _ = ck.best_found([case.stream(play)[2]])
+            assert value.tolist() == [torch.inf]
+            assert index.tolist() == [33]
+
 
 class TestPlaces:
     def test_numbers_beyond_32_bits(self):
@@ -305,34 +340,50 @@ import json
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from cbandit_kernels._triton import rounds
+from cbandit_kernels import KINDS
+from cbandit_kernels._triton import ceiling, rounds
+import torch
 
 numbers = {"points", "frames", "rows", "mean", "var", "draw", "table", "value",
-           "estimate", "columns"}
+           "estimate", "columns", "out"}
 settings = {"K": 1, "F": 2, "SCORE": 0, "CLIPPED": True, "DRAWN": True, "MASKED": True,
             "BLOCK": 128, "D": 3, "FACTORS": 1, "KIND": (2,), "FAR": False, "STEP": 4}
-out = {}
-for name in ("finish_kernel", "stream_kernel"):
-    kernel = getattr(rounds, name)
-    signature, constants = {}, {}
-    for each in kernel.arg_names:
+
+
+def made(kernel, number, **own):
+    signature, constants, known = {}, {}, {}
+    for i, each in enumerate(kernel.arg_names):
+        if each not in settings and each not in ("used", "start"):
+            known[i,] = [["tt.divisibility", 16]]
         if each in settings:
-            signature[each], constants[each] = "constexpr", settings[each]
+            signature[each], constants[each] = "constexpr", {**settings, **own}[each]
         elif each in numbers:
-            signature[each] = "*fp32"
+            signature[each] = "*" + number
         else:
             signature[each] = {"index": "*i64", "mask": "*u8"}.get(each, "i32")
-    source = ASTSource(kernel, signature=signature, constexprs=constants)
-    made = compile(source, target=GPUTarget("cuda", 90, 32))
-    assert made.asm["cubin"]
-    out[name] = made.asm["ttir"]
+    source = ASTSource(kernel, signature, constants, known)
+    return compile(source, target=GPUTarget("cuda", 90, 32)).asm
+
+
+out = {"ttir": {}, "sass": {}}
+for name in ("finish_kernel", "stream_kernel"):
+    out["ttir"][name] = made(getattr(rounds, name), "fp32")["ttir"]
+finish = made(rounds.finish_kernel, "fp32", BLOCK=1024, DRAWN=False, MASKED=False)
+out["sass"]["finish"] = finish["sass"]
+for number, dtype in (("fp32", torch.float32), ("fp64", torch.float64)):
+    own = {"D": 4, "BLOCK": rounds.stream_block(4, 1, 1, dtype)}
+    out["sass"]["ceiling " + number] = made(ceiling.pairs_kernel, number, **own)["sass"]
+    for i, kind in enumerate(KINDS):
+        own |= {"KIND": (i,), "DRAWN": False, "MASKED": False}
+        asm = made(rounds.stream_kernel, number, **own)
+        out["sass"][kind + " " + number] = asm["sass"]
 print(json.dumps(out))
 """
 
 
 @pytest.fixture(scope="module")
-def compiled():
-    """Both kernels' intermediate code, compiled for sm_90 without a GPU."""
+def compiled_all():
+    """Kernels compiled for sm_90, which takes no GPU."""
     path = os.pathsep.join(filter(None, sys.path))
     done = subprocess.run(
         [sys.executable, "-c", COMPILE],
@@ -342,6 +393,88 @@ def compiled():
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def compiled(compiled_all):
+    """Intermediate code."""
+    return compiled_all["ttir"]
+
+
+def instructions(code):
+    """Their names, without what they are predicated on."""
+    lines = [line.split("\t") for line in code if "\t" in line]
+    return [re.sub(r"^@\S+ ", "", line[1]).split()[0].rstrip(";") for line in lines]
+
+
+def main_loop(code):
+    """What a loop's one turn issues; the longest loop's."""
+    lines, best = code.splitlines(), []
+    starts = {line[:-1]: i for i, line in enumerate(lines) if line.endswith(":")}
+    for i, line in enumerate(lines):
+        target = re.search(r"BRA (LBB\d+);", line)
+        if target and starts[target[1]] < i:
+            best = max(best, instructions(lines[starts[target[1]] : i + 1]), key=len)
+    return best
+
+
+def a_pair(names, number):
+    """Instructions of each sort for a pair of actions, but for a turn's own."""
+    dtype = {"fp32": torch.float32, "fp64": torch.float64}[number]
+    pairs = 4 * launch.stream_block(4, 1, 1, dtype) // 128
+    sorts = {"all": len(names), "BRA": names.count("BRA") - 1}
+    for sort in ("MUFU", "FFMA", "DFMA", "DADD", "DMUL", "DSETP", "LDG"):
+        sorts[sort] = sum(name.split(".")[0] == sort for name in names)
+    return {sort: count / pairs for sort, count in sorts.items()}
+
+
+class TestMachineCode:
+    """What bounds the passes on a GPU, as far as compiled code tells."""
+
+    def test_nothing_is_spilled(self, compiled_all):
+        for name, code in compiled_all["sass"].items():
+            names = instructions(code.splitlines())
+            assert len(names) > 100, name
+            local = [each for each in names if each.startswith(("LDL", "STL"))]
+            assert not local, name
+
+    def test_what_is_read_is_asked_for_before_anything_waits(self, compiled_all):
+        names = instructions(compiled_all["sass"]["finish"].splitlines())
+        reads = [i for i, name in enumerate(names) if name == "LDG.E.128"]
+        writes = [i for i, name in enumerate(names) if name == "STG.E.128"]
+        # 8 actions a thread: columns, a variance and two means
+        assert len(reads) == 8
+        assert len(writes) == 6
+        assert reads[-1] < writes[0]
+
+    def test_a_pair_in_float32(self, compiled_all):
+        code = compiled_all["sass"]
+        rbf = a_pair(main_loop(code["rbf fp32"]), "fp32")
+        assert (rbf["MUFU"], rbf["FFMA"]) == (1, 5)
+        assert rbf["all"] < 7
+        for kind in ("matern12", "matern32", "matern52"):
+            pair = a_pair(main_loop(code[f"{kind} fp32"]), "fp32")
+            assert pair["MUFU"] == 2, kind
+            # the units of exp2 and roots take 8 clocks each
+            assert pair["all"] < 16, kind
+
+    def test_a_pair_in_float64(self, compiled_all):
+        code, wide = compiled_all["sass"], ("DFMA", "DADD", "DMUL", "DSETP")
+        for kind in ("rbf", "matern12", "matern32", "matern52"):
+            pair = a_pair(main_loop(code[f"{kind} fp64"]), "fp64")
+            assert pair["BRA"] == 0, kind
+            clocks = 2 * sum(pair[sort] for sort in wide)
+            assert pair["all"] < clocks <= (38 if kind == "rbf" else 60), kind
+
+    @pytest.mark.parametrize("number", ["fp32", "fp64"])
+    def test_the_ceiling_is_the_same_less_its_loads(self, compiled_all, number):
+        code = compiled_all["sass"]
+        top = a_pair(main_loop(code[f"ceiling {number}"]), number)
+        rbf = a_pair(main_loop(code[f"rbf {number}"]), number)
+        for sort in ("MUFU", "FFMA", "DFMA", "DADD", "DSETP"):
+            assert top[sort] == rbf[sort], sort
+        assert top["LDG"] == 0
+        assert 0.9 < top["all"] / rbf["all"] < 1.1
 
 
 class TestPlantedFaults:

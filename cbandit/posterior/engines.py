@@ -34,7 +34,7 @@ JOINT_ACTIONS = 512
 JOINT_ACTIONS_SAMPLING = 4096
 EXPECTED_ROWS = 300
 BLOCK = 1 << 17
-CUDA_BLOCK = 1 << 24
+CUDA_BLOCK = 1 << 26  # launches cost little beside it
 
 Engine = Joint | Rows | Dense
 

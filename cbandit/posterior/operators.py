@@ -430,7 +430,7 @@ class StreamRows(_Finishing):
         center, scale = torch.broadcast_tensors(center, scale)
         curved = torch.tensor([form.kind != "linear" for form in forms])
         reach = (0.5 * (high - low) * scale)[curved.to(self.device)].square().sum(-1)
-        limit = 1e6 if self.dtype == torch.float64 else 100.0
+        limit = 500.0 if self.dtype == torch.float64 else 100.0
         far = bool((reach > limit).any())
         return Frame(center.to(self.dtype), scale.to(self.dtype), far)
 

@@ -45,7 +45,8 @@ class Frame(NamedTuple):
         center: ``(f, 1 or T, d)``, one a factor; 0 for ``linear``'s own origin.
         scale: likewise.
         far: whether distances must come from differences of coordinates: squares of
-            scaled coordinates would cancel noticeably.
+            scaled coordinates would cancel noticeably, or powers of them overflow. To
+            be set where they may be above 100 (float64: 500) for an action.
     """
 
     center: Tensor

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cbandit_kernels._triton.powers import distance, power
 from cbandit_kernels.forms import KINDS
 from cbandit_kernels.rounds import SCORES, Change, Found, Frame, Look
 
@@ -92,13 +93,26 @@ def _finish(
     lane = tl.arange(0, BLOCK)
     place = block * BLOCK + lane
     inside = place < n
-    table += trial * (K + F * (K + 4))
+    table += trial * (K + F * (K + 4) - 1)
 
-    v = tl.load(var + trial * var_t + place, mask=inside, other=1.0)
+    # what is read is asked for before anything waits for it
+    held = var + trial * var_t + place
+    v = tl.load(held, mask=inside, other=1.0)
+    places, means, draws = (), (), ()
+    for f in tl.static_range(F):
+        at = mean + trial * mean_t + f * _wide(mean_f) + place
+        places = places + (at,)
+        means = means + (tl.load(at, mask=inside, other=0.0),)
+        if DRAWN:
+            at = draw + trial * draw_t + f * _wide(draw_f) + place
+            draws = draws + (tl.load(at, mask=inside, other=0.0),)
+    if MASKED:
+        allowed = tl.load(mask + trial * mask_t + start + place, mask=inside, other=0)
+
     for c in tl.static_range(K):
         v -= tl.load(table + c) * columns[c] * columns[c]
     if K > 0:
-        tl.store(var + trial * var_t + place, v, mask=inside)
+        tl.store(held, v, mask=inside)
     spread = v
     if not DRAWN:
         spread = _root(_above(v, 0.0))
@@ -107,15 +121,13 @@ def _finish(
     looks = table + K + F * K
     found = ()
     for f in tl.static_range(F):
-        at = mean + trial * mean_t + f * _wide(mean_f) + place
-        m = tl.load(at, mask=inside, other=0.0)
+        m = means[f]
         for c in tl.static_range(K):
             m += tl.load(shifts + f * K + c) * columns[c]
         if K > 0:
-            tl.store(at, m, mask=inside)
+            tl.store(places[f], m, mask=inside)
         if DRAWN:
-            own = draw + trial * draw_t + f * _wide(draw_f) + place
-            spread = tl.load(own, mask=inside, other=0.0)
+            spread = draws[f]
         e = m + tl.load(looks + f) * spread + tl.load(looks + F + f)
         if CLIPPED:
             bound = tl.load(looks + 2 * F + f)
@@ -137,10 +149,9 @@ def _finish(
             g = found[f]
             if SCORE == RECTIFIED:
                 g = _above(g, 0.0)
-            score -= tl.load(looks + 3 * F + f) * g
+            score -= tl.load(looks + 3 * F + f - 1) * g
     score = tl.where(score != score, float("inf"), score)
     if MASKED:
-        allowed = tl.load(mask + trial * mask_t + start + place, mask=inside, other=0)
         score = tl.where(allowed != 0, score, float("-inf"))
     score = tl.where(inside, score, float("-inf"))
 
@@ -220,8 +231,8 @@ def finish_kernel(
 @triton.jit
 def _of_square(t, KIND: tl.constexpr):
     """A Matern kernel's value from ``t = |x - y|^2`` in its own scale."""
-    a = tl.sqrt(t)
-    decay = tl.exp2(-a)
+    a = distance(t)
+    decay = power(a * -1.0)  # its sign costs nothing; that of 0 - a, an addition
     if KIND == MATERN12:
         return decay
     if KIND == MATERN32:
@@ -239,6 +250,7 @@ def _value(
     FACTORS: tl.constexpr,
     KIND: tl.constexpr,
     FAR: tl.constexpr,
+    APART: tl.constexpr,
 ):
     """One factor's values between a block ``x`` and the tried action at ``at``."""
     if KIND == LINEAR:
@@ -253,15 +265,17 @@ def _value(
             gap = x[q * D + j] - tl.load(at + q * D + j)
             t += gap * gap
         if KIND == RBF:
-            return tl.exp2(-t)
+            return power(t * -1.0)
         return _of_square(t, KIND)
     # 2 y is kept, or -2 y, and squares of the other sign: one FMA a coordinate
-    t = squares[q] + tl.load(at + FACTORS * D + q)
+    t = tl.load(at + FACTORS * D + q)
+    if not APART:
+        t += squares[q]
     for j in tl.static_range(D):
         t += x[q * D + j] * tl.load(at + q * D + j)
     if KIND == RBF:
-        return tl.exp2(t)
-    return _of_square(tl.maximum(t, 0.0), KIND)
+        return power(t)
+    return _of_square(t, KIND)
 
 
 # the number of tried actions grows: one kernel for all of them
@@ -320,6 +334,8 @@ def stream_kernel(
             x = x + (p,)
         squares = squares + (square,)
 
+    # an RBF's share of the action alone, 2^-|x|^2, multiplies the sum
+    APART: tl.constexpr = FACTORS == 1 and KIND[0] == RBF and not FAR
     WIDTH: tl.constexpr = FACTORS * (D + 1) + K
     row = rows + trial * used * WIDTH
     columns = ()
@@ -328,14 +344,20 @@ def stream_kernel(
     for first in range(0, used, STEP):
         for i in tl.static_range(STEP):
             one = row + (first + i) * WIDTH
-            known = _value(x, squares, one, 0, D, FACTORS, KIND[0], FAR)
+            known = _value(x, squares, one, 0, D, FACTORS, KIND[0], FAR, APART)
             for q in tl.static_range(1, FACTORS):
-                known *= _value(x, squares, one, q, D, FACTORS, KIND[q], FAR)
+                known *= _value(x, squares, one, q, D, FACTORS, KIND[q], FAR, APART)
             grown = ()
             for c in tl.static_range(K):
                 weight = tl.load(one + FACTORS * (D + 1) + c)
                 grown = grown + (columns[c] + weight * known,)
             columns = grown
+    if APART:
+        own = power(squares[0])
+        whole = ()
+        for c in tl.static_range(K):
+            whole = whole + (columns[c] * own,)
+        columns = whole
     _finish(
         columns,
         mean,
@@ -374,7 +396,7 @@ def blocks_of(n, block):
 
 def stream_block(dim: int, factors: int, columns: int, dtype: torch.dtype) -> int:
     """Actions a program, so that a thread's own fit in its registers."""
-    registers = 160 if dtype.itemsize == 4 else 48
+    registers = 176 if dtype.itemsize == 4 else 48
     room = registers // (factors * (dim + 1) + columns + 3)
     each = max(1, min(16, 1 << max(0, room.bit_length() - 1)))
     return 32 * WARPS * each
@@ -383,10 +405,9 @@ def stream_block(dim: int, factors: int, columns: int, dtype: torch.dtype) -> in
 def _table(change, look, like):
     """A trial's numbers of the round in one row; see ``_finish``."""
     bound = look.coefficient if look.bound is None else look.bound
-    weight = torch.nn.functional.pad(look.weight, (1, 0))
-    looks = [look.coefficient, look.offset, bound, weight]
-    parts = [change.spread, change.shift.flatten(1), *looks]
-    return torch.cat([part.to(like) for part in parts], -1).contiguous()
+    looks = [look.coefficient, look.offset, bound, look.weight]
+    row = torch.cat([change.spread, change.shift.flatten(1), *looks], -1)
+    return row.to(like)
 
 
 def _shared(change, mean, var, look, start, draw, block):
