@@ -128,7 +128,7 @@ def _look(
 ) -> tuple[Tensor, Tensor]:
     """Minus the value, and its gradient."""
     z = z.detach().requires_grad_(True)
-    loss = -value(z).clamp_min(-1e12)
+    loss = -value(z).clamp_min(-1e300)
     if not loss.requires_grad:  # nothing is known yet: flat everywhere
         return loss, torch.zeros_like(z)
     (gradient,) = torch.autograd.grad(loss.sum(), z)

@@ -934,3 +934,19 @@ def test_botorch_on_a_box_with_choices():
     assert policy.recommend().x[1].item() == 1.0
     with pytest.raises(cb.CBanditError, match="whose last ones are chosen from rows"):
         cb.baselines.BanditOCO(box, costs=1, radius=0.1, step=0.1, dual_step=0.1)
+
+
+@pytest.mark.parametrize("noise", [1e-16, 1e-310])
+def test_a_dictionary_of_outcomes_without_noise(noise):
+    kernel = gpytorch.kernels.MaternKernel(nu=1.5).double()
+    x = torch.linspace(0, 1, 12, dtype=torch.float64).unsqueeze(-1)
+    policy = cb.baselines.BKB(
+        cb.Finite(x), reward=cb.GP(kernel, noise=noise), explore=cb.UCB(1.0)
+    )
+    for place in [*range(12), *range(12)]:
+        choice = policy.ask(among=[place])
+        policy.tell(choice, reward=float(torch.sin(3 * choice.x)))
+    policy.ask()
+    found = policy.posterior().reward
+    assert bool(found.std.isfinite().all())
+    assert float((found.mean - torch.sin(3 * x[:, 0])).abs().max()) < 0.05

@@ -590,3 +590,36 @@ class TestChoices:
     def test_bad_choices(self, choices, message):
         with pytest.raises(cb.CBanditError, match=message):
             cb.Box([0.0], [1.0], choices=choices)
+
+
+@pytest.mark.parametrize("unit", [1e-20, 1e-6, 1e6, 1e14])
+@pytest.mark.parametrize("costs", [False, True])
+def test_outcomes_in_any_unit(unit, costs):
+    """From 1e-20 to 1e14, and all of them negative: as in units of one."""
+    kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel()).double()
+    kernel.base_kernel.lengthscale = torch.tensor(0.1, dtype=F64)
+    kernel.outputscale = torch.tensor(unit**2, dtype=F64)
+    gp = cb.GP(kernel, noise=1e-2 * unit**2)
+    box, explore = cb.Box([0.0], [1.0]), cb.UCB(2.0)
+    x = np.random.default_rng(1).random((12, 1))
+    reward, cost = np.sin(7 * x[:, 0]) - 3, np.cos(5 * x[:, 0]) + 4
+    if costs:
+        policy = cb.baselines.CONFIG(box, reward=gp, costs=gp, explore=explore)
+        policy.observe(x=x, reward=unit * reward, cost=unit * cost)
+    else:
+        policy = cb.GPUCB(box, reward=gp, explore=explore)
+        policy.observe(x=x, reward=unit * reward)
+    choice = policy.ask()
+    at = np.append(np.linspace(0, 1, 4001), choice.x.item())[:, None]
+    cov = np.exp(-0.5 * ((x - x.T) / 0.1) ** 2) + 1e-2 * np.eye(12)
+    gain = np.linalg.solve(cov, np.exp(-0.5 * ((x - at.T) / 0.1) ** 2)).T
+    std = np.sqrt(1 - (gain * np.exp(-0.5 * ((at - x.T) / 0.1) ** 2)).sum(-1))
+    found = policy.posterior(at).reward
+    assert abs(found.mean.numpy() / unit - gain @ reward).max() < 1e-12
+    assert abs(found.std.numpy() / unit - std).max() < 1e-12
+    score = gain @ reward + 2 * std
+    if costs:
+        # where no lower bound keeps the limit the least of them is looked for
+        low = gain @ cost - 2 * std
+        score = np.where(low <= 0, score, -np.inf) if (low <= 0).any() else -low
+    assert score[-1] >= score[:-1].max() - 1e-6

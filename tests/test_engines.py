@@ -6,6 +6,7 @@ Errors are relative to the prior standard deviation: 1e-8 in float64, 1e-3 in fl
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -522,6 +523,24 @@ def test_drift_is_looked_for_by_itself(cases, dense, rng, monkeypatch):
     play(bench, rng, 10, 20)
     assert bench.engine.refreshes == 1
     assert bench.errors() <= 1e-12
+
+
+@pytest.mark.parametrize("dtype", [F64, F32], ids=["float64", "float32"])
+def test_a_dtype_too_narrow_says_so(dtype, cases, dense, rng, monkeypatch):
+    """Noise of 1e-6 is stated, and outcomes scatter a thousand times as far."""
+    monkeypatch.setattr(Rows, "CHECK_EVERY", 128)
+    bench = Bench("factor", grid(12, 12), cases["rbf"], dense, dtype=dtype, lam=1e-6)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        play(bench, rng, 640, 140)
+    if dtype == F64:
+        assert not caught
+        return
+    (told,) = caught
+    assert "dtype='float64'" in str(told.message)
+    mean, _ = bench.believed()
+    true, _ = bench.dense[0][0].posterior(bench.points(0))
+    assert abs(mean[0, 0] - true).max() > 1e-3 * abs(true).max()
 
 
 def test_rows_that_a_trial_never_wrote_do_not_count(cases, dense, rng):

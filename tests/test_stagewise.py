@@ -1218,3 +1218,41 @@ def test_an_arm_never_pulled_may_cost_all_that_is_possible():
         ({"range": (-1, 5)}, 5),
     ):
         assert 0 < first(**known) <= 0.5 / worst + 1e-12
+
+
+def test_a_ridge_that_rounding_would_eat():
+    def policy(ridge, length=None):
+        belief = cb.Linear(subgaussian=0.1, ridge=ridge, norm=1.0, length=length)
+        return cb.LCLUCB(
+            cb.Finite([[0.0, 0.0], [2.0, 0.0]]),
+            reward=belief,
+            costs=belief,
+            safe=cb.Safe(index=0),
+            thresholds=0.5,
+            delta=0.1,
+            horizon=100,
+        )
+
+    with pytest.raises(cb.CBanditError, match=r"ridge must be at least 1e-10 .* 1e-12"):
+        policy(1e-12)
+    kept = policy(1e-9)
+    with pytest.raises(cb.CBanditError, match="the longest action has length 40"):
+        kept.ask(actions=[[0.0, 0.0], [0.0, 40.0]])
+    assert kept.t == 0
+    assert not kept.outstanding
+
+
+def test_the_least_ridge_there_may_be(rng):
+    """Across all that was seen a unit vector has length ``1 / sqrt(ridge)``."""
+    basis = np.linalg.qr(rng.standard_normal((6, 6)))[0]
+    ridge = torch.full((1, 1), 1e-10, dtype=torch.float64)
+    linear = Ridge(ridge, 6, torch.zeros(1, 1, 6).double(), torch.zeros(1, 1).double())
+    seen = rng.standard_normal((3000, 4)) @ basis[:4]
+    seen /= np.linalg.norm(seen, axis=-1, keepdims=True)
+    for x in torch.tensor(seen):
+        y = x.sum().reshape(1, 1)
+        linear.add(slice(0, 1), x.unsqueeze(0), y, None)
+    mean, norm = linear.at(torch.tensor(basis).unsqueeze(0))
+    assert norm[0, 0, 4:].numpy() == pytest.approx(1e5, rel=1e-2)
+    truth = np.append(basis[:4].sum(-1), [0.0, 0.0])
+    assert mean[0, 0].numpy() == pytest.approx(truth, abs=1e-2)

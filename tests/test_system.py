@@ -250,3 +250,140 @@ def test_outcomes_of_a_window_are_rescaled_by_their_own_spread():
     std = spread * (1 + 3 / 0.01) ** -0.5
     assert float(own.std[4]) == pytest.approx(std, rel=1e-7)
     assert float(own.mean[4]) == pytest.approx(np.mean(outcomes[-3:]), abs=1e-9)
+
+
+PLACES = np.linspace(0, 1, 12)
+ENGINES = ["joint", "factor", "stream", "product", "dense"]
+
+
+def belief(engine, scale, noise, explore=None, **more):
+    """A policy over 12 places of a line, of which it may know a box."""
+    kernel = gpytorch.kernels.RBFKernel().double()
+    kernel.lengthscale = torch.tensor(scale, dtype=torch.float64)
+    axis = torch.tensor(PLACES)
+    sets = {"product": cb.ProductGrid([axis]), "dense": cb.Box([0.0], [1.0])}
+    gp = cb.GP(kernel, noise=noise, **more)
+    return cb.CKB(
+        sets.get(engine, cb.Finite(axis.unsqueeze(-1))),
+        reward=gp,
+        costs=gp,
+        explore=explore or cb.UCB(1.0),
+        step=0.1,
+        cap=5.0,
+        engine="auto" if engine == "dense" else engine,
+    )
+
+
+def see(policy, place, value, noise=None):
+    """One outcome, after a round that asked for it where there is a set."""
+    if isinstance(policy.actions, cb.Box):
+        policy.observe(x=[[PLACES[place]]], reward=[value], cost=[-value])
+        return
+    choice = policy.ask(among=[place])
+    policy.tell(choice, reward=value, cost=-value, noise=noise)
+
+
+def merged(scale, noise, index, values):
+    """Mean and deviation at the places, from averages: a dense solve."""
+    seen, at, count = np.unique(index, return_inverse=True, return_counts=True)
+    average = np.bincount(at, values) / count
+    cross = np.exp(-0.5 * ((PLACES[:, None] - PLACES[seen]) / scale) ** 2)
+    cov = cross[seen] + np.diag(noise / count)
+    mean = cross @ np.linalg.solve(cov, average)
+    var = 1 - (cross * np.linalg.solve(cov, cross.T).T).sum(-1)
+    return mean, np.sqrt(var.clip(0))
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+@pytest.mark.parametrize("noise", [1e-4, 1e-7, 1e-12])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_outcomes_of_one_place_that_differ_far_more_than_the_noise(
+    engine, noise, standardize
+):
+    rng = np.random.default_rng(7)
+    policy = belief(engine, 0.05, noise, standardize=standardize)
+    index = rng.integers(0, 9, 60)
+    values = rng.standard_normal(60)
+    for t in range(60):
+        see(policy, index[t], values[t])
+        if t % 7 == 0:
+            policy.posterior(PLACES[:, None])
+    shift, spread = (values.mean(), values.std(ddof=1)) if standardize else (0.0, 1.0)
+    mean, std = merged(0.05, noise, index, (values - shift) / spread)
+    found = (
+        policy.posterior() if engine != "dense" else policy.posterior(PLACES[:, None])
+    )
+    own = (found.reward.mean.numpy() - shift) / spread
+    cost = (found.costs.mean[0].numpy() + shift) / spread
+    assert abs(own - mean).max() < 1e-10
+    assert abs(cost + mean).max() < 1e-10
+    assert abs(found.reward.std.numpy() / spread - std).max() < 1e-8
+
+
+@pytest.mark.parametrize("engine", ["joint", "factor", "stream", "product"])
+def test_a_window_over_outcomes_that_differ_far_more_than_the_noise(engine):
+    rng = np.random.default_rng(8)
+    policy = belief(engine, 0.05, 1e-9)
+    group = policy._beliefs.groups[0]
+    index, values = rng.integers(0, 9, 90), rng.standard_normal(90)
+    for t in range(90):
+        see(policy, index[t], values[t])
+        policy.posterior()
+        if t >= 20:
+            group.forget_oldest()
+    mean, std = merged(0.05, 1e-9, index[70:], values[70:])
+    found = policy.posterior().reward
+    assert abs(found.mean.numpy() - mean).max() < 1e-9
+    assert abs(found.std.numpy() - std).max() < 1e-8
+
+
+@pytest.mark.parametrize("explore", [cb.UCB(1.0), cb.TS(1.0)], ids=["UCB", "TS"])
+@pytest.mark.parametrize("noise", [1e-14, 1e-17, 1e-40, 1e-310])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_less_noise_than_rounding(engine, noise, explore):
+    """Smooth functions are interpolated, close as places may be for the kernel."""
+    policy = belief(engine, 1.0, noise, explore)
+    truth = np.sin(3 * PLACES)
+    for t in range(36):
+        see(policy, (7 * t) % 12, truth[(7 * t) % 12], noise if t % 3 else None)
+        policy.posterior(PLACES[:, None])
+    if engine != "dense":
+        policy.ask()
+    found = policy.posterior(PLACES[:, None])
+    assert abs(found.reward.mean.numpy() - truth).max() < 1e-6
+    assert float(found.reward.std.max()) < 1e-6
+    assert bool(policy._beliefs.gains().isfinite().all())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_many_rounds_with_little_noise(engine):
+    """The noise of an average falls below rounding, however large that of one."""
+    policy = belief(engine, 1.0, 1e-14)
+    index = np.arange(12).repeat(1000)
+    truth = np.sin(3 * PLACES)
+    policy.observe(x=PLACES[index][:, None], reward=truth[index], cost=truth[index])
+    see(policy, 4, truth[4])
+    found = policy.posterior(PLACES[:, None])
+    assert abs(found.reward.mean.numpy() - truth).max() < 1e-6
+    assert float(found.reward.std.max()) < 1e-6
+
+
+@pytest.mark.parametrize("engine", ["joint", "factor"])
+def test_an_outlier_that_has_left_a_window_leaves_nothing(engine):
+    """Not as a level from which the outcomes that followed are counted either."""
+    rng = np.random.default_rng(9)
+    policy = belief(engine, 0.2, 0.01, standardize=True)
+    group = policy._beliefs.groups[0]
+    index, values = rng.integers(0, 12, 30), rng.standard_normal(30)
+    values[0] = 1e12
+    for t in range(30):
+        see(policy, index[t], values[t])
+        policy.posterior()
+        if t >= 10:
+            group.forget_oldest()
+    y = values[20:]
+    mean, std = merged(0.2, 0.01, index[20:], (y - y.mean()) / y.std(ddof=1))
+    found = policy.posterior().reward
+    own = (found.mean.numpy() - y.mean()) / y.std(ddof=1)
+    assert abs(own - mean).max() < 1e-12
+    assert abs(found.std.numpy() / y.std(ddof=1) - std).max() < 1e-12

@@ -68,7 +68,9 @@ class Sketched:
     ) -> None:
         self.actions, self.dtype, self.oversampling = actions, dtype, oversampling
         self.covariance = Covariance.of(gp.kernel, actions).to(device)
-        self.noise = checks.per_trial("noise", gp.noise, batch_shape).to(device)
+        self._least = self.covariance.least_noise(actions)
+        noise = checks.per_trial("noise", gp.noise, batch_shape).to(device)
+        self.noise = noise.maximum(self._least)
         self.mean = checks.per_trial("mean", gp.mean, batch_shape).to(device)
         self.history = History(self.covariance, len(self.noise), 1, device)
         self.chosen = torch.zeros(len(self.noise), 0, dtype=torch.bool, device=device)
@@ -84,7 +86,8 @@ class Sketched:
             if not self.history.used:
                 continue
             there = devices.put(wanted, x.device)
-            precision = there / (self.noise if own is None else own)
+            noise = self.noise if own is None else own.maximum(self._least)
+            precision = there / noise
             self.history.add(slots, precision, values - self.mean.unsqueeze(-1))
             self.history.count(slots, wanted, 1)
             self._sketch = None

@@ -27,7 +27,8 @@ class GP:
             is float32 until told otherwise, and digits lost there stay lost: make it
             ``.double()`` and then set hyperparameters as float64 tensors (the Python
             number 0.2 becomes 0.2000000030 on its way).
-        noise: variance of one observation, a number or ``(*trials,)``. ``None``:
+        noise: variance of one observation, a number or ``(*trials,)``; less than 1e-14
+            of the prior variance counts as that, which rounding allows. ``None``:
             learned by marginal likelihood, with the kernel's hyperparameters.
         mean: the prior mean, in the user's units, a number or ``(*trials,)``.
         standardize: outcomes are rescaled to mean 0 and spread 1 every round, and

@@ -11,13 +11,14 @@ import torch
 from gpytorch import kernels as gpk
 from torch import Tensor
 
-from cbandit.actions import Actions, Finite, ProductGrid
+from cbandit.actions import Actions, Box, Finite, ProductGrid
 from cbandit.errors import CBanditError
 from cbandit_kernels import kernel_matrix_ref
 
 __all__ = ["AxisKernel", "Covariance", "Form", "TableKernel"]
 
 DIAGONAL = 1024
+LEAST = 1e-14  # of the prior variance: less noise than that is lost in its rounding
 
 AxisKernel = Callable[[Tensor, Tensor], Tensor]
 """``(a (*b, n), b (*b, u)) -> (*b, n, u)``: one axis' factor of a product kernel."""
@@ -224,6 +225,14 @@ class Covariance:
         if not self.batch_shape:
             return out
         return out.expand(*torch.broadcast_shapes(self.batch_shape, x.shape[:-2]), -1)
+
+    def least_noise(self, actions: Finite | ProductGrid | Box) -> Tensor:
+        """Less noise over these actions, ``()`` or ``(T,)``, counts as this."""
+        if isinstance(actions, Box):
+            some = torch.stack([actions.lower, actions.upper])
+        else:
+            some = actions.block(0, min(actions.size, DIAGONAL))
+        return LEAST * self.variance(some).amax(-1)
 
     def _closed_variance(self, x: Tensor) -> Tensor:
         """Every closed form but the linear one is 1 there."""

@@ -30,7 +30,7 @@ class Linear:
 
     Args:
         subgaussian: ``R`` of the noise, a number or ``(*trials,)``.
-        ridge: ``lam``, likewise.
+        ridge: ``lam``, likewise; at least 1e-10 times the squared length of actions.
         norm: ``S``, a bound on the length of the coefficients, likewise.
         length: ``L``, a bound on the length of all actions; the longest one's so far
             unless given.

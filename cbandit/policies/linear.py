@@ -19,6 +19,7 @@ from cbandit.safe import Safe
 __all__ = ["LinearPolicy"]
 
 CHUNK = 2**14  # actions looked at together
+LEAST = 1e-10  # of a squared length: less ridge is lost in rounding
 
 
 class LinearPolicy(Stagewise):
@@ -72,6 +73,7 @@ class LinearPolicy(Stagewise):
         if lengths:
             each = [per_trial("length", length) for length in lengths]
             self._stated = torch.stack(each).amin(0)
+        self._smallest = ridge.amin(-1)
         self._longest = self._length(self.actions)
         at = self._safe
         if bool((at.origin & ((at.reward != 0) | (at.cost != 0).any(-1))).any()):
@@ -124,6 +126,13 @@ class LinearPolicy(Stagewise):
                 f"actions must be no longer than length = "
                 f"{self._stated.min().item():g}; "
                 f"the longest has length {longest.max().item():g}"
+            )
+        if bool((self._smallest < LEAST * longest.square()).any()):
+            raise CBanditError(
+                f"ridge must be at least {LEAST:g} times the squared length of every "
+                "action, or it is lost in the rounding of their sums; got "
+                f"{self._smallest.min().item():g}, and the longest action has length "
+                f"{longest.max().item():g}"
             )
         return longest
 

@@ -21,7 +21,7 @@ __all__ = ["History"]
 
 WAITING = 64
 SPARE = 32
-SHARP = 1e12
+SHARP = 1e5  # prior variance over noise: above it outcomes that differ cost over 1e-10
 DROWNED = 1e-4  # of a sum, too little to be found again by taking the rest away
 
 
@@ -72,8 +72,7 @@ class History:
         # observations the system does not know of yet
         self._news: list[tuple[Sequence[int], Tensor, Tensor, Spot | None]] = []
         # the precision last judged: mostly one tensor, round after round
-        self._judged: Tensor | None = None
-        self._verdict = False
+        self.judged: tuple[Tensor, bool] | None = None
         # one prior variance everywhere: the verdict does not rest on the slots
         self._level = table is None and bool(covariance.kernel.is_stationary)
         self._stale = False  # whether the system is of older targets
@@ -122,7 +121,7 @@ class History:
         self._grow()
         if fresh:
             if not self._level:
-                self._judged = None
+                self.judged = None
             self._write(fresh, [slots[i] for i in fresh], x)
         return slots, fresh
 
@@ -181,24 +180,25 @@ class History:
         """
         self._waiting.append((slots, precision if sign > 0 else -precision, values))
         if self._system is not None:
-            if sign < 0 or len(self._news) >= SPARE or self._sharp(precision):
+            whole = sign < 0 or len(self._news) >= SPARE or self.table is not None
+            if whole or self.clashes(slots, precision):
                 self._forget_system()
             else:
                 self._news.append((slots, precision, values, spot))
         if len(self._waiting) >= WAITING:
             self._sum_up()
 
-    def _sharp(self, precision: Tensor) -> bool:
-        """Whether the system is better factored from nothing than bordered.
+    def clashes(self, slots: Sequence[int], precision: Tensor) -> bool:
+        """Whether other observations of these places exist, of too little noise.
 
-        A place seen again all but without noise would leave rounding errors alone.
+        Where outcomes differ, what each of them does alone is larger than their sum by
+        about the precision, and so are rounding errors: they are to be merged first.
         """
-        if self.table is not None:
-            return True
-        if precision is not self._judged:
+        if self.judged is None or precision is not self.judged[0]:
             own = self.gram.diagonal(dim1=-2, dim2=-1).max()
-            self._judged, self._verdict = precision, bool(precision.max() * own > SHARP)
-        return self._verdict
+            self.judged = precision, bool(precision.max() * own > SHARP)
+        pairs = zip(self._seen, slots, strict=True)
+        return self.judged[1] and any(seen[slot] for seen, slot in pairs)
 
     def _forget_system(self) -> None:
         self._system = None

@@ -83,6 +83,7 @@ class Joint:
         gap = (values - seen) * weight
         self._change(column, weight, gap, -1)
         self._gain.add_(torch.log1p(share), alpha=0.5)
+        self._stale |= self.history.clashes(slots, precision)
         self.history.add(slots, precision, values)
         self.history.count(slots, wanted, 1)
 
@@ -122,6 +123,7 @@ class Joint:
         self._forgotten += 1
         # changes come and go, their rounding errors only come
         self._stale |= self._forgotten % self.REWEIGH_EVERY == 0
+        self._stale |= self.history.clashes(slots, precision)
 
     def revise(self, weighted: Tensor) -> None:
         """Replace all targets: ``weighted (T, F, U)`` sums of precision x target."""

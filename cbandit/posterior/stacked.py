@@ -83,7 +83,7 @@ class Stacked:
             prior = prior * z.square().sum(-1)
         var = prior - half.square().sum(-2)
         # the floor keeps gradients finite where nothing is uncertain
-        std = var.clamp_min(1e-30).sqrt().unsqueeze(-2) * self._unit
+        std = var.clamp_min(1e-300).sqrt().unsqueeze(-2) * self._unit
         std = std.expand_as(mean)
         return self._ordered(mean), self._ordered(std)
 

@@ -41,7 +41,7 @@ from cbandit_kernels import Look
 
 __all__ = ["Ahead", "Part", "Row", "Surrogates", "joined"]
 
-LOST = 1e-6  # of a sum, what is left of it that must be summed afresh
+LOST = 1e-6  # of a sum, what is left of it: then all is made afresh
 
 
 @dataclass
@@ -106,8 +106,8 @@ class Group:
         self._shifted = bool((means != 0).any())
         self.actions, self.dtype, self.device = actions, dtype, device
         self.trials, self._batched = means.shape[0], bool(batch_shape)
-        self._learn_noise(checks.per_trial("noise", gp.noise, batch_shape).to(device))
         self.covariance = Covariance.of(gp.kernel, actions, gp.bounds).to(device)
+        self._learn_noise(checks.per_trial("noise", gp.noise, batch_shape).to(device))
         self._wanted_engine, self._samples = engine, samples
         # memory may differ from rank to rank
         self.plan = ranks.first(lambda: self._plan(engine))
@@ -121,7 +121,9 @@ class Group:
         self._statistics()
 
     def _learn_noise(self, noise: Tensor) -> None:
-        self.noise, self._usual = noise, noise.reciprocal()
+        self._least = self.covariance.least_noise(self.actions)
+        self.noise = noise.maximum(self._least)
+        self._usual = self.noise.reciprocal()
 
     def _plan(self, wanted: str) -> Plan:
         return plan(
@@ -181,14 +183,14 @@ class Group:
         self._count, self._average = count, average
         self._most = torch.maximum(self._most, self._squares)
 
-    def _count_out(self, row: Row) -> None:
-        """Of what was counted in, take ``row`` out."""
+    def _count_out(self, row: Row) -> bool:
+        """Of what was counted in, take ``row`` out; whether hardly any is left.
+
+        Of large squares taken away rounding errors stay, and of a guess of the mean
+        that was theirs.
+        """
         self._count_in(row, -1)
-        # of large squares taken away rounding errors stay
-        if bool((self._squares < LOST * self._most).any()):
-            origin = self.origin  # the engine's targets are less this
-            self._recount()
-            self.origin = origin
+        return bool((self._squares < LOST * self._most).any())
 
     def _recount(self) -> None:
         self._statistics()
@@ -221,9 +223,10 @@ class Group:
     def _precision(self, row: Row) -> Tensor:
         precision = self._usual
         if row.noise is not None:
-            precision = row.noise.reciprocal()
+            noise = row.noise
             if self.gp.standardize:
-                precision = precision * self.units()[1][:, 0].square()
+                noise = noise / self.units()[1][:, 0].square()
+            precision = noise.maximum(self._least).reciprocal()
         if all(row.wanted):
             return precision
         return devices.put(row.wanted, self.device) * precision
@@ -335,9 +338,8 @@ class Group:
     def forget_oldest(self) -> None:
         """Take the oldest observation out again."""
         row = self.log.popleft()
-        if self.gp.standardize:
-            self._count_out(row)
-        if self._own_noise and (self.gp.standardize or self._drowns(row)):
+        lost = self.gp.standardize and self._count_out(row)
+        if lost or (self._own_noise and (self.gp.standardize or self._drowns(row))):
             self.rebuild()
             return
         self.engine.forget(
@@ -351,7 +353,10 @@ class Group:
 
     def rebuild(self) -> None:
         """Everything afresh from the log."""
-        self.engine = self._fresh()
+        old, self.engine = self.engine, self._fresh()
+        if old is not None:
+            # of a precision that stays nothing is to be read from the device again
+            self.engine.history.judged = old.history.judged
         self._recount()
         if not self.log:
             return
@@ -554,7 +559,7 @@ class Group:
             places = counted[1].transpose(0, 1).double(), counted[2]
         mean, var = self.engine.history.at(x, places)
         # the floor keeps gradients finite where nothing is uncertain
-        std = var.clamp_min(1e-30).sqrt().unsqueeze(1) * self.units()[1].unsqueeze(-1)
+        std = var.clamp_min(1e-300).sqrt().unsqueeze(1) * self.units()[1].unsqueeze(-1)
         std = std.expand_as(mean[:, : len(self.functions)])
         return self._mean_in_units(mean), std
 

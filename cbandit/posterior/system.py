@@ -24,6 +24,7 @@ from cbandit import devices
 __all__ = ["Spot", "System"]
 
 ROOM = 16
+LEAST = 1e-15  # times the entries: of a prior variance, what its rounding may cost
 
 
 class Spot(NamedTuple):
@@ -55,10 +56,11 @@ class System:
     def __init__(
         self, gram: Tensor, root: Tensor, target: Tensor, slots: Tensor
     ) -> None:
-        b = gram * root.unsqueeze(-1) * root.unsqueeze(-2)
-        b.diagonal(dim1=-2, dim2=-1).add_(1)
-        self.factor = devices.cholesky(b)
-        self.root, self.slots, self.count = root, slots, root.shape[-1]
+        self.factor, self.root = _factored(gram, root)
+        self.slots, self.count = slots, root.shape[-1]
+        if self.root is not root:
+            less = torch.where(root > 0, self.root / root, 0.0)
+            target = target * less.unsqueeze(-1)
         self.aim(target)
 
     def aim(self, target: Tensor) -> None:
@@ -148,3 +150,25 @@ class System:
         self.factor.diagonal(dim1=-2, dim2=-1)[:, self.count :] = 1
         self.root, self.slots = pad(self.root, (0, more)), pad(self.slots, (0, more))
         self._half = pad(self._half, (0, 0, 0, more))
+
+
+def _factored(gram: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
+    """The factor of ``B``, and ``root``, less where rounding needs more noise.
+
+    ``B`` is above ``I``, but for the rounding of ``gram``: where there is less noise
+    than that, it may have no factor. On CUDA, where one would have to wait to hear of
+    it, there is always as much.
+    """
+    if not gram.is_cuda:
+        factor, failed = torch.linalg.cholesky_ex(_unit_plus(gram, root))
+        if not bool(failed.any()):
+            return factor, root
+    least = LEAST * max(1, root.shape[-1]) * gram.diagonal(dim1=-2, dim2=-1)
+    root = torch.minimum(root, least.rsqrt())
+    return devices.cholesky(_unit_plus(gram, root)), root
+
+
+def _unit_plus(gram: Tensor, root: Tensor) -> Tensor:
+    b = gram * root.unsqueeze(-1) * root.unsqueeze(-2)
+    b.diagonal(dim1=-2, dim2=-1).add_(1)
+    return b
