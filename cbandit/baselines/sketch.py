@@ -55,7 +55,6 @@ class Sketched:
     functions = 1
     fused = False
     torn = ""
-    groups: tuple[Any, ...] = ()  # no two functions share anything
 
     def __init__(
         self,

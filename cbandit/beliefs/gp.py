@@ -115,10 +115,6 @@ class GP:
                 f"{name}: its kernel must have batch_shape (*trials,) = {batch_shape}, "
                 f"or none; got {batch}"
             )
-        self.span(name, actions)
-
-    def span(self, name: str, actions: Actions) -> None:
-        """An error if ``actions`` leave what :meth:`default` was made for."""
         if self.bounds is None:
             return
         made, extent = self.bounds, _reach(actions).to(self.bounds.device)

@@ -340,12 +340,8 @@ class GPPolicy(Policy):
                     "ask(actions=...) needs coordinates; arms given by their "
                     "covariance alone have none: use ask(among=...)"
                 )
-        name = "actions of this round"
         if isinstance(self.actions, Box):
-            self.actions.inside(asked.block(0, asked.size), name)
-        else:
-            for group in self._beliefs.groups:
-                group.gp.span(name, asked)
+            self.actions.inside(asked.block(0, asked.size), "actions of this round")
         return asked
 
     def _afresh(self, asked: Any) -> tuple[Tensor, Tensor]:
