@@ -225,8 +225,7 @@ def device(value: Any) -> torch.device:
 def positive(name: str, value: Any) -> Tensor:
     """``value`` as a finite float64 tensor whose every entry is above zero."""
     out = finite(name, tensor(name, value))
-    # a number so small that one over it is infinite is 0
-    if bool((out < torch.finfo(torch.float64).tiny).any()):
+    if bool((out <= 0).any()):
         raise CBanditError(f"{name} must be above 0; got {out.min().item():g}")
     return out
 
