@@ -109,8 +109,8 @@ class Finite:
     def at(self, numbers: Tensor) -> Tensor:
         """:meth:`points`, of numbers known to be right."""
         if self.all.dim() == 2:
-            # one number alone would give a view, and the set to whoever changes it
-            return self.all[numbers.reshape(-1)].view(*numbers.shape, self.dim)
+            # a copy, also of one alone: a view would give the set to who changes it
+            return torch.embedding(self.all, numbers)
         trials = self.all.shape[0]
         if numbers.dim() == 0 or numbers.shape[0] != trials:
             raise CBanditError(

@@ -94,9 +94,10 @@ def maximise(
             values = values.masked_fill(~mask[:, start:stop], -torch.inf)
         if len(values) == 1 and not values.is_cuda:
             # on the CPU one comparison saves the look at a worse stretch
-            value = values.amax(-1)
+            long = values.numel() > SHORT
+            value, place = (values.amax(-1), None) if long else values.max(-1)
             if best is None or _beats(value, best.value):
-                place = argmax(values) if values.numel() > SHORT else values.argmax(-1)
+                place = argmax(values) if place is None else place
                 here = estimate.select(-1, int(place))
                 index = place + start if start else place
                 best = Best(value, index, here[:, 0], here[:, 1:])
