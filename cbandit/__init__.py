@@ -15,20 +15,19 @@ if TYPE_CHECKING:
         acquisition,
         baselines,
         confidence,
-        distributed,
         multipliers,
-        plots,
         problems,
         scores,
         search,
     )
+    from cbandit._core import distributed
+    from cbandit._core.checkpoint import load
     from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
     from cbandit.beliefs.classes import FiniteClass
     from cbandit.beliefs.counts import Counts
     from cbandit.beliefs.feedback import Delayed, Sliding
     from cbandit.beliefs.gp import GP
     from cbandit.beliefs.linear import Linear
-    from cbandit.checkpoint import load
     from cbandit.choice import Choice, Distribution
     from cbandit.confidence import RKHS, Constant
     from cbandit.errors import (
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
         MissingExtraError,
     )
     from cbandit.explore import TS, UCB, Explore, Rand
-    from cbandit.loop import simulate
-    from cbandit.policies.base import Decision, Policy
     from cbandit.policies.ckb import CKB
     from cbandit.policies.epoch import EpochPenalty
     from cbandit.policies.gp import Marginal, Posterior
@@ -51,13 +48,16 @@ if TYPE_CHECKING:
     from cbandit.policies.opb import OPB
     from cbandit.policies.oplb import OPLB
     from cbandit.policies.opnlb import OPNLB
+    from cbandit.policies.policy import Decision, Policy
     from cbandit.policies.rpol import RPOL
+    from cbandit.policies.safe.action import Safe
     from cbandit.policies.scgp import SCGPUCB
     from cbandit.policies.unconstrained import GPTS, GPUCB
     from cbandit.problems.protocol import Round
     from cbandit.recommend import Recommendation
-    from cbandit.run import Run
-    from cbandit.safe import Safe
+    from cbandit.simulation import plots
+    from cbandit.simulation.loop import simulate
+    from cbandit.simulation.run import Run
 
 _HOMES = {
     "actions": ("Actions", "Box", "Finite", "ProductGrid", "Star"),
@@ -66,7 +66,7 @@ _HOMES = {
     "beliefs.feedback": ("Delayed", "Sliding"),
     "beliefs.gp": ("GP",),
     "beliefs.linear": ("Linear",),
-    "checkpoint": ("load",),
+    "_core.checkpoint": ("load",),
     "choice": ("Choice", "Distribution"),
     "confidence": ("RKHS", "Constant"),
     "errors": (
@@ -80,7 +80,7 @@ _HOMES = {
         "MissingExtraError",
     ),
     "explore": ("TS", "UCB", "Explore", "Rand"),
-    "policies.base": ("Decision", "Policy"),
+    "policies.policy": ("Decision", "Policy"),
     "policies.ckb": ("CKB",),
     "policies.epoch": ("EpochPenalty",),
     "policies.gp": ("Marginal", "Posterior"),
@@ -93,22 +93,22 @@ _HOMES = {
     "policies.unconstrained": ("GPTS", "GPUCB"),
     "problems.protocol": ("Round",),
     "recommend": ("Recommendation",),
-    "run": ("Run",),
-    "safe": ("Safe",),
-    "loop": ("simulate",),
+    "simulation.run": ("Run",),
+    "policies.safe.action": ("Safe",),
+    "simulation.loop": ("simulate",),
 }
-_MODULES = (
-    "account",
-    "acquisition",
-    "baselines",
-    "confidence",
-    "distributed",
-    "multipliers",
-    "plots",
-    "problems",
-    "scores",
-    "search",
-)
+_MODULES = {
+    "account": "account",
+    "acquisition": "acquisition",
+    "baselines": "baselines",
+    "confidence": "confidence",
+    "distributed": "_core.distributed",
+    "multipliers": "multipliers",
+    "plots": "simulation.plots",
+    "problems": "problems",
+    "scores": "scores",
+    "search": "search",
+}
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -176,7 +176,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOME_OF:
         value = getattr(import_module(f"cbandit.{_HOME_OF[name]}"), name)
     elif name in _MODULES:
-        value = import_module(f"cbandit.{name}")
+        value = import_module(f"cbandit.{_MODULES[name]}")
     else:
         hint = ""
         if name[:1].isupper() and name in import_module("cbandit.baselines").__all__:

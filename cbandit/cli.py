@@ -89,7 +89,7 @@ def list_(
 
     Example: cbandit list zhou-synthetic
     """
-    from cbandit.catalogue import EXPERIMENTS, find
+    from cbandit.experiments.catalogue import EXPERIMENTS, find
 
     if name is None:
         width = max(map(len, EXPERIMENTS))
@@ -127,8 +127,8 @@ def reproduce(
 
     Example: cbandit reproduce zhou-synthetic --set cost=quarter --trials 10
     """
-    from cbandit.catalogue import find
-    from cbandit.settings import Settings
+    from cbandit.experiments.catalogue import find
+    from cbandit.experiments.settings import Settings
 
     find(name)
     settings = Settings.of(
@@ -159,7 +159,7 @@ def run(
 
     Example: cbandit run benchmarks/zhou-synthetic.toml --trials 5
     """
-    from cbandit.settings import settings_from_toml
+    from cbandit.experiments.settings import settings_from_toml
 
     settings = settings_from_toml(
         config,
@@ -192,8 +192,8 @@ def plot(
 
     Example: cbandit plot results/four-0.8 results/four-0.2 --figure four.png
     """
-    from cbandit.results import draw, draw_together, read_curves
-    from cbandit.settings import settings_from_toml
+    from cbandit.experiments.results import draw, draw_together, read_curves
+    from cbandit.experiments.settings import settings_from_toml
 
     if panels is not None and figure is None:
         raise CBanditError("--panels goes with --figure FILE")
@@ -223,7 +223,7 @@ def bench(
         known = ", ".join(BENCHMARKS)
         raise CBanditError(f"no benchmark is named {what!r}; known: {known}")
     if json_ is not None:
-        from cbandit.checkpoint import atomic, writable
+        from cbandit._core.checkpoint import atomic, writable
 
         writable(json_)
     home = import_module(f"cbandit.bench.{what}")
@@ -246,8 +246,8 @@ def info() -> None:
 
     import torch
 
+    from cbandit.experiments.results import versions
     from cbandit.problems.data import folders
-    from cbandit.results import versions
 
     _print_tree(versions())
     print(f"cpu: {platform.processor() or platform.machine()}, ", end="")
@@ -296,7 +296,7 @@ def _options(
 
 
 def _carry_out(settings: Any, out: Path, resume: bool, workers: str) -> None:
-    from cbandit.distributed import launched
+    from cbandit._core.distributed import launched
 
     if workers != "ray" and (not workers.isdecimal() or int(workers) < 1):
         raise CBanditError(
@@ -319,14 +319,14 @@ def _carry_out(settings: Any, out: Path, resume: bool, workers: str) -> None:
 
 
 def _summary(settings: Any, out: Path, resume: bool, workers: str) -> dict[str, Any]:
-    from cbandit.experiments import carry_out
+    from cbandit.experiments.runner import carry_out
 
     number = workers if workers == "ray" else int(workers)
     return carry_out(settings, out, resume=resume, workers=number)
 
 
 def _carry_out_and_tell(settings: Any, out: Path, resume: bool, workers: str) -> None:
-    from cbandit.experiments import in_words
+    from cbandit.experiments.runner import in_words
 
     before = not resume and (out / "summary.json").exists()
     try:
@@ -354,8 +354,8 @@ def _carry_out_and_tell(settings: Any, out: Path, resume: bool, workers: str) ->
 
 def _growth(out: Path, horizon: int) -> str:
     """Exponents fitted to the mean curves over the last nine tenths of the rounds."""
-    from cbandit.results import read_curves
-    from cbandit.run import exponent
+    from cbandit.experiments.results import read_curves
+    from cbandit.simulation.run import exponent
 
     first = max(1, horizon // 10)
     parts = []

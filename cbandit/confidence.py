@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit._core import checks
 from cbandit.errors import CBanditError
 
 __all__ = [

@@ -50,7 +50,7 @@ class CheckpointError(CBanditError):
 
 
 class LostRankError(CBanditError):
-    """Another process of a run does not answer; see :mod:`cbandit.distributed`."""
+    """Another process of a run does not answer; see ``cb.distributed``."""
 
 
 class MissingDataError(CBanditError):

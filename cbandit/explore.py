@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks, devices
+from cbandit._core import checks, devices
+from cbandit._core.randomness import Streams
 from cbandit.confidence import RKHS, Constant
 from cbandit.errors import CBanditError
-from cbandit.randomness import Streams
 
 __all__ = ["TS", "UCB", "Explore", "Rand", "Widths", "clip", "estimates"]
 

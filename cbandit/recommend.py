@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cbandit._core.distributed import ALONE, Ranks
 from cbandit.choice import Distribution
-from cbandit.distributed import ALONE, Ranks
-from cbandit.lp import solve_policy_in_blocks
+from cbandit.search.simplex.lp import solve_policy_in_blocks
 
 __all__ = ["Recommendation", "quantile", "recommend", "recommend_policy"]
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import Curve, exponent
 
 from cbandit import account
-from cbandit.run import Curve, exponent
 
 
 def tensor(values):

@@ -30,6 +30,7 @@ from botorch.optim import (
 )
 from botorch.test_functions import multi_objective, synthetic
 from botorch.utils.testing import MockModel, MockPosterior
+from inside import Streams
 
 import cbandit as cb
 from cbandit import scores
@@ -41,7 +42,6 @@ from cbandit.acquisition import (
 )
 from cbandit.errors import CBanditError
 from cbandit.problems import Continuous, Problem, Table, from_botorch
-from cbandit.randomness import Streams
 
 BOX = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 BETA, PHI, TAU = 1.5, [0.7, 0.3], [0.1, -0.2]

@@ -10,8 +10,8 @@ import torch
 from gpytorch.kernels import RBFKernel
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import Box, Finite, ProductGrid, Star
 
-from cbandit.actions import Box, Finite, ProductGrid, Star
 from cbandit.errors import CBanditError
 
 F64 = torch.float64

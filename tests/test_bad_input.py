@@ -7,9 +7,9 @@ import pytest
 import torch
 from botorch.test_functions.synthetic import ConstrainedGramacy
 from gpytorch import kernels as gpk
+from inside import Settings
 
 import cbandit as cb
-from cbandit.settings import Settings
 
 F64 = torch.float64
 
@@ -1450,7 +1450,7 @@ def test_a_set_of_one_action(engine):
 
 
 def test_what_is_not_a_number_is_not_skipped():
-    from cbandit.search import maximise
+    from inside import maximise
 
     for trials in (1, 2):
         blocks = [torch.zeros(trials, 2, 4) for _ in range(3)]

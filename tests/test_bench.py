@@ -7,11 +7,9 @@ import sys
 
 import pytest
 import torch
-
-from cbandit.bench import case as cases
-from cbandit.bench import feedback, linear, peers, report, trials
-from cbandit.bench import round as rounds
-from cbandit.explore import TS
+from inside import TS, feedback, linear, peers, report, trials
+from inside import case as cases
+from inside import round as rounds
 
 TOY = rounds._Sizes(
     side=20,

@@ -6,8 +6,7 @@ import json
 
 import pytest
 import torch
-
-from cbandit.bench import box as bench_box
+from inside import box as bench_box
 
 
 @pytest.mark.slow

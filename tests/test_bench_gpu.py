@@ -6,10 +6,8 @@ import json
 
 import pytest
 import torch
-
-from cbandit.bench import gpu as bench_gpu
-from cbandit.cli import main
-from cbandit.posterior.rows import Rows
+from inside import Rows, main
+from inside import gpu as bench_gpu
 
 pytest.importorskip("triton")
 

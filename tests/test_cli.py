@@ -15,14 +15,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from inside import Settings, catalogue, experiments, main, read, settings_from_toml
 from matplotlib.image import imread
 
 import cbandit as cb
-from cbandit import catalogue, cli, experiments, plots
-from cbandit.checkpoint import read
-from cbandit.cli import main
+from cbandit import cli, plots
 from cbandit.errors import CBanditError
-from cbandit.settings import Settings, settings_from_toml
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--trials", "3", "--horizon", "40"]
@@ -67,7 +65,7 @@ def test_help_loads_nothing_heavy():
 
 
 def test_version(capsys):
-    from cbandit.results import versions
+    from inside import versions
 
     code, out, err = call(capsys, "--version")
     assert (code, err) == (0, "")
@@ -433,8 +431,8 @@ def test_ctrl_c_leaves_a_folder_to_go_on_with(capsys, tmp_path):
     few = ["reproduce", "zhou-synthetic", "--trials", "2", "--policies", "CKB-UCB"]
     few += ["--horizon", "700", "--out", str(out)]
     script = (
-        "import os, signal, sys, cbandit.loop\n"
-        "s = sys.modules['cbandit.loop']\n"
+        "import os, signal, sys, cbandit.simulation.loop\n"
+        "s = sys.modules['cbandit.simulation.loop']\n"
         "turn = s._Tape.turn\n"
         "def interrupted(self, *given):\n"
         "    turn(self, *given)\n"
@@ -579,7 +577,7 @@ class TestSettings:
 
 class TestFigures:
     def curve(self, seed=0):
-        from cbandit.run import Curve
+        from inside import Curve
 
         t = torch.arange(1, 51)
         return Curve(t, t.double().sqrt(), t.double() * 0.01, t.double() * 0.001)
@@ -656,7 +654,7 @@ class TestFigures:
             plots.overview({})
 
     def test_the_library_does_not_import_plotting(self):
-        code = "import sys, cbandit, cbandit.loop, cbandit.run, cbandit.plots; "
+        code = "import sys, cbandit as cb; cb.simulate, cb.Run, cb.plots; "
         code += "print('matplotlib' in sys.modules, 'pandas' in sys.modules)"
         out = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True

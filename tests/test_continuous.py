@@ -8,14 +8,11 @@ import gpytorch
 import numpy as np
 import pytest
 import torch
+from inside import Climbs, Stacked, Streams, best_feasible_point, climb, maximise_box
 from torch.quasirandom import SobolEngine
 
 import cbandit as cb
 from cbandit import scores
-from cbandit.climb import climb
-from cbandit.continuous import Climbs, best_feasible_point, maximise_box
-from cbandit.posterior.stacked import Stacked
-from cbandit.randomness import Streams
 
 F64 = torch.float64
 

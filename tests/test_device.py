@@ -13,12 +13,12 @@ import gpytorch
 import pytest
 import torch
 from botorch.models import ModelListGP, SingleTaskGP
+from inside import Rows
 from pretend import Pretend
 from worlds import table
 
 import cbandit as cb
 from cbandit import multipliers
-from cbandit.posterior.rows import Rows
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*plays the safe action"),

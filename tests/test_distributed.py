@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 import ranks
 import torch
+from inside import grid_split, partition, shares
 
 import cbandit as cb
-from cbandit.posterior.blocks import grid_split, partition, shares
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = {

@@ -11,15 +11,10 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from inside import Covariance, FactorRows, Joint, Rows, make_engine, partition
+from inside import _Finishing as Finishing
 
 import cbandit as cb
-from cbandit.beliefs.kernels import Covariance
-from cbandit.posterior.blocks import partition
-from cbandit.posterior.engines import make_engine
-from cbandit.posterior.joint import Joint
-from cbandit.posterior.operators import FactorRows
-from cbandit.posterior.operators import _Finishing as Finishing
-from cbandit.posterior.rows import Rows
 
 F64, F32 = torch.float64, torch.float32
 CPU = torch.device("cpu")

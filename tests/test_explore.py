@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from inside import Streams, estimates
 from scipy import stats
 
 import cbandit as cb
 from cbandit import multipliers, scores
-from cbandit.explore import estimates
-from cbandit.randomness import Streams
 
 F64 = torch.float64
 CPU = torch.device("cpu")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gpytorch
 import pytest
 import torch
+from inside import Rows
 
 import cbandit as cb
-from cbandit.posterior.rows import Rows
 
 pytest.importorskip("triton")
 launch = pytest.importorskip("cbandit_kernels._triton.rounds")

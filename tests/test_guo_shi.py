@@ -7,15 +7,20 @@ import math
 import numpy as np
 import pytest
 import torch
+from inside import (
+    EXPERIMENTS,
+    Settings,
+    Streams,
+    Task,
+    feasible_improvement,
+    improvement,
+    poisson,
+    settings_from_toml,
+)
 from scipy import stats
 
 import cbandit as cb
 from cbandit import problems
-from cbandit.baselines.admmbo import feasible_improvement, improvement
-from cbandit.catalogue import EXPERIMENTS, Task
-from cbandit.problems.gridded import poisson
-from cbandit.randomness import Streams
-from cbandit.settings import Settings, settings_from_toml
 
 F64 = torch.float64
 NAMES = (
@@ -202,8 +207,7 @@ def test_epoch_and_rate_reach_the_policy():
 
 
 def test_the_papers_figures_and_the_account_of_each_phase(tmp_path, monkeypatch):
-    from cbandit import experiments, results
-    from cbandit.loop import simulate
+    from inside import experiments, results, simulate
 
     runs = {}
 
@@ -211,7 +215,7 @@ def test_the_papers_figures_and_the_account_of_each_phase(tmp_path, monkeypatch)
         runs[policy.name] = simulate(policy, *rest)
         return runs[policy.name]
 
-    monkeypatch.setattr("cbandit.loop.simulate", kept)
+    monkeypatch.setattr("cbandit.simulation.loop.simulate", kept)
     settings = Settings.of(
         "guo-nonstationary", trials=2, horizon=120, policies=["CONFIG"]
     )
@@ -244,7 +248,7 @@ def test_the_papers_figures_and_the_account_of_each_phase(tmp_path, monkeypatch)
 
 
 def test_from_which_round_on_nothing_is_violated():
-    from cbandit.results import _over
+    from inside import _over
 
     problem = problems.shi_proposition_1()
 

@@ -7,11 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import best_policy, lp, solve_policy, solve_policy_by_pricing
 from scipy.optimize import linprog
 
-from cbandit import lp
 from cbandit.errors import CBanditError, InfeasibleError
-from cbandit.lp import best_policy, solve_policy, solve_policy_by_pricing
 
 KINDS = ("normal", "integers", "duplicates", "hull", "scales", "touching")
 

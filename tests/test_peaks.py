@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from inside import argmax
 
 from cbandit import search
-from cbandit.peaks import argmax
 
 
 @pytest.mark.parametrize("size", [1, 31, 32, 33, 1000, 4097, 100_003])

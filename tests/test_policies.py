@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import torch
 from gpytorch import kernels as gpk
+from inside import Streams, checkpoint
 
 import cbandit as cb
-from cbandit import checkpoint
 from cbandit.policies import gp as gp_policy
-from cbandit.randomness import Streams
 
 F64 = torch.float64
 
@@ -770,7 +769,7 @@ def test_killed_while_saving(tmp_path, monkeypatch):
 
 
 def test_the_likelihood_is_that_of_all_observations(dense, rng):
-    from cbandit.beliefs.fit import negative_log_likelihood
+    from inside import negative_log_likelihood
 
     policy = cb.GPUCB(
         cb.Finite(line()),

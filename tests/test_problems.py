@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from inside import Choice, Streams
 from scipy.optimize import linprog
 
 from cbandit import problems
-from cbandit.choice import Choice
 from cbandit.errors import CBanditError, MissingDataError
 from cbandit.problems import Table, data, zhou_finance, zhou_light, zhou_synthetic
-from cbandit.randomness import Streams
 
 
 def choice(problem, index):

@@ -11,9 +11,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from inside import BLOCK, Streams, trial_range
 
 from cbandit.errors import CBanditError
-from cbandit.randomness import BLOCK, Streams, trial_range
 
 # Every statistical test below draws from fixed seeds, so it gives the same verdict each
 # time; its bound was chosen to fail with probability below 1e-6 for a sound generator.
@@ -195,7 +195,7 @@ def test_seed_trial_and_purpose_keep_streams_apart():
 def test_no_two_trials_of_a_run_share_a_generator():
     # a hash of the trial into the 32 bits torch keeps would meet itself: 20 000 trials
     # would hold about one in twenty such pairs, and 500 000 about thirty
-    from cbandit.randomness import _seed
+    from inside import _seed
 
     seeds = {_seed(0, i, "policy") for i in range(500_000)}
     assert len(seeds) == 500_000

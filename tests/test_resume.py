@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import torch
 from gpytorch import kernels as gpk
+from inside import differences, settings_of
 
 import cbandit as cb
-from cbandit.stated import differences, settings_of
 
 F64 = torch.float64
 SAVED, END = 15, 30

@@ -8,9 +8,9 @@ import numpy as np
 import penalties as ref
 import pytest
 import torch
+from inside import drift_allowance
 
 import cbandit as cb
-from cbandit.beliefs.feedback import drift_allowance
 
 LAM, BETA, N = ref.LAM, ref.BETA, ref.N
 

@@ -15,14 +15,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from inside import Joint, Root, Streams, Surrogates, estimates
 from scipy import stats
 
 import cbandit as cb
-from cbandit.explore import estimates
-from cbandit.posterior.joint import Joint
-from cbandit.posterior.paths import Root
-from cbandit.posterior.surrogates import Surrogates
-from cbandit.randomness import Streams
 
 F64 = torch.float64
 RATE = 1e-6

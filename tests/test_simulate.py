@@ -19,18 +19,23 @@ from gpytorch.kernels import RBFKernel
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from inside import (
+    Choice,
+    Run,
+    delays_of,
+    differences,
+    join,
+    read,
+    settings_of,
+    simulate,
+    write,
+)
 from worlds import Plain, Uniform, same, table
 
 import cbandit as cb
 from cbandit import account
-from cbandit.checkpoint import read, write
-from cbandit.choice import Choice
 from cbandit.errors import CBanditError, CheckpointError, HorizonError
-from cbandit.loop import simulate
 from cbandit.problems import Blockwise, Problem, Round, Table
-from cbandit.problems.protocol import delays_of
-from cbandit.run import Run, join
-from cbandit.stated import differences, settings_of
 
 
 class Timeless:

@@ -12,9 +12,9 @@ import pytest
 import scipy.optimize
 import scipy.stats
 import torch
+from inside import Ridge
 
 import cbandit as cb
-from cbandit.beliefs.linear import Ridge
 from cbandit.errors import CBanditError, InfeasibleError, MissingExtraError
 
 
@@ -474,7 +474,7 @@ def rbf(lengthscale=0.3):
 @pytest.mark.parametrize("pricing", [False, True])
 def test_gp_opb_is_its_programme(engine, pricing, monkeypatch):
     if pricing:
-        monkeypatch.setattr("cbandit.lp.HELD", 0)
+        monkeypatch.setattr("cbandit.search.simplex.lp.HELD", 0)
     m, lam, beta = 2, 0.01, (1.5, 0.8)
     axis = torch.linspace(0, 1, 9).double()
     grid = cb.ProductGrid([axis, axis])
@@ -834,7 +834,7 @@ def test_it_says_when_no_distribution_is_believed_feasible():
 @pytest.mark.parametrize("held", [True, False])
 def test_the_gp_form_recommends_a_distribution(held, monkeypatch):
     if not held:
-        monkeypatch.setattr("cbandit.lp.HELD", 0)
+        monkeypatch.setattr("cbandit.search.simplex.lp.HELD", 0)
     axis = torch.linspace(0, 1, 6).double()
     policy = cb.OPB(
         cb.ProductGrid([axis, axis]),
@@ -1177,8 +1177,7 @@ def test_the_hard_instances():
 )
 def test_the_experiments_run(name, tmp_path):
     pytest.importorskip("pyarrow")
-    from cbandit.experiments import carry_out
-    from cbandit.settings import Settings
+    from inside import Settings, carry_out
 
     settings = Settings.of(f"pacchiano-{name}", horizon=20, trials=2)
     summary = carry_out(settings, tmp_path / "out", progress=False)
@@ -1187,8 +1186,7 @@ def test_the_experiments_run(name, tmp_path):
 
 def test_the_stagewise_bench_runs(tmp_path):
     pytest.importorskip("pyarrow")
-    from cbandit.experiments import carry_out
-    from cbandit.settings import Settings
+    from inside import Settings, carry_out
 
     settings = Settings.of(
         "bench-stagewise", horizon=5, trials=1, parameters={"points": 40}

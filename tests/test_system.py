@@ -9,10 +9,9 @@ import gpytorch
 import numpy as np
 import pytest
 import torch
+from inside import ROOM, SPARE, System
 
 import cbandit as cb
-from cbandit.posterior.history import SPARE
-from cbandit.posterior.system import ROOM, System
 
 T, F = 3, 2
 

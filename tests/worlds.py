@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 
 import torch
+from inside import Choice, Distribution, Streams, trial_range
 
 import cbandit.problems as problems
-from cbandit.choice import Choice, Distribution
 from cbandit.errors import ChoiceError, HorizonError
-from cbandit.randomness import Streams, trial_range
 
 
 class Uniform:

@@ -30,12 +30,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit._core import checks
 from cbandit.actions import Box
 from cbandit.baselines.botorch_policy import BoTorchPolicy
 from cbandit.beliefs.gp import GP, _extent
 from cbandit.errors import CBanditError
-from cbandit.policies.base import Decision
+from cbandit.policies.policy import Decision
 
 if TYPE_CHECKING:
     from botorch.acquisition.acquisition import AcquisitionFunction

@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks, devices
+from cbandit._core import checks, devices
 from cbandit.actions import Box
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
-from cbandit.policies.base import COST_COUNT, Decision, Policy, Told
+from cbandit.policies.policy import COST_COUNT, Decision, Policy, Told
 
 __all__ = ["BanditOCO"]
 

@@ -25,13 +25,14 @@ from typing import Any
 
 from torch import Tensor
 
-from cbandit import checks, scores
+from cbandit import scores
+from cbandit._core import checks
 from cbandit.baselines.sketch import Sketched
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.base import Decision
 from cbandit.policies.gp import GPPolicy
+from cbandit.policies.policy import Decision
 
 __all__ = ["BKB"]
 

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit._core import checks
 from cbandit.actions import Box
 from cbandit.beliefs.feedback import Delayed
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.base import Decision
 from cbandit.policies.gp import GPPolicy
+from cbandit.policies.policy import Decision
 
 if TYPE_CHECKING:
     from botorch.acquisition.acquisition import AcquisitionFunction
@@ -148,7 +148,7 @@ class BoTorchPolicy(GPPolicy):
         from botorch.optim.optimize import optimize_acqf, optimize_acqf_mixed
         from botorch.utils.sampling import manual_seed
 
-        from cbandit.beliefs.model import model_list
+        from cbandit.posterior.botorch import model_list
 
         self.trial = trial
         with manual_seed(seed):

@@ -22,12 +22,12 @@ from torch import Tensor
 
 from cbandit.actions import Box
 from cbandit.beliefs.gp import GP
-from cbandit.continuous import best_feasible_point
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.base import Decision
 from cbandit.policies.gp import INCUMBENTS, GPPolicy
-from cbandit.search import best_feasible
+from cbandit.policies.policy import Decision
+from cbandit.search.box import best_feasible_point
+from cbandit.search.finite import best_feasible
 
 __all__ = ["CONFIG", "Constrained"]
 

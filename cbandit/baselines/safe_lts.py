@@ -19,13 +19,13 @@ from typing import Any
 
 from torch import Tensor
 
-from cbandit import devices
+from cbandit._core import devices
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
-from cbandit.policies.base import Decision
-from cbandit.policies.stagewise import must_hold
-from cbandit.policies.surely_safe import SurelySafe
-from cbandit.safe import Safe
+from cbandit.policies.policy import Decision
+from cbandit.policies.safe.action import Safe
+from cbandit.policies.safe.stagewise import must_hold
+from cbandit.policies.safe.surely import SurelySafe
 
 __all__ = ["SafeLTS"]
 

@@ -23,13 +23,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks, devices
+from cbandit._core import checks, devices
 from cbandit.actions import Box, Finite, ProductGrid
 from cbandit.beliefs.feedback import Sliding
 from cbandit.errors import CBanditError
-from cbandit.posterior.joint import Joint
-from cbandit.posterior.surrogates import Group, Surrogates
-from cbandit.safe import Safe
+from cbandit.policies.safe.action import Safe
+from cbandit.posterior.beliefs import Group, Surrogates
+from cbandit.posterior.engines.joint import Joint
 
 __all__ = ["SafeSet", "rounds_of", "seed_set", "sure"]
 

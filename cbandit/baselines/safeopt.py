@@ -24,13 +24,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit._core import checks
 from cbandit.baselines.config import Constrained
 from cbandit.baselines.safe_set import SafeSet, seed_set, sure
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.base import Decision
+from cbandit.policies.policy import Decision
 
 __all__ = ["SafeOpt", "SafelyGrowing"]
 

@@ -23,8 +23,8 @@ from cbandit.baselines.config import Constrained
 from cbandit.baselines.safe_set import rounds_of, seed_set, sure
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
-from cbandit.policies.base import Decision
-from cbandit.search import best_feasible, maximise
+from cbandit.policies.policy import Decision
+from cbandit.search.finite import best_feasible, maximise
 
 __all__ = ["SGPUCB"]
 

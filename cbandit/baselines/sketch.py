@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks, devices
+from cbandit._core import checks, devices
+from cbandit._core.randomness import Streams
 from cbandit.actions import Finite, ProductGrid
+from cbandit.actions.partition import Block, partition
 from cbandit.beliefs.gp import GP
-from cbandit.beliefs.kernels import Covariance
-from cbandit.posterior.blocks import Block, partition
+from cbandit.posterior.beliefs import Part
+from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.history import History
-from cbandit.posterior.surrogates import Part
-from cbandit.randomness import Streams
 
 __all__ = ["Sketched"]
 
@@ -46,7 +46,7 @@ class _Sketch:
 class Sketched:
     """The belief about one function, by what a dictionary of tried actions knows of it.
 
-    Takes the place of :class:`~cbandit.posterior.surrogates.Surrogates` in a policy.
+    Takes the place of :class:`~cbandit.posterior.beliefs.Surrogates` in a policy.
     With the dictionary ``S`` and features ``z(x) = K_SS^{-1/2} k_S(x)`` (rows ``Z`` for
     all past rounds, noise ``lam``) ``A = I + Z' Z / lam``,
     ``mean = z' A^{-1} Z' y / lam`` and ``var = k(x, x) - z' z + z' A^{-1} z``.

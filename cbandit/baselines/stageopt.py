@@ -23,12 +23,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit._core import checks
 from cbandit.baselines.safe_set import rounds_of
 from cbandit.baselines.safeopt import SafelyGrowing
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
-from cbandit.policies.base import Decision
+from cbandit.policies.policy import Decision
 
 __all__ = ["StageOpt"]
 

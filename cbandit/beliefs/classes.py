@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cbandit import checks
+from cbandit._core import checks
 from cbandit.beliefs.linear import checked_range
 from cbandit.errors import CBanditError
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit._core import checks
 from cbandit.beliefs.linear import checked_range
 
 __all__ = ["Counts", "Tally"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from cbandit import checks
+from cbandit._core import checks
 from cbandit.confidence import RKHS
 
 __all__ = ["Delayed", "Sliding"]

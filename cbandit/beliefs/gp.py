@@ -11,7 +11,7 @@ from gpytorch import kernels as gpk
 from gpytorch.priors import LogNormalPrior
 from torch import Tensor
 
-from cbandit import checks
+from cbandit._core import checks
 from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
 from cbandit.errors import CBanditError
 

@@ -25,7 +25,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from cbandit import continuous
 from cbandit.actions import Box
 from cbandit.beliefs.gp import GP
 from cbandit.bench.report import this_machine
@@ -35,6 +34,7 @@ from cbandit.policies.epoch import EpochPenalty
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.rpol import RPOL
 from cbandit.problems.guo import waves
+from cbandit.search import box as continuous
 
 T = TypeVar("T")
 BETA, NOISE, LENGTH = 2.0, 1e-2, 0.3

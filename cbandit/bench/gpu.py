@@ -42,9 +42,9 @@ from cbandit.bench.report import check_of, name_of, say, this_machine
 from cbandit.bench.rivals import Looked
 from cbandit.explore import UCB
 from cbandit.policies.ckb import CKB
-from cbandit.posterior.engines import free_memory
-from cbandit.posterior.operators import ProductRows
-from cbandit.posterior.rows import Rows
+from cbandit.posterior.engines.choice import free_memory
+from cbandit.posterior.engines.swept import Rows
+from cbandit.posterior.rows.operators import ProductRows
 from cbandit.posterior.system import System
 
 __all__ = ["bench_gpu", "table"]
@@ -606,9 +606,9 @@ def _tried(form: _Form, points: Tensor, device: torch.device) -> float:
 
 def _trials(sizes: _Sizes, device: torch.device) -> list[Row]:
     """zhou-synthetic with many trials at once, on the device and on the CPU."""
-    from cbandit.catalogue import Task, find
-    from cbandit.loop import simulate
-    from cbandit.settings import Settings
+    from cbandit.experiments.catalogue import Task, find
+    from cbandit.experiments.settings import Settings
+    from cbandit.simulation.loop import simulate
 
     section = f"zhou-synthetic, CKB-UCB, {sizes.trials} trials at once, a round"
     name, took, regret = "CKB-UCB", {}, {}

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from cbandit.bench.report import this_machine
-from cbandit.lp import solve_policy
+from cbandit.search.simplex.lp import solve_policy
 
 GOAL = 40.0  # argmax passes
 CERTIFIED = 1e-12  # of the rewards' scale

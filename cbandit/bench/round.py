@@ -36,7 +36,7 @@ from cbandit.bench.report import (
 )
 from cbandit.bench.rivals import Effort, Rival, botorch_forms, fastest, hand_written
 from cbandit.explore import TS
-from cbandit.posterior.engines import free_memory
+from cbandit.posterior.engines.choice import free_memory
 
 __all__ = ["bench_round", "table"]
 

@@ -23,12 +23,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks, multipliers, scores
+from cbandit import multipliers, scores
+from cbandit._core import checks
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
-from cbandit.policies.base import Decision
 from cbandit.policies.gp import GPPolicy
+from cbandit.policies.policy import Decision
 
 __all__ = ["CKB"]
 

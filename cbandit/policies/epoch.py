@@ -32,14 +32,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks, devices, scores
+from cbandit import scores
+from cbandit._core import checks, devices
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.confidence import RKHS
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore
-from cbandit.policies.base import COST_COUNT, Decision, Told
 from cbandit.policies.gp import GPPolicy
+from cbandit.policies.policy import COST_COUNT, Decision, Told
 from cbandit.recommend import Recommendation
 
 __all__ = ["EpochPenalty", "exponential", "polynomial"]

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from cbandit import checks, devices, distributed
+from cbandit._core import checks, devices, distributed
+from cbandit._core.interrupts import Held
+from cbandit._core.randomness import Streams
 from cbandit.actions import Box, Finite, Star
 from cbandit.beliefs.feedback import Delayed, Sliding, delayed_width
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
-from cbandit.continuous import Climbs, best_feasible_point, maximise_box
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore, Rand, clip, estimates
-from cbandit.interrupts import Held
-from cbandit.policies.base import Policy, Told, listed
-from cbandit.posterior.surrogates import Ahead, Part, Surrogates, joined
-from cbandit.randomness import Streams
+from cbandit.policies.policy import Policy, Told, listed
+from cbandit.posterior.beliefs import Ahead, Part, Surrogates, joined
 from cbandit.recommend import Recommendation, recommend
 from cbandit.scores import Formed
-from cbandit.search import Best, among, maximise
+from cbandit.search.box import Climbs, best_feasible_point, maximise_box
+from cbandit.search.finite import Best, among, maximise
 from cbandit_kernels import Look
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class GPPolicy(Policy):
         pending: ``"ignore"`` outstanding choices, or ``"hallucinate"``: count their
             variance and keep their mean.
         m: how many costs, where that is not the number of beliefs.
-        common: see :class:`~cbandit.policies.base.Policy`.
+        common: see :class:`~cbandit.policies.policy.Policy`.
     """
 
     explores: tuple[type, ...] = (UCB, TS, Rand)
@@ -749,7 +749,7 @@ class GPPolicy(Policy):
         Its data are means over repeats, with the noise of means; what it is to observe
         (fantasies, ``observation_noise=True``) has the noise of one observation.
         """
-        from cbandit.beliefs.model import model_list
+        from cbandit.posterior.botorch import model_list
 
         self._catch_up()
         return model_list(self._beliefs)

@@ -12,7 +12,7 @@ ridge estimates ``theta`` of the reward and ``mu`` of each cost (the latter only
 
 Along a segment from ``x0``, ``V_c`` is affine and ``V_r`` convex: the best point is
 ``x0`` or the furthest one that is safe. Where ``r0`` or ``c0`` is unknown, ``x0`` is
-played until it is known well enough (:class:`~cbandit.safe.SafeAction`); ``mu`` is then
+played until it is known well enough (``SafeAction``); ``mu`` is then
 estimated in all directions, ``V_c`` is convex along a segment, and the candidates are
 both ends of the safe interval, and ``x0``, which is always admissible.
 
@@ -28,9 +28,9 @@ import torch
 from torch import Tensor
 
 from cbandit.beliefs.linear import Linear
-from cbandit.policies.base import Decision
-from cbandit.policies.surely_safe import SurelySafe
-from cbandit.safe import Safe
+from cbandit.policies.policy import Decision
+from cbandit.policies.safe.action import Safe
+from cbandit.policies.safe.surely import SurelySafe
 
 __all__ = ["LCLUCB"]
 

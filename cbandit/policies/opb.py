@@ -12,7 +12,7 @@ averages and counts of every arm, with ``w = R sqrt(2 ln(1 / delta') / n)`` and
 3. draw an arm from ``pi``; observe, update.
 
 Where ``r1`` or ``c1`` is unknown, the safe arm is played until it is known well enough
-(:class:`~cbandit.safe.SafeAction`).
+(:class:`~cbandit.policies.safe.action.SafeAction`).
 
 A. Pacchiano, M. Ghavamzadeh, P. Bartlett, Contextual bandits with stage-wise
 constraints, 2024, Algorithms 3 and 5.
@@ -27,17 +27,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit._core import checks
 from cbandit.actions import Finite, ProductGrid
 from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
-from cbandit.lp import solve_policy
-from cbandit.policies.arms import ArmPolicy
-from cbandit.policies.base import Decision
 from cbandit.policies.opb_gp import GPOPB
-from cbandit.policies.stagewise import drawn
-from cbandit.safe import Safe
+from cbandit.policies.policy import Decision
+from cbandit.policies.safe.action import Safe
+from cbandit.policies.safe.arms import ArmPolicy
+from cbandit.policies.safe.stagewise import drawn
+from cbandit.search.simplex.lp import solve_policy
 
 __all__ = ["OPB", "CountOPB"]
 

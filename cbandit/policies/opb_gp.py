@@ -26,16 +26,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit._core import checks
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.explore import UCB
-from cbandit.lp import PolicySolution, solve_policy_in_blocks
-from cbandit.policies.base import Decision, Told, listed
 from cbandit.policies.gp import GPPolicy
-from cbandit.policies.stagewise import drawn, given_scales, must_hold, share
+from cbandit.policies.policy import Decision, Told, listed
+from cbandit.policies.safe.action import Safe, SafeAction
+from cbandit.policies.safe.stagewise import drawn, given_scales, must_hold, share
 from cbandit.recommend import Recommendation, recommend_policy
-from cbandit.safe import Safe, SafeAction
+from cbandit.search.simplex.lp import PolicySolution, solve_policy_in_blocks
 
 __all__ = ["GPOPB", "BayesWidth"]
 

@@ -24,17 +24,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks, devices
+from cbandit._core import checks, devices
 from cbandit.actions import Finite
 from cbandit.beliefs.classes import FiniteClass
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
-from cbandit.lp import solve_policy
-from cbandit.policies.arms import ArmPolicy
-from cbandit.policies.base import Decision, listed
-from cbandit.policies.stagewise import drawn, share
+from cbandit.policies.policy import Decision, listed
+from cbandit.policies.safe.action import Safe
+from cbandit.policies.safe.arms import ArmPolicy
+from cbandit.policies.safe.stagewise import drawn, share
 from cbandit.recommend import Recommendation
-from cbandit.safe import Safe
+from cbandit.search.simplex.lp import solve_policy
 
 __all__ = ["OPNLB"]
 

@@ -24,14 +24,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks, multipliers, scores
+from cbandit import multipliers, scores
+from cbandit._core import checks
 from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
-from cbandit.policies.base import Decision, Told
 from cbandit.policies.gp import GPPolicy
+from cbandit.policies.policy import Decision, Told
 
 __all__ = ["RPOL"]
 

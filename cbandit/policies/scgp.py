@@ -23,14 +23,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks, devices, multipliers, scores
+from cbandit import multipliers, scores
+from cbandit._core import checks, devices
 from cbandit.actions import Box
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
-from cbandit.policies.base import COST_COUNT, Decision, Told
 from cbandit.policies.gp import GPPolicy
+from cbandit.policies.policy import COST_COUNT, Decision, Told
 
 __all__ = ["SCGPUCB"]
 

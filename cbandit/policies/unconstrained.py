@@ -13,8 +13,8 @@ from torch import Tensor
 from cbandit import scores
 from cbandit.beliefs.gp import GP
 from cbandit.explore import TS, UCB
-from cbandit.policies.base import Decision
 from cbandit.policies.gp import GPPolicy
+from cbandit.policies.policy import Decision
 
 __all__ = ["GPTS", "GPUCB"]
 

@@ -1,5 +1,5 @@
 """Beliefs kept current over an action set: four engines, one answer."""
 
-from cbandit.posterior.engines import describe_engines
+from cbandit.posterior.engines.choice import describe_engines
 
 __all__ = ["describe_engines"]

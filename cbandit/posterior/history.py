@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import devices
-from cbandit.beliefs.kernels import Covariance
+from cbandit._core import devices
+from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.system import Spot, System
 
 __all__ = ["History"]

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from cbandit import devices
+from cbandit._core import devices
 from cbandit_kernels import kernel_matrix_ref
 
 if TYPE_CHECKING:
-    from cbandit.posterior.surrogates import Group
+    from cbandit.posterior.beliefs import Group
 
 __all__ = ["Stacked", "stackable"]
 

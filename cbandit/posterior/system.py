@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cbandit import devices
+from cbandit._core import devices
 
 __all__ = ["Spot", "System"]
 

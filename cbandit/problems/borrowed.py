@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit._core import checks
+from cbandit._core.arguments import Stated
 from cbandit.actions import Box, Finite, ProductGrid
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.problems.protocol import Evaluation, Round, normals
 from cbandit.problems.table import Table
-from cbandit.stated import Stated
 
 if TYPE_CHECKING:
     from botorch.test_functions.base import ConstrainedBaseTestProblem
@@ -91,7 +91,7 @@ class Continuous(Stated):
 
     @cached_property
     def _stochastic_optimum(self) -> Tensor:
-        from cbandit.lp import solve_policy
+        from cbandit.search.simplex.lp import solve_policy
 
         box = self.actions
         engine = torch.quasirandom.SobolEngine(box.dim)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cbandit._core.randomness import Streams, Trials
 from cbandit.choice import Choice
 from cbandit.problems.gridded import Gridded, Phase, poisson
 from cbandit.problems.protocol import Round, uniforms
-from cbandit.randomness import Streams, Trials
 
 __all__ = ["Allocation", "cbo_gpu_allocation"]
 

@@ -10,13 +10,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit._core import checks
+from cbandit._core.arguments import Stated
+from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit.actions import Box, ProductGrid
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.problems.protocol import Evaluation, Round, normals, uniforms
-from cbandit.randomness import Streams, Trials, trial_range
-from cbandit.stated import Stated
 
 __all__ = ["Gridded", "Phase", "poisson"]
 
@@ -123,7 +123,7 @@ class Gridded(Stated):
 
     @cached_property
     def _stochastic_optima(self) -> Tensor:
-        from cbandit.lp import solve_policy
+        from cbandit.search.simplex.lp import solve_policy
 
         best = []
         for f, g in self.tables:

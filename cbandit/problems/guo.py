@@ -8,7 +8,7 @@ on both.
 Ours, for the paper is silent: a grid of 61 x 61 points (step 0.1), on which 64 of 3721
 actions are feasible and the optimum is -0.30; 50 trials of 500 rounds; policies with
 the squared-exponential kernel of lengthscale 1 and a constant ``beta``, see
-:mod:`cbandit.recipes`.
+:mod:`cbandit.experiments.recipes`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cbandit._core.randomness import Trials
 from cbandit.problems.gridded import Gridded, Phase
-from cbandit.randomness import Trials
 
 __all__ = ["guo_classical", "guo_delayed", "guo_nonstationary", "waves"]
 

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit._core import checks
+from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit.actions import ProductGrid, Star
 from cbandit.errors import CBanditError
 from cbandit.problems.linear import LinearProblem
 from cbandit.problems.protocol import uniforms
 from cbandit.problems.table import Table
-from cbandit.randomness import Streams, Trials, trial_range
 
 __all__ = [
     "Bernoulli",

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit._core import checks
+from cbandit._core.randomness import Streams, Trials
 from cbandit.actions import Actions
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
-from cbandit.randomness import Streams, Trials
 
 __all__ = [
     "Blockwise",
@@ -68,7 +68,7 @@ class Problem(Protocol):
 
     Noise of a trial's own comes from ``generator.normal(*shape)`` (and ``uniform``):
     draws ``(*trials, *shape)``, each row from that trial's stream, so that a trial sees
-    the same noise however the batch is split (:class:`~cbandit.randomness.Streams`).
+    the same noise however the batch is split (``Streams``).
     ``torch.randn(..., generator=generator)`` also works, but its draws are of the batch
     as a whole.
 

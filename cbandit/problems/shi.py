@@ -12,10 +12,10 @@ import math
 import torch
 from torch import Tensor
 
+from cbandit._core.randomness import Trials
 from cbandit.errors import CBanditError
 from cbandit.problems.gridded import Gridded, Phase
 from cbandit.problems.guo import square, waves
-from cbandit.randomness import Trials
 
 __all__ = ["shi_data_rate", "shi_proposition_1", "shi_small_feasible"]
 

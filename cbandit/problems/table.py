@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import checks
+from cbandit._core import checks
+from cbandit._core.arguments import Stated
+from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit.actions import Finite, ProductGrid
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
-from cbandit.lp import PolicySolution, solve_policy
 from cbandit.problems.protocol import Evaluation, Round, normals, uniforms
-from cbandit.randomness import Streams, Trials, trial_range
-from cbandit.stated import Stated
+from cbandit.search.simplex.lp import PolicySolution, solve_policy
 
 __all__ = ["Noise", "Resampled", "Table"]
 

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit.actions import Finite
 from cbandit.errors import CBanditError
 from cbandit.problems import data
 from cbandit.problems.table import Resampled, Table
-from cbandit.randomness import Streams, Trials, trial_range
 
 __all__ = ["Known", "zhou_finance", "zhou_light", "zhou_synthetic"]
 

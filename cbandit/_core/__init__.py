@@ -1,0 +1,1 @@
+"""What every room stands on: checks, devices, random streams, files, processes."""

@@ -1,0 +1,302 @@
+"""Arguments become tensors here, or errors that say what to do instead."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cbandit._core import devices
+from cbandit.errors import CBanditError
+
+__all__ = [
+    "about",
+    "all_finite",
+    "device",
+    "finite",
+    "flag",
+    "kind",
+    "nonnegative",
+    "number",
+    "one_of",
+    "path",
+    "per_cost",
+    "per_trial",
+    "plain",
+    "positive",
+    "rows",
+    "seed",
+    "shaped",
+    "tensor",
+    "whole",
+]
+
+COMPUTED = (
+    *(torch.float64, torch.float32, torch.bool),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
+)
+
+
+def tensor(
+    name: str,
+    value: Any,
+    dtype: torch.dtype | None = torch.float64,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """``value`` (a number, sequence, numpy array or tensor) as a tensor: a copy."""
+    out = plain(name, value) if isinstance(value, Tensor) else _from_numpy(name, value)
+    if out.is_complex():
+        raise CBanditError(f"{name} must be real; got {out.dtype}")
+    if dtype is None and out.dtype not in COMPUTED:
+        # torch does not compute in the others, or hardly
+        dtype = torch.float64 if out.is_floating_point() else torch.int64
+    # the caller may fill the same memory again
+    out = out.to(dtype=dtype, copy=True)
+    return out if device is None else devices.put(out, torch.device(device))
+
+
+def plain(name: str, value: Tensor) -> Tensor:
+    """A tensor without its gradients, of no class of its own; an error if sparse."""
+    out = value.detach()
+    odd = out.is_quantized or out.is_nested or out.is_meta
+    if odd or out.layout is not torch.strided:
+        raise CBanditError(
+            f"{name} must be a dense tensor that holds its numbers; got {out.dtype} "
+            f"of layout {out.layout} on {out.device}"
+        )
+    return out if type(out) is Tensor else out.as_subclass(Tensor)
+
+
+def _from_numpy(name: str, value: Any) -> Tensor:
+    # through numpy: torch would make float32 of Python numbers, and lose digits
+    try:
+        if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+            raise ValueError("some of it is masked")
+        array = np.asarray(value, order="C")
+        if array.dtype.kind in "biufc":
+            return torch.from_numpy(array if array.flags.writeable else array.copy())
+        # one that is no number
+        odd = [each for each in array.ravel().tolist() if not _number(each)][:1]
+        reason = f" holding {kind(odd[0])}" if array.ndim and odd else ""
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = f" ({error})"
+    raise CBanditError(
+        f"{name} must be a number, array or tensor of numbers; got "
+        f"{kind(value)}{reason}"
+    )
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float | complex)
+
+
+def kind(value: Any) -> str:
+    """What an error calls a value that is of the wrong kind."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}, not a {value.__name__}(...)"
+    return type(value).__name__
+
+
+def all_finite(value: Tensor) -> bool:
+    """Whether ``value`` holds neither NaN nor infinity."""
+    if value.numel() == 1:
+        return math.isfinite(float(value))
+    # one pass; only a sum that overflowed, or did meet one, needs a closer look
+    return math.isfinite(float(value.sum())) or bool(torch.isfinite(value).all())
+
+
+def finite(name: str, value: Tensor, advice: str = "") -> Tensor:
+    """``value`` if it holds neither NaN nor infinity."""
+    if not all_finite(value):
+        bad = value[~torch.isfinite(value)].flatten()[0].item()
+        raise CBanditError(f"{name} must be finite; got {bad}{advice}")
+    return value
+
+
+def shaped(name: str, value: Tensor, shape: Sequence[int], meaning: str) -> Tensor:
+    """``value`` broadcast to ``shape``; ``meaning`` words the shape for the error."""
+    try:
+        return value.expand(tuple(shape))
+    except RuntimeError:
+        raise CBanditError(
+            f"{name} must have shape {meaning} = {tuple(shape)}; got "
+            f"{tuple(value.shape)}"
+        ) from None
+
+
+def number(name: str, value: Any, *, minimum: float = -math.inf) -> float:
+    """``value`` as a finite Python float that is at least ``minimum``."""
+    try:
+        out = float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise CBanditError(f"{name} must be a number; got {value!r}") from None
+    if not math.isfinite(out) or out < minimum:
+        bound = "finite" if minimum == -math.inf else f"finite and at least {minimum:g}"
+        raise CBanditError(f"{name} must be {bound}; got {out}")
+    return out
+
+
+def whole(
+    name: str, value: Any, minimum: int | None = 1, expected: str | None = None
+) -> int:
+    """``value`` as an int of at least ``minimum``; numpy's and torch's count too."""
+    try:
+        out = None if isinstance(value, bool | np.bool_) else operator.index(value)
+    except TypeError:
+        out = None
+    if out is None or (minimum is not None and out < minimum):
+        wanted = expected or f"an int of at least {minimum}"
+        raise CBanditError(f"{name} must be {wanted}; got {value!r}")
+    return out
+
+
+def flag(name: str, value: Any) -> bool:
+    """``value`` if it is True or False; a text that says so is neither."""
+    if not isinstance(value, bool | np.bool_):
+        raise CBanditError(f"{name} must be True or False; got {value!r}")
+    return bool(value)
+
+
+@contextmanager
+def about(name: str) -> Iterator[None]:
+    """Errors in here are told to be of the argument ``name``."""
+    try:
+        yield
+    except CBanditError as error:
+        raise CBanditError(f"{name}: {error}") from None
+
+
+def one_of(name: str, value: Any, *options: str, other: str = "") -> Any:
+    """``value`` if it is one of a few words, or a callable where ``other`` says so."""
+    known = isinstance(value, str) and value in options
+    if not known and not (other and callable(value)):
+        words = [*map(repr, options), *([other] if other else [])]
+        wanted = f"{', '.join(words[:-1])} or {words[-1]}"
+        raise CBanditError(f"{name} must be {wanted}; got {value!r}")
+    return value
+
+
+def path(name: str, value: Any) -> Path:
+    """``value`` as the path of a file or a folder."""
+    try:
+        out = Path(value)
+    except TypeError:
+        raise CBanditError(f"{name} must be a path; got {value!r}") from None
+    if "\0" in str(out):
+        raise CBanditError(f"{name} must be a path without a null byte; got {value!r}")
+    return out
+
+
+def seed(value: Any) -> int:
+    """``value`` as a seed, an int from 0 to 2^64 - 1."""
+    wanted = "an int from 0 to 2**64 - 1"
+    out = whole("seed", value, 0, wanted)
+    if out >= 2**64:
+        raise CBanditError(f"seed must be {wanted}; got {value!r}")
+    return out
+
+
+def device(value: Any) -> torch.device:
+    """``value`` as a device that is here; ``None`` is the CPU."""
+    try:
+        out = torch.device("cpu" if value is None else value)
+    except (RuntimeError, TypeError, ValueError):
+        out = torch.device("meta")
+    if out.type not in ("cpu", "cuda") or isinstance(value, bool):
+        raise CBanditError(f"device must be 'cpu' or 'cuda'; got {value!r}")
+    if out.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (out.index or 0) >= count:
+            seen = "no CUDA device" if count == 0 else f"{count} CUDA devices"
+            raise CBanditError(
+                f"device {str(out)!r} is not here: torch {torch.__version__} sees "
+                f"{seen}; use 'cpu'" + ("" if count else ", or a CUDA build of torch")
+            )
+    return out if out.type == "cuda" else torch.device("cpu")
+
+
+def positive(name: str, value: Any) -> Tensor:
+    """``value`` as a finite float64 tensor whose every entry is above zero."""
+    out = finite(name, tensor(name, value))
+    if bool((out <= 0).any()):
+        raise CBanditError(f"{name} must be above 0; got {out.min().item():g}")
+    return out
+
+
+def nonnegative(name: str, value: Any) -> Tensor:
+    """``value`` as a finite float64 tensor without a negative entry."""
+    out = tensor(name, value)
+    if out.is_cuda and bool(((out >= 0) & out.isfinite()).all()):
+        return out  # all in one look
+    finite(name, out)
+    if bool((out < 0).any()):
+        raise CBanditError(f"{name} must not be negative; got {out.min().item():g}")
+    return out
+
+
+def per_trial(name: str, value: Any, batch: tuple[int, ...]) -> Tensor:
+    """``value``, a number or ``(*trials,)``, as ``(T,)`` float64: a copy."""
+    out = tensor(name, value)
+    if out.dim() > 1 or (out.dim() == 1 and tuple(out.shape) not in ((1,), batch)):
+        raise CBanditError(
+            f"{name} must be a number or have shape (*trials,) = {batch}; got "
+            f"{tuple(out.shape)}"
+        )
+    return out.expand(batch or (1,)).clone()
+
+
+def per_cost(name: str, value: Any, batch: tuple[int, ...], m: int) -> Tensor:
+    """A number, ``(m,)``, ``(*trials, 1)`` or ``(*trials, m)``, as ``(T, m)``.
+
+    ``(*trials,)`` too, unless it is ``(m,)``: that is one number a cost, as it is
+    without trials.
+    """
+    out, shape = tensor(name, value), (*(batch or (1,)), m)
+    given = tuple(out.shape)
+    if given in ((m,), (*batch, m), shape, ()):
+        return out.expand(shape)
+    if batch and given in (batch, (*batch, 1)):
+        return out.reshape(-1, 1).expand(shape).clone()
+    wanted = f"(m,) = {(m,)}"
+    if batch:
+        wanted += f", (*trials, 1) = {(*batch, 1)} or (*trials, m) = {(*batch, m)}"
+    several = "" if m > 1 else "; several costs are a list, costs=[...]"
+    raise CBanditError(
+        f"{name} must be a number or have shape {wanted}; got {given}{several}"
+    )
+
+
+def rows(
+    name: str,
+    value: Tensor,
+    batch: tuple[int, ...],
+    axes: tuple[int, ...] = (),
+    n: int | None = None,
+) -> Tensor:
+    """``n`` rows ``(n, *axes)`` or ``(*trials, n, *axes)``, as ``(T, n, *axes)``.
+
+    A single axis of length 1 may be left out.
+    """
+    given, count = tuple(value.shape), batch[0] if batch else 1
+    if axes == (1,) and n is not None and given in ((n,), (count, n)):
+        value = value.unsqueeze(-1)
+    shape = tuple(value.shape)
+    lead, ends = shape[: len(shape) - len(axes)], shape[len(shape) - len(axes) :]
+    fits = ends == axes and (n is None or lead[-1:] == (n,))
+    if not fits or len(lead) not in (1, 2) or lead[:-1] not in ((), (count,)):
+        known = "n" if n is None else str(n)
+        plain = ", ".join([known, *map(str, () if axes == (1,) and n else axes)])
+        wanted = f"({plain})" if "," in plain else f"({plain},)"
+        if batch:
+            wanted += f" or ({count}, {plain})"
+        raise CBanditError(
+            f"{name} must have {known} rows, of shape {wanted}; got {given}"
+        )
+    return value.expand(count, *shape[len(lead) - 1 :])

@@ -1,0 +1,244 @@
+"""One action set over several processes: each rank keeps a stretch of it.
+
+Every rank runs the same program. History, small solves, multipliers and draws are the
+same on all of them; means and variances of the actions are split. In a round each rank
+finds the best action of its own stretch, and they exchange one candidate each: its
+score, its number and the estimates there. The best of these is what one process would
+have chosen, the lowest number on ties.
+
+What is exchanged is a few numbers that the host needs anyway, so it goes through host
+memory, rank to rank; then a rank that has died is known by its name.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from cbandit._core import checks
+from cbandit.actions import Finite, ProductGrid
+from cbandit.actions.partition import shares
+from cbandit.errors import CBanditError, LostRankError
+
+__all__ = ["ALONE", "Ranks", "current", "launched", "shard"]
+
+T = TypeVar("T")
+
+TIMEOUT = 1800.0  # seconds, as torch's own
+
+
+class Ranks:
+    """The processes that share an action set, seen from one of them.
+
+    Args:
+        group: a gloo process group, or ``None``: this process alone.
+        timeout: seconds to wait for another rank.
+    """
+
+    def __init__(self, group: Any = None, timeout: float = TIMEOUT) -> None:
+        self._group, self._timeout = group, timedelta(seconds=timeout)
+        self.rank = 0 if group is None else dist.get_rank(group)
+        self.size = 1 if group is None else dist.get_world_size(group)
+
+    def __deepcopy__(self, memo: Any) -> Ranks:
+        return self
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        # a group lives in its process: what is loaded takes that of its time
+        return "ALONE" if self is ALONE else (current, ())
+
+    def __repr__(self) -> str:
+        return f"rank {self.rank} of {self.size}"
+
+    # -- the set -------------------------------------------------------------------
+
+    def stretch(self, actions: Finite | ProductGrid, block: int) -> tuple[int, int]:
+        """The first action of this rank, and one past its last."""
+        return shares(actions, block, self.size)[self.rank]
+
+    def whole(self, parts: Tensor, actions: Finite | ProductGrid, block: int) -> Tensor:
+        """All of ``(..., N)``, on every rank, from each rank's own stretch of it."""
+        if self.size == 1:
+            return parts
+        every = shares(actions, block, self.size)
+        empty = torch.empty(0, dtype=parts.dtype)
+        pieces = [empty.new_empty(*parts.shape[:-1], b - a) for a, b in every]
+        self._swap(parts.cpu().contiguous(), pieces)
+        return torch.cat(pieces, -1).to(parts.device)
+
+    # -- what is exchanged ---------------------------------------------------------
+
+    def candidates(self, index: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Every rank's ``index (T,)`` and ``values (T, k)``: ``(R, T)``, ``(R, T, k)``.
+
+        Exact: floating point goes as float64, bit by bit.
+        """
+        bits = values.double().cpu().contiguous().view(torch.int64)
+        sent = torch.cat([index.cpu().unsqueeze(-1), bits], -1)
+        got = torch.empty(self.size, *sent.shape, dtype=torch.int64)
+        self._swap(sent, list(got.unbind(0)))
+        real = got[..., 1:].contiguous().view(torch.float64)
+        return got[..., 0].to(index.device), real.to(values)
+
+    def either(self, *flags: bool) -> tuple[bool, ...]:
+        """For each flag whether it is set on any rank."""
+        if self.size == 1:
+            return flags
+        sent = torch.tensor(flags)
+        got = sent.new_empty(self.size, len(flags))
+        self._swap(sent, list(got.unbind(0)))
+        return tuple(got.any(0).tolist())
+
+    def first(self, function: Callable[[], T]) -> T:
+        """What ``function`` returns on rank 0, where alone it is called.
+
+        Its :class:`~cbandit.CBanditError` is raised on every rank.
+        """
+        if self.size == 1:
+            return function()
+        if self.rank == 0:
+            result, failure = self._tried(function)
+            body = torch.frombuffer(
+                bytearray(pickle.dumps((result, failure))), dtype=torch.uint8
+            )
+            for peer in range(1, self.size):
+                self._send(peer, torch.tensor([len(body)]))
+                self._send(peer, body)
+        else:
+            length = torch.zeros(1, dtype=torch.int64)
+            self._receive(0, length)
+            body = torch.empty(int(length), dtype=torch.uint8)
+            self._receive(0, body)
+            result, failure = pickle.loads(body.numpy().tobytes())
+        if failure is not None:
+            raise failure
+        return result  # type: ignore[no-any-return]
+
+    @staticmethod
+    def _tried(function: Callable[[], Any]) -> tuple[Any, CBanditError | None]:
+        try:
+            return function(), None
+        except CBanditError as error:
+            return None, error
+
+    def _swap(self, sent: Tensor, got: list[Tensor]) -> None:
+        """Puts what rank ``r`` sends into ``got[r]``."""
+        got[self.rank].copy_(sent)
+        peers = [r for r in range(self.size) if r != self.rank]
+        under_way = [(each, self._begin(dist.isend, sent, each)) for each in peers]
+        for each in peers:
+            self._receive(each, got[each])
+        for each, work in under_way:
+            self._wait(each, work)
+
+    def _send(self, peer: int, sent: Tensor) -> None:
+        self._wait(peer, self._begin(dist.isend, sent, peer))
+
+    def _receive(self, peer: int, got: Tensor) -> None:
+        self._wait(peer, self._begin(dist.irecv, got, peer))
+
+    def _begin(self, move: Callable[..., Any], what: Tensor, peer: int) -> Any:
+        end = "group_dst" if move is dist.isend else "group_src"
+        with self._with(peer):
+            return move(what, group=self._group, **{end: peer})
+
+    def _wait(self, peer: int, work: Any) -> None:
+        with self._with(peer):
+            work.wait(self._timeout)
+
+    @contextmanager
+    def _with(self, peer: int) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise LostRankError(
+                f"rank {self._lost(peer)} of {self.size} does not answer: it has ended "
+                f"(its own output says why), or is {self._timeout.total_seconds():g} s "
+                f"behind, or is not in the same call. Rank {self.rank} stops"
+            ) from error
+
+    def _lost(self, peer: int) -> int:
+        """Who was lost first: whoever notices it ends too, and is missed by others."""
+        try:
+            store = self._group.get_group_store()
+            return int(store.compare_set("cbandit/lost", "", str(peer)))
+        except RuntimeError:  # the store went with the rank that kept it
+            return peer
+
+
+ALONE = Ranks()
+_current: ContextVar[Ranks] = ContextVar("cbandit.ranks", default=ALONE)
+
+
+def current() -> Ranks:
+    """The ranks that :func:`shard` has set, or this process alone."""
+    return _current.get()
+
+
+@contextmanager
+def shard(group: Any = None, timeout: float = TIMEOUT) -> Iterator[Ranks]:
+    """Within it, policies split their action sets over the ranks of a process group.
+
+    Every rank runs the same calls, in the same order, and tells its policy the same
+    feedback; all of them get the same choices. ``posterior()``, ``recommend()`` and
+    ``save()`` are such calls too. A set small enough for the *joint* engine, a
+    :class:`~cbandit.Box`, and the policies whose rule looks at all actions at once
+    (``policy.engine`` says so) are kept whole by each rank. Of a
+    :class:`~cbandit.Finite` set each rank holds the points, of a
+    :class:`~cbandit.ProductGrid` the axes. The machines should be alike: what is
+    computed everywhere must come out the same.
+
+    Args:
+        group: of ``torch.distributed``, of any backend; by default all of its ranks.
+        timeout: seconds to wait for a rank before it is given up for lost.
+
+    Example:
+        >>> import cbandit as cb, torch.distributed as dist
+        >>> dist.init_process_group("gloo")                         # doctest: +SKIP
+        >>> with cb.distributed.shard() as ranks:                   # doctest: +SKIP
+        ...     policy = cb.CKB(actions, reward=gp, costs=gp, explore=cb.UCB(2.0))
+        ...     choice = policy.ask()
+        ...     reward, cost = ranks.first(lambda: measure(choice.x))
+        ...     policy.tell(choice, reward=reward, cost=cost)
+    """
+    if not dist.is_available() or not dist.is_initialized():
+        raise CBanditError(
+            "shard needs a process group: start the program with torchrun and call "
+            "torch.distributed.init_process_group first"
+        )
+    seconds = float(checks.positive("timeout", timeout))
+    whole = dist.group.WORLD if group is None else group
+    if dist.get_backend(whole) != "gloo":
+        members = dist.get_process_group_ranks(whole)
+        whole = dist.new_group(members, backend="gloo", use_local_synchronization=True)
+    token = _current.set(Ranks(whole, seconds))
+    try:
+        yield _current.get()
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def launched() -> Iterator[Ranks]:
+    """The ranks that ``torchrun`` has started, or this process alone."""
+    if not dist.is_available() or not dist.is_torchelastic_launched():
+        yield ALONE
+        return
+    if torch.cuda.is_available():
+        count = torch.cuda.device_count()
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % count)
+    dist.init_process_group("gloo")
+    try:
+        with shard() as ranks:
+            yield ranks
+    finally:
+        dist.destroy_process_group()

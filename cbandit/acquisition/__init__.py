@@ -1,0 +1,3 @@
+"""The policies' scores as BoTorch acquisition functions."""
+
+from cbandit.acquisition.plugins import *  # noqa: F403

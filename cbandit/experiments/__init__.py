@@ -1,0 +1,1 @@
+"""Experiments: several policies on one problem, from settings to tables and figures."""

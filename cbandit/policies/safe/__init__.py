@@ -1,0 +1,1 @@
+"""What the stage-wise policies share: the safe action, widths, rays."""

@@ -1,0 +1,188 @@
+"""The beliefs as BoTorch models, for all that BoTorch can do with them."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import TYPE_CHECKING, Any, Self
+
+import gpytorch
+import torch
+from botorch.exceptions.warnings import InputDataWarning
+from botorch.models.gp_regression import SingleTaskGP
+from botorch.models.model_list_gp_regression import ModelListGP
+from botorch.models.transforms.input import Normalize
+from gpytorch.kernels import Kernel, ScaleKernel
+from torch import Tensor
+
+from cbandit.actions import Box
+from cbandit.posterior.covariance import TableKernel
+
+if TYPE_CHECKING:
+    from botorch.acquisition.objective import PosteriorTransform
+    from botorch.posteriors.gpytorch import GPyTorchPosterior
+    from botorch.posteriors.transformed import TransformedPosterior
+    from botorch.sampling.base import MCSampler
+
+    from cbandit.posterior.beliefs import Group, Surrogates
+
+__all__ = ["BeliefGP", "model_list"]
+
+PADDING = 1e20  # variance of a point that stands for none, in prior variances
+
+
+class BeliefGP(SingleTaskGP):
+    """A ``SingleTaskGP`` on means over repeats, which knows one observation's noise.
+
+    The noise of its data is that of means, ``lam / n``; what is still to be observed
+    (``observation_noise=True``, fantasies, conditioning) has ``lam`` instead.
+    """
+
+    observation_noise: Tensor | None  # *trials x 1 x 1
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.register_buffer("observation_noise", None, persistent=False)
+
+    def posterior(  # type: ignore[override]
+        self,
+        X: Tensor,
+        output_indices: list[int] | None = None,
+        observation_noise: bool | Tensor = False,
+        posterior_transform: PosteriorTransform | None = None,
+    ) -> GPyTorchPosterior | TransformedPosterior:
+        """As BoTorch's, with ``lam`` for ``observation_noise=True``."""
+        if observation_noise is True and self.observation_noise is not None:
+            observation_noise = self.observation_noise
+        return super().posterior(
+            X, output_indices, observation_noise, posterior_transform
+        )
+
+    def fantasize(
+        self,
+        X: Tensor,
+        sampler: MCSampler,
+        observation_noise: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """As BoTorch's, with ``lam`` unless ``observation_noise`` is given."""
+        if observation_noise is None:
+            observation_noise = self.observation_noise
+        return super().fantasize(X, sampler, observation_noise, **kwargs)
+
+    def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> Self:
+        """As GPyTorch's, with ``lam`` unless ``noise`` is given."""
+        if kwargs.get("noise") is None and self.observation_noise is not None:
+            kwargs["noise"] = self.observation_noise[..., 0].expand_as(targets)
+        with _any_noise():
+            fantasy: Self = super().get_fantasy_model(inputs, targets, **kwargs)
+        return fantasy
+
+
+def _any_noise() -> Any:
+    """GPyTorch takes small noises as they are."""
+    return gpytorch.settings.min_fixed_noise(1e-300, 1e-300, 1e-300)
+
+
+def model_list(beliefs: Surrogates, trial: int | None = None) -> ModelListGP:
+    """A ``ModelListGP`` of one :class:`BeliefGP` a function, reward first.
+
+    Training data are merged: means over repeats, with the noise of a mean. Trials are
+    the models' batch shape; a trial with fewer actions than others is padded by points
+    of so much noise that they change nothing. With ``trial``, the models of that trial
+    alone: without batch shape and padding. What policies learn later is not in it.
+    """
+    models: dict[int, BeliefGP] = {}
+    for group in beliefs.groups:
+        for place, function in enumerate(group.functions):
+            models[function] = _model(group, place, bool(beliefs.batch_shape), trial)
+    return ModelListGP(*[models[f] for f in sorted(models)])
+
+
+def _model(group: Group, place: int, batched: bool, trial: int | None) -> BeliefGP:
+    x, y, variance = _data(group, place)
+    shift, scale = (v[:, place] for v in group.units())
+    noise = group.noise * scale.square()
+    kernel: Kernel = copy.deepcopy(group.covariance.kernel)
+    if trial is not None:
+        seen = variance[trial].isfinite()
+        x, y, variance = (v[trial, seen].unsqueeze(0) for v in (x, y, variance))
+        shift, scale, noise = (v[trial : trial + 1] for v in (shift, scale, noise))
+        batched = False
+        if isinstance(kernel, TableKernel) and kernel.table.dim() == 3:
+            kernel = TableKernel(kernel.table[trial])
+        elif kernel.batch_shape:
+            kernel = kernel[trial]
+    if group.gp.standardize:
+        # back in the user's units: values by the scale, the kernel by its square
+        batch = scale.shape if batched else torch.Size()
+        kernel = ScaleKernel(kernel, batch_shape=batch).double()
+        kernel.outputscale = scale.square().reshape(batch)
+    mean = gpytorch.means.ConstantMean(
+        batch_shape=torch.Size(shift.shape if batched else ())
+    ).double()
+    mean.constant.data = (shift if batched else shift[0]).clone()
+    if not batched:
+        x, y, variance, noise = x[0], y[0], variance[0], noise[0]
+    if not bool(variance.isfinite().all()):
+        # infinity would do in exact arithmetic; not every Cholesky bears it
+        largest = PADDING * kernel(x, diag=True).detach().amax()
+        variance = variance.where(variance.isfinite(), largest)
+    transform = None
+    if group.covariance.bounds is not None:
+        transform = Normalize(d=x.shape[-1], bounds=group.covariance.bounds)
+    with warnings.catch_warnings(), _any_noise():
+        # outcomes are in the user's units on purpose, and inputs in the kernel's
+        warnings.simplefilter("ignore", InputDataWarning)
+        model = BeliefGP(
+            x,
+            y.unsqueeze(-1),
+            variance.unsqueeze(-1),
+            covar_module=kernel,
+            mean_module=mean,
+            outcome_transform=None,
+            input_transform=transform,
+        )
+    model.observation_noise = noise[..., None, None]
+    model.requires_grad_(False)
+    return model.to(group.device).eval()
+
+
+def _data(group: Group, place: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Distinct actions ``(T, U, d)``, mean outcomes and their variances ``(T, U)``."""
+    history = group.engine.history
+    precision = history.precision[:, : history.used]
+    width = max(1, int((precision > 0).sum(-1).max())) if history.used else 1
+    if history.table is None and history.used:
+        slots = torch.arange(history.used, device=group.device)
+        slots = slots.expand(group.trials, -1)
+        points = history.points[:, : history.used]
+    elif history.used:
+        actions = group.actions
+        assert not isinstance(actions, Box)
+        points = actions.block(0, actions.size).double()
+        points = points.expand(group.trials, *points.shape[-2:])
+        precision = history.precision
+    else:
+        # no data: one point that is worth nothing, for a model needs some
+        points = torch.zeros(
+            group.trials, 1, group.covariance.dim, dtype=torch.float64
+        ).to(group.device)
+        precision = points.new_zeros(group.trials, 1)
+    order = torch.argsort((precision <= 0).to(torch.int8), dim=-1, stable=True)
+    order = order[:, :width]
+    p = precision.gather(-1, order)
+    x = points.gather(1, order.unsqueeze(-1).expand(-1, -1, points.shape[-1]))
+    shift, scale = (v[:, place : place + 1] for v in group.units())
+    weighted = history.weighted[:, place]
+    if group.gp.standardize:
+        # less the mean, where an outcome has come: what is waited for stands for it
+        gap = shift - group.origin[:, place : place + 1]
+        weighted = weighted - gap * history.weighted[:, -1]
+    if weighted.shape[-1] < points.shape[-2]:
+        weighted = torch.zeros_like(precision)
+    w = weighted.gather(-1, order)
+    seen = p > 0
+    y = torch.where(seen, w / torch.where(seen, p, 1.0), 0.0) + shift
+    variance = torch.where(seen, scale.square() / torch.where(seen, p, 1.0), torch.inf)
+    return x, y, variance

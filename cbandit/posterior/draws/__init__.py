@@ -1,0 +1,1 @@
+"""How joint samples of a belief are drawn."""

@@ -1,0 +1,1 @@
+"""Where the numbers are kept: one engine a group of functions, one answer from all."""

@@ -1,0 +1,179 @@
+"""Which engine keeps a belief over a set, and why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from gpytorch.kernels import RBFKernel
+
+from cbandit._core import checks
+from cbandit.actions import Box, Finite, ProductGrid
+from cbandit.actions.partition import free_memory, grid_split
+from cbandit.errors import CBanditError
+from cbandit.posterior.covariance import Covariance
+from cbandit.posterior.engines.dense import Dense
+from cbandit.posterior.engines.joint import Joint
+from cbandit.posterior.engines.swept import Rows
+from cbandit.posterior.rows.operators import (
+    FactorRows,
+    Operator,
+    ProductRows,
+    StreamRows,
+)
+
+__all__ = [
+    "ENGINES",
+    "Engine",
+    "Plan",
+    "block_of",
+    "describe_engines",
+    "free_memory",
+    "make_engine",
+    "plan",
+]
+
+ENGINES = ("auto", "joint", "factor", "product", "stream")
+JOINT_ACTIONS = 512
+JOINT_ACTIONS_SAMPLING = 4096
+EXPECTED_ROWS = 300
+BLOCK = 1 << 17
+CUDA_BLOCK = 1 << 26  # launches cost little beside it
+
+Engine = Joint | Rows | Dense
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An engine's name and the reason it was chosen."""
+
+    name: str
+    why: str
+
+
+def plan(
+    wanted: str,
+    actions: Finite | ProductGrid | Box,
+    covariance: Covariance,
+    trials: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    samples: bool,
+) -> Plan:
+    """The engine for a set: the one ``wanted``, or for ``"auto"`` what suits."""
+    checks.one_of("engine", wanted, *ENGINES)
+    if isinstance(actions, Box):
+        if wanted != "auto":
+            raise CBanditError(
+                "engine must be 'auto' on a Box, which has no set to keep; got "
+                f"{wanted!r}"
+            )
+        return Plan("dense", "a continuous box: points are solved for as asked")
+    if wanted != "auto":
+        return Plan(wanted, "asked for")
+    size, memory = actions.size, free_memory(device)
+    limit = JOINT_ACTIONS_SAMPLING if samples else JOINT_ACTIONS
+    table = isinstance(actions, Finite) and actions.covariance is not None
+    joint = 8 * trials * size * size
+    if (size <= limit or table) and 2 * joint < memory:
+        why = f"{size} actions: the whole covariance takes {joint / 1e6:.3g} MB"
+        return Plan("joint", why)
+    if isinstance(actions, ProductGrid) and actions.dim > 1:
+        if covariance.axes(actions) is not None:
+            return Plan("product", "a product grid and a kernel that factors over axes")
+    rows = EXPECTED_ROWS * trials * size * dtype.itemsize
+    closed = covariance.forms is not None
+    if device.type == "cuda" and closed:
+        return Plan("stream", "CUDA computes kernel values faster than it reads them")
+    if 2 * rows > memory and closed:
+        why = f"{EXPECTED_ROWS} kernel rows would take {rows / 1e9:.3g} GB"
+        return Plan("stream", why)
+    return Plan("factor", f"{EXPECTED_ROWS} kernel rows take {rows / 1e9:.3g} GB")
+
+
+def make_engine(
+    name: str,
+    actions: Finite | ProductGrid | Box,
+    covariance: Covariance,
+    trials: int,
+    functions: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    stretch: tuple[int, int] | None = None,
+) -> Engine:
+    """A fresh engine that knows only the prior; for large sets, of a ``stretch``."""
+    if isinstance(actions, Box):
+        return Dense(actions, covariance, trials, functions, dtype, device)
+    if name == "joint":
+        return Joint(actions, covariance, trials, functions, torch.float64, device)
+    kinds: dict[str, Callable[..., Operator]] = {
+        "factor": FactorRows,
+        "product": ProductRows,
+        "stream": StreamRows,
+    }
+    operator = kinds[name](actions, covariance, trials, dtype, device, stretch)
+    size = actions.size if stretch is None else stretch[1] - stretch[0]
+    block = block_of(size, trials, functions, dtype, device)
+    if device.type == "cuda" and isinstance(actions, ProductGrid):
+        # whole rows of the second group, 16 at a time: kernels load 16 bytes at once
+        rows = 16 * math.prod(actions.sizes[grid_split(actions) :])
+        block = max(block - block % rows, rows if rows <= 2 * block else block)
+    return Rows(
+        actions,
+        covariance,
+        trials,
+        functions,
+        dtype,
+        device,
+        operator,
+        block,
+        stretch,
+    )
+
+
+def block_of(
+    size: int, trials: int, functions: int, dtype: torch.dtype, device: torch.device
+) -> int:
+    """How many actions are looked at together.
+
+    As many as fit the cache, or on CUDA as fill the device: fewer where what passes
+    through in a stretch would not fit beside means and variances.
+    """
+    if device.type != "cuda":
+        return BLOCK
+    kept = trials * (functions + 1) * size * dtype.itemsize
+    each = trials * 4 * (functions + 1) * dtype.itemsize
+    room = (free_memory(device) - kept) // (2 * each)
+    return min(CUDA_BLOCK, 1 << max(16, room.bit_length() - 1))
+
+
+def describe_engines(device: torch.device | None = None) -> str:
+    """Which engine ``"auto"`` takes here for some typical sets, and why."""
+    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = torch.float32 if device.type == "cuda" else torch.float64
+    axis = torch.linspace(0, 1, 1000, dtype=dtype)
+    sets: list[tuple[str, Finite | ProductGrid, int, bool]] = [
+        ("100 points, 50 trials", _points(100, dtype), 50, False),
+        ("3 000 points, Thompson draws", _points(3000, dtype), 1, True),
+        ("10^5 points", _points(100_000, dtype), 1, False),
+        ("grid of 10^6", ProductGrid([axis, axis]), 1, False),
+        ("grid of 10^9", ProductGrid([axis, axis, axis]), 1, False),
+    ]
+    lines = [f"engines on {device.type}, {free_memory(device) / 1e9:.3g} GB free:"]
+    for what, actions, trials, samples in sets:
+        kernel = Covariance(RBFKernel(), actions.dim).to(device)
+        chosen = plan(
+            "auto", actions.to(device), kernel, trials, dtype, device, samples
+        )
+        line = f"  {what}: {chosen.name} ({chosen.why})"
+        if chosen.name != "joint":
+            block = block_of(actions.size, trials, 2, dtype, device)
+            line += f", {min(block, actions.size):,} actions at a time"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _points(count: int, dtype: torch.dtype) -> Finite:
+    return Finite(torch.linspace(0, 1, count, dtype=dtype).unsqueeze(-1).expand(-1, 2))

@@ -1,0 +1,252 @@
+"""The *joint* engine: the whole posterior covariance of a small set, float64.
+
+A new observation is one rank-one change, ``O(N^2)`` a round whatever came before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from cbandit._core import devices
+from cbandit._core.randomness import Streams
+from cbandit.actions import Finite, ProductGrid
+from cbandit.actions.partition import Block
+from cbandit.posterior.covariance import Covariance
+from cbandit.posterior.draws.paths import prior_root
+from cbandit.posterior.history import History
+
+__all__ = ["Joint"]
+
+
+class Joint:
+    """Means ``(T, F, N)`` and covariance ``(T, N, N)``, current after every change."""
+
+    name = "joint"
+    REWEIGH_EVERY = 64  # reverse changes, after which the means are computed afresh
+    MANY = 512  # actions, from which on a draw must not take O(N^3)
+
+    def __init__(
+        self,
+        actions: Finite | ProductGrid,
+        covariance: Covariance,
+        trials: int,
+        functions: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.actions, self.functions, self.dtype = actions, functions, dtype
+        points = actions.block(0, actions.size)
+        table = covariance.cross(points, points)
+        self._table = table if table.dim() == 3 else table.unsqueeze(0)
+        self.history = History(
+            covariance, trials, functions, device, self._table, points
+        )
+        self._trial = torch.arange(trials, device=device)
+        self._root: Tensor | None = None
+        self._forgotten = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        trials, size = self.history.trials, self.actions.size
+        self.cov = self._table.expand(trials, -1, -1).clone()
+        self.mean = self.cov.new_zeros(trials, self.functions, size)
+        self._gain = self.cov.new_zeros(trials)
+        self._stale = False
+
+    def append(
+        self,
+        keys: Sequence[Hashable],
+        x: Tensor,
+        values: Tensor,
+        precision: Tensor,
+        wanted: Sequence[bool],
+    ) -> None:
+        """Condition on ``values (T, F)`` seen with ``precision (T,)`` at ``keys``.
+
+        ``precision`` is 0 in trials that are not ``wanted``: nothing was seen there.
+        """
+        self.settle()
+        slots = [int(str(key)) for key in keys]
+        if len(slots) == 1:  # plain views are quicker than gathering
+            (k,) = slots
+            column = self.cov.select(1, k).clone()
+            own, seen = column.select(1, k), self.mean.select(2, k)
+        else:
+            slot = devices.put(slots, self.cov.device)
+            column = self.cov[self._trial, slot]  # T x N
+            own, seen = column[self._trial, slot], self.mean[self._trial, :, slot]
+        share = precision * own
+        weight = (precision / (1 + share)).unsqueeze(-1)
+        gap = (values - seen) * weight
+        self._change(column, weight, gap, -1)
+        self._gain.add_(torch.log1p(share), alpha=0.5)
+        self._stale |= self.history.clashes(slots, precision)
+        self.history.add(slots, precision, values)
+        self.history.count(slots, wanted, 1)
+
+    def _combined(self, weights: Tensor) -> Tensor:
+        """Combinations ``(T, k, N)`` of prior covariances, ``weights (T, N, k)``."""
+        table = self._table if len(self._table) > 1 else self._table[0]
+        return weights.mT @ table
+
+    def _change(self, column: Tensor, weight: Tensor, gap: Tensor, sign: int) -> None:
+        self.mean.addcmul_(gap.unsqueeze(-1), column.unsqueeze(1))
+        scaled = (column * weight).unsqueeze(-2)
+        self.cov.addcmul_(column.unsqueeze(-1), scaled, value=sign)
+
+    def forget(
+        self,
+        keys: Sequence[Hashable],
+        x: Tensor,
+        values: Tensor,
+        precision: Tensor,
+        wanted: Sequence[bool],
+    ) -> None:
+        """The reverse of :meth:`append`, from a solve without the observation."""
+        self.settle()
+        slots = [int(str(key)) for key in keys]
+        slot = devices.put(slots, self.cov.device)
+        self.history.add(slots, precision, values, sign=-1)
+        self.history.count(slots, wanted, -1)
+        system = self.history.system()
+        prior = self._table.expand(len(slot), -1, -1)[self._trial, slot].unsqueeze(-1)
+        column = prior[..., 0] - self._combined(system.solve(prior))[:, 0]
+        own = column[self._trial, slot]
+        share = precision * own
+        weight = (precision / (1 + share)).unsqueeze(-1)
+        mean = (system.alpha.mT @ system.entries(prior)).squeeze(-1)
+        self._change(column, weight, (mean - values) * weight, 1)
+        self._gain.sub_(torch.log1p(share), alpha=0.5)
+        self._forgotten += 1
+        # changes come and go, their rounding errors only come
+        self._stale |= self._forgotten % self.REWEIGH_EVERY == 0
+        self._stale |= self.history.clashes(slots, precision)
+
+    def revise(self, weighted: Tensor) -> None:
+        """Replace all targets: ``weighted (T, F, U)`` sums of precision x target."""
+        self.history.revise(weighted)
+        self._stale = True
+
+    def correct(
+        self, keys: Sequence[Hashable], change: Tensor, wanted: Sequence[bool]
+    ) -> None:
+        """Change targets at ``keys`` by ``change (T, F)``, times their precision."""
+        slot = devices.put(keys, self.cov.device)
+        self.history.correct(slot, change)
+        self._stale = True
+
+    def refresh(self) -> None:
+        """Start again from the history: no drift, whatever happened before."""
+        self._reset()
+        system = self.history.system()
+        rows = self.history.rows(system.slots)
+        self.mean = system.alpha.mT @ rows
+        half = system.half(rows)
+        self.cov -= half.mT @ half
+        self._gain = system.gain()
+
+    def gain(self) -> Tensor:
+        """The realised information gain, ``(T,)``."""
+        return self._gain
+
+    def at(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Means ``(T, F, k)`` and variances ``(T, k)`` at ``index (T, k)``."""
+        self.settle()
+        places = index.unsqueeze(1).expand(-1, self.functions, -1)
+        own = self.cov.diagonal(dim1=-2, dim2=-1)
+        return self.mean.gather(-1, places), own.gather(-1, index)
+
+    def settle(self) -> None:
+        """Bring the means in line with targets that were changed."""
+        if self._stale:
+            weights = self.history.system().weights(self.actions.size)
+            self.mean = self._combined(weights)
+            self._stale = False
+
+    def bytes(self) -> int:
+        """What the arrays take."""
+        own: int = self.mean.nbytes + self.cov.nbytes
+        return own
+
+    def sweep(
+        self,
+        stretches: Iterator[tuple[int, int]] | None = None,
+        streams: Streams | None = None,
+        ahead: tuple[Sequence[Sequence[Hashable]], Tensor, Tensor] | None = None,
+    ) -> Iterator[Block]:
+        """All actions at once; with ``streams``, an exact draw beside them.
+
+        With ``ahead`` (names, places and precisions ``(T, b)`` of choices to come),
+        deviations are those after them.
+        """
+        self.settle()
+        own = self.cov.diagonal(dim1=-2, dim2=-1)
+        if ahead is not None:
+            own = own - self._ahead(ahead[0], ahead[2])
+        std = own.clamp_min(0).sqrt_().unsqueeze(1)
+        draw = None if streams is None else self._draw(streams)
+        if stretches is None:
+            yield Block(0, self.actions.size, self.mean, std, draw)
+            return
+        for start, stop in stretches:
+            part = slice(start, stop)
+            yield Block(
+                start,
+                stop,
+                self.mean[..., part],
+                std[..., part],
+                None if draw is None else draw[..., part],
+            )
+
+    def _ahead(self, keys: Sequence[Sequence[Hashable]], precision: Tensor) -> Tensor:
+        """What choices to come take off the variance, ``(T, N)``."""
+        slot = devices.put(keys, self.cov.device).mT  # T x b
+        at = slot.unsqueeze(-1).expand(-1, -1, self.cov.shape[-1])
+        columns = self.cov.gather(1, at) * precision.sqrt().unsqueeze(-1)
+        inner = columns.gather(-1, slot.unsqueeze(1).expand(-1, slot.shape[-1], -1))
+        inner = inner * precision.sqrt().unsqueeze(1)
+        inner.diagonal(dim1=-2, dim2=-1).add_(1)
+        factor = devices.cholesky(inner)
+        z: Tensor = torch.linalg.solve_triangular(factor, columns, upper=False)
+        return z.square().sum(-2)
+
+    def _draw(self, streams: Streams) -> Tensor:
+        """Draws of the posterior less its mean, ``(T, F, N)``, exact in law.
+
+        With the prior ``L L^T``, weights on ``L`` have posterior precision
+        ``I + L^T P L``: positive definite as it stands, and small where ``L`` is thin.
+        Over many actions, where it need not be, a prior draw is corrected instead.
+        """
+        if self._root is None:
+            self._root = prior_root(self._table)
+        root = self._root.expand(self.history.trials, -1, -1)
+        rank = root.shape[-1]
+        if self.actions.size > self.MANY:
+            return self._corrected(root, streams)
+        half = root * self.history.precision.clamp_min(0).sqrt().unsqueeze(-1)
+        precision = half.mT @ half
+        precision.diagonal(dim1=-2, dim2=-1).add_(1)
+        factor = devices.cholesky(precision)
+        # as many draws as actions, whatever the rank: a trial's do not depend on
+        # others'
+        size = root.shape[-2]
+        z = streams.normal(self.functions, size).view(-1, self.functions, size)
+        z = devices.put(z[..., -rank:], root.device)
+        weights = torch.linalg.solve_triangular(factor.mT, z.mT, upper=True)
+        draws: Tensor = (root @ weights).mT
+        return draws
+
+    def _corrected(self, root: Tensor, streams: Streams) -> Tensor:
+        """A prior draw ``f`` less ``K (K + P^-1)^-1 (f + e)``, ``e ~ N(0, P^-1)``."""
+        size, rank = self.actions.size, root.shape[-1]
+        z = streams.normal(2 * self.functions, size)
+        z = devices.put(z.view(-1, 2 * self.functions, size), root.device)
+        z, noise = z.chunk(2, dim=1)
+        prior = (root @ z[..., -rank:].mT).mT
+        precision = self.history.precision.unsqueeze(1)
+        noise = noise * torch.where(precision > 0, precision.rsqrt(), 0.0)
+        system = self.history.system()
+        return prior - self._combined(system.solve((prior + noise).mT))

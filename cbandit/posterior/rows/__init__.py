@@ -1,0 +1,1 @@
+"""Where kernel rows come from: stored, recomputed, or products of small factors."""

@@ -1,0 +1,1 @@
+"""The best distribution over actions: a linear programme with few constraints."""

@@ -1,0 +1,1 @@
+"""A policy plays a problem: the loop, and the account of what came of it."""

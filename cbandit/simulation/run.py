@@ -1,0 +1,453 @@
+"""What a simulation returns: everything that happened, and its account."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from cbandit import account
+from cbandit._core import checks
+from cbandit._core.checkpoint import atomic
+from cbandit._core.randomness import trial_range
+from cbandit.errors import CBanditError, CheckpointError, MissingExtraError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+__all__ = ["METRICS", "STAGES", "Curve", "Run", "exponent", "join"]
+
+METRICS = (
+    "regret",
+    "stochastic_regret",
+    "soft_violation",
+    "hard_violation",
+    "rounds_in_violation",
+)
+STAGES = ("policy_regret", "worst_stage_cost", "stage_rounds_kept", "stage_runs_kept")
+_FORMAT = "cbandit run 1"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One metric over the rounds, summed up over the trials.
+
+    Args:
+        t: rounds, ``(n,)``, int64.
+        mean, std, sem: over the trials, ``(n,)``; spreads of a single trial are 0.
+    """
+
+    t: Tensor
+    mean: Tensor
+    std: Tensor
+    sem: Tensor
+
+
+def exponent(curve: Curve, first: int) -> float:
+    """``a`` of ``mean ~ t^a`` from round ``first`` on, by least squares of logarithms.
+
+    0 for a curve that is 0; NaN for one that is not positive throughout.
+    """
+    chosen = curve.t >= first
+    t, mean = curve.t[chosen].double(), curve.mean[chosen].double()
+    if bool((mean == 0).all()):
+        return 0.0
+    if len(t) < 2 or not bool((mean > 0).all()):
+        return float("nan")
+    x, y = t.log() - t.log().mean(), mean.log() - mean.log().mean()
+    return float((x * y).sum() / x.square().sum())
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Run:
+    """Everything that happened in ``T`` rounds; all on the CPU.
+
+    Args:
+        policy: the policy's name.
+        seed: its seed.
+        trials: the numbers of the trials, or ``None`` without a trials axis.
+        horizon: the rounds that were to be played; ``run.rounds`` were.
+        actions: what was played, ``(*trials, T, d)``.
+        index: its number in the set asked on, ``(*trials, T)``; ``None`` on a box.
+        rewards: as observed, ``(*trials, T)``.
+        costs: as observed, ``(*trials, T, m)``, in the problem's units.
+        multipliers: before each round's ``ask``, ``(*trials, T, m)``; no columns for a
+            policy without costs.
+        infeasible: whether the policy believed nothing feasible, ``(*trials, T)``.
+        true_rewards: noiseless, ``(*trials, T)``.
+        true_costs: noiseless and less the problem's thresholds, ``(*trials, T, m)``.
+        optimum: of each round, ``(*trials, T)``; NaN where nothing is feasible.
+        stochastic_optimum: as ``optimum``.
+        seconds: taken by each round of the whole batch of trials, ``(T,)``.
+        thresholds: the problem's, ``(*trials, 1, m)`` or ``(*trials, T, m)``; those
+            that the policy was given are its own affair.
+        expected_rewards: under each round's distribution, ``(*trials, T)``; ``None``
+            for policies that do not randomise.
+        expected_costs: likewise, less thresholds, ``(*trials, T, m)``.
+        stopped: of a policy that ends by itself, the round from which it plays what it
+            found, ``(*trials,)``; 0 for trials in which it went on.
+    """
+
+    policy: str
+    seed: int
+    trials: range | None
+    horizon: int
+    actions: Tensor
+    index: Tensor | None
+    rewards: Tensor
+    costs: Tensor
+    multipliers: Tensor
+    infeasible: Tensor
+    true_rewards: Tensor
+    true_costs: Tensor
+    optimum: Tensor
+    stochastic_optimum: Tensor
+    seconds: Tensor
+    thresholds: Tensor
+    expected_rewards: Tensor | None = None
+    expected_costs: Tensor | None = None
+    stopped: Tensor | None = None
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds were played."""
+        return int(self.rewards.shape[-1])
+
+    @property
+    def m(self) -> int:
+        """The number of costs."""
+        return int(self.costs.shape[-1])
+
+    @property
+    def complete(self) -> bool:
+        """Whether the horizon was reached."""
+        return self.rounds >= self.horizon
+
+    @property
+    def randomised(self) -> bool:
+        """Whether the policy drew its actions from distributions."""
+        return self.expected_rewards is not None
+
+    @property
+    def regret(self) -> Tensor:
+        """Cumulative regret, ``(*trials, T)``; dynamic where the optimum moves."""
+        return account.regret(self.optimum, self.true_rewards)
+
+    @property
+    def stochastic_regret(self) -> Tensor:
+        """Cumulative regret against the best distribution, ``(*trials, T)``."""
+        return account.stochastic_regret(self.stochastic_optimum, self.true_rewards)
+
+    @property
+    def policy_regret(self) -> Tensor:
+        """Cumulative, distribution against distribution, ``(*trials, T)``."""
+        drawn = self.expected_rewards
+        earned = self.true_rewards if drawn is None else drawn
+        return account.policy_regret(self.stochastic_optimum, earned)
+
+    @property
+    def stage_costs(self) -> Tensor:
+        """Expected under each round's distribution, less thresholds, as ``costs``."""
+        return self.true_costs if self.expected_costs is None else self.expected_costs
+
+    @property
+    def stage_kept(self) -> Tensor:
+        """Whether each round's expected costs kept their thresholds, as ``rewards``."""
+        return account.stage_kept(self.stage_costs)
+
+    @property
+    def worst_stage_cost(self) -> Tensor:
+        """The largest stage cost, less its threshold, so far, ``(*trials, T)``."""
+        return self.stage_costs.amax(-1).cummax(-1).values
+
+    @property
+    def stage_rounds_kept(self) -> Tensor:
+        """The share of rounds so far that kept their thresholds, ``(*trials, T)``."""
+        return account.time_average(self.stage_kept.double().cumsum(-1))
+
+    @property
+    def stage_runs_kept(self) -> Tensor:
+        """1 while every round so far kept its thresholds, then 0, ``(*trials, T)``."""
+        return self.stage_kept.double().cummin(-1).values
+
+    @property
+    def realised_regret(self) -> Tensor:
+        """Cumulative ``f(x*) - r_t`` on the rewards that came, ``(*trials, T)``."""
+        return account.realised_regret(self.optimum, self.rewards)
+
+    @property
+    def soft_violation(self) -> Tensor:
+        """``|| [ sum g(x_s) ]_+ ||``, ``(*trials, T)``."""
+        return account.soft_violation(self.true_costs)
+
+    @property
+    def hard_violation(self) -> Tensor:
+        """``sum sum_j [g_j(x_s)]_+``, ``(*trials, T)``."""
+        return account.hard_violation(self.true_costs)
+
+    @property
+    def realised_violation(self) -> Tensor:
+        """The soft violation of the costs as observed, ``(*trials, T)``."""
+        return account.realised_violation(self.costs - self.thresholds)
+
+    @property
+    def rounds_in_violation(self) -> Tensor:
+        """Rounds with any true cost above its threshold, ``(*trials, T)``, int64."""
+        return account.rounds_in_violation(self.true_costs)
+
+    @property
+    def seconds_per_round(self) -> float:
+        """Of the whole batch of trials."""
+        return float(self.seconds.mean()) if self.rounds else 0.0
+
+    def summary(self) -> Summary:
+        """Final values over the trials: a dict that prints as a table.
+
+        Of a policy that randomises also :data:`STAGES`: policy regret, the largest
+        stage cost, and the shares of rounds, and of runs with all their rounds, whose
+        stage costs were at most their thresholds.
+
+        Example:
+            >>> print(run.summary())                            # doctest: +SKIP
+            >>> frames = {run.policy: pandas.DataFrame(run.summary()).T for run in runs}
+            ... # doctest: +SKIP
+            >>> pandas.concat(frames)                           # doctest: +SKIP
+        """
+        values: dict[str, dict[str, float]] = {}
+        for name in METRICS + (STAGES if self.randomised else ()):
+            final = getattr(self, name)[..., -1:].double().reshape(-1)
+            values[name] = {"mean": float(final.mean()), "sem": _sem(final)}
+        trials = 1 if self.trials is None else len(self.trials)
+        return Summary(self.policy, self.rounds, values, self.seconds_per_round, trials)
+
+    def curve(
+        self, name: str, points: int | None = None, average: bool = False
+    ) -> Curve:
+        """A metric's mean and spread over the trials.
+
+        Args:
+            name: of a cumulative metric, such as ``"regret"``; also ``"multiplier"``
+                (its norm), ``"reward"`` (cumulative true reward), of each round
+                ``"expected_reward"`` and ``"stage_cost"`` (the largest, less its
+                threshold) and, of a policy that ends by itself, ``"stopped"``, the
+                share of trials that have.
+            points: at most about so many rounds, half of them evenly and half of them
+                logarithmically spaced; all of them unless given.
+            average: divide by the number of rounds so far.
+        """
+        average = checks.flag("average", average)
+        t, total = self.thinned(points), self.cumulative(name)
+        if average:
+            total = account.time_average(total)
+        values = total.reshape(-1, self.rounds)[:, t - 1]
+        std = values.std(0) if len(values) > 1 else torch.zeros_like(values[0])
+        return Curve(t, values.mean(0), std, std / len(values) ** 0.5)
+
+    def thinned(self, points: int | None = None) -> Tensor:
+        """Rounds ``(n,)`` to keep of a curve, ``n`` at most about ``points``."""
+        rounds = torch.arange(1, self.rounds + 1)
+        if points is None or self.rounds <= checks.whole("points", points, 2):
+            return rounds
+        half = max(2, points // 2)
+        even = torch.linspace(1, self.rounds, half, dtype=torch.float64)
+        top = torch.log10(torch.tensor(float(self.rounds))).item()
+        log = torch.logspace(0, top, points - half, dtype=torch.float64)
+        wanted = torch.cat([even, log]).round().long().clamp(1, self.rounds)
+        return torch.tensor(sorted(set(wanted.tolist())))
+
+    def cumulative(self, name: str) -> Tensor:
+        """A metric of :meth:`curve` in each trial, ``(*trials, T)``, float64."""
+        name = name if isinstance(name, str) else repr(name)  # of no metric
+        if name == "multiplier":
+            size: Tensor = self.multipliers.double().norm(dim=-1)
+            return size
+        if name == "reward":
+            return torch.cumsum(self.true_rewards.double(), -1)
+        if name == "expected_reward":
+            drawn = self.expected_rewards
+            return (self.true_rewards if drawn is None else drawn).double()
+        if name == "stage_cost":
+            return self.stage_costs.amax(-1).double()
+        if name == "stopped" and self.stopped is not None:
+            first = self.stopped.unsqueeze(-1)
+            t = torch.arange(1, self.rounds + 1)
+            return ((first > 0) & (first <= t)).double()
+        if name not in METRICS and name not in (
+            "policy_regret",
+            "realised_regret",
+            "realised_violation",
+        ):
+            raise CBanditError(
+                f"name must be a metric, one of {', '.join(METRICS)}, policy_regret, "
+                "realised_regret, realised_violation, reward, multiplier, "
+                f"expected_reward, stage_cost; got {name!r}"
+            )
+        total: Tensor = getattr(self, name).double()
+        return total
+
+    def frame(self) -> pd.DataFrame:
+        """A long pandas frame: one row a trial and round.
+
+        Columns: policy, trial, t, x1.. (and action, its number), reward, cost1..,
+        true_reward, true_cost1.., multiplier1.., and the cumulative metrics; of a
+        policy that randomises also expected_reward, stage_cost1.. (less thresholds) and
+        policy_regret.
+        """
+        try:
+            import pandas as pd
+        except ImportError:
+            raise MissingExtraError(
+                "run.frame() needs pandas: pip install 'cbandit[experiments]'"
+            ) from None
+        numbers = list(self.trials or range(1))
+        columns: dict[str, Any] = {
+            "policy": self.policy,
+            "trial": torch.tensor(numbers).repeat_interleave(self.rounds).numpy(),
+            "t": torch.arange(1, self.rounds + 1).repeat(len(numbers)).numpy(),
+        }
+        if self.index is not None:
+            columns["action"] = self.index.reshape(-1).numpy()
+        tables = {
+            "x": self.actions,
+            "reward": self.rewards,
+            "cost": self.costs,
+            "true_reward": self.true_rewards,
+            "true_cost": self.true_costs,
+            "multiplier": self.multipliers,
+        }
+        if self.expected_rewards is not None:
+            tables["expected_reward"] = self.expected_rewards
+            tables["stage_cost"] = self.stage_costs
+        for name, table in tables.items():
+            if name.endswith("reward"):
+                columns[name] = table.reshape(-1).numpy()
+                continue
+            for j, column in enumerate(table.unbind(-1)):
+                columns[f"{name}{j + 1}"] = column.reshape(-1).numpy()
+        for name in METRICS + (("policy_regret",) if self.randomised else ()):
+            columns[name] = getattr(self, name).reshape(-1).numpy()
+        return pd.DataFrame(columns)
+
+    def plot(self, **options: Any) -> Figure:
+        """A figure of the account; options as for ``cb.plots.overview``."""
+        from cbandit.simulation import plots
+
+        return plots.overview([self], **options)
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Writes ``run.json`` and ``run.pt`` into the directory, atomically."""
+        folder = checks.path("directory", directory)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CBanditError(
+                f"directory {folder} cannot be made: {error.strerror}"
+            ) from None
+        tensors, plain = {}, {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, Tensor):
+                tensors[each.name] = value.contiguous().clone()
+            else:
+                plain[each.name] = value
+        trials = self.trials
+        plain["trials"] = trials and [trials.start, trials.stop, trials.step]
+        with atomic(folder / "run.pt") as file:
+            torch.save(tensors, file)
+        with atomic(folder / "run.json") as file:
+            text = json.dumps({"format": _FORMAT, **plain}, indent=1)
+            file.write(text.encode())
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike[str]) -> Run:
+        """What :meth:`save` wrote."""
+        folder = checks.path("directory", directory)
+        try:
+            plain = json.loads((folder / "run.json").read_text())
+            if not isinstance(plain, dict) or plain.pop("format", None) != _FORMAT:
+                raise CheckpointError(f"{folder / 'run.json'} is not of a saved run")
+            tensors = torch.load(folder / "run.pt", weights_only=True)
+            trials = plain.pop("trials")
+            return cls(trials=range(*trials) if trials else None, **plain, **tensors)
+        except FileNotFoundError as error:
+            raise CheckpointError(
+                f"{folder} holds no saved run: {error.filename} is missing"
+            ) from None
+        except CheckpointError:
+            raise
+        except Exception as error:  # unpickling fails in many ways
+            raise CheckpointError(
+                f"{folder} holds no saved run, or a broken one: {error}"
+            ) from None
+
+    def __repr__(self) -> str:
+        count = 1 if self.trials is None else len(self.trials)
+        return f"Run({self.policy}, rounds={self.rounds}, trials={count}, m={self.m})"
+
+
+class Summary(dict[str, dict[str, float]]):
+    """Final values of a run: ``summary["regret"]["mean"]``; prints as a table."""
+
+    def __init__(
+        self,
+        policy: str,
+        rounds: int,
+        values: dict[str, dict[str, float]],
+        seconds_per_round: float,
+        trials: int,
+    ) -> None:
+        self.policy, self.rounds, self.trials = policy, rounds, trials
+        self.seconds_per_round = seconds_per_round
+        super().__init__(values)
+
+    def __str__(self) -> str:
+        head = f"{self.policy}, {self.rounds} rounds, "
+        head += f"{1e3 * self.seconds_per_round:.3g} ms each"
+        rows = []
+        for name, each in self.items():
+            known = not math.isnan(each["mean"])
+            mean = f"{each['mean']:.5g}" if known else "unknown"
+            spread = f" +- {each['sem']:.3g}" if known and self.trials > 1 else ""
+            rows.append(f"  {name:<20} {mean:>12}{spread}")
+        return "\n".join([head, *rows])
+
+    __repr__ = __str__
+
+
+def join(runs: Sequence[Run]) -> Run:
+    """One run of all the trials of several, in the order of their numbers.
+
+    The parts must be the same policy over the same rounds; their seconds are those of
+    the slowest part, as if they ran side by side.
+    """
+    if not runs:
+        raise CBanditError("runs must hold at least one run; got none")
+    if any(run.trials is None for run in runs):
+        raise CBanditError("runs must have a trials axis to be joined")
+    runs = sorted(runs, key=lambda run: run.trials[0] if run.trials else 0)
+    numbers = [i for run in runs for i in run.trials or ()]
+    trials = trial_range(range(numbers[0], numbers[-1] + 1))
+    if trials is None or numbers != list(trials):
+        raise CBanditError(f"runs must hold consecutive trials; got {numbers}")
+    first = runs[0]
+    if any((run.policy, run.rounds) != (first.policy, first.rounds) for run in runs):
+        raise CBanditError(f"runs must be of one policy and length; got {runs}")
+    joined: dict[str, Any] = {}
+    for each in fields(Run):
+        values = [getattr(run, each.name) for run in runs]
+        if isinstance(values[0], Tensor) and each.name != "seconds":
+            joined[each.name] = torch.cat(values)
+    seconds = torch.stack([run.seconds for run in runs]).amax(0)
+    return replace(first, trials=trials, seconds=seconds, **joined)
+
+
+def _sem(values: Tensor) -> float:
+    """Standard error of the mean of ``(n,)``; 0 for a single value."""
+    return float(values.std()) / len(values) ** 0.5 if len(values) > 1 else 0.0

@@ -1,0 +1,1 @@
+"""The only file of the tests that knows where private names live."""
