@@ -181,7 +181,8 @@ import json, sys
 target, root = {str(target)!r}, {str(ROOT)!r}
 sys.path = [target] + [p for p in sys.path if p not in (root, root + "/kernels")]
 import cbandit, cbandit_kernels
-from cbandit import actions, randomness
+from cbandit import actions
+from cbandit._core import randomness
 from importlib.metadata import version
 from importlib.util import find_spec
 print(json.dumps({{

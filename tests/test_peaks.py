@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from inside import argmax
-
-from cbandit import search
+from inside import SHORT, argmax, maximise
 
 
 @pytest.mark.parametrize("size", [1, 31, 32, 33, 1000, 4097, 100_003])
@@ -36,8 +34,8 @@ def test_a_long_stretch_is_searched_as_a_short_one_is() -> None:
             yield start, estimate[..., start : start + size]
 
     found = [
-        search.maximise(stretches(size), lambda f, g: f - g[:, 0])
-        for size in (search.SHORT - 8, search.SHORT + 8, 70_001)
+        maximise(stretches(size), lambda f, g: f - g[:, 0])
+        for size in (SHORT - 8, SHORT + 8, 70_001)
     ]
     values = (estimate[0, 0] - estimate[0, 1]).tolist()
     best = values.index(max(values))

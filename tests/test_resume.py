@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -87,6 +88,7 @@ def test_in_a_fresh_process(tmp_path):
         assert len(policy.outstanding) == 2
     code = f"""
 import runpy, sys, torch, cbandit as cb
+sys.path.insert(0, {str(Path(__file__).parent)!r})
 play = runpy.run_path({__file__!r})["play"]
 *paths, out = sys.argv[1:]
 torch.save([play(cb.load(path), {SAVED + 1}, {END}) for path in paths], out)

@@ -544,7 +544,7 @@ class TestCheckpoints:
             import sys
             sys.path.insert(0, {str(Path(__file__).parent)!r})
             from worlds import Plain, Uniform
-            from cbandit.loop import simulate
+            from cbandit import simulate
             print("ready", flush=True)
             simulate(Uniform(Plain(2), trials=2), Plain(2), 200, {str(path)!r},
                      checkpoint_every=0.0)

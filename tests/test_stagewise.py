@@ -12,7 +12,7 @@ import pytest
 import scipy.optimize
 import scipy.stats
 import torch
-from inside import Ridge
+from inside import Ridge, Streams
 
 import cbandit as cb
 from cbandit.errors import CBanditError, InfeasibleError, MissingExtraError
@@ -1155,7 +1155,7 @@ def test_bernoulli_arms_have_their_means():
     problem = cb.problems.pacchiano_opb_four(0.5, trials=20_000)
     index = torch.arange(20_000) % 4
     choice = cb.Choice(1, index, problem.actions.points(index), index < 0)
-    reward, cost = problem.observe(choice, cb.randomness.Streams(0, None, "world"))
+    reward, cost = problem.observe(choice, Streams(0, None, "world"))
     assert set(reward.unique().tolist()) == {0.0, 1.0}
     for k in range(4):
         mine = index == k

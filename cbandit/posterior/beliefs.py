@@ -709,7 +709,7 @@ class Surrogates:
         x: Tensor,
         parts: Sequence[Part],
         t: int = 0,
-    ) -> None:
+    ) -> Surrogates:
         """Condition on what was seen of one choice, made in round ``t``.
 
         ``parts`` are functions, their values ``(T, f)``, the trials that saw them and
@@ -728,6 +728,7 @@ class Surrogates:
                     group = apart
                 chosen = _columns(values, functions, group.functions)
                 group.append(Row(keys, x, chosen, wanted, noise, t))
+        return self
 
     def _rescaled_apart(self) -> None:
         """Each standardised function alone: its own spread scales a given noise."""
@@ -738,12 +739,12 @@ class Surrogates:
     @_whole
     def observe(
         self, rows: Sequence[tuple[Sequence[Hashable], Tensor, list[Part]]]
-    ) -> None:
+    ) -> Surrogates:
         """Condition on many choices at once, as :meth:`absorb` does on one."""
         if len(rows) <= 8:
             for keys, x, parts in rows:
                 self.absorb(keys, x, parts)
-            return
+            return self
         covered = {f for _, _, parts in rows for part in parts for f in part[0]}
         for group in list(self.groups):
             mine = [f for f in group.functions if f in covered]
@@ -758,11 +759,12 @@ class Surrogates:
                         new.append(Row(keys, x, chosen, wanted, noise))
             if new:
                 group.observe(new)
+        return self
 
     @_whole
     def await_feedback(
         self, keys: Sequence[Hashable], x: Tensor, t: int, limits: Tensor
-    ) -> None:
+    ) -> Surrogates:
         """Enter a choice before its feedback.
 
         Targets are the reward's prior mean and the costs' thresholds ``(T, m)``.
@@ -777,9 +779,12 @@ class Surrogates:
             row = Row(keys, x, values, every, None, t, arrived)
             group.append(row)
             group.awaited[t] = row
+        return self
 
     @_whole
-    def fill(self, t: int, functions: list[int], values: Tensor, mask: Tensor) -> None:
+    def fill(
+        self, t: int, functions: list[int], values: Tensor, mask: Tensor
+    ) -> Surrogates:
         """Feedback of round ``t``: ``values (T, f)`` in the trials of ``mask (T,)``."""
         for group in self.groups:
             mine = [f for f in group.functions if f in functions]
@@ -790,15 +795,17 @@ class Surrogates:
                 continue  # dropped with all data of its time
             columns = [group.functions.index(f) for f in mine]
             group.fill(row, columns, _columns(values, functions, mine), mask)
+        return self
 
-    def stop_waiting(self, first: int) -> None:
+    def stop_waiting(self, first: int) -> Surrogates:
         """Feedback of rounds before ``first`` counts no longer."""
         for group in self.groups:
             for t in [t for t in group.awaited if t < first]:
                 del group.awaited[t]
+        return self
 
     @_whole
-    def expire(self, first: int, refresh_every: int) -> None:
+    def expire(self, first: int, refresh_every: int) -> Surrogates:
         """Forget observations of rounds before ``first``.
 
         Reverse updates of narrow dtypes drift, so those are computed afresh every
@@ -810,9 +817,10 @@ class Surrogates:
             if narrow and group.forgotten >= refresh_every:
                 group.engine.refresh()
                 group.forgotten = 0
+        return self
 
     @_whole
-    def refit(self, due_only: bool = False) -> bool:
+    def refit(self, due_only: bool = False) -> Surrogates:
         """Fit hyperparameters; with ``due_only`` where ``refit_every`` says so."""
         if not due_only:
             for group in list(self.groups):
@@ -821,9 +829,9 @@ class Surrogates:
         chosen = [g for g in self.groups if not due_only or g.due()]
         for group in chosen:
             group.refit()
-        return bool(chosen)
+        return self
 
-    def forget_all(self) -> None:
+    def forget_all(self) -> Surrogates:
         """Drop all data; hyperparameters stay.
 
         Nothing changes in place, so that :meth:`parts` can be put back.
@@ -831,6 +839,7 @@ class Surrogates:
         for group in self.groups:
             group.log, group.awaited = deque(), {}
             group.rebuild()
+        return self
 
     def parts(self) -> list[Surrogates | Group]:
         """What holds all this in its attributes."""
