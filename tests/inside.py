@@ -42,5 +42,6 @@ from cbandit.search.simplex.lp import (
     solve_policy,
     solve_policy_by_pricing,
 )
+from cbandit.simulation.curves import Curve, exponent
 from cbandit.simulation.loop import simulate
-from cbandit.simulation.run import Curve, Run, exponent, join
+from cbandit.simulation.run import Run, join

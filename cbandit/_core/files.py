@@ -16,7 +16,7 @@ __all__ = ["atomic", "writable"]
 
 @contextlib.contextmanager
 def atomic(path: Any) -> Iterator[BinaryIO]:
-    """Open a file that replaces ``path`` once it is written; an error leaves no trace."""
+    """Open a file that replaces ``path`` once it is written, and not on an error."""
     target, (part, begun) = Path(path), _begun(Path(path))
     try:
         with begun as file:
