@@ -4,8 +4,7 @@ from cbandit._core import checkpoint, randomness
 from cbandit._core.arguments import differences, settings_of
 from cbandit._core.checkpoint import read, write
 from cbandit._core.randomness import BLOCK, Streams, _seed, trial_range
-from cbandit.actions import Box, Finite, ProductGrid, Star
-from cbandit.actions.partition import grid_split, partition, shares
+from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
 from cbandit.baselines.admmbo import feasible_improvement, improvement
 from cbandit.beliefs.feedback import drift_allowance
 from cbandit.beliefs.linear import Ridge
@@ -44,3 +43,9 @@ from cbandit.search.simplex.lp import (
 )
 from cbandit.simulation.loop import simulate
 from cbandit.simulation.run import Curve, Run, exponent, join
+
+partition, shares = Actions.stretches, Actions.shares
+
+
+def grid_split(grid):
+    return grid.cut
