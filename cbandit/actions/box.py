@@ -95,7 +95,7 @@ class Box(Actions):
         return torch.cat([held[..., :count], self.choices[rows]], -1)
 
     def nearest(self, x: Tensor) -> Tensor:
-        """Return the nearest point of the box, per coordinate, to each ``x (..., d)``."""
+        """Return each ``x (..., d)`` brought into the box, coordinate by coordinate."""
         held = torch.minimum(torch.maximum(x.to(self.lower), self.lower), self.upper)
         if self.choices is None:
             return held
