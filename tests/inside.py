@@ -35,12 +35,8 @@ from cbandit.search.box import Climbs, best_feasible_point, maximise_box
 from cbandit.search.climb import climb
 from cbandit.search.finite import SHORT, maximise
 from cbandit.search.peaks import argmax
-from cbandit.search.simplex import lp
-from cbandit.search.simplex.lp import (
-    best_policy,
-    solve_policy,
-    solve_policy_by_pricing,
-)
+from cbandit.search.simplex import hull
+from cbandit.search.simplex.lp import solve_policy, solve_policy_by_pricing
 from cbandit.simulation.loop import simulate
 from cbandit.simulation.run import Curve, Run, exponent, join
 
@@ -49,3 +45,15 @@ partition, shares = Actions.stretches, Actions.shares
 
 def grid_split(grid):
     return grid.cut
+
+
+def spied_passes(monkeypatch):
+    """The number of arms in each pass for the best one, as passes are made."""
+    seen, best = [], hull.best
+
+    def spy(r, *rest):
+        seen.append(r.shape[1])
+        return best(r, *rest)
+
+    monkeypatch.setattr(hull, "best", spy)
+    return seen
