@@ -3,6 +3,7 @@
 from cbandit._core import checkpoint, randomness
 from cbandit._core.arguments import differences, settings_of
 from cbandit._core.checkpoint import read, write
+from cbandit._core.peaks import argmax
 from cbandit._core.randomness import BLOCK, Streams, _seed, trial_range
 from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
 from cbandit.baselines.admmbo import feasible_improvement, improvement
@@ -25,6 +26,7 @@ from cbandit.posterior.engines.choice import make_engine
 from cbandit.posterior.engines.joint import Joint
 from cbandit.posterior.engines.swept import Rows
 from cbandit.posterior.history import SPARE
+from cbandit.posterior.look import SHORT, maximise
 from cbandit.posterior.refit import negative_log_likelihood
 from cbandit.posterior.rows.operators import FactorRows, _Finishing
 from cbandit.posterior.stacked import Stacked
@@ -33,8 +35,6 @@ from cbandit.problems.gridded import poisson
 from cbandit.problems.protocol import delays_of
 from cbandit.search.box import Climbs, best_feasible_point, maximise_box
 from cbandit.search.climb import climb
-from cbandit.search.finite import SHORT, maximise
-from cbandit.search.peaks import argmax
 from cbandit.search.simplex import hull
 from cbandit.search.simplex.lp import solve_policy, solve_policy_by_pricing
 from cbandit.simulation.loop import simulate
