@@ -57,3 +57,9 @@ def spied_passes(monkeypatch):
 
     monkeypatch.setattr(hull, "best", spy)
     return seen
+
+
+def beliefs_of(policy):
+    """The beliefs of a GP policy that has taken in all that it was told."""
+    policy._catch_up()
+    return policy._beliefs
