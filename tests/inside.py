@@ -37,8 +37,9 @@ from cbandit.search.box import Climbs, best_feasible_point, maximise_box
 from cbandit.search.climb import climb
 from cbandit.search.simplex import hull
 from cbandit.search.simplex.lp import solve_policy, solve_policy_by_pricing
+from cbandit.simulation.curves import Curve, exponent
 from cbandit.simulation.loop import simulate
-from cbandit.simulation.run import Curve, Run, exponent, join
+from cbandit.simulation.run import Run, join
 
 partition, shares = Actions.stretches, Actions.shares
 
