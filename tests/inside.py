@@ -3,9 +3,9 @@
 from cbandit._core import checkpoint, randomness
 from cbandit._core.arguments import differences, settings_of
 from cbandit._core.checkpoint import read, write
+from cbandit._core.peaks import argmax
 from cbandit._core.randomness import BLOCK, Streams, _seed, trial_range
-from cbandit.actions import Box, Finite, ProductGrid, Star
-from cbandit.actions.partition import grid_split, partition, shares
+from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
 from cbandit.baselines.admmbo import feasible_improvement, improvement
 from cbandit.beliefs.feedback import drift_allowance
 from cbandit.beliefs.linear import Ridge
@@ -25,6 +25,7 @@ from cbandit.posterior.engines.choice import make_engine
 from cbandit.posterior.engines.joint import Joint
 from cbandit.posterior.engines.swept import Rows
 from cbandit.posterior.history import SPARE
+from cbandit.posterior.look import SHORT, maximise
 from cbandit.posterior.refit import negative_log_likelihood
 from cbandit.posterior.rows.operators import FactorRows, _Finishing
 from cbandit.posterior.stacked import Stacked
@@ -34,18 +35,36 @@ from cbandit.problems.gridded import poisson
 from cbandit.problems.protocol import delays_of
 from cbandit.search.box import Climbs, best_feasible_point, maximise_box
 from cbandit.search.climb import climb
-from cbandit.search.finite import SHORT, maximise
-from cbandit.search.peaks import argmax
-from cbandit.search.simplex import lp
-from cbandit.search.simplex.lp import (
-    best_policy,
-    solve_policy,
-    solve_policy_by_pricing,
-)
+from cbandit.search.simplex import hull
+from cbandit.search.simplex.lp import solve_policy, solve_policy_by_pricing
 from cbandit.simulation.curves import Curve, exponent
 from cbandit.simulation.loop import simulate
 from cbandit.simulation.run import Run, join
 from cbandit.simulation.tape import Tape
+
+partition, shares = Actions.stretches, Actions.shares
+
+
+def grid_split(grid):
+    return grid.cut
+
+
+def spied_passes(monkeypatch):
+    """The number of arms in each pass for the best one, as passes are made."""
+    seen, best = [], hull.best
+
+    def spy(r, *rest):
+        seen.append(r.shape[1])
+        return best(r, *rest)
+
+    monkeypatch.setattr(hull, "best", spy)
+    return seen
+
+
+def beliefs_of(policy):
+    """The beliefs of a GP policy that has taken in all that it was told."""
+    policy._catch_up()
+    return policy._beliefs
 
 
 def settings_of_experiment(name, **given):
