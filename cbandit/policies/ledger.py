@@ -104,6 +104,9 @@ class Ledger:
         self._touched: dict[int, None] = {}  # rounds that may hold news
         self._serial = 0
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def open(self, choice: Choice, given: Choice) -> None:
         """Enter a choice that is about to stand."""
         self._entries[choice.t] = Entry(choice, given)
@@ -149,12 +152,14 @@ class Ledger:
         return self._serial
 
     def tidy(self, heard: int) -> None:
-        """Drop what was taken in, and entries that are closed."""
+        """Drop what was told, all of it being taken in, and entries that are closed."""
+        if heard != self._serial:
+            return  # more was told meanwhile: another time
         for t in list(self._touched):
             entry = self._entries.get(t)
             if entry is not None:
                 if entry.closed:
                     del self._entries[t]
-                elif entry.rewards or entry.costs:
+                else:
                     self._entries[t] = entry._replace(rewards=(), costs=())
             del self._touched[t]

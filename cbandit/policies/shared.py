@@ -42,7 +42,7 @@ def documented(cls: Any, shared: dict[str, str]) -> str | None:
         return cls.__doc__
     text = inspect.cleandoc(own)
     lines = [
-        f"    {name}: {meaning.replace('        ', '        ')}"
+        f"    {name}: {meaning}"
         for name, meaning in shared.items()
         if f"\n    {name}: " not in text
     ]
@@ -73,8 +73,11 @@ def unknown(cls: type, name: str) -> str:
 
 
 def _known(cls: Any) -> list[str]:
-    """Return the keywords that the constructors of ``cls`` and its bases take."""
-    every = [inspect.signature(base.__init__) for base in cls.__mro__[:-1]]
-    keys = [each for one in every for each in one.parameters.values()]
-    # m is what costs= says
-    return [key.name for key in keys if key.kind is key.KEYWORD_ONLY and key.name != "m"]
+    """Return the keywords that ``cls`` takes, itself or by what it hands on."""
+    out = list(cls._shared)
+    for base in cls.__mro__:
+        if "_shared" in vars(base):  # says itself what others may hand on to it
+            break
+        parameters = inspect.signature(base.__init__).parameters.values()
+        out += [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    return out
