@@ -41,15 +41,15 @@ if TYPE_CHECKING:
         MissingExtraError,
     )
     from cbandit.explore import TS, UCB, Explore, Rand
-    from cbandit.policies.ckb import CKB
-    from cbandit.policies.epoch import EpochPenalty
     from cbandit.policies.believed import Marginal, Posterior
+    from cbandit.policies.ckb import CKB
+    from cbandit.policies.decision import Decision
+    from cbandit.policies.epoch import EpochPenalty
+    from cbandit.policies.gp import GPPolicy
     from cbandit.policies.lclucb import LCLUCB
     from cbandit.policies.opb import OPB
     from cbandit.policies.oplb import OPLB
     from cbandit.policies.opnlb import OPNLB
-    from cbandit.policies.decision import Decision
-    from cbandit.policies.gp import GPPolicy
     from cbandit.policies.policy import Policy
     from cbandit.policies.rpol import RPOL
     from cbandit.policies.safe.action import Safe
@@ -143,8 +143,8 @@ __all__ = [
     "EpochPenalty",
     "Explore",
     "Finite",
-    "GPPolicy",
     "FiniteClass",
+    "GPPolicy",
     "HorizonError",
     "InfeasibleError",
     "Linear",

@@ -60,6 +60,7 @@ class BanditOCO(Stepwise):
     """
 
     name = "OCO"
+    _multiplier: Tensor
 
     def __init__(
         self,
@@ -203,10 +204,7 @@ class BanditOCO(Stepwise):
         self._settled()
         super().cancel(choice)
         each = self._played.get(choice.t)
-        if (
-            each is not None
-            and not bool(each.due().any())
-        ):
+        if each is not None and not bool(each.due().any()):
             del self._played[choice.t]
 
 

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from cbandit import scores
 from cbandit._core import checks
+from cbandit._core.arguments import stated
 from cbandit.baselines.sketch import Sketched
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
@@ -62,6 +63,7 @@ class BKB(GPPolicy):
         oversampling: float = 5.0,
         **common: Any,
     ) -> None:
+        self.settings = stated(self, locals())
         if common.get("pending", "ignore") != "ignore":
             raise CBanditError(f"pending must be 'ignore'; got {common['pending']!r}")
         if common.get("feedback") is not None:

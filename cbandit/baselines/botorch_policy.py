@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
+from cbandit._core.arguments import stated
 from cbandit.actions import Box
 from cbandit.beliefs.feedback import Delayed
 from cbandit.beliefs.gp import GP
@@ -85,6 +86,7 @@ class BoTorchPolicy(GPPolicy):
         name: str = "BoTorch",
         **common: Any,
     ) -> None:
+        self.settings = stated(self, locals())
         if not callable(make_acquisition):
             raise CBanditError(
                 "make_acquisition must be a callable (model, policy) -> acquisition "
@@ -109,8 +111,9 @@ class BoTorchPolicy(GPPolicy):
                 "feedback must be None or cb.Sliding(window): tell what is late when "
                 "it comes"
             )
-        one = {"reward": reward, "costs": costs, "explore": UCB(0.0)}
-        super().__init__(actions, **one, **common)
+        super().__init__(
+            actions, reward=reward, costs=costs, explore=UCB(0.0), **common
+        )
         self._make, self.name, self.initial = make_acquisition, name, initial
         self.chunk, self.num_restarts, self.raw_samples = (
             chunk,

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
 from cbandit.explore import Explore
 from cbandit.policies.ckb import CKB, needed
@@ -55,6 +56,7 @@ class CKBRestart(GPPolicy):
         dual: str = "projected",
         **common: Any,
     ) -> None:
+        self.settings = stated(self, locals())
         super().__init__(
             actions,
             reward=reward,
@@ -68,4 +70,5 @@ class CKBRestart(GPPolicy):
         self.name = f"CKB-Restart{explore.name}"
         self._dual = dual_of(self, dual, step, cap, slack, slater, restart, False)
 
-    score, move = CKB.score, CKB.move
+    score = CKB.score  # type: ignore[assignment]
+    move = CKB.move  # type: ignore[assignment]

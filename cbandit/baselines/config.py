@@ -21,6 +21,7 @@ from typing import Any
 from torch import Tensor
 
 from cbandit import scores
+from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
 from cbandit.policies.ckb import needed
@@ -61,6 +62,7 @@ class CONFIG(GPPolicy):
         explore: UCB,
         **common: Any,
     ) -> None:
+        self.settings = stated(self, locals())
         both = {"reward": reward, "costs": needed(costs)}
         super().__init__(actions, **both, explore=explore, **common)
 

@@ -1,4 +1,4 @@
-"""What a GP policy says of its beliefs: posteriors, data from before, what to deploy."""
+"""What a GP policy is told and says of its beliefs: data from before, posteriors."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ class Posterior:
 
 
 def posterior_of(
-    mean: Tensor, std: Tensor, outside: Callable[[Tensor], Tensor]
+    believed: tuple[Tensor, Tensor], outside: Callable[[Tensor], Tensor]
 ) -> Posterior:
     """Return means and deviations ``(T, F, N)`` as users see them."""
+    mean, std = believed
     reward = Marginal(outside(mean[:, 0]), outside(std[:, 0]))
     if mean.shape[1] == 1:
         return Posterior(reward, None)
@@ -69,7 +70,8 @@ class Data:
 
     def rows(self) -> list[Row]:
         """Return one row an observation, as beliefs take them in."""
-        every, out = [True] * len(self.places), []
+        out: list[Row] = []
+        every = [True] * len(self.places)
         for i in range(self.places.shape[1]):
             told: list[Part] = [
                 (functions, value[:, i].to(self.places.device), every, None)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from cbandit import multipliers, scores
 from cbandit._core import checks
+from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
@@ -98,6 +99,7 @@ class CKB(GPPolicy):
         dual: str = "projected",
         **common: Any,
     ) -> None:
+        self.settings = stated(self, locals())
         anytime = checks.flag("anytime", anytime)
         if checks.flag("forget", forget) and not anytime:
             raise CBanditError("forget=True goes with anytime=True")

@@ -33,6 +33,7 @@ from torch import Tensor
 
 from cbandit import scores
 from cbandit._core import checks, devices
+from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.confidence import RKHS
@@ -98,6 +99,7 @@ class EpochPenalty(GPPolicy):
         kappa: Any = None,
         **common: Any,
     ) -> None:
+        self.settings = stated(self, locals())
         costs = checks.whole("costs", costs, 1, COST_COUNT)
         epoch, reuse = checks.whole("epoch", epoch), checks.flag("reuse", reuse)
         checks.one_of("inner", inner, "ucb", "ts")
@@ -146,7 +148,7 @@ class EpochPenalty(GPPolicy):
         return self._outside(self._values(self._moved(own) if over else own.kept))
 
     def _epoch_of(self, t: int) -> int:
-        """Return the number of the epoch that round ``t`` is in, -1 before the first."""
+        """Return the number of round ``t``'s epoch, -1 before the first."""
         return (t - 1) // self.epoch
 
     def _values(self, kept: Tensor) -> Tensor:
@@ -207,7 +209,7 @@ class EpochPenalty(GPPolicy):
             )
 
     def _target(self, own: Epoch, seen: Seen) -> Tensor:
-        """Return ``r - sum_j kappa_j (psi(c_j) - 1)``, or the linear form, ``(T, 1)``."""
+        """Return ``r - sum_j kappa_j (psi(c_j) - 1)``, or linear, ``(T, 1)``."""
         charge = seen.cost if self.linear else self._psi(seen.cost) - 1
         weighted = (self._values(own.kept) * charge).sum(-1, keepdim=True)
         # squares of targets, and their sums, must stay finite too
@@ -235,7 +237,7 @@ class EpochPenalty(GPPolicy):
     def _chances(self, state: GPState) -> int:
         """Return ``c`` of the RKHS widths."""
         if self.horizon is None:
-            begun = state.own.number + 1
+            begun: int = state.own.number + 1
             epochs = begun * (begun + 1)
         else:
             epochs = self._epoch_of(self.horizon) + 1

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from cbandit._core import checks, devices
 from cbandit.beliefs.feedback import Delayed, Sliding, delayed_width
-from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.explore import BoundWidths
 from cbandit.policies.ledger import News, Told
@@ -169,7 +168,7 @@ class Awaited:
             )
         if not counts or not recent:
             return width
-        std = beliefs.deviations(torch.stack(list(recent), 1))
+        std: Tensor = beliefs.deviations(torch.stack(list(recent), 1))
         return width + weight * std.sum(-1)
 
 
@@ -222,7 +221,9 @@ def _pieced(news: Sequence[Told]) -> Sequence[Told]:
     values, where = news[0].values, news[0].where
     for told in news[1:]:
         values = torch.where(told.mask().unsqueeze(-1), told.values, values)
-        where = told.where if where is None or told.where is None else where | told.where
+        where = (
+            told.where if where is None or told.where is None else where | told.where
+        )
     return [replace(news[0], values=values, where=where)]
 
 
@@ -261,7 +262,11 @@ def _packed(loose: Sequence[tuple[Place, Part]], size: int) -> list[_Packed]:
                 if alike and not row.wanted[trial]:
                     break
             else:
-                keys, nowhere, source = list(place.keys), [False] * size, [number] * size
+                keys, nowhere, source = (
+                    list(place.keys),
+                    [False] * size,
+                    [number] * size,
+                )
                 first = (noise, source, place.t, place.x, values)
                 row = _Packed(functions, keys, nowhere, *first)
                 rows.append(row)

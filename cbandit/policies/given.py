@@ -116,9 +116,7 @@ def told_values(
     else:
         wanted = "(*trials,)" if name == "reward" else "(*trials, m)"
         expected = batch if name == "reward" else (*batch, m)
-        raise CBanditError(
-            f"{name} must have shape {wanted} = {expected}; got {shape}"
-        )
+        raise CBanditError(f"{name} must have shape {wanted} = {expected}; got {shape}")
     # a copy: it is read later, and the caller may fill the same array again
     if mask is None:
         return checks.finite(name, out, _TOGETHER if m > 1 else "").clone()

@@ -1,7 +1,7 @@
 """Policies whose beliefs are Gaussian processes: a score and a multiplier's move.
 
-Each round: the multiplier moves, estimates come from the beliefs, the action of greatest
-score is played, and what is told of it enters the beliefs.
+Each round: the multiplier moves, estimates come from the beliefs, the action of
+greatest score is played, and what is told of it enters the beliefs.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cbandit import scores
 from cbandit._core import checks, distributed
+from cbandit._core.arguments import stated
 from cbandit._core.randomness import Streams
 from cbandit.actions import Box, Finite, Star
 from cbandit.beliefs.feedback import Delayed, Sliding
@@ -100,7 +101,7 @@ class GPPolicy(Policy):
     explores: tuple[type, ...] = (UCB, TS, Rand)
     continuous = True  # whether it can choose from a Box
     splits = True  # whether ranks may share the set; else each keeps all of it
-    _shared = shared.GP_ONLY | shared.POLICY
+    common = shared.GP_POLICY
 
     def __init__(
         self,
@@ -119,6 +120,7 @@ class GPPolicy(Policy):
         pending: str = "ignore",
         **common: Any,
     ) -> None:
+        self.settings = stated(self, locals())
         beliefs, m = _functions(reward, costs)
         self._suit(actions, explore, feedback, pending)
         super().__init__(actions, m, **common)
@@ -155,7 +157,9 @@ class GPPolicy(Policy):
         fresh = self._fresh_beliefs(beliefs)
         self._begin(GPState(fresh, self._start, Arrivals(late)))
 
-    def _suit(self, actions: Any, explore: Any, feedback: Any, pending: Any) -> None:
+    def _suit(
+        self, actions: Any, explore: Explore, feedback: Any, pending: Any
+    ) -> None:
         """Raise an error unless these go together."""
         if not isinstance(explore, self.explores):
             kinds = " or ".join(f"cb.{each.__name__}(...)" for each in self.explores)
@@ -256,7 +260,7 @@ class GPPolicy(Policy):
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the action of greatest score."""
         state = self._opened(state, asked)
-        limits, beside = self._limits(asked.t), None
+        limits, beside = self._limits(asked.t), None  # type: Tensor, Any
         if self.sees_costs:
             seen, batch = asked.observed_costs, self.batch_shape
             beside = chosen.seen_in_full(seen, asked.actions, limits, batch)
@@ -317,6 +321,13 @@ class GPPolicy(Policy):
         if isinstance(score, scores.Formed):
             return Look(coefficient, off, bound, score.kind, score.weight, mask)
         return Look(coefficient, off, bound, score, None, mask)
+
+    def _next_look(self) -> tuple[Any, Look]:
+        """Return the beliefs and the look of the next round, which is not begun."""
+        now, ledger = self._settled(), self._ledger
+        asked = Asked(now.t + 1, self.actions, None, None, self._streams, ledger)
+        state = self._opened(now.state, asked)
+        return state.beliefs, self._look(state, asked)
 
     def _off(self, t: int) -> Tensor | None:
         """Return what is added to estimates: minus thresholds, and for drift."""
@@ -502,12 +513,12 @@ class GPPolicy(Policy):
             points = checks.finite("x", checks.tensor("x", x, self.dtype, self.device))
             axes = (self.actions.dim,)
             points = checks.rows("x", points, self.batch_shape, axes)
-            return posterior_of(*beliefs.anywhere(points), self._outside)
+            return posterior_of(beliefs.anywhere(points), self._outside)
         if isinstance(self.actions, Box):
             raise CBanditError(
                 "posterior needs points on a Box: posterior(x) with x of shape (n, d)"
             )
-        return posterior_of(*beliefs.posterior(), self._outside)
+        return posterior_of(beliefs.posterior(), self._outside)
 
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Return what to deploy: the best action feasible with ``confidence``.
@@ -559,5 +570,5 @@ def _functions(reward: Any, costs: Any) -> tuple[list[GP], int]:
 
 def _epochs(restart: Any) -> int | str | None:
     if restart is None or restart == "doubling":
-        return restart
+        return None if restart is None else "doubling"
     return checks.whole("restart", restart)

@@ -92,7 +92,9 @@ class Entry(NamedTuple):
         both = []
         for seen in (self.reward_seen, self.cost_seen):
             alike = isinstance(seen, bool)
-            both.append([not seen] * size if alike else (~torch.as_tensor(seen)).tolist())
+            both.append(
+                [not seen] * size if alike else (~torch.as_tensor(seen)).tolist()
+            )
         return both[0], both[1]
 
 

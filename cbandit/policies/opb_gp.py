@@ -94,9 +94,7 @@ class GPOPB(StepwiseGP):
         if explore is None:
             functions = 1 + len(listed(costs, GP))
             explore = UCB(BayesWidth(functions, actions.size, self.delta))
-        super().__init__(
-            actions, reward=reward, costs=costs, explore=explore, **common
-        )
+        super().__init__(actions, reward=reward, costs=costs, explore=explore, **common)
         given = checks.finite(
             "largest", checks.tensor("largest", 1.0 if largest is None else largest)
         )

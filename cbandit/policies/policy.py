@@ -1,23 +1,24 @@
 """The rounds of a policy: ask, tell, cancel, outstanding.
 
-``ask`` starts a round; ``tell`` puts feedback into a ledger; the next ``ask`` (or a look
-at what is believed) absorbs it in the order of rounds. So tells commute, and one that
-fails has changed nothing. All that rounds change is one value, which a round replaces by
-one assignment: an ``ask`` that fails or is interrupted has changed nothing either.
+``ask`` starts a round; ``tell`` puts feedback into a ledger; the next ``ask`` (or a
+look at the beliefs) absorbs it in the order of rounds. So tells commute, and one that
+fails has changed nothing. All that rounds change is one value, which one assignment
+replaces: an ``ask`` that fails or is interrupted has changed nothing either.
 """
 
 from __future__ import annotations
 
 import secrets
 import warnings
-from abc import abstractmethod
+from abc import ABCMeta, abstractmethod
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from cbandit._core import checks, devices
-from cbandit._core.arguments import Stated
+from cbandit._core.arguments import Stated, stated
 from cbandit._core.randomness import Position, Streams, Trials, trial_range
 from cbandit.actions import Actions
 from cbandit.choice import Choice, Distribution
@@ -49,7 +50,7 @@ class Now(NamedTuple):
     heard: int
 
 
-class Policy(Stated):
+class Policy(Stated, metaclass=ABCMeta):
     """Bookkeeping of rounds, choices and feedback.
 
     A policy is two functions of its state, a value that they replace and never change:
@@ -108,19 +109,13 @@ class Policy(Stated):
     sees_costs = False  # whether ask takes observed_costs
     no_noise = ""  # why tell takes no noise, where it does not
     patient = False  # whether it counts on choices that wait for their feedback
-    _shared = shared.POLICY  # arguments that help on a policy names
+    common: Mapping[str, str] = shared.POLICY  # what constructors hand on, with help
     _reminded = False
-
-    def __new__(cls, *arguments: Any, **named: Any) -> Any:
-        """Look at the arguments first; an unpickled policy is given none."""
-        if arguments or named:
-            shared.check(cls, arguments, named)
-        return super().__new__(cls, *arguments, **named)
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Help on a policy names the arguments it shares with others too."""
         super().__init_subclass__(**arguments)
-        cls.__doc__ = shared.documented(cls, cls._shared)
+        cls.__doc__ = shared.documented(cls)
 
     def __init__(
         self,
@@ -133,10 +128,8 @@ class Policy(Stated):
         device: Any = None,
         dtype: Any = None,
         horizon: int | None = None,
-        **unknown: Any,
     ) -> None:
-        if unknown:
-            raise TypeError(shared.unknown(type(self), next(iter(unknown))))
+        self.settings = stated(self, locals())
         if not isinstance(actions, Actions):
             raise CBanditError(
                 "actions must be a cb.Finite (which takes points as rows), "
@@ -211,13 +204,13 @@ class Policy(Stated):
         return devices.put(checks.per_trial(name, value, self.batch_shape), self.device)
 
     def _per_cost(self, name: str, value: Any) -> Tensor:
-        """Return a number, ``(m,)``, ``(*trials, 1)`` or ``(*trials, m)``: ``(T, m)``."""
+        """Return a number, ``(m,)`` or ``(*trials, 1 or m)`` as ``(T, m)``."""
         value = checks.finite(name, checks.tensor(name, value))
         shaped = checks.per_cost(name, value, self.batch_shape, self.m)
         return devices.put(shaped, self.device)
 
     def _number(self, name: str, value: Any) -> Tensor:
-        """Return a number, ``(*trials,)``, or one a cost ``(*trials, m)``: ``(T, m)``."""
+        """Return a number, ``(*trials,)`` or ``(*trials, m)`` as ``(T, m)``."""
         value = checks.tensor(name, value)
         if self.batch_shape and tuple(value.shape) == self.batch_shape:
             value = value.unsqueeze(-1)
@@ -377,7 +370,9 @@ class Policy(Stated):
         no_costs = self.m == 0 or not self.learns_costs
         closed = reward_seen is True and (cost_seen is True or no_costs)
         seen = (reward_seen, cost_seen)
-        self._ledger.put(Entry(entry.choice, entry.given, *seen, rewards, costs, closed))
+        self._ledger.put(
+            Entry(entry.choice, entry.given, *seen, rewards, costs, closed)
+        )
 
     def cancel(self, choice: Choice) -> None:
         """Say that the rest of a choice's feedback will never come."""
@@ -475,7 +470,7 @@ class Policy(Stated):
         return []
 
 
-Policy.__doc__ = shared.documented(Policy, Policy._shared)
+Policy.__doc__ = shared.documented(Policy)
 
 
 def _kept(choice: Choice) -> Choice:

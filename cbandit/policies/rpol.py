@@ -26,6 +26,7 @@ from torch import Tensor
 
 from cbandit import multipliers, scores
 from cbandit._core import checks
+from cbandit._core.arguments import stated
 from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
 from cbandit.explore import Explore
@@ -70,6 +71,7 @@ class RPOL(GPPolicy):
         penalty: str = "observation",
         **common: Any,
     ) -> None:
+        self.settings = stated(self, locals())
         checks.one_of("penalty", penalty, "observation", "estimate")
         super().__init__(
             actions,

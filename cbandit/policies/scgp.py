@@ -25,6 +25,7 @@ from torch import Tensor
 
 from cbandit import multipliers, scores
 from cbandit._core import checks
+from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
@@ -77,6 +78,7 @@ class SCGPUCB(GPPolicy):
         clip: Any = None,
         **common: Any,
     ) -> None:
+        self.settings = stated(self, locals())
         costs = checks.whole("costs", costs, 1, COST_COUNT)
         if checks.whole("schedule", schedule, 1, "1 or 2") > 2:
             raise CBanditError(f"schedule must be 1 or 2; got {schedule!r}")
@@ -95,7 +97,7 @@ class SCGPUCB(GPPolicy):
             observed_costs=True,
             **common,
         )
-        self.schedule, self._b = schedule, self._bound[:, :1]
+        self.schedule, self._b = schedule, self._clip(clip)[:, :1]
         delta = self._per_trial("slater", checks.positive("slater", slater))
         self._delta = delta.unsqueeze(-1)
 

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from cbandit import scores
+from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
 from cbandit.explore import TS, UCB
 from cbandit.policies.gp import GPPolicy
@@ -35,6 +36,7 @@ class GPUCB(GPPolicy):
     def __init__(
         self, actions: Any, *, reward: GP, explore: UCB, **common: Any
     ) -> None:
+        self.settings = stated(self, locals())
         super().__init__(actions, reward=reward, costs=None, explore=explore, **common)
 
     def score(self, t: int, multiplier: Tensor) -> scores.Reward:
@@ -58,6 +60,7 @@ class GPTS(GPPolicy):
     def __init__(
         self, actions: Any, *, reward: GP, explore: TS | None = None, **common: Any
     ) -> None:
+        self.settings = stated(self, locals())
         explore = TS() if explore is None else explore
         super().__init__(actions, reward=reward, costs=None, explore=explore, **common)
 
