@@ -600,23 +600,23 @@ def _tried(form: _Form, points: Tensor, device: torch.device) -> float:
 
 def _trials(sizes: _Sizes, device: torch.device) -> list[Row]:
     """zhou-synthetic with many trials at once, on the device and on the CPU."""
-    from cbandit.experiments.catalogue import Task, find
-    from cbandit.experiments.settings import Settings
+    from cbandit.experiments.catalogue import find
+    from cbandit.experiments.task import Task
     from cbandit.simulation.loop import simulate
 
     section = f"zhou-synthetic, CKB-UCB, {sizes.trials} trials at once, a round"
     name, took, regret = "CKB-UCB", {}, {}
     for where in dict.fromkeys((device.type, "cpu")):
-        settings = Settings.of(
-            "zhou-synthetic",
+        experiment, trials = find("zhou-synthetic"), range(sizes.trials)
+        settings = experiment.settings(
             trials=sizes.trials,
             horizon=sizes.horizon,
             policies=[name],
             device=where,
         )
-        experiment, trials = find(settings.experiment), range(sizes.trials)
-        problem = experiment.problem(settings.parameters, trials, settings.seed)
-        policy = experiment.policies[name](problem, Task(settings, name, trials))
+        task = Task(experiment, settings, name, trials)
+        problem = task.problem()
+        policy = task.make(problem)
         run = simulate(policy, problem, sizes.horizon, progress=False)
         took[where] = float(run.seconds[sizes.horizon // 2 :].median())
         regret[where] = float(run.regret[:, -1].mean())
