@@ -25,13 +25,13 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
+
+import cbandit as cb
 from case import matern
 from report import Row, check_of, row_of, say
 from report import main as report_main
 from timing import clocked
-from torch import Tensor
-
-import cbandit as cb
 
 BETA, NOISE, LENGTH = 2.0, 1e-2, 0.3
 RESTARTS, RAW = 8, 1024  # climbs from so many of so many points, theirs and ours
@@ -129,7 +129,8 @@ def _round(policy: cb.CKB, number: int, rivals: bool) -> tuple[dict[str, float],
     """Seconds of each, and how far our point falls short of the best of theirs."""
     model, phi = policy.model, policy.multiplier
     box = torch.stack([policy.actions.lower, policy.actions.upper])
-    score, theirs = cb.acquisition.PrimalDual(model, BETA, phi), []
+    score = cb.acquisition.PrimalDual(model, BETA, phi)
+    theirs: list[Tensor] = []
     seconds = {}
     if rivals:
         for name, acquisition in (

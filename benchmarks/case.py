@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import torch
 from gpytorch.kernels import Kernel, RBFKernel
-from report import check_of
-from timing import medians
 from torch import Tensor
 
 import cbandit as cb
+from report import check_of
+from timing import medians
 
 __all__ = [
     "BETA",
@@ -30,8 +30,10 @@ __all__ = [
     "Dense",
     "World",
     "actions_of",
+    "both_of",
     "case_of",
     "grid_of",
+    "index_of",
     "matern",
     "parts_of",
     "points_of",
@@ -208,7 +210,7 @@ class Case:
         """Seconds of one ask and one tell, without the world between them."""
         start = time.perf_counter()
         choice = self.policy.ask()
-        index = int(choice.index)
+        index = int(index_of(choice))
         middle = time.perf_counter()
         y = self.world(self.points(torch.tensor([index])))[0]
         reward, cost = float(y[0]), float(y[1])
@@ -228,10 +230,8 @@ class Case:
 
     def believed(self, index: Tensor | None) -> tuple[Tensor, Tensor]:
         """The policy's means and deviations ``(2, n)`` at numbered actions, or all."""
-        found = self.policy.posterior()
-        both = torch.stack([found.reward.mean, found.costs.mean[0]])
-        spread = torch.stack([found.reward.std, found.costs.std[0]])
-        return (both, spread) if index is None else (both[:, index], spread[:, index])
+        mean, std = both_of(self.policy.posterior())
+        return (mean, std) if index is None else (mean[:, index], std[:, index])
 
     def compare(self, count: int | None = None) -> Compared:
         """One more choice, and the beliefs it was made by, against a dense solve.
@@ -242,7 +242,7 @@ class Case:
         phi = float(self.policy.multiplier)  # as it is before it moves with the choice
         choice = self.policy.ask()
         self.policy.cancel(choice)
-        chosen, numbers = int(choice.index), None
+        chosen, numbers = int(index_of(choice)), None
         if count is not None and count < self.actions.size:
             numbers = self._some(chosen, count)
         mean, std = (v.cpu().double() for v in self.believed(numbers))
@@ -298,6 +298,22 @@ def parts_of(
             yield numbers[where], where
 
 
+def index_of(choice: cb.Choice) -> Tensor:
+    """The number of the action chosen, ``(*trials,)``; an error on a box."""
+    if choice.index is None:
+        raise TypeError(f"a numbered action is wanted; got {choice}")
+    return choice.index
+
+
+def both_of(posterior: cb.Posterior) -> tuple[Tensor, Tensor]:
+    """Means and deviations ``(2, N)`` of the reward and the only cost."""
+    reward, costs = posterior.reward, posterior.costs
+    if costs is None:
+        raise TypeError("a policy with one cost is wanted")
+    mean, std = (reward.mean, costs.mean[0]), (reward.std, costs.std[0])
+    return torch.stack(mean), torch.stack(std)
+
+
 def score_of(mean: Tensor, std: Tensor, phi: float) -> Tensor:
     """``f - phi g`` of clipped bounds, ``mean (2, n)``, ``std (n,)`` or ``(2, n)``."""
     up, down = (std, std) if std.dim() == 1 else (std[0], std[1])
@@ -333,7 +349,8 @@ class Dense:
             return torch.cdist(x, y, p=1).neg_().exp_()
         own, other = (x * x).sum(-1, keepdim=True), (y * y).sum(-1)
         cross = (x @ y.mT).mul_(-2).add_(other).add_(own)
-        return cross.clamp_min_(0).mul_(-0.5).exp_()
+        values: Tensor = cross.clamp_min_(0).mul_(-0.5).exp_()
+        return values
 
     def posterior(self, points: Tensor, form: str) -> tuple[Tensor, Tensor]:
         """Means ``(2, n)`` and variance ``(n,)``."""
@@ -349,10 +366,3 @@ class Dense:
             self._inverse = torch.linalg.solve_triangular(self.factor, eye, upper=False)
         half = self._inverse @ k
         return mean, 1 - half.mul_(half).sum(0)
-
-    def covariance(self, points: Tensor) -> Tensor:
-        """The joint posterior covariance ``(n, n)``."""
-        x = points.to(self.dtype) / self.length
-        k = self._kernel(self.x, x)
-        half = torch.linalg.solve_triangular(self.factor, k, upper=False)
-        return self._kernel(x, x) - half.mT @ half

@@ -22,21 +22,22 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from botorch.acquisition.logei import qLogExpectedImprovement
 from botorch.acquisition.objective import GenericMCObjective
 from botorch.models import SingleTaskGP
-from botorch.sampling import SobolQMCNormalSampler
+from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.test_functions import synthetic
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.means import ConstantMean
 from gpytorch.settings import min_fixed_noise
-from report import Row, check_of, row_of, say
-from report import main as report_main
 
 import cbandit as cb
+from report import Row, check_of, row_of, say
+from report import main as report_main
 
 FUNCTIONS = {
     "ConstrainedGramacy": synthetic.ConstrainedGramacy,
@@ -126,6 +127,10 @@ def batched(models: Any) -> SingleTaskGP:
     return model.requires_grad_(False).eval()
 
 
+def _column(j: int, z: torch.Tensor, X: Any = None) -> torch.Tensor:
+    return z[..., j]
+
+
 def log_ei(model: Any, policy: Any) -> qLogExpectedImprovement:
     """BoTorch's constrained improvement over the best feasible observation."""
     y = torch.stack([part.train_targets for part in model.models], -1)
@@ -136,8 +141,8 @@ def log_ei(model: Any, policy: Any) -> qLogExpectedImprovement:
         # where nothing is feasible yet, any feasible point improves
         best_f=y[ok, 0].max() if bool(ok.any()) else y[:, 0].min(),
         sampler=SobolQMCNormalSampler(torch.Size([128]), seed=policy.t),
-        objective=GenericMCObjective(lambda z, X=None: z[..., 0]),
-        constraints=[lambda z, j=j: z[..., j] for j in range(1, m + 1)],
+        objective=GenericMCObjective(partial(_column, 0)),
+        constraints=[partial(_column, j) for j in range(1, m + 1)],
     )
 
 

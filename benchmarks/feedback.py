@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from case import matern, rbf
 from gpytorch.kernels import Kernel
-from report import Row, check_of, resident, row_of, say
-from report import main as report_main
-from timing import medians
 from torch import Tensor
 
 import cbandit as cb
+from case import both_of, matern, rbf
+from report import Row, check_of, resident, row_of, say
+from report import main as report_main
+from timing import medians
 
 NOISE = 0.05
 LIMIT = 1e-6  # of the prior deviation
@@ -89,11 +89,10 @@ def error(
     solved = torch.linalg.solve(gram, torch.cat([y, cross], -1))
     mean = solved[:, :2].mT @ cross
     std = (1 - (cross * solved[:, 2:]).sum(0)).clamp_min(0).sqrt()
-    believed = policy.posterior()
-    means = torch.stack([believed.reward.mean[at], believed.costs.mean[0, at]])
+    means, stds = both_of(policy.posterior())
     gap = max(
-        float((means - mean).abs().max()),
-        float((believed.reward.std[at] - std).abs().max()),
+        float((means[:, at] - mean).abs().max()),
+        float((stds[:, at] - std).abs().max()),
     )
     return check_of("error, prior deviations", gap, LIMIT)
 

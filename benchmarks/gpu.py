@@ -1,9 +1,20 @@
 """A round on a GPU, beside what the device could do and what others do on it.
 
-Ceilings are measured first: a large copy, large matrix products, and kernel values made
-in registers with the stream kernel's own mix of instructions. Each size is compared
-with a dense float64 solve on a sample of actions before it is timed. Without a GPU
-there is nothing to measure, and the result says so.
+    python benchmarks/gpu.py [--quick] [--json FILE]
+
+Claims, on an H200: a whole CKB-UCB round of reward and cost over a grid of 10^9 actions
+or over 10^8 free-form points, 1000 of them tried, float32, takes under 0.1 s; its pass
+over the actions reaches 60 % of the roofline; and over 10^6 actions a round is hundreds
+of times faster than by BoTorch's exact posterior on the same device.
+
+The ceilings of the roofline are measured first: a large copy, large matrix products,
+and kernel values made in registers with the stream kernel's own mix of instructions.
+Timings are medians; rivals take turns with our rounds. Each size is compared with a
+dense float64 solve on a sample of actions before it is timed, and after. A full run
+starts no new size after 7 minutes, ``--quick`` after 100 seconds. Without a CUDA device
+the script says so in one line. Without installing the package:
+
+    PYTHONPATH=.:kernels python benchmarks/gpu.py --json FILE
 """
 
 from __future__ import annotations
@@ -12,51 +23,54 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
-from cbandit import scores
-from cbandit.actions import Finite, ProductGrid
-from cbandit.beliefs.gp import GP
-from cbandit.bench.case import (
-    BETA,
-    BOUND,
-    CAP,
+import cbandit as cb
+import internals
+from case import (
     LENGTH,
     LENGTH_FREE,
     LIMIT,
-    NOISE,
-    STEP,
-    Data,
-    Dense,
-    World,
+    Actions,
+    Case,
+    grid_of,
+    points_of,
+    rbf,
     score_of,
 )
-from cbandit.bench.report import check_of, name_of, say, this_machine
-from cbandit.bench.rivals import Looked
-from cbandit.explore import UCB
-from cbandit.policies.ckb import CKB
-from cbandit.posterior.engines.choice import free_memory
-from cbandit.posterior.engines.swept import Rows
-from cbandit.posterior.rows.operators import ProductRows
-from cbandit.posterior.system import System
-
-__all__ = ["bench_gpu", "table"]
+from report import Row, check_of, free_memory, name_of, row_of, say
+from report import main as report_main
+from rivals import Effort, Rival, botorch_forms, fastest, hand_written, seconds_over
+from timing import in_a_row, medians
 
 FUNCTIONS = 2
-TIES = 128  # actions at either end of a set that are always looked at
+ROUND, SHARE = 0.1, 0.6  # goals: seconds of a large round; of the roofline, its pass
+
+CUDA = torch.device("cuda")
+EFFORT = Effort(
+    subset=50_000,
+    chunks=(20_000, 100_000, 500_000),
+    batches=(1, 10, 50),
+    forms=("inverse factor",),
+    together=(True,),
+    fast=(True,),
+)
+
+Size = int | tuple[int, ...]
+"""Free-form points, or the sides of a grid."""
 
 
 @dataclass(frozen=True)
-class _Sizes:
-    """How large it all is; the defaults are the full run."""
+class Sizes:
+    """How large it all is; the defaults are the full run's."""
 
+    device: torch.device = CUDA
     copy: int = 1 << 30  # numbers of 4 bytes
     matrix: int = 8192
     pairs: tuple[int, int] = (1 << 24, 4096)  # actions, tried actions
@@ -73,18 +87,18 @@ class _Sizes:
     sample: int = 4096
     rounds: int = 7
     warm: int = 3
-    peers: int = 300  # tried actions where others are measured
-    subset: int = 50_000
-    chunks: tuple[int, ...] = (20_000, 100_000, 500_000)
-    batches: tuple[int, ...] = (1, 10, 50)
+    turns: int = 3
+    rival_distinct: int = 300  # tried actions where rivals are measured
+    effort: Effort = EFFORT
     trials: int = 1000
     horizon: int = 200
     solves: tuple[int, ...] = (100, 300, 1000)
     blocks: tuple[int, ...] = (512, 1024, 2048, 4096)
-    seconds: float = 420.0  # no new case after that
+    seconds: float = 420.0  # no new size after that
+    memory: int | None = None  # bytes to use at most; None: what is free
 
 
-_QUICK = _Sizes(
+QUICK = Sizes(
     copy=1 << 28,
     grids=((1000, 1000), (464, 464, 464)),
     frees=(10**6, 10**7),
@@ -95,93 +109,24 @@ _QUICK = _Sizes(
     seconds=100.0,
 )
 
-Row = dict[str, Any]
-
-
-def bench_gpu(quick: bool = False) -> dict[str, Any]:
-    """Time rounds on the GPU; see ``cbandit bench gpu``.
-
-    Args:
-        quick: two minutes instead of eight: up to 10^8 actions, float32 alone.
-    """
-    if not torch.cuda.is_available():
-        note = "no CUDA device here, so nothing was measured"
-        return {"bench": "gpu", "quick": quick, "note": note, "rows": [], "ok": True}
-    return _measure(_QUICK if quick else _Sizes(), torch.device("cuda"), quick)
-
-
-def table(result: dict[str, Any]) -> str:
-    """A result as text, one line a case, its failures beneath."""
-    if not result["rows"]:
-        return f"bench gpu: {result['note']}"
-    machine = result["machine"]
-    lines = [
-        f"bench gpu{' --quick' if result['quick'] else ''}: {machine['device']}, "
-        f"torch {machine['torch']}, triton {machine['triton']}, "
-        f"CUDA {machine['cuda']}, {result['seconds']:.0f} s"
-    ]
-    section = None
-    for row in result["rows"]:
-        if row["section"] != section:
-            section = row["section"]
-            lines += ["", section]
-        lines.append(("  " + _line(row)).rstrip())
-        for check in row["checks"]:
-            if not check["ok"]:
-                what = f"{check['name']} {check['value']:.2g}"
-                lines.append(f"      FAILED: {what} (limit {check['limit']:.2g})")
-    lines += ["", "checks: " + ("all hold" if result["ok"] else "SOME FAILED")]
-    return "\n".join(lines)
-
-
-def _line(row: Row) -> str:
-    ms = "" if row["ms"] is None else f"{row['ms']:,.3f} ms"
-    parts = [f"{row['what']:<58}{ms:>14}"]
-    if row.get("pass_ms") is not None:
-        parts.append(f"pass {row['pass_ms']:,.3f}, roofline {row['floor_ms']:,.3f} ms")
-    if row["ratio"] is not None:
-        parts.append(f"{row['ratio']:,.3g} x")
-    if row.get("share") is not None:
-        parts.append(f"{100 * row['share']:.0f} %")
-    for goal, met in row["goals"]:
-        parts.append(f"goal {goal}" + ("" if met else " MISSED"))
-    if row.get("note"):
-        parts.append(f"({row['note']})")
-    return "  ".join(parts)
-
-
-def _row(section: str, what: str, seconds: float | None = None, **more: Any) -> Row:
-    return {
-        "section": section,
-        "what": what,
-        "ms": None if seconds is None else 1e3 * seconds,
-        "ratio": None,
-        "goals": [],
-        "checks": [],
-        **more,
-    }
-
 
 # -- time ------------------------------------------------------------------------------
 
 
-def _release(device: torch.device) -> None:
+def release(device: torch.device) -> None:
+    """Give back what is no longer used."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def _once(device: torch.device, call: Callable[[], Any]) -> float:
+def on_device(device: torch.device, call: Callable[[], Any]) -> float:
     """Seconds of the device's work, by its own events."""
     if device.type != "cuda":
         start = time.perf_counter()
         call()
         return time.perf_counter() - start
+    torch.cuda.synchronize(device)
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     first.record()
     call()
@@ -190,20 +135,19 @@ def _once(device: torch.device, call: Callable[[], Any]) -> float:
     return float(first.elapsed_time(last)) / 1e3
 
 
-def _median(
+def median(
     device: torch.device, call: Callable[[], Any], count: int = 10, warm: int = 3
 ) -> float:
-    for _ in range(warm):
-        call()
-    _wait(device)
-    return statistics.median(_once(device, call) for _ in range(count))
+    """Seconds of the median call, by the device's events."""
+    took = [on_device(device, call) for _ in range(warm + count)]
+    return statistics.median(took[warm:])
 
 
 # -- ceilings --------------------------------------------------------------------------
 
 
 @dataclass
-class _Ceilings:
+class Ceilings:
     """What the device does at most, each a second."""
 
     copy: float
@@ -211,20 +155,18 @@ class _Ceilings:
     pairs: dict[torch.dtype, float]
 
 
-def _ceilings(sizes: _Sizes, device: torch.device) -> tuple[_Ceilings, list[Row]]:
-    from cbandit_kernels._triton.ceiling import pairs
-    from cbandit_kernels._triton.rounds import stream_block
-
-    section, rows = "ceilings", []
+def ceilings_of(sizes: Sizes) -> tuple[Ceilings, list[Row]]:
+    """Measure what the device does at most."""
+    section, rows, device = "ceilings", [], sizes.device
     generator = torch.Generator(device).manual_seed(1)
     kept: dict[str, Any] = {"device": device, "generator": generator}
     source = torch.rand(sizes.copy, **kept)
     target = torch.full_like(source, torch.nan)
-    seconds = _median(device, partial(target.copy_, source))
+    seconds = median(device, partial(target.copy_, source))
     same = check_of("copied", float(not torch.equal(source, target)), 0.0)
     copy = 2 * source.nbytes / seconds
     note = f"{copy / 1e9:,.0f} GB/s, read and written"
-    rows.append(_row(section, "copy", seconds, note=note, checks=[same]))
+    rows.append(row_of(section, "copy", seconds, note=note, checks=[same]))
     del source, target
 
     matrix, made = {}, {}
@@ -232,7 +174,7 @@ def _ceilings(sizes: _Sizes, device: torch.device) -> tuple[_Ceilings, list[Row]
         n = sizes.matrix
         a, b = (torch.randn(n, n, dtype=dtype, **kept) for _ in range(2))
         out = torch.full_like(a, torch.nan)
-        seconds = _median(device, partial(torch.mm, a, b, out=out), count=5)
+        seconds = median(device, partial(torch.mm, a, b, out=out), count=5)
         known = a[:8].double() @ b.double()
         off = float((out[:8].double() - known).norm() / known.norm())
         limit = 1e-5 if dtype == torch.float32 else 1e-13
@@ -240,556 +182,312 @@ def _ceilings(sizes: _Sizes, device: torch.device) -> tuple[_Ceilings, list[Row]
         what = f"matrix product {n} x {n} x {n}, {name_of(dtype)}"
         note = f"{matrix[dtype] / 1e12:,.1f} TFLOP/s"
         check = check_of("matrix product", off, limit)
-        rows.append(_row(section, what, seconds, note=note, checks=[check]))
+        rows.append(row_of(section, what, seconds, note=note, checks=[check]))
         del a, b, out, known
 
         count, used = sizes.pairs
-        block = stream_block(sizes.dim, 1, 1, dtype)
         values = torch.full((count,), torch.nan, dtype=dtype, device=device)
-        seconds = _median(device, partial(pairs, values, used, sizes.dim, block))
+        make = internals.made_in_registers(values, used, sizes.dim)
+        seconds = median(device, make)
         unwritten = check_of("unwritten", float(values.isnan().sum()), 0.0)
-        made[dtype] = count // block * block * used / seconds
+        made[dtype] = make() / seconds
         what = f"kernel values in registers, d = {sizes.dim}, {name_of(dtype)}"
         note = f"{made[dtype] / 1e12:,.2f} 10^12/s"
-        rows.append(_row(section, what, seconds, note=note, checks=[unwritten]))
+        rows.append(row_of(section, what, seconds, note=note, checks=[unwritten]))
         del values
-    return _Ceilings(copy, matrix, made), rows
+    return Ceilings(copy, matrix, made), rows
 
 
 # -- a policy at work ------------------------------------------------------------------
 
 
-class _Case:
-    """A CKB policy on the device that knows ``distinct`` random actions."""
+class DeviceCase(Case):
+    """A case whose passes are timed and looked at by themselves."""
 
-    def __init__(
-        self,
-        actions: Finite | ProductGrid,
-        engine: str,
-        dtype: torch.dtype,
-        device: torch.device,
-        distinct: int,
-    ) -> None:
-        self.size, self.dtype, self.device = actions.size, dtype, device
-        self.length = LENGTH if engine == "product" else LENGTH_FREE
-        self.kernel = RBFKernel().double()
-        self.kernel.lengthscale = torch.tensor(self.length, dtype=torch.float64)
-        gp = GP(self.kernel, noise=NOISE)
-        self.policy = CKB(
-            actions,
-            reward=gp,
-            costs=gp,
-            explore=UCB(BETA),
-            step=STEP,
-            cap=CAP,
-            clip=(BOUND, BOUND),
-            engine=engine,
-            dtype=dtype,
-            device=device,
-        )
-        self.world = World(actions.dim, self.length)
-        self.data = Data()
-        self.generator = torch.Generator().manual_seed(3)
-        index = torch.randint(self.size, (4 * distinct,), generator=self.generator)
-        index = torch.tensor(list(dict.fromkeys(index.tolist()))[:distinct])
-        y = self.world(self.points(index))
-        self.policy.observe(index=index, reward=y[:, 0], cost=y[:, 1])
-        for i, row in zip(index.tolist(), y, strict=True):
-            self.data.add(i, row)
-
-    @property
-    def engine(self) -> Rows:
-        engine = self.policy._beliefs.groups[0].engine
-        assert isinstance(engine, Rows)
-        return engine
-
-    def points(self, index: Tensor) -> Tensor:
-        """On the CPU, as the device's own numbers."""
-        found: Tensor = self.policy.actions.at(index.to(self.device))
-        return found.cpu().double()
-
-    def _learn(self, choice: Any, index: int) -> None:
-        y = self.world(self.points(torch.tensor([index])))[0]
-        self.policy.tell(choice, reward=float(y[0]), cost=float(y[1]))
-        self.data.add(index, y)
-
-    def round(self) -> float:
-        """Seconds by the clock of a whole round, but for the world's part."""
-        start = time.perf_counter()
-        choice = self.policy.ask()
-        assert choice.index is not None
-        index = int(choice.index)
-        seconds = time.perf_counter() - start
-        self._learn(choice, index)
-        return seconds
+    def believed(self, index: Tensor | None) -> tuple[Tensor, Tensor]:
+        """What the last pass left at numbered actions; the whole set may not fit."""
+        every = torch.arange(self.actions.size) if index is None else index
+        mean, std = internals.believed(self.policy, every.to(self.device))
+        return mean, std.expand_as(mean)
 
     def sweep(self) -> float:
-        """Seconds of the engine's pass alone, small solves done before."""
-        policy = self.policy
-        choice = policy.ask()
-        assert choice.index is not None
-        self._learn(choice, int(choice.index))
-        policy._catch_up()
-        t = policy.t + 1
-        score = scores.PrimalDual(policy._multiplier)
-        look = policy._in_numbers(
-            None, score, policy._coefficient(t), policy._limits(t)
-        )
-        _wait(self.device)
-        return _once(self.device, lambda: policy._beliefs.best(look))
+        """Seconds of the pass alone over all actions, small solves done before."""
+        self.round()
+        return on_device(self.device, internals.pass_of(self.policy))
 
-    def checks(self, sample: int) -> list[dict[str, Any]]:
-        """What the passes so far left, and one more choice, against a dense solve."""
-        policy, size = self.policy, self.size
-        phi = float(policy.multiplier)
-        choice = policy.ask()
-        policy.cancel(choice)
-        assert choice.index is not None
-        chosen = int(choice.index)
-        ends = torch.arange(min(TIES, size))
-        drawn = torch.randint(size, (sample,), generator=self.generator)
-        index = torch.cat([torch.tensor([chosen]), ends, size - 1 - ends, drawn])
-        mean, var = self.engine.at(index.to(self.device).unsqueeze(0))
-        seen = mean[0].cpu().double()
-        std = var[0].cpu().double().clamp_min(0).sqrt()
-        m, v = self.dense().posterior(self.points(index), "triangular")
-        s = v.clamp_min(0).sqrt()
-        score = score_of(m, s, phi)
-        limit = LIMIT[self.dtype]
-        return [
-            check_of("mean", float((seen - m).abs().max()), limit),
-            check_of("std", float((std - s).abs().max()), limit),
-            check_of("score lost", float(score.max() - score[0]), limit),
-        ]
-
-    def dense(self) -> Dense:
-        """The same beliefs, solved for by hand on the CPU."""
-        return Dense(self, self.data, self.length, self.kernel, torch.float64)
-
-    def floor(self, ceilings: _Ceilings) -> tuple[float, dict[str, float]]:
+    def floor(self, ceilings: Ceilings) -> tuple[float, dict[str, Any]]:
         """The least seconds that a pass of this form can take, and what they count."""
-        item, operator = self.dtype.itemsize, self.engine.operator
-        used = self.engine.history.used
-        moved = 2.0 * (FUNCTIONS + 1) * item * self.size  # means and variance
-        if isinstance(operator, ProductRows):
-            inner, basis = used, operator._basis
-            if basis is not None:
-                inner = min(inner, basis.shape[-1])
-            flops = 2.0 * inner * self.size
-            column = float(item * self.size)
+        item, size = self.dtype.itemsize, self.actions.size
+        moved = 2.0 * (FUNCTIONS + 1) * item * size  # means and variance
+        inner = internals.inner_of(self.policy)
+        if inner is not None:
+            flops, column = 2.0 * inner * size, float(item * size)
             product = max(flops / ceilings.matrix[self.dtype], column / ceilings.copy)
             counted = {"bytes": moved + 2 * column, "flops": flops, "inner": inner}
             return product + (moved + column) / ceilings.copy, counted
-        moved += item * self.size * self.policy.actions.dim
-        made = float(self.size * used)
+        moved += item * size * self.actions.dim
+        made = float(size * internals.tried(self.policy))
         counted = {"bytes": moved, "pairs": made}
         return max(made / ceilings.pairs[self.dtype], moved / ceilings.copy), counted
 
 
-def _actions(
-    size: int | tuple[int, ...], dim: int, dtype: torch.dtype, device: torch.device
-) -> tuple[Finite | ProductGrid, str, str]:
+def actions_of(
+    size: Size, dim: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Actions, str, str]:
     """A set, the engine for it and its name."""
     if isinstance(size, tuple):
-        axes = [torch.linspace(0, 1, n, dtype=dtype, device=device) for n in size]
-        return ProductGrid(axes), "product", "grid " + " x ".join(map(str, size))
-    generator = torch.Generator(device).manual_seed(5)
-    points = torch.rand(size, dim, dtype=dtype, device=device, generator=generator)
-    return Finite(points), "stream", f"free-form {size:,} x {dim}"
+        grid = grid_of(size, dtype=dtype, device=device)
+        return grid, "product", "grid " + " x ".join(map(str, size))
+    points = points_of(size, dim, dtype=dtype, device=device)
+    return points, "stream", f"free-form {size:,} x {dim}"
 
 
-def _bytes_needed(size: int | tuple[int, ...], dim: int, dtype: torch.dtype) -> float:
-    """Means, variance and points, and as much again in passing but for the largest."""
-    if isinstance(size, tuple):
-        return 1.5 * (FUNCTIONS + 1) * math.prod(size) * dtype.itemsize
-    return 1.5 * (FUNCTIONS + 1 + 2 * dim) * size * dtype.itemsize
-
-
-def _round(
-    sizes: _Sizes,
-    size: int | tuple[int, ...],
-    distinct: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    ceilings: _Ceilings,
-) -> tuple[Row, _Case | None]:
-    section = "a CKB-UCB round: by the clock; its pass; of the roofline"
-    if _bytes_needed(size, sizes.dim, dtype) > free_memory(device):
-        what = f"{size}, u = {distinct}, {name_of(dtype)}"
-        return _row(section, what, note="skipped: does not fit"), None
-    begun = time.perf_counter()
-    actions, engine, name = _actions(size, sizes.dim, dtype, device)
-    case = _Case(actions, engine, dtype, device, distinct)
-    for _ in range(sizes.warm):
-        case.round()
-    checks = case.checks(sizes.sample)
-    seconds = statistics.median(case.round() for _ in range(sizes.rounds))
-    passes = statistics.median(case.sweep() for _ in range(sizes.rounds))
-    checks += [{**c, "name": f"{c['name']}, after"} for c in case.checks(sizes.sample)]
-    floor, counted = case.floor(ceilings)
-    goals = []
-    large = math.prod(size) >= 10**9 if isinstance(size, tuple) else size >= 10**8
-    if large and dtype == torch.float32 and distinct >= 1000:
-        goals = [
-            ["round < 100 ms", seconds < 0.1],
-            [">= 60 %", floor / passes >= 0.6],
-        ]
-    row = _row(
-        section,
-        f"{name}, u = {distinct}, {name_of(dtype)}",
-        seconds,
-        pass_ms=1e3 * passes,
-        floor_ms=1e3 * floor,
-        share=floor / passes,
-        checks=checks,
-        goals=goals,
-        actions=actions.size,
-        known=len(case.data.count),
-        block=case.engine.block,
-        spent=time.perf_counter() - begun,
-        **counted,
+def case_of(
+    size: Size, dim: int, distinct: int, dtype: torch.dtype, device: torch.device
+) -> tuple[DeviceCase, str]:
+    """A policy on the device that knows ``distinct`` actions, and the set's name."""
+    actions, engine, name = actions_of(size, dim, dtype, device)
+    length = LENGTH if engine == "product" else LENGTH_FREE
+    case = DeviceCase(
+        actions, rbf(length), engine, dtype, distinct, length=length, device=device
     )
-    return row, case
+    return case, name
+
+
+def count_of(size: Size) -> int:
+    """How many actions that is."""
+    return math.prod(size) if isinstance(size, tuple) else size
+
+
+def bytes_needed(size: Size, dim: int, dtype: torch.dtype) -> float:
+    """Means, variance and points, and as much again in passing but for the largest."""
+    points = 0 if isinstance(size, tuple) else 2 * dim
+    return 1.5 * (FUNCTIONS + 1 + points) * count_of(size) * dtype.itemsize
+
+
+def one_round(
+    sizes: Sizes, size: Size, distinct: int, dtype: torch.dtype, ceilings: Ceilings
+) -> tuple[list[Row], DeviceCase | None]:
+    """A whole round by the clock, and its pass against the roofline."""
+    section = "a CKB-UCB round, by the clock; its pass, against the roofline"
+    device, begun = sizes.device, time.perf_counter()
+    room = free_memory(device) if sizes.memory is None else sizes.memory
+    if bytes_needed(size, sizes.dim, dtype) > room:
+        what = f"{size}, u = {distinct}, {name_of(dtype)}"
+        return [row_of(section, what, note="skipped: does not fit")], None
+    case, name = case_of(size, sizes.dim, distinct, dtype, device)
+    case.rounds(1, sizes.warm)
+    checks = case.compare(sizes.sample).checks
+    seconds = case.rounds(sizes.rounds, 0)
+    passes = statistics.median(case.sweep() for _ in range(sizes.rounds))
+    after = case.compare(sizes.sample).checks
+    checks += [{**each, "name": f"{each['name']}, after"} for each in after]
+    floor, counted = case.floor(ceilings)
+    large = count_of(size) >= (10**9 if isinstance(size, tuple) else 10**8)
+    aimed = large and dtype == torch.float32 and distinct >= 1000
+    rows = [
+        row_of(
+            section,
+            f"{name}, u = {distinct}, {name_of(dtype)}",
+            seconds,
+            ours=True,
+            ratio=seconds / ROUND if aimed else None,
+            goal=("<=", 1.0) if aimed else None,
+            checks=checks,
+            note=f"ratio to {1e3 * ROUND:.0f} ms" if aimed else "",
+            actions=case.actions.size,
+            known=len(case.data.count),
+            block=internals.block_of(case.policy),
+            spent=time.perf_counter() - begun,
+        ),
+        row_of(
+            section,
+            "  its pass",
+            passes,
+            ratio=passes / floor,
+            goal=("<=", round(1 / SHARE, 2)) if aimed else None,
+            note=f"ratio to the roofline, {1e3 * floor:,.3f} ms: "
+            f"{100 * floor / passes:.0f} % of it",
+            floor_ms=1e3 * floor,
+            share=floor / passes,
+            **counted,
+        ),
+    ]
+    return rows, case
 
 
 # -- what it is measured against -------------------------------------------------------
 
 
-def _by_hand(
-    case: _Case, phi: float, chunk: int, points: Tensor
-) -> tuple[Tensor, Tensor]:
-    """A round from nothing: one factor, its inverse, one product a chunk."""
-    index, count, average = case.data.merged()
-    x = case.points(index).to(case.device) / case.length
-    squares = x.square().sum(-1)
-    gram = (x @ x.mT - 0.5 * (squares.unsqueeze(-1) + squares)).exp()
-    gram.diagonal().add_((NOISE / count).to(case.device))
-    factor = torch.linalg.cholesky(gram)
-    eye = torch.eye(len(x), dtype=torch.float64, device=case.device)
-    inverse = torch.linalg.solve_triangular(factor, eye, upper=False)
-    alpha = inverse.mT @ (inverse @ average.to(case.device))
-    known, inverse, alpha = (v.to(case.dtype) for v in (x, inverse, alpha))
-    best = []
-    for start in range(0, len(points), chunk):
-        y = points[start : start + chunk].to(case.dtype) / case.length
-        gap = known @ y.mT - 0.5 * known.square().sum(-1, keepdim=True)
-        k = gap.sub_(0.5 * y.square().sum(-1)).exp_()
-        half = inverse @ k
-        std = (1 - half.mul_(half).sum(0)).clamp_min_(0).sqrt_()
-        value, place = score_of(alpha.mT @ k, std, phi).max(0)
-        best.append(torch.stack([value.double(), place.double() + start]))
-    every = torch.stack(best)
-    at = every[:, 0].argmax()
-    return every[at, 0], every[at, 1]
-
-
-def _by_botorch(
-    case: _Case, phi: float, chunk: int, q: int, points: Tensor
-) -> tuple[Tensor, Tensor]:
-    """A round from nothing by BoTorch's posterior of both functions."""
-    look = _botorch_look(case, q)
-    best = []
-    for start in range(0, len(points), chunk):
-        mean, std = look(points[start : start + chunk])
-        value, place = score_of(mean, std, phi).max(0)
-        best.append(torch.stack([value.double(), place.double() + start]))
-    every = torch.stack(best)
-    at = every[:, 0].argmax()
-    return every[at, 0], every[at, 1]
-
-
-def _botorch_look(case: _Case, q: int) -> Looked:
-    import warnings
-    from copy import deepcopy
-
-    import gpytorch
-    from botorch.models.gp_regression import SingleTaskGP
-    from gpytorch.means import ZeroMean
-
-    index, count, average = case.data.merged()
-    kept: dict[str, Any] = {"device": case.device, "dtype": case.dtype}
-    x, y = case.points(index).to(**kept), average.to(**kept)
-    noise = (NOISE / count).to(**kept).unsqueeze(-1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = SingleTaskGP(
-            x,
-            y,
-            noise.expand_as(y),
-            covar_module=deepcopy(case.kernel).to(**kept),
-            mean_module=ZeroMean(),
-            outcome_transform=None,
-        ).eval()
-
-    def look(points: Tensor) -> tuple[Tensor, Tensor]:
-        points, full = points.to(case.dtype), len(points) // q * q
-        parts = [points[:full].reshape(-1, q, points.shape[-1])] if full else []
-        if full < len(points):
-            parts.append(points[full:].unsqueeze(-2))
-        with (
-            torch.no_grad(),
-            gpytorch.settings.fast_pred_var(),
-            warnings.catch_warnings(),
-        ):
-            warnings.simplefilter("ignore")
-            seen = [model.posterior(part) for part in parts]
-            mean = torch.cat([p.mean.reshape(-1, FUNCTIONS) for p in seen]).mT
-            var = torch.cat([p.variance.reshape(-1, FUNCTIONS) for p in seen]).mT
-        return mean, var.clamp_min(0).sqrt()
-
-    return look
-
-
-def _peers(sizes: _Sizes, case: _Case, seconds: float) -> list[Row]:
-    """The fastest form of each on a subset, then run over all actions."""
-    section = f"{case.size:,} actions, u = {len(case.data.count)}, against others"
-    section += f", {name_of(case.dtype)}"
-    device, rows = case.device, []
-    points = case.policy.actions.block(0, case.size)
-    phi = float(case.policy.multiplier)  # as it is before it moves with the choice
-    chosen = case.policy.ask()
-    case.policy.cancel(chosen)
-    assert chosen.index is not None
-    tried = [chunk for chunk in sizes.chunks if chunk <= case.size] or [case.size]
-    forms: list[_Form] = [
-        _Form("by hand", f"chunks of {chunk}", partial(_by_hand, case, phi, chunk))
-        for chunk in tried
-    ]
-    forms += [
-        _Form(
-            "BoTorch",
-            f"q = {q}, chunks of {chunk}",
-            partial(_by_botorch, case, phi, chunk, q),
-        )
-        for q in sizes.batches
-        for chunk in tried
-    ]
-    for who in ("by hand", "BoTorch"):
-        mine = [form for form in forms if form.who == who]
-        quick = [(_tried(form, points[: sizes.subset], device), form) for form in mine]
-        form = min(quick, key=lambda each: each[0])[1]
-        took = _tried(form, points, device)
-        if not math.isfinite(took):
-            rows.append(_row(section, f"{who}, {form.name}", note="does not fit"))
+def against(sizes: Sizes, case: DeviceCase) -> list[Row]:
+    """The fastest form of each rival over all actions, in turn with our rounds."""
+    known = len(case.data.count)
+    section = f"{case.actions.size:,} actions, u = {known}, against others, "
+    section += name_of(case.dtype)
+    say(section)
+    points, compared = case.every(case.dtype), case.compare(sizes.sample)
+    found: list[tuple[Rival, dict[str, Any]]] = []
+    rows = []
+    for who, forms in (("by hand", hand_written), ("BoTorch", botorch_forms)):
+        try:
+            tried = forms(case, case.dtype, sizes.effort)
+            rival, _ = fastest(tried, points, compared.phi, sizes.effort)
+            theirs = rival.play(points, compared.phi)
+        except (ValueError, torch.OutOfMemoryError):
+            rows.append(row_of(section, who, note="does not fit"))
             continue
-        pair = torch.tensor([int(form.play(points)[1]), int(chosen.index)])
-        m, v = case.dense().posterior(case.points(pair), "triangular")
-        score = score_of(m, v.clamp_min(0).sqrt(), phi)
+        pair = case.points(torch.tensor([theirs, compared.chosen]))
+        mean, var = case.dense().posterior(pair, "triangular")
+        score = score_of(mean, var.clamp_min(0).sqrt(), compared.phi)
         lost = float(score[0] - score[1])
-        limit = LIMIT[case.dtype]
-        check = check_of("our choice scores less than theirs", lost, limit)
-        ratio = took / seconds
-        row = _row(section, f"{who}, {form.name}", took, ratio=ratio, checks=[check])
-        if who == "BoTorch":
-            row["goals"] = [[">= 100 x", ratio >= 100]]
-        rows.append(row)
-    return rows
+        check = check_of("score lost to theirs", lost, LIMIT[case.dtype])
+        goal = {"goal": (">=", 100.0)} if who == "BoTorch" else {}
+        found.append((rival, {"checks": [check], **goal}))
+    contenders = {"ours": in_a_row(case.round, sizes.rounds)} | {
+        rival.name: seconds_over(rival, points, compared.phi, sizes.effort)
+        for rival, _ in found
+    }
+    took = medians(contenders, sizes.turns)
+    ours = row_of(section, "cbandit", took["ours"], ours=True, checks=compared.checks)
+    return [
+        ours,
+        *(
+            row_of(
+                section,
+                rival.name,
+                took[rival.name],
+                ratio=took[rival.name] / took["ours"],
+                **more,
+            )
+            for rival, more in found
+        ),
+        *rows,
+    ]
 
 
-@dataclass
-class _Form:
-    """A way to do the same round from nothing, over given points."""
-
-    who: str
-    name: str
-    play: Callable[[Tensor], tuple[Tensor, Tensor]]
-
-
-def _tried(form: _Form, points: Tensor, device: torch.device) -> float:
-    """Seconds, warmed up; infinite where memory does not do."""
-    try:
-        form.play(points[:1000])
-        return _once(device, lambda: form.play(points))
-    except torch.OutOfMemoryError:
-        return math.inf
-
-
-def _trials(sizes: _Sizes, device: torch.device) -> list[Row]:
-    """zhou-synthetic with many trials at once, on the device and on the CPU."""
-    from cbandit.experiments.catalogue import Task, find
-    from cbandit.experiments.settings import Settings
-    from cbandit.simulation.loop import simulate
-
+def trials(sizes: Sizes) -> list[Row]:
+    """The first paper's experiment with many trials at once, there and on the CPU."""
     section = f"zhou-synthetic, CKB-UCB, {sizes.trials} trials at once, a round"
-    name, took, regret = "CKB-UCB", {}, {}
-    for where in dict.fromkeys((device.type, "cpu")):
-        settings = Settings.of(
-            "zhou-synthetic",
+    say(section)
+    took, regret = {}, {}
+    problem = cb.problems.zhou_synthetic(trials=sizes.trials)
+    belief = cb.GP(problem.known.kernel, noise=problem.known.noise)
+    for where in dict.fromkeys((sizes.device.type, "cpu")):
+        policy = cb.CKB(
+            problem.actions,
+            reward=belief,
+            costs=belief,
+            explore=cb.UCB(2.0),
+            step=0.1,
+            cap=10.0,
             trials=sizes.trials,
-            horizon=sizes.horizon,
-            policies=[name],
             device=where,
         )
-        experiment, trials = find(settings.experiment), range(sizes.trials)
-        problem = experiment.problem(settings.parameters, trials, settings.seed)
-        policy = experiment.policies[name](problem, Task(settings, name, trials))
-        run = simulate(policy, problem, sizes.horizon, progress=False)
+        run = cb.simulate(policy, problem, sizes.horizon, progress=False)
         took[where] = float(run.seconds[sizes.horizon // 2 :].median())
         regret[where] = float(run.regret[:, -1].mean())
-    own, other = regret[device.type], regret["cpu"]
+    own, other = regret[sizes.device.type], regret["cpu"]
     gap = abs(own - other) / max(abs(other), 1e-9)
     check = check_of("mean regret against the CPU's", gap, 0.02)
-    ratio = took["cpu"] / took[device.type]
-    row = _row(section, f"on {device.type}", took[device.type], checks=[check])
-    return [row, _row(section, "on the CPU", took["cpu"], ratio=ratio)]
+    there = took[sizes.device.type]
+    return [
+        row_of(section, f"on {sizes.device.type}", there, ours=True, checks=[check]),
+        row_of(section, "on the CPU", took["cpu"], ratio=took["cpu"] / there),
+    ]
 
 
-def _solves(sizes: _Sizes, device: torch.device) -> list[Row]:
+def solves(sizes: Sizes) -> list[Row]:
     """The small float64 system: factored there, or here and sent; a row more."""
     section, rows = "the small system, float64: a Cholesky factor, a row more", []
+    device = sizes.device
     for u in sizes.solves:
         a = torch.randn(u, 2 * u, dtype=torch.float64)
         gram = (a @ a.mT / u + torch.eye(u, dtype=torch.float64)).to(device)
-        rows.append(_bordered(section, gram))
-        seconds = _median(device, partial(torch.linalg.cholesky, gram))
-        rows.append(_row(section, f"u = {u}, on the device", seconds))
 
-        seconds = _median(device, partial(_on_the_host, gram))
-        rows.append(_row(section, f"u = {u}, on the host, both ways", seconds))
+        def on_the_host(gram: Tensor = gram) -> Tensor:
+            factor: Tensor = torch.linalg.cholesky(gram.cpu())
+            return factor.to(device)
+
+        for what, call in (
+            (
+                "a row more and a solve, on the device",
+                internals.system_round(gram, FUNCTIONS),
+            ),
+            ("on the device", partial(torch.linalg.cholesky, gram)),
+            ("on the host, both ways", on_the_host),
+        ):
+            rows.append(row_of(section, f"u = {u}, {what}", median(device, call)))
     return rows
 
 
-def _bordered(section: str, gram: Tensor) -> Row:
-    """What a round does: one row more, and its solve."""
-    u, device = len(gram), gram.device
-    one = torch.ones(1, dtype=torch.float64, device=device)
-    seen = torch.ones(1, u, 1 + FUNCTIONS, dtype=torch.float64, device=device)
-    slots = torch.arange(u, device=device).unsqueeze(0)
-    system = System(gram.unsqueeze(0), seen[..., 0], seen[..., 1:], slots)
-
-    def play() -> None:
-        spot = system.at(slots[:, 0], gram[:1])
-        system.column(spot, u)
-        system.border(spot, one, seen[:, 0, 1:])
-
-    what = f"u = {u}, a row more and a solve, on the device"
-    return _row(section, what, _median(device, play))
-
-
-def _on_the_host(gram: Tensor) -> Tensor:
-    factor: Tensor = torch.linalg.cholesky(gram.cpu())
-    return factor.to(gram.device)
-
-
-def _tuned(sizes: _Sizes, case: _Case) -> list[Row]:
+def tuned(sizes: Sizes, case: DeviceCase) -> list[Row]:
     """The stream kernel's pass with other blocks than its own."""
-    from cbandit_kernels import Change, Frame, Look
-    from cbandit_kernels._triton.rounds import stream, stream_block
-
-    section = f"the stream kernel's block, {case.size:,} x {sizes.dim}, "
+    section = f"the stream kernel's block, {case.actions.size:,} x {sizes.dim}, "
     section += name_of(case.dtype)
-    engine, rows = case.engine, []
-    operator: Any = engine.operator
-    used = engine.history.used
-    kept: dict[str, Any] = {"dtype": torch.float64, "device": case.device}
-    weights = torch.zeros(1, used, 1, **kept)
-    nothing = Change(torch.zeros(1, 1, **kept), torch.zeros(1, FUNCTIONS, 1, **kept))
-    zeros = torch.zeros(1, FUNCTIONS, **kept)
-    look = Look(zeros, zeros, None, "primal-dual", zeros[:, 1:])
-    frame: Frame = operator._frame()
-    own = stream_block(sizes.dim, 1, 1, case.dtype)
+    own, used = internals.own_block(sizes.dim, case.dtype), internals.tried(case.policy)
+    rows = []
     for block in sizes.blocks:
-
-        def play(block: int = block) -> None:
-            stream(
-                case.policy.actions.all,
-                frame,
-                operator._points[:, :used],
-                weights,
-                ("rbf",),
-                nothing,
-                engine.mean,
-                engine.var,
-                look,
-                0,
-                None,
-                block=block,
-            )
-
-        seconds = _median(case.device, play, count=5, warm=2)
+        call = internals.stream_pass(case.policy, block)
+        seconds = median(case.device, call, count=5, warm=2)
         note = "its own" if block == own else ""
-        rows.append(_row(section, f"{block} actions, u = {used}", seconds, note=note))
+        rows.append(row_of(section, f"{block} actions, u = {used}", seconds, note=note))
     return rows
 
 
 # -- all of it -------------------------------------------------------------------------
 
 
-def _machine(device: torch.device) -> dict[str, Any]:
-    from importlib.metadata import version
+def measure(sizes: Sizes) -> list[Row]:
+    """All rows; those that the goals are about come first."""
+    begun, device = time.perf_counter(), sizes.device
+    ceilings, rows = ceilings_of(sizes)
+    sets: list[Size] = [*sizes.grids, *sizes.frees]
+    small = [size for size in sets if count_of(size) <= 10**6]
+    done = set()
 
-    machine = this_machine()
-    name = "cpu"
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-        machine["memory"] = torch.cuda.get_device_properties(device).total_memory
-    return {
-        **machine,
-        "device": name,
-        "cuda": torch.version.cuda,
-        "triton": version("triton"),
-        "tf32": torch.backends.cuda.matmul.allow_tf32,
-    }
-
-
-def _measure(sizes: _Sizes, device: torch.device, quick: bool) -> dict[str, Any]:
-    begun = time.perf_counter()
-    ceilings, rows = _ceilings(sizes, device)
-    sets: list[int | tuple[int, ...]] = [*sizes.grids, *sizes.frees]
-    small = [size for size in sets if _count(size) <= 10**6]
-
-    def late() -> bool:
-        return time.perf_counter() - begun > sizes.seconds
-
-    def play(size: int | tuple[int, ...], u: int, dtype: torch.dtype) -> _Case | None:
-        if late():
-            what = f"{size}, u = {u}, {name_of(dtype)}"
-            rows.append(_row("skipped: time was up", what))
+    def play(size: Size, u: int, dtype: torch.dtype) -> DeviceCase | None:
+        what = f"{size}, u = {u}, {name_of(dtype)}"
+        done.add((size, u, dtype))
+        release(device)
+        if time.perf_counter() - begun > sizes.seconds:
+            rows.append(row_of("skipped: time was up", what))
             return None
-        say(f"{size}, u = {u}, {name_of(dtype)}")
-        row, case = _round(sizes, size, u, dtype, device, ceilings)
-        rows.append(row)
+        say(what)
+        found, case = one_round(sizes, size, u, dtype, ceilings)
+        rows.extend(found)
         return case
 
-    # what the goals are about comes first
-    done = set()
     for dtype in sizes.dtypes:
         for size in small:
-            case = play(size, sizes.peers, dtype)
-            done.add((size, sizes.peers, dtype))
+            case = play(size, sizes.rival_distinct, dtype)
             if case is not None:
-                rows += _peers(sizes, case, rows[-1]["ms"] / 1e3)
-        case = None
-        _release(device)
+                rows += against(sizes, case)
+            case = None
     for size in (sizes.grids[0], sizes.frees[0]):
         play(size, sizes.distinct[0], sizes.dtypes[0])
-        done.add((size, sizes.distinct[0], sizes.dtypes[0]))
-        _release(device)
-    rows += _trials(sizes, device)
-    rows += _solves(sizes, device)
-    tuned = False
+    rows += trials(sizes)
+    rows += solves(sizes)
+    to_tune = True
     for dtype in sizes.dtypes:
         for u in sizes.distinct:
             for size in sets:
                 if (size, u, dtype) in done:
                     continue
                 case = play(size, u, dtype)
-                if case is not None and not tuned and size == sizes.frees[-1]:
-                    rows += _tuned(sizes, case)
-                    tuned = True
+                if case is not None and to_tune and size == sizes.frees[-1]:
+                    rows += tuned(sizes, case)
+                    to_tune = False
                 case = None
-                _release(device)
     order = list(dict.fromkeys(row["section"] for row in rows))
-    rows.sort(key=lambda row: order.index(row["section"]))
-    return {
-        "bench": "gpu",
-        "quick": quick,
-        "machine": _machine(device),
-        "seconds": time.perf_counter() - begun,
-        "rows": rows,
-        "ok": all(check["ok"] for row in rows for check in row["checks"]),
-    }
+    return sorted(rows, key=lambda row: order.index(row["section"]))
 
 
-def _count(size: int | tuple[int, ...]) -> int:
-    return math.prod(size) if isinstance(size, tuple) else size
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the script."""
+    there = torch.cuda.is_available()
+    absent = None if there else "no CUDA device here, so nothing was measured"
+    report_main(__file__, __doc__, measure, Sizes(), QUICK, argv, absent)
+
+
+if __name__ == "__main__":
+    main()

@@ -23,10 +23,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from report import Row, check_of, row_of, say
-from report import main as report_main
 
 import cbandit as cb
+from case import both_of
+from report import Row, check_of, row_of, say
+from report import main as report_main
 
 Array = npt.NDArray[np.float64]
 DIM, RAYS, TAU, NOISE, RIDGE, DELTA = 10, 10, 0.5, 0.1, 1.0, 0.01
@@ -144,10 +145,9 @@ def measure(sizes: Sizes) -> list[Row]:
     went, moments = play(world, policy, sizes.rounds)
     lost, hand = by_hand(world, went[: sizes.hand])
     means, stds = afresh(world, went)
-    believed = policy.posterior()
-    mine = np.stack([believed.reward.mean.numpy(), believed.costs.mean[0].numpy()])
-    off_mean = float(np.abs(mine - means).max() / np.abs(means).max())
-    off_std = float(np.abs(believed.reward.std.numpy() / stds - 1).max())
+    mean, std = (v.numpy() for v in both_of(policy.posterior()))
+    off_mean = float(np.abs(mean - means).max() / np.abs(means).max())
+    off_std = float(np.abs(std / stds - 1).max())
     seconds = np.diff(moments)
     first, last = (float(np.median(v)) for v in (seconds[:part], seconds[-part:]))
     return [

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from report import Row, check_of, row_of, say
-from report import main as report_main
-from timing import clocked, medians
 from torch import Tensor
 
 import cbandit as cb
+from report import Row, check_of, row_of, say
+from report import main as report_main
+from timing import clocked, medians
 
 GOAL, LARGE = 40.0, 10**6  # argmax passes, over so many arms
 CERTIFIED = 1e-12  # of the rewards' scale

@@ -20,6 +20,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
+
+import cbandit as cb
 from case import BETA, BOUND, LIMIT, NOISE, Case, case_of, points_of, score_of
 from report import Row, check_of, row_of, say
 from report import main as report_main
@@ -32,9 +35,6 @@ from rivals import (
     hand_written,
 )
 from timing import clocked, in_a_row, medians
-from torch import Tensor
-
-import cbandit as cb
 
 DIM, CHUNK = 6, 2048
 IN_A_ROW = 3  # rounds of one contender before the next one's turn

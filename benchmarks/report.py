@@ -197,6 +197,7 @@ def main(
     full: S,
     quick: S,
     argv: Sequence[str] | None = None,
+    absent: str | None = None,
 ) -> None:
     """Measure, print the table, write the result, and end with 1 if a check failed.
 
@@ -207,6 +208,7 @@ def main(
         full: the sizes of a whole run.
         quick: those of ``--quick``, which ends within a minute or two.
         argv: the arguments, instead of the command line's.
+        absent: why nothing can be measured on this machine, if so.
     """
     name = Path(script).stem
     parser = argparse.ArgumentParser(
@@ -219,9 +221,13 @@ def main(
     options = parser.parse_args(argv)
     if options.json is not None:
         _writable(parser, options.json)
-    rows = measure(quick if options.quick else full)
-    result = result_of(name, options.quick, rows)
-    print(table(result))
+    if absent is None:
+        rows = measure(quick if options.quick else full)
+        result = result_of(name, options.quick, rows)
+        print(table(result))
+    else:
+        result = result_of(name, options.quick, [], note=absent)
+        print(f"{name}: {absent}")
     if options.json is not None:
         write(options.json, result)
     if not result["ok"]:

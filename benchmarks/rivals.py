@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from case import NOISE, Case, Dense, score_of
 from report import say
 from timing import clocked
-from torch import Tensor
 
 __all__ = [
     "Effort",

@@ -32,6 +32,9 @@ from functools import partial
 from typing import Any
 
 import torch
+from gpytorch.kernels import Kernel
+
+import cbandit as cb
 from case import (
     BETA,
     BOUND,
@@ -43,13 +46,10 @@ from case import (
     matern,
     rbf,
 )
-from gpytorch.kernels import Kernel
 from report import Row, check_of, free_memory, name_of, resident, row_of, say
 from report import main as report_main
 from rivals import Effort, Rival, botorch_forms, fastest, hand_written, seconds_over
 from timing import clocked, in_a_row, medians
-
-import cbandit as cb
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Sizes(Effort):
     free: int = 10**6
     dim: int = 6
     distinct: int = 300
-    many: int | None = 1000
+    many: tuple[int, ...] = (1000,)
     rounds: int = 5  # in a row, by each in its turn
     turns: int = 3
     warm: int = 3
@@ -73,7 +73,7 @@ class Sizes(Effort):
 
 QUICK = Sizes(
     free=10**5,
-    many=None,
+    many=(),
     rounds=3,
     subset=10_000,
     chunks=(2000, 5000),
@@ -166,7 +166,7 @@ def grid(sizes: Sizes, dtype: torch.dtype) -> list[Row]:
             "peak_mb": peak / 1e6,
             "note": f"peak memory {peak / 1e6:,.0f} MB ({PEAK_HOW})",
         }
-    kept = {"actions": size, "distinct": known, "dtype": name_of(dtype)}
+    kept: dict[str, Any] = {"actions": size, "distinct": known, "dtype": name_of(dtype)}
     rows = [
         row_of(
             section,
@@ -230,7 +230,7 @@ def free(sizes: Sizes, dtype: torch.dtype, distinct: int) -> list[Row]:
         f"{name_of(dtype)}"
     )
     say(section)
-    kept = {"actions": size, "dtype": name_of(dtype)}
+    kept: dict[str, Any] = {"actions": size, "dtype": name_of(dtype)}
     rows: list[Row] = []
     memory = {
         engine: _memory(sizes, engine, dtype, distinct) if main else {}
@@ -447,8 +447,8 @@ def measure(sizes: Sizes) -> list[Row]:
     rows: list[Row] = []
     for dtype in sizes.dtypes:
         rows += grid(sizes, dtype)
-    for distinct in (sizes.distinct, sizes.many):
-        for dtype in sizes.dtypes if distinct is not None else ():
+    for distinct in (sizes.distinct, *sizes.many):
+        for dtype in sizes.dtypes:
             rows += free(sizes, dtype, distinct)
     rows += thompson(sizes)
     rows += growth(sizes)

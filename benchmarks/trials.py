@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from case import BOUND, CAP, LENGTH, NOISE, STEP, rbf
-from report import Row, check_of, row_of, say
-from report import main as report_main
 from torch import Tensor
 
 import cbandit as cb
+from case import BOUND, CAP, LENGTH, NOISE, STEP, index_of, rbf
+from report import Row, check_of, row_of, say
+from report import main as report_main
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,11 @@ def batched(arms: Arms, rounds: int) -> Played:
     for t in range(rounds):
         start = time.perf_counter()
         choice = policy.ask()
-        y = arms.values[every, :, choice.index] + arms.noise[t]
+        index = index_of(choice)
+        y = arms.values[every, :, index] + arms.noise[t]
         policy.tell(choice, reward=y[:, 0], cost=y[:, 1])
         seconds.append(time.perf_counter() - start)
-        chosen.append(choice.index)
+        chosen.append(index)
     return seconds, torch.stack(chosen)
 
 
@@ -107,10 +108,11 @@ def single(arms: Arms, rounds: int, trial: int) -> Played:
     for t in range(rounds):
         start = time.perf_counter()
         choice = policy.ask()
-        y = values[:, int(choice.index)] + arms.noise[t, trial]
+        index = index_of(choice)
+        y = values[:, int(index)] + arms.noise[t, trial]
         policy.tell(choice, reward=y[0], cost=y[1])
         seconds.append(time.perf_counter() - start)
-        chosen.append(choice.index)
+        chosen.append(index)
     return seconds, torch.stack(chosen).unsqueeze(-1)
 
 

@@ -7,19 +7,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import torch
+
 import before_after
 import case as cases
+import cbandit as cb
 import feedback
 import linear
 import lp
 import peers
-import pytest
 import report
 import round as rounds
-import torch
 import trials
-
-import cbandit as cb
 
 SCRIPTS = Path(report.__file__).parent
 NAMES = (
@@ -40,7 +40,7 @@ TOY = rounds.Sizes(
     free=400,
     dim=3,
     distinct=12,
-    many=20,
+    many=(20,),
     rounds=1,
     turns=2,
     warm=1,

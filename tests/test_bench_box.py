@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import box
 import pytest
-import report
 import torch
 from inside import CANDIDATES, STARTS
+
+import box
+import report
 
 TOY = box.Sizes(dims=(2,), distinct=12, rounds=1, seeds=1, reaching=2)
 
