@@ -25,6 +25,7 @@ from cbandit.posterior.engines.choice import make_engine
 from cbandit.posterior.engines.joint import Joint
 from cbandit.posterior.engines.swept import Rows
 from cbandit.posterior.history import SPARE
+from cbandit.posterior.look import SHORT, maximise
 from cbandit.posterior.refit import negative_log_likelihood
 from cbandit.posterior.rows.operators import FactorRows, _Finishing
 from cbandit.posterior.stacked import Stacked
@@ -39,13 +40,8 @@ from cbandit.search.box import (
     maximise_box,
 )
 from cbandit.search.climb import climb
-from cbandit.search.finite import SHORT, maximise
-from cbandit.search.simplex import lp
-from cbandit.search.simplex.lp import (
-    best_policy,
-    solve_policy,
-    solve_policy_by_pricing,
-)
+from cbandit.search.simplex import hull
+from cbandit.search.simplex.lp import solve_policy, solve_policy_by_pricing
 from cbandit.simulation.curves import Curve, exponent
 from cbandit.simulation.loop import simulate
 from cbandit.simulation.run import Run, join
@@ -55,3 +51,69 @@ partition, shares = Actions.stretches, Actions.shares
 
 def grid_split(grid):
     return grid.cut
+
+
+def spied_passes(monkeypatch):
+    """The number of arms in each pass for the best one, as passes are made."""
+    seen, best = [], hull.best
+
+    def spy(r, *rest):
+        seen.append(r.shape[1])
+        return best(r, *rest)
+
+    monkeypatch.setattr(hull, "best", spy)
+    return seen
+
+
+def beliefs_of(policy):
+    """The beliefs of a GP policy that has taken in all that it was told."""
+    return policy._settled().state.beliefs
+
+
+def settled(policy):
+    """Let a policy absorb what it was told."""
+    return policy._settled().state
+
+
+def streams_of(policy):
+    """The streams that the next ``ask`` draws from, where that starts."""
+    policy._streams.go(policy._now.position)
+    return policy._streams
+
+
+def limits_of(policy, t):
+    return policy._limits(t)
+
+
+def step_of(ckb):
+    return ckb._dual.step(1)
+
+
+def slack_of(ckb):
+    return ckb._dual.slack(1)
+
+
+def cap_of(ckb):
+    return ckb._dual.cap
+
+
+def bound_of(policy):
+    return policy._bound
+
+
+def cost_noises(epochs):
+    return epochs._noises
+
+
+def rounds_told(epochs):
+    """The rounds of which all has come, in the order of the beliefs' log."""
+    return settled(epochs).own.seen()
+
+
+def take_for(policy, other):
+    """Let ``policy`` take the choices of ``other`` for its own."""
+    policy._mark = other._mark
+
+
+def set_multiplier(policy, multiplier):
+    policy._change(settled(policy)._replace(moved=multiplier))
