@@ -65,12 +65,8 @@ def believed(policy: cb.CKB, index: Tensor) -> tuple[Tensor, Tensor]:
 
 def pass_of(policy: cb.CKB) -> Callable[[], Any]:
     """The pass of the next round alone; the small solves before it are done here."""
-    policy._catch_up()
-    t = policy.t + 1
-    score = cb.scores.PrimalDual(policy._multiplier)
-    coefficient, limits = policy._coefficient(t), policy._limits(t)
-    look = policy._in_numbers(None, score, coefficient, limits)
-    return lambda: policy._beliefs.best(look)
+    beliefs, look = policy._next_look()
+    return lambda: beliefs.choose(look)
 
 
 # -- kernels ---------------------------------------------------------------------------
