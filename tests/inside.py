@@ -9,7 +9,6 @@ from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
 from cbandit.baselines.admmbo import feasible_improvement, improvement
 from cbandit.beliefs.feedback import drift_allowance
 from cbandit.beliefs.linear import Ridge
-from cbandit.bench import box, case, feedback, gpu, linear, peers, report, round, trials
 from cbandit.choice import Choice, Distribution
 from cbandit.cli import main
 from cbandit.experiments.catalogue import EXPERIMENTS, find, settings_from_toml
@@ -33,7 +32,13 @@ from cbandit.posterior.system import ROOM, System
 from cbandit.problems import data
 from cbandit.problems.gridded import poisson
 from cbandit.problems.protocol import delays_of
-from cbandit.search.box import Climbs, best_feasible_point, maximise_box
+from cbandit.search.box import (
+    CANDIDATES,
+    STARTS,
+    Climbs,
+    best_feasible_point,
+    maximise_box,
+)
 from cbandit.search.climb import climb
 from cbandit.search.simplex import hull
 from cbandit.search.simplex.lp import solve_policy, solve_policy_by_pricing
