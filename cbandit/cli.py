@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import warnings
 from importlib import import_module
@@ -15,8 +14,6 @@ from cbandit.errors import CBanditError, LostRankError
 
 __all__ = ["app", "main"]
 
-BENCHMARKS = ("round", "trials", "peers", "lp", "box", "feedback", "linear", "gpu")
-
 app = typer.Typer(
     name="cbandit",
     no_args_is_help=True,
@@ -24,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Constrained bandits: run the papers' experiments, and measure the library.",
+    help="Constrained bandits: run the papers' experiments.",
 )
 
 Set = Annotated[
@@ -203,35 +200,6 @@ def plot(
         drawn.append(Drawn(folder.name, experiment, settings, read_curves(folder)))
     draw_together(drawn, figure, panels)
     print(figure)
-
-
-@app.command()
-def bench(
-    what: Annotated[str, typer.Argument(metavar="|".join(BENCHMARKS))],
-    quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes.")] = False,
-    json_: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write it there too.")
-    ] = None,
-) -> None:
-    """Measure the library against plain ways to do the same, on this machine.
-
-    Example: cbandit bench round --quick
-    """
-    if what not in BENCHMARKS:
-        known = ", ".join(BENCHMARKS)
-        raise CBanditError(f"no benchmark is named {what!r}; known: {known}")
-    if json_ is not None:
-        from cbandit._core.files import atomic, writable
-
-        writable(json_)
-    home = import_module(f"cbandit.bench.{what}")
-    result = getattr(home, f"bench_{what}")(quick)
-    print(home.table(result))
-    if json_ is not None:
-        with atomic(json_) as file:
-            file.write(json.dumps(result, indent=1).encode())
-    if not result["ok"]:
-        raise typer.Exit(1)
 
 
 @app.command()

@@ -9,7 +9,6 @@ from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
 from cbandit.baselines.admmbo import feasible_improvement, improvement
 from cbandit.beliefs.feedback import drift_allowance
 from cbandit.beliefs.linear import Ridge
-from cbandit.bench import box, case, feedback, gpu, linear, peers, report, round, trials
 from cbandit.choice import Choice, Distribution
 from cbandit.cli import main
 from cbandit.experiments.catalogue import EXPERIMENTS, find, settings_from_toml
@@ -33,7 +32,13 @@ from cbandit.posterior.system import ROOM, System
 from cbandit.problems import data
 from cbandit.problems.gridded import poisson
 from cbandit.problems.protocol import delays_of
-from cbandit.search.box import Climbs, best_feasible_point, maximise_box
+from cbandit.search.box import (
+    CANDIDATES,
+    STARTS,
+    Climbs,
+    best_feasible_point,
+    maximise_box,
+)
 from cbandit.search.climb import climb
 from cbandit.search.simplex import hull
 from cbandit.search.simplex.lp import solve_policy, solve_policy_by_pricing
@@ -63,8 +68,56 @@ def spied_passes(monkeypatch):
 
 def beliefs_of(policy):
     """The beliefs of a GP policy that has taken in all that it was told."""
-    policy._catch_up()
-    return policy._beliefs
+    return policy._settled().state.beliefs
+
+
+def settled(policy):
+    """Let a policy absorb what it was told."""
+    return policy._settled().state
+
+
+def streams_of(policy):
+    """The streams that the next ``ask`` draws from, where that starts."""
+    policy._streams.go(policy._now.position)
+    return policy._streams
+
+
+def limits_of(policy, t):
+    return policy._limits(t)
+
+
+def step_of(ckb):
+    return ckb._dual.step(1)
+
+
+def slack_of(ckb):
+    return ckb._dual.slack(1)
+
+
+def cap_of(ckb):
+    return ckb._dual.cap
+
+
+def bound_of(policy):
+    return policy._bound
+
+
+def cost_noises(epochs):
+    return epochs._noises
+
+
+def rounds_told(epochs):
+    """The rounds of which all has come, in the order of the beliefs' log."""
+    return settled(epochs).own.seen()
+
+
+def take_for(policy, other):
+    """Let ``policy`` take the choices of ``other`` for its own."""
+    policy._mark = other._mark
+
+
+def set_multiplier(policy, multiplier):
+    policy._change(settled(policy)._replace(moved=multiplier))
 
 
 def settings_of_experiment(name, **given):

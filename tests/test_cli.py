@@ -13,14 +13,12 @@ from inside import EXPERIMENTS, number, settings_of_experiment
 from matplotlib.image import imread
 from terminal import SMALL, call, complaint
 
-from cbandit import cli
-
 
 def test_help_is_quick_and_has_examples(capsys):
     code, out, _ = call(capsys, "--help")
     assert code == 0
     assert "reproduce" in out
-    for command in ("list", "reproduce", "run", "plot", "bench", "info"):
+    for command in ("list", "reproduce", "run", "plot", "info"):
         code, out, _ = call(capsys, command, "--help")
         assert code == 0
         assert f"Example: cbandit {command}" in " ".join(out.split())
@@ -110,21 +108,6 @@ def test_parameters_that_cannot_be_are_refused_at_once(capsys, tmp_path, given):
     assert all(word in line for word in words), line
     assert line.count("\n") == 1
     assert not out.exists()  # nothing was begun
-
-
-@pytest.mark.parametrize("what", cli.BENCHMARKS)
-def test_a_file_of_measurements_that_cannot_be_is_refused_first(
-    capsys, tmp_path, monkeypatch, what
-):
-    def imported(name):
-        raise AssertionError(f"{name} was to be measured")
-
-    monkeypatch.setattr(cli, "import_module", imported)
-    for path in (tmp_path / "none" / "out.json", tmp_path):
-        line = complaint(capsys, "bench", what, "--quick", "--json", path)
-        assert str(path) in line
-        assert line.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
