@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cbandit.errors import CBanditError
+
 __all__ = ["Choice", "Distribution"]
 
 
@@ -57,8 +59,9 @@ class Choice:
     keys: list[Any] | None = field(default=None, repr=False)
 
     def numbers(self) -> Tensor:
-        """``index`` on the host, where most policies know it: nothing is waited for."""
-        assert self.index is not None
+        """``index`` on the host. Most policies know it there, so this does not wait."""
+        if self.index is None:
+            raise CBanditError("choice has no numbers: it was made on a Box")
         if self.keys is None or not self.index.is_cuda:
             return self.index.cpu()
         return torch.tensor(self.keys).view(self.index.shape)
