@@ -22,7 +22,7 @@ __all__ = ["LinearProblem"]
 
 
 class LinearProblem:
-    """``f(x) = <x, theta>``, ``cost_j(x) = <x, mu_j>``; also blockwise.
+    """``f(x) = <x, theta>``, ``cost_j(x) = <x, mu_j>``. It is blockwise.
 
     Args:
         actions: a :class:`~cbandit.Finite` set, or a :class:`~cbandit.Star` whose
@@ -99,12 +99,12 @@ class LinearProblem:
 
     @cached_property
     def _corners(self) -> Tensor:
-        """Reward and costs ``(*trials, n, 1 + m)`` of what all else is a mixture of."""
-        if isinstance(self.actions, Finite):
-            return self._truth(self.actions.all)
-        tips = self.actions.tips
-        centre = self.actions.center.expand_as(tips[..., :1, :])
-        return self._truth(torch.cat([centre, tips], -2))
+        """Reward and costs ``(*trials, n, 1 + m)`` at the set's corners.
+
+        Every other action is a mixture of these.
+        """
+        actions = self.actions
+        return self._truth(actions.ends if isinstance(actions, Star) else actions.all)
 
     @cached_property
     def _optimum(self) -> Tensor:
