@@ -26,6 +26,7 @@ from cbandit.posterior.engines.choice import make_engine
 from cbandit.posterior.engines.joint import Joint
 from cbandit.posterior.engines.swept import Rows
 from cbandit.posterior.history import SPARE
+from cbandit.posterior.look import SHORT, maximise
 from cbandit.posterior.refit import negative_log_likelihood
 from cbandit.posterior.rows.operators import FactorRows, _Finishing
 from cbandit.posterior.stacked import Stacked
@@ -34,13 +35,8 @@ from cbandit.problems.gridded import poisson
 from cbandit.problems.protocol import delays_of
 from cbandit.search.box import Climbs, best_feasible_point, maximise_box
 from cbandit.search.climb import climb
-from cbandit.search.finite import SHORT, maximise
-from cbandit.search.simplex import lp
-from cbandit.search.simplex.lp import (
-    best_policy,
-    solve_policy,
-    solve_policy_by_pricing,
-)
+from cbandit.search.simplex import hull
+from cbandit.search.simplex.lp import solve_policy, solve_policy_by_pricing
 from cbandit.simulation.curves import Curve, exponent
 from cbandit.simulation.loop import simulate
 from cbandit.simulation.run import Run, join
@@ -99,3 +95,20 @@ def take_for(policy, other):
 
 def set_multiplier(policy, multiplier):
     policy._change(settled(policy)._replace(moved=multiplier))
+
+
+def spied_passes(monkeypatch):
+    """The number of arms in each pass for the best one, as passes are made."""
+    seen, best = [], hull.best
+
+    def spy(r, *rest):
+        seen.append(r.shape[1])
+        return best(r, *rest)
+
+    monkeypatch.setattr(hull, "best", spy)
+    return seen
+
+
+def beliefs_of(policy):
+    """The beliefs of a GP policy that has taken in all that it was told."""
+    return settled(policy).beliefs
