@@ -68,7 +68,9 @@ def spied_passes(monkeypatch):
 
 def beliefs_of(policy):
     """The beliefs of a GP policy that has taken in all that it was told."""
-    return policy._settled().state.beliefs
+    return settled(policy).beliefs
+
+
 def settled(policy):
     """Let a policy absorb what it was told."""
     return policy._settled().state
@@ -118,7 +120,6 @@ def set_multiplier(policy, multiplier):
     policy._change(settled(policy)._replace(moved=multiplier))
 
 
-<<<<<<< HEAD
 def settings_of_experiment(name, **given):
     """The settings of an experiment of the catalogue."""
     return find(name).settings(**given)
@@ -140,20 +141,3 @@ def after_round(t, function):
             function()
 
     Tape.turn = turned
-=======
-def spied_passes(monkeypatch):
-    """The number of arms in each pass for the best one, as passes are made."""
-    seen, best = [], hull.best
-
-    def spy(r, *rest):
-        seen.append(r.shape[1])
-        return best(r, *rest)
-
-    monkeypatch.setattr(hull, "best", spy)
-    return seen
-
-
-def beliefs_of(policy):
-    """The beliefs of a GP policy that has taken in all that it was told."""
-    return settled(policy).beliefs
->>>>>>> ca31e3c889bc881ea4f177871c8b5aa5c3ed17de
