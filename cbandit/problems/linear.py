@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import search
 from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit._core.randomness import Streams, Trials, trial_range
@@ -16,6 +15,7 @@ from cbandit.actions import Finite, Star
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.problems.protocol import Evaluation, Round, normals
+from cbandit.search.segments import furthest
 from cbandit.search.simplex.lp import PolicySolution, solve_policy
 
 __all__ = ["LinearProblem"]
@@ -116,7 +116,7 @@ class LinearProblem:
         # along a segment all is affine: the best point is an end of its feasible part
         start, tips = values[..., :1, :], values[..., 1:, :]
         costs = (start[..., 1:].mT, tips[..., 1:].mT, self._tau.unsqueeze(-1))
-        a = search.furthest(*costs)
+        a = furthest(*costs)
         ends = start[..., 0] + a * (tips[..., 0] - start[..., 0])
         return torch.cat([start[..., 0], ends], -1).amax(-1)
 
