@@ -68,7 +68,7 @@ def spied_passes(monkeypatch):
 
 def beliefs_of(policy):
     """The beliefs of a GP policy that has taken in all that it was told."""
-    return policy._settled().state.beliefs
+    return settled(policy).beliefs
 
 
 def settled(policy):
