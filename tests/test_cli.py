@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from inside import Settings, catalogue
+from inside import EXPERIMENTS, number, settings_of_experiment
 from matplotlib.image import imread
 from terminal import SMALL, call, complaint
-
-from cbandit import cli
 
 
 def test_help_is_quick_and_has_examples(capsys):
@@ -46,7 +44,7 @@ def test_version(capsys):
 
 def test_list(capsys):
     _, out, _ = call(capsys, "list")
-    for name in catalogue.EXPERIMENTS:
+    for name in EXPERIMENTS:
         assert name in out
     _, out, _ = call(capsys, "list", "zhou-synthetic")
     assert "cost=half | quarter | independent" in out
@@ -126,7 +124,9 @@ def test_cuda_without_cuda_is_one_line(capsys):
 
 def test_a_run_is_named_after_its_experiment(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    settings = Settings.of("zhou-synthetic", trials=1, horizon=9, policies=["CKB-UCB"])
+    settings = settings_of_experiment(
+        "zhou-synthetic", trials=1, horizon=9, policies=["CKB-UCB"]
+    )
     Path("config.toml").write_text(settings.toml())
     code, text, _ = call(capsys, "run", "config.toml")
     assert code == 0
@@ -213,7 +213,7 @@ def test_settings_without_stage_costs_are_drawn_together_too(capsys, tmp_path):
     ],
 )
 def test_numbers_read_well(mean, sem, words):
-    assert cli._number(mean, sem, 10) == words
+    assert number(mean, sem, 10) == words
 
 
 def test_workers_is_a_number_or_ray(capsys):
@@ -223,12 +223,12 @@ def test_workers_is_a_number_or_ray(capsys):
 
 
 def test_missing_data_is_one_line(capsys, tmp_path, monkeypatch):
-    from cbandit.problems import data
+    from inside import data
 
     monkeypatch.setattr(data, "folders", lambda: [tmp_path])
     line = complaint(capsys, "reproduce", "zhou-light", "--out", tmp_path / "out")
     assert "light_train.csv" in line
     assert "601 x 41" in line
     assert line.count("light_train.csv") == 1  # of all five policies
-    assert all(name in line for name in catalogue.find("zhou-light").policies)
+    assert all(name in line for name in EXPERIMENTS["zhou-light"].policies)
     assert line.count("\n") == 1

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gpytorch import kernels as gpk
-from inside import Streams, cap_of, checkpoint, settled, step_of, streams_of
+from inside import Streams, cap_of, settled, step_of, streams_of
 
 import cbandit as cb
 from cbandit.policies import gp as gp_policy
@@ -755,7 +755,7 @@ def test_killed_while_saving(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
-            patched.setattr(checkpoint.os, name, killed)
+            patched.setattr(os, name, killed)
             with pytest.raises(KeyboardInterrupt):
                 policy.save(path)
         assert path.read_bytes() == before
