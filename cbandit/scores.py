@@ -8,7 +8,7 @@ the classes below, which name a formula: engines that know it score in passing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -26,11 +26,18 @@ __all__ = [
     "PrimalDual",
     "Rectified",
     "Reward",
+    "clip",
     "least_violating",
     "optimistic_feasible",
     "primal_dual",
     "rectified",
 ]
+
+
+def clip(values: Tensor, bound: Any) -> Tensor:
+    """Return ``values`` kept within ``[-bound, bound]``, a number or a tensor."""
+    kept: Tensor = values.clamp(-bound, bound)
+    return kept
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,7 @@ def test_scores_by_hand():
     assert scores.rectified(f, g, phi).tolist() == [1.0, 0.5, -1.0]
     assert scores.optimistic_feasible(f, g).tolist() == [1.0, -torch.inf, -torch.inf]
     assert scores.least_violating(g).tolist() == [-0.0, -1.0, -2.0]
+    assert scores.clip(f, 1.5).tolist() == [1.0, 1.5, 1.5]
     batch = torch.stack([f, 2 * f]), torch.stack([g, -g]), torch.stack([phi, 3 * phi])
     assert scores.primal_dual(*batch)[1].tolist() == [2 - 6.0, 4 + 4.5, 6 + 7.5]
 

@@ -1,4 +1,4 @@
-"""What a BoTorch model tells of itself: its parts, its data, the width of points."""
+"""Facts about a BoTorch model: its parts, data, outputs, and the width of points."""
 
 from __future__ import annotations
 

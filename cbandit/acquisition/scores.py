@@ -64,7 +64,7 @@ class Weighted(Score):
             return estimate
         bound = self.bound.to(estimate).unsqueeze(-1)
         if self.smooth is None:
-            return estimate.clamp(-bound, bound)
+            return scores.clip(estimate, bound)
         width = self.smooth.to(estimate).unsqueeze(-1)
         return soft(estimate + bound, width) - soft(estimate - bound, width) - bound
 
