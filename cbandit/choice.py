@@ -1,4 +1,4 @@
-"""The answers of a policy: a choice, perhaps drawn from a distribution."""
+"""The answer of a policy: a choice, perhaps drawn from a distribution."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from cbandit.errors import CBanditError
 
 __all__ = ["Choice", "Distribution"]
 
@@ -18,8 +20,9 @@ class Distribution:
     Args:
         index: the actions, ``(*trials, k)``, int64.
         probability: their probabilities, ``(*trials, k)``.
-        infeasible: ``(*trials,)``, the trials in which no distribution keeps the limits
-            and this one violates them least; ``None`` if it was found without limits.
+        infeasible: ``(*trials,)``, true where no distribution keeps within the limits
+            it was sought under; this one violates them least. ``None``: there were no
+            limits.
     """
 
     index: Tensor
@@ -29,7 +32,7 @@ class Distribution:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The action of one round; hand it back to ``tell`` with reward and costs.
+    """The action of one round; hand it back to ``tell`` with what came of it.
 
     Args:
         t: the round, counted from 1.
@@ -37,13 +40,13 @@ class Choice:
             :class:`~cbandit.Box`.
         x: the action itself, ``(*trials, d)``.
         infeasible: ``(*trials,)``, whether the policy believed that no action is
-            feasible. Policies that weigh costs (CKB, RPOL) do not look for that: ask
-            ``recommend()``.
-        distribution: the distribution that a randomised policy drew the action from.
+            feasible. It is never true of policies that weigh costs instead (CKB,
+            RPOL): with them ``recommend()`` says it.
+        distribution: the one that a randomised policy drew the action from.
         owner: the policy's mark.
-        actions: the set of this round alone, if ``ask`` was given one.
-        keys: each trial's action on the host, its number or on a box its coordinates,
-            if the policy has them there.
+        actions: the set of this round alone, where ``ask`` was given one.
+        keys: the number, or on a box the coordinates, of each trial's action on the
+            host, where the policy knows them there.
     """
 
     t: int
@@ -55,11 +58,10 @@ class Choice:
     actions: Any = field(default=None, repr=False)
     keys: list[Any] | None = field(default=None, repr=False)
 
-    def numbers(self) -> Tensor | None:
-        """Return ``index`` on the host, without a wait if the policy knows it there.
-
-        ``None`` on a box.
-        """
-        if self.index is None or self.keys is None or not self.index.is_cuda:
-            return None if self.index is None else self.index.cpu()
+    def numbers(self) -> Tensor:
+        """``index`` on the host. Most policies know it there, so this does not wait."""
+        if self.index is None:
+            raise CBanditError("choice has no numbers: it was made on a Box")
+        if self.keys is None or not self.index.is_cuda:
+            return self.index.cpu()
         return torch.tensor(self.keys).view(self.index.shape)

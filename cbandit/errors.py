@@ -1,4 +1,4 @@
-"""Errors, by what went wrong.
+"""The errors, by name.
 
 Every error that a user can cause is a :class:`CBanditError`, and so a ``ValueError``.
 Its message names the argument, what was given and what is expected. The object that

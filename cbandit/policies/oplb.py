@@ -37,7 +37,7 @@ from cbandit.actions import Star
 from cbandit.beliefs.linear import Linear
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
-from cbandit.policies.policy import Decision
+from cbandit.policies.decision import Decision
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.linear import LinearPolicy
 from cbandit.policies.safe.stagewise import drawn, must_hold

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cbandit import search
 from cbandit.actions import Star
-from cbandit.policies.policy import Decision
+from cbandit.policies.decision import Decision
 from cbandit.policies.safe.linear import LinearPolicy
 from cbandit.policies.safe.stagewise import must_hold, share
 from cbandit.recommend import Recommendation, quantile, recommend
