@@ -16,10 +16,10 @@ from torch import Tensor
 
 from cbandit._core import checks, devices
 from cbandit._core.randomness import Streams
-from cbandit.confidence.bound import BoundWidths, Widths, worded
+from cbandit.confidence.bound import Widths, worded
 from cbandit.errors import CBanditError
 
-__all__ = ["TS", "UCB", "BoundWidths", "Explore", "Rand", "clip", "estimates"]
+__all__ = ["TS", "UCB", "Explore", "Rand", "clip", "estimates"]
 
 LONG = 1 << 14  # from this length on, rows are scaled one by one
 

@@ -64,24 +64,6 @@ def rectified(
     return moved.clamp_min(floor)
 
 
-# -- until their callers have moved
-
-
-def ascended(phi: Any, g: Any, step: Any, slack: Any, cap: Any) -> Tensor:
-    """Return :func:`projected`, unchecked."""
-    return projected(phi, g, step, slack, cap, checked=False)
-
-
-def queued(length: Any, g: Any, slack: Any) -> Tensor:
-    """Return :func:`queue`, unchecked."""
-    return queue(length, g, slack, checked=False)
-
-
-def raised(multiplier: Any, cost: Any, floor: Any) -> Tensor:
-    """Return :func:`rectified`, unchecked."""
-    return rectified(multiplier, cost, floor, checked=False)
-
-
 def _pair(name: str, multiplier: Any, other: str, cost: Any) -> tuple[Tensor, Tensor]:
     """Return both as tensors of the same ``m``; lists become float64."""
     phi, g = _tensor(name, multiplier), _tensor(other, cost)

@@ -123,14 +123,6 @@ class Theory:
         """Return the widths of round ``t``, ``(T, k)``."""
         return self.rkhs(t, gain, functions, noise, self.norm, self.subgaussian)
 
-    def schedule(self) -> RKHS:
-        """Return ``rkhs``."""
-        return self.rkhs
-
-    def scale(self) -> tuple[Tensor, Tensor]:
-        """Return ``norm`` and ``subgaussian``."""
-        return self.norm, self.subgaussian
-
 
 @dataclass(frozen=True)
 class _Called:
