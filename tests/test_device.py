@@ -332,7 +332,7 @@ def test_a_run_on_the_device():
         asked = account - before
     assert torch.equal(here.index, there.index)
     assert torch.equal(here.regret, there.regret)
-    assert asked.count("reads", "cbandit/search") == 20
+    assert asked.count("reads", "cbandit/posterior/look") == 20
     # and what was kept on the device comes back once
     assert asked.count("reads") < 30
     assert asked.count("waits") == 0
@@ -476,7 +476,7 @@ def test_a_fault_in_a_round_is_seen(monkeypatch):
         policy = _built("CKB UCB product", **on)
         _play(policy)
         monkeypatch.setattr(
-            multipliers, "ascended", lambda phi, g, *_: phi * (1 + 0 * float(g))
+            multipliers, "projected", lambda phi, g, *_, **_k: phi * (1 + 0 * float(g))
         )
         before = account.copy()
         _round(policy, torch.Generator())
