@@ -22,11 +22,11 @@ from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore, Rand, clip, estimates
 from cbandit.policies.policy import Policy, Told, listed
 from cbandit.posterior.beliefs import Ahead, Part, Surrogates, joined
+from cbandit.posterior.look import Look, scan
 from cbandit.recommend import Recommendation, recommend
 from cbandit.scores import Formed
 from cbandit.search.box import Climbs, best_feasible_point, maximise_box
-from cbandit.search.finite import Best, among, maximise
-from cbandit_kernels import Look
+from cbandit.search.finite import Best, maximise
 
 if TYPE_CHECKING:
     from botorch.models.model_list_gp_regression import ModelListGP
@@ -398,15 +398,12 @@ class GPPolicy(Policy):
         limits: Tensor,
     ) -> Best:
         """The best action of a set, in one fused pass where the engine has one."""
-        fused = self._beliefs.fused and asked is self.actions
-        if not fused or self.pending != "ignore":
-            stretches = self._estimates(coefficient, limits, asked)
-            return maximise(stretches, score, mask, self._ranks)
         look = self._in_numbers(mask, score, coefficient, limits)
+        if asked is not self.actions:
+            mean, spread = self._afresh(asked)
+            return scan([(0, mean, spread)], look, self._ranks)
         streams = self._streams if self.explore.samples else None
-        value, index, estimate = self._beliefs.best(look, streams)
-        best = Best(value, index, estimate[:, 0], estimate[:, 1:])
-        return best if self._ranks.size == 1 else among(best, self._ranks)
+        return self._beliefs.choose(look, streams, self._waiting())
 
     def _in_numbers(
         self,
@@ -416,16 +413,12 @@ class GPPolicy(Policy):
         limits: Tensor,
     ) -> Look:
         """:meth:`_finish` and the score, in numbers."""
-        offset = torch.zeros_like(coefficient)
-        allowance, tau = self._allowance(), self._tau(limits)
+        offset, allowance, tau = None, self._allowance(), self._tau(limits)
         if allowance is not None:
-            offset = offset + allowance.squeeze(-1)
+            offset = allowance.squeeze(-1)
         if tau is not None:
-            offset = offset - tau
-        weight = torch.zeros_like(coefficient[:, 1:])
-        if score.weight is not None:
-            weight = score.weight
-        return Look(coefficient, offset, self._clip_at, score.kind, weight, mask)
+            offset = -tau if offset is None else offset - tau
+        return Look(coefficient, offset, self._clip_at, score.kind, score.weight, mask)
 
     def _waiting(self) -> list[Ahead]:
         """Outstanding choices, and in which trials what is waited for."""
