@@ -21,13 +21,14 @@ from cbandit.experiments.settings import Settings, settings_from_toml
 from cbandit.explore import TS, estimates
 from cbandit.posterior.beliefs import Surrogates
 from cbandit.posterior.covariance import Covariance
-from cbandit.posterior.draws.paths import Root
+from cbandit.posterior.draws.roots import Root
 from cbandit.posterior.engines.choice import make_engine
 from cbandit.posterior.engines.joint import Joint
-from cbandit.posterior.engines.swept import Rows
+from cbandit.posterior.engines.protocol import Plan
+from cbandit.posterior.engines.swept import Swept
 from cbandit.posterior.history import SPARE
 from cbandit.posterior.refit import negative_log_likelihood
-from cbandit.posterior.rows.operators import FactorRows, _Finishing
+from cbandit.posterior.rows.stored import Stored
 from cbandit.posterior.stacked import Stacked
 from cbandit.posterior.system import ROOM, System
 from cbandit.problems.gridded import poisson

@@ -33,6 +33,7 @@ from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.policy import Decision
+from cbandit.posterior.beliefs import Kept
 
 __all__ = ["BKB"]
 
@@ -67,18 +68,21 @@ class BKB(GPPolicy):
             raise CBanditError(f"pending must be 'ignore'; got {common['pending']!r}")
         if common.get("feedback") is not None:
             raise CBanditError(f"feedback must be None; got {common['feedback']!r}")
+        q = checks.number("oversampling", oversampling)
+        if q <= 0:
+            raise CBanditError(f"oversampling must be above 0; got {q}")
+        self._oversampling = q
         super().__init__(actions, reward, None, explore, **common)
+
+    def _fresh_beliefs(self, beliefs: list[GP]) -> Any:
+        (reward,) = beliefs
         if reward.learn_noise or reward.standardize:
             raise CBanditError(
                 "reward must be a cb.GP with a kernel and noise of its own, not "
                 f"learned and not standardised; got {reward!r}"
             )
-        q = checks.number("oversampling", oversampling)
-        if q <= 0:
-            raise CBanditError(f"oversampling must be above 0; got {q}")
-        self._beliefs: Any = Sketched(
-            reward.copy(), self.actions, self.batch_shape, self.dtype, self.device, q
-        )
+        known = self.actions, self.batch_shape, self.dtype, self.device
+        return Kept(Sketched(reward, *known, self._oversampling))
 
     @property
     def model(self) -> Any:
@@ -91,5 +95,6 @@ class BKB(GPPolicy):
     def _decide(
         self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
     ) -> Decision:
-        self._beliefs.resample(self._streams)
+        beliefs: Any = self._beliefs
+        beliefs.resample(self._streams)
         return Decision(self._maximise(t, asked, mask, scores.Reward()).index)

@@ -138,9 +138,7 @@ class BoTorchPolicy(GPPolicy):
 
     def _known(self, trial: int) -> bool:
         """Whether the trial has seen each function at least once."""
-        return all(
-            group.engine.history.distinct()[trial] > 0 for group in self._beliefs.groups
-        )
+        return self._beliefs.observed(trial)
 
     def _best(
         self, trial: int, asked: Any, allowed: Tensor | None, seed: int

@@ -43,8 +43,8 @@ from cbandit.bench.rivals import Looked
 from cbandit.explore import UCB
 from cbandit.policies.ckb import CKB
 from cbandit.posterior.engines.choice import free_memory
-from cbandit.posterior.engines.swept import Rows
-from cbandit.posterior.rows.operators import ProductRows
+from cbandit.posterior.engines.swept import Swept as Rows
+from cbandit.posterior.rows.kronecker import Kronecker as ProductRows
 from cbandit.posterior.system import System
 
 __all__ = ["bench_gpu", "table"]
@@ -336,7 +336,7 @@ class _Case:
             None, score, policy._coefficient(t), policy._limits(t)
         )
         _wait(self.device)
-        return _once(self.device, lambda: policy._beliefs.best(look))
+        return _once(self.device, lambda: policy._beliefs.choose(look))
 
     def checks(self, sample: int) -> list[dict[str, Any]]:
         """What the passes so far left, and one more choice, against a dense solve."""
@@ -368,7 +368,7 @@ class _Case:
 
     def floor(self, ceilings: _Ceilings) -> tuple[float, dict[str, float]]:
         """The least seconds that a pass of this form can take, and what they count."""
-        item, operator = self.dtype.itemsize, self.engine.operator
+        item, operator = self.dtype.itemsize, self.engine.rows
         used = self.engine.history.used
         moved = 2.0 * (FUNCTIONS + 1) * item * self.size  # means and variance
         if isinstance(operator, ProductRows):
@@ -679,7 +679,7 @@ def _tuned(sizes: _Sizes, case: _Case) -> list[Row]:
     section = f"the stream kernel's block, {case.size:,} x {sizes.dim}, "
     section += name_of(case.dtype)
     engine, rows = case.engine, []
-    operator: Any = engine.operator
+    operator: Any = engine.rows
     used = engine.history.used
     kept: dict[str, Any] = {"dtype": torch.float64, "device": case.device}
     weights = torch.zeros(1, used, 1, **kept)

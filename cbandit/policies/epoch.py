@@ -210,7 +210,7 @@ class EpochPenalty(GPPolicy):
 
     def _retarget(self) -> None:
         targets = [self._target(seen) for seen in self._data]
-        self._beliefs.groups[0].retarget(torch.stack(targets))
+        self._beliefs.retarget(torch.stack(targets))
 
     def _target(self, seen: _Seen) -> Tensor:
         """``r - sum_j kappa_j (psi(c_j) - 1)``, or the linear form, ``(T, 1)``."""

@@ -22,7 +22,7 @@ from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore, Rand, clip, estimates
 from cbandit.policies.policy import Policy, Told, listed
 from cbandit.posterior.beliefs import Ahead, Part, Surrogates, joined
-from cbandit.posterior.look import Look, scan
+from cbandit.posterior.look import Look, Scan
 from cbandit.recommend import Recommendation, recommend
 from cbandit.scores import Formed
 from cbandit.search.box import Climbs, best_feasible_point, maximise_box
@@ -400,8 +400,9 @@ class GPPolicy(Policy):
         """The best action of a set, in one fused pass where the engine has one."""
         look = self._in_numbers(mask, score, coefficient, limits)
         if asked is not self.actions:
-            mean, spread = self._afresh(asked)
-            return scan([(0, mean, spread)], look, self._ranks)
+            scan = Scan(look)
+            scan.add(0, *self._afresh(asked))
+            return scan.best(self._ranks)
         streams = self._streams if self.explore.samples else None
         return self._beliefs.choose(look, streams, self._waiting())
 
