@@ -120,7 +120,7 @@ class TestRound:
         actions = cases.actions_of("product", 400, 2)
         case = cases.case_of(actions, "product", torch.float64, 12, explore=TS(2.0))
         assert rounds._law(case, 60)["ok"]
-        sweep = case.policy._beliefs.sweep
+        sweep = case.policy._beliefs.blocks
 
         def wider(*args):
             for block in sweep(*args):

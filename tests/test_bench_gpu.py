@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from inside import Rows, main
+from inside import Swept, main
 from inside import gpu as bench_gpu
 
 pytest.importorskip("triton")
@@ -37,7 +37,7 @@ TOY = bench_gpu._Sizes(
 @pytest.fixture(scope="module")
 def toy():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Rows, "BACKEND", "triton")
+        patch.setattr(Swept, "BACKEND", "triton")
         yield bench_gpu._measure(TOY, DEVICE, quick=False)
 
 
@@ -83,7 +83,7 @@ def test_every_part_is_there(toy):
 
 
 def test_a_wrong_posterior_fails_its_check(monkeypatch):
-    monkeypatch.setattr(Rows, "BACKEND", "triton")
+    monkeypatch.setattr(Swept, "BACKEND", "triton")
     actions = bench_gpu._actions(100, 2, torch.float64, DEVICE)[0]
     case = bench_gpu._Case(actions, "stream", torch.float64, DEVICE, 9)
     case.round()

@@ -13,7 +13,7 @@ import gpytorch
 import pytest
 import torch
 from botorch.models import ModelListGP, SingleTaskGP
-from inside import Rows
+from inside import Swept
 from pretend import Pretend
 from worlds import table
 
@@ -248,7 +248,7 @@ def pretended():
     The fused kernels have tests of their own. In their interpreter they would move
     every argument to the host and back, which is not what is counted here.
     """
-    with mock.patch.object(Rows, "BACKEND", "plain"), Pretend() as account:
+    with mock.patch.object(Swept, "BACKEND", "plain"), Pretend() as account:
         yield account
 
 

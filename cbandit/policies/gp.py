@@ -26,7 +26,7 @@ from cbandit.posterior.look import Look, Scan
 from cbandit.recommend import Recommendation, recommend
 from cbandit.scores import Formed
 from cbandit.search.box import Climbs, best_feasible_point, maximise_box
-from cbandit.search.finite import Best, maximise
+from cbandit.search.finite import Best
 
 if TYPE_CHECKING:
     from botorch.models.model_list_gp_regression import ModelListGP
@@ -377,11 +377,9 @@ class GPPolicy(Policy):
                 self._beliefs.incumbents(INCUMBENTS),
                 self.climbs,
             )
-        elif isinstance(beside, Tensor):
-            stretches = self._estimates(coefficient, limits, asked)
-            best = maximise(_with(stretches, beside), score, mask, self._ranks)
         else:
-            best = self._best_of(asked, mask, score, coefficient, limits)
+            known = beside if isinstance(beside, Tensor) else None
+            best = self._best_of(asked, mask, score, coefficient, limits, known)
         if not all(map(math.isfinite, best.look())):
             raise CBanditError(
                 "the score is not a finite number at any allowed action; look at "
@@ -396,9 +394,12 @@ class GPPolicy(Policy):
         score: Formed,
         coefficient: Tensor,
         limits: Tensor,
+        beside: Tensor | None = None,
     ) -> Best:
         """The best action of a set, in one fused pass where the engine has one."""
         look = self._in_numbers(mask, score, coefficient, limits)
+        if beside is not None:
+            look = replace(look, beside=beside)
         if asked is not self.actions:
             scan = Scan(look)
             scan.add(0, *self._afresh(asked))
@@ -765,11 +766,3 @@ def _pieced(news: Sequence[Told]) -> Sequence[Told]:
         values = torch.where(came, told.values, whole.values)
         whole = replace(whole, values=values, where=whole.where | told.where)
     return [whole]
-
-
-def _with(
-    stretches: Iterator[tuple[int, Tensor]], beside: Tensor
-) -> Iterator[tuple[int, Tensor]]:
-    for start, estimate in stretches:
-        known = beside[..., start : start + estimate.shape[-1]]
-        yield start, torch.cat([estimate, known.to(estimate)], 1)

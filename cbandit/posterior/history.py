@@ -381,13 +381,12 @@ class History:
 
         And the variances of both, ``(T, n)`` and ``(T, o)``.
         """
-        system = self.system()
-        points = self.places(system)
 
         def half(x: Tensor) -> Tensor:
-            if not points.shape[-2]:
-                return points.new_zeros(self.trials, 1, x.shape[-2])
-            return system.half(self.covariance.cross(points, x))
+            if not self.used:
+                return x.new_zeros(self.trials, 1, x.shape[-2])
+            system = self.system()
+            return system.half(self.covariance.cross(self.places(system), x))
 
         hx, hy = half(x), half(y)
         between = self.covariance.cross(x, y) - hx.mT @ hy
