@@ -32,6 +32,7 @@ from cbandit.posterior.engines.protocol import Plan
 from cbandit.posterior.engines.swept import Swept
 from cbandit.posterior.group import Group
 from cbandit.posterior.history import SPARE
+from cbandit.posterior.look import SHORT, maximise
 from cbandit.posterior.merge import merged
 from cbandit.posterior.refit import negative_log_likelihood
 from cbandit.posterior.rows.stored import Stored
@@ -41,13 +42,8 @@ from cbandit.problems.gridded import poisson
 from cbandit.problems.protocol import delays_of
 from cbandit.search.box import Climbs, best_feasible_point, maximise_box
 from cbandit.search.climb import climb
-from cbandit.search.finite import SHORT, maximise
-from cbandit.search.simplex import lp
-from cbandit.search.simplex.lp import (
-    best_policy,
-    solve_policy,
-    solve_policy_by_pricing,
-)
+from cbandit.search.simplex import hull
+from cbandit.search.simplex.lp import solve_policy, solve_policy_by_pricing
 from cbandit.simulation.curves import Curve, exponent
 from cbandit.simulation.loop import simulate
 from cbandit.simulation.run import Run, join
@@ -57,6 +53,72 @@ partition, shares = Actions.stretches, Actions.shares
 
 def grid_split(grid):
     return grid.cut
+
+
+def spied_passes(monkeypatch):
+    """The number of arms in each pass for the best one, as passes are made."""
+    seen, best = [], hull.best
+
+    def spy(r, *rest):
+        seen.append(r.shape[1])
+        return best(r, *rest)
+
+    monkeypatch.setattr(hull, "best", spy)
+    return seen
+
+
+def beliefs_of(policy):
+    """The beliefs of a GP policy that has taken in all that it was told."""
+    return policy._settled().state.beliefs
+
+
+def settled(policy):
+    """Let a policy absorb what it was told."""
+    return policy._settled().state
+
+
+def streams_of(policy):
+    """The streams that the next ``ask`` draws from, where that starts."""
+    policy._streams.go(policy._now.position)
+    return policy._streams
+
+
+def limits_of(policy, t):
+    return policy._limits(t)
+
+
+def step_of(ckb):
+    return ckb._dual.step(1)
+
+
+def slack_of(ckb):
+    return ckb._dual.slack(1)
+
+
+def cap_of(ckb):
+    return ckb._dual.cap
+
+
+def bound_of(policy):
+    return policy._bound
+
+
+def cost_noises(epochs):
+    return epochs._noises
+
+
+def rounds_told(epochs):
+    """The rounds of which all has come, in the order of the beliefs' log."""
+    return settled(epochs).own.seen()
+
+
+def take_for(policy, other):
+    """Let ``policy`` take the choices of ``other`` for its own."""
+    policy._mark = other._mark
+
+
+def set_multiplier(policy, multiplier):
+    policy._change(settled(policy)._replace(moved=multiplier))
 
 
 def make_engine(name, *known):
@@ -74,12 +136,6 @@ def passed_over(engine, stretches=None):
     blocks = [passing.block(start, stop) for start, stop in stretches]
     passing.end()
     return blocks
-
-
-def beliefs_of(policy):
-    """The beliefs that a policy holds, settled or not."""
-    held = policy._beliefs
-    return getattr(held, "value", held)
 
 
 def forget_oldest(policy):
@@ -114,4 +170,4 @@ def counted_refits():
 
 def hold(policy, beliefs):
     """Let a policy hold other beliefs."""
-    policy._beliefs.value = beliefs
+    policy._change(settled(policy)._replace(beliefs=beliefs))

@@ -7,7 +7,6 @@ import math
 import gpytorch
 import numpy as np
 import torch
-from inside import Beliefs
 
 import cbandit as cb
 
@@ -67,18 +66,25 @@ class World:
 
 
 class Scores:
-    """Notes the greatest score of every round."""
+    """Notes the greatest score of every round of a policy."""
 
-    def __init__(self, monkeypatch):
+    def __init__(self):
         self.values = []
-        real = Beliefs.choose
 
-        def noting(*given):
-            best = real(*given)
-            self.values.append(best.value.numpy().copy())
-            return best
+    def watch(self, policy):
+        formed = policy.score
 
-        monkeypatch.setattr(Beliefs, "choose", noting)
+        def score(t, multiplier):
+            real = formed(t, multiplier)
+
+            def noting(f, g):
+                values = real(f, g)
+                self.values.append(values.amax(-1).numpy())
+                return values
+
+            return noting
+
+        policy.score = score
 
 
 def close(a, b, what=""):

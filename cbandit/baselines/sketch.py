@@ -155,7 +155,7 @@ class Sketched(Value):
             beliefs = beliefs.absorb(keys, x, parts)
         return beliefs
 
-    def resample(self, streams: Streams) -> Self:
+    def resampled(self, streams: Streams) -> Self:
         """A new dictionary, by the variances of the actions tried in the last round."""
         history = self.history
         counts = list(map(len, history.keys()))

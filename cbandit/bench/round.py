@@ -378,7 +378,7 @@ def _law(case: Case, draws: int, count: int = 12) -> dict[str, Any]:
     spread = 2 * (covariance / (std.unsqueeze(-1) * std)).square().sum()
     total, functions = 0.0, 2
     for _ in range(draws):
-        for block in case.policy._beliefs.sweep(case.policy._streams):
+        for block in case.policy._beliefs.blocks(case.policy._streams):
             assert block.draw is not None
             inside = (numbers >= block.start) & (numbers < block.stop)
             seen = block.draw[0, :, numbers[inside] - block.start]

@@ -7,8 +7,9 @@ A change returns other beliefs and leaves these as they were.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ from cbandit.posterior.stacked import Stacked, stackable
 from cbandit.posterior.value import Value
 from cbandit_kernels import SCORES
 
-__all__ = ["Ahead", "Beliefs", "Part", "Surrogates", "joined"]
+__all__ = ["Ahead", "Beliefs", "Part", "joined"]
 
 FEW = 8  # rows up to which they are conditioned on one by one
 
@@ -193,7 +194,7 @@ class Beliefs(Value):
 
     def stop_waiting(self, first: int) -> Self:
         """Feedback of rounds before ``first`` counts no longer."""
-        return self._with(_closed=max(self._closed, first))
+        return self if first <= self._closed else self._with(_closed=first)
 
     def expire(self, first: int, refresh_every: int) -> Self:
         """Forget observations of rounds before ``first``.
@@ -201,8 +202,9 @@ class Beliefs(Value):
         Reverse updates of narrow dtypes drift, so those are computed afresh every
         ``refresh_every``.
         """
-        gone = [group.expire(first).refreshed(refresh_every) for group in self.groups]
-        return self._with(groups=tuple(gone))
+        left = [group.expire(first).refreshed(refresh_every) for group in self.groups]
+        same = all(map(operator.is_, left, self.groups))
+        return self if same else self._with(groups=tuple(left))
 
     def refit(self, due_only: bool = False) -> Self:
         """Fit hyperparameters; with ``due_only`` where ``refit_every`` says so."""
@@ -519,63 +521,3 @@ def joined(parts: Sequence[Part]) -> list[Part]:
         return list(parts)
     functions = [f for part in parts for f in part[0]]
     return [(functions, torch.cat([p[1] for p in parts], -1), first[2], first[3])]
-
-
-class Kept:
-    """A holder of beliefs, for policies that do not keep them as a value."""
-
-    CHANGES = frozenset(
-        {
-            "absorb",
-            "await_feedback",
-            "expire",
-            "fill",
-            "forget_all",
-            "observe",
-            "refit",
-            "resample",
-            "retarget",
-            "stop_waiting",
-        }
-    )
-    torn = ""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "value":
-            raise AttributeError(name)
-        found = getattr(self.value, name)
-        if name not in self.CHANGES:
-            return found
-
-        def change(*arguments: Any, **named: Any) -> Kept:
-            self.value = found(*arguments, **named)
-            return self
-
-        return change
-
-    def parts(self) -> list[Any]:
-        """The object whose attributes a rule may set."""
-        return [self]
-
-    def sweep(self, *arguments: Any) -> Iterator[Block]:
-        """See :meth:`Beliefs.blocks`."""
-        blocks: Iterator[Block] = self.value.blocks(*arguments)
-        return blocks
-
-
-if TYPE_CHECKING:
-
-    class Surrogates(Beliefs):
-        """See :class:`Kept`."""
-
-        torn: str
-        parts: Any
-        sweep: Any
-else:
-
-    def Surrogates(*arguments: Any, **named: Any) -> Kept:
-        """A holder of new beliefs."""
-        return Kept(Beliefs(*arguments, **named))

@@ -27,6 +27,7 @@ __all__ = [
     "among",
     "estimated",
     "maximise",
+    "scan",
     "scorer",
 ]
 
@@ -177,6 +178,23 @@ class Running:
         if self._best is None:
             raise CBanditError("actions must hold at least one action; got none")
         return self._best if ranks.size == 1 else among(self._best, ranks)
+
+
+def scan(
+    stretches: Iterable[tuple[int, Tensor, Tensor]], look: Look, ranks: Ranks = ALONE
+) -> Best:
+    """The best action under a look.
+
+    Args:
+        stretches: the first action's number, means ``(T, F, n)`` and what is spread
+            around them, ``(T, 1 or F, n)``.
+        look: the score, and which estimates it is of.
+        ranks: the processes that share the set; the stretches are this one's.
+    """
+    running = Scan(look)
+    for start, mean, spread in stretches:
+        running.add(start, mean, spread)
+    return running.best(ranks)
 
 
 def maximise(
