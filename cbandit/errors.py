@@ -1,4 +1,4 @@
-"""What goes wrong, by name.
+"""The errors, by name.
 
 Every error a user can cause is a :class:`CBanditError`, and so a ``ValueError``: its
 message names the argument, what was given and what is expected, and the object that

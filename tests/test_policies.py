@@ -10,15 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gpytorch import kernels as gpk
-from inside import (
-    Streams,
-    beliefs_of,
-    cap_of,
-    checkpoint,
-    step_of,
-    streams_of,
-    torn,
-)
+from inside import Streams, beliefs_of, cap_of, step_of, streams_of, torn
 
 import cbandit as cb
 from cbandit.policies import gp as gp_policy
@@ -760,7 +752,7 @@ def test_killed_while_saving(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
-            patched.setattr(checkpoint.os, name, killed)
+            patched.setattr(os, name, killed)
             with pytest.raises(KeyboardInterrupt):
                 policy.save(path)
         assert path.read_bytes() == before
