@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 import cbandit as cb
-from cbandit.posterior.engines.swept import Rows
-from cbandit.posterior.rows.operators import ProductRows
+from cbandit.posterior.engines.swept import Swept
+from cbandit.posterior.rows.kronecker import Kronecker
 from cbandit.posterior.system import System
 from cbandit_kernels import Change, Look
 
@@ -31,8 +31,8 @@ __all__ = [
 ]
 
 
-def _engine(policy: cb.CKB) -> Rows:
-    return cast(Rows, policy._beliefs.groups[0].engine)
+def _engine(policy: cb.CKB) -> Swept:
+    return cast(Swept, policy._beliefs.groups[0].engine)
 
 
 def tried(policy: cb.CKB) -> int:
@@ -42,15 +42,16 @@ def tried(policy: cb.CKB) -> int:
 
 def block_of(policy: cb.CKB) -> int:
     """How many actions the engine looks at together."""
-    return _engine(policy).block
+    engine = _engine(policy)
+    return engine.block or engine.mean.shape[-1]
 
 
 def inner_of(policy: cb.CKB) -> int | None:
     """The inner dimension of a grid's matrix product; ``None`` on free-form sets."""
-    operator = _engine(policy).operator
-    if not isinstance(operator, ProductRows):
+    rows = _engine(policy).rows
+    if not isinstance(rows, Kronecker):
         return None
-    basis = operator._basis
+    basis = rows._basis
     return tried(policy) if basis is None else min(tried(policy), basis.shape[-1])
 
 
@@ -89,7 +90,7 @@ def stream_pass(policy: cb.CKB, block: int) -> Callable[[], Any]:
     from cbandit_kernels._triton.rounds import stream
 
     engine = _engine(policy)
-    operator: Any = engine.operator
+    rows: Any = engine.rows
     used, functions = engine.history.used, engine.mean.shape[1]
     kept: dict[str, Any] = {"dtype": torch.float64, "device": engine.mean.device}
     weights, zeros = torch.zeros(1, used, 1, **kept), torch.zeros(1, functions, **kept)
@@ -97,8 +98,8 @@ def stream_pass(policy: cb.CKB, block: int) -> Callable[[], Any]:
     look = Look(zeros, zeros, None, "primal-dual", zeros[:, 1:])
     return lambda: stream(
         policy.actions.all,
-        operator._frame(),
-        operator._points[:, :used],
+        rows._frame(),
+        rows._points[:, :used],
         weights,
         ("rbf",),
         nothing,
