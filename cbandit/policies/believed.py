@@ -143,7 +143,7 @@ def recommended(
         found = recommend([(0, mean, std)], known, confidence)
         found = replace(found, index=None)
     else:
-        blocks = ((b.start, b.mean, b.std) for b in beliefs.sweep())
+        blocks = ((b.start, b.mean, b.std) for b in beliefs.blocks())
         found = recommend(blocks, known, confidence, ranks)
         x = actions.at(found.index)
     if beliefs.functions <= m:

@@ -118,7 +118,7 @@ def stretches(
     if other is not None:
         yield 0, *afresh(beliefs, other, ahead)
         return
-    for block in beliefs.sweep(streams, ahead):
+    for block in beliefs.blocks(streams, ahead):
         yield block.start, block.mean, block.std if streams is None else block.draw
 
 

@@ -194,7 +194,7 @@ class EpochPenalty(GPPolicy):
             beliefs = beliefs.forget_all()
         elif seen:
             targets = torch.stack([self._target(own, each) for each in seen])
-            beliefs.groups[0].retarget(targets)
+            beliefs = beliefs.retarget(targets)
         return state._replace(beliefs=beliefs, own=own)
 
     def _warn(self, outgrown: bool) -> None:

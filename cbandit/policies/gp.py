@@ -37,7 +37,7 @@ from cbandit.policies.feedback import Arrivals, Awaited, Place, timing
 from cbandit.policies.given import listed
 from cbandit.policies.ledger import News
 from cbandit.policies.policy import COST_COUNT, Policy
-from cbandit.posterior.beliefs import Ahead, Surrogates
+from cbandit.posterior.beliefs import Ahead, Beliefs
 from cbandit.posterior.look import Look
 from cbandit.recommend import Recommendation
 from cbandit.search.box import Climbs
@@ -194,7 +194,7 @@ class GPPolicy(Policy):
     def _fresh_beliefs(self, beliefs: list[GP]) -> Any:
         """Return beliefs without data."""
         apart = isinstance(self.feedback, Delayed) and beliefs[0].standardize
-        fresh = Surrogates(
+        fresh = Beliefs(
             beliefs,
             self.actions,
             self.batch_shape,
