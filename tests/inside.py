@@ -99,7 +99,7 @@ def cap_of(ckb):
 
 
 def bound_of(policy):
-    return policy._bound
+    return policy._estimating.bound
 
 
 def cost_noises(epochs):
