@@ -23,7 +23,8 @@ from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.decision import Asked, Decision
-from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.gp import GPPolicy
+from cbandit.policies.state import GPState
 
 if TYPE_CHECKING:
     from botorch.acquisition.acquisition import AcquisitionFunction
@@ -179,9 +180,9 @@ class BoTorchPolicy(GPPolicy):
                         acquisition, fixed_features_list=fixed, **options
                     )
                 return x[0]
-            return self._search(acquisition, trial, asked, allowed)
+            return self._listed(acquisition, trial, asked, allowed)
 
-    def _search(
+    def _listed(
         self, acquisition: AcquisitionFunction, trial: int, asked: Any, allowed: Any
     ) -> Tensor:
         best, index = -math.inf, -1

@@ -42,10 +42,11 @@ from cbandit.explore import TS, UCB, Explore
 from cbandit.policies.believed import Data
 from cbandit.policies.decision import Asked
 from cbandit.policies.given import COST_COUNT
-from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.gp import GPPolicy
 from cbandit.policies.ledger import News
 from cbandit.policies.penalties import penalty
 from cbandit.policies.seen import Epoch, Seen
+from cbandit.policies.state import GPState
 from cbandit.recommend import Recommendation
 
 __all__ = ["EpochPenalty"]

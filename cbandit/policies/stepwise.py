@@ -14,9 +14,10 @@ from torch import Tensor
 from cbandit.choice import Choice
 from cbandit.explore import UCB
 from cbandit.policies.decision import Asked, Decision
-from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.gp import GPPolicy
 from cbandit.policies.ledger import News, Told
 from cbandit.policies.policy import Policy
+from cbandit.policies.state import GPState
 from cbandit.policies.suits import believed_costs
 from cbandit.posterior.look import Look, estimated
 
@@ -131,7 +132,7 @@ class StepwiseGP(GPPolicy):
     ) -> Iterator[tuple[int, Tensor]]:
         look = Look(
             coefficient,
-            self._estimating.offset(self, self._asked.t),
+            self._estimating.offset(self, self._asked.t, limits),
             self._estimating.bound,
             "feasible",
         )
