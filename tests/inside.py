@@ -1,5 +1,8 @@
 """The only file of the tests that knows where private names live."""
 
+from contextlib import contextmanager
+from unittest import mock
+
 from cbandit._core import checkpoint, randomness
 from cbandit._core.arguments import differences, settings_of
 from cbandit._core.checkpoint import read, write
@@ -17,16 +20,20 @@ from cbandit.experiments.results import read_curves, soft_violation_over, versio
 from cbandit.experiments.runner import carry_out
 from cbandit.experiments.task import Task
 from cbandit.explore import TS, estimates
-from cbandit.posterior.beliefs import Surrogates
+from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.covariance import Covariance
-from cbandit.posterior.draws.paths import Root
-from cbandit.posterior.engines.choice import make_engine
+from cbandit.posterior.draws.roots import Root
+from cbandit.posterior.engines import choice as engine_choice
+from cbandit.posterior.engines.dense import Dense as DenseEngine
 from cbandit.posterior.engines.joint import Joint
-from cbandit.posterior.engines.swept import Rows
+from cbandit.posterior.engines.protocol import Plan
+from cbandit.posterior.engines.swept import Swept
+from cbandit.posterior.group import Group
 from cbandit.posterior.history import SPARE
 from cbandit.posterior.look import SHORT, maximise
+from cbandit.posterior.merge import merged
 from cbandit.posterior.refit import negative_log_likelihood
-from cbandit.posterior.rows.operators import FactorRows, _Finishing
+from cbandit.posterior.rows.stored import Stored
 from cbandit.posterior.stacked import Stacked
 from cbandit.posterior.system import ROOM, System
 from cbandit.problems import data
@@ -68,7 +75,7 @@ def spied_passes(monkeypatch):
 
 def beliefs_of(policy):
     """The beliefs of a GP policy that has taken in all that it was told."""
-    return policy._settled().state.beliefs
+    return settled(policy).beliefs
 
 
 def settled(policy):
@@ -141,3 +148,55 @@ def after_round(t, function):
             function()
 
     Tape.turn = turned
+
+
+def make_engine(name, *known):
+    """An engine by its name, with the prior alone."""
+    return engine_choice.make_engine(Plan(name, "asked for"), *known)
+
+
+def passed_over(engine, stretches=None):
+    """The blocks of one whole pass, with what was told applied on the way."""
+    if stretches is None:
+        whole = [(0, engine.actions.size)]
+        block = engine.block
+        stretches = whole if block is None else partition(engine.actions, block)
+    passing = engine.begin()
+    blocks = [passing.block(start, stop) for start, stop in stretches]
+    passing.end()
+    return blocks
+
+
+def forget_oldest(policy):
+    """Take the oldest observation of each group of functions out again."""
+    beliefs = beliefs_of(policy)
+    groups = tuple(group.forget_oldest() for group in beliefs.groups)
+    hold(policy, beliefs._with(groups=groups))
+
+
+def split(policy, functions):
+    """Let some functions have an engine of their own."""
+    beliefs = beliefs_of(policy)
+    (group,) = beliefs.groups
+    hold(policy, beliefs._with(groups=group.split(functions)))
+
+
+def torn(policy):
+    """Make every engine stand for no log, as a call that broke off leaves it."""
+    for group in beliefs_of(policy).groups:
+        group._engine.history.stands_for = None
+
+
+@contextmanager
+def counted_refits():
+    """A list that holds one entry for each fit of hyperparameters within it."""
+    fits, real = [], Group.refit
+    with mock.patch.object(
+        Group, "refit", lambda group: fits.append(group) or real(group)
+    ):
+        yield fits
+
+
+def hold(policy, beliefs):
+    """Let a policy hold other beliefs."""
+    policy._change(settled(policy)._replace(beliefs=beliefs))

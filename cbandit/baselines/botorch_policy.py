@@ -144,9 +144,8 @@ class BoTorchPolicy(GPPolicy):
 
     def _known(self, beliefs: Any, trial: int) -> bool:
         """Return whether the trial has seen each function at least once."""
-        return all(
-            group.engine.history.distinct()[trial] > 0 for group in beliefs.groups
-        )
+        known: bool = beliefs.observed(trial)
+        return known
 
     def _best(
         self, beliefs: Any, trial: int, asked: Any, allowed: Tensor | None, seed: int

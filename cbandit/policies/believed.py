@@ -149,7 +149,7 @@ def recommended(policy: Any, beliefs: Any, confidence: float) -> Recommendation:
         found = recommend([(0, mean, std)], known, confidence)
         found = replace(found, index=None)
     else:
-        blocks = ((b.start, b.mean, b.std) for b in beliefs.sweep())
+        blocks = ((b.start, b.mean, b.std) for b in beliefs.blocks())
         found = recommend(blocks, known, confidence, policy._ranks)
         x = actions.at(found.index)
     if beliefs.functions <= m:

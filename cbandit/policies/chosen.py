@@ -110,7 +110,7 @@ class Search:
             yield 0, *afresh(beliefs, asked.actions, ahead)
             return
         streams = asked.streams if self.samples else None
-        for block in beliefs.sweep(streams, ahead):
+        for block in beliefs.blocks(streams, ahead):
             yield block.start, block.mean, block.draw if self.samples else block.std
 
 

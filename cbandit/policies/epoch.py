@@ -196,7 +196,7 @@ class EpochPenalty(GPPolicy):
             beliefs = beliefs.forget_all()
         elif seen:
             targets = torch.stack([self._target(own, each) for each in seen])
-            beliefs.groups[0].retarget(targets)
+            beliefs = beliefs.retarget(targets)
         return state._replace(beliefs=beliefs, own=own)
 
     def _warn(self, outgrown: bool) -> None:
@@ -251,12 +251,12 @@ class EpochPenalty(GPPolicy):
             return super()._coefficient(state, asked)
         # the targets' noise grows with the multipliers
         part, beliefs = parts[0][0], state.beliefs
-        norm, r = part.scale()
+        norm, r = part.norm, part.subgaussian
         own = r if self._noises is None else self._noises
         spread = (state.own.kept * own).square().sum(-1, keepdim=True)
         grown = (r.square() + spread).sqrt()
         gains, noises, chances = beliefs.gains(), beliefs.noises(), self._chances(state)
-        width = part.schedule()(asked.t, gains, chances, noises, norm, grown)
+        width = part.rkhs(asked.t, gains, chances, noises, norm, grown)
         return self.explore.coefficient(width, asked.streams)
 
     # -- feedback ----------------------------------------------------------------------

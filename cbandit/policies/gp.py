@@ -43,7 +43,7 @@ from cbandit.policies.suits import (
     round_points,
     suited,
 )
-from cbandit.posterior.beliefs import Ahead, Surrogates
+from cbandit.posterior.beliefs import Ahead, Beliefs
 from cbandit.posterior.look import Look
 from cbandit.recommend import Recommendation
 
@@ -183,7 +183,7 @@ class GPPolicy(Policy):
         """Return beliefs without data."""
         apart = isinstance(self.feedback, Delayed) and beliefs[0].standardize
         where, samples = (self.dtype, self.device), self.explore.samples
-        fresh = Surrogates(
+        fresh = Beliefs(
             beliefs,
             self.actions,
             self.batch_shape,

@@ -164,7 +164,7 @@ class GPOPB(StepwiseGP):
 
     def _known(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """The posterior block by block, with what is given of the safe action."""
-        blocks = ((b.start, b.mean, b.std) for b in self._beliefs.sweep())
+        blocks = ((b.start, b.mean, b.std) for b in self._beliefs.blocks())
         return self._safe.known(blocks)
 
     def _absorb(
