@@ -138,9 +138,8 @@ def checked(
 
 def kept(choice: Choice) -> Choice:
     """Return a choice that shares no memory with it but for what the host knows too."""
-    index = choice.index
-    if index is not None and choice.keys is None:
-        index = index.clone()
-    t, x, distribution = choice.t, choice.x.clone(), choice.distribution
-    mark, asked, keys = choice.owner, choice.actions, choice.keys
-    return Choice(t, index, x, choice.infeasible, distribution, mark, asked, keys)
+    own = object.__new__(Choice)
+    vars(own).update(vars(choice), x=choice.x.clone())
+    if choice.index is not None and choice.keys is None:
+        vars(own)["index"] = choice.index.clone()
+    return own

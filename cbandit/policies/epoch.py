@@ -195,6 +195,8 @@ class EpochPenalty(GPPolicy):
         elif not self.reuse:
             beliefs = beliefs.forget_all()
         elif seen:
+            # what may fail goes first: a rebuilt engine is equal up to rounding only
+            self._limits(asked.t), self._coefficient(state._replace(own=own), asked)
             targets = torch.stack([self._target(own, each) for each in seen])
             beliefs = beliefs.retarget(targets)
         return state._replace(beliefs=beliefs, own=own)

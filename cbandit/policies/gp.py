@@ -34,7 +34,7 @@ from cbandit.policies.estimating import Estimating
 from cbandit.policies.feedback import Arrivals, Awaited, timing
 from cbandit.policies.ledger import News
 from cbandit.policies.packing import Place
-from cbandit.policies.policy import Policy
+from cbandit.policies.policy import Now, Policy
 from cbandit.policies.state import GPState
 from cbandit.policies.suits import (
     NO_NOISE,
@@ -392,8 +392,10 @@ class GPPolicy(Policy):
         now = self._settled()
         moved = now.state.moved
         if moved is None:
+            b, phi, held, estimate, arrived, _, own = now.state
             moved = self._next(now.state, now.t + 1)
-            self._now = now._replace(state=now.state._replace(moved=moved))
+            state = GPState(b, phi, held, estimate, arrived, moved, own)
+            self._now = Now(now.t, state, now.position, now.heard, now.settled)
         return self._outside(moved.clone())
 
     @property
