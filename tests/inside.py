@@ -26,7 +26,7 @@ from cbandit.posterior.draws.roots import Root
 from cbandit.posterior.engines import choice as engine_choice
 from cbandit.posterior.engines.dense import Dense as DenseEngine
 from cbandit.posterior.engines.joint import Joint
-from cbandit.posterior.engines.protocol import Plan
+from cbandit.posterior.engines.protocol import Plan, Seen
 from cbandit.posterior.engines.swept import Swept
 from cbandit.posterior.group import Group
 from cbandit.posterior.history import SPARE

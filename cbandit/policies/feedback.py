@@ -19,7 +19,7 @@ from cbandit.beliefs.feedback import Delayed, Sliding, delayed_width
 from cbandit.errors import CBanditError
 from cbandit.explore import BoundWidths
 from cbandit.policies.ledger import News, Told
-from cbandit.posterior.beliefs import Part, joined
+from cbandit.posterior.parts import Part, joined
 
 __all__ = ["Arrivals", "AtOnce", "Awaited", "Place", "Timing", "Windowed", "timing"]
 

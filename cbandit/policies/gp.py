@@ -37,7 +37,8 @@ from cbandit.policies.feedback import Arrivals, Awaited, Place, timing
 from cbandit.policies.given import listed
 from cbandit.policies.ledger import News
 from cbandit.policies.policy import COST_COUNT, Policy
-from cbandit.posterior.beliefs import Ahead, Beliefs
+from cbandit.posterior.ahead import Ahead
+from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import Look
 from cbandit.recommend import Recommendation
 from cbandit.search.box import Climbs
