@@ -476,7 +476,7 @@ def test_a_fault_in_a_round_is_seen(monkeypatch):
         policy = _built("CKB UCB product", **on)
         _play(policy)
         monkeypatch.setattr(
-            multipliers, "ascended", lambda phi, g, *_: phi * (1 + 0 * float(g))
+            multipliers, "projected", lambda phi, g, *_, **_k: phi * (1 + 0 * float(g))
         )
         before = account.copy()
         _round(policy, torch.Generator())

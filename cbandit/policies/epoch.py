@@ -249,12 +249,12 @@ class EpochPenalty(GPPolicy):
             return super()._coefficient(state, asked)
         # the targets' noise grows with the multipliers
         part, beliefs = parts[0][0], state.beliefs
-        norm, r = part.scale()
+        norm, r = part.norm, part.subgaussian
         own = r if self._noises is None else self._noises
         spread = (state.own.kept * own).square().sum(-1, keepdim=True)
         grown = (r.square() + spread).sqrt()
         gains, noises, chances = beliefs.gains(), beliefs.noises(), self._chances(state)
-        width = part.schedule()(asked.t, gains, chances, noises, norm, grown)
+        width = part.rkhs(asked.t, gains, chances, noises, norm, grown)
         return self.explore.coefficient(width, asked.streams)
 
     # -- feedback ----------------------------------------------------------------------
