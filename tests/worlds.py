@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 
 import torch
+from gpytorch.kernels import RBFKernel
 from inside import Choice, Distribution, Streams, trial_range
 
+import cbandit as cb
 import cbandit.problems as problems
 from cbandit.errors import ChoiceError, HorizonError
 
@@ -116,3 +118,27 @@ def same(a, b):
         else:
             assert value == other, name
     return True
+
+
+class Timeless:
+    """Hides ``evaluate``: the same table as a user without blocks would write it."""
+
+    def __init__(self, table):
+        for name in ("actions", "trials", "thresholds", "reward", "costs", "observe"):
+            setattr(self, name, getattr(table, name))
+        for name in ("optimum", "stochastic_optimum", "round"):
+            setattr(self, name, getattr(table, name))
+
+
+def ckb(problem, scale=0.2, noise=0.01, points=1.0, explore=None, **more):
+    """A policy over the problem's actions, or over points that are off them."""
+    kernel = RBFKernel().double()
+    kernel.lengthscale = torch.tensor(scale, dtype=torch.float64)
+    gp = cb.GP(kernel, noise=noise)
+    settings = {"reward": gp, "costs": gp, "step": 0.1, "cap": 3.0} | more
+    actions = cb.Finite(problem.actions.all * points)
+    return cb.CKB(actions, explore=explore or cb.UCB(1.0), **settings)
+
+
+def stop_after(t):
+    return lambda played: played.t == t

@@ -34,10 +34,11 @@ from cbandit.posterior.engines.choice import (
 from cbandit.posterior.engines.dense import Dense
 from cbandit.posterior.engines.joint import Joint
 from cbandit.posterior.engines.swept import Rows
+from cbandit.posterior.look import Best, Look, among, scan
 from cbandit.posterior.refit import Merged, fit_hyperparameters
 from cbandit.posterior.rows.operators import StreamRows
 from cbandit.posterior.stacked import Stacked, stackable
-from cbandit_kernels import Look
+from cbandit_kernels import SCORES
 
 __all__ = ["Ahead", "Part", "Row", "Surrogates", "joined"]
 
@@ -523,7 +524,8 @@ class Group:
         """The engine's pass; its means lack the prior's."""
         assert isinstance(self.engine, Rows)
         if self._shifted:
-            look = replace(look, offset=look.offset + self.means)
+            offset = self.means if look.offset is None else look.offset + self.means
+            look = replace(look, offset=offset)
         return self.engine.best(look, streams)
 
     def _ahead(
@@ -953,6 +955,26 @@ class Surrogates:
         """
         return self.groups[0].best(look, streams)
 
+    def choose(
+        self, look: Look, streams: Streams | None = None, ahead: Sequence[Ahead] = ()
+    ) -> Best:
+        """Apply what was told and return the best action under ``look``.
+
+        The only call that changes the arrays over the set; it always runs to the end.
+
+        Args:
+            look: which score of which estimates; its offset holds minus the thresholds.
+            streams: estimates are of a joint draw from these; ``None``: of deviations.
+            ahead: outstanding choices, whose variance counts as if they had been told.
+        """
+        plain = ahead or look.beside is not None or look.score not in SCORES
+        if plain or not self.fused:
+            blocks = self.sweep(streams, ahead)
+            return scan(map(_around, blocks), look, self.ranks)
+        value, index, estimate = self.best(look, streams)
+        best = Best(value, index, estimate[:, 0], estimate[:, 1:])
+        return best if self.ranks.size == 1 else among(best, self.ranks)
+
     def posterior(self) -> tuple[Tensor, Tensor]:
         """Means and standard deviations of all actions, ``(T, F, N)`` each."""
         assert not isinstance(self.actions, Box)
@@ -1046,6 +1068,12 @@ class Surrogates:
         for group in self.groups:
             if group.plan.name in ("factor", "stream", "dense"):
                 check_features(group.covariance)
+
+
+def _around(block: Block) -> tuple[int, Tensor, Tensor]:
+    """A block's start, its means, and its draw or else its deviations."""
+    spread = block.std if block.draw is None else block.draw
+    return block.start, block.mean, spread
 
 
 def _columns(values: Tensor, functions: list[int], wanted: list[int]) -> Tensor:

@@ -7,17 +7,13 @@ from cbandit_kernels.forms import (
     kernel_matrix_ref,
 )
 from cbandit_kernels.rounds import (
-    SCORES,
-    Change,
-    Found,
-    Frame,
-    Look,
     best_found,
     finish_round,
     finish_round_ref,
     stream_round,
     stream_round_ref,
 )
+from cbandit_kernels.types import SCORES, Change, Found, Frame, Look
 
 __all__ = [
     "KINDS",

@@ -13,98 +13,20 @@ functions (the reward first), ``n`` actions, ``d`` coordinates.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from cbandit_kernels.forms import kernel_columns_ref
+from cbandit_kernels.types import Change, Found, Frame, Look
 
 __all__ = [
-    "SCORES",
-    "Change",
-    "Found",
-    "Frame",
-    "Look",
     "best_found",
     "finish_round",
     "finish_round_ref",
     "stream_round",
     "stream_round_ref",
 ]
-
-SCORES = ("primal-dual", "rectified", "feasible", "least")
-"""``f - sum w g``; ``f - sum w [g]_+``; ``f`` where all ``g <= 0``; ``-max g``."""
-
-
-class Frame(NamedTuple):
-    """Kernels see coordinates as ``(x - center) * scale``.
-
-    Args:
-        center: ``(f, 1 or T, d)``, one a factor; 0 for ``linear``'s own origin.
-        scale: likewise.
-        far: whether distances must come from differences of coordinates: squares of
-            scaled coordinates would cancel noticeably, or powers of them overflow. To
-            be set where they may be above 100 (float64: 500) for an action.
-    """
-
-    center: Tensor
-    scale: Tensor
-    far: bool = False
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """``(f, 1 or T, n, d)`` of ``x``, ``(n, d)`` or ``(T, n, d)``."""
-        return (x - self.center.unsqueeze(-2)) * self.scale.unsqueeze(-2)
-
-
-class Change(NamedTuple):
-    """``var -= sum_i spread_i c_i^2`` and ``mean += sum_i shift_i c_i``, ``k`` columns.
-
-    Args:
-        spread: ``(T, k)``.
-        shift: ``(T, F, k)``.
-    """
-
-    spread: Tensor
-    shift: Tensor
-
-
-@dataclass(frozen=True)
-class Look:
-    """What is asked of every action: ``mean + coefficient * std + offset``, a score.
-
-    Args:
-        coefficient: ``(T, F)``.
-        offset: ``(T, F)``.
-        bound: ``(T, F)``: estimates are kept within ``[-bound, bound]``; ``None``: not.
-        score: one of :data:`SCORES`.
-        weight: ``(T, F - 1)``, of the costs.
-        mask: ``(1 or T, N)`` bool over the whole set: the actions allowed.
-    """
-
-    coefficient: Tensor
-    offset: Tensor
-    bound: Tensor | None
-    score: str
-    weight: Tensor
-    mask: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Found:
-    """The best of each of ``p`` stretches, in order; lowest number on ties.
-
-    Args:
-        value: ``(T, p)``; minus infinity where nothing is allowed, plus infinity where
-            a score is not a number.
-        index: ``(T, p)``, int64, counted from the whole set's first action.
-        estimate: ``(T, F, p)``.
-    """
-
-    value: Tensor
-    index: Tensor
-    estimate: Tensor
 
 
 def best_found(found: Sequence[Found]) -> tuple[Tensor, Tensor, Tensor]:
@@ -124,6 +46,8 @@ def _scored(estimate: Tensor, look: Look) -> Tensor:
         return f.masked_fill((g > 0).any(-2), -torch.inf)
     if look.score == "rectified":
         g = g.clamp_min(0)
+    if look.weight is None:
+        return f
     return f - (look.weight.to(f).unsqueeze(-2) @ g).squeeze(-2)
 
 
@@ -154,7 +78,8 @@ def finish_round_ref(
     var.sub_((change.spread.to(var).unsqueeze(1) @ columns.square()).squeeze(1))
     spread = var.clamp_min(0).sqrt().unsqueeze(1) if draw is None else draw
     estimate = torch.addcmul(mean, look.coefficient.to(mean).unsqueeze(-1), spread)
-    estimate += look.offset.to(mean).unsqueeze(-1)
+    if look.offset is not None:
+        estimate += look.offset.to(mean).unsqueeze(-1)
     if look.bound is not None:
         bound = look.bound.to(mean).unsqueeze(-1)
         estimate = estimate.clamp(-bound, bound)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cbandit_kernels._triton.powers import distance, power
 from cbandit_kernels.forms import KINDS
-from cbandit_kernels.rounds import SCORES, Change, Found, Frame, Look
+from cbandit_kernels.types import SCORES, Change, Found, Frame, Look
 
 DIMS = 16  # coordinates that fit in registers
 TRIALS = 65535  # a launch's second axis
@@ -404,8 +404,13 @@ def stream_block(dim: int, factors: int, columns: int, dtype: torch.dtype) -> in
 
 def _table(change, look, like):
     """A trial's numbers of the round in one row; see ``_finish``."""
-    bound = look.coefficient if look.bound is None else look.bound
-    looks = [look.coefficient, look.offset, bound, look.weight]
+    coefficient = look.coefficient
+    offset = torch.zeros_like(coefficient) if look.offset is None else look.offset
+    bound = coefficient if look.bound is None else look.bound
+    weight = (
+        torch.zeros_like(coefficient[:, 1:]) if look.weight is None else look.weight
+    )
+    looks = [coefficient, offset, bound, weight]
     row = torch.cat([change.spread, change.shift.flatten(1), *looks], -1)
     return row.to(like)
 

@@ -1,0 +1,198 @@
+"""A round's question and its answer: :class:`Look` in, :class:`Best` out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit import scores
+from cbandit._core import devices
+from cbandit._core.distributed import ALONE, Ranks
+from cbandit._core.peaks import argmax
+from cbandit.errors import CBanditError
+from cbandit.explore import clip, estimates
+from cbandit_kernels import SCORES, Look
+
+__all__ = [
+    "SHORT",
+    "Best",
+    "Look",
+    "Score",
+    "among",
+    "estimated",
+    "maximise",
+    "scan",
+    "scorer",
+]
+
+SHORT = 1 << 15  # up to this length one pass for maximum and place is as fast as two
+
+Score = Callable[[Tensor, Tensor], Tensor]
+"""``(f (T, n), g (T, m, n)) -> (T, n)``; see :mod:`cbandit.scores`."""
+
+
+@dataclass
+class Best:
+    """The best action so far, lowest number on ties, with the estimates there.
+
+    Args:
+        value: its score, ``(T,)``; minus infinity where no action was allowed.
+        index: its number, ``(T,)``; ``None`` on a box.
+        f: the reward's estimate, ``(T,)``.
+        g: the costs' estimates, less their thresholds, ``(T, m)``.
+        x: the action itself on a box, ``(T, d)``.
+        keys: its number, or on a box its coordinates, of each trial, on the host.
+    """
+
+    value: Tensor
+    index: Tensor | None
+    f: Tensor
+    g: Tensor
+    x: Tensor | None = None
+    keys: list[Any] | None = None
+
+    def look(self) -> list[float]:
+        """Copy scores and ``keys`` to the host; return the scores.
+
+        A round waits for its device here, and nowhere else.
+        """
+        place = self.x if self.index is None else self.index
+        if place is None:
+            raise CBanditError("a best action needs a number or a point; got neither")
+        value = self.value
+        if value.is_cuda:
+            value, place = devices.host(value, place)
+        keys = place.tolist()
+        self.keys = keys if self.x is None else [tuple(row) for row in keys]
+        return value.tolist()
+
+
+def estimated(look: Look, mean: Tensor, spread: Tensor) -> Tensor:
+    """This round's estimates ``(T, F, n)`` of a stretch, offset and clip included."""
+    estimate = estimates(mean, spread, look.coefficient)
+    if look.offset is not None:
+        estimate += look.offset.to(estimate).unsqueeze(-1)
+    if look.bound is None:
+        return estimate
+    return clip(estimate, look.bound.to(estimate).unsqueeze(-1))
+
+
+def scorer(look: Look) -> Score:
+    """The look's score as a function of ``f (T, n)`` and ``g (T, m, n)``."""
+    score, weight = look.score, look.weight
+    if not isinstance(score, str):
+        return score
+    if score == "feasible":
+        return scores.Feasible()
+    if score == "least":
+        return scores.LeastViolating()
+    if score not in SCORES:
+        raise CBanditError(
+            f"score must be a function or one of {SCORES}; got {score!r}"
+        )
+    if weight is None:
+        return scores.Reward()
+    kind = scores.Rectified if score == "rectified" else scores.PrimalDual
+    return kind(weight)
+
+
+def scan(
+    stretches: Iterable[tuple[int, Tensor, Tensor]], look: Look, ranks: Ranks = ALONE
+) -> Best:
+    """The best action under a look, in plain torch.
+
+    Args:
+        stretches: the first action's number, means ``(T, F, n)`` and what is spread
+            around them, ``(T, 1 or F, n)``.
+        look: the score, and which estimates it is of.
+        ranks: the processes that share the set; the stretches are this one's.
+    """
+    return maximise(_estimates(stretches, look), scorer(look), look.mask, ranks)
+
+
+def _estimates(
+    stretches: Iterable[tuple[int, Tensor, Tensor]], look: Look
+) -> Iterator[tuple[int, Tensor]]:
+    beside = look.beside
+    for start, mean, spread in stretches:
+        estimate = estimated(look, mean, spread)
+        if beside is not None:
+            known = beside[..., start : start + estimate.shape[-1]]
+            estimate = torch.cat([estimate, known.to(estimate)], 1)
+        yield start, estimate
+
+
+def maximise(
+    stretches: Iterable[tuple[int, Tensor]],
+    score: Score,
+    mask: Tensor | None = None,
+    ranks: Ranks = ALONE,
+) -> Best:
+    """The action of greatest score over a set seen in stretches.
+
+    Args:
+        stretches: the first action's number and estimates ``(T, F, n)``, reward first.
+        score: the score to maximise.
+        mask: ``(1 or T, N)``, the actions allowed.
+        ranks: the processes that share the set; the stretches are this one's.
+    """
+    best: Best | None = None
+    for start, estimate in stretches:
+        f, g = estimate.select(1, 0), estimate.narrow(1, 1, estimate.shape[1] - 1)
+        values = score(f, g)
+        if mask is not None:
+            stop = start + values.shape[-1]
+            values = values.masked_fill(~mask[:, start:stop], -torch.inf)
+        if len(values) == 1 and not values.is_cuda:
+            # on the CPU one comparison saves the look at a worse stretch
+            long = values.numel() > SHORT
+            value, place = (values.amax(-1), None) if long else values.max(-1)
+            if best is None or _beats(value, best.value):
+                place = argmax(values) if place is None else place
+                here = estimate.select(-1, int(place))
+                index = place + start if start else place
+                best = Best(value, index, here[:, 0], here[:, 1:])
+            continue
+        value, place = values.max(-1)
+        at = place[:, None, None].expand(-1, estimate.shape[1], 1)
+        here = estimate.gather(-1, at).squeeze(-1)
+        index = place + start
+        if best is None:
+            best = Best(value, index, here[:, 0], here[:, 1:])
+            continue
+        better = _beats(value, best.value)
+        best = Best(
+            torch.where(better, value, best.value),
+            index if best.index is None else torch.where(better, index, best.index),
+            torch.where(better, here[:, 0], best.f),
+            torch.where(better.unsqueeze(-1), here[:, 1:], best.g),
+        )
+    if best is None:
+        raise CBanditError("actions must hold at least one action; got none")
+    return best if ranks.size == 1 else among(best, ranks)
+
+
+def _beats(value: Tensor, best: Tensor) -> Tensor:
+    # NaN wins, so that the caller's check finds it
+    return (value > best) | value.isnan()
+
+
+def among(best: Best, ranks: Ranks) -> Best:
+    """The best of all ranks' candidates, on every rank."""
+    if best.index is None:
+        raise CBanditError("ranks share numbered actions; got a point of a box")
+    numbers = torch.cat([torch.stack([best.value, best.f], -1), best.g], -1)
+    index, numbers = ranks.candidates(best.index, numbers)
+    value = numbers[..., 0]
+    # a later rank's actions have higher numbers: it must do better, not as well
+    chosen = torch.zeros_like(index[0])
+    for rank in range(1, ranks.size):
+        so_far = value.gather(0, chosen.unsqueeze(0)).squeeze(0)
+        chosen = torch.where(_beats(value[rank], so_far), rank, chosen)
+    trial = torch.arange(len(chosen), device=chosen.device)
+    found = numbers[chosen, trial]
+    return Best(found[:, 0], index[chosen, trial], found[:, 1], found[:, 2:])

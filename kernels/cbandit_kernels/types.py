@@ -1,0 +1,95 @@
+"""What a round's pass takes and gives, whichever backend makes it.
+
+``T`` trials, ``F`` functions (the reward first), ``n`` actions, ``d`` coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+__all__ = ["SCORES", "Change", "Found", "Frame", "Look"]
+
+SCORES = ("primal-dual", "rectified", "feasible", "least")
+"""``f - sum w g``; ``f - sum w [g]_+``; ``f`` where all ``g <= 0``; ``-max g``."""
+
+
+class Frame(NamedTuple):
+    """Kernels see coordinates as ``(x - center) * scale``.
+
+    Args:
+        center: ``(f, 1 or T, d)``, one a factor; 0 for ``linear``'s own origin.
+        scale: likewise.
+        far: whether distances must come from differences of coordinates, because
+            squares of scaled coordinates would cancel noticeably, or powers of them
+            overflow. Set it where they may exceed 100 (float64: 500).
+    """
+
+    center: Tensor
+    scale: Tensor
+    far: bool = False
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``(f, 1 or T, n, d)`` of ``x``, ``(n, d)`` or ``(T, n, d)``."""
+        return (x - self.center.unsqueeze(-2)) * self.scale.unsqueeze(-2)
+
+
+class Change(NamedTuple):
+    """``var -= sum_i spread_i c_i^2`` and ``mean += sum_i shift_i c_i``, ``k`` columns.
+
+    Args:
+        spread: ``(T, k)``.
+        shift: ``(T, F, k)``.
+    """
+
+    spread: Tensor
+    shift: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A round as a value: which score of which estimates is wanted of every action.
+
+    The estimate is ``mean + coefficient * spread + offset``, kept within ``bound``.
+    The spread is the standard deviation, or a joint draw less the mean.
+
+    Args:
+        coefficient: ``(T, F)``.
+        offset: ``(T, F)``, or ``None``: nothing is added.
+        bound: ``(T, F)``; estimates are kept within ``[-bound, bound]``. ``None``: they
+            are not.
+        score: one of :data:`SCORES`, or a function of ``f (T, n)`` and ``g (T, m, n)``
+            that returns ``(T, n)``. Backends take only the former.
+        weight: ``(T, m)``, the costs' weights in the first two of :data:`SCORES`.
+            ``None``: the reward alone counts.
+        mask: ``(1 or T, N)`` bool over the whole set, the actions allowed.
+        beside: ``(T, k, N)``, costs that are known of every action; they follow the
+            estimated ones in ``g``. Backends do not take them.
+    """
+
+    coefficient: Tensor
+    offset: Tensor | None
+    bound: Tensor | None
+    score: str | Callable[[Tensor, Tensor], Tensor]
+    weight: Tensor | None = None
+    mask: Tensor | None = None
+    beside: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best of each of ``p`` stretches, in order; lowest number on ties.
+
+    Args:
+        value: ``(T, p)``; minus infinity where nothing is allowed, plus infinity where
+            a score is not a number.
+        index: ``(T, p)``, int64, counted from the whole set's first action.
+        estimate: ``(T, F, p)``.
+    """
+
+    value: Tensor
+    index: Tensor
+    estimate: Tensor

@@ -1,0 +1,50 @@
+"""The command line, called from within and in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from inside import main
+
+ROOT = Path(__file__).parents[1]
+
+SMALL = ["--trials", "3", "--horizon", "40"]
+
+
+def call(capsys, *arguments):
+    """Exit code, what was printed, and what was complained about."""
+    try:
+        main([str(each) for each in arguments])
+        code = 0
+    except SystemExit as stop:
+        code = stop.code or 0
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+def complaint(capsys, *arguments):
+    """The one line that a user's error gives."""
+    code, _, err = call(capsys, *arguments)
+    assert code == 2
+    assert "Traceback" not in err
+    return err
+
+
+def command(*arguments):
+    """The command line in a process of its own."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}",
+        "OMP_NUM_THREADS": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "cbandit", *map(str, arguments)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )

@@ -1,0 +1,239 @@
+"""Experiments write their results whole, and go on after a stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+import torch
+from inside import Settings, catalogue, experiments, read
+from terminal import ROOT, SMALL, call, command, complaint
+
+from cbandit.errors import CBanditError
+
+
+def test_reproduce_writes_all_it_says(capsys, tmp_path):
+    out = tmp_path / "out"
+    code, text, _ = call(capsys, "reproduce", "zhou-synthetic", *SMALL, "--out", out)
+    assert code == 0
+    assert "CKB-Rand" in text
+    assert "in place of" not in text
+    for name in ("account.png", "averages.png"):
+        assert str(out / name) in text
+    names = {each.name for each in out.iterdir()}
+    assert names == {
+        "account.png",
+        "averages.png",
+        "config.toml",
+        "rounds.parquet",
+        "summary.json",
+    }
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["horizon"] == 40
+    assert summary["trials"] == 3
+    assert summary["versions"]["torch"] == torch.__version__.split("+")[0] or True
+    for name in ("CKB-UCB", "CKB-TS", "CKB-Rand"):
+        each = summary["policies"][name]
+        assert each["status"] == "complete"
+        assert each["seconds_per_round"] > 0
+        for metric in (
+            "regret",
+            "stochastic_regret",
+            "soft_violation",
+            "hard_violation",
+            "rounds_in_violation",
+        ):
+            assert set(each[metric]) == {"mean", "sem"}
+    rounds = pd.read_parquet(out / "rounds.parquet")
+    last = rounds[(rounds.policy == "CKB-TS") & (rounds.metric == "regret")].iloc[-1]
+    assert last.t == 40
+    ts = summary["policies"]["CKB-TS"]["regret"]
+    assert last["mean"] == pytest.approx(ts["mean"], rel=1e-12)
+    assert last["sem"] == pytest.approx(ts["sem"], rel=1e-12)
+    assert (out / "account.png").read_bytes().startswith(b"\x89PNG")
+
+    # the settings file is all that is needed to do it again
+    again = tmp_path / "again"
+    code, _, _ = call(capsys, "run", out / "config.toml", "--out", again)
+    assert code == 0
+    assert pd.read_parquet(again / "rounds.parquet").equals(rounds)
+
+    (out / "account.png").unlink()
+    code, text, _ = call(capsys, "plot", out)
+    assert code == 0
+    assert (out / "account.png").exists()
+    assert "averages.png" in text
+
+    # a folder that is complete is not run again
+    before = (out / "summary.json").stat().st_mtime_ns
+    code, text, _ = call(
+        capsys, "reproduce", "zhou-synthetic", *SMALL, "--out", out, "--resume"
+    )
+    assert code == 0
+    assert "CKB-Rand" in text
+    assert (out / "summary.json").stat().st_mtime_ns == before
+    assert "other settings: " in complaint(
+        capsys, "reproduce", "zhou-synthetic", "--trials", 4, "--out", out, "--resume"
+    )
+    # those of the same settings are computed again, and it is said
+    for extra in ([], ["--resume"]):
+        _, text, _ = call(
+            capsys, "reproduce", "zhou-synthetic", *SMALL, "--out", out, *extra
+        )
+        assert ("in place of earlier results" in text) == (not extra)
+    # figures of somebody's own are none of these
+    (out / "mine.png").write_bytes(b"")
+    for extra in ([], ["--resume"]):
+        _, text, _ = call(
+            capsys, "reproduce", "zhou-synthetic", *SMALL, "--out", out, *extra
+        )
+        assert f"figures: {out / 'account.png'}, {out / 'averages.png'}" in text
+        assert "mine" not in text
+    before = (out / "summary.json").stat().st_mtime_ns
+    # nor overwritten by another
+    line = complaint(capsys, "reproduce", "zhou-synthetic", "--trials", 4, "--out", out)
+    assert "results of other settings" in line
+    assert (out / "summary.json").stat().st_mtime_ns == before
+
+
+def test_folders_that_somebody_has_been_at(capsys, tmp_path):
+    config, out = tmp_path / "größe 1.toml", tmp_path / "out put ü"
+    settings = Settings.of("zhou-synthetic", trials=1, horizon=5, policies=["CKB-UCB"])
+    config.write_text(settings.toml(), "utf-8-sig")  # as some editors write it
+    again = ["run", config, "--out", out, "--resume"]
+    assert call(capsys, *again)[0] == 0
+    whole = (out / "summary.json").read_text()
+    for broken in ("junk", "[]", '{"policies": 3}', '{"policies": {"CKB-UCB": {}}}'):
+        (out / "summary.json").write_text(broken)
+        line = complaint(capsys, *again)
+        assert "summary.json" in line
+        assert "without that file --resume computes it all again" in line
+    (out / "summary.json").write_text(whole)
+    (out / "rounds.parquet").write_text("junk")
+    for words in (again, ["plot", out]):
+        line = complaint(capsys, *words)
+        assert "rounds.parquet is not one of ours, or broken" in line
+        assert "--resume computes it all again" in line
+    (out / "rounds.parquet").unlink()
+    assert call(capsys, *again)[0] == 0
+    assert len(pd.read_parquet(out / "rounds.parquet")) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+@pytest.mark.parametrize("workers", ["2", "ray"])
+def test_workers_share_the_trials_and_change_nothing(capsys, tmp_path, workers):
+    few = ["reproduce", "zhou-synthetic", *SMALL, "--policies", "CKB-UCB", "--out"]
+    assert call(capsys, *few, tmp_path / "1")[0] == 0
+    for attempt in range(3):  # Ray gives itself 30 seconds to start, however busy
+        out = tmp_path / f"many-{attempt}"
+        shared = command(*few, out, "--workers", workers)
+        _, said = shared.communicate(timeout=600)
+        if "timed out during startup" not in said:
+            break
+    assert shared.returncode == 0, said
+    one, many = (pd.read_parquet(w / "rounds.parquet") for w in (tmp_path / "1", out))
+    pd.testing.assert_frame_equal(one, many, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_ctrl_c_reaches_the_workers(tmp_path):
+    few = ["reproduce", "zhou-synthetic", "--trials", 2, "--policies", "CKB-UCB"]
+    few += ["--horizon", 10**6, "--out", tmp_path / "out", "--workers", 2]
+    shared = command(*few)
+    checkpoints = tmp_path / "out" / "checkpoints"
+    begun = time.monotonic()
+    while not checkpoints.exists() and time.monotonic() < begun + 300:
+        time.sleep(0.1)
+    time.sleep(2)  # both are at work, or about to be
+    shared.send_signal(signal.SIGINT)
+    _, said = shared.communicate(timeout=300)
+    assert shared.returncode == 130, said
+    assert "--resume" in said
+    assert "Traceback" not in said
+    for path in checkpoints.iterdir():
+        assert read(path)["state"].tape.rounds > 0
+
+
+def test_ctrl_c_leaves_a_folder_to_go_on_with(capsys, tmp_path):
+    out = tmp_path / "out"
+    few = ["reproduce", "zhou-synthetic", "--trials", "2", "--policies", "CKB-UCB"]
+    few += ["--horizon", "700", "--out", str(out)]
+    script = (
+        "import os, signal, sys, cbandit.simulation.loop\n"
+        "s = sys.modules['cbandit.simulation.loop']\n"
+        "turn = s._Tape.turn\n"
+        "def interrupted(self, *given):\n"
+        "    turn(self, *given)\n"
+        "    if self.rounds == 123:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "s._Tape.turn = interrupted\n"
+        "from cbandit.cli import main\n"
+        f"main({few!r})\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}"},
+        timeout=120,
+    )
+    assert ended.returncode == 130, ended.stderr
+    assert "--resume" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert (out / "checkpoints" / "CKB-UCB.ckpt").exists()
+    assert "unfinished" in complaint(capsys, *few)
+    code, _, _ = call(capsys, *few, "--resume")
+    assert code == 0
+    whole = tmp_path / "whole"
+    few[few.index(str(out))] = str(whole)
+    assert call(capsys, *few)[0] == 0
+    one, two = (pd.read_parquet(each / "rounds.parquet") for each in (out, whole))
+    assert one.equals(two)
+
+
+def test_a_policy_that_fails_does_not_take_the_others_along(
+    capsys, tmp_path, monkeypatch
+):
+    def broken(problem, task):
+        raise CBanditError("no such luck")
+
+    known = catalogue.find("zhou-synthetic")
+    policies = {"Broken": broken, "CKB-Rand": known.policies["CKB-Rand"]}
+    changed = replace(known, policies=policies)
+    monkeypatch.setattr(catalogue, "EXPERIMENTS", {"zhou-synthetic": changed})
+    out = tmp_path / "out"
+    line = complaint(capsys, "reproduce", "zhou-synthetic", *SMALL, "--out", out)
+    assert "Broken failed: no such luck" in line
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["policies"]["Broken"] == {"status": "failed: no such luck"}
+    assert summary["policies"]["CKB-Rand"]["status"] == "complete"
+
+
+def test_a_crash_between_policies_keeps_the_finished_ones(tmp_path, monkeypatch):
+    settings = Settings.of("zhou-synthetic", trials=2, horizon=20)
+    played = []
+    play = experiments._play
+
+    def once(task, folder, progress):
+        if task.policy == "CKB-TS" and "CKB-TS" not in played:
+            played.append("CKB-TS")
+            raise RuntimeError("power cut")
+        played.append(task.policy)
+        return play(task, folder, progress)
+
+    monkeypatch.setattr(experiments, "_play", once)
+    with pytest.raises(RuntimeError):
+        experiments.carry_out(settings, tmp_path / "out")
+    begun = time.time()
+    assert (tmp_path / "out" / "runs" / "CKB-UCB" / "run.pt").stat().st_mtime < begun
+    summary = experiments.carry_out(settings, tmp_path / "out", resume=True)
+    assert {e["status"] for e in summary["policies"].values()} == {"complete"}
+    assert signal.getsignal(signal.SIGINT) is not None
