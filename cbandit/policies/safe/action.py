@@ -131,6 +131,11 @@ class SafeAction:
         return (self.x == 0).all(-1)
 
     @cached_property
+    def rays(self) -> bool:
+        """Whether it is 0 in all trials, and its costs are given."""
+        return self.cost is not None and bool(self.origin.all())
+
+    @cached_property
     def _shared(self) -> bool:
         return bool((self.x == self.x[:1]).all())
 

@@ -45,7 +45,6 @@ class Plane:
         beliefs: about the reward and every cost.
         safe: the safe action. Where its cost is given, costs are estimated across it
             only.
-        subgaussian: ``R`` of reward and costs, ``(T, F)``.
         delta: the share of runs in which the reward's bound may fail; likewise that in
             which any cost's may.
         beta: the width, a number, ``(*trials,)`` or a callable of the round, in place
@@ -58,12 +57,12 @@ class Plane:
         actions: Any,
         beliefs: Sequence[Linear],
         safe: SafeAction,
-        subgaussian: Tensor,
         delta: float,
         beta: Any,
         batch: tuple[int, ...],
     ) -> None:
-        self.actions, self.safe, self._r, self._batch = actions, safe, subgaussian, batch
+        self.actions, self.safe, self._batch = actions, safe, batch
+        self.subgaussian = safe.subgaussian
         self._lam = self._stacked("ridge", [b.ridge for b in beliefs])  # T x F
         norm = self._stacked("norm", [b.norm for b in beliefs])
         lengths = [b.length for b in beliefs if b.length is not None]
@@ -80,16 +79,16 @@ class Plane:
         share = torch.full_like(self._lam, delta)
         share[:, 1:] /= len(beliefs) - 1
         self._inverse_ridge, self._log_share = 1 / self._lam, -share.log()
-        self._slope, self._floor = self._r.square() * dim, self._lam.sqrt() * norm
+        self._slope, self._floor = self.subgaussian.square() * dim, self._lam.sqrt() * norm
         self._beta = beta if beta is None or callable(beta) else self._given(beta)
 
     def _stacked(self, name: str, values: Sequence[Any]) -> Tensor:
         """Return numbers or ``(*trials,)`` as columns, ``(T, k)``."""
         each = [checks.per_trial(name, value, self._batch) for value in values]
-        return devices.put(torch.stack(each, -1), self._r.device)
+        return devices.put(torch.stack(each, -1), self.subgaussian.device)
 
     def _look_at_origin(self) -> None:
-        safe, zero = self.safe, torch.zeros_like(self._r)
+        safe, zero = self.safe, torch.zeros_like(self.subgaussian)
         reward = zero[:, 0] if safe.reward is None else safe.reward
         cost = zero[:, 1:] if safe.cost is None else safe.cost
         if bool((safe.origin & ((reward != 0) | (cost != 0).any(-1))).any()):
@@ -129,7 +128,7 @@ class Plane:
         """Yield estimates and spreads over the policy's set; of a star, at its tips."""
         for start, points in self.blocks(self.actions):
             mean, norm = seen.at(points)
-            yield start, mean, norm * self._r.unsqueeze(-1)
+            yield start, mean, norm * self.subgaussian.unsqueeze(-1)
 
     # -- widths ----------------------------------------------------------------------
 
@@ -155,7 +154,7 @@ class Plane:
         """
         if on is self.actions:
             return self.safe.index, state
-        if on.continuous:
+        if getattr(on, "continuous", False) or type(on).__name__ == "Box":
             raise CBanditError(
                 "actions of this round must be points, a cb.Finite, a cb.ProductGrid "
                 f"or a cb.Star; got {on!r}"
@@ -232,7 +231,15 @@ class Bounds:
 
 
 def linear_safe(safe: Any, actions: Any) -> Any:
-    """Return ``safe``; at 0 its reward and costs are 0, nothing has to be estimated."""
+    """Return ``safe``; at 0 its reward and costs are 0, nothing has to be estimated.
+
+    An error if the actions have no coordinates.
+    """
+    if getattr(actions, "covariance", None) is not None:
+        raise CBanditError(
+            "actions must have coordinates: cb.Linear knows nothing of arms given by "
+            "their covariance alone"
+        )
     if not isinstance(safe, Safe) or (
         safe.reward is not None and safe.cost is not None
     ):

@@ -1,13 +1,11 @@
-"""The best action that is surely safe: what LC-LUCB and Safe-LTS play.
+"""Segments from the safe action: how far each is safe, and the best point on them.
 
-Among finitely many actions it is looked for one by one. On a star it is looked for
-along each segment, where the costs' bounds are convex and the reward's is largest at an
-end of what is safe.
+Along a segment the costs' bounds are convex: what is safe is one stretch of it. The
+reward's bound is convex too, so that it is largest at an end of that stretch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -15,45 +13,12 @@ from torch import Tensor
 
 from cbandit import search
 from cbandit.actions import Star
-from cbandit.errors import CBanditError
 from cbandit.policies.safe.known import Known
-from cbandit.policies.safe.linear import Bounds, Plane
+from cbandit.policies.safe.linear import Bounds
 from cbandit.posterior.ridge import Ridge
 from cbandit.recommend import Recommendation, quantile, recommend
 
-__all__ = ["best_on_points", "best_on_star", "fan_of", "likely_on_star"]
-
-
-def best_on_points(
-    on: Any, mask: Tensor | None, bounds: Bounds, tau: Tensor, at: Tensor
-) -> Tensor:
-    """Return the number ``(T,)`` of the action of greatest ``V_r`` with ``V_c <= tau``.
-
-    The safe action, number ``at`` ``(T,)``, is always admissible.
-
-    Args:
-        on: the actions, finitely many.
-        mask: ``(1 or T, N)``, those allowed.
-        bounds: ``V_r`` and ``V_c``.
-        tau: ``(T, m)``.
-        at: see above.
-    """
-
-    def estimates() -> Iterator[tuple[int, Tensor]]:
-        for start, points in Plane.blocks(on):
-            v = bounds.at(points)
-            v[:, 1:] -= tau.unsqueeze(-1)
-            place = (at - start).clamp(0, points.shape[-2] - 1)
-            here = (place + start == at)[:, None, None]
-            place = place[:, None, None].expand(-1, tau.shape[-1], 1)
-            own = v[:, 1:].gather(-1, place)
-            v[:, 1:].scatter_(-1, place, torch.where(here, own.clamp_max(0.0), own))
-            yield start, v
-
-    best = search.maximise(estimates(), search.within_limits, mask).index
-    if best is None:
-        raise CBanditError(f"actions must be numbered; got {on!r}")
-    return best
+__all__ = ["best_on_star", "fan_of", "likely_on_star"]
 
 
 def best_on_star(

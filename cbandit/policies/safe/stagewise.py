@@ -86,7 +86,7 @@ class Stage:
 class Stagewise(Policy):
     """A safe action, scales of optimism, what was observed; a policy adds its rule.
 
-    Its constructor sets ``_model`` and calls ``_begin``.
+    Its constructor ends with ``_start``.
 
     Args:
         actions: what can be chosen.
@@ -139,11 +139,15 @@ class Stagewise(Policy):
             self._within("safe.cost", self._safe.cost, COSTS)
             self._safe.below(self._limits(1))
 
-    def _stage(self, seen: Any) -> Stage:
-        """Return the state before the first round."""
-        safe, size = Known.start(self._safe), (self._size, self.m)
-        zero = torch.zeros(size, dtype=torch.float64, device=self.device)
-        return Stage(seen, safe, self._lasting_alpha(safe), zero)
+    def _start(
+        self, model: Model, seen: Any, kind: type[Stage] = Stage, **more: Any
+    ) -> None:
+        """Set the model and the state before the first round."""
+        self._model, safe = model, Known.start(self._safe)
+        zero = torch.zeros(
+            self._size, self.m, dtype=torch.float64, device=self.device
+        )
+        self._begin(kind(seen, safe, self._lasting_alpha(safe), zero, **more))
 
     @property
     def multiplier(self) -> Tensor:
@@ -294,18 +298,22 @@ class Stagewise(Policy):
         """Say what to deploy: the best distribution believed feasible.
 
         Over the policy's own set, with probability ``confidence``; its expected costs
-        are what is to be feasible.
+        are what is to be feasible. Of a policy that plays single actions: the best one.
         """
         confidence = share("confidence", confidence)
         now = self._settled()
-        limits, size = self._limits(max(now.t, 1)), int(self.actions.size)
+        limits = self._limits(max(now.t, 1))
+        return self._likely(now.state, limits, confidence).of(self._outside)
+
+    def _likely(self, state: Any, limits: Tensor, confidence: float) -> Recommendation:
+        """Return what is believed feasible with ``confidence``, for ``T`` trials."""
 
         def blocks() -> Iterator[Block]:
-            return now.state.safe.among(self._believed(now.state))
+            return state.safe.among(self._model.believed(state.seen))
 
+        size = int(self.actions.size)
         found = recommend_policy(blocks, size, limits, confidence)
-        x = self.actions.at(found.index)
-        return replace(found, x=x).of(self._outside)
+        return replace(found, x=self.actions.at(found.index))
 
 
 def beliefs_of(kind: type[Belief], reward: Any, costs: Any) -> list[Any]:
