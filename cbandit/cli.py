@@ -223,7 +223,7 @@ def bench(
         known = ", ".join(BENCHMARKS)
         raise CBanditError(f"no benchmark is named {what!r}; known: {known}")
     if json_ is not None:
-        from cbandit._core.checkpoint import atomic, writable
+        from cbandit._core.files import atomic, writable
 
         writable(json_)
     home = import_module(f"cbandit.bench.{what}")
@@ -355,7 +355,7 @@ def _carry_out_and_tell(settings: Any, out: Path, resume: bool, workers: str) ->
 def _growth(out: Path, horizon: int) -> str:
     """Exponents fitted to the mean curves over the last nine tenths of the rounds."""
     from cbandit.experiments.results import read_curves
-    from cbandit.simulation.run import exponent
+    from cbandit.simulation.curves import exponent
 
     first = max(1, horizon // 10)
     parts = []

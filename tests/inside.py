@@ -3,9 +3,9 @@
 from cbandit._core import checkpoint, randomness
 from cbandit._core.arguments import differences, settings_of
 from cbandit._core.checkpoint import read, write
+from cbandit._core.peaks import argmax
 from cbandit._core.randomness import BLOCK, Streams, _seed, trial_range
-from cbandit.actions import Box, Finite, ProductGrid, Star
-from cbandit.actions.partition import grid_split, partition, shares
+from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
 from cbandit.baselines.admmbo import feasible_improvement, improvement
 from cbandit.beliefs.feedback import drift_allowance
 from cbandit.beliefs.linear import Ridge
@@ -35,12 +35,67 @@ from cbandit.problems.protocol import delays_of
 from cbandit.search.box import Climbs, best_feasible_point, maximise_box
 from cbandit.search.climb import climb
 from cbandit.search.finite import SHORT, maximise
-from cbandit.search.peaks import argmax
 from cbandit.search.simplex import lp
 from cbandit.search.simplex.lp import (
     best_policy,
     solve_policy,
     solve_policy_by_pricing,
 )
+from cbandit.simulation.curves import Curve, exponent
 from cbandit.simulation.loop import simulate
-from cbandit.simulation.run import Curve, Run, exponent, join
+from cbandit.simulation.run import Run, join
+
+partition, shares = Actions.stretches, Actions.shares
+
+
+def grid_split(grid):
+    return grid.cut
+
+
+def settled(policy):
+    """Let a policy absorb what it was told."""
+    return policy._settled().state
+
+
+def streams_of(policy):
+    """The streams that the next ``ask`` draws from, where that starts."""
+    policy._streams.go(policy._now.position)
+    return policy._streams
+
+
+def limits_of(policy, t):
+    return policy._limits(t)
+
+
+def step_of(ckb):
+    return ckb._dual.step(1)
+
+
+def slack_of(ckb):
+    return ckb._dual.slack(1)
+
+
+def cap_of(ckb):
+    return ckb._dual.cap
+
+
+def bound_of(policy):
+    return policy._bound
+
+
+def cost_noises(epochs):
+    return epochs._noises
+
+
+def rounds_told(epochs):
+    """The rounds of which all has come, in the order of the beliefs' log."""
+    return settled(epochs).own.seen()
+
+
+def take_for(policy, other):
+    """Let ``policy`` take the choices of ``other`` for its own."""
+    policy._mark = other._mark
+
+
+def set_multiplier(policy, multiplier):
+    policy._change(settled(policy)._replace(moved=multiplier))

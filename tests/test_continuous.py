@@ -8,7 +8,15 @@ import gpytorch
 import numpy as np
 import pytest
 import torch
-from inside import Climbs, Stacked, Streams, best_feasible_point, climb, maximise_box
+from inside import (
+    Climbs,
+    Stacked,
+    Streams,
+    best_feasible_point,
+    climb,
+    maximise_box,
+    settled,
+)
 from torch.quasirandom import SobolEngine
 
 import cbandit as cb
@@ -409,7 +417,7 @@ class TestLooking:
             noise = torch.randn(shape, generator=generator, dtype=F64)
             f, g = choice.x.sum(-1) + noise[..., 0], 5 + 2 * noise[..., 1:]
             policy.tell(choice, reward=f, cost=g)
-        policy._deliver()
+        settled(policy)
         return policy
 
     def points(self, policy, count=7):
@@ -457,7 +465,7 @@ class TestLooking:
         mixed = self.policy([gp, other])
         late = self.policy([gp, gp])
         late.tell(late.ask(), reward=1.0)
-        late._deliver()
+        settled(late)
         for policy in (mixed, late):
             look, x = policy._beliefs.looking(), self.points(policy)
             assert not isinstance(look, Stacked)

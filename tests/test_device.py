@@ -13,7 +13,7 @@ import gpytorch
 import pytest
 import torch
 from botorch.models import ModelListGP, SingleTaskGP
-from inside import Rows
+from inside import Rows, set_multiplier
 from pretend import Pretend
 from worlds import table
 
@@ -484,6 +484,6 @@ def test_a_fault_in_a_round_is_seen(monkeypatch):
         # the lambda's above, and the world's
         assert (account - before).count("reads", "test_device.py") == 2
         monkeypatch.undo()
-        policy._multiplier = torch.zeros(1, 1, dtype=F64)
+        set_multiplier(policy, torch.zeros(1, 1, dtype=F64))
         with pytest.raises(RuntimeError, match="same device"):
             _round(policy, torch.Generator())

@@ -9,6 +9,7 @@ import numpy as np
 import penalties as ref
 import pytest
 import torch
+from inside import rounds_told
 
 import cbandit as cb
 
@@ -234,7 +235,7 @@ def test_late_tells_across_an_epochs_end():
     first = np.mean([world.g[0, 0, k] for k in index[:2]])
     ref.close(a.multiplier, math.exp(max(first, 0)))
     ref.close(a.posterior().reward.mean, b.posterior().reward.mean)
-    assert [each.choice.t for each in a._data] == [1, 2, 3, 4, 5, 6]
+    assert [each.choice.t for each in rounds_told(a)] == [1, 2, 3, 4, 5, 6]
     second = epochs(1, None, epoch=4, reuse=False)
     late = [second.ask() for _ in range(5)]
     second.tell(late[0], reward=1.0, cost=1.0)
@@ -289,7 +290,7 @@ def test_data_from_before():
         for _ in range(EPOCH + 1):
             policy.tell(policy.ask(), reward=[0.1] * TRIALS, cost=[[0.3, 0.0]] * TRIALS)
         policy.posterior()
-        assert len(policy._data) == (12 + EPOCH + 1 if reuse else 1)
+        assert len(rounds_told(policy)) == (12 + EPOCH + 1 if reuse else 1)
     with pytest.raises(cb.CBanditError, match="reward= and cost= together"):
         policy.observe(index=[1], reward=[0.0])
 

@@ -159,7 +159,7 @@ def test_ctrl_c_reaches_the_workers(tmp_path):
     assert "--resume" in said
     assert "Traceback" not in said
     for path in checkpoints.iterdir():
-        assert read(path)["state"].tape.rounds > 0
+        assert read(path, "simulation")["state"].tape.rounds > 0
 
 
 def test_ctrl_c_leaves_a_folder_to_go_on_with(capsys, tmp_path):
@@ -167,14 +167,14 @@ def test_ctrl_c_leaves_a_folder_to_go_on_with(capsys, tmp_path):
     few = ["reproduce", "zhou-synthetic", "--trials", "2", "--policies", "CKB-UCB"]
     few += ["--horizon", "700", "--out", str(out)]
     script = (
-        "import os, signal, sys, cbandit.simulation.loop\n"
-        "s = sys.modules['cbandit.simulation.loop']\n"
-        "turn = s._Tape.turn\n"
+        "import os, signal, sys, cbandit.simulation.tape\n"
+        "s = sys.modules['cbandit.simulation.tape']\n"
+        "turn = s.Tape.turn\n"
         "def interrupted(self, *given):\n"
         "    turn(self, *given)\n"
         "    if self.rounds == 123:\n"
         "        os.kill(os.getpid(), signal.SIGINT)\n"
-        "s._Tape.turn = interrupted\n"
+        "s.Tape.turn = interrupted\n"
         "from cbandit.cli import main\n"
         f"main({few!r})\n"
     )

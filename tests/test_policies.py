@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gpytorch import kernels as gpk
-from inside import Streams, checkpoint
+from inside import Streams, cap_of, checkpoint, settled, step_of, streams_of
 
 import cbandit as cb
 from cbandit.policies import gp as gp_policy
@@ -123,8 +123,8 @@ def test_ckb_is_its_pseudo_code(kind, m, engine, dense, rng):
         if kind == "Rand":
             draws = replay.normal(1 + m).numpy()
         elif kind == "TS":
-            copied = copy.deepcopy(policy._streams)
-            policy._deliver()
+            copied = copy.deepcopy(streams_of(policy))
+            settled(policy)
             blocks = list(policy._beliefs.sweep(copied))
             draws = torch.cat([b.draw for b in blocks], -1).numpy()
         choice = policy.ask()
@@ -242,8 +242,8 @@ def test_step_and_cap_by_the_theorem():
         horizon=400,
     )
     cap = 4 * np.array([[1.0], [2.0]]) / 0.3
-    assert np.allclose(policy._cap.numpy(), np.broadcast_to(cap, (2, 2)))
-    step = policy._step(1).numpy()
+    assert np.allclose(cap_of(policy).numpy(), np.broadcast_to(cap, (2, 2)))
+    step = step_of(policy).numpy()
     assert np.allclose(step, np.broadcast_to(cap / (0.5 * 20), (2, 2)))
 
 
@@ -353,8 +353,8 @@ def test_gp_ucb(dense, rng):
 def test_gp_ts_takes_the_best_of_its_draw(rng):
     policy = cb.GPTS(cb.Finite(line()), reward=belief(), explore=cb.TS(2.0), trials=2)
     for t in range(30):
-        policy._deliver()
-        copied = copy.deepcopy(policy._streams)
+        settled(policy)
+        copied = copy.deepcopy(streams_of(policy))
         (block,) = policy._beliefs.sweep(copied)
         best = (block.mean + 2.0 * block.draw)[:, 0].argmax(-1)
         choice = policy.ask()
@@ -784,7 +784,7 @@ def test_the_likelihood_is_that_of_all_observations(dense, rng):
         own = [None, 0.05, 0.3][t % 3]
         policy.tell(choice, reward=reward, noise=own)
         data.append((choice.x.numpy(), reward, own))
-    policy._deliver()
+    settled(policy)
     (group,) = policy._beliefs.groups
     merged = group._merged()
     assert merged.x.shape[1] < 40  # there is something to merge

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from gpytorch.kernels import RBFKernel
-from inside import differences, read, settings_of, simulate, write
+from inside import differences, read, settings_of, simulate
 from worlds import Plain, Uniform, ckb, same, stop_after, table
 
 import cbandit as cb
@@ -166,22 +166,9 @@ class TestCheckpoints:
     def test_settings_kept_are_small(self, tmp_path):
         path, problem = tmp_path / "a.ckpt", table(size=50_000)
         simulate(ckb(problem), problem, 2, path)
-        mark = read(path)["mark"]
-        assert len(pickle.dumps(mark)) < 10_000
-        assert "Surrogates" not in str(mark)
-
-    def test_a_file_from_before_settings_were_kept_goes_on(self, tmp_path):
-        path, problem = tmp_path / "a.ckpt", table()
-        simulate(Uniform(problem), problem, 20, path)
-        content = read(path)
-        del content["mark"]["settings"]
-        write(path, content)
-        with pytest.warns(UserWarning, match="taken to be those given now"):
-            run = simulate(Uniform(problem), problem, 40, path)
-        assert same(run, simulate(Uniform(problem), problem, 40))
-        # from here on they are
-        with pytest.raises(CheckpointError, match=r"policy\.mixed"):
-            simulate(Uniform(problem, mixed=True), problem, 60, path)
+        settings = read(path, "simulation")["settings"]
+        assert len(pickle.dumps(settings)) < 10_000
+        assert "engine': 'auto'" in str(settings)  # as given, not as kept current
 
     def test_a_folder_in_the_way(self, tmp_path):
         with pytest.raises(CheckpointError, match="cannot read"):

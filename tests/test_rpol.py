@@ -8,7 +8,7 @@ import numpy as np
 import penalties as ref
 import pytest
 import torch
-from inside import drift_allowance
+from inside import drift_allowance, take_for
 
 import cbandit as cb
 
@@ -700,7 +700,7 @@ def test_a_cost_before_its_round():
     policy, twin = rpol(1, None), rpol(1, None)
     policy.ask()
     later = policy.ask()
-    vars(twin)["_mark"] = policy._mark
+    take_for(twin, policy)
     twin.ask()
     with pytest.raises(cb.ChoiceError, match=r"round 2 is unknown.*in round 1"):
         twin.tell(later, cost=0.1)

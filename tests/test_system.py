@@ -9,7 +9,7 @@ import gpytorch
 import numpy as np
 import pytest
 import torch
-from inside import ROOM, SPARE, System
+from inside import ROOM, SPARE, System, settled
 
 import cbandit as cb
 
@@ -146,7 +146,7 @@ def test_places_seen_again_all_but_without_noise(noise):
     index = torch.randint(6, (30,), generator=generator).tolist()
     for i in index:
         policy.observe(x=x[[i]], reward=[float(i)], cost=[0.0])
-        policy._deliver()
+        settled(policy)
         history.system()
     mean, var = history.at(x)
     assert mean[0, 0].numpy() == pytest.approx(range(6), abs=2e-6)
@@ -182,7 +182,7 @@ def test_hundreds_of_rounds_at_places_seen_again(engine):
         policy.tell(choice, reward=float(y[0]), cost=float(y[1]))
         index.append(int(choice.index))
         values.append(y.numpy())
-        policy._deliver()
+        settled(policy)
         spare.append(history.system().count - history.used)
     assert 8 < max(spare) <= SPARE  # places were seen again,
     assert any(b < a for a, b in itertools.pairwise(spare))  # and merged

@@ -7,12 +7,13 @@ what is here does not. A round waits once, for its choice.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["cholesky", "host", "put"]
+__all__ = ["cholesky", "free_memory", "host", "put"]
 
 
 def put(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
@@ -53,3 +54,19 @@ def cholesky(matrix: Tensor) -> Tensor:
         return factor
     factor, failed = torch.linalg.cholesky_ex(matrix)
     return factor.masked_fill_((failed != 0)[..., None, None], torch.nan)
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes that are free on ``device`` now."""
+    if device.type == "cuda":
+        # memory that torch holds and does not use is free too
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + held
+    try:
+        with open("/proc/meminfo") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable"):
+                    return 1024 * int(line.split()[1])
+    except OSError:
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

@@ -25,8 +25,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit.actions import Finite, ProductGrid
-from cbandit.actions.partition import shares
 from cbandit.errors import CBanditError, LostRankError
 
 __all__ = ["ALONE", "Ranks", "current", "launched", "shard"]
@@ -61,15 +59,16 @@ class Ranks:
 
     # -- the set -------------------------------------------------------------------
 
-    def stretch(self, actions: Finite | ProductGrid, block: int) -> tuple[int, int]:
+    def stretch(self, actions: Any, block: int) -> tuple[int, int]:
         """The first action of this rank, and one past its last."""
-        return shares(actions, block, self.size)[self.rank]
+        share: tuple[int, int] = actions.shares(block, self.size)[self.rank]
+        return share
 
-    def whole(self, parts: Tensor, actions: Finite | ProductGrid, block: int) -> Tensor:
+    def whole(self, parts: Tensor, actions: Any, block: int) -> Tensor:
         """All of ``(..., N)``, on every rank, from each rank's own stretch of it."""
         if self.size == 1:
             return parts
-        every = shares(actions, block, self.size)
+        every = actions.shares(block, self.size)
         empty = torch.empty(0, dtype=parts.dtype)
         pieces = [empty.new_empty(*parts.shape[:-1], b - a) for a, b in every]
         self._swap(parts.cpu().contiguous(), pieces)

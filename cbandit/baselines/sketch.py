@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.posterior.beliefs import Part
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.history import History
+from cbandit.posterior.look import Best, Look, scan
 
 __all__ = ["Sketched"]
 
@@ -53,8 +55,6 @@ class Sketched:
     """
 
     functions = 1
-    fused = False
-    torn = ""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Sketched:
 
     def absorb(
         self, keys: Sequence[Any], x: Tensor, parts: Sequence[Part], t: int = 0
-    ) -> None:
+    ) -> Sketched:
         """Add what was seen; the dictionary stays."""
         for _, values, wanted, own in parts:
             slots, _ = self.history.place(keys, x, wanted)
@@ -90,21 +90,21 @@ class Sketched:
             self.history.add(slots, precision, values - self.mean.unsqueeze(-1))
             self.history.count(slots, wanted, 1)
             self._sketch = None
+        return self
 
-    def observe(self, rows: Sequence[tuple[Sequence[Any], Tensor, list[Part]]]) -> None:
+    def observe(
+        self, rows: Sequence[tuple[Sequence[Any], Tensor, list[Part]]]
+    ) -> Sketched:
         """Add many rows."""
         for keys, x, parts in rows:
             self.absorb(keys, x, parts)
+        return self
 
-    def parts(self) -> list[Sketched]:
-        """What holds all this in its attributes."""
-        return [self]
-
-    def resample(self, streams: Streams) -> None:
-        """A new dictionary, by the variances of the actions tried in the last round."""
+    def resampled(self, streams: Streams) -> Sketched:
+        """Return the belief on a new dictionary, drawn by last round's variances."""
         counts = list(map(len, self.history.keys()))
         if not max(counts):
-            return
+            return self
         tried = self.history.points[:, : self.history.used]
         variance = self._look(tried, self._past)[1]
         share = torch.special.ndtr(streams.ragged_normal(counts, 1)[..., 0])
@@ -113,9 +113,11 @@ class Sketched:
         pull = (self.oversampling * variance / self.noise.unsqueeze(-1)).clamp(0, 1)
         # a coin for each time it was played
         times = precision * self.noise.unsqueeze(-1)
-        self.chosen = (share < 1 - (1 - pull) ** times) & (precision > 0)
-        self._sketch = None
-        self._past = self._current()
+        new = copy.copy(self)
+        new.chosen = (share < 1 - (1 - pull) ** times) & (precision > 0)
+        new._sketch = None
+        new._past = new._current()
+        return new
 
     def _current(self) -> _Sketch:
         if self._sketch is None:
@@ -189,8 +191,16 @@ class Sketched:
         """Likelihood variances, ``(T, 1)``."""
         return self.noise.unsqueeze(-1)
 
-    def refit(self, due_only: bool = False) -> None:
-        """Nothing is learned but the function."""
+    def refit(self, due_only: bool = False) -> Sketched:
+        """Return the same: nothing is learned but the function."""
+        return self
+
+    def choose(
+        self, look: Look, streams: Streams | None = None, ahead: Any = ()
+    ) -> Best:
+        """Return the best action under ``look``."""
+        blocks = ((b.start, b.mean, b.std) for b in self.sweep())
+        return scan(blocks, look)
 
     def lighten(self, limit: int) -> None:
         """There are no arrays over the set."""

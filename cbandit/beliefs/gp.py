@@ -12,7 +12,7 @@ from gpytorch.priors import LogNormalPrior
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
+from cbandit.actions import Actions
 from cbandit.errors import CBanditError
 
 __all__ = ["GP"]
@@ -89,7 +89,7 @@ class GP:
                 "actions must be a cb.Finite (which takes points as rows), "
                 f"cb.ProductGrid, cb.Box or cb.Star; got {checks.kind(actions)}"
             )
-        if isinstance(actions, Finite) and actions.covariance is not None:
+        if actions.covariance is not None:
             out = cls(noise=None, standardize=True, refit_every=20)
         else:
             dim = actions.dim
@@ -164,19 +164,9 @@ def _extent(actions: Actions) -> Tensor:
 
 
 def _reach(actions: Actions) -> Tensor:
-    """``(2, d)``: least and largest coordinates of a set."""
-    if isinstance(actions, ProductGrid):
-        low = torch.stack([axis.min() for axis in actions.axes])
-        high = torch.stack([axis.max() for axis in actions.axes])
-    elif isinstance(actions, Box):
-        low, high = actions.lower, actions.upper
-    else:
-        points = actions.tips if isinstance(actions, Star) else actions.all
-        points = points.reshape(-1, actions.dim)
-        if isinstance(actions, Star):
-            points = torch.cat([points, actions.center.unsqueeze(0).to(points)])
-        low, high = points.amin(0), points.amax(0)
-    return torch.stack([low, high]).double()
+    """Return the least and the greatest coordinates of a set, ``(2, d)``."""
+    ends = actions.extent().reshape(-1, 2, actions.dim)
+    return torch.stack([ends[:, 0].amin(0), ends[:, 1].amax(0)]).double()
 
 
 def _of_width(name: str, kernel: gpk.Kernel, dim: int) -> None:

@@ -21,7 +21,6 @@ import torch
 from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
-from cbandit import scores
 from cbandit.actions import Finite, ProductGrid
 from cbandit.beliefs.gp import GP
 from cbandit.bench.case import (
@@ -329,14 +328,9 @@ class _Case:
         choice = policy.ask()
         assert choice.index is not None
         self._learn(choice, int(choice.index))
-        policy._catch_up()
-        t = policy.t + 1
-        score = scores.PrimalDual(policy._multiplier)
-        look = policy._in_numbers(
-            None, score, policy._coefficient(t), policy._limits(t)
-        )
+        beliefs, look = policy._next_look()
         _wait(self.device)
-        return _once(self.device, lambda: policy._beliefs.best(look))
+        return _once(self.device, lambda: beliefs.best(look))
 
     def checks(self, sample: int) -> list[dict[str, Any]]:
         """What the passes so far left, and one more choice, against a dense solve."""

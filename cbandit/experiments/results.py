@@ -17,8 +17,9 @@ from cbandit.experiments.catalogue import find
 from cbandit.experiments.settings import Settings, settings_from_toml
 
 if TYPE_CHECKING:
+    from cbandit.simulation.curves import Curve
     from cbandit.simulation.plots import Curves, Level
-    from cbandit.simulation.run import Curve, Run
+    from cbandit.simulation.run import Run
 
 __all__ = [
     "draw",
@@ -124,7 +125,7 @@ def write_results(
 
     The summary is told which figures there are.
     """
-    from cbandit._core.checkpoint import atomic
+    from cbandit._core.files import atomic
     from cbandit.simulation import plots
 
     table = plots.curves(list(runs.values()), points=POINTS)
@@ -367,7 +368,7 @@ def read_curves(folder: str | os.PathLike[str]) -> Curves:
     """The curves in a folder that :func:`carry_out` has written."""
     import torch
 
-    from cbandit.simulation.run import Curve
+    from cbandit.simulation.curves import Curve
 
     path = Path(folder) / "rounds.parquet"
     if not path.is_file():

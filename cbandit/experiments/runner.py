@@ -31,7 +31,6 @@ POINTS = 1000  # rounds kept of each curve in rounds.parquet: well below a megab
 def _play(task: Task, folder: str, progress: bool) -> str:
     """Runs a task, from its checkpoint if there is one; returns where its run lies."""
     from cbandit._core.distributed import current
-    from cbandit.baselines.admmbo import ADMMBO
     from cbandit.simulation.loop import simulate
     from cbandit.simulation.run import Run
 
@@ -45,8 +44,6 @@ def _play(task: Task, folder: str, progress: bool) -> str:
     checkpoint = Path(folder) / "checkpoints" / f"{task.label}.ckpt"
     ranks.first(lambda: checkpoint.parent.mkdir(exist_ok=True))
     run = simulate(policy, problem, settings.horizon, checkpoint, progress)
-    if isinstance(policy, ADMMBO):
-        run = replace(run, stopped=policy.stopped.cpu())
 
     def keep() -> None:
         replace(run, policy=task.policy).save(done)
@@ -153,7 +150,7 @@ def _other(before: Settings, now: Settings) -> str:
 
 def _prepare(settings: Settings, out: Path, resume: bool) -> dict[str, Any] | None:
     """Makes the folder ready; the summary if everything is there already."""
-    from cbandit._core.checkpoint import atomic, writable
+    from cbandit._core.files import atomic, writable
 
     config, summary = out / "config.toml", out / "summary.json"
     under_way = any((out / name).exists() for name in ("runs", "checkpoints"))

@@ -1,4 +1,4 @@
-"""The action that is known to be safe: what a user says of it, and where it lies."""
+"""The action that is known to be safe: how a user gives it, and where it lies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit.actions import Box, Star
+from cbandit.actions import Star
 from cbandit.errors import CBanditError
 
 __all__ = ["Safe", "SafeAction"]
@@ -179,7 +179,7 @@ def _place(
     safe: Safe, actions: Any, batch: tuple[int, ...], size: int, device: torch.device
 ) -> tuple[Tensor | None, Tensor]:
     """Return the action's number ``(T,)`` (``None`` on a star) and place ``(T, d)``."""
-    if isinstance(actions, Box):
+    if actions.continuous:
         raise CBanditError(
             f"actions must be a Finite, ProductGrid or Star; got {actions}"
         )

@@ -1,4 +1,4 @@
-"""What stage-wise policies have that know their arms by their numbers alone."""
+"""The model of stage-wise policies that know their arms by their numbers alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of the safe action: Algorithm 5 where its reward or cost is not given.
+"""The safe action's reward and costs: given, or estimated first by Algorithm 5.
 
 It is played until ``c0 + w <= tau`` and ``r0 + w <= r_max`` hold for the averages seen,
 ``w = 3 R sqrt(2 ln((m + 1) T / delta) / n)``; each estimate is frozen when its own test
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from cbandit.errors import InfeasibleError
+from cbandit.policies.ledger import News
 from cbandit.policies.safe.action import SafeAction
 
 __all__ = ["Estimate", "Known"]
@@ -101,18 +102,24 @@ class Known:
         """Trials in which both are known, ``(T,)``."""
         return self.reward.known & self.cost.known
 
-    def told_reward(self, values: Tensor, where: Tensor) -> Known:
-        """Return this after a play whose reward was ``values`` ``(T, 1)``."""
-        limit = self.action.largest.unsqueeze(-1)
-        return self._with(reward=self.reward.told(values, where, limit))
+    def after(self, x: Tensor, news: News, limits: Tensor) -> Known:
+        """Return this after feedback of a choice, if that was the safe action.
 
-    def told_costs(self, values: Tensor, where: Tensor, limits: Tensor) -> Known:
-        """Return this after a play whose costs were ``values`` ``(T, m)``."""
-        return self._with(cost=self.cost.told(values, where, limits))
-
-    def _with(self, **estimates: Estimate) -> Known:
-        now = replace(self, **estimates)
-        return replace(now, ready=bool(now.warm.all()))
+        Args:
+            x: the actions chosen, ``(T, d)``.
+            news: what came of them.
+            limits: that round's thresholds, ``(T, m)``.
+        """
+        at, reward, cost = (x == self.action.x).all(-1), self.reward, self.cost
+        for told in news.rewards:
+            where = at if told.where is None else at & told.mask()
+            largest = self.action.largest.unsqueeze(-1)
+            reward = reward.told(told.values, where, largest)
+        for told in news.costs:
+            where = at if told.where is None else at & told.mask()
+            cost = cost.told(told.values, where, limits)
+        ready = bool((reward.known & cost.known).all())
+        return Known(self.action, reward, cost, ready)
 
     def unsafe(self, limits: Tensor) -> Tensor | None:
         """Return the trials ``(T,)`` in which it is seen not to be safe.

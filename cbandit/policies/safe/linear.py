@@ -1,4 +1,4 @@
-"""What stage-wise policies with linear beliefs have: estimates, widths and bounds."""
+"""The model of stage-wise policies with linear beliefs: estimates, widths, bounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from cbandit._core import checks, devices
 from cbandit.actions import Star
-from cbandit.actions.partition import partition
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
 from cbandit.policies.safe.action import Safe, SafeAction
@@ -26,7 +25,7 @@ LEAST = 1e-10  # of a squared length: less ridge is lost in rounding
 
 @dataclass(frozen=True, eq=False)
 class LinearStage(Stage):
-    """What a linear policy knows between two rounds.
+    """The state of a linear policy between two rounds.
 
     Args:
         longest: the length of the longest action so far, ``(1 or T,)``.
@@ -154,7 +153,7 @@ class Plane:
         """
         if on is self.actions:
             return self.safe.index, state
-        if getattr(on, "continuous", False) or type(on).__name__ == "Box":
+        if on.continuous:
             raise CBanditError(
                 "actions of this round must be points, a cb.Finite, a cb.ProductGrid "
                 f"or a cb.Star; got {on!r}"
@@ -166,10 +165,8 @@ class Plane:
     def length(self, actions: Any) -> Tensor:
         """Return the longest action's length, ``(1 or T,)``; an error if too long."""
         if isinstance(actions, Star):
-            ends = torch.cat(
-                [actions.tips, actions.center.expand_as(actions.tips[..., :1, :])], -2
-            )
-            longest: Tensor = ends.double().norm(dim=-1).amax(-1).reshape(-1)
+            ends = actions.ends.double()
+            longest: Tensor = ends.norm(dim=-1).amax(-1).reshape(-1)
         else:
             each = [p.norm(dim=-1).amax(-1).reshape(-1) for _, p in self.blocks(actions)]
             longest = torch.stack(each).amax(0)
@@ -195,7 +192,7 @@ class Plane:
             tips = actions.tips.double()
             yield 0, tips if tips.dim() == 3 else tips.unsqueeze(0)
             return
-        for start, stop in partition(actions, CHUNK):
+        for start, stop in actions.stretches(CHUNK):
             points = actions.block(start, stop).double()
             yield start, points if points.dim() == 3 else points.unsqueeze(0)
 

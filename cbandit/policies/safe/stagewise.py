@@ -1,4 +1,4 @@
-"""What policies with a safe action and a constraint at every stage have in common."""
+"""The base of policies with a safe action and a constraint at every stage."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from cbandit.beliefs.classes import FiniteClass
 from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
-from cbandit.policies.gp import Marginal, Posterior
+from cbandit.policies.believed import Posterior, posterior_of
+from cbandit.policies.given import listed
 from cbandit.policies.ledger import News, Told
-from cbandit.policies.policy import Policy, listed
+from cbandit.policies.policy import Policy
 from cbandit.policies.safe.action import Safe, SafeAction
 from cbandit.policies.safe.known import Known
 from cbandit.policies.safe.scales import Scales, share
@@ -68,11 +69,11 @@ class Model(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """What a stage-wise policy knows between two rounds.
+    """The state of a stage-wise policy between two rounds.
 
     Args:
         seen: the observations, as the model keeps them.
-        safe: what is known of the safe action.
+        safe: the safe action's reward and costs as far as known.
         alpha: by what widths are inflated, ``(T, 1 + m)``, once it stays the same.
         multiplier: the dual solution of the last programme, ``(T, m)``; 0 without one.
     """
@@ -203,26 +204,14 @@ class Stagewise(Policy):
         told = [(REWARD, one) for one in news.rewards]
         told += [(COSTS, one) for one in news.costs]
         if not state.safe.ready:
-            state = self._played(state, x, told, self._limits(choice.t))
+            safe = state.safe.after(x, news, self._limits(choice.t))
+            state = replace(state, safe=safe, alpha=self._lasting_alpha(safe))
         if len(told) == 2 and all(o.where is None and o.noise is None for _, o in told):
             both = torch.cat([one.values for _, one in told], -1)
             told = [(EVERY, replace(told[0][1], values=both))]
         parts = [self._part(functions, one) for functions, one in told]
         seen = self._model.added(state.seen, x.unsqueeze(1), arms, parts)
         return replace(state, seen=seen)
-
-    def _played(
-        self, state: Stage, x: Tensor, told: list[tuple[slice, Told]], limits: Tensor
-    ) -> Stage:
-        """Return the state after what plays of the safe action say about it."""
-        safe, at = state.safe, (x == self._safe.x).all(-1)
-        for functions, one in told:
-            where = at if one.where is None else at & one.mask()
-            if functions is REWARD:
-                safe = safe.told_reward(one.values, where)
-            else:
-                safe = safe.told_costs(one.values, where, limits)
-        return replace(state, safe=safe, alpha=self._lasting_alpha(safe))
 
     def _part(self, functions: slice, told: Told) -> Part:
         """Return what was told, and how much each observation counts."""
@@ -290,9 +279,7 @@ class Stagewise(Policy):
         found = list(self._believed(self._settled().state))
         mean = torch.cat([f[1] for f in found], -1)
         std = torch.cat([f[2] for f in found], -1)
-        reward = Marginal(self._outside(mean[:, 0]), self._outside(std[:, 0]))
-        costs = Marginal(self._outside(mean[:, 1:]), self._outside(std[:, 1:]))
-        return Posterior(reward, costs)
+        return posterior_of((mean, std), self._outside)
 
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Say what to deploy: the best distribution believed feasible.

@@ -1,4 +1,4 @@
-"""The best action that is surely safe: what LC-LUCB and Safe-LTS play.
+"""The best action that is surely safe, which LC-LUCB and Safe-LTS play.
 
 Among finitely many actions it is looked for one by one, on a star along its segments
 (:mod:`cbandit.policies.safe.rays`).
@@ -51,7 +51,7 @@ class SurelySafe:
         """Return a round's decision, and the state after it.
 
         Args:
-            state: what the policy knows.
+            state: of the policy.
             asked: the round.
             bounds: ``V_r`` and ``V_c``.
             tau: thresholds, ``(T, m)``.
