@@ -6,7 +6,7 @@ from cbandit._core.checkpoint import read, write
 from cbandit._core.peaks import argmax
 from cbandit._core.randomness import BLOCK, Streams, _seed, trial_range
 from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
-from cbandit.baselines.admmbo import feasible_improvement, improvement
+from cbandit.baselines.admm import feasible_improvement, improvement
 from cbandit.beliefs.feedback import drift_allowance
 from cbandit.beliefs.linear import Ridge
 from cbandit.bench import box, case, feedback, gpu, linear, peers, report, round, trials

@@ -60,7 +60,7 @@ class Played:
         return self.rewarded & self.charged & ~self.used
 
     def spent(self) -> Played | None:
-        """Return the round once its centre has moved; ``None``: nothing is left of it."""
+        """Return the round after it has moved the centre; ``None``: it is over."""
         used = self.used | self.due
         return None if self.over or bool(used.all()) else replace(self, used=used)
 

@@ -76,7 +76,10 @@ class SafeLTS(Stagewise):
             raise CBanditError(
                 f"safe must be x = 0 for Safe-LTS; got x = {self._safe.x.tolist()}"
             )
-        self._inflated, self._norm = alpha is not None, self._per_trial("norm", reward.norm)
+        self._inflated, self._norm = (
+            alpha is not None,
+            self._per_trial("norm", reward.norm),
+        )
 
     def decide(self, state: LinearStage, asked: Asked) -> tuple[Decision, LinearStage]:
         """Return the best action for a draw among those with ``V_c <= tau``."""

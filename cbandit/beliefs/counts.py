@@ -29,4 +29,3 @@ class Counts:
 
     def __repr__(self) -> str:
         return f"Counts(subgaussian={self.subgaussian.tolist()}, range={self.range})"
-

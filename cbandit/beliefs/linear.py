@@ -9,6 +9,7 @@ from cbandit.errors import CBanditError
 
 __all__ = ["Linear", "checked_range"]
 
+
 class Linear:
     """A linear function of an action's coordinates.
 
@@ -46,8 +47,9 @@ class Linear:
             f"ridge={self.ridge.tolist()}, norm={self.norm.tolist()})"
         )
 
+
 def checked_range(given: Any) -> tuple[float, float] | None:
-    """Return ``(low, high)`` of observations, or ``None``; an error if it is neither."""
+    """Return ``(low, high)`` or ``None``; an error if it is neither."""
     if given is None:
         return None
     try:
@@ -57,4 +59,3 @@ def checked_range(given: Any) -> tuple[float, float] | None:
     if not low < high:
         raise CBanditError(f"range must have low < high; got ({low:g}, {high:g})")
     return low, high
-

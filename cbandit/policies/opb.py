@@ -36,7 +36,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.opb_gp import GPOPB
-from cbandit.policies.safe.action import Safe
+from cbandit.policies.safe.action import Safe, numbered
 from cbandit.policies.safe.arms import Arms, own_arms
 from cbandit.policies.safe.draws import drawn
 from cbandit.policies.safe.stagewise import Stage, Stagewise, beliefs_of
@@ -119,7 +119,10 @@ class CountOPB(Stagewise):
             raise CBanditError(
                 "horizon must be given: OPB's widths rest on it; got none"
             )
-        beliefs, common = beliefs_of(Counts, reward, costs), common | {"horizon": horizon}
+        beliefs, common = (
+            beliefs_of(Counts, reward, costs),
+            common | {"horizon": horizon},
+        )
         super().__init__(actions, beliefs, safe, delta, alpha, largest, **common)
         arms = Arms(self.actions, self._subgaussian, self.dtype)
         self._start(arms, arms.start())
@@ -137,7 +140,7 @@ class CountOPB(Stagewise):
         if asked.mask is not None:
             u[:, 0].masked_fill_(~asked.mask, -torch.inf)
         pi = solve_policy(u[:, 0], u[:, 1:], tau)
-        at = self._safe.index
+        at = numbered(self._safe.index)
         decision = drawn(pi.distribution, safe, at, asked.streams, infeasible)
         return decision, replace(state, multiplier=pi.multiplier)
 

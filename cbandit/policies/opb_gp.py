@@ -35,7 +35,7 @@ from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.given import listed
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.ledger import News
-from cbandit.policies.safe.action import Safe, SafeAction
+from cbandit.policies.safe.action import Safe, SafeAction, numbered
 from cbandit.policies.safe.draws import drawn, must_hold
 from cbandit.policies.safe.known import Known
 from cbandit.policies.safe.scales import Scales, share
@@ -99,7 +99,7 @@ class GPOPB(GPPolicy):
         if explore is None:
             functions = 1 + len(listed(costs, GP))
             explore = UCB(BayesWidth(functions, actions.size, self.delta))
-        both = {"reward": reward, "costs": costs, "explore": explore}
+        both: dict[str, Any] = {"reward": reward, "costs": costs, "explore": explore}
         super().__init__(actions, **both, **common)
         top = checks.tensor("largest", 1.0 if largest is None else largest)
         largest = self._per_trial("largest", checks.finite("largest", top))
@@ -129,7 +129,8 @@ class GPOPB(GPPolicy):
         """Return a draw from the distribution that solves the programme."""
         tau, safe, on = self._limits(asked.t), state.own, asked.actions
         infeasible = safe.unsafe(tau)
-        at = self._safe.index if on is self.actions else self._safe.within(on)
+        own = on is self.actions
+        at = numbered(self._safe.index if own else self._safe.within(on))
         must_hold(asked.mask, at)
         width, rho = self._inflated(state, asked, tau)
 
@@ -176,7 +177,8 @@ class GPOPB(GPPolicy):
         limits, state = self._limits(max(now.t, 1)), now.state
 
         def blocks() -> Iterator[tuple[int, Tensor, Tensor]]:
-            return state.own.among(stretches(state.beliefs, None, [], None))
+            safe: Known = state.own
+            return safe.among(stretches(state.beliefs, None, [], None))
 
         size = int(self.actions.size)
         found = recommend_policy(blocks, size, limits, confidence)

@@ -36,7 +36,7 @@ from cbandit.beliefs.linear import Linear
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked, Decision
-from cbandit.policies.safe.action import Safe
+from cbandit.policies.safe.action import Safe, numbered
 from cbandit.policies.safe.draws import drawn, must_hold
 from cbandit.policies.safe.linear import LinearStage, Plane, linear_safe
 from cbandit.policies.safe.mixtures import best_mixture, played, within_limits
@@ -105,6 +105,7 @@ class OPLB(Stagewise):
             raise CBanditError("actions of this round must be a Finite set; got a Star")
         infeasible = state.safe.unsafe(tau)
         at, state = self._plane.meet(state, on)
+        at = numbered(at)
         must_hold(asked.mask, at)
         width = self._plane.width(asked.t, state) * self._alpha(state, tau)
         pi = self._programmes(state, asked, width, tau, at)

@@ -30,7 +30,7 @@ from cbandit.beliefs.classes import FiniteClass
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked, Decision
-from cbandit.policies.safe.action import Safe
+from cbandit.policies.safe.action import Safe, numbered
 from cbandit.policies.safe.arms import Arms, own_arms
 from cbandit.policies.safe.classes import ConfidenceClass
 from cbandit.policies.safe.draws import drawn
@@ -107,13 +107,13 @@ class OPNLB(Stagewise):
             if allowed is not None:
                 u_r = u_r.masked_fill(~allowed[i % len(allowed)], -torch.inf)
             found.append(_solved(u_r, mu, limits[i]))
-        pi, at = _stacked(found, self.device), self._safe.index
+        pi, at = _stacked(found, self.device), numbered(self._safe.index)
         return drawn(pi, safe, at, asked.streams, infeasible), state
 
     def _confident(
         self, t: int, delta: float, count: Tensor, mean: Tensor
     ) -> list[Tensor]:
-        """Return which functions of each class are in its confidence set, ``(T, G)``."""
+        """Return the functions in each class' confidence set, ``(T, G)`` bool."""
         every = enumerate(self._classes)
         return [c.inside(t, delta, count[:, j], mean[:, j]) for j, c in every]
 
@@ -176,8 +176,10 @@ def _optimistic(theta: Tensor, mu: list[Tensor], alpha: Tensor) -> Tensor:
         mu: those of every cost, ``(G_j, K)``.
         alpha: ``(m,)``.
     """
-    gaps = [a * (h.unsqueeze(1) - h).flatten(0, 1) for a, h in zip(alpha, mu, strict=True)]
-    bonus = torch.cat(gaps).unique(dim=0)
+    gaps = [
+        a * (h.unsqueeze(1) - h).flatten(0, 1) for a, h in zip(alpha, mu, strict=True)
+    ]
+    bonus: Tensor = torch.cat(gaps).unique(dim=0)
     return (theta.unsqueeze(1) + bonus).flatten(0, 1)
 
 

@@ -160,5 +160,5 @@ class Ridge:
     def rays(self, points: Tensor) -> Tensor:
         """``A x``, ``(T, F, d, n)``, at points given as columns ``(T or 1, d, n)``."""
         _, root = self.solved
-        return (root.flatten(1, 2) @ points).unflatten(1, root.shape[1:3])
-
+        flat = root.flatten(1, 2) @ points
+        return torch.unflatten(flat, 1, root.shape[1:3])

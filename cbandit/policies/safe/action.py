@@ -14,7 +14,7 @@ from cbandit._core import checks
 from cbandit.actions import Star
 from cbandit.errors import CBanditError
 
-__all__ = ["Safe", "SafeAction"]
+__all__ = ["Safe", "SafeAction", "numbered"]
 
 
 class Safe:
@@ -173,6 +173,13 @@ class SafeAction:
             raise CBanditError(
                 f"actions of this round must contain the safe action: {error}"
             ) from None
+
+
+def numbered(index: Tensor | None) -> Tensor:
+    """Return actions' numbers; an error where there are none, as on a star."""
+    if index is None:
+        raise CBanditError("actions of this round must be numbered")
+    return index
 
 
 def _place(

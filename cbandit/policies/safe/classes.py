@@ -10,7 +10,7 @@ from torch import Tensor
 from cbandit._core import checks, devices
 from cbandit.beliefs.classes import FiniteClass
 from cbandit.errors import CBanditError
-from cbandit.policies.safe.action import SafeAction
+from cbandit.policies.safe.action import SafeAction, numbered
 
 __all__ = ["ConfidenceClass"]
 
@@ -39,8 +39,8 @@ class ConfidenceClass:
             )
         shape = len(safe.x), len(values)
         self._agree = torch.ones(shape, dtype=torch.bool)  # T x G
-        if j > 0:
-            at, cost = devices.host(safe.index, safe.cost)
+        if j > 0 and safe.cost is not None:
+            at, cost = devices.host(numbered(safe.index), safe.cost)
             gap = (values[:, at].mT - cost[:, j - 1, None]).abs()
             self._agree = gap <= 1e-9 * (1 + values.abs().max())
             if not bool(self._agree.any(-1).all()):
@@ -67,7 +67,7 @@ class ConfidenceClass:
         return self._agree & (squared <= self.radius(t, delta))
 
     def radius(self, t: int, delta: float) -> float:
-        """Return the radius of round ``t``: given, or ``512 ln(24 G ln(2 t) / delta)``."""
+        """Return the given radius of round ``t``, or the theory's."""
         given = self._radius
         if given is None:
             # gamma(t, delta / 2)

@@ -32,7 +32,7 @@ def drawn(
     streams: Streams,
     infeasible: Tensor | None,
 ) -> Decision:
-    """Return a round's decision: a draw, or the safe action while little is known of it.
+    """Return a draw; the safe action where too little is known of it yet.
 
     Args:
         distribution: what to draw from, ``(T, k)``.
@@ -54,7 +54,7 @@ def drawn(
 
 
 def must_hold(mask: Tensor | None, safe: Tensor | None) -> None:
-    """Raise an error unless ``among`` ``(1 or T, N)`` leaves the safe action ``(T,)``."""
+    """Raise an error unless ``among (1 or T, N)`` leaves the safe action ``(T,)``."""
     if mask is None or safe is None:
         return
     held = mask.expand(len(safe), -1).gather(-1, safe.unsqueeze(-1))

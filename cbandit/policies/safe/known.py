@@ -183,9 +183,10 @@ class Known:
     def among(
         self, blocks: Iterable[tuple[int, Tensor, Tensor]]
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield blocks ``(start, mean (T, F, n), std (T, 1 or F, n))`` with what is given.
+        """Yield blocks with what is given of the action, whose spread is 0 there.
 
-        At the action's own number; there is no doubt about it, its spread is 0.
+        Args:
+            blocks: ``(start, mean (T, F, n), std (T, 1 or F, n))``.
         """
         at, reward, cost = self.action.index, self.action.reward, self.action.cost
         for start, mean, std in blocks:

@@ -78,7 +78,10 @@ class Plane:
         share = torch.full_like(self._lam, delta)
         share[:, 1:] /= len(beliefs) - 1
         self._inverse_ridge, self._log_share = 1 / self._lam, -share.log()
-        self._slope, self._floor = self.subgaussian.square() * dim, self._lam.sqrt() * norm
+        self._slope, self._floor = (
+            self.subgaussian.square() * dim,
+            self._lam.sqrt() * norm,
+        )
         self._beta = beta if beta is None or callable(beta) else self._given(beta)
 
     def _stacked(self, name: str, values: Sequence[Any]) -> Tensor:
@@ -99,7 +102,7 @@ class Plane:
     # -- learning --------------------------------------------------------------------
 
     def start(self) -> Ridge:
-        """Return estimates before data; along a safe action of known cost it is known."""
+        """Return estimates before data; along a safe action costs may be known."""
         dim, safe = self.actions.dim, self.safe
         if safe.cost is None:
             return Ridge.start(self._lam, dim)
@@ -168,7 +171,9 @@ class Plane:
             ends = actions.ends.double()
             longest: Tensor = ends.norm(dim=-1).amax(-1).reshape(-1)
         else:
-            each = [p.norm(dim=-1).amax(-1).reshape(-1) for _, p in self.blocks(actions)]
+            each = [
+                p.norm(dim=-1).amax(-1).reshape(-1) for _, p in self.blocks(actions)
+            ]
             longest = torch.stack(each).amax(0)
         stated = self.stated
         if stated is not None and bool((longest > stated * (1 + 1e-9)).any()):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cbandit import search
 from cbandit.actions import Star
+from cbandit.policies.safe.action import numbered
 from cbandit.policies.safe.known import Known
 from cbandit.policies.safe.linear import Bounds
 from cbandit.posterior.ridge import Ridge
@@ -135,7 +136,7 @@ def likely_on_star(
     points = torch.cat([centre, tips, *ends], -1).mT  # T x n x d
     mean, norm = ridge.at(points)
     found = recommend([(0, mean, norm * subgaussian.unsqueeze(-1))], limits, confidence)
-    place = found.index
+    place = numbered(found.index)
     x = points.gather(1, place.view(-1, 1, 1).expand(-1, 1, points.shape[-1]))
     segment = (place - 1).clamp_min(0) % tips.shape[-1]
     return replace(found, index=segment), x.squeeze(1)

@@ -145,9 +145,7 @@ class Stagewise(Policy):
     ) -> None:
         """Set the model and the state before the first round."""
         self._model, safe = model, Known.start(self._safe)
-        zero = torch.zeros(
-            self._size, self.m, dtype=torch.float64, device=self.device
-        )
+        zero = torch.zeros(self._size, self.m, dtype=torch.float64, device=self.device)
         self._begin(kind(seen, safe, self._lasting_alpha(safe), zero, **more))
 
     @property
@@ -275,7 +273,7 @@ class Stagewise(Policy):
         return self._model.believed(state.seen)
 
     def posterior(self) -> Posterior:
-        """Return estimates over the set; ``std`` is that of noise of variance ``R^2``."""
+        """Return estimates over the set; ``std`` is theirs under noise ``R^2``."""
         found = list(self._believed(self._settled().state))
         mean = torch.cat([f[1] for f in found], -1)
         std = torch.cat([f[2] for f in found], -1)
@@ -296,7 +294,8 @@ class Stagewise(Policy):
         """Return what is believed feasible with ``confidence``, for ``T`` trials."""
 
         def blocks() -> Iterator[Block]:
-            return state.safe.among(self._model.believed(state.seen))
+            safe: Known = state.safe
+            return safe.among(self._model.believed(state.seen))
 
         size = int(self.actions.size)
         found = recommend_policy(blocks, size, limits, confidence)

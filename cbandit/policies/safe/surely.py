@@ -16,8 +16,8 @@ from torch import Tensor
 
 from cbandit import search
 from cbandit.actions import Star
-from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked, Decision
+from cbandit.policies.safe.action import numbered
 from cbandit.policies.safe.draws import must_hold
 from cbandit.policies.safe.linear import Bounds, LinearStage, Plane
 from cbandit.policies.safe.rays import best_on_star, fan_of, likely_on_star
@@ -27,7 +27,7 @@ __all__ = ["SurelySafe", "best_on_points"]
 
 
 class SurelySafe:
-    """The action of greatest ``V_r`` with ``V_c <= tau``; always the safe action is one.
+    """The action of greatest ``V_r`` with ``V_c <= tau``; the safe action always fits.
 
     Args:
         name: the policy's.
@@ -126,7 +126,4 @@ def best_on_points(
             v[:, 1:].scatter_(-1, place, torch.where(here, own.clamp_max(0.0), own))
             yield start, v
 
-    best = search.maximise(estimates(), search.within_limits, mask).index
-    if best is None:
-        raise CBanditError(f"actions must be numbered; got {on!r}")
-    return best
+    return numbered(search.maximise(estimates(), search.within_limits, mask).index)
