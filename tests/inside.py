@@ -9,15 +9,13 @@ from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
 from cbandit.baselines.admm import feasible_improvement, improvement
 from cbandit.beliefs.feedback import drift_allowance
 from cbandit.beliefs.linear import Ridge
-from cbandit.bench import box, case, feedback, gpu, linear, peers, report, round, trials
 from cbandit.choice import Choice, Distribution
 from cbandit.cli import main
-from cbandit.experiments import catalogue, results
-from cbandit.experiments import runner as experiments
-from cbandit.experiments.catalogue import EXPERIMENTS, Task
-from cbandit.experiments.results import _over, versions
+from cbandit.experiments.catalogue import EXPERIMENTS, find, settings_from_toml
+from cbandit.experiments.report import number
+from cbandit.experiments.results import read_curves, soft_violation_over, versions
 from cbandit.experiments.runner import carry_out
-from cbandit.experiments.settings import Settings, settings_from_toml
+from cbandit.experiments.task import Task
 from cbandit.explore import TS, estimates
 from cbandit.posterior.beliefs import Surrogates
 from cbandit.posterior.covariance import Covariance
@@ -26,30 +24,51 @@ from cbandit.posterior.engines.choice import make_engine
 from cbandit.posterior.engines.joint import Joint
 from cbandit.posterior.engines.swept import Rows
 from cbandit.posterior.history import SPARE
+from cbandit.posterior.look import SHORT, maximise
 from cbandit.posterior.refit import negative_log_likelihood
 from cbandit.posterior.rows.operators import FactorRows, _Finishing
 from cbandit.posterior.stacked import Stacked
 from cbandit.posterior.system import ROOM, System
+from cbandit.problems import data
 from cbandit.problems.gridded import poisson
 from cbandit.problems.protocol import delays_of
-from cbandit.search.box import Climbs, best_feasible_point, maximise_box
-from cbandit.search.climb import climb
-from cbandit.search.finite import SHORT, maximise
-from cbandit.search.simplex import lp
-from cbandit.search.simplex.lp import (
-    best_policy,
-    solve_policy,
-    solve_policy_by_pricing,
+from cbandit.search.box import (
+    CANDIDATES,
+    STARTS,
+    Climbs,
+    best_feasible_point,
+    maximise_box,
 )
+from cbandit.search.climb import climb
+from cbandit.search.simplex import hull
+from cbandit.search.simplex.lp import solve_policy, solve_policy_by_pricing
 from cbandit.simulation.curves import Curve, exponent
 from cbandit.simulation.loop import simulate
 from cbandit.simulation.run import Run, join
+from cbandit.simulation.tape import Tape
 
 partition, shares = Actions.stretches, Actions.shares
 
 
 def grid_split(grid):
     return grid.cut
+
+
+def spied_passes(monkeypatch):
+    """The number of arms in each pass for the best one, as passes are made."""
+    seen, best = [], hull.best
+
+    def spy(r, *rest):
+        seen.append(r.shape[1])
+        return best(r, *rest)
+
+    monkeypatch.setattr(hull, "best", spy)
+    return seen
+
+
+def beliefs_of(policy):
+    """The beliefs of a GP policy that has taken in all that it was told."""
+    return policy._settled().state.beliefs
 
 
 def settled(policy):
@@ -99,3 +118,26 @@ def take_for(policy, other):
 
 def set_multiplier(policy, multiplier):
     policy._change(settled(policy)._replace(moved=multiplier))
+
+
+def settings_of_experiment(name, **given):
+    """The settings of an experiment of the catalogue."""
+    return find(name).settings(**given)
+
+
+def reproduced(folder, name, resume=False, **given):
+    """Carry out an experiment of the catalogue; its summary."""
+    settings = settings_of_experiment(name, **given)
+    return carry_out(find(name), settings, folder, resume=resume, progress=False)
+
+
+def after_round(t, function):
+    """Call ``function`` at the end of round ``t`` of every run of this process."""
+    turn = Tape.turn
+
+    def turned(tape, *given):
+        turn(tape, *given)
+        if tape.rounds == t:
+            function()
+
+    Tape.turn = turned

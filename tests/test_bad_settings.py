@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 import torch
 from gpytorch import kernels as gpk
-from inside import Settings, bound_of, cap_of, cost_noises, limits_of, slack_of, step_of
+from inside import (
+    bound_of,
+    cap_of,
+    cost_noises,
+    limits_of,
+    settings_of_experiment,
+    slack_of,
+    step_of,
+)
 from midway import F64, NAN, belief, line, policy_of
 
 import cbandit as cb
@@ -220,7 +228,7 @@ def test_seeds_that_are_none(seed):
             make()
     if seed is not None:
         with pytest.raises(cb.CBanditError, match=known):
-            Settings.of("zhou-synthetic", seed=seed)
+            settings_of_experiment("zhou-synthetic", seed=seed)
 
 
 @pytest.mark.parametrize("seed", [0, 2**64 - 1, np.uint64(2**64 - 1)])
@@ -228,7 +236,7 @@ def test_all_seeds_that_torch_takes(seed):
     policy = policy_of(seed=seed, explore=cb.TS())
     assert policy.ask().index.dim() == 0
     assert type(policy.seed) is int
-    assert Settings.of("zhou-synthetic", seed=seed).seed == seed
+    assert settings_of_experiment("zhou-synthetic", seed=seed).seed == seed
 
 
 WORDS = {

@@ -18,7 +18,6 @@ from inside import differences, read, settings_of, simulate
 from worlds import Plain, Uniform, ckb, same, stop_after, table
 
 import cbandit as cb
-from cbandit.errors import CheckpointError
 from cbandit.problems import Table
 
 
@@ -49,7 +48,7 @@ class TestCheckpoints:
         simulate(Uniform(problem), problem, 100, path)
         run = simulate(Uniform(problem), problem, 300, path)
         assert same(run, simulate(Uniform(problem), problem, 300))
-        with pytest.raises(CheckpointError, match="300 rounds"):
+        with pytest.raises(cb.CheckpointError, match="300 rounds"):
             simulate(Uniform(problem), problem, 200, path)
 
     def test_broken_and_foreign_files_are_kept(self, tmp_path):
@@ -61,7 +60,7 @@ class TestCheckpoints:
         for content in (b"", b"hello", whole[:-1], whole[:30], bytes(flipped)):
             path.write_bytes(content)
             policy = Uniform(problem)
-            with pytest.raises(CheckpointError, match="kept"):
+            with pytest.raises(cb.CheckpointError, match="kept"):
                 simulate(policy, problem, 20, path)
             assert path.read_bytes() == content
             assert policy.t == 0
@@ -70,10 +69,10 @@ class TestCheckpoints:
         problem, path = table(), tmp_path / "a.ckpt"
         simulate(Uniform(problem), problem, 20, path)
         before = path.read_bytes()
-        with pytest.raises(CheckpointError, match="another run: its seed is 0"):
+        with pytest.raises(cb.CheckpointError, match="another run: its seed is 0"):
             simulate(Uniform(problem, seed=1), problem, 20, path)
         other = table(size=21)
-        with pytest.raises(CheckpointError, match="its actions"):
+        with pytest.raises(cb.CheckpointError, match="its actions"):
             simulate(Uniform(other), other, 20, path)
         assert path.read_bytes() == before
 
@@ -104,7 +103,7 @@ class TestCheckpoints:
         before = path.read_bytes()
         policy = ckb(problem, **changed)
         held = {k: v for k, v in vars(policy).items()}
-        with pytest.raises(CheckpointError) as error:
+        with pytest.raises(cb.CheckpointError) as error:
             simulate(policy, problem, 40, path)
         for word in ("another run", "delete the file", *words):
             assert word in str(error.value)
@@ -129,7 +128,7 @@ class TestCheckpoints:
     def test_another_problem_is_refused(self, tmp_path, other, words):
         path, problem = tmp_path / "a.ckpt", table()
         simulate(ckb(problem), problem, 20, path)
-        with pytest.raises(CheckpointError) as error:
+        with pytest.raises(cb.CheckpointError) as error:
             simulate(ckb(other()), other(), 40, path)
         for word in ("another run", "delete the file", *words):
             assert word in str(error.value)
@@ -140,9 +139,9 @@ class TestCheckpoints:
     def test_settings_of_a_users_own_policy_and_problem(self, tmp_path):
         path = tmp_path / "a.ckpt"
         simulate(Uniform(Plain(), mixed=False), Plain(), 20, path)
-        with pytest.raises(CheckpointError, match=r"mixed is False, expected T"):
+        with pytest.raises(cb.CheckpointError, match=r"mixed is False, expected T"):
             simulate(Uniform(Plain(), mixed=True), Plain(), 40, path)
-        with pytest.raises(CheckpointError, match=r"problem\.m is 1, expected 2"):
+        with pytest.raises(cb.CheckpointError, match=r"problem\.m is 1, expected 2"):
             simulate(Uniform(Plain()), Plain(m=2), 40, path)
         assert simulate(Uniform(Plain()), Plain(), 40, path).rounds == 40
 
@@ -171,7 +170,7 @@ class TestCheckpoints:
         assert "engine': 'auto'" in str(settings)  # as given, not as kept current
 
     def test_a_folder_in_the_way(self, tmp_path):
-        with pytest.raises(CheckpointError, match="cannot read"):
+        with pytest.raises(cb.CheckpointError, match="cannot read"):
             simulate(Uniform(table()), table(), 20, tmp_path)
 
     def test_a_failed_write_leaves_the_old_file(self, tmp_path, monkeypatch):

@@ -57,8 +57,8 @@ class Bounds:
 @pytest.mark.parametrize(
     ("m", "width"), [(1, "constant"), (3, "constant"), (1, "rkhs")]
 )
-def test_rpol_ucb(monkeypatch, m, width, penalty):
-    world, scores = ref.World(TRIALS, m, ROUNDS), ref.Scores(monkeypatch)
+def test_rpol_ucb(m, width, penalty):
+    world, scores = ref.World(TRIALS, m, ROUNDS), ref.Scores()
     tau = np.array([0.0, 0.2, -0.1][:m])
     explore, bounds = cb.UCB(BETA), Bounds(m)
     if width == "rkhs":
@@ -69,6 +69,7 @@ def test_rpol_ucb(monkeypatch, m, width, penalty):
     single = rpol(m, None, explore=explore, penalty=penalty, thresholds=tau)
     q = np.ones((TRIALS, m))
     data = [([], [], []) for _ in range(TRIALS)]
+    scores.watch(policy)
     for t in range(1, ROUNDS + 1):
         ref.close(policy.multiplier, q, t)
         choice = policy.ask()
@@ -138,11 +139,11 @@ def deliver(policy, t, waiting, rng, where=True):
 @pytest.mark.parametrize(
     ("m", "width"), [(1, "constant"), (3, "constant"), (1, "theory"), (3, "theory")]
 )
-def test_rpol_censored(monkeypatch, m, width, engine):
+def test_rpol_censored(m, width, engine):
     if engine == "factor" and (m, width) == (1, "constant"):
         pytest.skip("the others cover it")
     window, weight, horizon = 6, 0.4, ROUNDS
-    world, scores = ref.World(TRIALS, m, ROUNDS, 1), ref.Scores(monkeypatch)
+    world, scores = ref.World(TRIALS, m, ROUNDS, 1), ref.Scores()
     norm, r, delta = 0.7, 0.2, 0.1
     tau = np.array([0.2, 0.0, -0.1][:m])
     explore, feedback = cb.UCB(BETA), cb.Delayed(window, weight)
@@ -159,6 +160,7 @@ def test_rpol_censored(monkeypatch, m, width, engine):
     tried = [[] for _ in range(TRIALS)]
     rewards, costs = [{} for _ in range(TRIALS)], [{} for _ in range(TRIALS)]
     waiting, late = [], np.zeros(TRIALS, dtype=int)
+    scores.watch(policy)
     for t in range(1, ROUNDS + 1):
         ref.close(policy.multiplier, q, t)
         choice = policy.ask()
@@ -395,10 +397,10 @@ def test_an_empty_window_is_as_at_first():
 
 @pytest.mark.parametrize("engine", ["joint", "factor"])
 @pytest.mark.parametrize("m", [1, 3])
-def test_rpol_sliding(monkeypatch, m, engine):
+def test_rpol_sliding(m, engine):
     """Rounds told late, never, or only to some trials; an allowance for drift."""
     window = 25
-    world, scores = ref.World(TRIALS, m, ROUNDS, 4), ref.Scores(monkeypatch)
+    world, scores = ref.World(TRIALS, m, ROUNDS, 4), ref.Scores()
     drift = drift_allowance(window, LAM, 0.01, 0.02)
     assert drift == pytest.approx(math.sqrt(2 * 25 * 1.1 * 0.01) / LAM * 0.02)
 
@@ -412,6 +414,7 @@ def test_rpol_sliding(monkeypatch, m, engine):
     q = np.ones((TRIALS, m))
     seen = [{} for _ in range(TRIALS)]
     waiting, late = [], np.zeros(TRIALS, dtype=int)
+    scores.watch(policy)
     for t in range(1, ROUNDS + 1):
         ref.close(policy.multiplier, q, t)
         choice = policy.ask()
@@ -446,14 +449,15 @@ def test_rpol_sliding(monkeypatch, m, engine):
 
 
 @pytest.mark.parametrize("form", ["small-lam", "any-lam"])
-def test_sliding_widths_count_the_horizon(monkeypatch, form):
+def test_sliding_widths_count_the_horizon(form):
     rounds, window = 60, 20
-    world, scores = ref.World(1, 1, rounds), ref.Scores(monkeypatch)
+    world, scores = ref.World(1, 1, rounds), ref.Scores()
     width = cb.RKHS(norm=0.5, subgaussian=0.2, delta=0.1, form=form)
     policy = rpol(
         1, None, explore=cb.UCB(width), feedback=cb.Sliding(window), horizon=rounds
     )
     index, rewards, costs, q = [], [], [], 1.0
+    scores.watch(policy)
     for t in range(1, rounds + 1):
         choice = policy.ask()
         k = int(choice.index)
@@ -507,9 +511,9 @@ def test_data_from_before_leave_a_window_first():
 
 @pytest.mark.parametrize("kind", ["restart", "sliding"])
 @pytest.mark.parametrize("m", [1, 3])
-def test_ckb_restart_and_sliding(monkeypatch, m, kind):
+def test_ckb_restart_and_sliding(m, kind):
     size = 30
-    world, scores = ref.World(TRIALS, m, ROUNDS, 7), ref.Scores(monkeypatch)
+    world, scores = ref.World(TRIALS, m, ROUNDS, 7), ref.Scores()
     shared = {
         "reward": ref.belief(),
         "costs": [ref.belief()] * m,
@@ -537,6 +541,7 @@ def test_ckb_restart_and_sliding(monkeypatch, m, kind):
     phi = np.zeros((TRIALS, m))
     data = [([], [], []) for _ in range(TRIALS)]
     bounds = Bounds(m)
+    scores.watch(policy)
     for t in range(1, ROUNDS + 1):
         restarts = kind == "restart" and (t - 1) % size == 0
         if restarts:
@@ -545,7 +550,7 @@ def test_ckb_restart_and_sliding(monkeypatch, m, kind):
         ref.close(policy.multiplier, phi, t)
         ref.close(single.multiplier, phi[0], t)
         choice, alone = policy.ask(), single.ask()
-        best = scores.values[-2]
+        best = scores.values[-1]
         index = at(choice.index)
         assert alone.index.item() == index[0]
         reward, cost = world.reward(t, index), world.cost(t, index)
@@ -570,8 +575,8 @@ def test_ckb_restart_and_sliding(monkeypatch, m, kind):
 
 @pytest.mark.parametrize("schedule", [1, 2])
 @pytest.mark.parametrize("m", [1, 3])
-def test_scgp_ucb(monkeypatch, m, schedule):
-    world, scores = ref.World(TRIALS, m, ROUNDS, 8), ref.Scores(monkeypatch)
+def test_scgp_ucb(m, schedule):
+    world, scores = ref.World(TRIALS, m, ROUNDS, 8), ref.Scores()
     delta, b, tau = 0.4, 1.6, 0.1
 
     def build(trials):
@@ -590,6 +595,7 @@ def test_scgp_ucb(monkeypatch, m, schedule):
     policy, single = build(TRIALS), build(None)
     q = np.zeros((TRIALS, m))
     data = [([], []) for _ in range(TRIALS)]
+    scores.watch(policy)
     for t in range(1, ROUNDS + 1):
         seen = world.costs[:, t - 1]
         ref.close(policy.multiplier, q, t)

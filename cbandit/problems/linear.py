@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cbandit import search
 from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit._core.randomness import Streams, Trials, trial_range
@@ -15,7 +16,6 @@ from cbandit.actions import Finite, Star
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.problems.protocol import Evaluation, Round, normals
-from cbandit.search import finite as search
 from cbandit.search.simplex.lp import PolicySolution, solve_policy
 
 __all__ = ["LinearProblem"]

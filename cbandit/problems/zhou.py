@@ -19,7 +19,7 @@ from cbandit.errors import CBanditError
 from cbandit.problems import data
 from cbandit.problems.table import Resampled, Table
 
-__all__ = ["Known", "zhou_finance", "zhou_light", "zhou_synthetic"]
+__all__ = ["Known", "rbf", "zhou_finance", "zhou_light", "zhou_synthetic"]
 
 SHARE_OF_BOUND = {"half": 0.5, "quarter": 0.25}
 MAX_DRAWS = 10_000
@@ -58,7 +58,8 @@ class Known:
     cost_lipschitz: Tensor
 
 
-def _rbf(lengthscale: float) -> Any:
+def rbf(lengthscale: float) -> Any:
+    """A squared-exponential kernel in float64."""
     from gpytorch.kernels import RBFKernel
 
     kernel = RBFKernel().double()
@@ -120,7 +121,7 @@ def zhou_synthetic(cost: str = "half", trials: Trials = None, seed: int = 0) -> 
         )
     numbers = trial_range(trials)
     grid = torch.linspace(0, 1, 100, dtype=torch.float64).unsqueeze(-1)
-    kernel = _rbf(0.2)
+    kernel = rbf(0.2)
     gram = kernel(grid).to_dense().detach()
     drawn = [
         _feasible_draw(cost, gram, Streams(seed, range(i, i + 1), "zhou-synthetic"))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.randomness import Trials, trial_range
-from cbandit.actions import Actions, Finite, ProductGrid
+from cbandit.actions import Actions
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError, HorizonError
 from cbandit.problems.protocol import Problem
@@ -57,7 +57,6 @@ class Policy(Protocol):
         """Drop, before a checkpoint, what is better computed anew than saved."""
 
 
-_NUMBERED = (Finite, ProductGrid)
 _POLICY = "name seed m trials batch_shape multiplier ask() tell() lighten()"
 _PROBLEM = "actions trials reward() costs() observe() optimum() stochastic_optimum()"
 
@@ -118,7 +117,7 @@ def _same_actions(policy: Policy, problem: Problem) -> None:
     ours, theirs = getattr(policy, "actions", None), problem.actions
     if not isinstance(ours, Actions) or not isinstance(theirs, Actions):
         return  # a policy of the user's own may know actions of another kind
-    numbered = isinstance(ours, _NUMBERED) and isinstance(theirs, _NUMBERED)
+    numbered = ours.finite and theirs.finite
     if ours.dim != theirs.dim or (numbered and ours.size != theirs.size):
         raise CBanditError(
             "policy and problem must be over the same actions: build the policy on "

@@ -1,8 +1,13 @@
 """Batched trials beside single ones, and both beside bare tensor loops.
 
-    cbandit bench trials [--quick]
+    python benchmarks/trials.py [--quick] [--json FILE]
 
-The loops do the same arithmetic without a library around it, and must choose alike.
+Claims, of CKB-UCB on 100 arms: fifty trials at once take a small part of the time of
+fifty trials one by one; a round takes little longer than the same arithmetic in a bare
+tensor loop without a library around it, for one trial and for fifty.
+
+Each timing is the median of interleaved runs. All four ways must choose the same arms
+in every trial and round.
 """
 
 from __future__ import annotations
@@ -10,35 +15,42 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
-from cbandit.actions import Finite
-from cbandit.beliefs.gp import GP
-from cbandit.bench.case import BOUND, CAP, LENGTH, NOISE, STEP
-from cbandit.bench.report import check_of, result_of, row_of, say, table
-from cbandit.confidence import RKHS
-from cbandit.explore import UCB
-from cbandit.policies.ckb import CKB
+import cbandit as cb
+from case import BOUND, CAP, LENGTH, NOISE, STEP, index_of, rbf
+from report import Row, check_of, row_of, say
+from report import main as report_main
 
-__all__ = ["bench_trials", "table"]
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large it all is; the defaults are the full run's."""
+
+    rounds: int = 300
+    repeats: int = 9
+    arms: int = 100
+    trials: int = 50
+
+
+QUICK = Sizes(rounds=100, repeats=3)
 
 
 @dataclass
-class _Arms:
-    """100 arms on a line: what each trial's arms give, and the noise of each round."""
+class Arms:
+    """Arms on a line: what they give in each trial, and the noise of each round."""
 
     points: Tensor  # N x 1
     values: Tensor  # trials x 2 x N
     noise: Tensor  # rounds x trials x 2
 
     @classmethod
-    def make(cls, arms: int, trials: int, rounds: int) -> _Arms:
+    def make(cls, arms: int, trials: int, rounds: int) -> Arms:
         generator = torch.Generator().manual_seed(17)
 
         def normal(*shape: int) -> Tensor:
@@ -52,15 +64,13 @@ class _Arms:
         values[:, 1] += 0.3  # a constraint that binds
         return cls(points, values, math.sqrt(NOISE) * normal(rounds, trials, 2))
 
-    def policy(self, trials: int | None) -> CKB:
-        kernel = RBFKernel().double()
-        kernel.lengthscale = torch.tensor(LENGTH, dtype=torch.float64)
-        gp = GP(kernel, noise=NOISE)
-        return CKB(
-            Finite(self.points),
+    def policy(self, trials: int | None) -> cb.CKB:
+        gp = cb.GP(rbf(LENGTH), noise=NOISE)
+        return cb.CKB(
+            cb.Finite(self.points),
             reward=gp,
             costs=gp,
-            explore=UCB(RKHS(1.0, 0.1)),
+            explore=cb.UCB(cb.RKHS(1.0, 0.1)),
             step=STEP,
             cap=CAP,
             clip=(BOUND, BOUND),
@@ -77,36 +87,36 @@ Played = tuple[list[float], Tensor]
 """Seconds of each round, and the arms chosen ``(rounds, trials)``."""
 
 
-def _batched(arms: _Arms, rounds: int) -> Played:
+def batched(arms: Arms, rounds: int) -> Played:
     trials = len(arms.values)
     policy, every = arms.policy(trials), torch.arange(trials)
     seconds, chosen = [], []
     for t in range(rounds):
         start = time.perf_counter()
         choice = policy.ask()
-        assert choice.index is not None
-        y = arms.values[every, :, choice.index] + arms.noise[t]
+        index = index_of(choice)
+        y = arms.values[every, :, index] + arms.noise[t]
         policy.tell(choice, reward=y[:, 0], cost=y[:, 1])
         seconds.append(time.perf_counter() - start)
-        chosen.append(choice.index)
+        chosen.append(index)
     return seconds, torch.stack(chosen)
 
 
-def _single(arms: _Arms, rounds: int, trial: int) -> Played:
+def single(arms: Arms, rounds: int, trial: int) -> Played:
     policy, values = arms.policy(None), arms.values[trial]
     seconds, chosen = [], []
     for t in range(rounds):
         start = time.perf_counter()
         choice = policy.ask()
-        assert choice.index is not None
-        y = values[:, int(choice.index)] + arms.noise[t, trial]
+        index = index_of(choice)
+        y = values[:, int(index)] + arms.noise[t, trial]
         policy.tell(choice, reward=y[0], cost=y[1])
         seconds.append(time.perf_counter() - start)
-        chosen.append(choice.index)
+        chosen.append(index)
     return seconds, torch.stack(chosen).unsqueeze(-1)
 
 
-def _bare_single(arms: _Arms, rounds: int, trial: int) -> Played:
+def bare_single(arms: Arms, rounds: int, trial: int) -> Played:
     """The same arithmetic as one tensor loop, without a library around it."""
     cov, values = arms.covariance, arms.values[trial]
     mean = cov.new_zeros(2, len(cov))
@@ -131,7 +141,7 @@ def _bare_single(arms: _Arms, rounds: int, trial: int) -> Played:
     return seconds, torch.tensor(chosen).unsqueeze(-1)
 
 
-def _bare_batched(arms: _Arms, rounds: int) -> Played:
+def bare_batched(arms: Arms, rounds: int) -> Played:
     """The same loop with a trials axis."""
     trials, count = len(arms.values), len(arms.points)
     every = torch.arange(trials)
@@ -162,49 +172,38 @@ def _bare_batched(arms: _Arms, rounds: int) -> Played:
     return seconds, torch.stack(chosen)
 
 
-def bench_trials(quick: bool = False) -> dict[str, Any]:
-    """Time batched trials against single ones and bare loops; ``cbandit bench trials``.
-
-    Args:
-        quick: fewer rounds and repetitions.
-    """
-    return _trials(rounds=100 if quick else 300, repeats=3 if quick else 9, quick=quick)
+def parted(name: str, one: Tensor, other: Tensor) -> dict[str, Any]:
+    """The share of trials in which two ways ever chose different arms must be 0."""
+    return check_of(name, float((one != other).any(0).double().mean()), 0.0)
 
 
-def _trials(
-    rounds: int, repeats: int, arms: int = 100, trials: int = 50, quick: bool = False
-) -> dict[str, Any]:
+def measure(sizes: Sizes) -> list[Row]:
+    """All rows."""
+    arms, trials, rounds = sizes.arms, sizes.trials, sizes.rounds
     section = f"a CKB-UCB round, {arms} arms, RBF, RKHS widths, float64"
     say(section)
-    data = _Arms.make(arms, trials, rounds)
-    contenders: dict[str, Callable[[int], Played]] = {
-        "batched": lambda _: _batched(data, rounds),
-        "bare batched": lambda _: _bare_batched(data, rounds),
-        "single": lambda i: _single(data, rounds, i % trials),
-        "bare single": lambda i: _bare_single(data, rounds, i % trials),
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for repeat in range(repeats):
-        for name, play in contenders.items():
-            say(f"  {name}, {repeat + 1} of {repeats}")
-            warm = min(20, rounds // 4)
-            seconds[name].append(statistics.median(play(repeat)[0][warm:]))
-    took = {name: statistics.median(each) for name, each in seconds.items()}
-
+    data = Arms.make(arms, trials, rounds)
+    took = timed(
+        {
+            "batched": lambda _: batched(data, rounds),
+            "bare batched": lambda _: bare_batched(data, rounds),
+            "single": lambda i: single(data, rounds, i % trials),
+            "bare single": lambda i: bare_single(data, rounds, i % trials),
+        },
+        sizes,
+    )
     say("  checks")
-    chosen = _batched(data, rounds)[1]
-    singles = torch.cat([_single(data, rounds, i)[1] for i in range(trials)], -1)
-    bare = torch.cat([_bare_single(data, rounds, i)[1] for i in range(trials)], -1)
-    bare_batched = _bare_batched(data, rounds)[1]
-
-    def parted(name: str, other: Tensor, ours: Tensor) -> dict[str, Any]:
-        return check_of(name, float((other != ours).any(0).double().mean()), 0.0)
-
-    rows = [
+    chosen = batched(data, rounds)[1]
+    singles = torch.cat([single(data, rounds, i)[1] for i in range(trials)], -1)
+    bare = torch.cat([bare_single(data, rounds, i)[1] for i in range(trials)], -1)
+    bare_all = bare_batched(data, rounds)[1]
+    from_loop = "share of trials that part from the bare loop"
+    return [
         row_of(
             section,
             f"{trials} trials in one batch",
             took["batched"],
+            ours=True,
             checks=[
                 parted("share of trials that part from single ones", singles, chosen)
             ],
@@ -221,27 +220,43 @@ def _trials(
             section,
             "one single trial",
             took["single"],
+            ours=True,
             ratio=took["single"] / took["bare single"],
             goal=("<=", 3.0),
-            checks=[
-                parted("share of trials that part from the bare loop", bare, singles)
-            ],
+            checks=[parted(from_loop, bare, singles)],
             note="ratio to the bare loop below",
         ),
         row_of(section, "a bare tensor loop, one trial", took["bare single"]),
         row_of(
             section,
-            f"{trials} trials in one batch",
+            f"{trials} trials in one batch, again",
             took["batched"],
             ratio=took["batched"] / took["bare batched"],
             goal=("<=", 2.5),
-            checks=[
-                parted(
-                    "share of trials that part from the bare loop", bare_batched, chosen
-                )
-            ],
+            checks=[parted(from_loop, bare_all, chosen)],
             note="ratio to the bare loop below",
         ),
         row_of(section, f"a bare tensor loop, {trials} trials", took["bare batched"]),
     ]
-    return result_of("trials", quick, rows)
+
+
+def timed(
+    contenders: Mapping[str, Callable[[int], Played]], sizes: Sizes
+) -> dict[str, float]:
+    """Seconds of the median round of each, which take turns."""
+    warm = min(20, sizes.rounds // 4)
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for repeat in range(sizes.repeats):
+        for name, play in contenders.items():
+            say(f"  {name}, {repeat + 1} of {sizes.repeats}")
+            seconds[name].append(statistics.median(play(repeat)[0][warm:]))
+    return {name: statistics.median(each) for name, each in seconds.items()}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the script."""
+    report_main(__file__, __doc__, measure, Sizes(), QUICK, argv)
+
+
+if __name__ == "__main__":
+    main()
