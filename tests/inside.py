@@ -141,3 +141,20 @@ def after_round(t, function):
             function()
 
     Tape.turn = turned
+=======
+def spied_passes(monkeypatch):
+    """The number of arms in each pass for the best one, as passes are made."""
+    seen, best = [], hull.best
+
+    def spy(r, *rest):
+        seen.append(r.shape[1])
+        return best(r, *rest)
+
+    monkeypatch.setattr(hull, "best", spy)
+    return seen
+
+
+def beliefs_of(policy):
+    """The beliefs of a GP policy that has taken in all that it was told."""
+    return settled(policy).beliefs
+>>>>>>> policies
