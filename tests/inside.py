@@ -6,9 +6,9 @@ from cbandit._core.checkpoint import read, write
 from cbandit._core.peaks import argmax
 from cbandit._core.randomness import BLOCK, Streams, _seed, trial_range
 from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
+from cbandit.baselines import lipschitz
 from cbandit.baselines.admm import feasible_improvement, improvement
 from cbandit.beliefs.feedback import drift_allowance
-from cbandit.beliefs.linear import Ridge
 from cbandit.choice import Choice, Distribution
 from cbandit.cli import main
 from cbandit.experiments.catalogue import EXPERIMENTS, find, settings_from_toml
@@ -26,6 +26,7 @@ from cbandit.posterior.engines.swept import Rows
 from cbandit.posterior.history import SPARE
 from cbandit.posterior.look import SHORT, maximise
 from cbandit.posterior.refit import negative_log_likelihood
+from cbandit.posterior.ridge import Ridge
 from cbandit.posterior.rows.operators import FactorRows, _Finishing
 from cbandit.posterior.stacked import Stacked
 from cbandit.posterior.system import ROOM, System
@@ -40,7 +41,7 @@ from cbandit.search.box import (
     maximise_box,
 )
 from cbandit.search.climb import climb
-from cbandit.search.simplex import hull
+from cbandit.search.simplex import hull, lp
 from cbandit.search.simplex.lp import solve_policy, solve_policy_by_pricing
 from cbandit.simulation.curves import Curve, exponent
 from cbandit.simulation.loop import simulate
@@ -102,6 +103,28 @@ def bound_of(policy):
     return policy._bound
 
 
+def linear_widths(policy, t):
+    """The widths of a linear policy in round ``t``, and by what they are inflated."""
+    state = settled(policy)
+    return policy._plane.width(t, state), policy._alpha(state, policy._limits(t))
+
+
+def safe_of(policy):
+    """The safe action of a policy, as far as its user knows it."""
+    return policy._safe
+
+
+def hold_no_arms(monkeypatch):
+    """Let no programme over blocks keep its bounds: all are priced."""
+    monkeypatch.setattr(lp, "HELD", 0)
+
+
+def chunk_distances(monkeypatch, chunk, kept):
+    """Set how many distances between actions are made at once, and kept."""
+    monkeypatch.setattr(lipschitz, "CHUNK", chunk)
+    monkeypatch.setattr(lipschitz, "KEPT", kept)
+
+
 def cost_noises(epochs):
     return epochs._noises
 
@@ -141,20 +164,3 @@ def after_round(t, function):
             function()
 
     Tape.turn = turned
-=======
-def spied_passes(monkeypatch):
-    """The number of arms in each pass for the best one, as passes are made."""
-    seen, best = [], hull.best
-
-    def spy(r, *rest):
-        seen.append(r.shape[1])
-        return best(r, *rest)
-
-    monkeypatch.setattr(hull, "best", spy)
-    return seen
-
-
-def beliefs_of(policy):
-    """The beliefs of a GP policy that has taken in all that it was told."""
-    return settled(policy).beliefs
->>>>>>> policies

@@ -168,7 +168,7 @@ class BanditOCO(Policy):
 
     @property
     def centre(self) -> Tensor:
-        """What the next ``ask`` will play around, ``(*trials, d)``."""
+        """The point that the next ``ask`` will play around, ``(*trials, d)``."""
         return self._outside(self._moved(self._settled().state)[0].clone())
 
     def ask(

@@ -65,7 +65,7 @@ class Growth(Protocol):
 
 
 class Whole(NamedTuple):
-    """What is believed of the whole set.
+    """Estimates over the whole set.
 
     Args:
         mean: ``(T, F, N)``.
@@ -79,7 +79,7 @@ class Whole(NamedTuple):
 
 
 def whole(policy: GPPolicy, state: GPState, asked: Asked) -> Whole:
-    """Return what is believed of the policy's own set; an error if another is asked."""
+    """Return estimates over the policy's own set; an error if another is asked."""
     if asked.actions is not policy.actions:
         raise CBanditError(
             f"{policy.name} keeps its bounds over its own set: use ask(among=...)"
