@@ -100,7 +100,7 @@ def cap_of(ckb):
 
 
 def bound_of(policy):
-    return policy._bound
+    return policy._estimating.bound
 
 
 def linear_widths(policy, t):

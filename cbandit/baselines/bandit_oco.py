@@ -26,8 +26,9 @@ from cbandit.actions import Box
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked, Decision
+from cbandit.policies.given import COST_COUNT
 from cbandit.policies.ledger import News, Told
-from cbandit.policies.policy import COST_COUNT, Policy
+from cbandit.policies.policy import Policy
 
 __all__ = ["BanditOCO"]
 

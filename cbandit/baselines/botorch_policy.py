@@ -116,7 +116,7 @@ class BoTorchPolicy(GPPolicy):
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the action of greatest acquisition value in every trial."""
         on, mask = asked.actions, asked.mask
-        box = isinstance(on, Box)
+        box = bool(on.continuous)
         count = on.dim if box else 1
         draws = asked.streams.uniform(1 + count).reshape(self._size, -1)
         found = []
@@ -154,7 +154,7 @@ class BoTorchPolicy(GPPolicy):
                     "make_acquisition must return a BoTorch acquisition function; got "
                     f"{acquisition!r}"
                 )
-            if isinstance(asked, Box):
+            if asked.continuous:
                 search = self.num_restarts, self.raw_samples
                 return best_on_box(acquisition, asked, *search)
             return self._search(acquisition, trial, asked, allowed)
@@ -227,7 +227,7 @@ def _fixed(box: Box, row: list[float]) -> dict[int, float]:
 
 def drawn(asked: Any, allowed: Tensor | None, share: Tensor) -> Tensor:
     """Return a uniform action, from uniform draws ``share``."""
-    if isinstance(asked, Box):
+    if asked.continuous:
         x: Tensor = asked.lower + share.to(asked.lower) * (asked.upper - asked.lower)
         if asked.choices is not None:
             row = asked.choices[(share[-1] * len(asked.choices)).long()]

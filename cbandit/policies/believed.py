@@ -95,7 +95,7 @@ def data_rows(policy: Any, index: Any, x: Any, reward: Any, cost: Any) -> Data:
     actions, batch, numbers = policy.actions, policy.batch_shape, None
     size = batch[0] if batch else 1
     if index is not None:
-        if isinstance(actions, Box):
+        if actions.continuous:
             raise CBanditError("a Box has no numbered actions: give x=")
         numbers = checks.rows("index", checks.tensor("index", index, None), batch)
         numbers = numbers.to(policy.device)
@@ -104,7 +104,7 @@ def data_rows(policy: Any, index: Any, x: Any, reward: Any, cost: Any) -> Data:
     else:
         given = checks.tensor("x", x, policy.dtype, policy.device)
         given = checks.rows("x", checks.finite("x", given), batch, (actions.dim,))
-        if isinstance(actions, Box):
+        if actions.continuous:
             places = actions.inside(given)
         else:
             numbers = actions.index(given)
@@ -137,7 +137,7 @@ def recommended(
     Costs that beliefs say nothing of have unknown chances, and nowhere is feasible.
     """
     known, m = limits[:, : beliefs.functions - 1], limits.shape[-1]
-    if isinstance(actions, Box):
+    if actions.continuous:
         x = _likely(beliefs, actions, known, confidence, streams)
         mean, std = beliefs.anywhere(x.unsqueeze(1))
         found = recommend([(0, mean, std)], known, confidence)

@@ -127,7 +127,7 @@ def seen_in_full(
 ) -> Tensor | Callable[[Tensor], Tensor]:
     """Return costs less thresholds: ``(T, m, N)``, on a box a function of points."""
     name, (trials, m) = "observed_costs", limits.shape
-    if isinstance(actions, Box):
+    if actions.continuous:
         if not callable(observed):
             raise CBanditError(
                 f"{name} must be a callable on a Box, x (*trials, n, d) -> "

@@ -17,7 +17,6 @@ from cbandit import scores
 from cbandit._core import checks, distributed
 from cbandit._core.arguments import stated
 from cbandit._core.randomness import Streams
-from cbandit.actions import Box, Finite, Star
 from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
@@ -33,10 +32,12 @@ from cbandit.policies.believed import (
     recommended,
 )
 from cbandit.policies.decision import Asked, Decision
-from cbandit.policies.feedback import Arrivals, Awaited, Place, timing
-from cbandit.policies.given import listed
+from cbandit.policies.estimating import Estimating
+from cbandit.policies.feedback import Arrivals, Awaited, timing
 from cbandit.policies.ledger import News
-from cbandit.policies.policy import COST_COUNT, Policy
+from cbandit.policies.packing import Place
+from cbandit.policies.policy import Policy
+from cbandit.policies.suits import epochs, functions, round_points, suited
 from cbandit.posterior.beliefs import Ahead, Surrogates
 from cbandit.posterior.look import Look
 from cbandit.recommend import Recommendation
@@ -121,8 +122,8 @@ class GPPolicy(Policy):
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
-        beliefs, m = _functions(reward, costs)
-        self._suit(actions, explore, feedback, pending)
+        beliefs, m = functions(reward, costs)
+        suited(self, actions, explore, feedback, pending)
         super().__init__(actions, m, **common)
         for j, belief in enumerate(beliefs):
             name = "reward" if j == 0 else f"costs[{j - 1}]"
@@ -135,19 +136,14 @@ class GPPolicy(Policy):
             )
         self.patient = isinstance(feedback, Delayed) or pending == "hallucinate"
         self.learns_costs, self.sees_costs = not observed_costs, observed_costs
-        self.restart = _epochs(restart)
+        self.restart = epochs(restart)
         self.forget = checks.flag("forget", forget)
         if forget and restart is None:
             raise CBanditError("forget=True goes with restart=")
-        self._widths = explore.widths.bind(
-            self.batch_shape, len(beliefs) - 1, self.device
-        )
-        self._bound = None if clip is None else self._clip(clip)
-        varies = callable(self._thresholds) or callable(getattr(feedback, "drift", 0))
-        self._fixed_off = None if varies else self._off(1)
-        self._varies = varies
+        drift, count = getattr(feedback, "drift", None), len(beliefs)
+        self._estimating = Estimating(self, explore, count, clip, drift)
         self._timing = timing(feedback, self.batch_shape, self.device, self.horizon)
-        self._engine = engine
+        self._engine, self._refits = engine, any(each.refit_every for each in beliefs)
         self._ranks = distributed.current() if self.splits else distributed.ALONE
         #: on a Box: how many climbs the searches made, and how many failed
         self.climbs = Climbs()
@@ -156,40 +152,6 @@ class GPPolicy(Policy):
         late = torch.zeros(self._size, dtype=torch.long, device=self.device)
         fresh = self._fresh_beliefs(beliefs)
         self._begin(GPState(fresh, self._start, Arrivals(late)))
-
-    def _suit(
-        self, actions: Any, explore: Explore, feedback: Any, pending: Any
-    ) -> None:
-        """Raise an error unless these go together."""
-        if not isinstance(explore, self.explores):
-            kinds = " or ".join(f"cb.{each.__name__}(...)" for each in self.explores)
-            raise CBanditError(f"explore must be {kinds}; got {checks.kind(explore)}")
-        if isinstance(actions, Star) or (
-            isinstance(actions, Box) and not self.continuous
-        ):
-            kinds = "a Finite set or a ProductGrid" + ", or a Box" * self.continuous
-            raise CBanditError(
-                f"{type(self).__name__} chooses from {kinds}; got {actions!r}"
-            )
-        checks.one_of("pending", pending, "ignore", "hallucinate")
-        if pending == "hallucinate" and not isinstance(explore, UCB):
-            raise CBanditError(
-                "pending='hallucinate' goes with explore=cb.UCB(...): draws already "
-                f"spread choices apart; got cb.{explore.name}"
-            )
-        if not isinstance(feedback, Delayed | Sliding | None):
-            raise CBanditError(
-                "feedback must be None, cb.Delayed(window) or cb.Sliding(window); got "
-                f"{feedback!r}"
-            )
-        if isinstance(feedback, Delayed) and (
-            pending == "hallucinate" or not isinstance(explore, UCB)
-        ):
-            raise CBanditError(
-                "feedback=cb.Delayed(...) counts outstanding rounds itself: it goes "
-                f"with explore=cb.UCB(...) and pending='ignore'; got cb.{explore.name} "
-                f"and pending={pending!r}"
-            )
 
     def _fresh_beliefs(self, beliefs: list[GP]) -> Any:
         """Return beliefs without data."""
@@ -209,21 +171,6 @@ class GPPolicy(Policy):
             fresh.check_samples()
         return fresh
 
-    def _clip(self, clip: Any) -> Tensor:
-        """Return ``(B, G_1, ...)``, ``(T, F)``."""
-        if self._widths.functions == 1 and not isinstance(clip, tuple | list):
-            bound = self._per_trial("clip B", checks.positive("clip B", clip))
-            return bound.unsqueeze(-1)
-        try:
-            bound, cost_bound = clip
-        except (TypeError, ValueError):
-            raise CBanditError(f"clip must be a pair (B, G); got {clip!r}") from None
-        b = self._per_trial("clip B", checks.positive("clip B", bound))
-        if self._widths.functions == 1:
-            return b.unsqueeze(-1)
-        g = self._number("clip G", checks.positive("clip G", cost_bound))
-        return torch.cat([b.unsqueeze(-1), g], -1)
-
     # -- what a policy fills in --------------------------------------------------------
 
     def score(
@@ -235,7 +182,7 @@ class GPPolicy(Policy):
         estimates ``f (T, n)`` and ``g (T, m, n)``, thresholds subtracted, that returns
         ``(T, n)``.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define score")
+        raise NotImplementedError(f"{type(self).__name__} must define score()")
 
     def move(
         self,
@@ -260,14 +207,14 @@ class GPPolicy(Policy):
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the action of greatest score."""
         state = self._opened(state, asked)
-        limits, beside = self._limits(asked.t), None  # type: Tensor, Any
+        beside: Any = None
         if self.sees_costs:
-            seen, batch = asked.observed_costs, self.batch_shape
-            beside = chosen.seen_in_full(seen, asked.actions, limits, batch)
+            seen, limits = asked.observed_costs, self._limits(asked.t)
+            beside = chosen.seen_in_full(seen, asked.actions, limits, self.batch_shape)
         look = self._look(state, asked)
-        beliefs, ranks, ahead = state.beliefs, self._ranks, self._ahead(asked)
+        beliefs, ahead = state.beliefs, self._ahead(asked)
         draws = asked.streams if self.explore.samples else None
-        if isinstance(asked.actions, Box):
+        if asked.actions.continuous:
             best, infeasible = chosen.best_point(
                 asked.actions,
                 beliefs,
@@ -282,7 +229,7 @@ class GPPolicy(Policy):
             other = None if asked.actions is self.actions else asked.actions
             look = look if beside is None else replace(look, beside=beside)
             best, infeasible = chosen.best_action(
-                beliefs, look, draws, ahead, other, ranks
+                beliefs, look, draws, ahead, other, self._ranks
             )
         estimate = torch.cat([best.f.unsqueeze(-1), best.g], -1).double()
         decision = Decision(best.index, infeasible, x=best.x, keys=best.keys, sure=True)
@@ -314,13 +261,13 @@ class GPPolicy(Policy):
 
     def _look(self, state: GPState, asked: Asked) -> Look:
         """Return which score of which estimates this round wants."""
-        t, score = asked.t, self.score(asked.t, state.multiplier)
-        off = self._off(t) if self._varies else self._fixed_off
+        score = self.score(asked.t, state.multiplier)
         coefficient = self._coefficient(state, asked)
-        bound, mask = self._bound, asked.mask
+        offset, bound = self._estimating.offset(self, asked.t), self._estimating.bound
         if isinstance(score, scores.Formed):
-            return Look(coefficient, off, bound, score.kind, score.weight, mask)
-        return Look(coefficient, off, bound, score, None, mask)
+            kind, weight = score.kind, score.weight
+            return Look(coefficient, offset, bound, kind, weight, asked.mask)
+        return Look(coefficient, offset, bound, score, None, asked.mask)
 
     def _next_look(self) -> tuple[Any, Look]:
         """Return the beliefs and the look of the next round, which is not begun."""
@@ -329,39 +276,19 @@ class GPPolicy(Policy):
         state = self._opened(now.state, asked)
         return state.beliefs, self._look(state, asked)
 
-    def _off(self, t: int) -> Tensor | None:
-        """Return what is added to estimates: minus thresholds, and for drift."""
-        drift = getattr(self.feedback, "drift", None)
-        functions, out = self._widths.functions, None
-        if drift is not None:
-            value = drift(t) if callable(drift) else drift
-            size = self._per_trial("drift", checks.nonnegative("drift", value))
-            signs = torch.ones(1, functions, dtype=self.dtype, device=self.device)
-            signs[:, 1:] = -1
-            out = size.to(self.dtype).unsqueeze(-1) * signs
-        if self._limited and functions > 1:
-            limits = self._limits(t)
-            tau = torch.cat([torch.zeros_like(limits[:, :1]), limits], -1)
-            out = -tau if out is None else out - tau
-        return out
-
     def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
         """Return what this round's spread is multiplied by, ``(T, F)``."""
-        beliefs, width = state.beliefs, self._widths.fixed
+        beliefs, widths = state.beliefs, self._estimating.widths
+        width = widths.fixed
         if width is None:
-            gains, noises = beliefs.gains(), beliefs.noises
-            width = self._widths(asked.t, gains, noises, self._chances(state))
-        if isinstance(self._timing, Awaited):
-            recent = state.held.recent
-            width = self._timing.widened(width, self._widths, beliefs, recent)
+            chances = self._chances(state)
+            width = widths(asked.t, beliefs.gains(), beliefs.noises, chances)
+        width = self._timing.widened(width, widths, beliefs, state.held.recent)
         return self.explore.coefficient(width, asked.streams)
 
     def _chances(self, state: GPState) -> int:
-        """Return ``c`` of the RKHS widths: functions, or with a window rounds too."""
-        functions: int = state.beliefs.functions
-        if isinstance(self.feedback, Sliding) and self.horizon is not None:
-            return functions * self.horizon
-        return functions
+        """Return ``c`` of the RKHS widths: how many bounds hold together."""
+        return self._timing.chances(state.beliefs.functions, self.horizon)
 
     def _ahead(self, asked: Asked) -> list[Ahead]:
         """Return outstanding choices, where they count."""
@@ -381,25 +308,8 @@ class GPPolicy(Policy):
         return chosen.stretches(state.beliefs, streams, self._ahead(asked), other)
 
     def _round_actions(self, actions: Any) -> Any:
-        if self.explore.samples:
-            raise CBanditError(
-                "ask(actions=...) needs explore=cb.UCB or cb.Rand on a GP policy; "
-                "joint draws are kept over the policy's own set"
-            )
         asked = super()._round_actions(actions)
-        if isinstance(asked, Box | Star):
-            raise CBanditError(
-                "actions of this round must be points, a cb.Finite or a "
-                f"cb.ProductGrid; got {asked!r}"
-            )
-        for each in (self.actions, asked):
-            if isinstance(each, Finite) and each.covariance is not None:
-                raise CBanditError(
-                    "ask(actions=...) needs coordinates; arms given by their "
-                    "covariance alone have none: use ask(among=...)"
-                )
-        if isinstance(self.actions, Box):
-            self.actions.inside(asked.block(0, asked.size), "actions of this round")
+        round_points(self.actions, asked, self.explore.samples)
         return asked
 
     # -- feedback ----------------------------------------------------------------------
@@ -432,7 +342,8 @@ class GPPolicy(Policy):
 
     def _due(self, state: GPState) -> GPState:
         beliefs, held = self._timing.due((state.beliefs, state.held), self.t)
-        beliefs = beliefs.refit(due_only=True)
+        if self._refits:
+            beliefs = beliefs.refit(due_only=True)
         if beliefs is state.beliefs and held is state.held:
             return state
         return state._replace(beliefs=beliefs, held=held)
@@ -445,12 +356,7 @@ class GPPolicy(Policy):
         if choice.actions is None and choice.index is not None:
             index = choice.index.tolist()
             return Place(index if isinstance(index, list) else [index], x, choice.t)
-        if not isinstance(self.actions, Box):
-            try:
-                return Place(self.actions.index(x).tolist(), x, choice.t)
-            except CBanditError:
-                pass
-        return Place([tuple(row) for row in x.tolist()], x, choice.t)
+        return Place(self.actions.keys(x), x, choice.t)
 
     def observe(
         self, *, index: Any = None, x: Any = None, reward: Any = None, cost: Any = None
@@ -476,11 +382,11 @@ class GPPolicy(Policy):
     @property
     def multiplier(self) -> Tensor:
         """As the next ``ask`` will use it, ``(*trials, m)``; empty: there is none."""
-        state: GPState = self._settled().state
-        if state.moved is None:
-            state = state._replace(moved=self._next(state, self.t + 1))
-            self._change(state)
-        moved = self._start if state.moved is None else state.moved
+        now = self._settled()
+        moved = now.state.moved
+        if moved is None:
+            moved = self._next(now.state, now.t + 1)
+            self._now = now._replace(state=now.state._replace(moved=moved))
         return self._outside(moved.clone())
 
     @property
@@ -514,7 +420,7 @@ class GPPolicy(Policy):
             axes = (self.actions.dim,)
             points = checks.rows("x", points, self.batch_shape, axes)
             return posterior_of(beliefs.anywhere(points), self._outside)
-        if isinstance(self.actions, Box):
+        if self.actions.continuous:
             raise CBanditError(
                 "posterior needs points on a Box: posterior(x) with x of shape (n, d)"
             )
@@ -554,21 +460,3 @@ class GPPolicy(Policy):
     def lighten(self) -> None:
         """Before a checkpoint: large arrays are computed afresh instead of saved."""
         self._beliefs.lighten(LIGHT)
-
-
-def _functions(reward: Any, costs: Any) -> tuple[list[GP], int]:
-    """Return one belief a function, reward first, and how many costs there are."""
-    counted = isinstance(costs, int) and not isinstance(costs, bool)
-    beliefs = [reward, *([] if costs is None or counted else listed(costs, GP))]
-    for j, belief in enumerate(beliefs):
-        if not isinstance(belief, GP):
-            name = "reward" if j == 0 else f"costs[{j - 1}]"
-            raise CBanditError(f"{name} must be a cb.GP; got {checks.kind(belief)}")
-    m = checks.whole("costs", costs, 1, COST_COUNT) if counted else len(beliefs) - 1
-    return beliefs, m
-
-
-def _epochs(restart: Any) -> int | str | None:
-    if restart is None or restart == "doubling":
-        return None if restart is None else "doubling"
-    return checks.whole("restart", restart)

@@ -206,7 +206,7 @@ class Stagewise(Policy):
             state = replace(state, safe=safe, alpha=self._lasting_alpha(safe))
         if len(told) == 2 and all(o.where is None and o.noise is None for _, o in told):
             both = torch.cat([one.values for _, one in told], -1)
-            told = [(EVERY, replace(told[0][1], values=both))]
+            told = [(EVERY, told[0][1]._replace(values=both))]
         parts = [self._part(functions, one) for functions, one in told]
         seen = self._model.added(state.seen, x.unsqueeze(1), arms, parts)
         return replace(state, seen=seen)
