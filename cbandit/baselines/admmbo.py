@@ -36,9 +36,9 @@ from cbandit.baselines.botorch_policy import best_on_box, drawn, refused
 from cbandit.beliefs.gp import GP, _extent
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.ckb import needed
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.suits import believed_costs
 
 if TYPE_CHECKING:
     from botorch.acquisition.acquisition import AcquisitionFunction
@@ -113,7 +113,7 @@ class ADMMBO(GPPolicy):
         refused(common)
         both: dict[str, Any] = {
             "reward": reward,
-            "costs": needed(costs),
+            "costs": believed_costs(costs),
             "explore": UCB(0.0),
         }
         super().__init__(actions, **both, **common)

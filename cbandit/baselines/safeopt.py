@@ -31,9 +31,9 @@ from cbandit.baselines.safe_set import Growth, SafeSet, play, tightened, whole
 from cbandit.baselines.seeds import seed_set, sure
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
-from cbandit.policies.ckb import needed
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.suits import believed_costs
 
 __all__ = ["SafeOpt", "growth_of"]
 
@@ -80,7 +80,7 @@ class SafeOpt(GPPolicy):
         sure(self.name, common)
         both: dict[str, Any] = {
             "reward": reward,
-            "costs": needed(costs),
+            "costs": believed_costs(costs),
             "explore": explore,
         }
         super().__init__(actions, **both, **common)

@@ -26,9 +26,9 @@ from cbandit.baselines.seeds import rounds_of, seed_set, sure
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
 from cbandit.policies.chosen import afresh
-from cbandit.policies.ckb import needed
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.suits import believed_costs
 from cbandit.posterior.look import Best, Look, scan
 from cbandit.search import best_feasible
 
@@ -71,7 +71,7 @@ class SGPUCB(GPPolicy):
         sure(self.name, common)
         both: dict[str, Any] = {
             "reward": reward,
-            "costs": needed(costs),
+            "costs": believed_costs(costs),
             "explore": explore,
         }
         super().__init__(actions, **both, **common)

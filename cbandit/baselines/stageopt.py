@@ -30,9 +30,9 @@ from cbandit.baselines.safeopt import growth_of
 from cbandit.baselines.seeds import rounds_of, seed_set, sure
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
-from cbandit.policies.ckb import needed
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.suits import believed_costs
 
 __all__ = ["StageOpt"]
 
@@ -91,7 +91,7 @@ class StageOpt(GPPolicy):
         sure(self.name, common)
         both: dict[str, Any] = {
             "reward": reward,
-            "costs": needed(costs),
+            "costs": believed_costs(costs),
             "explore": explore,
         }
         super().__init__(actions, **both, **common)
