@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,15 @@ from cbandit.posterior.parts import Part
 from cbandit.recommend import Recommendation, recommend
 from cbandit.search.box import best_feasible_point
 
-__all__ = ["Data", "Marginal", "Posterior", "data_rows", "posterior_of", "recommended"]
+__all__ = [
+    "Data",
+    "Marginal",
+    "Posterior",
+    "data_rows",
+    "marginals",
+    "posterior_of",
+    "recommended",
+]
 
 INCUMBENTS = 160  # points tried last, which the search starts around too
 
@@ -53,6 +61,14 @@ def posterior_of(policy: Any, beliefs: Any, x: Any) -> Posterior:
         )
     else:
         mean, std = beliefs.posterior()
+    return marginals((mean, std), outside)
+
+
+def marginals(
+    believed: tuple[Tensor, Tensor], outside: Callable[[Tensor], Tensor]
+) -> Posterior:
+    """Return means and deviations ``(T, F, N)`` as users see them."""
+    mean, std = believed
     reward = Marginal(outside(mean[:, 0]), outside(std[:, 0]))
     if mean.shape[1] == 1:
         return Posterior(reward, None)
