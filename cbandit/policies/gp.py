@@ -25,10 +25,10 @@ from cbandit.policies.believed import (
     Data,
     Posterior,
     data_rows,
-    posterior_of,
+    posterior_at,
     recommended,
 )
-from cbandit.policies.chosen import Search, seen_in_full
+from cbandit.policies.chosen import Search, seen_in_full, stretches
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.estimating import Estimating
 from cbandit.policies.feedback import Arrivals, Awaited, timing
@@ -312,7 +312,9 @@ class GPPolicy(Policy):
         self, state: GPState, asked: Asked
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Yield ``(start, mean, spread)``, ``(T, F, n)`` each, over the round's set."""
-        return self._search.stretches(state.beliefs, asked, self._ahead(asked))
+        streams = asked.streams if self.explore.samples else None
+        other = None if asked.actions is self.actions else asked.actions
+        return stretches(state.beliefs, streams, self._ahead(asked), other)
 
     def _round_actions(self, actions: Any) -> Any:
         asked = super()._round_actions(actions)
@@ -423,7 +425,7 @@ class GPPolicy(Policy):
         Or, by a dense solve, at points ``x``, ``(n, d)`` or ``(*trials, n, d)``; on a
         Box there is no other way.
         """
-        return posterior_of(self, self._settled().state.beliefs, x)
+        return posterior_at(self, self._settled().state.beliefs, x)
 
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Return what to deploy: the best action feasible with ``confidence``.
