@@ -10,6 +10,7 @@ from cbandit._core.peaks import argmax
 from cbandit._core.randomness import BLOCK, Streams, _seed, trial_range
 from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
 from cbandit.baselines.admmbo import feasible_improvement, improvement
+from cbandit.baselines.sketch import Sketched
 from cbandit.beliefs.feedback import drift_allowance
 from cbandit.beliefs.linear import Ridge
 from cbandit.choice import Choice, Distribution
@@ -26,13 +27,15 @@ from cbandit.posterior.draws.roots import Root
 from cbandit.posterior.engines import choice as engine_choice
 from cbandit.posterior.engines.dense import Dense as DenseEngine
 from cbandit.posterior.engines.joint import Joint
-from cbandit.posterior.engines.protocol import Plan
+from cbandit.posterior.engines.protocol import Engine, Plan, Seen
 from cbandit.posterior.engines.swept import Swept
 from cbandit.posterior.group import Group
 from cbandit.posterior.history import SPARE
-from cbandit.posterior.look import SHORT, maximise
+from cbandit.posterior.look import SHORT, Look, maximise, scan
 from cbandit.posterior.merge import merged
 from cbandit.posterior.refit import negative_log_likelihood
+from cbandit.posterior.rows.kronecker import Kronecker
+from cbandit.posterior.rows.recomputed import Recomputed
 from cbandit.posterior.rows.stored import Stored
 from cbandit.posterior.stacked import Stacked
 from cbandit.posterior.system import ROOM, System

@@ -15,11 +15,11 @@ from cbandit.actions import Finite, ProductGrid
 from cbandit.actions.partition import Block, partition
 from cbandit.beliefs.gp import GP
 from cbandit.posterior.ahead import Ahead
-from cbandit.posterior.beliefs import Part
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.history import BLANK, History
 from cbandit.posterior.log import Log, Observation
 from cbandit.posterior.look import Best, Look, Scan
+from cbandit.posterior.parts import Part
 from cbandit.posterior.value import Value
 
 __all__ = ["Sketched"]

@@ -17,7 +17,7 @@ from cbandit._core.randomness import Streams
 from cbandit.errors import CBanditError
 from cbandit.explore import clip
 from cbandit.policies.decision import Asked
-from cbandit.posterior.beliefs import Ahead
+from cbandit.posterior.ahead import Ahead
 from cbandit.posterior.look import Best, Look, scan, scorer
 from cbandit.search.box import Climbs, best_feasible_point, maximise_box
 from cbandit.search.finite import best_feasible

@@ -43,7 +43,8 @@ from cbandit.policies.suits import (
     round_points,
     suited,
 )
-from cbandit.posterior.beliefs import Ahead, Beliefs
+from cbandit.posterior.ahead import Ahead
+from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import Look
 from cbandit.recommend import Recommendation
 

@@ -113,7 +113,7 @@ def _model(group: Group, place: int, batched: bool, trial: int | None) -> Belief
             kernel = TableKernel(kernel.table[trial])
         elif kernel.batch_shape:
             kernel = kernel[trial]
-    if group.gp.standardize:
+    if group.scale.standardize:
         # back in the user's units: values by the scale, the kernel by its square
         batch = scale.shape if batched else torch.Size()
         kernel = ScaleKernel(kernel, batch_shape=batch).double()
@@ -153,9 +153,9 @@ def _data(group: Group, place: int) -> tuple[Tensor, Tensor, Tensor]:
     x, p, sums = group.engine.history.merged()
     shift, scale = (v[:, place : place + 1] for v in group.units())
     w = sums[:, place]
-    if group.gp.standardize:
+    if group.scale.standardize:
         # less the mean, where an outcome has come: what is waited for stands for it
-        gap = shift - group.outcomes.origin[:, place : place + 1]
+        gap = shift - group.scale.outcomes.origin[:, place : place + 1]
         w = w - gap * sums[:, -1]
     if not p.shape[-1]:
         # no data: one point that is worth nothing, for a model needs some

@@ -16,7 +16,7 @@ from cbandit.actions import Box
 from cbandit.errors import CBanditError
 from cbandit.posterior.ahead import Coming
 from cbandit.posterior.covariance import Covariance
-from cbandit.posterior.engines.protocol import Base, Pass, Plan
+from cbandit.posterior.engines.protocol import Base, Pass, Plan, Seen
 from cbandit.posterior.history import History
 
 __all__ = ["Dense"]
@@ -49,48 +49,25 @@ class Dense(Base):
         self.mean = nothing
         self.history = History(covariance, trials, functions, device)
 
-    def append(
-        self,
-        keys: Sequence[Hashable],
-        x: Tensor,
-        values: Tensor,
-        precision: Tensor,
-        wanted: Sequence[bool],
-        usual: bool = False,
-    ) -> None:
-        """Condition on ``values (T, F)`` seen with ``precision (T,)`` at ``x``."""
-        slots, _ = self.history.place(keys, x, wanted)
+    def append(self, seen: Seen) -> None:
+        """Condition on one more observation."""
+        slots, _ = self.history.place(seen.keys, seen.x, seen.wanted)
         if self.history.used:
-            self.history.add(slots, precision, values, usual=usual)
-            self.history.count(slots, wanted, 1)
+            self.history.add(slots, seen.precision, seen.values, usual=seen.usual)
+            self.history.count(slots, seen.wanted, 1)
 
-    def forget(
-        self,
-        keys: Sequence[Hashable],
-        x: Tensor,
-        values: Tensor,
-        precision: Tensor,
-        wanted: Sequence[bool],
-        usual: bool = False,
-    ) -> None:
+    def forget(self, seen: Seen) -> None:
         """The reverse of :meth:`append`."""
-        slots, _ = self.history.place(keys, x, wanted)
+        slots, _ = self.history.place(seen.keys, seen.x, seen.wanted)
         if self.history.used:
-            self.history.add(slots, precision, values, sign=-1)
-            self.history.count(slots, wanted, -1)
+            self.history.add(slots, seen.precision, seen.values, sign=-1)
+            self.history.count(slots, seen.wanted, -1)
             self.history.release()
 
-    def observe(
-        self,
-        keys: Sequence[Sequence[Hashable]],
-        x: Tensor,
-        values: Tensor,
-        precision: Tensor,
-        wanted: Sequence[Sequence[bool]],
-    ) -> None:
-        """Condition on many rows."""
-        for row, names in enumerate(keys):
-            self.append(names, x[row], values[row], precision[row], wanted[row])
+    def observe(self, rows: Sequence[Seen]) -> None:
+        """Condition on many observations."""
+        for seen in rows:
+            self.append(seen._replace(usual=False))
 
     def correct(
         self, keys: Sequence[Hashable], change: Tensor, wanted: Sequence[bool]

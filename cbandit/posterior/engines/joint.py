@@ -18,7 +18,7 @@ from cbandit.actions.partition import Block
 from cbandit.posterior.ahead import Coming, explained
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.draws.roots import prior_root
-from cbandit.posterior.engines.protocol import Base, Plan
+from cbandit.posterior.engines.protocol import Base, Plan, Seen
 from cbandit.posterior.history import History
 
 __all__ = ["Joint"]
@@ -78,55 +78,39 @@ class Joint(Base):
 
     # -- changes -------------------------------------------------------------------
 
-    def append(
-        self,
-        keys: Sequence[Hashable],
-        x: Tensor,
-        values: Tensor,
-        precision: Tensor,
-        wanted: Sequence[bool],
-        usual: bool = False,
-    ) -> None:
-        """Condition on ``values (T, F)`` seen with ``precision (T,)`` at ``keys``."""
+    def append(self, seen: Seen) -> None:
+        """Condition on one more observation."""
         self.settle()
-        slots = cast("Sequence[int]", keys)
+        slots, values, precision = _numbered(seen)
         if len(slots) == 1:  # plain views are quicker than gathering
             (k,) = slots
             column = self.cov.select(1, k).clone()
-            own, seen = column.select(1, k), self.mean.select(2, k)
+            own, mean = column.select(1, k), self.mean.select(2, k)
         else:
             slot = devices.put(slots, self.cov.device)
             column = self.cov[self._trial, slot]  # T x N
-            own, seen = column[self._trial, slot], self.mean[self._trial, :, slot]
+            own, mean = column[self._trial, slot], self.mean[self._trial, :, slot]
         share = precision * own
         weight = (precision / (1 + share)).unsqueeze(-1)
-        gap = (values - seen) * weight
+        gap = (values - mean) * weight
         self._change(column, weight, gap, -1)
         self._gain = self._gain.add(torch.log1p(share), alpha=0.5)
-        self._stale |= self.history.clashes(slots, precision, usual)
-        self.history.add(slots, precision, values, usual=usual)
-        self.history.count(slots, wanted, 1)
+        self._stale |= self.history.clashes(slots, precision, seen.usual)
+        self.history.add(slots, precision, values, usual=seen.usual)
+        self.history.count(slots, seen.wanted, 1)
 
     def _change(self, column: Tensor, weight: Tensor, gap: Tensor, sign: int) -> None:
         self.mean.addcmul_(gap.unsqueeze(-1), column.unsqueeze(1))
         scaled = (column * weight).unsqueeze(-2)
         self.cov.addcmul_(column.unsqueeze(-1), scaled, value=sign)
 
-    def forget(
-        self,
-        keys: Sequence[Hashable],
-        x: Tensor,
-        values: Tensor,
-        precision: Tensor,
-        wanted: Sequence[bool],
-        usual: bool = False,
-    ) -> None:
+    def forget(self, seen: Seen) -> None:
         """The reverse of :meth:`append`, from a solve without the observation."""
         self.settle()
-        slots = cast("Sequence[int]", keys)
+        slots, values, precision = _numbered(seen)
         slot = devices.put(slots, self.cov.device)
         self.history.add(slots, precision, values, sign=-1)
-        self.history.count(slots, wanted, -1)
+        self.history.count(slots, seen.wanted, -1)
         system = self.history.system()
         prior = self._table.expand(len(slot), -1, -1)[self._trial, slot].unsqueeze(-1)
         column = prior[..., 0] - self._combined(system.solve(prior))[:, 0]
@@ -139,21 +123,14 @@ class Joint(Base):
         self._forgotten += 1
         # changes come and go, their rounding errors only come
         self._stale |= self._forgotten % self.REWEIGH_EVERY == 0
-        self._stale |= self.history.clashes(slots, precision, usual)
+        self._stale |= self.history.clashes(slots, precision, seen.usual)
 
-    def observe(
-        self,
-        keys: Sequence[Sequence[Hashable]],
-        x: Tensor,
-        values: Tensor,
-        precision: Tensor,
-        wanted: Sequence[Sequence[bool]],
-    ) -> None:
-        """Condition on many rows at once, then compute everything afresh."""
-        for row, names in enumerate(keys):
-            slots = cast("Sequence[int]", names)
-            self.history.add(slots, precision[row], values[row])
-            self.history.count(slots, wanted[row], 1)
+    def observe(self, rows: Sequence[Seen]) -> None:
+        """Condition on many observations, then compute everything afresh."""
+        for seen in rows:
+            slots, values, precision = _numbered(seen)
+            self.history.add(slots, precision, values)
+            self.history.count(slots, seen.wanted, 1)
         self.refresh()
 
     def revise(self, weighted: Tensor) -> None:
@@ -275,6 +252,11 @@ class Joint(Base):
         """Bytes that the arrays take."""
         own: int = self.mean.nbytes + self.cov.nbytes
         return own
+
+
+def _numbered(seen: Seen) -> tuple[Sequence[int], Tensor, Tensor]:
+    """Where, what and how precisely: actions of the set are named by their numbers."""
+    return cast("Sequence[int]", seen.keys), seen.values, seen.precision
 
 
 class _Pass:
