@@ -14,7 +14,7 @@ from cbandit.beliefs.classes import FiniteClass
 from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
-from cbandit.policies.believed import Posterior, marginals
+from cbandit.policies.believed import Posterior, posterior_of
 from cbandit.policies.given import listed
 from cbandit.policies.ledger import News, Told
 from cbandit.policies.policy import Policy
@@ -277,7 +277,7 @@ class Stagewise(Policy):
         found = list(self._believed(self._settled().state))
         mean = torch.cat([f[1] for f in found], -1)
         std = torch.cat([f[2] for f in found], -1)
-        return marginals((mean, std), self._outside)
+        return posterior_of((mean, std), self._outside)
 
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Say what to deploy: the best distribution believed feasible.
