@@ -157,16 +157,19 @@ class Policy(Stated, metaclass=ABCMeta):
         if horizon is not None:
             horizon = checks.whole("horizon", horizon, 1, "None or a positive int")
         self.horizon = horizon
-        if not callable(thresholds):
-            thresholds = self._per_cost("thresholds", thresholds)
-        self._thresholds = thresholds
+        self._thresholds = (
+            thresholds
+            if callable(thresholds)
+            else self._per_cost("thresholds", thresholds)
+        )
         # whether there is anything to subtract
-        self._limited = callable(thresholds) or bool(thresholds.any())
+        self._limited = callable(self._thresholds) or bool(self._thresholds.any())
         self._streams = Streams(self.seed, self.trials, "policy")
         self._mark = secrets.token_hex(8)
         self._ledger = Ledger()
-        on = {"dtype": torch.bool, "device": self.device}
-        self._nowhere = torch.zeros(self.batch_shape, **on)
+        self._nowhere = torch.zeros(
+            self.batch_shape, dtype=torch.bool, device=self.device
+        )
         self._now = Now(0, None, self._streams.position(), 0)
 
     # -- what a policy fills in ------------------------------------------------------
