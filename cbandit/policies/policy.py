@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks, devices
-from cbandit._core.arguments import Stated, stated
+from cbandit._core.arguments import stated
 from cbandit._core.randomness import Position, Streams, Trials, trial_range
 from cbandit.actions import Actions
 from cbandit.choice import Choice
@@ -58,7 +58,7 @@ class Now(NamedTuple):
     settled: bool = False
 
 
-class Policy(Stated, metaclass=ABCMeta):
+class Policy(metaclass=ABCMeta):
     """Bookkeeping of rounds, choices and feedback.
 
     A policy is two functions of its state, a value that they replace and never change:
@@ -417,8 +417,8 @@ class Policy(Stated, metaclass=ABCMeta):
 
     # -- checkpoints -----------------------------------------------------------------
 
-    def lighten(self) -> None:
-        """Before a checkpoint: drop what is better computed afresh than saved."""
+    def lighten(self) -> None:  # noqa: B027  most policies have nothing to drop
+        """Drop, before a checkpoint, what is better computed anew than saved."""
 
     def save(self, path: Any) -> None:
         """Write all to ``path``, atomically; :func:`cbandit.load` goes on from it."""
