@@ -47,7 +47,7 @@ class Told(NamedTuple):
 
 
 class News(NamedTuple):
-    """What has come of one choice since it was last looked at.
+    """Feedback of one choice that has not been absorbed.
 
     Args:
         choice: the choice, as ``ask`` gave it out.

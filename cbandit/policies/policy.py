@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 import warnings
 from abc import ABCMeta, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -159,14 +159,13 @@ class Policy(Stated, metaclass=ABCMeta):
         self.horizon = horizon
         if not callable(thresholds):
             thresholds = self._per_cost("thresholds", thresholds)
-        self._thresholds = thresholds
+        self._thresholds: Callable[[int], Any] | Tensor = thresholds
         # whether there is anything to subtract
         self._limited = callable(thresholds) or bool(thresholds.any())
         self._streams = Streams(self.seed, self.trials, "policy")
         self._mark = secrets.token_hex(8)
         self._ledger = Ledger()
-        on = {"dtype": torch.bool, "device": self.device}
-        self._nowhere = torch.zeros(self.batch_shape, **on)
+        self._nowhere = torch.zeros(self.batch_shape, dtype=torch.bool).to(self.device)
         self._now = Now(0, None, self._streams.position(), 0)
 
     # -- what a policy fills in ------------------------------------------------------
