@@ -11,7 +11,9 @@ from inside import (
     cap_of,
     cost_noises,
     limits_of,
+    safe_of,
     settings_of_experiment,
+    settled,
     slack_of,
     step_of,
 )
@@ -89,7 +91,7 @@ def test_a_row_of_m_is_one_a_cost_however_many_trials(trials):
         horizon=9,
         trials=trials,
     )
-    assert arms._safe.cost.tolist() == [(-WIDE).tolist()] * trials
+    assert safe_of(arms).cost.tolist() == [(-WIDE).tolist()] * trials
     # the problem reads them likewise: its account is of the policy's limits
     table = cb.problems.Table(
         np.zeros(20), np.zeros((2, 20)), thresholds=WIDE, trials=trials
@@ -344,7 +346,8 @@ def test_settings_of_admmbo_that_cannot_be():
     ]:
         with pytest.raises(cb.CBanditError, match=words):
             make(**more)
-    assert make(rho=[0.1, 0.2], budgets=[1, 2])._rho.tolist() == [0.1, 0.2]
+    split = settled(make(rho=[0.1, 0.2], budgets=[1, 2])).own.split
+    assert split.rho.tolist() == [0.1, 0.2]
     with pytest.raises(cb.CBanditError, match="name must be a str; got 3"):
         cb.baselines.BoTorchPolicy(
             points, reward=gp, make_acquisition=lambda m, p: None, name=3

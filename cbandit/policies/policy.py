@@ -18,21 +18,14 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks, devices
-from cbandit._core.arguments import Stated, stated
+from cbandit._core.arguments import stated
 from cbandit._core.randomness import Position, Streams, Trials, trial_range
 from cbandit.actions import Actions
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError, ChoiceError, HorizonError
 from cbandit.policies import given, shared
 from cbandit.policies.decision import Asked, Decision, checked, choice_of, kept
-from cbandit.policies.ledger import (
-    Entry,
-    Ledger,
-    News,
-    Told,
-    also_seen,
-    check_unseen,
-)
+from cbandit.policies.ledger import Entry, Ledger, News, Told, also_seen, unseen
 
 __all__ = ["Now", "Policy"]
 
@@ -58,7 +51,7 @@ class Now(NamedTuple):
     settled: bool = False
 
 
-class Policy(Stated, metaclass=ABCMeta):
+class Policy(metaclass=ABCMeta):
     """Bookkeeping of rounds, choices and feedback.
 
     A policy is two functions of its state, a value that they replace and never change:
@@ -159,7 +152,7 @@ class Policy(Stated, metaclass=ABCMeta):
         self.horizon = horizon
         if not callable(thresholds):
             thresholds = self._per_cost("thresholds", thresholds)
-        self._thresholds: Callable[[int], Any] | Tensor = thresholds
+        self.thresholds: Callable[[int], Any] | Tensor = thresholds
         # whether there is anything to subtract
         self._limited = callable(thresholds) or bool(thresholds.any())
         self._streams = Streams(self.seed, self.trials, "policy")
@@ -226,9 +219,9 @@ class Policy(Stated, metaclass=ABCMeta):
 
     def _limits(self, t: int) -> Tensor:
         """Return the thresholds of a round, ``(T, m)``."""
-        if callable(self._thresholds):
-            return self._per_cost("thresholds", self._thresholds(t))
-        return self._thresholds
+        if callable(self.thresholds):
+            return self._per_cost("thresholds", self.thresholds(t))
+        return self.thresholds
 
     # -- rounds ----------------------------------------------------------------------
 
@@ -335,14 +328,14 @@ class Policy(Stated, metaclass=ABCMeta):
         t, serial = self._now.t, self._ledger.number()
         _, _, reward_seen, cost_seen, rewards, costs, *_ = entry
         if reward is not None:
-            check_unseen("reward", reward_seen, mask, choice)
+            unseen("reward", reward_seen, mask, choice)
             values = self._feedback("reward", reward, 1, mask)
             rewards = (*rewards, Told(values, mask, own, t, serial))
             reward_seen = also_seen(reward_seen, mask)
         if cost is not None:
             if self.m == 0:
                 raise CBanditError(f"{self.name} has no costs; got cost={cost!r}")
-            check_unseen("cost", cost_seen, mask, choice)
+            unseen("cost", cost_seen, mask, choice)
             values = self._feedback("cost", cost, self.m, mask)
             costs = (*costs, Told(values, mask, own, t, serial))
             cost_seen = also_seen(cost_seen, mask)
@@ -414,13 +407,13 @@ class Policy(Stated, metaclass=ABCMeta):
     # -- checkpoints -----------------------------------------------------------------
 
     def lighten(self) -> None:
-        """Before a checkpoint: drop what is better computed afresh than saved."""
+        """Absorb all that was told; drop what is better computed afresh than saved."""
+        self._settled()
 
     def save(self, path: Any) -> None:
         """Write all to ``path``, atomically; :func:`cbandit.load` goes on from it."""
         from cbandit._core.checkpoint import save
 
-        self._settled()
         save(self, path)
 
     def __getstate__(self) -> dict[str, Any]:
