@@ -119,7 +119,7 @@ def cost_noises(epochs):
 
 def rounds_told(epochs):
     """The rounds of which all has come, in the order of the beliefs' log."""
-    return settled(epochs).own.seen()
+    return [each.place.t for each in settled(epochs).own.seen()]
 
 
 def take_for(policy, other):

@@ -1,4 +1,4 @@
-"""What a GP policy is told and says of its beliefs: data from before, posteriors."""
+"""Posteriors, data from before and recommendations of a GP policy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Marginal:
 
 @dataclass(frozen=True)
 class Posterior:
-    """What is believed: reward ``(*trials, N)``, costs ``(*trials, m, N)``."""
+    """Beliefs about the reward, ``(*trials, N)``, and costs, ``(*trials, m, N)``."""
 
     reward: Marginal
     costs: Marginal | None
