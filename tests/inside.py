@@ -30,6 +30,7 @@ from cbandit.posterior.ridge import Ridge
 from cbandit.posterior.rows.operators import FactorRows, _Finishing
 from cbandit.posterior.stacked import Stacked
 from cbandit.posterior.system import ROOM, System
+from cbandit.posterior.tally import Tally
 from cbandit.problems import data
 from cbandit.problems.gridded import poisson
 from cbandit.problems.protocol import delays_of
