@@ -7,14 +7,14 @@ no public call tells.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 import cbandit as cb
-from cbandit.posterior.engines.swept import Rows
-from cbandit.posterior.rows.operators import ProductRows
+from cbandit.posterior.engines.swept import Swept
+from cbandit.posterior.rows.kronecker import Kronecker
 from cbandit.posterior.system import System
 from cbandit_kernels import Change, Look
 
@@ -31,11 +31,8 @@ __all__ = [
 ]
 
 
-def _engine(policy: cb.CKB) -> Rows:
-    engine = policy._beliefs.groups[0].engine
-    if not isinstance(engine, Rows):
-        raise TypeError(f"a large set's engine is wanted; got {type(engine).__name__}")
-    return engine
+def _engine(policy: cb.CKB) -> Swept:
+    return cast(Swept, policy._beliefs.groups[0].engine)
 
 
 def tried(policy: cb.CKB) -> int:
@@ -45,15 +42,16 @@ def tried(policy: cb.CKB) -> int:
 
 def block_of(policy: cb.CKB) -> int:
     """How many actions the engine looks at together."""
-    return _engine(policy).block
+    engine = _engine(policy)
+    return engine.block or engine.mean.shape[-1]
 
 
 def inner_of(policy: cb.CKB) -> int | None:
     """The inner dimension of a grid's matrix product; ``None`` on free-form sets."""
-    operator = _engine(policy).operator
-    if not isinstance(operator, ProductRows):
+    rows = _engine(policy).rows
+    if not isinstance(rows, Kronecker):
         return None
-    basis = operator._basis
+    basis = rows._basis
     return tried(policy) if basis is None else min(tried(policy), basis.shape[-1])
 
 
@@ -92,7 +90,7 @@ def stream_pass(policy: cb.CKB, block: int) -> Callable[[], Any]:
     from cbandit_kernels._triton.rounds import stream
 
     engine = _engine(policy)
-    operator: Any = engine.operator
+    rows: Any = engine.rows
     used, functions = engine.history.used, engine.mean.shape[1]
     kept: dict[str, Any] = {"dtype": torch.float64, "device": engine.mean.device}
     weights, zeros = torch.zeros(1, used, 1, **kept), torch.zeros(1, functions, **kept)
@@ -100,8 +98,8 @@ def stream_pass(policy: cb.CKB, block: int) -> Callable[[], Any]:
     look = Look(zeros, zeros, None, "primal-dual", zeros[:, 1:])
     return lambda: stream(
         policy.actions.all,
-        operator._frame(),
-        operator._points[:, :used],
+        rows._frame(),
+        rows._points[:, :used],
         weights,
         ("rbf",),
         nothing,

@@ -1,10 +1,9 @@
-"""The command line: ``cbandit --help``. Heavy imports wait until they are needed."""
+"""The command line, ``cbandit``. Commands import what they need when they run."""
 
 from __future__ import annotations
 
 import sys
 import warnings
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -186,20 +185,18 @@ def plot(
 
     if panels is not None and figure is None:
         raise CBanditError("--panels goes with --figure FILE")
-    if figure is None:
-        for folder in folders:
-            table = read_curves(folder)
-            settings = settings_from_toml(folder / "config.toml")
-            for path in draw(find(settings.experiment), settings, table, folder):
-                print(path)
-        return
     drawn = []
     for folder in folders:
+        table = read_curves(folder)
         settings = settings_from_toml(folder / "config.toml")
         experiment = find(settings.experiment)
-        drawn.append(Drawn(folder.name, experiment, settings, read_curves(folder)))
-    draw_together(drawn, figure, panels)
-    print(figure)
+        if figure is None:
+            for path in draw(experiment, settings, table, folder):
+                print(path)
+        drawn.append(Drawn(folder.name, experiment, settings, table))
+    if figure is not None:
+        draw_together(drawn, figure, panels)
+        print(figure)
 
 
 @app.command()
@@ -213,6 +210,7 @@ def info() -> None:
     import torch
 
     from cbandit.experiments.results import versions
+    from cbandit.posterior import describe_engines
     from cbandit.problems.data import folders
 
     _print_tree(versions())
@@ -223,9 +221,7 @@ def info() -> None:
     print("cuda: " + (", ".join(names) or "none"))
     for folder in folders():
         print(f"data: {folder}" + ("" if folder.is_dir() else " (not there)"))
-    describe = getattr(import_module("cbandit.posterior"), "describe_engines", None)
-    if describe is not None:
-        print(describe())
+    print(describe_engines())
 
 
 def _pairs(given: list[str] | None) -> dict[str, str]:
@@ -273,7 +269,7 @@ def _carry_out(settings: Any, out: Path | None, resume: bool, workers: str) -> N
         if ranks.rank == 0:
             _carry_out_and_tell(settings, folder, resume, workers)
             return
-        # the first rank says it all, but what it may not live to say
+        # the first rank says all, except that it was lost
         warnings.simplefilter("ignore")
         try:
             _summary(settings, folder, resume, workers)
@@ -295,9 +291,8 @@ def _summary(settings: Any, out: Path, resume: bool, workers: str) -> dict[str, 
 
 
 def _carry_out_and_tell(settings: Any, out: Path, resume: bool, workers: str) -> None:
-    from cbandit.experiments.report import growth, lines
+    from cbandit.experiments.report import growth, in_words, lines
     from cbandit.experiments.results import read_curves
-    from cbandit.experiments.runner import in_words
 
     before = not resume and (out / "summary.json").exists()
     try:

@@ -1,5 +1,8 @@
 """The only file of the tests that knows where private names live."""
 
+from contextlib import contextmanager
+from unittest import mock
+
 from cbandit._core import checkpoint, randomness
 from cbandit._core.arguments import differences, settings_of
 from cbandit._core.checkpoint import read, write
@@ -8,6 +11,7 @@ from cbandit._core.randomness import BLOCK, Streams, _seed, trial_range
 from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
 from cbandit.baselines import lipschitz
 from cbandit.baselines.admm import feasible_improvement, improvement
+from cbandit.baselines.sketch import Sketched
 from cbandit.beliefs.feedback import drift_allowance
 from cbandit.choice import Choice, Distribution
 from cbandit.cli import main
@@ -17,17 +21,23 @@ from cbandit.experiments.results import read_curves, soft_violation_over, versio
 from cbandit.experiments.runner import carry_out
 from cbandit.experiments.task import Task
 from cbandit.explore import TS, estimates
-from cbandit.posterior.beliefs import Surrogates
+from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.covariance import Covariance
-from cbandit.posterior.draws.paths import Root
-from cbandit.posterior.engines.choice import make_engine
+from cbandit.posterior.draws.roots import Root
+from cbandit.posterior.engines import choice as engine_choice
+from cbandit.posterior.engines.dense import Dense as DenseEngine
 from cbandit.posterior.engines.joint import Joint
-from cbandit.posterior.engines.swept import Rows
+from cbandit.posterior.engines.protocol import Engine, Plan, Seen
+from cbandit.posterior.engines.swept import Swept
+from cbandit.posterior.group import Group
 from cbandit.posterior.history import SPARE
-from cbandit.posterior.look import SHORT, maximise
+from cbandit.posterior.look import SHORT, Look, maximise, scan
+from cbandit.posterior.merge import merged
 from cbandit.posterior.refit import negative_log_likelihood
 from cbandit.posterior.ridge import Ridge
-from cbandit.posterior.rows.operators import FactorRows, _Finishing
+from cbandit.posterior.rows.kronecker import Kronecker
+from cbandit.posterior.rows.recomputed import Recomputed
+from cbandit.posterior.rows.stored import Stored
 from cbandit.posterior.stacked import Stacked
 from cbandit.posterior.system import ROOM, System
 from cbandit.posterior.tally import Tally
@@ -70,7 +80,7 @@ def spied_passes(monkeypatch):
 
 def beliefs_of(policy):
     """The beliefs of a GP policy that has taken in all that it was told."""
-    return policy._settled().state.beliefs
+    return settled(policy).beliefs
 
 
 def settled(policy):
@@ -102,28 +112,6 @@ def cap_of(ckb):
 
 def bound_of(policy):
     return policy._estimating.bound
-
-
-def linear_widths(policy, t):
-    """The widths of a linear policy in round ``t``, and by what they are inflated."""
-    state = settled(policy)
-    return policy._plane.width(t, state), policy._alpha(state, policy._limits(t))
-
-
-def safe_of(policy):
-    """The safe action of a policy, as far as its user knows it."""
-    return policy._safe
-
-
-def hold_no_arms(monkeypatch):
-    """Let no programme over blocks keep its bounds: all are priced."""
-    monkeypatch.setattr(lp, "HELD", 0)
-
-
-def chunk_distances(monkeypatch, chunk, kept):
-    """Set how many distances between actions are made at once, and kept."""
-    monkeypatch.setattr(lipschitz, "CHUNK", chunk)
-    monkeypatch.setattr(lipschitz, "KEPT", kept)
 
 
 def cost_noises(epochs):
@@ -165,3 +153,82 @@ def after_round(t, function):
             function()
 
     Tape.turn = turned
+
+
+def make_engine(name, *known):
+    """An engine by its name, with the prior alone."""
+    return engine_choice.make_engine(Plan(name, "asked for"), *known)
+
+
+def passed_over(engine, stretches=None):
+    """The blocks of one whole pass, with what was told applied on the way."""
+    if stretches is None:
+        whole = [(0, engine.actions.size)]
+        block = engine.block
+        stretches = whole if block is None else partition(engine.actions, block)
+    passing = engine.begin()
+    blocks = [passing.block(start, stop) for start, stop in stretches]
+    passing.end()
+    return blocks
+
+
+def forget_oldest(policy):
+    """Take the oldest observation of each group of functions out again."""
+    beliefs = beliefs_of(policy)
+    groups = tuple(group.forget_oldest() for group in beliefs.groups)
+    hold(policy, beliefs._with(groups=groups))
+
+
+def split(policy, functions):
+    """Let some functions have an engine of their own."""
+    beliefs = beliefs_of(policy)
+    (group,) = beliefs.groups
+    hold(policy, beliefs._with(groups=group.split(functions)))
+
+
+def torn(policy):
+    """Make every engine stand for no log, as a call that broke off leaves it."""
+    for group in beliefs_of(policy).groups:
+        group._engine.history.stands_for = None
+
+
+@contextmanager
+def counted_refits():
+    """A list that holds one entry for each fit of hyperparameters within it."""
+    fits, real = [], Group.refit
+    with mock.patch.object(
+        Group, "refit", lambda group: fits.append(group) or real(group)
+    ):
+        yield fits
+
+
+def hold(policy, beliefs):
+    """Let a policy hold other beliefs."""
+    policy._change(settled(policy)._replace(beliefs=beliefs))
+
+
+def next_look(policy):
+    """The look of a GP policy's next round."""
+    return policy._next_look()[1]
+
+
+def linear_widths(policy, t):
+    """The widths of a linear policy in round ``t``, and by what they are inflated."""
+    state = settled(policy)
+    return policy._plane.width(t, state), policy._alpha(state, policy._limits(t))
+
+
+def safe_of(policy):
+    """The safe action of a policy, as far as its user knows it."""
+    return policy._safe
+
+
+def hold_no_arms(monkeypatch):
+    """Let no programme over blocks keep its bounds: all are priced."""
+    monkeypatch.setattr(lp, "HELD", 0)
+
+
+def chunk_distances(monkeypatch, chunk, kept):
+    """Set how many distances between actions are made at once, and kept."""
+    monkeypatch.setattr(lipschitz, "CHUNK", chunk)
+    monkeypatch.setattr(lipschitz, "KEPT", kept)

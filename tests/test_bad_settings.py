@@ -195,10 +195,13 @@ def test_arguments_are_missed_by_the_class_that_was_called():
     linear, both = cb.Linear(1.0), {"reward": gp, "costs": gp, "explore": one}
     baselines = cb.baselines
     for make, words in [
-        (lambda: baselines.SafeOpt(points, **both), r"^SafeOpt: .*'safe'"),
-        (lambda: baselines.CONFIG(points, reward=gp), r"^CONFIG: .*'costs'"),
-        (lambda: baselines.CKBRestart(points, restart=3), r"^CKBRestart: .*'reward'"),
-        (lambda: baselines.CONFIG(points, gp, gp), r"^CONFIG: too many positional"),
+        (lambda: baselines.SafeOpt(points, **both), r"^SafeOpt\.__init__.*'safe'"),
+        (lambda: baselines.CONFIG(points, reward=gp), r"^CONFIG\.__init__.*'costs'"),
+        (
+            lambda: baselines.CKBRestart(points, restart=3),
+            r"^CKBRestart\.__init__.*'reward'",
+        ),
+        (lambda: baselines.CONFIG(points, gp, gp), r"^CONFIG\.__init__.*positional"),
         (lambda: cb.GPUCB(points, **both), r"^GPUCB takes no argument 'costs'"),
         (lambda: baselines.BKB(points, **both), r"^BKB takes no argument 'costs'"),
         (lambda: baselines.ADMMBO(points, **both), r"^ADMMBO takes no .*'explore'"),

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from inside import Rows
+from inside import Swept
 
 import gpu
 import report
@@ -49,7 +49,7 @@ TOY = gpu.Sizes(
 @pytest.fixture(scope="module")
 def toy():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Rows, "BACKEND", "triton")
+        patch.setattr(Swept, "BACKEND", "triton")
         yield gpu.measure(TOY)
 
 
@@ -97,7 +97,7 @@ def test_every_part_is_there(toy):
 
 
 def test_a_wrong_posterior_fails_its_check(monkeypatch):
-    monkeypatch.setattr(Rows, "BACKEND", "triton")
+    monkeypatch.setattr(Swept, "BACKEND", "triton")
     case, _ = gpu.case_of(100, 2, 9, torch.float64, DEVICE)
     case.round()
     assert all(check["ok"] for check in case.compare(40).checks)

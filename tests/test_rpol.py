@@ -8,7 +8,7 @@ import numpy as np
 import penalties as ref
 import pytest
 import torch
-from inside import drift_allowance, take_for
+from inside import beliefs_of, counted_refits, drift_allowance, split, take_for, torn
 
 import cbandit as cb
 
@@ -320,7 +320,7 @@ def test_a_refit_splits_what_is_awaited_too():
     choices = [policy.ask() for _ in range(3)]
     policy.tell(choices[0], reward=0.5, cost=0.1)
     policy.posterior()
-    policy._beliefs.groups.append(policy._beliefs.groups[0].split([1]))
+    split(policy, [1])
     policy.tell(choices[1], reward=0.2, cost=-0.4)
     policy.tell(choices[2], cost=0.7)
     index = [int(c.index) for c in choices]
@@ -328,8 +328,7 @@ def test_a_refit_splits_what_is_awaited_too():
     ref.close(
         policy.posterior().costs.mean[0], ref.posterior(index, [0.1, -0.4, 0.7])[0]
     )
-    for group in policy._beliefs.groups:
-        group.rebuild()
+    torn(policy)
     ref.close(policy.posterior().reward.mean, ref.posterior(index, [0.5, 0.2, 0.0])[0])
 
 
@@ -445,7 +444,7 @@ def test_rpol_sliding(m, engine):
             q[i] += np.maximum(cost_then[i].numpy(), 0)
         q = np.maximum(q, math.sqrt(t))
     assert policy.late.tolist() == late.tolist()
-    assert all(len(g.log) <= window * TRIALS for g in policy._beliefs.groups)
+    assert all(len(g.log) <= window * TRIALS for g in beliefs_of(policy).groups)
 
 
 @pytest.mark.parametrize("form", ["small-lam", "any-lam"])
@@ -486,12 +485,10 @@ def test_refits_go_on_in_a_full_window():
         explore=cb.UCB(1.0),
         feedback=cb.Sliding(15),
     )
-    group, fits = policy._beliefs.groups[0], []
-    real = group.refit
-    group.refit = lambda: (fits.append(policy.t), real())
-    for t in range(45):
-        policy.tell(policy.ask(), reward=math.sin(t), cost=-1.0)
-    policy.posterior()
+    with counted_refits() as fits:
+        for t in range(45):
+            policy.tell(policy.ask(), reward=math.sin(t), cost=-1.0)
+        policy.posterior()
     assert len(fits) == 4
 
 
@@ -499,11 +496,11 @@ def test_data_from_before_leave_a_window_first():
     policy = rpol(1, None, feedback=cb.Sliding(6))
     policy.tell(policy.ask(), reward=0.1, cost=0.2)
     policy.observe(index=list(range(12)), reward=[1.0] * 12, cost=[[0.0]] * 12)
-    assert [row.t for row in policy._beliefs.groups[0].log] == [0] * 12 + [1]
+    assert [row.t for row in beliefs_of(policy).groups[0].log] == [0] * 12 + [1]
     for _ in range(6):
         policy.tell(policy.ask(), reward=0.1, cost=0.2)
     policy.posterior()
-    assert [row.t for row in policy._beliefs.groups[0].log] == [2, 3, 4, 5, 6, 7]
+    assert [row.t for row in beliefs_of(policy).groups[0].log] == [2, 3, 4, 5, 6, 7]
 
 
 # -------------------------------------------------------- CKB: restarts and windows

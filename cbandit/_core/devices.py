@@ -1,8 +1,8 @@
-"""What the host may ask of a device without waiting for it.
+"""Device operations that do not make the host wait.
 
-A CUDA device works off a queue. A number that is looked at, ``to(device)``,
-``torch.tensor(..., device=)`` and an index that is a list wait until all of it is done;
-what is here does not. A round waits once, for its choice.
+A CUDA device works off a queue. The host waits until the queue is empty when it reads a
+number, calls ``to(device)`` or ``torch.tensor(..., device=)``, or indexes by a list;
+the functions here avoid that. A round waits once, for its choice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["cholesky", "free_memory", "host", "put"]
 
 
 def put(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """A tensor, or a list of numbers, on ``device``; what is there already stays."""
+    """Put a tensor, or a list of numbers, on ``device``, unless it is there."""
     given = values if isinstance(values, Tensor) else torch.tensor(values, dtype=dtype)
     if given.device == device and dtype is None:
         return given
@@ -25,14 +25,14 @@ def put(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> 
         return given
     if device.type == "cpu" or given.is_cuda:
         return given.to(device, dtype)
-    # from memory that is not pinned the copy has been read when this returns
+    # unpinned memory has been read when this returns, so the caller may change it
     return given.to(device, dtype, non_blocking=not given.is_pinned())
 
 
 def host(*values: Tensor) -> list[Tensor]:
-    """Tensors on the host, in one look: int64 as it is, what else there is as float64.
+    """Bring tensors to the host in one look, int64 as it is and others as float64.
 
-    What is on the host already comes as it is.
+    Tensors that are on the host already are returned as they are.
     """
     if not values[0].is_cuda:
         return list(values)
@@ -44,10 +44,10 @@ def host(*values: Tensor) -> list[Tensor]:
 
 
 def cholesky(matrix: Tensor) -> Tensor:
-    """The Cholesky factor of matrices that have one, but for what is not a number.
+    """The Cholesky factors of a batch of matrices.
 
-    ``torch.linalg.cholesky`` waits to hear whether all went well. On CUDA a matrix
-    without a factor gets one of NaN, which the round's score will show.
+    ``torch.linalg.cholesky`` waits for the device to check for success. Here, on CUDA,
+    a matrix without a factor gets one of NaN, which the round's score will show.
     """
     if not matrix.is_cuda:
         factor: Tensor = torch.linalg.cholesky(matrix)

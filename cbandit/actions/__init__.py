@@ -1,4 +1,4 @@
-"""What can be chosen: sets of actions, how they are numbered and cut into stretches.
+"""Sets of actions: what can be chosen, how it is numbered and cut into stretches.
 
 Geometry only: nothing in this room knows what a reward is.
 """

@@ -37,7 +37,8 @@ from cbandit.beliefs.gp import GP, _extent
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.decision import Asked, Decision
-from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.gp import GPPolicy
+from cbandit.policies.state import GPState
 from cbandit.policies.suits import believed_costs
 
 if TYPE_CHECKING:

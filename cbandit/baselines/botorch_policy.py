@@ -23,7 +23,8 @@ from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.decision import Asked, Decision
-from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.gp import GPPolicy
+from cbandit.policies.state import GPState
 
 if TYPE_CHECKING:
     from botorch.acquisition.acquisition import AcquisitionFunction
@@ -134,9 +135,8 @@ class BoTorchPolicy(GPPolicy):
 
     def _known(self, beliefs: Any, trial: int) -> bool:
         """Return whether the trial has seen each function at least once."""
-        return all(
-            group.engine.history.distinct()[trial] > 0 for group in beliefs.groups
-        )
+        known: bool = beliefs.observed(trial)
+        return known
 
     def _best(
         self, beliefs: Any, trial: int, asked: Any, allowed: Tensor | None, seed: int
@@ -157,9 +157,9 @@ class BoTorchPolicy(GPPolicy):
             if asked.continuous:
                 search = self.num_restarts, self.raw_samples
                 return best_on_box(acquisition, asked, *search)
-            return self._search(acquisition, trial, asked, allowed)
+            return self._listed(acquisition, trial, asked, allowed)
 
-    def _search(
+    def _listed(
         self, acquisition: AcquisitionFunction, trial: int, asked: Any, allowed: Any
     ) -> Tensor:
         best, index = -math.inf, -1

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked, Decision
-from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.gp import GPPolicy
+from cbandit.policies.state import GPState
 
 __all__ = ["Growth", "SafeSet", "Whole", "play", "tightened", "whole"]
 

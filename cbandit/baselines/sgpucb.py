@@ -27,7 +27,8 @@ from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
 from cbandit.policies.chosen import afresh
 from cbandit.policies.decision import Asked, Decision
-from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.gp import GPPolicy
+from cbandit.policies.state import GPState
 from cbandit.policies.suits import believed_costs
 from cbandit.posterior.look import Best, Look, scan
 from cbandit.search import best_feasible
@@ -98,14 +99,16 @@ class SGPUCB(GPPolicy):
         look = self._look(state, asked)
         look = replace(look, coefficient=look.coefficient.abs())
         best, infeasible = best_feasible(
-            lambda score: self._search(state.beliefs, asked.actions, look, score)
+            lambda score: self._among_safe(state.beliefs, asked.actions, look, score)
         )
         if first is None or best.index is None:
             return Decision(best.index, infeasible, sure=True), state
         index = torch.where(early, first, best.index)
         return Decision(index, infeasible & ~early, sure=True), state
 
-    def _search(self, beliefs: Any, on: Any, look: Look, score: scores.Formed) -> Best:
+    def _among_safe(
+        self, beliefs: Any, on: Any, look: Look, score: scores.Formed
+    ) -> Best:
         """Return the best action of a set; the seed set's costs are known to be low."""
         if on is not self.actions:
             return scan([(0, *afresh(beliefs, on, []))], replace(look, score=score))

@@ -7,7 +7,7 @@ from typing import Any
 
 from cbandit.simulation.curves import Curves, exponent
 
-__all__ = ["growth", "lines", "number"]
+__all__ = ["growth", "in_words", "lines", "number"]
 
 COLUMNS = {
     "regret": "regret",
@@ -124,3 +124,11 @@ def number(mean: float | None, sem: float | None, trials: int) -> str:
     short = f"{sem:.2g}"
     spread = f"{sem:.4g}" if "e+" in short else short  # 138.2, rather than 1.4e+02
     return f"{mean:.4g}" + (f" +- {spread}" if trials > 1 else "")
+
+
+def in_words(status: Mapping[str, str]) -> str:
+    """The policies' states in words; those alike once."""
+    alike: dict[str, list[str]] = {}
+    for name, said in status.items():
+        alike.setdefault(said, []).append(name)
+    return "; ".join(f"{', '.join(names)} {said}" for said, names in alike.items())

@@ -20,6 +20,7 @@ from cbandit._core.files import atomic, writable
 from cbandit.errors import CBanditError, LostRankError
 from cbandit.experiments import results
 from cbandit.experiments.figures import draw
+from cbandit.experiments.report import in_words
 from cbandit.experiments.settings import Settings, read_toml
 from cbandit.experiments.task import Experiment, Task
 from cbandit.experiments.workers import in_processes, on_ray, ray_cluster
@@ -27,7 +28,7 @@ from cbandit.simulation import plots
 from cbandit.simulation.loop import simulate
 from cbandit.simulation.run import Run, join
 
-__all__ = ["carry_out", "in_words"]
+__all__ = ["carry_out"]
 
 Answer = str | CBanditError
 """Where the run of a task lies, or what went wrong."""
@@ -72,14 +73,6 @@ def carry_out(
         return finished
     played = _played(experiment, settings, out, workers, progress)
     return ranks.first(lambda: _conclude(experiment, settings, out, played))
-
-
-def in_words(status: Mapping[str, str]) -> str:
-    """The policies' states in words; those alike once."""
-    alike: dict[str, list[str]] = {}
-    for name, said in status.items():
-        alike.setdefault(said, []).append(name)
-    return "; ".join(f"{', '.join(names)} {said}" for said, names in alike.items())
 
 
 # ------------------------------------------------------------------------- the folder

@@ -1,4 +1,4 @@
-"""What an experiment is: its parameters, its problem, its policies, its figures."""
+"""Experiments and tasks: parameters, a problem, policies, figures."""
 
 from __future__ import annotations
 

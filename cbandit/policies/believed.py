@@ -11,15 +11,22 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit._core.distributed import Ranks
 from cbandit._core.randomness import Streams
 from cbandit.actions import Box
 from cbandit.errors import CBanditError
-from cbandit.posterior.beliefs import Part
+from cbandit.posterior.parts import Part
 from cbandit.recommend import Recommendation, recommend
 from cbandit.search.box import best_feasible_point
 
-__all__ = ["Data", "Marginal", "Posterior", "data_rows", "posterior_of", "recommended"]
+__all__ = [
+    "Data",
+    "Marginal",
+    "Posterior",
+    "data_rows",
+    "posterior_at",
+    "posterior_of",
+    "recommended",
+]
 
 INCUMBENTS = 160  # points tried last, which the search starts around too
 
@@ -49,6 +56,21 @@ def posterior_of(
     if mean.shape[1] == 1:
         return Posterior(reward, None)
     return Posterior(reward, Marginal(outside(mean[:, 1:]), outside(std[:, 1:])))
+
+
+def posterior_at(policy: Any, beliefs: Any, x: Any) -> Posterior:
+    """Return the posterior over the policy's set, or at points ``x``."""
+    actions, outside = policy.actions, policy._outside
+    if x is not None:
+        given = checks.tensor("x", x, policy.dtype, policy.device)
+        axes, batch = (actions.dim,), policy.batch_shape
+        points = checks.rows("x", checks.finite("x", given), batch, axes)
+        return posterior_of(beliefs.anywhere(points), outside)
+    if actions.continuous:
+        raise CBanditError(
+            "posterior needs points on a Box: posterior(x) with x of shape (n, d)"
+        )
+    return posterior_of(beliefs.posterior(), outside)
 
 
 Row = tuple[Sequence[Hashable], Tensor, list[Part]]
@@ -124,27 +146,25 @@ def data_rows(policy: Any, index: Any, x: Any, reward: Any, cost: Any) -> Data:
     return Data(numbers, places, parts)
 
 
-def recommended(
-    beliefs: Any,
-    actions: Any,
-    limits: Tensor,
-    confidence: float,
-    streams: Streams,
-    ranks: Ranks,
-) -> Recommendation:
-    """Return the best action believed feasible, under thresholds ``limits (T, m)``.
+def recommended(policy: Any, beliefs: Any, confidence: float) -> Recommendation:
+    """Return the best action believed feasible with ``confidence``.
 
     Costs that beliefs say nothing of have unknown chances, and nowhere is feasible.
     """
+    confidence = checks.number("confidence", confidence)
+    if not 0 < confidence < 1:
+        raise CBanditError(f"confidence must lie between 0 and 1; got {confidence}")
+    limits, actions = policy._limits(max(policy.t, 1)), policy.actions
     known, m = limits[:, : beliefs.functions - 1], limits.shape[-1]
+    streams = Streams(policy.seed, policy.trials, "recommend")
     if actions.continuous:
         x = _likely(beliefs, actions, known, confidence, streams)
         mean, std = beliefs.anywhere(x.unsqueeze(1))
         found = recommend([(0, mean, std)], known, confidence)
         found = replace(found, index=None)
     else:
-        blocks = ((b.start, b.mean, b.std) for b in beliefs.sweep())
-        found = recommend(blocks, known, confidence, ranks)
+        blocks = ((b.start, b.mean, b.std) for b in beliefs.blocks())
+        found = recommend(blocks, known, confidence, policy._ranks)
         x = actions.at(found.index)
     if beliefs.functions <= m:
         unknown = found.value.new_full((len(found.value), m), torch.nan)

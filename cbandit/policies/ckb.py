@@ -133,6 +133,6 @@ class CKB(GPPolicy):
         """Move by the estimated costs of what was played."""
         g, dual, slack = estimate[:, 1:], self._dual, self._dual.slack(t)
         if dual.cap is None or dual.kind == "queue":
-            return multipliers.queued(phi, g, slack)
+            return multipliers.queue(phi, g, slack, checked=False)
         step = dual.step(t, self._epoch(t))
-        return multipliers.ascended(phi, g, step, slack, dual.cap)
+        return multipliers.projected(phi, g, step, slack, dual.cap, checked=False)

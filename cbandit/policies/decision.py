@@ -15,7 +15,7 @@ from cbandit.choice import Choice, Distribution
 from cbandit.errors import CBanditError
 from cbandit.policies.ledger import Entry, Ledger
 
-__all__ = ["Asked", "Decision", "checked", "kept"]
+__all__ = ["Asked", "Decision", "checked", "choice_of", "kept"]
 
 
 class Asked(NamedTuple):
@@ -136,11 +136,25 @@ def checked(
     return replace(given, index=index, x=x, infeasible=infeasible, distribution=drawn)
 
 
+def choice_of(policy: Any, asked: Asked, decision: Decision) -> Choice:
+    """Return a policy's decision as users see it: without ``T``, if trials is None."""
+    outside, on, nowhere = policy._outside, asked.actions, policy._nowhere
+    index = None if decision.index is None else outside(decision.index)
+    x = on.at(index) if decision.x is None else outside(decision.x)
+    infeasible = decision.infeasible
+    # a copy: whoever asked may change it in place
+    flags = (nowhere if infeasible is None else outside(infeasible)).clone()
+    pi = decision.distribution
+    if pi is not None:
+        pi = Distribution(outside(pi.index), outside(pi.probability))
+    other = None if on is policy.actions else on
+    return Choice(asked.t, index, x, flags, pi, policy._mark, other, decision.keys)
+
+
 def kept(choice: Choice) -> Choice:
     """Return a choice that shares no memory with it but for what the host knows too."""
-    index = choice.index
-    if index is not None and choice.keys is None:
-        index = index.clone()
-    t, x, distribution = choice.t, choice.x.clone(), choice.distribution
-    mark, asked, keys = choice.owner, choice.actions, choice.keys
-    return Choice(t, index, x, choice.infeasible, distribution, mark, asked, keys)
+    own = object.__new__(Choice)
+    vars(own).update(vars(choice), x=choice.x.clone())
+    if choice.index is not None and choice.keys is None:
+        vars(own)["index"] = choice.index.clone()
+    return own

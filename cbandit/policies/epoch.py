@@ -42,10 +42,11 @@ from cbandit.explore import TS, UCB, Explore
 from cbandit.policies.believed import Data
 from cbandit.policies.decision import Asked
 from cbandit.policies.given import COST_COUNT
-from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.gp import GPPolicy
 from cbandit.policies.ledger import News
 from cbandit.policies.penalties import penalty
 from cbandit.policies.seen import Epoch, Seen
+from cbandit.policies.state import GPState
 from cbandit.recommend import Recommendation
 
 __all__ = ["EpochPenalty"]
@@ -194,8 +195,10 @@ class EpochPenalty(GPPolicy):
         elif not self.reuse:
             beliefs = beliefs.forget_all()
         elif seen:
+            # what may fail goes first: a rebuilt engine is equal up to rounding only
+            self._limits(asked.t), self._coefficient(state._replace(own=own), asked)
             targets = torch.stack([self._target(own, each) for each in seen])
-            beliefs.groups[0].retarget(targets)
+            beliefs = beliefs.retarget(targets)
         return state._replace(beliefs=beliefs, own=own)
 
     def _warn(self, outgrown: bool) -> None:
@@ -250,12 +253,12 @@ class EpochPenalty(GPPolicy):
             return super()._coefficient(state, asked)
         # the targets' noise grows with the multipliers
         part, beliefs = parts[0][0], state.beliefs
-        norm, r = part.scale()
+        norm, r = part.norm, part.subgaussian
         own = r if self._noises is None else self._noises
         spread = (state.own.kept * own).square().sum(-1, keepdim=True)
         grown = (r.square() + spread).sqrt()
         gains, noises, chances = beliefs.gains(), beliefs.noises(), self._chances(state)
-        width = part.schedule()(asked.t, gains, chances, noises, norm, grown)
+        width = part.rkhs(asked.t, gains, chances, noises, norm, grown)
         return self.explore.coefficient(width, asked.streams)
 
     # -- feedback ----------------------------------------------------------------------

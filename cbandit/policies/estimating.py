@@ -34,7 +34,8 @@ class Estimating:
         #: ``(T, F)``; ``None``: estimates are not clipped
         self.bound = None if clip is None else self._bounds(policy, clip)
         self._fixed = not (callable(policy._thresholds) or callable(drift))
-        self._always = self._offset(policy, 1) if self._fixed else None
+        limits = policy._thresholds
+        self._always = self._offset(policy, 1, limits) if self._fixed else None
 
     def _bounds(self, policy: Any, clip: Any) -> Tensor:
         if self._functions == 1 and not isinstance(clip, tuple | list):
@@ -50,12 +51,12 @@ class Estimating:
         g = policy._number("clip G", checks.positive("clip G", cost_bound))
         return torch.cat([b, g], -1)
 
-    def offset(self, policy: Any, t: int) -> Tensor | None:
+    def offset(self, policy: Any, t: int, limits: Tensor) -> Tensor | None:
         """Return what is added to the estimates of round ``t``, ``(T, F)``."""
-        return self._always if self._fixed else self._offset(policy, t)
+        return self._always if self._fixed else self._offset(policy, t, limits)
 
-    def _offset(self, policy: Any, t: int) -> Tensor | None:
-        """Return minus the thresholds, and what a drift adds to rewards, less costs."""
+    def _offset(self, policy: Any, t: int, limits: Tensor) -> Tensor | None:
+        """Return minus thresholds ``(T, m)``, and what a drift adds to the widths."""
         out, functions, drift = None, self._functions, self._drift
         if drift is not None:
             value = drift(t) if callable(drift) else drift
@@ -63,7 +64,6 @@ class Estimating:
             size = size.to(policy.dtype).unsqueeze(-1)
             out = torch.cat([size, -size.expand(-1, functions - 1)], -1)
         if policy._limited and functions > 1:
-            limits = policy._limits(t)
             tau = torch.cat([torch.zeros_like(limits[:, :1]), limits], -1)
             out = -tau if out is None else out - tau
         return out

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from cbandit._core import checks, devices
 from cbandit.beliefs.feedback import Delayed, Sliding, delayed_width
+from cbandit.confidence.bound import BoundWidths
 from cbandit.errors import CBanditError
-from cbandit.explore import BoundWidths
 from cbandit.policies.ledger import News
 from cbandit.policies.packing import Place, by_functions, packed, parts_of
-from cbandit.posterior.beliefs import Part, joined
+from cbandit.posterior.parts import Part, joined
 
 __all__ = ["Arrivals", "AtOnce", "Awaited", "Timing", "Windowed", "timing"]
 
@@ -158,7 +158,7 @@ class Awaited:
             weight = devices.put(shaped, self._device)
             counts = bool(shaped.any())
         for part, columns in widths.rkhs_parts():
-            norm, r = part.scale()
+            norm, r = part.norm, part.subgaussian
             if given is None:
                 if horizon is None:
                     raise CBanditError(
@@ -168,7 +168,7 @@ class Awaited:
                 weight[:, columns] = norm + r * math.sqrt(2 * math.log(max(horizon, 2)))
             width = width.clone()
             width[:, columns] = delayed_width(
-                part.schedule(), norm, r, gains[:, columns], weight[:, columns]
+                part.rkhs, norm, r, gains[:, columns], weight[:, columns]
             )
         if not counts or not recent:
             return width

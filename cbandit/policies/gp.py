@@ -6,9 +6,8 @@ greatest score is played, and what is told of it enters the beliefs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,87 +15,116 @@ from torch import Tensor
 from cbandit import scores
 from cbandit._core import checks, distributed
 from cbandit._core.arguments import stated
-from cbandit._core.randomness import Streams
 from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore, Rand
-from cbandit.policies import chosen, shared
+from cbandit.policies import shared
 from cbandit.policies.believed import (
     Data,
-    Marginal,
     Posterior,
     data_rows,
-    posterior_of,
+    posterior_at,
     recommended,
 )
+from cbandit.policies.chosen import Search, seen_in_full, stretches
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.estimating import Estimating
 from cbandit.policies.feedback import Arrivals, Awaited, timing
 from cbandit.policies.ledger import News
 from cbandit.policies.packing import Place
-from cbandit.policies.policy import Policy
-from cbandit.policies.suits import epochs, functions, round_points, suited
-from cbandit.posterior.beliefs import Ahead, Surrogates
-from cbandit.posterior.look import Look
+from cbandit.policies.policy import Now, Policy
+from cbandit.policies.state import GPState
+from cbandit.policies.suits import (
+    NO_NOISE,
+    epochs,
+    functions,
+    round_points,
+    suited,
+)
+from cbandit.posterior.ahead import Ahead
+from cbandit.posterior.beliefs import Beliefs
+from cbandit.posterior.look import Look, Score
 from cbandit.recommend import Recommendation
-from cbandit.search.box import Climbs
 
 if TYPE_CHECKING:
     from botorch.models.model_list_gp_regression import ModelListGP
 
-__all__ = ["GPPolicy", "GPState", "Marginal", "Posterior"]
+__all__ = ["GPPolicy"]
 
 LIGHT = 256 * 1024**2  # bytes of arrays above which a checkpoint holds history only
 
 
-class GPState(NamedTuple):
-    """What a GP policy keeps from round to round.
-
-    Args:
-        beliefs: about the reward and the costs.
-        multiplier: what the last ``ask`` used, ``(T, m)``; at first what it will use.
-        held: what feedback left behind beside the beliefs.
-        estimate: of reward and costs where the last round chose, ``(T, 1 + m)``.
-        arrived: by how much costs told since were above their thresholds, ``(T, m)``
-            each, 0 in trials where nothing came.
-        moved: the multiplier of the next ``ask``, where it is known already.
-        own: what a policy keeps for itself.
-    """
-
-    beliefs: Any
-    multiplier: Tensor
-    held: Arrivals
-    estimate: Tensor | None = None
-    arrived: tuple[Tensor, ...] = ()
-    moved: Tensor | None = None
-    own: Any = None
-
-
 class GPPolicy(Policy):
-    """Beliefs, exploration and search; a policy adds its score and its multiplier.
+    """Beliefs, exploration and search; a policy adds a score and a multiplier's move.
+
+    Two methods make a policy: :meth:`score` says what to maximise, :meth:`move` how the
+    multiplier moves between rounds. The rest comes with this class, on every set and
+    engine, in batches of trials. Tensors lead with the trials, ``T`` of them, 1 where
+    there is no trials axis; multipliers are float64, estimates of the policy's dtype.
 
     Args:
         actions: what can be chosen.
         reward: the belief about the reward.
         costs: the belief about the cost, or one a cost; ``[gp] * m`` for ``m`` alike. A
-            number ``m``: so many costs without a belief. ``None``: none.
+            number ``m``: so many costs without a belief. ``None``: no costs.
         explore: how estimates come from beliefs: :class:`~cbandit.UCB`,
             :class:`~cbandit.TS` or :class:`~cbandit.Rand`.
         start: the first multiplier, a number, ``(*trials,)`` or ``(*trials, m)``;
             ``None``: there is none.
         restart: how many rounds an epoch has, or ``"doubling"``: the multiplier is back
-            at ``start`` in the first round of each; ``None``: one epoch.
-        forget: whether the beliefs drop their data then, too.
-        observed_costs: whether each round's costs are seen in full before choosing.
-        clip: ``(B, G)``: estimates are kept within ``[-B, B]`` and, thresholds
-            subtracted, ``[-G, G]``.
-        engine: ``"auto"``, ``"joint"``, ``"factor"``, ``"product"`` or ``"stream"``.
-        feedback: ``None``, :class:`~cbandit.Delayed` or :class:`~cbandit.Sliding`.
-        pending: ``"ignore"`` outstanding choices, or ``"hallucinate"``: count their
-            variance and keep their mean.
+            at ``start`` in the first round of each. ``None``: one epoch.
+        forget: whether the beliefs drop their data then too.
+        observed_costs: whether each round's costs are seen in full before choosing, by
+            ``ask(observed_costs=...)``.
         common: see below.
+
+    Example:
+        CKB with another dual update: the multiplier moves by factors, not by steps.
+
+        >>> import cbandit as cb, math, torch
+        >>> class Geometric(cb.GPPolicy):
+        ...     name = "Geometric"
+        ...
+        ...     def __init__(self, actions, *, step=0.1, **common):
+        ...         super().__init__(actions, start=1.0, **common)
+        ...         self.step = step
+        ...
+        ...     def score(self, t, phi):
+        ...         return cb.scores.PrimalDual(phi)  # f - sum_j phi_j g_j
+        ...
+        ...     def move(self, t, phi, estimate, arrived):
+        ...         return phi * (self.step * estimate[:, 1:]).exp()
+
+        RPOL with another penalty, the square of what is above the limit.
+
+        >>> class Squared(cb.GPPolicy):
+        ...     name = "Squared"
+        ...
+        ...     def __init__(self, actions, **common):
+        ...         super().__init__(actions, start=1.0, **common)
+        ...
+        ...     def score(self, t, q):
+        ...         def penalised(f, g):  # (T, n), (T, m, n) -> (T, n)
+        ...             return f - (q.to(g).unsqueeze(-1) * g.clamp(min=0) ** 2).sum(1)
+        ...
+        ...         return penalised
+        ...
+        ...     def move(self, t, q, estimate, arrived):
+        ...         for excess in arrived:
+        ...             q = q + excess.clamp(min=0)
+        ...         return q.clamp(min=math.sqrt(t))
+
+        Both run as the library's own do.
+
+        >>> world = cb.problems.zhou_synthetic(trials=2)
+        >>> gp = cb.GP.default(world.actions)
+        >>> for variant in (Geometric, Squared):
+        ...     policy = variant(
+        ...         world.actions, reward=gp, costs=gp, explore=cb.UCB(1.0), trials=2
+        ...     )
+        ...     run = cb.simulate(policy, world, 30)
     """
 
     explores: tuple[type, ...] = (UCB, TS, Rand)
@@ -129,12 +157,10 @@ class GPPolicy(Policy):
             name = "reward" if j == 0 else f"costs[{j - 1}]"
             belief.suit(name, self.actions, self.batch_shape)
         self.feedback, self.explore, self.pending = feedback, explore, pending
-        if isinstance(feedback, Delayed):
-            self.no_noise = (
-                "noise= cannot go with feedback=cb.Delayed(...): a choice weighs in "
-                "when it is made, before its own variance is known"
-            )
-        self.patient = isinstance(feedback, Delayed) or pending == "hallucinate"
+        delayed = isinstance(feedback, Delayed)
+        if delayed:
+            self.no_noise = NO_NOISE
+        self.patient = delayed or pending == "hallucinate"
         self.learns_costs, self.sees_costs = not observed_costs, observed_costs
         self.restart = epochs(restart)
         self.forget = checks.flag("forget", forget)
@@ -145,8 +171,9 @@ class GPPolicy(Policy):
         self._timing = timing(feedback, self.batch_shape, self.device, self.horizon)
         self._engine, self._refits = engine, any(each.refit_every for each in beliefs)
         self._ranks = distributed.current() if self.splits else distributed.ALONE
+        self._search = Search(self.actions, explore.samples, self._ranks)
         #: on a Box: how many climbs the searches made, and how many failed
-        self.climbs = Climbs()
+        self.climbs = self._search.climbs
         wide = torch.zeros(self._size, 0, dtype=torch.float64, device=self.device)
         self._start = wide if start is None else self._number("start", start).clone()
         late = torch.zeros(self._size, dtype=torch.long, device=self.device)
@@ -156,26 +183,25 @@ class GPPolicy(Policy):
     def _fresh_beliefs(self, beliefs: list[GP]) -> Any:
         """Return beliefs without data."""
         apart = isinstance(self.feedback, Delayed) and beliefs[0].standardize
-        fresh = Surrogates(
+        samples = self.explore.samples
+        fresh = Beliefs(
             beliefs,
             self.actions,
             self.batch_shape,
             self.dtype,
             self.device,
-            self._engine,
-            self.explore.samples,
-            apart,
-            self._ranks,
+            engine=self._engine,
+            samples=samples,
+            apart=apart,
+            ranks=self._ranks,
         )
-        if self.explore.samples:
+        if samples:
             fresh.check_samples()
         return fresh
 
     # -- what a policy fills in --------------------------------------------------------
 
-    def score(
-        self, t: int, multiplier: Tensor
-    ) -> scores.Formed | Callable[[Tensor, Tensor], Tensor]:
+    def score(self, t: int, multiplier: Tensor) -> scores.Formed | Score:
         """Return what to maximise in round ``t``, given the multiplier ``(T, m)``.
 
         One of :mod:`cbandit.scores`, which engines form in passing, or a function of
@@ -185,11 +211,7 @@ class GPPolicy(Policy):
         raise NotImplementedError(f"{type(self).__name__} must define score()")
 
     def move(
-        self,
-        t: int,
-        multiplier: Tensor,
-        estimate: Tensor,
-        arrived: Sequence[Tensor],
+        self, t: int, multiplier: Tensor, estimate: Tensor, arrived: Sequence[Tensor]
     ) -> Tensor:
         """Return the multiplier ``(T, m)`` after round ``t``; called between rounds.
 
@@ -207,30 +229,12 @@ class GPPolicy(Policy):
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the action of greatest score."""
         state = self._opened(state, asked)
-        beside: Any = None
+        beside, beliefs, ahead = None, state.beliefs, self._ahead(asked)
         if self.sees_costs:
             seen, limits = asked.observed_costs, self._limits(asked.t)
-            beside = chosen.seen_in_full(seen, asked.actions, limits, self.batch_shape)
+            beside = seen_in_full(seen, asked.actions, limits, self.batch_shape)
         look = self._look(state, asked)
-        beliefs, ahead = state.beliefs, self._ahead(asked)
-        draws = asked.streams if self.explore.samples else None
-        if asked.actions.continuous:
-            best, infeasible = chosen.best_point(
-                asked.actions,
-                beliefs,
-                look,
-                draws,
-                ahead,
-                beside,
-                asked.streams,
-                self.climbs,
-            )
-        else:
-            other = None if asked.actions is self.actions else asked.actions
-            look = look if beside is None else replace(look, beside=beside)
-            best, infeasible = chosen.best_action(
-                beliefs, look, draws, ahead, other, self._ranks
-            )
+        best, infeasible = self._search.best(beliefs, look, asked, ahead, beside)
         estimate = torch.cat([best.f.unsqueeze(-1), best.g], -1).double()
         decision = Decision(best.index, infeasible, x=best.x, keys=best.keys, sure=True)
         multiplier, held, own = state.multiplier, state.held, state.own
@@ -261,9 +265,10 @@ class GPPolicy(Policy):
 
     def _look(self, state: GPState, asked: Asked) -> Look:
         """Return which score of which estimates this round wants."""
-        score = self.score(asked.t, state.multiplier)
+        t, estimating = asked.t, self._estimating
+        score, limits = self.score(t, state.multiplier), self._limits(t)
         coefficient = self._coefficient(state, asked)
-        offset, bound = self._estimating.offset(self, asked.t), self._estimating.bound
+        offset, bound = estimating.offset(self, t, limits), estimating.bound
         if isinstance(score, scores.Formed):
             kind, weight = score.kind, score.weight
             return Look(coefficient, offset, bound, kind, weight, asked.mask)
@@ -294,10 +299,8 @@ class GPPolicy(Policy):
         """Return outstanding choices, where they count."""
         if self.pending == "ignore":
             return []
-        return [
-            Ahead(*self._place(entry.choice)[:2], *entry.missing())
-            for entry in asked.waiting
-        ]
+        place, waiting = self._place, asked.waiting
+        return [Ahead(*place(e.choice)[:2], *e.missing()) for e in waiting]
 
     def _looks(
         self, state: GPState, asked: Asked
@@ -305,7 +308,7 @@ class GPPolicy(Policy):
         """Yield ``(start, mean, spread)``, ``(T, F, n)`` each, over the round's set."""
         streams = asked.streams if self.explore.samples else None
         other = None if asked.actions is self.actions else asked.actions
-        return chosen.stretches(state.beliefs, streams, self._ahead(asked), other)
+        return stretches(state.beliefs, streams, self._ahead(asked), other)
 
     def _round_actions(self, actions: Any) -> Any:
         asked = super()._round_actions(actions)
@@ -385,8 +388,10 @@ class GPPolicy(Policy):
         now = self._settled()
         moved = now.state.moved
         if moved is None:
+            b, phi, held, estimate, arrived, _, own = now.state
             moved = self._next(now.state, now.t + 1)
-            self._now = now._replace(state=now.state._replace(moved=moved))
+            state = GPState(b, phi, held, estimate, arrived, moved, own)
+            self._now = Now(now.t, state, now.position, now.heard, now.settled)
         return self._outside(moved.clone())
 
     @property
@@ -402,8 +407,7 @@ class GPPolicy(Policy):
     @property
     def engine(self) -> str:
         """Which engines keep the posterior, and why."""
-        described: str = self._beliefs.describe()
-        return described
+        return str(self._beliefs.describe())
 
     def _engines(self) -> list[str]:
         return [f"engine={' and '.join(self._beliefs.engines())}"]
@@ -414,17 +418,7 @@ class GPPolicy(Policy):
         Or, by a dense solve, at points ``x``, ``(n, d)`` or ``(*trials, n, d)``; on a
         Box there is no other way.
         """
-        beliefs = self._settled().state.beliefs
-        if x is not None:
-            points = checks.finite("x", checks.tensor("x", x, self.dtype, self.device))
-            axes = (self.actions.dim,)
-            points = checks.rows("x", points, self.batch_shape, axes)
-            return posterior_of(beliefs.anywhere(points), self._outside)
-        if self.actions.continuous:
-            raise CBanditError(
-                "posterior needs points on a Box: posterior(x) with x of shape (n, d)"
-            )
-        return posterior_of(beliefs.posterior(), self._outside)
+        return posterior_at(self, self._settled().state.beliefs, x)
 
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Return what to deploy: the best action feasible with ``confidence``.
@@ -432,13 +426,7 @@ class GPPolicy(Policy):
         Of a policy without beliefs about its costs the action of greatest expected
         reward, nowhere called feasible.
         """
-        confidence = checks.number("confidence", confidence)
-        if not 0 < confidence < 1:
-            raise CBanditError(f"confidence must lie between 0 and 1; got {confidence}")
-        beliefs, limits = self._settled().state.beliefs, self._limits(max(self.t, 1))
-        streams = Streams(self.seed, self.trials, "recommend")
-        on, ranks = self.actions, self._ranks
-        found = recommended(beliefs, on, limits, confidence, streams, ranks)
+        found = recommended(self, self._settled().state.beliefs, confidence)
         return found.of(self._outside)
 
     def refit(self) -> None:

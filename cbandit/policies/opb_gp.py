@@ -30,15 +30,15 @@ from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
-from cbandit.policies.chosen import stretches
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.given import listed
-from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.gp import GPPolicy
 from cbandit.policies.ledger import News
 from cbandit.policies.safe.action import Safe, SafeAction, numbered
 from cbandit.policies.safe.draws import drawn, must_hold
 from cbandit.policies.safe.known import Known
 from cbandit.policies.safe.scales import Scales, share
+from cbandit.policies.state import GPState
 from cbandit.recommend import Recommendation, recommend_policy
 from cbandit.search.simplex.lp import solve_policy_in_blocks
 
@@ -178,7 +178,8 @@ class GPOPB(GPPolicy):
 
         def blocks() -> Iterator[tuple[int, Tensor, Tensor]]:
             safe: Known = state.own
-            return safe.among(stretches(state.beliefs, None, [], None))
+            found = ((b.start, b.mean, b.std) for b in state.beliefs.blocks())
+            return safe.among(found)
 
         size = int(self.actions.size)
         found = recommend_policy(blocks, size, limits, confidence)

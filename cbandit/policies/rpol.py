@@ -97,4 +97,4 @@ class RPOL(GPPolicy):
         gained = torch.zeros_like(q)
         for cost in costs:
             gained = gained + cost.clamp_min(0)
-        return multipliers.raised(q, gained, math.sqrt(t))
+        return multipliers.rectified(q, gained, math.sqrt(t), checked=False)

@@ -114,4 +114,4 @@ class SCGPUCB(GPPolicy):
         """Add the costs of what was played, and ``eps_t``."""
         root, first = math.sqrt(t), self.schedule == 1
         eps = torch.full_like(self._b, 1 / root) if first else self._delta / (2 * root)
-        return multipliers.queued(q, estimate[:, 1:], eps)
+        return multipliers.queue(q, estimate[:, 1:], eps, checked=False)

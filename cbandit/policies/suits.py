@@ -14,6 +14,11 @@ from cbandit.policies.given import COST_COUNT, listed
 
 __all__ = ["believed_costs", "epochs", "functions", "round_points", "suited"]
 
+NO_NOISE = (
+    "noise= cannot go with feedback=cb.Delayed(...): a choice weighs in when it is "
+    "made, before its own variance is known"
+)
+
 
 def functions(reward: Any, costs: Any) -> tuple[list[GP], int]:
     """Return one belief a function, reward first, and how many costs there are."""

@@ -1,4 +1,4 @@
-"""What the loop needs of a policy, and whether policy and problem go together."""
+"""The parts of a run: a policy's protocol, and checks that its problem fits it."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class World:
         self._hides = not getattr(policy, "sees_costs", True)
 
     def show(self, t: int) -> tuple[Round, dict[str, Any]]:
-        """What the problem shows before round ``t``, and the keywords for ``ask``."""
+        """The problem's view before round ``t``, and the keywords for ``ask``."""
         if self._show is None:
             return _NOTHING, {}
         shown = self._show(t, self.streams)

@@ -1,4 +1,4 @@
-"""How wide: exploration widths ``beta``, and the information gain they rest on."""
+"""Formulas of exploration widths ``beta``, and schedules that users give."""
 
 from __future__ import annotations
 
@@ -11,15 +11,7 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit.errors import CBanditError
 
-__all__ = [
-    "RKHS",
-    "Constant",
-    "count_width",
-    "greedy_gain",
-    "linear_width",
-    "rkhs_width",
-    "worst_case_gain",
-]
+__all__ = ["RKHS", "Constant", "count_width", "linear_width", "rkhs_width"]
 
 
 def rkhs_width(
@@ -30,11 +22,11 @@ def rkhs_width(
     functions: int = 2,
     noise: Tensor | None = None,
 ) -> Tensor:
-    """``B + R sqrt(2 (gain + 1 + ln(functions / delta)))`` (Chowdhury & Gopalan 2017).
+    """Return ``B + R sqrt(2 (gain + 1 + ln(functions / delta)))``.
 
-    A guarantee for a likelihood variance of about 1. With ``noise`` (the likelihood
-    variance) the form that holds for any:
-    ``B + R / sqrt(noise) sqrt(2 gain + 2 ln(functions / delta))``.
+    This is the form of Chowdhury & Gopalan (2017), a guarantee for a likelihood
+    variance of about 1. With ``noise``, the likelihood variance, it is the form that
+    holds for any: ``B + R / sqrt(noise) sqrt(2 gain + 2 ln(functions / delta))``.
     """
     log = math.log(functions / delta)
     if noise is None:
@@ -51,13 +43,13 @@ def linear_width(
     length: float,
     delta: float,
 ) -> float:
-    """``R sqrt(d ln((1 + (t-1) L^2 / lam) / delta)) + sqrt(lam) S``."""
+    """Return ``R sqrt(d ln((1 + (t-1) L^2 / lam) / delta)) + sqrt(lam) S``."""
     grown = (1 + (t - 1) * length**2 / ridge) / delta
     return subgaussian * math.sqrt(dim * math.log(grown)) + math.sqrt(ridge) * norm
 
 
 def count_width(counts: Tensor, subgaussian: float, delta: float) -> Tensor:
-    """``R sqrt(2 ln(1/delta) / T_a)``; an arm never pulled counts as pulled once."""
+    """Return ``R sqrt(2 ln(1/delta) / T_a)``; an arm never pulled counts as pulled."""
     return subgaussian * (2 * math.log(1 / delta) / counts.clamp_min(1)).sqrt()
 
 
@@ -68,7 +60,7 @@ class Constant:
         self.beta = checks.nonnegative("beta", beta)
 
     def __call__(self, t: int, gain: Tensor) -> Tensor:
-        """``beta``, whatever the round."""
+        """Return ``beta``, whatever the round."""
         return self.beta
 
     def __repr__(self) -> str:
@@ -79,7 +71,7 @@ class RKHS:
     """The theory's width for a function of RKHS norm at most ``norm``.
 
     Args:
-        norm: ``B``, a number or ``(*trials,)``; as ``cost_beta`` also one a cost,
+        norm: ``B``, a number or ``(*trials,)``; in ``cost_beta`` also one a cost,
             ``(m,)`` or ``(*trials, m)``.
         subgaussian: ``R`` of the noise, likewise.
         delta: the share of runs allowed to leave the confidence band.
@@ -112,7 +104,7 @@ class RKHS:
         norm: Tensor | None = None,
         subgaussian: Tensor | None = None,
     ) -> Tensor:
-        """The width in round ``t``; ``norm`` and ``subgaussian`` as broadcast."""
+        """Return the width in round ``t``, of ``norm`` and ``subgaussian`` if given."""
         if self.form == "any-lam" and noise is None:
             raise CBanditError(
                 "form='any-lam' needs the likelihood variance: call it with noise=, or "
@@ -132,36 +124,3 @@ class RKHS:
             f"RKHS(norm={self.norm.tolist()}, subgaussian={self.subgaussian.tolist()}, "
             f"delta={self.delta}, form={self.form!r})"
         )
-
-
-def greedy_gain(covariance: Tensor, rounds: int, noise: float) -> Tensor:
-    """Information gain after each of ``rounds`` greedy picks, ``(*b, rounds)``.
-
-    Picks the action of largest posterior variance each round; ``covariance`` is the
-    prior's, ``(*b, N, N)``. Only as many columns as picks are ever computed.
-    """
-    checks.number("noise", noise, minimum=1e-300)
-    var = covariance.diagonal(dim1=-2, dim2=-1).clone()
-    columns: list[Tensor] = []
-    gains = []
-    for _ in range(rounds):
-        best, place = var.max(-1, keepdim=True)
-        rows = place.unsqueeze(-1).expand(*place.shape, covariance.shape[-1])
-        column = covariance.gather(-2, rows).squeeze(-2)
-        if columns:
-            past = torch.stack(columns, -2)  # *b x s x N
-            at = past.gather(-1, place.unsqueeze(-2).expand(*past.shape[:-1], 1))
-            column = column - (past * at).sum(-2)
-        column = column / (best + noise).sqrt()
-        columns.append(column)
-        var = (var - column.square()).clamp_min(0)
-        gains.append(0.5 * torch.log1p(best.squeeze(-1) / noise))
-    return torch.stack(gains, -1).cumsum(-1)
-
-
-def worst_case_gain(covariance: Tensor, rounds: int, noise: float) -> Tensor:
-    """An upper bound on the largest gain of ``rounds`` rounds, ``(*b,)``.
-
-    Greedy selection reaches at least ``1 - 1/e`` of it.
-    """
-    return greedy_gain(covariance, rounds, noise)[..., -1] / (1 - math.exp(-1))

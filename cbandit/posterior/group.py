@@ -1,0 +1,452 @@
+"""Functions that share one engine: one variance, several means. A value.
+
+A change returns another group and leaves this one as it was. Only the engine changes in
+place, and says for which log it stands: where that is another one, it is rebuilt.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from cbandit._core import checks
+from cbandit._core.distributed import Ranks
+from cbandit._core.randomness import Streams
+from cbandit.actions import Box, Finite, ProductGrid
+from cbandit.beliefs.gp import GP
+from cbandit.errors import CBanditError
+from cbandit.posterior.ahead import Ahead, Coming
+from cbandit.posterior.covariance import Covariance
+from cbandit.posterior.draws.features import check_features, pathwise
+from cbandit.posterior.engines.choice import BLOCK, make_engine, plan
+from cbandit.posterior.engines.protocol import Engine, Pass, Plan, Seen
+from cbandit.posterior.history import BLANK
+from cbandit.posterior.log import Log, Observation
+from cbandit.posterior.look import Best, Look
+from cbandit.posterior.merge import add_up, merged
+from cbandit.posterior.passes import Scaled
+from cbandit.posterior.refit import fit_hyperparameters
+from cbandit.posterior.scale import Scale
+from cbandit.posterior.value import Value
+
+__all__ = ["Group"]
+
+FEW = 8  # rows up to which they are conditioned on one by one
+
+
+class Group(Value):
+    """Functions of one prior covariance and noise whose feedback is told together.
+
+    Args:
+        gp: the specification, the first function's; they agree but for the mean.
+        functions: which functions these are, 0 the reward.
+        means: the prior means, ``(T, f)``.
+        actions: the set, or a box.
+        batch_shape: ``()`` or ``(trials,)``.
+        dtype: of the arrays over the set.
+        device: where they live.
+        engine: a name, or ``"auto"``.
+        samples: whether joint draws will be asked for.
+        ranks: the processes that share the set.
+    """
+
+    gp: GP
+    functions: list[int]
+    actions: Finite | ProductGrid | Box
+    ranks: Ranks
+    dtype: torch.dtype
+    device: torch.device
+    trials: int
+    covariance: Covariance
+    scale: Scale
+    log: Log
+    unfitted: int  # observations since the last fit
+    forgotten: int  # observations since the last refresh
+    _engine: Engine
+    _batched: bool
+    _elastic: bool
+    _own_noise: bool
+
+    def __init__(
+        self,
+        gp: GP,
+        functions: list[int],
+        means: Tensor,
+        actions: Finite | ProductGrid | Box,
+        batch_shape: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        engine: str,
+        samples: bool,
+        ranks: Ranks,
+    ) -> None:
+        covariance = Covariance.of(gp.kernel, actions, gp.bounds).to(device)
+        noise = checks.per_trial("noise", gp.noise, batch_shape).to(device)
+        trials = means.shape[0]
+
+        def planned() -> Plan:
+            given = actions, covariance, trials, dtype, device
+            return plan(engine, *given, samples)
+
+        super().__init__(
+            gp=gp,
+            functions=functions,
+            actions=actions,
+            ranks=ranks,
+            dtype=dtype,
+            device=device,
+            trials=trials,
+            covariance=covariance,
+            scale=Scale(means, noise, covariance.least_noise(actions), gp.standardize),
+            log=Log(),
+            unfitted=0,
+            forgotten=0,
+            _batched=bool(batch_shape),
+            _elastic=engine == "auto",
+            _own_noise=False,
+        )
+        # memory may differ from rank to rank
+        vars(self)["_engine"] = self._fresh(ranks.first(planned))
+
+    # -- a value ---------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, object]:
+        state = dict(vars(self))
+        if self._engine.light:
+            state["_engine"] = self._engine.plan
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        engine = state["_engine"]
+        if isinstance(engine, Plan):
+            vars(self)["_engine"] = self._fresh(engine)
+        elif not engine.covers(self._stretch()):  # another rank's
+            vars(self)["_engine"] = self._fresh(engine.plan)
+
+    # -- the engine ------------------------------------------------------------------
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, brought in line with the log where it is not."""
+        engine: Engine = self._engine
+        if engine.history.stands_for != self.log.number:
+            self._rebuild(engine)
+        return engine
+
+    @property
+    def plan(self) -> Plan:
+        """Which engine is at work, and why."""
+        return self._engine.plan
+
+    @property
+    def block(self) -> int | None:
+        """Actions that a stretch should hold; ``None``: all."""
+        return self._engine.block
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether the whole set is kept however many ranks share it."""
+        return self._engine.keeps_all
+
+    def _fresh(self, planned: Plan, covariance: Covariance | None = None) -> Engine:
+        return make_engine(
+            planned,
+            self.actions,
+            covariance or self.covariance,
+            self.trials,
+            self.scale.columns,
+            self.dtype,
+            self.device,
+            self._stretch(),
+        )
+
+    def _stretch(self) -> tuple[int, int] | None:
+        if self.ranks.size == 1 or isinstance(self.actions, Box):
+            return None
+        return self.ranks.stretch(self.actions, BLOCK)
+
+    def _rebuild(self, engine: Engine) -> None:
+        """Compute everything in the engine afresh from the log."""
+        blank, count = engine.history.stands_for == BLANK, self.scale.columns
+        engine.history.stands_for = None
+        if not blank or engine.functions != count:
+            engine.clear(count)
+            engine.history.stands_for = None
+        if len(self.log):
+            engine.observe([self._seen(row) for row in self.log])
+        engine.history.stands_for = self.log.number
+
+    def _seen(self, row: Observation) -> Seen:
+        """A row as the engine takes it."""
+        scale = self.scale
+        precision = scale.precision(row)
+        usual = precision is scale.usual
+        keys, x, wanted = row.keys, row.x, row.wanted
+        return Seen(keys, x, scale.targets(row), precision, wanted, usual)
+
+    def lighten(self, light: bool) -> None:
+        """Say whether a checkpoint leaves the engine's arrays out.
+
+        Then they are computed afresh here too, as what is loaded will be.
+        """
+        self._engine.light = light
+        if light:
+            self._engine.history.stands_for = None
+
+    def units(self) -> tuple[Tensor, Tensor]:
+        """The shift and the divisor of outcomes, ``(T, f)`` each."""
+        return self.scale.units()
+
+    @property
+    def noise(self) -> Tensor:
+        """The likelihood's variance, ``(T,)``, in the engine's units."""
+        return self.scale.noise
+
+    def _over(self, log: Log, **more: Any) -> Self:
+        """The same functions with another log, whose engine is yet to be rebuilt."""
+        return self._with(log=log, **{"scale": self.scale.over(log), **more})
+
+    # -- feedback --------------------------------------------------------------------
+
+    def append(self, row: Observation) -> Self:
+        """Condition on one more observation."""
+        own_noise = self._own_noise or row.noise is not None
+        counters = {"unfitted": self.unfitted + 1, "_own_noise": own_noise}
+        if not self._engine.takes(row.keys):
+            chosen = Plan("factor", "an action outside the set was observed")
+            log = self.log.enter(row)
+            return self._over(log, _engine=self._fresh(chosen), **counters)
+        if self.scale.standardize and own_noise:
+            # its weight depends on the outcomes' spread, which has changed
+            return self._over(self.log.enter(row), **counters)
+        log, scale = self.log.enter(row), self.scale.counted(row)
+        other = self._with(log=log, scale=scale, **counters)
+        with _Writing(self.engine, log) as engine:
+            engine.append(other._seen(row))
+            if self._elastic:
+                engine.make_room()
+        return other
+
+    def observe(self, rows: list[Observation]) -> Self:
+        """Condition on many observations."""
+        if len(rows) > FEW:
+            unfitted = self.unfitted + len(rows)
+            return self._over(self.log.merged(rows), unfitted=unfitted)
+        group = self
+        for row in rows:
+            group = group.append(row)
+        return group
+
+    def fill(self, t: int, columns: list[int], values: Tensor, mask: Tensor) -> Self:
+        """Take in what the row of round ``t`` waited for.
+
+        ``values (T, k)`` of some columns, in the trials of ``mask``. Nothing changes
+        where that row was dropped.
+        """
+        place = self.log.first_of(t)
+        if place == len(self.log) or self.log[place].t != t:
+            return self
+        row, come = self.log[place], mask.unsqueeze(-1)
+        if row.arrived is None:
+            raise CBanditError(f"the observation of round {t} waits for nothing")
+        told, arrived = row.values.clone(), row.arrived.clone()
+        for j, column in enumerate(columns):
+            own = slice(column, column + 1)
+            told[:, own] = torch.where(come, values[:, j : j + 1], told[:, own])
+            arrived[:, own] |= come
+        full = row._replace(values=told, arrived=arrived)
+        log, scale = self.log.replaced(place, full), self.scale
+        if scale.standardize:
+            scale = scale.counted(full._replace(noise=None, arrived=come))
+        change = scale.targets(full) - self.scale.targets(row)
+        change *= self.scale.precision(row).unsqueeze(-1)
+        with _Writing(self.engine, log) as engine:
+            engine.correct(row.keys, change, row.wanted)
+        return self._with(log=log, scale=scale)
+
+    def expire(self, first: int) -> Self:
+        """Forget the observations of rounds before ``first``."""
+        group = self
+        while len(group.log) and group.log[0].t < first:
+            group = group.forget_oldest()
+        return group
+
+    def forget_oldest(self) -> Self:
+        """Take the oldest observation out again."""
+        row, log = self.log[0], self.log.without_first()
+        scale = self.scale.counted(row, -1)
+        other = self._with(log=log, scale=scale, forgotten=self.forgotten + 1)
+        if scale.standardize and (self._own_noise or scale.outcomes.lost):
+            return other._over(log)
+        if self._own_noise and self._drowns(row):
+            return other
+        with _Writing(self.engine, log) as engine:
+            engine.forget(other._seen(row))
+        return other
+
+    def _drowns(self, row: Observation) -> bool:
+        history = self.engine.history
+        slots, _ = history.place(row.keys, row.x, row.wanted)
+        return history.drowns(slots, self.scale.precision(row), row.wanted)
+
+    def refreshed(self, every: int) -> Self:
+        """Compute narrow arrays afresh, once ``every`` reverse changes are in them."""
+        if self.forgotten < every or not self._engine.drifts:
+            return self
+        self.engine.refresh()
+        return self._with(forgotten=0)
+
+    def retarget(self, targets: Tensor) -> Self:
+        """Replace all outcomes: ``targets (n, T, f)``, in the log's order."""
+        pairs = zip(self.log, targets, strict=True)
+        log = Log.of([row._replace(values=values) for row, values in pairs])
+        engine, other = self.engine, self._over(log)
+        history, rows = engine.history, list(log)
+        slots = [history.place(row.keys, row.x, row.wanted)[0] for row in rows]
+        seen = [other._seen(row) for row in rows]
+        changes = [each.values * each.precision.unsqueeze(-1) for each in seen]
+        weighted = torch.zeros_like(history.weighted)
+        add_up(weighted.mT, slots, torch.stack(changes))
+        with _Writing(engine, log):
+            engine.revise(weighted[..., : history.used])
+        return other
+
+    def emptied(self) -> Self:
+        """The same without data; hyperparameters stay."""
+        return self._over(Log())
+
+    def split(self, functions: list[int]) -> tuple[Self, Self]:
+        """These without some functions, and those alone."""
+        mine = [f for f in self.functions if f not in functions]
+        engine = self.engine
+        places = [
+            torch.tensor([self.functions.index(f) for f in each], device=self.device)
+            for each in (mine, functions)
+        ]
+        kept, apart = (
+            self._with(
+                functions=own,
+                scale=self.scale.narrowed(at),
+                log=Log.of([row.columns(at) for row in self.log]),
+            )
+            for own, at in zip((mine, functions), places, strict=True)
+        )
+        other = engine.split(*map(self.scale.engine_columns, places))
+        apart = apart._with(_engine=other)
+        engine.history.stands_for = kept.log.number
+        other.history.stands_for = apart.log.number
+        return kept, apart
+
+    # -- hyperparameters -------------------------------------------------------------
+
+    def due(self) -> bool:
+        """Whether a refit is due."""
+        every = self.gp.refit_every
+        return every is not None and self.unfitted >= every
+
+    def refit(self) -> Self:
+        """Fit hyperparameters to the log, for a single function."""
+        if not len(self.log):
+            return self._with(unfitted=0)
+        kernel = copy.deepcopy(self.covariance.kernel)
+        if self._batched and not kernel.batch_shape and list(kernel.parameters()):
+            kernel = kernel.expand_batch(torch.Size([self.trials]))
+            for parameter in kernel.parameters():
+                # trials part ways from here: no memory in common
+                parameter.data = parameter.data.clone()
+        data = merged(self.log, *self.units())
+        noise = fit_hyperparameters(
+            kernel,
+            self.noise.clone(),
+            replace(data, x=self.covariance.inputs(data.x)),
+            self.gp.learn_noise,
+            self.gp.noise_prior,
+        )
+        covariance = self.covariance.fitted(kernel)
+        scale = self.scale.fitted(noise, covariance.least_noise(self.actions))
+        return self._with(
+            unfitted=0,
+            covariance=covariance,
+            scale=scale.over(self.log),
+            _engine=self._fresh(self._engine.plan, covariance),
+        )
+
+    # -- looking ---------------------------------------------------------------------
+
+    @property
+    def fused(self) -> Callable[[Look, Streams | None], Best] | None:
+        """The engine's one pass, where it knows all there is to do."""
+        return None if self.scale.standardize else self._engine.fused
+
+    def find(self, look: Look, streams: Streams | None) -> Best:
+        """The best action by the engine's one pass."""
+        find = self.engine.fused
+        if find is None:
+            raise CBanditError(f"engine={self.plan.name!r} has no fused pass here")
+        if self.scale.shifted:  # the engine's means lack the prior's
+            means, offset = self.scale.means, look.offset
+            look = replace(look, offset=means if offset is None else offset + means)
+        return find(look, streams)
+
+    def begin(
+        self, streams: Streams | None = None, ahead: Sequence[Ahead] = ()
+    ) -> Pass:
+        """Begin a pass over the set, in the user's units."""
+        coming = Coming.of(ahead, self.functions, self.noise) if ahead else None
+        inner = self.engine.begin(streams, coming)
+        if not (self.scale.shifted or self.scale.standardize):
+            return inner
+        return Scaled(inner, self.scale, self.dtype)
+
+    def anywhere(self, x: Tensor, ahead: Sequence[Ahead] = ()) -> tuple[Tensor, Tensor]:
+        """Means ``(T, f, n)`` and standard deviations ``(T, f, n)`` at any points."""
+        coming = Coming.of(ahead, self.functions, self.noise) if ahead else None
+        places = None if coming is None else (coming.places(), coming.precision)
+        mean, var = self.engine.history.at(x, places)
+        # the floor keeps gradients finite where nothing is uncertain
+        std = var.clamp_min(1e-300).sqrt().unsqueeze(1) * self.units()[1].unsqueeze(-1)
+        std = std.expand_as(mean[:, : len(self.functions)])
+        return self.scale.mean(mean), std
+
+    def tried(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Distinct actions ``(T, U, d)``, means there ``(T, f, U)``, which are real."""
+        history = self.engine.history
+        used = history.used
+        weights = history.system().weights(used)
+        mean = self.scale.mean((history.gram @ weights).mT)
+        return history.points[:, :used], mean, history.precision[:, :used] > 0
+
+    def draw(self, streams: Streams) -> Callable[[Tensor], Tensor]:
+        """A joint draw less the mean, in user units: ``(T, n, d) -> (T, f, n)``."""
+        engine, count = self.engine, len(self.functions)
+        path = pathwise(engine.history, streams, engine.functions)
+        scale = self.units()[1].unsqueeze(-1)
+        return lambda x: path(x)[:, :count] * scale
+
+    def check_samples(self) -> None:
+        """An error, unless joint draws can be had."""
+        if self.plan.name in ("factor", "stream", "dense"):
+            check_features(self.covariance)
+
+
+class _Writing:
+    """An engine that is being brought in line with a log; until then with none."""
+
+    __slots__ = ("_engine", "_number")
+
+    def __init__(self, engine: Engine, log: Log) -> None:
+        self._engine, self._number = engine, log.number
+
+    def __enter__(self) -> Engine:
+        self._engine.history.stands_for = None
+        return self._engine
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:
+            self._engine.history.stands_for = self._number
