@@ -40,6 +40,7 @@ from cbandit.posterior.rows.recomputed import Recomputed
 from cbandit.posterior.rows.stored import Stored
 from cbandit.posterior.stacked import Stacked
 from cbandit.posterior.system import ROOM, System
+from cbandit.posterior.tally import Tally
 from cbandit.problems import data
 from cbandit.problems.gridded import poisson
 from cbandit.problems.protocol import delays_of

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -41,7 +40,7 @@ class ByObservation:
             sets: bounds and the safe set before.
             tau: thresholds, ``(T, m)``.
         """
-        return replace(sets, safe=(sets.slack(tau) >= 0).all(1) | self._seed)
+        return sets._replace(safe=(sets.slack(tau) >= 0).all(1) | self._seed)
 
     def expanders(
         self, sets: SafeSet, tau: Tensor, beliefs: Any, mean: Tensor, beta: Tensor
