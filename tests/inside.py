@@ -109,7 +109,7 @@ def cap_of(ckb):
 
 
 def bound_of(policy):
-    return policy._bound
+    return policy._estimating.bound
 
 
 def cost_noises(epochs):
@@ -203,3 +203,8 @@ def counted_refits():
 def hold(policy, beliefs):
     """Let a policy hold other beliefs."""
     policy._change(settled(policy)._replace(beliefs=beliefs))
+
+
+def next_look(policy):
+    """The look of a GP policy's next round."""
+    return policy._next_look()[1]
