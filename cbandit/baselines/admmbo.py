@@ -290,7 +290,7 @@ class ADMMBO(BoTorchPolicy):
         top = torch.zeros_like(best)
         found = here.clone()
         limits = self._limits(self.t + 1)
-        for start, stop, mean, std in self._beliefs.look(step):
+        for start, stop, mean, std in self._beliefs.one(step):
             points = self.actions.block(start, stop).double()
             if step == 0:
                 gain = improvement(

@@ -165,7 +165,7 @@ def _likely(
     beliefs: Any, box: Box, limits: Tensor, confidence: float, streams: Streams
 ) -> Tensor:
     """Return the point of greatest mean reward among those likely feasible."""
-    look = beliefs.looking()
+    look = beliefs.solver()
 
     def estimate(x: Tensor) -> Tensor:
         mean, std = look(x)

@@ -274,7 +274,7 @@ class Beliefs(Value):
     def _stretches(self) -> Iterator[tuple[int, int]]:
         """Of this rank's actions; small sets are looked at as a whole."""
         if isinstance(self.actions, Box):
-            raise CBanditError("a Box has no numbered actions to look at")
+            raise CBanditError("a Box has no numbered actions")
         steps = [step for g in self.groups if (step := g.block) is not None]
         if not steps:
             return iter(((0, self.actions.size),))
@@ -301,7 +301,7 @@ class Beliefs(Value):
         for group in self.groups:
             group.engine.settle()
 
-    def look(self, function: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+    def one(self, function: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
         """One function over all actions: stretches, mean and deviation ``(T, n)``."""
         group = self._of(function)
         column = group.functions.index(function)
@@ -356,10 +356,10 @@ class Beliefs(Value):
         order = [f for group in self.groups for f in group.functions]
         return [order.index(f) for f in range(self.functions)]
 
-    def looking(
+    def solver(
         self, ahead: Sequence[Ahead] = ()
     ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-        """:meth:`anywhere` as of now, for many looks at points ``(T, n, d)``."""
+        """:meth:`anywhere` as of now, for many calls at points ``(T, n, d)``."""
         if ahead or not stackable(self.groups):
             return lambda x: self.anywhere(x, ahead)
         return Stacked(self.groups)

@@ -1,4 +1,4 @@
-"""What was observed, merged by action, and the small linear system it makes.
+"""Observations merged by action, and the small linear system they make.
 
 A *slot* holds one distinct action: its coordinates, the summed precision of its
 observations and their weighted sum. Always float64. A history changes in place: it
@@ -410,7 +410,7 @@ class History:
         return system.alpha.mT @ cross, system.half(cross)
 
     def merged(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What was seen by action: places, precisions, sums of precision x target.
+        """All observations by action: places, precisions, sums of precision x target.
 
         ``(T, W, d)``, ``(T, W)`` and ``(T, F, W)``, ``W`` the distinct actions of the
         trial with most; others are padded by places of precision 0.

@@ -1,4 +1,4 @@
-"""What was observed, as a value: every version stays as it is.
+"""The log of observations, as a value: every version stays as it is.
 
 Versions share their rows. A row more costs O(1); a row put in late, or replaced, costs
 a copy of the chunks behind it, or of its own.

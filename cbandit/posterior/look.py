@@ -57,7 +57,7 @@ class Best:
     x: Tensor | None = None
     keys: list[Any] | None = None
 
-    def look(self) -> list[float]:
+    def read(self) -> list[float]:
         """Copy scores and ``keys`` to the host; return the scores.
 
         A round waits for its device here, and nowhere else.
