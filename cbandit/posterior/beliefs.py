@@ -125,9 +125,9 @@ class Beliefs(Value):
             t: the round.
         """
         groups = list(self.groups)
-        if any(part[3] is not None for part in parts):
-            # a noise is scaled by its own function's spread
-            groups = each_alone(groups, lambda group: group.scale.standardize)
+        for part in parts:
+            if part[3] is not None:  # it is scaled by its own function's spread
+                groups = each_alone(groups, lambda group: group.scale.standardize)
         for functions, values, wanted, noise in joined(parts):
             groups = told_apart(groups, functions)
             for place, group in enumerate(groups):

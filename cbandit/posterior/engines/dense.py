@@ -44,7 +44,7 @@ class Dense(Base):
         """Forget everything, and keep as many functions from now on."""
         covariance, trials, device = self._kept
         self.functions = functions
-        # nothing over a set: an empty one, which splitting may cut
+        # an empty set's means, for the functions to be split like those of others
         nothing = torch.zeros(trials, functions, 0, dtype=torch.float64, device=device)
         self.mean = nothing
         self.history = History(covariance, trials, functions, device)
