@@ -9,10 +9,10 @@ from cbandit._core.checkpoint import read, write
 from cbandit._core.peaks import argmax
 from cbandit._core.randomness import BLOCK, Streams, _seed, trial_range
 from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
-from cbandit.baselines.admmbo import feasible_improvement, improvement
+from cbandit.baselines import lipschitz
+from cbandit.baselines.admm import feasible_improvement, improvement
 from cbandit.baselines.sketch import Sketched
 from cbandit.beliefs.feedback import drift_allowance
-from cbandit.beliefs.linear import Ridge
 from cbandit.choice import Choice, Distribution
 from cbandit.cli import main
 from cbandit.experiments.catalogue import EXPERIMENTS, find, settings_from_toml
@@ -34,6 +34,7 @@ from cbandit.posterior.history import SPARE
 from cbandit.posterior.look import SHORT, Look, maximise, scan
 from cbandit.posterior.merge import merged
 from cbandit.posterior.refit import negative_log_likelihood
+from cbandit.posterior.ridge import Ridge
 from cbandit.posterior.rows.kronecker import Kronecker
 from cbandit.posterior.rows.recomputed import Recomputed
 from cbandit.posterior.rows.stored import Stored
@@ -50,7 +51,7 @@ from cbandit.search.box import (
     maximise_box,
 )
 from cbandit.search.climb import climb
-from cbandit.search.simplex import hull
+from cbandit.search.simplex import hull, lp
 from cbandit.search.simplex.lp import solve_policy, solve_policy_by_pricing
 from cbandit.simulation.curves import Curve, exponent
 from cbandit.simulation.loop import simulate
@@ -208,3 +209,25 @@ def hold(policy, beliefs):
 def next_look(policy):
     """The look of a GP policy's next round."""
     return policy._next_look()[1]
+
+
+def linear_widths(policy, t):
+    """The widths of a linear policy in round ``t``, and by what they are inflated."""
+    state = settled(policy)
+    return policy._plane.width(t, state), policy._alpha(state, policy._limits(t))
+
+
+def safe_of(policy):
+    """The safe action of a policy, as far as its user knows it."""
+    return policy._safe
+
+
+def hold_no_arms(monkeypatch):
+    """Let no programme over blocks keep its bounds: all are priced."""
+    monkeypatch.setattr(lp, "HELD", 0)
+
+
+def chunk_distances(monkeypatch, chunk, kept):
+    """Set how many distances between actions are made at once, and kept."""
+    monkeypatch.setattr(lipschitz, "CHUNK", chunk)
+    monkeypatch.setattr(lipschitz, "KEPT", kept)

@@ -15,7 +15,7 @@ from cbandit.choice import Choice, Distribution
 from cbandit.errors import CBanditError
 from cbandit.policies.ledger import Entry, Ledger
 
-__all__ = ["Asked", "Decision", "checked", "kept"]
+__all__ = ["Asked", "Decision", "checked", "choice_of", "kept"]
 
 
 class Asked(NamedTuple):
@@ -134,6 +134,21 @@ def checked(
             led("distribution.probability", drawn.probability, *k),
         )
     return replace(given, index=index, x=x, infeasible=infeasible, distribution=drawn)
+
+
+def choice_of(policy: Any, asked: Asked, decision: Decision) -> Choice:
+    """Return a policy's decision as users see it: without ``T``, if trials is None."""
+    outside, on, nowhere = policy._outside, asked.actions, policy._nowhere
+    index = None if decision.index is None else outside(decision.index)
+    x = on.at(index) if decision.x is None else outside(decision.x)
+    infeasible = decision.infeasible
+    # a copy: whoever asked may change it in place
+    flags = (nowhere if infeasible is None else outside(infeasible)).clone()
+    pi = decision.distribution
+    if pi is not None:
+        pi = Distribution(outside(pi.index), outside(pi.probability))
+    other = None if on is policy.actions else on
+    return Choice(asked.t, index, x, flags, pi, policy._mark, other, decision.keys)
 
 
 def kept(choice: Choice) -> Choice:
