@@ -118,14 +118,14 @@ class Group(Value):
     def __getstate__(self) -> dict[str, object]:
         state = dict(vars(self))
         if self._engine.light:
-            state["_engine"] = self._engine.plan
+            state |= {"_engine": None, "_left_out": self._engine.plan}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        left_out, engine = state.pop("_left_out", None), state["_engine"]
         super().__setstate__(state)
-        engine = state["_engine"]
-        if isinstance(engine, Plan):
-            vars(self)["_engine"] = self._fresh(engine)
+        if left_out is not None:
+            vars(self)["_engine"] = self._fresh(left_out)
         elif not engine.covers(self._stretch()):  # another rank's
             vars(self)["_engine"] = self._fresh(engine.plan)
 
