@@ -1,4 +1,7 @@
-"""What the papers compare with; each is a policy of the library."""
+"""The policies that the papers compare with.
+
+Each is a policy of the library; ``cb.simulate`` runs them beside the papers' own.
+"""
 
 from cbandit.baselines.admmbo import ADMMBO
 from cbandit.baselines.bandit_oco import BanditOCO

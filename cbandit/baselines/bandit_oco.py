@@ -14,8 +14,7 @@ bandit feedback, 2018.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,8 +32,7 @@ from cbandit.policies.policy import Policy
 __all__ = ["BanditOCO"]
 
 
-@dataclass(frozen=True, eq=False)
-class Played:
+class Played(NamedTuple):
     """A round's direction, and what has come of it in which trials.
 
     Args:
@@ -63,11 +61,10 @@ class Played:
     def spent(self) -> Played | None:
         """Return the round after it has moved the centre; ``None``: it is over."""
         used = self.used | self.due
-        return None if self.over or bool(used.all()) else replace(self, used=used)
+        return None if self.over or bool(used.all()) else self._replace(used=used)
 
 
-@dataclass(frozen=True, eq=False)
-class Walk:
+class Walk(NamedTuple):
     """Where the ascent is.
 
     Args:
@@ -226,19 +223,20 @@ class BanditOCO(Policy):
         t = news.choice.t
         if t not in state.rounds:
             return state
-        each = replace(state.rounds[t], over=news.cancelled)
+        each = state.rounds[t]._replace(over=news.cancelled)
         for told in news.rewards:
             reward = torch.where(told.mask().unsqueeze(-1), told.values, each.reward)
             rewarded = each.rewarded | self._came(told)
-            each = replace(each, reward=reward, rewarded=rewarded)
+            each = each._replace(reward=reward, rewarded=rewarded)
         for told in news.costs:
             over = told.values - self._limits(t)
             cost = torch.where(told.mask().unsqueeze(-1), over, each.cost)
-            each = replace(each, cost=cost, charged=each.charged | self._came(told))
+            charged = each.charged | self._came(told)
+            each = each._replace(cost=cost, charged=charged)
         rounds = {**state.rounds, t: each}
         if each.over and not bool(each.due.any()):
             del rounds[t]
-        return replace(state, rounds=rounds)
+        return state._replace(rounds=rounds)
 
     def _came(self, told: Told) -> Tensor:
         """Return the trials in which something was told, ``(T,)`` on the host."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -88,7 +87,7 @@ class ByLipschitz:
         for start, stop, gap in self._distances(rows, reach):
             unsafe = gap.masked_fill(grown.unsqueeze(1), math.inf)
             nearest[rows, start:stop] = unsafe.amin(-1)
-        return replace(sets, safe=safe, nearest=nearest)
+        return sets._replace(safe=safe, nearest=nearest)
 
     def expanders(
         self, sets: SafeSet, tau: Tensor, beliefs: Any, mean: Tensor, beta: Tensor

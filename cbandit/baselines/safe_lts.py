@@ -25,8 +25,8 @@ from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.safe.action import Safe
-from cbandit.policies.safe.linear import Bounds, LinearStage, Plane, linear_safe
-from cbandit.policies.safe.stagewise import Stagewise, beliefs_of
+from cbandit.policies.safe.linear import Bounds, Plane, linear_safe
+from cbandit.policies.safe.stagewise import Stage, Stagewise, beliefs_of
 from cbandit.policies.safe.surely import SurelySafe
 from cbandit.recommend import Recommendation
 
@@ -68,9 +68,7 @@ class SafeLTS(Stagewise):
         super().__init__(actions, beliefs, safe, delta, alpha, None, **common)
         linear = self.actions, beliefs, self._safe, self.delta, beta, self.batch_shape
         self._plane = Plane(*linear)
-        self._start(
-            self._plane, self._plane.start(), LinearStage, longest=self._plane.longest
-        )
+        self._start(self._plane)
         self._surely = SurelySafe(self.name, self._plane, self.dtype)
         if not bool(self._safe.origin.all()):
             raise CBanditError(
@@ -81,7 +79,7 @@ class SafeLTS(Stagewise):
             self._per_trial("norm", reward.norm),
         )
 
-    def decide(self, state: LinearStage, asked: Asked) -> tuple[Decision, LinearStage]:
+    def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
         """Return the best action for a draw among those with ``V_c <= tau``."""
         tau = self._limits(asked.t)
         at, state = self._plane.meet(state, asked.actions)
@@ -96,7 +94,7 @@ class SafeLTS(Stagewise):
         bounds = Bounds(state.seen, scale, shift)
         return self._surely.play(state, asked, bounds, tau, at)
 
-    def _inflation(self, state: LinearStage, tau: Tensor) -> Tensor:
+    def _inflation(self, state: Stage, tau: Tensor) -> Tensor:
         """Return by what the draw is inflated, ``(T,)``."""
         if self._inflated:
             return self._alpha(state, tau)[:, 0]
@@ -104,6 +102,6 @@ class SafeLTS(Stagewise):
         return 1 + 2 * length * self._norm / tau.amin(-1)
 
     def _likely(
-        self, state: LinearStage, limits: Tensor, confidence: float
+        self, state: Stage, limits: Tensor, confidence: float
     ) -> Recommendation:
         return self._surely.likely(state, limits, confidence)

@@ -9,7 +9,6 @@ set holds the seed set and grows once a round, by Lipschitz constants
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -23,8 +22,7 @@ from cbandit.policies.state import GPState
 __all__ = ["Growth", "SafeSet", "Whole", "play", "tightened", "whole"]
 
 
-@dataclass(frozen=True, eq=False)
-class SafeSet:
+class SafeSet(NamedTuple):
     """Nested bounds and the safe set, as a value.
 
     Args:
@@ -107,7 +105,7 @@ def tightened(sets: SafeSet, seed: Tensor, believed: Whole, tau: Tensor) -> Safe
     limits = tau.to(upper).unsqueeze(-1)
     known = torch.where(seed.unsqueeze(1), limits, math.inf)
     torch.minimum(upper[:, 1:], known, out=upper[:, 1:])
-    return replace(sets, lower=lower, upper=upper)
+    return sets._replace(lower=lower, upper=upper)
 
 
 def play(sets: SafeSet, value: Tensor, mask: Tensor | None, tau: Tensor) -> Decision:

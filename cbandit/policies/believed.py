@@ -1,4 +1,4 @@
-"""What a GP policy is told and says of its beliefs: data from before, posteriors."""
+"""Posteriors, data from before and recommendations of a GP policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cbandit._core import checks
 from cbandit._core.randomness import Streams
 from cbandit.actions import Box
 from cbandit.errors import CBanditError
-from cbandit.posterior.parts import Part
+from cbandit.posterior.beliefs import Part
 from cbandit.recommend import Recommendation, recommend
 from cbandit.search.box import best_feasible_point
 
@@ -23,7 +23,7 @@ __all__ = [
     "Marginal",
     "Posterior",
     "data_rows",
-    "marginals",
+    "posterior_at",
     "posterior_of",
     "recommended",
 ]
@@ -41,30 +41,13 @@ class Marginal:
 
 @dataclass(frozen=True)
 class Posterior:
-    """What is believed: reward ``(*trials, N)``, costs ``(*trials, m, N)``."""
+    """Beliefs about the reward, ``(*trials, N)``, and costs, ``(*trials, m, N)``."""
 
     reward: Marginal
     costs: Marginal | None
 
 
-def posterior_of(policy: Any, beliefs: Any, x: Any) -> Posterior:
-    """Return what is believed over the policy's set, or at points ``x``."""
-    actions, outside = policy.actions, policy._outside
-    if x is not None:
-        given = checks.tensor("x", x, policy.dtype, policy.device)
-        axes, batch = (actions.dim,), policy.batch_shape
-        points = checks.rows("x", checks.finite("x", given), batch, axes)
-        mean, std = beliefs.anywhere(points)
-    elif actions.continuous:
-        raise CBanditError(
-            "posterior needs points on a Box: posterior(x) with x of shape (n, d)"
-        )
-    else:
-        mean, std = beliefs.posterior()
-    return marginals((mean, std), outside)
-
-
-def marginals(
+def posterior_of(
     believed: tuple[Tensor, Tensor], outside: Callable[[Tensor], Tensor]
 ) -> Posterior:
     """Return means and deviations ``(T, F, N)`` as users see them."""
@@ -73,6 +56,21 @@ def marginals(
     if mean.shape[1] == 1:
         return Posterior(reward, None)
     return Posterior(reward, Marginal(outside(mean[:, 1:]), outside(std[:, 1:])))
+
+
+def posterior_at(policy: Any, beliefs: Any, x: Any) -> Posterior:
+    """Return the posterior over the policy's set, or at points ``x``."""
+    actions, outside = policy.actions, policy._outside
+    if x is not None:
+        given = checks.tensor("x", x, policy.dtype, policy.device)
+        axes, batch = (actions.dim,), policy.batch_shape
+        points = checks.rows("x", checks.finite("x", given), batch, axes)
+        return posterior_of(beliefs.anywhere(points), outside)
+    if actions.continuous:
+        raise CBanditError(
+            "posterior needs points on a Box: posterior(x) with x of shape (n, d)"
+        )
+    return posterior_of(beliefs.posterior(), outside)
 
 
 Row = tuple[Sequence[Hashable], Tensor, list[Part]]
@@ -181,7 +179,7 @@ def _likely(
     beliefs: Any, box: Box, limits: Tensor, confidence: float, streams: Streams
 ) -> Tensor:
     """Return the point of greatest mean reward among those likely feasible."""
-    look = beliefs.looking()
+    look = beliefs.solver()
 
     def estimate(x: Tensor) -> Tensor:
         mean, std = look(x)

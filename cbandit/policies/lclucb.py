@@ -30,8 +30,8 @@ from cbandit._core.arguments import stated
 from cbandit.beliefs.linear import Linear
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.safe.action import Safe
-from cbandit.policies.safe.linear import Bounds, LinearStage, Plane, linear_safe
-from cbandit.policies.safe.stagewise import Stagewise, beliefs_of
+from cbandit.policies.safe.linear import Bounds, Plane, linear_safe
+from cbandit.policies.safe.stagewise import Stage, Stagewise, beliefs_of
 from cbandit.policies.safe.surely import SurelySafe
 from cbandit.recommend import Recommendation
 
@@ -89,12 +89,10 @@ class LCLUCB(Stagewise):
         super().__init__(actions, beliefs, safe, delta, alpha, largest, **common)
         linear = self.actions, beliefs, self._safe, self.delta, beta, self.batch_shape
         self._plane = Plane(*linear)
-        self._start(
-            self._plane, self._plane.start(), LinearStage, longest=self._plane.longest
-        )
+        self._start(self._plane)
         self._surely = SurelySafe(self.name, self._plane, self.dtype)
 
-    def decide(self, state: LinearStage, asked: Asked) -> tuple[Decision, LinearStage]:
+    def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
         """Return the action of greatest ``V_r`` among those with ``V_c <= tau``."""
         tau = self._limits(asked.t)
         at, state = self._plane.meet(state, asked.actions)
@@ -103,6 +101,6 @@ class LCLUCB(Stagewise):
         return self._surely.play(state, asked, bounds, tau, at)
 
     def _likely(
-        self, state: LinearStage, limits: Tensor, confidence: float
+        self, state: Stage, limits: Tensor, confidence: float
     ) -> Recommendation:
         return self._surely.likely(state, limits, confidence)

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -124,8 +123,7 @@ class CountOPB(Stagewise):
             common | {"horizon": horizon},
         )
         super().__init__(actions, beliefs, safe, delta, alpha, largest, **common)
-        arms = Arms(self.actions, self._subgaussian, self.dtype)
-        self._start(arms, arms.start())
+        self._start(Arms(self.actions, self._subgaussian, self.dtype))
         log = math.log(2 * (self.m + 1) * int(actions.size) * horizon / self.delta)
         self._width = self._subgaussian * math.sqrt(2 * log)  # T x F
         self._least, self._most = _ends(self._ranges, self._width)
@@ -142,7 +140,7 @@ class CountOPB(Stagewise):
         pi = solve_policy(u[:, 0], u[:, 1:], tau)
         at = numbered(self._safe.index)
         decision = drawn(pi.distribution, safe, at, asked.streams, infeasible)
-        return decision, replace(state, multiplier=pi.multiplier)
+        return decision, state._replace(multiplier=pi.multiplier)
 
 
 def _bounds(seen: Tally, width: Tensor, least: Tensor, most: Tensor | None) -> Tensor:

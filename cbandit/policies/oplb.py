@@ -38,9 +38,9 @@ from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.safe.action import Safe, numbered
 from cbandit.policies.safe.draws import drawn, must_hold
-from cbandit.policies.safe.linear import LinearStage, Plane, linear_safe
+from cbandit.policies.safe.linear import Plane, linear_safe
 from cbandit.policies.safe.mixtures import best_mixture, played, within_limits
-from cbandit.policies.safe.stagewise import Stagewise, beliefs_of
+from cbandit.policies.safe.stagewise import Stage, Stagewise, beliefs_of
 from cbandit.search.conic import needed
 
 __all__ = ["OPLB"]
@@ -92,13 +92,11 @@ class OPLB(Stagewise):
         super().__init__(actions, beliefs, safe, delta, alpha, largest, **common)
         linear = self.actions, beliefs, self._safe, self.delta, beta, self.batch_shape
         self._plane = Plane(*linear)
-        self._start(
-            self._plane, self._plane.start(), LinearStage, longest=self._plane.longest
-        )
+        self._start(self._plane)
         self.solver = solver
         needed()
 
-    def decide(self, state: LinearStage, asked: Asked) -> tuple[Decision, LinearStage]:
+    def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
         """Return a draw from the distribution of greatest ``V_r`` found."""
         on, tau = asked.actions, self._limits(asked.t)
         if isinstance(on, Star):
@@ -112,7 +110,7 @@ class OPLB(Stagewise):
         return drawn(pi, state.safe, at, asked.streams, infeasible), state
 
     def _programmes(
-        self, state: LinearStage, asked: Asked, width: Tensor, tau: Tensor, at: Tensor
+        self, state: Stage, asked: Asked, width: Tensor, tau: Tensor, at: Tensor
     ) -> Distribution:
         """Return the distribution found best in each trial.
 

@@ -80,8 +80,7 @@ class OPNLB(Stagewise):
             )
         beliefs = beliefs_of(FiniteClass, reward, costs)
         super().__init__(actions, beliefs, safe, delta, alpha, largest, **common)
-        arms = Arms(self.actions, self._subgaussian, self.dtype)
-        self._start(arms, arms.start())
+        self._start(Arms(self.actions, self._subgaussian, self.dtype))
         self._classes = [
             ConfidenceClass(belief, j, self._safe, int(actions.size))
             for j, belief in enumerate(beliefs)

@@ -124,10 +124,14 @@ class Ridge:
         wide = torch.cat([row, target.unsqueeze(-1)], -1)  # T x f x (d + 1)
         if weight is not None:
             wide = wide * weight.unsqueeze(-1)
-        count, recent = self.count.clone(), self.recent.clone()
-        count[:, functions].add_(1 if weight is None else (weight > 0).double())
-        own = recent[:, functions]
-        torch.addcmul(own, row.unsqueeze(-1), wide.unsqueeze(-2), out=own)
+        once = 1.0 if weight is None else (weight > 0).double()
+        square = row.unsqueeze(-1), wide.unsqueeze(-2)
+        if functions == EVERY:
+            count, recent = self.count + once, torch.addcmul(self.recent, *square)
+        else:
+            count, recent = self.count.clone(), self.recent.clone()
+            count[:, functions] += once
+            recent[:, functions] = torch.addcmul(recent[:, functions], *square)
         if self.fresh + 1 < BLOCK:
             return Ridge(self.known, self.total, recent, self.fresh + 1, count)
         total = self.total + recent

@@ -59,28 +59,19 @@ class Tally:
 
     def added(
         self,
-        arms: Tensor,
+        arm: Tensor,
         y: Tensor,
         weight: Tensor | None = None,
         functions: slice = EVERY,
     ) -> Tally:
-        """Return the tally after ``n`` more observations.
+        """Return the tally after one more observation.
 
         Args:
-            arms: numbers, ``(T, n)``.
-            y: the outcomes of ``functions``, ``(T, n, f)``.
-            weight: how much each counts, ``(T, n, f)``; ``None``: all count once.
+            arm: its number, ``(T,)``.
+            y: the outcomes of ``functions``, ``(T, f)``.
+            weight: how much each counts, ``(T, f)``; ``None``: all count once.
             functions: which of them were observed.
         """
-        tally = self
-        for i in range(arms.shape[1]):
-            once = None if weight is None else weight[:, i]
-            tally = tally._with(arms[:, i], y[:, i], once, functions)
-        return tally
-
-    def _with(
-        self, arm: Tensor, y: Tensor, weight: Tensor | None, functions: slice
-    ) -> Tally:
         own = self._numbers()[:, :, functions]  # T x 3 x f x N
         place = arm[:, None, None, None].expand(-1, 3, y.shape[-1], 1)
         before = own.gather(-1, place)

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked
+from cbandit.policies.safe.action import numbered
 from cbandit.policies.safe.draws import must_hold
 from cbandit.policies.safe.known import Known
-from cbandit.policies.safe.stagewise import Block, Part
+from cbandit.policies.safe.stagewise import Block, Part, Stage
 from cbandit.posterior.tally import Tally
 
 __all__ = ["Arms", "own_arms"]
@@ -31,18 +32,18 @@ class Arms:
         self._actions, self._dtype = actions, dtype
         self._r = subgaussian
 
-    def start(self) -> Tally:
-        """Return the tally before any pull."""
+    def begun(self, safe: Known, alpha: Tensor | None, multiplier: Tensor) -> Stage:
+        """Return the state before any pull; see ``Model``."""
         shape = (*self._r.shape, int(self._actions.size))
-        return Tally.start(shape, self._dtype, self._r.device)
+        tally = Tally.start(shape, self._dtype, self._r.device)
+        return Stage(tally, safe, alpha, multiplier)
 
     def added(
-        self, seen: Tally, x: Tensor, arms: Tensor | None, parts: Sequence[Part]
+        self, seen: Tally, x: Tensor, arm: Tensor | None, parts: Sequence[Part]
     ) -> Tally:
-        """Return the tally after more pulls; see ``Model``."""
-        arms = self.numbers(x) if arms is None else arms
-        for part in parts:
-            seen = seen.added(arms, part.y, part.weight, part.functions)
+        """Return the tally after one more pull; see ``Model``."""
+        for functions, y, weight in parts:
+            seen = seen.added(numbered(arm), y, weight, functions)
         return seen
 
     def numbers(self, points: Tensor) -> Tensor:

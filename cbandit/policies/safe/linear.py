@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,26 +13,14 @@ from cbandit.actions import Star
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
 from cbandit.policies.safe.action import Safe, SafeAction
+from cbandit.policies.safe.known import Known
 from cbandit.policies.safe.stagewise import Block, Part, Stage
 from cbandit.posterior.ridge import Ridge
 
-__all__ = ["Bounds", "LinearStage", "Plane", "linear_safe"]
+__all__ = ["Bounds", "Plane", "linear_safe"]
 
 CHUNK = 2**14  # actions looked at together
 LEAST = 1e-10  # of a squared length: less ridge is lost in rounding
-
-
-@dataclass(frozen=True, eq=False)
-class LinearStage(Stage):
-    """The state of a linear policy between two rounds.
-
-    Args:
-        longest: the length of the longest action so far, ``(1 or T,)``.
-        warned: whether it has said that it may never leave the safe action.
-    """
-
-    longest: Tensor
-    warned: bool = False
 
 
 class Plane:
@@ -101,7 +88,11 @@ class Plane:
 
     # -- learning --------------------------------------------------------------------
 
-    def start(self) -> Ridge:
+    def begun(self, safe: Known, alpha: Tensor | None, multiplier: Tensor) -> Stage:
+        """Return the state before data; see ``Model``."""
+        return Stage(self._start(), safe, alpha, multiplier, self.longest)
+
+    def _start(self) -> Ridge:
         """Return estimates before data; along a safe action costs may be known."""
         dim, safe = self.actions.dim, self.safe
         if safe.cost is None:
@@ -114,13 +105,11 @@ class Plane:
         return Ridge.start(self._lam, dim, along, slope)
 
     def added(
-        self, seen: Ridge, x: Tensor, arms: Tensor | None, parts: Sequence[Part]
+        self, seen: Ridge, x: Tensor, arm: Tensor | None, parts: Sequence[Part]
     ) -> Ridge:
-        """Return the estimates after more observations; see ``Model``."""
-        for i in range(x.shape[1]):
-            for functions, y, weight in parts:
-                own = None if weight is None else weight[:, i]
-                seen = seen.added(x[:, i], y[:, i], own, functions)
+        """Return the estimates after one more observation; see ``Model``."""
+        for functions, y, weight in parts:
+            seen = seen.added(x, y, weight, functions)
         return seen
 
     def numbers(self, points: Tensor) -> None:
@@ -134,7 +123,7 @@ class Plane:
 
     # -- widths ----------------------------------------------------------------------
 
-    def width(self, t: int, state: LinearStage) -> Tensor:
+    def width(self, t: int, state: Stage) -> Tensor:
         """Return ``beta`` of every function in round ``t``, ``(T, F)``."""
         if self._beta is not None:
             given = self._given(self._beta(t)) if callable(self._beta) else self._beta
@@ -149,7 +138,7 @@ class Plane:
 
     # -- sets ------------------------------------------------------------------------
 
-    def meet(self, state: LinearStage, on: Any) -> tuple[Tensor | None, LinearStage]:
+    def meet(self, state: Stage, on: Any) -> tuple[Tensor | None, Stage]:
         """Return the safe action's number in a round's set, ``(T,)``, and the state.
 
         A longer action than any before widens all bounds from now on.
@@ -163,7 +152,7 @@ class Plane:
             )
         longest, at = self.length(on), self.safe.within(on)
         longest = torch.maximum(state.longest, longest)
-        return at, replace(state, longest=longest)
+        return at, state._replace(longest=longest)
 
     def length(self, actions: Any) -> Tensor:
         """Return the longest action's length, ``(1 or T,)``; an error if too long."""
@@ -202,8 +191,7 @@ class Plane:
             yield start, points if points.dim() == 3 else points.unsqueeze(0)
 
 
-@dataclass(frozen=True, eq=False)
-class Bounds:
+class Bounds(NamedTuple):
     """``V_r`` and every ``V_c``: ``<x, w> + scale ||x||_{Sigma^-1}``.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -14,7 +14,7 @@ from cbandit.beliefs.classes import FiniteClass
 from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
-from cbandit.policies.believed import Posterior, marginals
+from cbandit.policies.believed import Posterior, posterior_of
 from cbandit.policies.given import listed
 from cbandit.policies.ledger import News, Told
 from cbandit.policies.policy import Policy
@@ -36,8 +36,8 @@ class Part(NamedTuple):
 
     Args:
         functions: which ones, 0 the reward.
-        y: ``(T, n, f)``.
-        weight: how much each counts, ``(T, n, f)``; ``None``: all count once.
+        y: ``(T, f)``.
+        weight: how much each counts, ``(T, f)``; ``None``: all count once.
     """
 
     functions: slice
@@ -48,16 +48,19 @@ class Part(NamedTuple):
 class Model(Protocol):
     """How a stage-wise policy learns: linear functions, or arms apart."""
 
+    def begun(self, safe: Known, alpha: Tensor | None, multiplier: Tensor) -> Stage:
+        """Return the state before the first round; see :class:`Stage`."""
+
     def added(
-        self, seen: Any, x: Tensor, arms: Tensor | None, parts: Sequence[Part]
+        self, seen: Any, x: Tensor, arm: Tensor | None, parts: Sequence[Part]
     ) -> Any:
-        """Return ``seen`` after ``n`` more observations.
+        """Return ``seen`` after one more observation.
 
         Args:
             seen: what was observed so far.
-            x: the actions, ``(T, n, d)``.
-            arms: their numbers in the policy's set, ``(T, n)``, if they are of it.
-            parts: what came of them.
+            x: the action, ``(T, d)``.
+            arm: its number in the policy's set, ``(T,)``, if it is of that.
+            parts: what came of it.
         """
 
     def numbers(self, points: Tensor) -> Tensor | None:
@@ -67,8 +70,7 @@ class Model(Protocol):
         """Yield estimates and spreads over the policy's own set."""
 
 
-@dataclass(frozen=True, eq=False)
-class Stage:
+class Stage(NamedTuple):
     """The state of a stage-wise policy between two rounds.
 
     Args:
@@ -76,12 +78,18 @@ class Stage:
         safe: the safe action's reward and costs as far as known.
         alpha: by what widths are inflated, ``(T, 1 + m)``, once it stays the same.
         multiplier: the dual solution of the last programme, ``(T, m)``; 0 without one.
+        longest: of linear policies, the greatest length of an action so far,
+            ``(1 or T,)``.
+        warned: of linear policies, whether it has said that it may never leave the safe
+            action.
     """
 
     seen: Any
     safe: Known
     alpha: Tensor | None
     multiplier: Tensor
+    longest: Any = None
+    warned: bool = False
 
 
 class Stagewise(Policy):
@@ -132,7 +140,7 @@ class Stagewise(Policy):
             largest,
             self.delta,
             self.horizon,
-            not callable(self._thresholds),
+            not callable(self.thresholds),
         )
         if self._safe.reward is not None:
             self._within("safe.reward", self._safe.reward.unsqueeze(-1), REWARD)
@@ -140,13 +148,11 @@ class Stagewise(Policy):
             self._within("safe.cost", self._safe.cost, COSTS)
             self._safe.below(self._limits(1))
 
-    def _start(
-        self, model: Model, seen: Any, kind: type[Stage] = Stage, **more: Any
-    ) -> None:
+    def _start(self, model: Model) -> None:
         """Set the model and the state before the first round."""
         self._model, safe = model, Known.start(self._safe)
         zero = torch.zeros(self._size, self.m, dtype=torch.float64, device=self.device)
-        self._begin(kind(seen, safe, self._lasting_alpha(safe), zero, **more))
+        self._begin(model.begun(safe, self._lasting_alpha(safe), zero))
 
     @property
     def multiplier(self) -> Tensor:
@@ -186,7 +192,7 @@ class Stagewise(Policy):
 
     def _lasting_alpha(self, safe: Known) -> Tensor | None:
         """Return ``alpha`` if it will stay the same from now on."""
-        if not safe.ready or callable(self._thresholds):
+        if not safe.ready or callable(self.thresholds):
             return None
         return self._scales.from_gaps(safe.ratio(self._limits(1)))
 
@@ -196,26 +202,25 @@ class Stagewise(Policy):
         """Return the state after feedback of one choice."""
         choice = news.choice
         x = choice.x.reshape(self._size, -1).double()
-        arms = None
+        arm = None
         if choice.index is not None and choice.actions is None:
-            arms = choice.index.reshape(self._size, 1)
+            arm = choice.index.reshape(self._size)
         told = [(REWARD, one) for one in news.rewards]
         told += [(COSTS, one) for one in news.costs]
         if not state.safe.ready:
             safe = state.safe.after(x, news, self._limits(choice.t))
-            state = replace(state, safe=safe, alpha=self._lasting_alpha(safe))
+            state = state._replace(safe=safe, alpha=self._lasting_alpha(safe))
         if len(told) == 2 and all(o.where is None and o.noise is None for _, o in told):
             both = torch.cat([one.values for _, one in told], -1)
             told = [(EVERY, told[0][1]._replace(values=both))]
         parts = [self._part(functions, one) for functions, one in told]
-        seen = self._model.added(state.seen, x.unsqueeze(1), arms, parts)
-        return replace(state, seen=seen)
+        seen = self._model.added(state.seen, x, arm, parts)
+        return state._replace(seen=seen)
 
     def _part(self, functions: slice, told: Told) -> Part:
         """Return what was told, and how much each observation counts."""
-        y = told.values.unsqueeze(1)
         if told.where is None and told.noise is None:
-            return Part(functions, y)
+            return Part(functions, told.values)
         weight = torch.ones_like(told.values)
         if told.noise is not None:
             # noisier observations count less; better ones never more than once
@@ -223,7 +228,7 @@ class Stagewise(Policy):
             weight = (r / told.noise.unsqueeze(-1)).clamp_max(1.0)
         if told.where is not None:
             weight = weight * told.mask().unsqueeze(-1)
-        return Part(functions, y, weight.unsqueeze(1))
+        return Part(functions, told.values, weight)
 
     def observe(
         self, *, index: Any = None, x: Any = None, reward: Any = None, cost: Any = None
@@ -241,7 +246,7 @@ class Stagewise(Policy):
         if reward is None and cost is None:
             raise CBanditError("observe needs reward=, cost= or both; got neither")
         arms, points = self._rows_of(index, x)
-        parts: list[Part] = []
+        parts: list[tuple[slice, Tensor]] = []
         for name, given, functions, m in (
             ("reward", reward, REWARD, 1),
             ("cost", cost, COSTS, self.m),
@@ -251,10 +256,14 @@ class Stagewise(Policy):
             value = checks.finite(name, checks.tensor(name, given, device=self.device))
             value = checks.rows(name, value, self.batch_shape, (m,), points.shape[1])
             self._within(name, value.reshape(-1, m), functions)
-            parts.append(Part(functions, value))
+            parts.append((functions, value))
         state = self._settled().state
-        seen = self._model.added(state.seen, points, arms, parts)
-        self._change(replace(state, seen=seen))
+        seen = state.seen
+        for i in range(points.shape[1]):
+            arm = None if arms is None else arms[:, i]
+            row = [Part(functions, value[:, i]) for functions, value in parts]
+            seen = self._model.added(seen, points[:, i], arm, row)
+        self._change(state._replace(seen=seen))
 
     def _rows_of(self, index: Any, x: Any) -> tuple[Tensor | None, Tensor]:
         """Return numbers ``(T, n)``, where there are any, and points ``(T, n, d)``."""
@@ -277,7 +286,7 @@ class Stagewise(Policy):
         found = list(self._believed(self._settled().state))
         mean = torch.cat([f[1] for f in found], -1)
         std = torch.cat([f[2] for f in found], -1)
-        return marginals((mean, std), self._outside)
+        return posterior_of((mean, std), self._outside)
 
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Say what to deploy: the best distribution believed feasible.

@@ -19,8 +19,9 @@ from cbandit.actions import Star
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.safe.action import numbered
 from cbandit.policies.safe.draws import must_hold
-from cbandit.policies.safe.linear import Bounds, LinearStage, Plane
+from cbandit.policies.safe.linear import Bounds, Plane
 from cbandit.policies.safe.rays import best_on_star, fan_of, likely_on_star
+from cbandit.policies.safe.stagewise import Stage
 from cbandit.recommend import Recommendation, recommend
 
 __all__ = ["SurelySafe", "best_on_points"]
@@ -42,12 +43,12 @@ class SurelySafe:
 
     def play(
         self,
-        state: LinearStage,
+        state: Stage,
         asked: Asked,
         bounds: Bounds,
         tau: Tensor,
         at: Tensor | None,
-    ) -> tuple[Decision, LinearStage]:
+    ) -> tuple[Decision, Stage]:
         """Return a round's decision, and the state after it.
 
         Args:
@@ -71,7 +72,7 @@ class SurelySafe:
             return Decision(index, infeasible, x=x, sure=True), state
         index = best_on_points(on, asked.mask, bounds, tau, at)
         if not state.warned and bool((index == at).all()):
-            state = replace(state, warned=True)
+            state = state._replace(warned=True)
             warnings.warn(
                 f"{self._name} plays the safe action, being sure of no other. On a "
                 "Finite set it may never leave it, as that teaches nothing about the "
@@ -82,9 +83,7 @@ class SurelySafe:
             index = torch.where(safe.warm, index, at)
         return Decision(index, infeasible, sure=True), state
 
-    def likely(
-        self, state: LinearStage, limits: Tensor, confidence: float
-    ) -> Recommendation:
+    def likely(self, state: Stage, limits: Tensor, confidence: float) -> Recommendation:
         """Return the best action believed feasible with ``confidence``.
 
         On a star ``index`` is that of its segment, 0 for the centre.
