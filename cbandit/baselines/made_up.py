@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -68,7 +67,7 @@ class ByObservation:
             if not costs:
                 continue
             spread, noise = group.units()[1], group.noise
-            covariances = _covariances(group)
+            covariances = group.engine.covariances
             for at in useful.split(step):
                 c, own, there = covariances(at, open_)  # T x n x o, T x n, T x o
                 seen = own + noise.unsqueeze(-1)
@@ -84,36 +83,3 @@ class ByObservation:
                     new = (after <= tau[:, f - 1, None]) & ~sets.safe[:, None, open_]
                     found[:, at] &= new.any(-1)
         return found & sets.safe
-
-
-Covariances = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
-
-
-def _covariances(group: Any) -> Covariances:
-    from cbandit.posterior.engines.joint import Joint
-
-    engine = group.engine
-    if isinstance(engine, Joint):
-        cov = engine.cov
-        own = cov.diagonal(dim1=-2, dim2=-1)
-        return lambda at, to: (cov[:, at][..., to], own[:, at], own[:, to])
-    history, trials = engine.history, group.trials
-
-    def half(x: Tensor) -> Tensor:
-        if not history.used:
-            return x.new_zeros(trials, 1, x.shape[-2], dtype=torch.float64)
-        system = history.system()
-        points = history.places(system)
-        halved: Tensor = system.half(group.covariance.cross(points, x))
-        return halved
-
-    actions = group.actions
-
-    def rows(at: Tensor, to: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        x, y = (actions.rows(i).double() for i in (at, to))
-        hx, hy = half(x), half(y)
-        c = group.covariance.cross(x, y) - hx.mT @ hy
-        own = group.covariance.variance(x) - hx.square().sum(-2)
-        return c, own, group.covariance.variance(y) - hy.square().sum(-2)
-
-    return rows
