@@ -162,7 +162,8 @@ class ADMMBO(GPPolicy):
         if asked.mask is not None or asked.actions is not self.actions:
             raise CBanditError("ADMMBO chooses from its own set: no among=, actions=")
         beliefs, own = state.beliefs, state.own
-        if asked.t == 1 or not all(_observed(beliefs, i) for i in range(self._size)):
+        trials = range(self._size)
+        if asked.t == 1 or not all(beliefs.observed(i) for i in trials):
             return self._first(asked), state
         if not bool(own.going.any()):
             return self._play(own.incumbent), state
@@ -251,10 +252,6 @@ class ADMMBO(GPPolicy):
                 search = self.num_restarts, self.raw_samples
                 found.append(best_on_box(gain, asked.actions, *search))
         return torch.stack(found).double()
-
-
-def _observed(beliefs: Any, trial: int) -> bool:
-    return all(g.engine.history.distinct()[trial] > 0 for g in beliefs.groups)
 
 
 def _of_step(limits: Tensor, step: int) -> Tensor | None:
