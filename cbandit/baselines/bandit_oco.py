@@ -172,6 +172,7 @@ class BanditOCO(Policy):
         """The point that the next ``ask`` will play around, ``(*trials, d)``."""
         return self._outside(self._moved(self._settled().state)[0].clone())
 
+    @alone
     def ask(
         self, *, among: Any = None, actions: Any = None, observed_costs: Any = None
     ) -> Choice:
