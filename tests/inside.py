@@ -21,6 +21,7 @@ from cbandit.experiments.results import read_curves, soft_violation_over, versio
 from cbandit.experiments.runner import carry_out
 from cbandit.experiments.task import Task
 from cbandit.explore import TS, estimates
+from cbandit.policies import gp as gp_policy
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.draws.roots import Root
@@ -120,7 +121,7 @@ def cost_noises(epochs):
 
 def rounds_told(epochs):
     """The rounds of which all has come, in the order of the beliefs' log."""
-    return settled(epochs).own.seen()
+    return [each.place.t for each in settled(epochs).own.seen()]
 
 
 def take_for(policy, other):
@@ -232,3 +233,8 @@ def chunk_distances(monkeypatch, chunk, kept):
     """Set how many distances between actions are made at once, and kept."""
     monkeypatch.setattr(lipschitz, "CHUNK", chunk)
     monkeypatch.setattr(lipschitz, "KEPT", kept)
+
+
+def set_light(monkeypatch, size):
+    """Let checkpoints leave out arrays above ``size`` bytes."""
+    monkeypatch.setattr(gp_policy, "LIGHT", size)

@@ -1,7 +1,6 @@
-"""The policies that the papers compare with, one algorithm a file.
+"""The policies that the papers compare with.
 
-Safe sets (safe_set, seeds, lipschitz, made_up), ADMMBO's splitting (admm) and BKB's
-sketch have files of their own.
+Each is a policy of the library; ``cb.simulate`` runs them beside the papers' own.
 """
 
 from cbandit.baselines.admmbo import ADMMBO

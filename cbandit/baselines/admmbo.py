@@ -219,7 +219,7 @@ class ADMMBO(GPPolicy):
     ) -> Tensor:
         """Return where a step gains most, ``(T, d)``; ``here`` where nothing gains."""
         top, found = torch.zeros_like(best), here.clone()
-        for start, stop, mean, std in beliefs.look(own.step):
+        for start, stop, mean, std in beliefs.one(own.step):
             points = self.actions.block(start, stop).double()
             numbers = mean.double(), std.double(), points, limit, best.unsqueeze(-1)
             value, place = own.split.gain(own.step, *numbers).max(-1)

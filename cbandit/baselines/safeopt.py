@@ -120,5 +120,5 @@ def growth_of(policy: GPPolicy, seed: Tensor, lipschitz: Any) -> Growth:
         return ByObservation(seed)
     given = checks.nonnegative("lipschitz", lipschitz)
     constants = policy._per_cost("lipschitz", given)
-    fixed = not callable(policy._thresholds)
+    fixed = not callable(policy.thresholds)
     return ByLipschitz(policy.actions, seed, constants, fixed, policy.dtype)

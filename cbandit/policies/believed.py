@@ -1,4 +1,4 @@
-"""What a GP policy is told and says of its beliefs: data from before, posteriors."""
+"""Posteriors, data from before and recommendations of a GP policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cbandit._core import checks
 from cbandit._core.randomness import Streams
 from cbandit.actions import Box
 from cbandit.errors import CBanditError
-from cbandit.posterior.parts import Part
+from cbandit.posterior.beliefs import Part
 from cbandit.recommend import Recommendation, recommend
 from cbandit.search.box import best_feasible_point
 
@@ -41,7 +41,7 @@ class Marginal:
 
 @dataclass(frozen=True)
 class Posterior:
-    """What is believed: reward ``(*trials, N)``, costs ``(*trials, m, N)``."""
+    """Beliefs about the reward, ``(*trials, N)``, and costs, ``(*trials, m, N)``."""
 
     reward: Marginal
     costs: Marginal | None
@@ -179,7 +179,7 @@ def _likely(
     beliefs: Any, box: Box, limits: Tensor, confidence: float, streams: Streams
 ) -> Tensor:
     """Return the point of greatest mean reward among those likely feasible."""
-    look = beliefs.looking()
+    look = beliefs.solver()
 
     def estimate(x: Tensor) -> Tensor:
         mean, std = look(x)

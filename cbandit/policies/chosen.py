@@ -79,7 +79,7 @@ class Search:
         """Return the best point of a box."""
         box, streams = asked.actions, asked.streams
         draw = beliefs.draws(streams) if self.samples else None
-        believed, scale = beliefs.looking(ahead), look.coefficient.unsqueeze(-1)
+        believed, scale = beliefs.solver(ahead), look.coefficient.unsqueeze(-1)
         offset, bound = (
             None if each is None else each.to(box.lower.dtype).unsqueeze(-1)
             for each in (look.offset, look.bound)
@@ -159,7 +159,7 @@ def seen_in_full(
 
 def _finite(best: Best) -> Best:
     """Return ``best``, whose numbers are on the host then, if its scores are finite."""
-    if not all(map(math.isfinite, best.look())):
+    if not all(map(math.isfinite, best.read())):
         raise CBanditError(
             "the score is not a finite number at any allowed action; look at "
             "policy.posterior() and policy.multiplier"

@@ -1,4 +1,4 @@
-"""What a rule is asked and what it answers, and a check of rules from outside."""
+"""A round as a question to a policy's rule, and the rule's answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Asked", "Decision", "checked", "choice_of", "kept"]
 
 
 class Asked(NamedTuple):
-    """What a rule is asked: one round.
+    """One round, as a policy's rule is asked.
 
     Args:
         t: the round, counted from 1.
@@ -45,7 +45,7 @@ class Asked(NamedTuple):
 
 @dataclass
 class Decision:
-    """What a policy's rule decides in a round, ``T`` trials at once.
+    """The answer of a policy's rule, for ``T`` trials at once.
 
     Args:
         index: the action's number, ``(T,)``.

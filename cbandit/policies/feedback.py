@@ -25,7 +25,7 @@ __all__ = ["Arrivals", "AtOnce", "Awaited", "Timing", "Windowed", "timing"]
 
 
 class Arrivals(NamedTuple):
-    """What feedback leaves behind beside the beliefs.
+    """Traces of feedback beside the beliefs.
 
     Args:
         late: ``(T,)``, how many values came too late to count.

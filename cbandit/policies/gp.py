@@ -447,4 +447,4 @@ class GPPolicy(Policy):
 
     def lighten(self) -> None:
         """Before a checkpoint: large arrays are computed afresh instead of saved."""
-        self._beliefs.lighten(LIGHT)
+        self._settled().state.beliefs.lighten(LIGHT)

@@ -112,7 +112,7 @@ class GPOPB(GPPolicy):
             largest,
             self.delta,
             self.horizon,
-            not callable(self._thresholds),
+            not callable(self.thresholds),
         )
         self._safe.below(self._limits(1))
         # the multiplier is the last programme's dual solution

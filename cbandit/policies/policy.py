@@ -11,28 +11,21 @@ from __future__ import annotations
 import secrets
 import warnings
 from abc import ABCMeta, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from cbandit._core import checks, devices
-from cbandit._core.arguments import Stated, stated
+from cbandit._core.arguments import stated
 from cbandit._core.randomness import Position, Streams, Trials, trial_range
 from cbandit.actions import Actions
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError, ChoiceError, HorizonError
 from cbandit.policies import given, shared
 from cbandit.policies.decision import Asked, Decision, checked, choice_of, kept
-from cbandit.policies.ledger import (
-    Entry,
-    Ledger,
-    News,
-    Told,
-    also_seen,
-    check_unseen,
-)
+from cbandit.policies.ledger import Entry, Ledger, News, Told, also_seen, unseen
 
 __all__ = ["Now", "Policy"]
 
@@ -58,7 +51,7 @@ class Now(NamedTuple):
     settled: bool = False
 
 
-class Policy(Stated, metaclass=ABCMeta):
+class Policy(metaclass=ABCMeta):
     """Bookkeeping of rounds, choices and feedback.
 
     A policy is two functions of its state, a value that they replace and never change:
@@ -157,19 +150,15 @@ class Policy(Stated, metaclass=ABCMeta):
         if horizon is not None:
             horizon = checks.whole("horizon", horizon, 1, "None or a positive int")
         self.horizon = horizon
-        self._thresholds = (
-            thresholds
-            if callable(thresholds)
-            else self._per_cost("thresholds", thresholds)
-        )
+        if not callable(thresholds):
+            thresholds = self._per_cost("thresholds", thresholds)
+        self.thresholds: Callable[[int], Any] | Tensor = thresholds
         # whether there is anything to subtract
-        self._limited = callable(self._thresholds) or bool(self._thresholds.any())
+        self._limited = callable(thresholds) or bool(thresholds.any())
         self._streams = Streams(self.seed, self.trials, "policy")
         self._mark = secrets.token_hex(8)
         self._ledger = Ledger()
-        self._nowhere = torch.zeros(
-            self.batch_shape, dtype=torch.bool, device=self.device
-        )
+        self._nowhere = torch.zeros(self.batch_shape, dtype=torch.bool).to(self.device)
         self._now = Now(0, None, self._streams.position(), 0)
 
     # -- what a policy fills in ------------------------------------------------------
@@ -230,9 +219,9 @@ class Policy(Stated, metaclass=ABCMeta):
 
     def _limits(self, t: int) -> Tensor:
         """Return the thresholds of a round, ``(T, m)``."""
-        if callable(self._thresholds):
-            return self._per_cost("thresholds", self._thresholds(t))
-        return self._thresholds
+        if callable(self.thresholds):
+            return self._per_cost("thresholds", self.thresholds(t))
+        return self.thresholds
 
     # -- rounds ----------------------------------------------------------------------
 
@@ -339,14 +328,14 @@ class Policy(Stated, metaclass=ABCMeta):
         t, serial = self._now.t, self._ledger.number()
         _, _, reward_seen, cost_seen, rewards, costs, *_ = entry
         if reward is not None:
-            check_unseen("reward", reward_seen, mask, choice)
+            unseen("reward", reward_seen, mask, choice)
             values = self._feedback("reward", reward, 1, mask)
             rewards = (*rewards, Told(values, mask, own, t, serial))
             reward_seen = also_seen(reward_seen, mask)
         if cost is not None:
             if self.m == 0:
                 raise CBanditError(f"{self.name} has no costs; got cost={cost!r}")
-            check_unseen("cost", cost_seen, mask, choice)
+            unseen("cost", cost_seen, mask, choice)
             values = self._feedback("cost", cost, self.m, mask)
             costs = (*costs, Told(values, mask, own, t, serial))
             cost_seen = also_seen(cost_seen, mask)
@@ -418,13 +407,13 @@ class Policy(Stated, metaclass=ABCMeta):
     # -- checkpoints -----------------------------------------------------------------
 
     def lighten(self) -> None:
-        """Before a checkpoint: drop what is better computed afresh than saved."""
+        """Absorb all that was told; drop what is better computed afresh than saved."""
+        self._settled()
 
     def save(self, path: Any) -> None:
         """Write all to ``path``, atomically; :func:`cbandit.load` goes on from it."""
         from cbandit._core.checkpoint import save
 
-        self._settled()
         save(self, path)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from cbandit.posterior.stacked import Stacked, stackable
 from cbandit.posterior.value import Value
 from cbandit_kernels import SCORES
 
-__all__ = ["Beliefs"]
+__all__ = ["Ahead", "Beliefs", "Part", "joined"]
 
 FEW = 8  # rows up to which they are conditioned on one by one
 
@@ -125,9 +125,9 @@ class Beliefs(Value):
             t: the round.
         """
         groups = list(self.groups)
-        if any(part[3] is not None for part in parts):
-            # a noise is scaled by its own function's spread
-            groups = each_alone(groups, lambda group: group.scale.standardize)
+        for part in parts:
+            if part[3] is not None:  # it is scaled by its own function's spread
+                groups = each_alone(groups, lambda group: group.scale.standardize)
         for functions, values, wanted, noise in joined(parts):
             groups = told_apart(groups, functions)
             for place, group in enumerate(groups):
@@ -274,7 +274,7 @@ class Beliefs(Value):
     def _stretches(self) -> Iterator[tuple[int, int]]:
         """Of this rank's actions; small sets are looked at as a whole."""
         if isinstance(self.actions, Box):
-            raise CBanditError("a Box has no numbered actions to look at")
+            raise CBanditError("a Box has no numbered actions")
         steps = [step for g in self.groups if (step := g.block) is not None]
         if not steps:
             return iter(((0, self.actions.size),))
@@ -301,7 +301,7 @@ class Beliefs(Value):
         for group in self.groups:
             group.engine.settle()
 
-    def look(self, function: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+    def one(self, function: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
         """One function over all actions: stretches, mean and deviation ``(T, n)``."""
         group = self._of(function)
         column = group.functions.index(function)
@@ -356,10 +356,10 @@ class Beliefs(Value):
         order = [f for group in self.groups for f in group.functions]
         return [order.index(f) for f in range(self.functions)]
 
-    def looking(
+    def solver(
         self, ahead: Sequence[Ahead] = ()
     ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-        """:meth:`anywhere` as of now, for many looks at points ``(T, n, d)``."""
+        """:meth:`anywhere` as of now, for many calls at points ``(T, n, d)``."""
         if ahead or not stackable(self.groups):
             return lambda x: self.anywhere(x, ahead)
         return Stacked(self.groups)

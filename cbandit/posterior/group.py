@@ -110,7 +110,7 @@ class Group(Value):
             _elastic=engine == "auto",
             _own_noise=False,
         )
-        # memory may differ from rank to rank
+        # decided by one rank, for free memory may differ
         vars(self)["_engine"] = self._fresh(ranks.first(planned))
 
     # -- a value ---------------------------------------------------------------------
@@ -118,14 +118,14 @@ class Group(Value):
     def __getstate__(self) -> dict[str, object]:
         state = dict(vars(self))
         if self._engine.light:
-            state["_engine"] = self._engine.plan
+            state |= {"_engine": None, "_left_out": self._engine.plan}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        left_out, engine = state.pop("_left_out", None), state["_engine"]
         super().__setstate__(state)
-        engine = state["_engine"]
-        if isinstance(engine, Plan):
-            vars(self)["_engine"] = self._fresh(engine)
+        if left_out is not None:
+            vars(self)["_engine"] = self._fresh(left_out)
         elif not engine.covers(self._stretch()):  # another rank's
             vars(self)["_engine"] = self._fresh(engine.plan)
 
@@ -184,10 +184,9 @@ class Group(Value):
 
     def _seen(self, row: Observation) -> Seen:
         """A row as the engine takes it."""
-        scale = self.scale
+        scale, (keys, x, _, wanted, _, _, _) = self.scale, row
         precision = scale.precision(row)
         usual = precision is scale.usual
-        keys, x, wanted = row.keys, row.x, row.wanted
         return Seen(keys, x, scale.targets(row), precision, wanted, usual)
 
     def lighten(self, light: bool) -> None:
@@ -216,17 +215,16 @@ class Group(Value):
 
     def append(self, row: Observation) -> Self:
         """Condition on one more observation."""
+        log, scale, unfitted = self.log.enter(row), self.scale, self.unfitted + 1
         own_noise = self._own_noise or row.noise is not None
-        counters = {"unfitted": self.unfitted + 1, "_own_noise": own_noise}
+        other = self._with(log=log, unfitted=unfitted, _own_noise=own_noise)
         if not self._engine.takes(row.keys):
             chosen = Plan("factor", "an action outside the set was observed")
-            log = self.log.enter(row)
-            return self._over(log, _engine=self._fresh(chosen), **counters)
-        if self.scale.standardize and own_noise:
-            # its weight depends on the outcomes' spread, which has changed
-            return self._over(self.log.enter(row), **counters)
-        log, scale = self.log.enter(row), self.scale.counted(row)
-        other = self._with(log=log, scale=scale, **counters)
+            return other._over(log, _engine=self._fresh(chosen))
+        if scale.standardize:
+            if own_noise:  # its weight depends on the outcomes' spread, which moves
+                return other._over(log)
+            other = other._with(scale=scale.counted(row))
         with _Writing(self.engine, log) as engine:
             engine.append(other._seen(row))
             if self._elastic:
@@ -358,7 +356,7 @@ class Group(Value):
         if self._batched and not kernel.batch_shape and list(kernel.parameters()):
             kernel = kernel.expand_batch(torch.Size([self.trials]))
             for parameter in kernel.parameters():
-                # trials part ways from here: no memory in common
+                # from here on each trial has parameters of its own
                 parameter.data = parameter.data.clone()
         data = merged(self.log, *self.units())
         noise = fit_hyperparameters(

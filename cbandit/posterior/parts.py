@@ -15,27 +15,20 @@ Part = tuple[list[int], Tensor, Sequence[bool], "Tensor | None"]
 """Functions, their values ``(T, f)``, the trials that saw them, their own noise."""
 
 
-def joined(parts: Sequence[Part]) -> list[Part]:
+def joined(parts: Sequence[Part]) -> Sequence[Part]:
     """Join parts that were seen in the same trials with the same noise."""
     if len(parts) < 2:
-        return list(parts)
-    first, *rest = parts
-    alike = all(
-        (part[2] is first[2] or list(part[2]) == list(first[2]))
-        and (
-            (part[3] is None and first[3] is None)
-            or (
-                part[3] is not None
-                and first[3] is not None
-                and bool((part[3] == first[3]).all())
-            )
-        )
-        for part in rest
-    )
-    if not alike:
-        return list(parts)
+        return parts
+    _, _, wanted, noise = parts[0]
+    for _, _, other, own in parts[1:]:
+        if other is not wanted and list(other) != list(wanted):
+            return parts
+        if own is not noise and (
+            own is None or noise is None or not bool((own == noise).all())
+        ):
+            return parts
     functions = [f for part in parts for f in part[0]]
-    return [(functions, torch.cat([p[1] for p in parts], -1), first[2], first[3])]
+    return [(functions, torch.cat([part[1] for part in parts], -1), wanted, noise)]
 
 
 def columns_of(values: Tensor, functions: list[int], wanted: list[int]) -> Tensor:
@@ -47,14 +40,15 @@ def columns_of(values: Tensor, functions: list[int], wanted: list[int]) -> Tenso
 
 def told_apart(groups: list[Group], functions: Sequence[int]) -> list[Group]:
     """Groups that hold these functions alone, or none of them."""
-    out, more = [], []
+    out: list[Group] = []
+    more: list[Group] = []
     for group in groups:
         mine = [f for f in group.functions if f in functions]
         if mine and len(mine) < len(group.functions):
             group, other = group.split(mine)
             more.append(other)
         out.append(group)
-    return out + more
+    return out + more if more else out
 
 
 def each_alone(

@@ -1,4 +1,4 @@
-"""What a policy may ask of its beliefs, however they are kept."""
+"""The calls that a policy makes to its beliefs, however they are kept."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ class AnyBeliefs(Protocol):
         ...
 
     def engines(self) -> list[str]:
-        """The names of what keeps the beliefs."""
+        """The names of the engines that keep the beliefs."""
         ...
 
     def describe(self) -> str:
-        """What keeps the beliefs, and why."""
+        """Which engines keep the beliefs, and why."""
         ...

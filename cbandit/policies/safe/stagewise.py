@@ -77,7 +77,7 @@ class Stagewise(Policy):
             largest,
             self.delta,
             self.horizon,
-            not callable(self._thresholds),
+            not callable(self.thresholds),
         )
         if self._safe.reward is not None:
             self._within("safe.reward", self._safe.reward.unsqueeze(-1), REWARD)
@@ -129,7 +129,7 @@ class Stagewise(Policy):
 
     def _lasting_alpha(self, safe: Known) -> Tensor | None:
         """Return ``alpha`` if it will stay the same from now on."""
-        if not safe.ready or callable(self._thresholds):
+        if not safe.ready or callable(self.thresholds):
             return None
         return self._scales.from_gaps(safe.ratio(self._limits(1)))
 

@@ -25,7 +25,7 @@ PLAN = Plan("dense", "a continuous box: points are solved for as asked")
 
 
 class Dense(Base):
-    """What was observed; ``history.at`` answers for any point."""
+    """The history alone; its ``at`` answers for any point."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Dense(Base):
         """Forget everything, and keep as many functions from now on."""
         covariance, trials, device = self._kept
         self.functions = functions
-        # nothing over a set: an empty one, which splitting may cut
+        # an empty set's means, for the functions to be split like those of others
         nothing = torch.zeros(trials, functions, 0, dtype=torch.float64, device=device)
         self.mean = nothing
         self.history = History(covariance, trials, functions, device)
@@ -88,11 +88,11 @@ class Dense(Base):
         self, streams: Streams | None = None, ahead: Coming | None = None
     ) -> Pass:
         """An error: a box has no actions to pass over."""
-        raise CBanditError(f"{self.actions!r} has no numbered actions to look at")
+        raise CBanditError(f"{self.actions!r} has no numbered actions")
 
     def covariances(self, at: Tensor, to: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """An error: a box has no numbered actions."""
-        raise CBanditError(f"{self.actions!r} has no numbered actions to look at")
+        raise CBanditError(f"{self.actions!r} has no numbered actions")
 
     def gain(self) -> Tensor:
         """The realised information gain, ``(T,)``."""

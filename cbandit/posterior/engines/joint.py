@@ -30,7 +30,7 @@ class Joint(Base):
     """Means ``(T, F, N)`` and covariance ``(T, N, N)``, current after every change."""
 
     REWEIGH_EVERY = 64  # reverse changes, after which the means are computed afresh
-    MANY = 512  # actions, from which on a draw must not take O(N^3)
+    MANY = 512  # from this many actions on a draw must not take O(N^3)
 
     def __init__(
         self,

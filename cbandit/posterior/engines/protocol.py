@@ -1,4 +1,4 @@
-"""What every engine answers, wherever it keeps its numbers.
+"""The calls that every engine answers, wherever it keeps its numbers.
 
 An engine is the one thing here that changes in place. It carries the number of the log
 it stands for, which is away while it is being written: whoever uses it compares the two

@@ -234,13 +234,13 @@ class Swept(Arrays):
     def check(self) -> None:
         """Compare a few actions with a fresh solve; refresh if they have drifted.
 
-        What is off even then is the dtype's doing: a warning says so, once.
+        An error that stays is the dtype's: a warning says so, once.
         """
         if self.history.used == 0:
             return
         self.settle()
         self.drift = self._off()
-        # what is not a number has drifted too
+        # NaN counts as drift
         if self.drift <= (1e-10 if self.dtype == torch.float64 else 1e-4):
             return
         self.refresh()
@@ -258,7 +258,7 @@ class Swept(Arrays):
             )
 
     def _off(self) -> float:
-        """By how much a few actions differ from a fresh solve, relative to the size."""
+        """The largest relative error of a few actions against a fresh solve."""
         size = self.var.shape[-1]
         count = min(self.CHECK_ACTIONS, size)
         offset = (self._changes * 7919) % size
