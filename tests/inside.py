@@ -128,7 +128,7 @@ def rounds_told(epochs):
 
 def take_for(policy, other):
     """Let ``policy`` take the choices of ``other`` for its own."""
-    policy._mark = other._mark
+    policy._prefixes += other._prefixes
 
 
 def set_multiplier(policy, multiplier):
@@ -240,3 +240,9 @@ def chunk_distances(monkeypatch, chunk, kept):
 def set_light(monkeypatch, size):
     """Let checkpoints leave out arrays above ``size`` bytes."""
     monkeypatch.setattr(gp_policy, "LIGHT", size)
+
+
+def renumbered(choice, t):
+    """A choice of the same policy that claims to be of round ``t``."""
+    name = f"{choice.id.rpartition('-')[0]}-{t}"
+    return Choice(t, choice.index, choice.x, choice.infeasible, id=name)

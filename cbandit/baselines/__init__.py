@@ -1,6 +1,7 @@
-"""The policies that the papers compare with.
+"""The policies that the papers compare with, one algorithm a file.
 
-Each is a policy of the library; ``cb.simulate`` runs them beside the papers' own.
+Safe sets (safe_set, seeds, lipschitz, made_up), ADMMBO's splitting (admm) and BKB's
+sketch have files of their own.
 """
 
 from cbandit.baselines.admmbo import ADMMBO

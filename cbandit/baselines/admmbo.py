@@ -36,6 +36,7 @@ from cbandit.baselines.botorch_policy import best_on_box, drawn, refused
 from cbandit.beliefs.gp import GP, _extent
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
+from cbandit.policies.alone import alone
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.state import GPState
@@ -142,11 +143,13 @@ class ADMMBO(GPPolicy):
         self._begin(self._now.state._replace(own=own))
 
     @property
+    @alone
     def multiplier(self) -> Tensor:
         """``|y_j|``, ``(*trials, m)``."""
         return self._outside(self._now.state.own.split.y.norm(dim=-1))
 
     @property
+    @alone
     def stopped(self) -> Tensor:
         """The round from which the incumbent is played, ``(T,)``; 0 until then."""
         stopped: Tensor = self._now.state.own.stopped.clone()
@@ -159,7 +162,8 @@ class ADMMBO(GPPolicy):
         if asked.mask is not None or asked.actions is not self.actions:
             raise CBanditError("ADMMBO chooses from its own set: no among=, actions=")
         beliefs, own = state.beliefs, state.own
-        if asked.t == 1 or not all(_observed(beliefs, i) for i in range(self._size)):
+        trials = range(self._size)
+        if asked.t == 1 or not all(beliefs.observed(i) for i in trials):
             return self._first(asked), state
         if not bool(own.going.any()):
             return self._play(own.incumbent), state
@@ -248,10 +252,6 @@ class ADMMBO(GPPolicy):
                 search = self.num_restarts, self.raw_samples
                 found.append(best_on_box(gain, asked.actions, *search))
         return torch.stack(found).double()
-
-
-def _observed(beliefs: Any, trial: int) -> bool:
-    return all(g.engine.history.distinct()[trial] > 0 for g in beliefs.groups)
 
 
 def _of_step(limits: Tensor, step: int) -> Tensor | None:

@@ -26,7 +26,8 @@ from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.linear import Bounds, Plane, linear_safe
-from cbandit.policies.safe.stagewise import Stage, Stagewise, beliefs_of
+from cbandit.policies.safe.model import Stage
+from cbandit.policies.safe.stagewise import Stagewise, beliefs_of
 from cbandit.policies.safe.surely import SurelySafe
 from cbandit.recommend import Recommendation
 

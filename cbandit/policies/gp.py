@@ -21,6 +21,7 @@ from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore, Rand
 from cbandit.policies import shared
+from cbandit.policies.alone import alone
 from cbandit.policies.believed import (
     Data,
     Posterior,
@@ -33,7 +34,7 @@ from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.estimating import Estimating
 from cbandit.policies.feedback import Arrivals, Awaited, timing
 from cbandit.policies.ledger import News
-from cbandit.policies.packing import Place
+from cbandit.policies.packing import place_of
 from cbandit.policies.policy import Now, Policy
 from cbandit.policies.state import GPState
 from cbandit.policies.suits import (
@@ -299,8 +300,8 @@ class GPPolicy(Policy):
         """Return outstanding choices, where they count."""
         if self.pending == "ignore":
             return []
-        place, waiting = self._place, asked.waiting
-        return [Ahead(*place(e.choice)[:2], *e.missing()) for e in waiting]
+        waiting = asked.waiting
+        return [Ahead(*place_of(self, e.choice)[:2], *e.missing()) for e in waiting]
 
     def _looks(
         self, state: GPState, asked: Asked
@@ -323,7 +324,7 @@ class GPPolicy(Policy):
             news = news._replace(costs=())  # they are known already
         if not (news.rewards or news.costs):
             return state
-        arrived, place = state.arrived, self._place(news.choice)
+        arrived, place = state.arrived, place_of(self, news.choice)
         if self._start.shape[-1]:
             limits = self._limits(place.t) if news.costs and self._limited else None
             for told in news.costs:
@@ -340,7 +341,7 @@ class GPPolicy(Policy):
         if not isinstance(self._timing, Awaited):
             return state
         both, limits = (state.beliefs, state.held), self._limits(choice.t)
-        beliefs, held = self._timing.stood(both, self._place(choice), limits)
+        beliefs, held = self._timing.stood(both, place_of(self, choice), limits)
         return state._replace(beliefs=beliefs, held=held)
 
     def _due(self, state: GPState) -> GPState:
@@ -351,16 +352,7 @@ class GPPolicy(Policy):
             return state
         return state._replace(beliefs=beliefs, held=held)
 
-    def _place(self, choice: Choice) -> Place:
-        """Return what the history calls the actions chosen, and where they are."""
-        x = choice.x.reshape(self._size, -1)
-        if choice.actions is None and choice.keys is not None:
-            return Place(choice.keys, x, choice.t)
-        if choice.actions is None and choice.index is not None:
-            index = choice.index.tolist()
-            return Place(index if isinstance(index, list) else [index], x, choice.t)
-        return Place(self.actions.keys(x), x, choice.t)
-
+    @alone
     def observe(
         self, *, index: Any = None, x: Any = None, reward: Any = None, cost: Any = None
     ) -> None:
@@ -383,6 +375,7 @@ class GPPolicy(Policy):
     # -- what is believed --------------------------------------------------------------
 
     @property
+    @alone
     def multiplier(self) -> Tensor:
         """As the next ``ask`` will use it, ``(*trials, m)``; empty: there is none."""
         now = self._settled()
@@ -395,6 +388,7 @@ class GPPolicy(Policy):
         return self._outside(moved.clone())
 
     @property
+    @alone
     def late(self) -> Tensor:
         """How many values came too late to count, ``(*trials,)``."""
         return self._outside(self._settled().state.held.late.clone())
@@ -405,6 +399,7 @@ class GPPolicy(Policy):
         return self._now.state.beliefs
 
     @property
+    @alone
     def engine(self) -> str:
         """Which engines keep the posterior, and why."""
         return str(self._beliefs.describe())
@@ -412,6 +407,7 @@ class GPPolicy(Policy):
     def _engines(self) -> list[str]:
         return [f"engine={' and '.join(self._beliefs.engines())}"]
 
+    @alone
     def posterior(self, x: Any = None) -> Posterior:
         """Return means and standard deviations over the set, in the user's units.
 
@@ -420,6 +416,7 @@ class GPPolicy(Policy):
         """
         return posterior_at(self, self._settled().state.beliefs, x)
 
+    @alone
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Return what to deploy: the best action feasible with ``confidence``.
 
@@ -429,12 +426,14 @@ class GPPolicy(Policy):
         found = recommended(self, self._settled().state.beliefs, confidence)
         return found.of(self._outside)
 
+    @alone
     def refit(self) -> None:
         """Fit hyperparameters to all data now, by marginal likelihood."""
         state: GPState = self._settled().state
         self._change(state._replace(beliefs=state.beliefs.refit()))
 
     @property
+    @alone
     def model(self) -> ModelListGP:
         """The beliefs as a BoTorch ``ModelListGP``, reward first: a snapshot.
 

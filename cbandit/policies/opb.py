@@ -38,7 +38,8 @@ from cbandit.policies.opb_gp import GPOPB
 from cbandit.policies.safe.action import Safe, numbered
 from cbandit.policies.safe.arms import Arms, own_arms
 from cbandit.policies.safe.draws import drawn
-from cbandit.policies.safe.stagewise import Stage, Stagewise, beliefs_of
+from cbandit.policies.safe.model import Stage
+from cbandit.policies.safe.stagewise import Stagewise, beliefs_of
 from cbandit.posterior.tally import Tally
 from cbandit.search.simplex.lp import solve_policy
 

@@ -40,7 +40,8 @@ from cbandit.policies.safe.action import Safe, numbered
 from cbandit.policies.safe.draws import drawn, must_hold
 from cbandit.policies.safe.linear import Plane, linear_safe
 from cbandit.policies.safe.mixtures import best_mixture, played, within_limits
-from cbandit.policies.safe.stagewise import Stage, Stagewise, beliefs_of
+from cbandit.policies.safe.model import Stage
+from cbandit.policies.safe.stagewise import Stagewise, beliefs_of
 from cbandit.search.conic import needed
 
 __all__ = ["OPLB"]

@@ -34,7 +34,8 @@ from cbandit.policies.safe.action import Safe, numbered
 from cbandit.policies.safe.arms import Arms, own_arms
 from cbandit.policies.safe.classes import ConfidenceClass
 from cbandit.policies.safe.draws import drawn
-from cbandit.policies.safe.stagewise import Block, Stage, Stagewise, beliefs_of
+from cbandit.policies.safe.model import Block, Stage
+from cbandit.policies.safe.stagewise import Stagewise, beliefs_of
 from cbandit.recommend import Recommendation
 from cbandit.search.simplex.lp import solve_policy
 

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from cbandit._core import devices
+from cbandit.choice import Choice
 from cbandit.policies.ledger import News, Told
 from cbandit.posterior.parts import Part
 
-__all__ = ["Place", "by_functions", "packed", "parts_of"]
+__all__ = ["Place", "by_functions", "packed", "parts_of", "place_of"]
 
 
 class Place(NamedTuple):
@@ -121,3 +122,14 @@ def _picked(values: list[Tensor], at: list[int]) -> Tensor:
         return values[0]
     trial = torch.arange(len(at), device=values[0].device)
     return torch.stack(values)[devices.put(at, values[0].device), trial]
+
+
+def place_of(policy: Any, choice: Choice) -> Place:
+    """Return what the history calls the actions chosen, and where they are."""
+    x = choice.x.reshape(policy._size, -1)
+    if choice.actions is None and choice.keys is not None:
+        return Place(choice.keys, x, choice.t)
+    if choice.actions is None and choice.index is not None:
+        index = choice.index.tolist()
+        return Place(index if isinstance(index, list) else [index], x, choice.t)
+    return Place(policy.actions.keys(x), x, choice.t)

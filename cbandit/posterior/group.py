@@ -316,8 +316,8 @@ class Group(Value):
         return other
 
     def emptied(self) -> Self:
-        """The same without data; hyperparameters stay."""
-        return self._over(Log())
+        """The same without data, on an engine of its own; hyperparameters stay."""
+        return self._over(Log(), _engine=self._fresh(self._engine.plan))
 
     def split(self, functions: list[int]) -> tuple[Self, Self]:
         """These without some functions, and those alone."""

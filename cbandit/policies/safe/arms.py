@@ -13,7 +13,7 @@ from cbandit.policies.decision import Asked
 from cbandit.policies.safe.action import numbered
 from cbandit.policies.safe.draws import must_hold
 from cbandit.policies.safe.known import Known
-from cbandit.policies.safe.stagewise import Block, Part, Stage
+from cbandit.policies.safe.model import Block, Part, Stage
 from cbandit.posterior.tally import Tally
 
 __all__ = ["Arms", "own_arms"]

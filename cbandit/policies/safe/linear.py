@@ -14,7 +14,7 @@ from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
 from cbandit.policies.safe.action import Safe, SafeAction
 from cbandit.policies.safe.known import Known
-from cbandit.policies.safe.stagewise import Block, Part, Stage
+from cbandit.policies.safe.model import Block, Part, Stage
 from cbandit.posterior.ridge import Ridge
 
 __all__ = ["Bounds", "Plane", "linear_safe"]

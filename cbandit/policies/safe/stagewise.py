@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,82 +14,20 @@ from cbandit.beliefs.classes import FiniteClass
 from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
+from cbandit.policies.alone import alone
 from cbandit.policies.believed import Posterior, posterior_of
 from cbandit.policies.given import listed
 from cbandit.policies.ledger import News, Told
 from cbandit.policies.policy import Policy
 from cbandit.policies.safe.action import Safe, SafeAction
 from cbandit.policies.safe.known import Known
+from cbandit.policies.safe.model import COSTS, EVERY, REWARD, Block, Model, Part, Stage
 from cbandit.policies.safe.scales import Scales, share
 from cbandit.recommend import Recommendation, recommend_policy
 
-__all__ = ["Model", "Part", "Stage", "Stagewise", "beliefs_of"]
+__all__ = ["Stagewise", "beliefs_of"]
 
 Belief = Linear | Counts | FiniteClass
-Block = tuple[int, Tensor, Tensor]  # first action, means (T, F, n), spreads (T, F, n)
-
-REWARD, COSTS, EVERY = slice(0, 1), slice(1, None), slice(None)
-
-
-class Part(NamedTuple):
-    """Outcomes of some functions.
-
-    Args:
-        functions: which ones, 0 the reward.
-        y: ``(T, f)``.
-        weight: how much each counts, ``(T, f)``; ``None``: all count once.
-    """
-
-    functions: slice
-    y: Tensor
-    weight: Tensor | None = None
-
-
-class Model(Protocol):
-    """How a stage-wise policy learns: linear functions, or arms apart."""
-
-    def begun(self, safe: Known, alpha: Tensor | None, multiplier: Tensor) -> Stage:
-        """Return the state before the first round; see :class:`Stage`."""
-
-    def added(
-        self, seen: Any, x: Tensor, arm: Tensor | None, parts: Sequence[Part]
-    ) -> Any:
-        """Return ``seen`` after one more observation.
-
-        Args:
-            seen: what was observed so far.
-            x: the action, ``(T, d)``.
-            arm: its number in the policy's set, ``(T,)``, if it is of that.
-            parts: what came of it.
-        """
-
-    def numbers(self, points: Tensor) -> Tensor | None:
-        """Return the numbers of the actions at ``(T, n, d)``, if they are needed."""
-
-    def believed(self, seen: Any) -> Iterator[Block]:
-        """Yield estimates and spreads over the policy's own set."""
-
-
-class Stage(NamedTuple):
-    """The state of a stage-wise policy between two rounds.
-
-    Args:
-        seen: the observations, as the model keeps them.
-        safe: the safe action's reward and costs as far as known.
-        alpha: by what widths are inflated, ``(T, 1 + m)``, once it stays the same.
-        multiplier: the dual solution of the last programme, ``(T, m)``; 0 without one.
-        longest: of linear policies, the greatest length of an action so far,
-            ``(1 or T,)``.
-        warned: of linear policies, whether it has said that it may never leave the safe
-            action.
-    """
-
-    seen: Any
-    safe: Known
-    alpha: Tensor | None
-    multiplier: Tensor
-    longest: Any = None
-    warned: bool = False
 
 
 class Stagewise(Policy):
@@ -155,6 +93,7 @@ class Stagewise(Policy):
         self._begin(model.begun(safe, self._lasting_alpha(safe), zero))
 
     @property
+    @alone
     def multiplier(self) -> Tensor:
         """The dual solution of the last programme, ``(*trials, m)``; 0 without one."""
         return self._outside(self._now.state.multiplier.clone())
@@ -230,6 +169,7 @@ class Stagewise(Policy):
             weight = weight * told.mask().unsqueeze(-1)
         return Part(functions, told.values, weight)
 
+    @alone
     def observe(
         self, *, index: Any = None, x: Any = None, reward: Any = None, cost: Any = None
     ) -> None:
@@ -281,6 +221,7 @@ class Stagewise(Policy):
         """Yield estimates and spreads over the policy's own set."""
         return self._model.believed(state.seen)
 
+    @alone
     def posterior(self) -> Posterior:
         """Return estimates over the set; ``std`` is theirs under noise ``R^2``."""
         found = list(self._believed(self._settled().state))
@@ -288,6 +229,7 @@ class Stagewise(Policy):
         std = torch.cat([f[2] for f in found], -1)
         return posterior_of((mean, std), self._outside)
 
+    @alone
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Say what to deploy: the best distribution believed feasible.
 

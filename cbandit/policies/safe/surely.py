@@ -20,8 +20,8 @@ from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.safe.action import numbered
 from cbandit.policies.safe.draws import must_hold
 from cbandit.policies.safe.linear import Bounds, Plane
+from cbandit.policies.safe.model import Stage
 from cbandit.policies.safe.rays import best_on_star, fan_of, likely_on_star
-from cbandit.policies.safe.stagewise import Stage
 from cbandit.recommend import Recommendation, recommend
 
 __all__ = ["SurelySafe", "best_on_points"]
@@ -77,7 +77,7 @@ class SurelySafe:
                 f"{self._name} plays the safe action, being sure of no other. On a "
                 "Finite set it may never leave it, as that teaches nothing about the "
                 "others; a Star around it, where one can go part of the way, does",
-                stacklevel=4,
+                stacklevel=5,
             )
         if not safe.ready:
             index = torch.where(safe.warm, index, at)
