@@ -63,7 +63,7 @@ class GPPolicy(Policy):
     Two methods make a policy: :meth:`score` says what to maximise, :meth:`move` how the
     multiplier moves between rounds. The rest comes with this class, on every set and
     engine, in batches of trials. Tensors lead with the trials, ``T`` of them, 1 where
-    there is no trials axis; multipliers are float64, estimates of the policy's dtype.
+    there is no trials axis. They are float64, but for ``f`` and ``g`` of a float32 set.
 
     Args:
         actions: what can be chosen.
@@ -219,9 +219,10 @@ class GPPolicy(Policy):
         Args:
             t: the round that has ended.
             multiplier: what it used, ``(T, m)``.
-            estimate: of reward and costs where it chose, ``(T, 1 + m)``.
-            arrived: by how much costs were above their thresholds, one ``(T, m)`` for
-                everything told since the round before; 0 in trials where nothing came.
+            estimate: explored and clipped, thresholds subtracted, at its choice,
+                ``(T, 1 + m)``: the reward's, then the costs'.
+            arrived: a ``(T, m)`` for each cost told since the round before, its excess
+                over the threshold, not rectified; 0 in trials where nothing came.
         """
         return multiplier
 
