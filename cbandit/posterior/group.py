@@ -190,10 +190,7 @@ class Group(Value):
         return Seen(keys, x, scale.targets(row), precision, wanted, usual)
 
     def lighten(self, light: bool) -> None:
-        """Say whether a checkpoint leaves the engine's arrays out.
-
-        Then they are computed afresh here too, as what is loaded will be.
-        """
+        """Leave arrays out of checkpoints, and compute them afresh here too."""
         self._engine.light = light
         if light:
             self._engine.history.stands_for = None
@@ -317,7 +314,9 @@ class Group(Value):
 
     def emptied(self) -> Self:
         """The same without data, on an engine of its own; hyperparameters stay."""
-        return self._over(Log(), _engine=self._fresh(self._engine.plan))
+        engine = self._fresh(self._engine.plan)
+        engine.history.sharp = self._engine.history.sharp  # asks the device once
+        return self._over(Log(), _engine=engine)
 
     def split(self, functions: list[int]) -> tuple[Self, Self]:
         """These without some functions, and those alone."""
