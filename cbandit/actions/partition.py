@@ -53,7 +53,7 @@ def shares(size: int, row: int, target: int, ranks: int) -> list[tuple[int, int]
     return list(pairwise([*edges, size]))
 
 
-# -- until their callers have moved: A takes Block, others call the methods of the sets
+# -- a block of the set, and the sets' methods as functions
 
 
 @dataclass
