@@ -17,7 +17,7 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit._core.distributed import Ranks
 from cbandit._core.randomness import Streams
-from cbandit.actions import Box, Finite, ProductGrid
+from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.posterior.ahead import Ahead, Coming
@@ -57,7 +57,7 @@ class Group(Value):
 
     gp: GP
     functions: list[int]
-    actions: Finite | ProductGrid | Box
+    actions: Actions
     ranks: Ranks
     dtype: torch.dtype
     device: torch.device
@@ -77,7 +77,7 @@ class Group(Value):
         gp: GP,
         functions: list[int],
         means: Tensor,
-        actions: Finite | ProductGrid | Box,
+        actions: Actions,
         batch_shape: tuple[int, ...],
         dtype: torch.dtype,
         device: torch.device,
@@ -167,7 +167,7 @@ class Group(Value):
         )
 
     def _stretch(self) -> tuple[int, int] | None:
-        if self.ranks.size == 1 or isinstance(self.actions, Box):
+        if self.ranks.size == 1 or self.actions.continuous:
             return None
         return self.ranks.stretch(self.actions, BLOCK)
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Protocol, Self
 from torch import Tensor
 
 from cbandit._core.randomness import Streams
-from cbandit.actions.partition import Block
 from cbandit.posterior.ahead import Coming
+from cbandit.posterior.block import Block
 from cbandit.posterior.history import History
 from cbandit.posterior.look import Best, Look
 

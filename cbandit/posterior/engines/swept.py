@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from cbandit._core import devices
+from cbandit._core.devices import free_memory
 from cbandit._core.randomness import Streams
-from cbandit.actions import Finite, ProductGrid
-from cbandit.actions.partition import free_memory
+from cbandit.actions import Actions
 from cbandit.errors import CBanditError
 from cbandit.posterior.ahead import Coming, explained
 from cbandit.posterior.covariance import Covariance
@@ -60,7 +60,7 @@ class Swept(Arrays):
 
     def __init__(
         self,
-        actions: Finite | ProductGrid,
+        actions: Actions,
         covariance: Covariance,
         trials: int,
         functions: int,
