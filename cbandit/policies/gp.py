@@ -237,7 +237,7 @@ class GPPolicy(Policy):
             beside = seen_in_full(seen, asked.actions, limits, self.batch_shape)
         look = self._look(state, asked)
         best, infeasible = self._search.best(beliefs, look, asked, ahead, beside)
-        estimate = torch.cat([best.f.unsqueeze(-1), best.g], -1).double()
+        estimate = best.estimate.to(torch.float64, copy=True)  # else it holds them all
         decision = Decision(best.index, infeasible, x=best.x, keys=best.keys, sure=True)
         multiplier, held, own = state.multiplier, state.held, state.own
         return decision, GPState(beliefs, multiplier, held, estimate, (), None, own)

@@ -34,20 +34,19 @@ def by_functions(news: News) -> list[tuple[Told, list[int]]]:
     return out
 
 
-def parts_of(news: News, size: int) -> list[Part]:
-    """Return the news as beliefs take them in."""
-    every = [True] * size
+def parts_of(news: News, size: int) -> tuple[list[Part], bool]:
+    """Return the news as beliefs take them in, and whether all trials saw them."""
     if len(news.rewards) > 1 or len(news.costs) > 1:
         news = news._replace(rewards=_pieced(news.rewards), costs=_pieced(news.costs))
-    return [
-        (
-            functions,
-            told.values,
-            every if told.where is None else told.where.tolist(),
-            told.noise,
-        )
-        for told, functions in by_functions(news)
-    ]
+    parts: list[Part] = []
+    every, whole = [True] * size, True
+    for told, functions in by_functions(news):
+        wanted = every
+        if told.where is not None:
+            wanted = told.where.tolist()
+            whole = whole and all(wanted)
+        parts.append((functions, told.values, wanted, told.noise))
+    return parts, whole
 
 
 def _pieced(news: Sequence[Told]) -> Sequence[Told]:

@@ -311,7 +311,7 @@ class Swept(Arrays):
             found.append(go(start, mean, var, drawn))
         self.settled(number)
         value, index, estimate = best_found(found)
-        return Best(value, index, estimate[:, 0], estimate[:, 1:])
+        return Best(value, index, estimate)
 
     def _stacked(self, columns: int) -> tuple[Tensor, Tensor, Tensor]:
         """Pending changes: weights ``(T, U, columns)``, zeros after them, and what
