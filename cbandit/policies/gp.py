@@ -41,6 +41,7 @@ from cbandit.policies.suits import (
     NO_NOISE,
     epochs,
     functions,
+    moved,
     round_points,
     suited,
 )
@@ -255,7 +256,7 @@ class GPPolicy(Policy):
             return state.moved
         if state.estimate is None or self._epoch(t) == t:
             return self._start
-        return self.move(t - 1, state.multiplier, state.estimate, state.arrived)
+        return moved(self, state, t - 1)
 
     def _epoch(self, t: int) -> int:
         """Return the first round of the epoch that round ``t`` is in."""
@@ -271,10 +272,9 @@ class GPPolicy(Policy):
         score, limits = self.score(t, state.multiplier), self._limits(t)
         coefficient = self._coefficient(state, asked)
         offset, bound = estimating.offset(self, t, limits), estimating.bound
-        if isinstance(score, scores.Formed):
-            kind, weight = score.kind, score.weight
-            return Look(coefficient, offset, bound, kind, weight, asked.mask)
-        return Look(coefficient, offset, bound, score, None, asked.mask)
+        if not isinstance(score, scores.Formed):
+            return Look(coefficient, offset, bound, score, None, asked.mask)
+        return Look(coefficient, offset, bound, score.kind, score.weight, asked.mask)
 
     def _next_look(self) -> tuple[Any, Look]:
         """Return the beliefs and the look of the next round, which is not begun."""
@@ -288,8 +288,8 @@ class GPPolicy(Policy):
         beliefs, widths = state.beliefs, self._estimating.widths
         width = widths.fixed
         if width is None:
-            chances = self._chances(state)
-            width = widths(asked.t, beliefs.gains(), beliefs.noises, chances)
+            gains, chances = beliefs.gains(), self._chances(state)
+            width = widths(asked.t, gains, beliefs.noises, chances)
         width = self._timing.widened(width, widths, beliefs, state.held.recent)
         return self.explore.coefficient(width, asked.streams)
 

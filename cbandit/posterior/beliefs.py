@@ -33,7 +33,7 @@ from cbandit.posterior.stacked import Stacked, stackable
 from cbandit.posterior.value import Value
 from cbandit_kernels import SCORES
 
-__all__ = ["Ahead", "Beliefs", "Part", "joined"]
+__all__ = ["Beliefs"]
 
 FEW = 8  # rows up to which they are conditioned on one by one
 
