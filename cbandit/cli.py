@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -53,6 +54,15 @@ Workers = Annotated[
     str,
     typer.Option(
         "--workers", metavar="N|ray", help="Processes to share the trials, or Ray's."
+    ),
+]
+
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust",
+        metavar="MODULE",
+        help="A module that checkpoints may name; may be repeated.",
     ),
 ]
 
@@ -115,6 +125,7 @@ def reproduce(
     out: Out = None,
     resume: Resume = False,
     workers: Workers = "1",
+    trust: Trust = None,
 ) -> None:
     """Run a paper's experiment, at the paper's size unless told otherwise.
 
@@ -127,7 +138,7 @@ def reproduce(
 
     options = _options(trials, horizon, policies, seed, device, dtype)
     settings = find(name).settings(parameters=_pairs(set_), **options)
-    _carry_out(settings, out, resume, workers)
+    _carry_out(settings, out, resume, workers, trust)
 
 
 @app.command()
@@ -143,6 +154,7 @@ def run(
     out: Out = None,
     resume: Resume = False,
     workers: Workers = "1",
+    trust: Trust = None,
 ) -> None:
     """Run the experiment of a settings file; options given here win over the file's.
 
@@ -154,7 +166,7 @@ def run(
 
     options = _options(trials, horizon, policies, seed, device, dtype)
     settings = settings_from_toml(config, parameters=_pairs(set_), **options)
-    _carry_out(settings, out, resume, workers)
+    _carry_out(settings, out, resume, workers, trust)
 
 
 @app.command()
@@ -257,7 +269,13 @@ def _options(
     }
 
 
-def _carry_out(settings: Any, out: Path | None, resume: bool, workers: str) -> None:
+def _carry_out(
+    settings: Any,
+    out: Path | None,
+    resume: bool,
+    workers: str,
+    trust: list[str] | None,
+) -> None:
     from cbandit._core.distributed import launched
 
     if workers != "ray" and (not workers.isdecimal() or int(workers) < 1):
@@ -265,14 +283,21 @@ def _carry_out(settings: Any, out: Path | None, resume: bool, workers: str) -> N
             f"--workers must be a number above 0, or ray; got {workers!r}"
         )
     folder = out or Path("results") / settings.experiment
+    if trust:
+        sys.path.append(os.getcwd())
+    how = {
+        "resume": resume,
+        "workers": workers if workers == "ray" else int(workers),
+        "trust": tuple(trust or ()),
+    }
     with launched() as ranks, warnings.catch_warnings():
         if ranks.rank == 0:
-            _carry_out_and_tell(settings, folder, resume, workers)
+            _carry_out_and_tell(settings, folder, how)
             return
         # the first rank says all, except that it was lost
         warnings.simplefilter("ignore")
         try:
-            _summary(settings, folder, resume, workers)
+            _summary(settings, folder, how)
         except LostRankError:
             raise
         except CBanditError:
@@ -281,22 +306,20 @@ def _carry_out(settings: Any, out: Path | None, resume: bool, workers: str) -> N
             raise SystemExit(130) from None
 
 
-def _summary(settings: Any, out: Path, resume: bool, workers: str) -> dict[str, Any]:
+def _summary(settings: Any, out: Path, how: dict[str, Any]) -> dict[str, Any]:
     from cbandit.experiments.catalogue import find
     from cbandit.experiments.runner import carry_out
 
-    experiment = find(settings.experiment)
-    number = workers if workers == "ray" else int(workers)
-    return carry_out(experiment, settings, out, resume=resume, workers=number)
+    return carry_out(find(settings.experiment), settings, out, **how)
 
 
-def _carry_out_and_tell(settings: Any, out: Path, resume: bool, workers: str) -> None:
+def _carry_out_and_tell(settings: Any, out: Path, how: dict[str, Any]) -> None:
     from cbandit.experiments.report import growth, in_words, lines
     from cbandit.experiments.results import read_curves
 
-    before = not resume and (out / "summary.json").exists()
+    before = not how["resume"] and (out / "summary.json").exists()
     try:
-        summary = _summary(settings, out, resume, workers)
+        summary = _summary(settings, out, how)
     except (KeyboardInterrupt, SystemExit) as stop:
         print(
             f"\ninterrupted; the same with --resume goes on from {out}", file=sys.stderr

@@ -6,6 +6,7 @@ from unittest import mock
 from cbandit._core import checkpoint, randomness
 from cbandit._core.arguments import differences, settings_of
 from cbandit._core.checkpoint import read, write
+from cbandit._core.known import CLASSES, FUNCTIONS
 from cbandit._core.peaks import argmax
 from cbandit._core.randomness import BLOCK, Streams, _seed, trial_range
 from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
@@ -63,6 +64,13 @@ from cbandit.simulation.run import Run, join
 from cbandit.simulation.tape import Tape
 
 partition, shares = Actions.stretches, Actions.shares
+
+
+def forge(path, kind, body):
+    """Write a file with the header of a checkpoint, and whatever body."""
+    name = kind.encode()
+    first = (checkpoint._NAME, checkpoint.FORMAT, name, checkpoint._digest(name, body))
+    path.write_bytes(b"%s%d %s %s\n" % first + body)
 
 
 def grid_split(grid):

@@ -69,10 +69,10 @@ def test_files_of_other_formats_and_kinds_are_refused_by_name(tmp_path):
     path = tmp_path / "a.ckpt"
     policy.save(path)
     line, _, body = path.read_bytes().partition(b"\n")
-    assert line.startswith(b"cbandit checkpoint 2 policy ")
+    assert line.startswith(b"cbandit checkpoint 3 policy ")
     for content, words in [
         (b"cbandit checkpoint 1\n" + body, "written by cbandit 0.1; this version cann"),
-        (line.replace(b" 2 ", b" 3 ") + b"\n" + body, "not a checkpoint of this versi"),
+        (line.replace(b" 3 ", b" 4 ") + b"\n" + body, "not a checkpoint of this versi"),
         (line.replace(b"policy", b"polic\xff") + b"\n" + body, "checksum fails"),
     ]:
         path.write_bytes(content)

@@ -85,7 +85,7 @@ SIGNATURES = {
     "Policy.tell": "choice, reward=None, cost=None, noise=None, where=None",
     "Policy.cancel": "choice",
     "Policy.save": "path",
-    "load": "path",
+    "load": "path, trust=()",
     "CKB.observe": "*, index=None, x=None, reward=None, cost=None",
     "CKB.posterior": "",
     "CKB.recommend": "confidence=0.95",
@@ -98,7 +98,7 @@ SIGNATURES = {
     "search.best_policy": "u_r, u_c, tau",
     # the loop, the account, the world
     "simulate": "policy, problem, horizon, checkpoint=None, progress=True, "
-    "callback=None",
+    "callback=None, *, trust=()",
     "Run.summary": "",
     "Run.frame": "",
     "Run.plot": "",
@@ -304,7 +304,7 @@ def test_rounds_of_every_policy(name, trials, tmp_path):
         policy.tell(choice, reward=torch.ones(lead), cost=cost)
     assert policy.outstanding == []
     policy.save(tmp_path / "state.ckpt")
-    again = cb.load(tmp_path / "state.ckpt")
+    again = cb.load(tmp_path / "state.ckpt", trust=(acquisition,))
     assert torch.equal(ask(again).x, ask(policy).x)
 
 

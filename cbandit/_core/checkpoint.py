@@ -1,7 +1,8 @@
 """Checkpoints: written whole or not at all, read back only if they are ours.
 
 A file begins with one line, ``cbandit checkpoint FORMAT KIND DIGEST``; the rest is its
-body. So format, kind and digest are checked before anything of the body is unpickled.
+body, nodes and tensors as :mod:`~cbandit._core.graph` makes them. Format, kind and
+digest are checked before the body is touched, and reading runs no code of the file's.
 """
 
 from __future__ import annotations
@@ -9,18 +10,20 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from cbandit._core import checks, distributed
+from cbandit._core import checks, distributed, graph
 from cbandit._core.files import atomic
+from cbandit._core.names import Names, trusted
 from cbandit.errors import CBanditError, CheckpointError
 
 __all__ = ["load", "read", "save", "write"]
 
-FORMAT = 2
+FORMAT = 3
 _NAME = b"cbandit checkpoint "
 
 
@@ -31,7 +34,7 @@ def write(path: Any, kind: str, content: Any) -> None:
         path: a file that is there is replaced if it is a checkpoint of this format;
             any other is kept, an error.
         kind: one word for what it holds, which :func:`read` has to name.
-        content: anything that can be pickled.
+        content: anything of plain values, containers, tensors and objects.
     """
     target = _path(path)
     if target.is_dir():
@@ -46,8 +49,9 @@ def write(path: Any, kind: str, content: Any) -> None:
             ) from None
     buffer = io.BytesIO()
     try:
-        torch.save(content, buffer)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        nodes, tensors, _ = graph.written(content)
+        torch.save({"nodes": nodes, "tensors": tensors}, buffer)
+    except (pickle.PicklingError, AttributeError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"this cannot be saved: {error}. Functions given to a policy (schedules, "
             "draws, thresholds) must be defined at a module's top level, not lambdas"
@@ -60,10 +64,15 @@ def write(path: Any, kind: str, content: Any) -> None:
         file.write(body)
 
 
-def read(path: Any, kind: str) -> Any:
-    """Return what :func:`write` put in the file. It runs code: open what you trust.
+def read(path: Any, kind: str, trust: Mapping[str, Any]) -> Any:
+    """Return what :func:`write` put in the file.
 
     Where ranks share a run, the first of them reads it for all.
+
+    Args:
+        path: of the file.
+        kind: the word that it was written with.
+        trust: what it may name beside what is known, by :func:`names.trusted`.
     """
     target = _path(path)
     found, body = distributed.current().first(lambda: _opened(target))
@@ -72,8 +81,11 @@ def read(path: Any, kind: str) -> Any:
             f"{target} is the checkpoint of a {found}, not of a {kind}; it was kept"
         )
     try:
-        return torch.load(io.BytesIO(body), weights_only=False)
-    except Exception as error:
+        whole = torch.load(io.BytesIO(body), weights_only=True)
+        return graph.parsed(whole["nodes"], whole["tensors"], Names(trust))
+    except CheckpointError as error:
+        raise CheckpointError(f"{target} was not read: {error}; it was kept") from None
+    except Exception as error:  # a forged body fails in many ways
         raise CheckpointError(
             f"{target} cannot be read here ({error}); it was kept"
         ) from error
@@ -85,12 +97,25 @@ def save(policy: Any, path: Any) -> None:
     distributed.current().first(lambda: write(path, "policy", policy))
 
 
-def load(path: Any) -> Any:
+def load(path: Any, trust: Any = ()) -> Any:
     """Load the policy that ``policy.save(path)`` wrote; it goes on bit for bit.
 
-    Reading a checkpoint runs code stored in it: open only files you trust.
+    No code of the file's is run. It holds numbers, and names of classes and functions:
+    those of cbandit, and kernels, priors and constraints of gpytorch and botorch, are
+    known. All others, your own kernels, policies, schedules, thresholds, draws and
+    penalties among them, are refused unless you pass them.
+
+    Args:
+        path: of the file.
+        trust: a tuple of classes and functions that the file may name too; of objects,
+            for their classes; of modules, for all that is written in them. Trust only
+            code that you would let the file call, whatever it gives it.
+
+    Example:
+        >>> policy.save("state.ckpt")                               # doctest: +SKIP
+        >>> policy = cb.load("state.ckpt", trust=(my_schedule,))    # doctest: +SKIP
     """
-    return read(path, "policy")
+    return read(path, "policy", trusted(trust))
 
 
 def _path(path: Any) -> Path:

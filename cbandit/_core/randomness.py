@@ -7,6 +7,7 @@ blocks of a fixed size, which costs next to nothing a round.
 
 from __future__ import annotations
 
+import copyreg
 import hashlib
 import math
 from collections.abc import Sequence
@@ -183,12 +184,13 @@ class Streams(torch.Generator):
         return block[:, used : used + count].reshape(self.batch_shape + shape)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        arguments = (self.seed_number, self.trials, self.purpose)
-        return type(self), arguments, self.state()
+        # a generator of torch's would be copied without what is ours
+        return copyreg.__newobj__, (type(self),), self.state()  # type: ignore[attr-defined]
 
     def state(self) -> dict[str, Any]:
         """Return all that is needed to go on from here."""
         return {
+            "arguments": (self.seed_number, self.trials, self.purpose),
             "shared": self.get_state(),
             "each": [generator.get_state() for generator in self._each],
             "blocks": {
@@ -198,6 +200,7 @@ class Streams(torch.Generator):
         }
 
     def __setstate__(self, state: Any) -> None:
+        Streams.__init__(self, *state["arguments"])
         self.set_state(state["shared"])
         for generator, saved in zip(self._each, state["each"], strict=True):
             generator.set_state(saved)

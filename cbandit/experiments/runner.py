@@ -12,7 +12,9 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from cbandit._core.distributed import current
@@ -42,6 +44,7 @@ def carry_out(
     resume: bool = False,
     workers: int | str = 1,
     progress: bool = True,
+    trust: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Run an experiment and write its results; return what is in ``summary.json``.
 
@@ -61,6 +64,8 @@ def carry_out(
             cluster has CPUs (``folder`` must be the same on all of its machines).
             Results do not depend on it: each trial's draws are its own.
         progress: show progress bars on a terminal.
+        trust: the names of modules that checkpoints in the folder may name, beside what
+            the experiment's policies are made of; they are imported.
     """
     out, ranks = Path(folder), current()
     if ranks.size > 1 and workers != 1:
@@ -71,7 +76,8 @@ def carry_out(
     finished = ranks.first(lambda: _prepare(experiment, settings, out, resume))
     if finished is not None:
         return finished
-    played = _played(experiment, settings, out, workers, progress)
+    _imported(trust)  # an error now rather than from each task
+    played = _played(experiment, settings, out, workers, progress, trust)
     return ranks.first(lambda: _conclude(experiment, settings, out, played))
 
 
@@ -147,21 +153,22 @@ def _played(
     out: Path,
     workers: int | str,
     progress: bool,
+    trust: tuple[str, ...],
 ) -> dict[str, list[Answer]]:
     """Do all tasks; each policy's answers."""
     split = partial(_tasks, experiment, settings)
+    work = partial(_answer, folder=str(out), trust=trust)
     if workers == 1:
         tasks = split(1)
-        answers = [_answer(task, folder=str(out), progress=progress) for task in tasks]
+        answers = [work(task, progress=progress) for task in tasks]
     elif workers == "ray":
         with ray_cluster() as cpus:
             tasks = split(cpus)
             # workers have working directories of their own
-            work = partial(_answer, folder=str(out.absolute()))
+            work = partial(work, folder=str(out.absolute()))
             answers = on_ray(work, tasks, progress)
     else:
         tasks = split(int(workers))
-        work = partial(_answer, folder=str(out))
         answers = in_processes(work, tasks, int(workers), progress)
     played: dict[str, list[Answer]] = {name: [] for name in settings.policies}
     for task, answer in zip(tasks, answers, strict=True):
@@ -180,16 +187,27 @@ def _tasks(experiment: Experiment, settings: Settings, workers: int) -> list[Tas
     ]
 
 
-def _answer(task: Task, folder: str, progress: bool = False) -> Answer:
+def _imported(names: tuple[str, ...]) -> tuple[ModuleType, ...]:
     try:
-        return _play(task, Path(folder), progress)
+        return tuple(import_module(name) for name in names)
+    except ImportError as error:
+        raise CBanditError(f"trust: {', '.join(names)}: {error}") from None
+
+
+def _answer(
+    task: Task, folder: str, trust: tuple[str, ...], progress: bool = False
+) -> Answer:
+    try:
+        return _play(task, Path(folder), _imported(trust), progress)
     except LostRankError:
         raise
     except CBanditError as error:
         return error
 
 
-def _play(task: Task, folder: Path, progress: bool) -> str:
+def _play(
+    task: Task, folder: Path, trust: tuple[ModuleType, ...], progress: bool
+) -> str:
     """Run a task, from its checkpoint if there is one; return where its run lies."""
     ranks, horizon = current(), task.settings.horizon
     done = folder / "runs" / task.label
@@ -199,7 +217,7 @@ def _play(task: Task, folder: Path, progress: bool) -> str:
     policy = task.make(problem)
     checkpoint = folder / "checkpoints" / f"{task.label}.ckpt"
     ranks.first(lambda: checkpoint.parent.mkdir(exist_ok=True))
-    run = simulate(policy, problem, horizon, checkpoint, progress)
+    run = simulate(policy, problem, horizon, checkpoint, progress, trust=trust)
 
     def keep() -> None:
         replace(run, policy=task.policy).save(done)

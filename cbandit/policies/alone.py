@@ -24,12 +24,17 @@ class Door:
 
     __slots__ = ("lock", "process")
 
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.process: int | None = None
+    lock: threading.RLock
+    process: int | None
 
-    def __reduce__(self) -> tuple[type[Door], tuple[()]]:
-        return Door, ()
+    def __new__(cls) -> Door:
+        """A copy is made by this alone."""
+        door = super().__new__(cls)
+        door.lock, door.process = threading.RLock(), None
+        return door
+
+    def __getstate__(self) -> None:
+        return None
 
 
 def alone(

@@ -101,8 +101,8 @@ class Tally:
             self._newer = None
         return self._table
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Tally, (self._numbers(),)
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_table": self._numbers(), "_newer": None, "_lost": False}
 
 
 class _Newer(NamedTuple):

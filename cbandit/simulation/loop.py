@@ -55,6 +55,7 @@ def simulate(
     callback: Callable[[Played], Any] | None = None,
     *,
     checkpoint_every: float = 30.0,
+    trust: Any = (),
 ) -> Run:
     """Play ``horizon`` rounds and return all that happened.
 
@@ -77,14 +78,18 @@ def simulate(
             horizon too (if the policy was built without one of its own), and ``policy``
             is brought to the state it had there. A run of another policy or problem, or
             of the same built with other arguments (functions count by their names),
-            needs a file of its own: it is an error otherwise. Load only files you
-            trust: they are pickles. The problem's own state is not kept; what it draws
-            in ``round`` and ``observe`` from the generator is.
+            needs a file of its own: it is an error otherwise. The problem's own state
+            is not kept; what it draws in ``round`` and ``observe`` from the generator
+            is. Reading the file runs no code of its own, see :func:`cbandit.load`: it
+            may name what ``policy`` is made of, and what is in ``trust``.
         progress: a bar, if it takes longer than a second and on a terminal only.
         callback: called after every round with a :class:`Played`; ends the run by
             returning true.
         checkpoint_every: seconds between two writes of the file; where writing takes
             long, nine times what the last one took. 0: after every round.
+        trust: classes, functions or modules that the checkpoint may name although the
+            policy, as it was given, holds none of them; for example the class of a
+            state that your own policy keeps only after its first round.
 
     Example:
         >>> import cbandit as cb
@@ -103,7 +108,7 @@ def simulate(
     ranks, file = distributed.current(), None
     if checkpoint is not None:
         path = checks.path("checkpoint", checkpoint)
-        file = Checkpoint(path, policy, problem, ranks)
+        file = Checkpoint(path, policy, problem, ranks, trust)
     resumed = file is not None and file.exists()
     state = file.read(horizon) if file and resumed else State.fresh(policy)
     tape, post = state.tape, state.post

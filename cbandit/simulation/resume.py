@@ -9,6 +9,8 @@ from typing import Any
 from cbandit._core import checkpoint as files
 from cbandit._core.arguments import differences, settings_of
 from cbandit._core.distributed import Ranks
+from cbandit._core.graph import written
+from cbandit._core.names import trusted
 from cbandit._core.randomness import Streams, trial_range
 from cbandit.errors import CheckpointError
 from cbandit.problems.protocol import Problem
@@ -50,14 +52,17 @@ class Checkpoint:
         policy: as it was built.
         problem: likewise.
         ranks: the processes that share the run; the first of them reads and writes.
+        trust: what the file may name, beside what is known and what ``policy`` is made
+            of.
     """
 
     def __init__(
-        self, path: Path, policy: Policy, problem: Problem, ranks: Ranks
+        self, path: Path, policy: Policy, problem: Problem, ranks: Ranks, trust: Any
     ) -> None:
         if not ranks.first(path.parent.is_dir):
             raise CheckpointError(f"checkpoint: no folder {path.parent}")
         self.path, self._policy, self._ranks = path, policy, ranks
+        self._trust = trusted(trust)
         self._mark = {
             "policy": f"{type(policy).__module__}.{type(policy).__qualname__}",
             "name": policy.name,
@@ -94,7 +99,8 @@ class Checkpoint:
         A file of another run, or of more rounds than ``horizon``, is an error; then the
         policy stays as it is.
         """
-        found = files.read(self.path, "simulation")
+        trust = self._trust | written(self._policy)[2]
+        found = files.read(self.path, "simulation", trust)
         self._check(found)
         state: State = found["state"]
         if state.tape.rounds > horizon:

@@ -63,7 +63,12 @@ class Tape:
         state = dict(vars(self))
         state["columns"] = {k: v.first(self.rounds) for k, v in self.columns.items()}
         state["truth"] = {k: v[: self.rounds].clone() for k, v in self.truth.items()}
+        state["seconds"] = torch.tensor(self.seconds, dtype=torch.float64)
         return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        seconds = array("d", state["seconds"].tolist())
+        vars(self).update(state, seconds=seconds)
 
     def reserve(self, horizon: int) -> None:
         """Make room for ``horizon`` rounds."""
