@@ -469,3 +469,14 @@ def test_a_half_told_policy_goes_on(tmp_path):
     policy, _, _ = prepared(trials=3)
     policy.save(tmp_path / "a")
     assert same_future(policy, cb.load(tmp_path / "a"))
+
+
+def test_spaces_need_no_trust(tmp_path):
+    knobs = {"threads": cb.Int(1, 8, log=True), "codec": cb.Category("lz4", 2, True)}
+    for more in ({}, {"memory": cb.Float(0.5, 8.0)}):
+        space = cb.Space(**knobs, **more)
+        policy = cb.GPUCB(space, reward=cb.GP.default(space), explore=cb.UCB(1.0))
+        policy.tell(policy.ask(), reward=0.3)
+        policy.save(tmp_path / "a")
+        again = cb.load(tmp_path / "a")
+        assert again.ask().params == policy.ask().params
