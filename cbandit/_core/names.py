@@ -1,4 +1,4 @@
-"""What the names in a file may stand for: known ones, and those that a user trusts."""
+"""The names that a file may use: known ones, and those that a user trusts."""
 
 from __future__ import annotations
 
