@@ -305,7 +305,7 @@ def test_a_variant_is_saved_and_goes_on(tmp_path):
     for _ in range(5):
         told(policy, policy.ask())
     policy.save(tmp_path / "variant.ckpt")
-    loaded = cb.load(tmp_path / "variant.ckpt")
+    loaded = cb.load(tmp_path / "variant.ckpt", trust=(Squared,))
     for _ in range(5):
         a, b = policy.ask(), loaded.ask()
         assert torch.equal(a.index, b.index)
