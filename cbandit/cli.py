@@ -193,17 +193,17 @@ def plot(
     """
     from cbandit.experiments.catalogue import find, settings_from_toml
     from cbandit.experiments.figures import Drawn, draw, draw_together
-    from cbandit.experiments.results import read_curves
+    from cbandit.experiments.results import read_boxes, read_curves
 
     if panels is not None and figure is None:
         raise CBanditError("--panels goes with --figure FILE")
     drawn = []
     for folder in folders:
         table = read_curves(folder)
-        settings = settings_from_toml(folder / "config.toml")
+        settings = settings_from_toml(folder / "config.toml", ours=True)
         experiment = find(settings.experiment)
         if figure is None:
-            for path in draw(experiment, settings, table, folder):
+            for path in draw(experiment, settings, table, read_boxes(folder), folder):
                 print(path)
         drawn.append(Drawn(folder.name, experiment, settings, table))
     if figure is not None:

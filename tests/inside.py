@@ -3,7 +3,7 @@
 from contextlib import contextmanager
 from unittest import mock
 
-from cbandit._core import checkpoint, randomness
+from cbandit._core import checkpoint, files, randomness
 from cbandit._core.arguments import differences, settings_of
 from cbandit._core.checkpoint import read, write
 from cbandit._core.known import CLASSES, FUNCTIONS
@@ -18,8 +18,15 @@ from cbandit.choice import Choice, Distribution
 from cbandit.cli import main
 from cbandit.experiments.catalogue import EXPERIMENTS, find, settings_from_toml
 from cbandit.experiments.report import number
-from cbandit.experiments.results import read_curves, soft_violation_over, versions
+from cbandit.experiments.results import (
+    read_boxes,
+    read_curves,
+    read_summary,
+    soft_violation_over,
+    versions,
+)
 from cbandit.experiments.runner import carry_out
+from cbandit.experiments.settings import SEAL
 from cbandit.experiments.task import Task
 from cbandit.explore import TS, estimates
 from cbandit.policies import gp as gp_policy
@@ -63,13 +70,19 @@ from cbandit.simulation.loop import simulate
 from cbandit.simulation.run import Run, join
 from cbandit.simulation.tape import Tape
 
+
+def write_config(settings, folder):
+    """Write the settings of a results folder."""
+    (folder / "config.toml").write_bytes(files.sealed(settings.toml(), *SEAL))
+
+
 partition, shares = Actions.stretches, Actions.shares
 
 
 def forge(path, kind, body):
     """Write a file with the header of a checkpoint, and whatever body."""
     name = kind.encode()
-    first = (checkpoint._NAME, checkpoint.FORMAT, name, checkpoint._digest(name, body))
+    first = (checkpoint._NAME, checkpoint.FORMAT, name, files.digest(name, body))
     path.write_bytes(b"%s%d %s %s\n" % first + body)
 
 

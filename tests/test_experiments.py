@@ -229,7 +229,7 @@ def test_a_crash_between_policies_keeps_the_finished_ones(tmp_path):
     settings = crashing.settings(trials=2, horizon=20)
     with pytest.raises(RuntimeError, match="power cut"):
         carry_out(crashing, settings, out, progress=False)
-    kept = out / "runs" / "CKB-Rand" / "run.pt"
+    kept = out / "runs" / "CKB-Rand" / "run.ckpt"
     begun = kept.stat().st_mtime_ns
     mended = changed(Later=find("zhou-synthetic").policies["CKB-UCB"])
     played = []

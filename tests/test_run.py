@@ -23,10 +23,10 @@ class TestRun:
         assert same(run, Run.load(tmp_path / "here"))
         with pytest.raises(cb.CheckpointError, match="holds no saved run"):
             Run.load(tmp_path)
-        with pytest.raises(cb.CBanditError, match=r"run\.json cannot be made"):
-            run.save(tmp_path / "here" / "run.json")
-        (tmp_path / "here" / "run.pt").write_bytes(b"x")
-        with pytest.raises(cb.CheckpointError, match="broken"):
+        with pytest.raises(cb.CBanditError, match=r"run\.ckpt cannot be made"):
+            run.save(tmp_path / "here" / "run.ckpt")
+        (tmp_path / "here" / "run.ckpt").write_bytes(b"x")
+        with pytest.raises(cb.CheckpointError, match="not a checkpoint"):
             Run.load(tmp_path / "here")
 
     def test_frame(self):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import gpytorch
 import numpy as np
 import pytest
@@ -304,7 +302,6 @@ def test_a_run_has_a_column_a_name(tmp_path):
             list(row.values()) for row in wanted
         ]
         assert frame["threads"].dtype == np.int64
-    json.loads((tmp_path / "run.json").read_text())
 
 
 def test_a_parameter_may_be_called_as_a_column_is():

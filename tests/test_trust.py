@@ -25,6 +25,7 @@ from inside import (
     forge,
     main,
     settings_of_experiment,
+    write_config,
 )
 from midway import F64, belief, line, policy_of, prepared, same_future
 from worlds import Plain, Uniform, same, stop_after
@@ -196,8 +197,8 @@ def test_a_run_runs_no_code(tmp_path):
     problem, mark = Plain(), tmp_path / "mark"
     run = cb.simulate(Uniform(problem), problem, 5)
     run.save(tmp_path / "run")
-    for _, body in pickles(mark):
-        (tmp_path / "run" / "run.pt").write_bytes(body)
+    for _, body in attacks(mark):
+        forge(tmp_path / "run" / "run.ckpt", "run", body)
         refused(lambda: cb.Run.load(tmp_path / "run"), mark)
 
 
@@ -207,7 +208,7 @@ def test_resuming_a_strangers_folder_runs_no_code(tmp_path, capsys):
         "cbo-gpu-allocation", trials=2, horizon=6, policies=["SCGP-UCB"]
     )
     out.mkdir()
-    (out / "config.toml").write_text(settings.toml())
+    write_config(settings, out)
     (out / "checkpoints").mkdir()
     for body in list(dict(pickles(mark)).values())[:4]:
         forge(out / "checkpoints" / "SCGP-UCB.ckpt", "simulation", body)
@@ -385,7 +386,7 @@ def test_the_command_line_trusts_modules_by_name(tmp_path, monkeypatch, capsys):
     task = Task(find("cbo-gpu-allocation"), settings, "SCGP-UCB", range(2))
     out = tmp_path / "out"
     (out / "checkpoints").mkdir(parents=True)
-    (out / "config.toml").write_text(settings.toml())
+    write_config(settings, out)
     problem = task.problem()
     policy = task.make(problem)
     policy.thing = theirs_alone.Thing()

@@ -7,7 +7,6 @@ digest are checked before the body is touched, and reading runs no code of the f
 
 from __future__ import annotations
 
-import hashlib
 import io
 import pickle
 from collections.abc import Mapping
@@ -17,7 +16,8 @@ from typing import Any
 import torch
 
 from cbandit._core import checks, distributed, graph
-from cbandit._core.files import atomic
+from cbandit._core.distributed import Ranks
+from cbandit._core.files import atomic, digest
 from cbandit._core.names import Names, trusted
 from cbandit.errors import CBanditError, CheckpointError
 
@@ -60,29 +60,33 @@ def write(path: Any, kind: str, content: Any) -> None:
         raise CheckpointError(f"path: the folder {target.parent} does not exist")
     name, body = kind.encode(), buffer.getbuffer()
     with atomic(target) as file:
-        file.write(b"%s%d %s %s\n" % (_NAME, FORMAT, name, _digest(name, body)))
+        file.write(b"%s%d %s %s\n" % (_NAME, FORMAT, name, digest(name, body)))
         file.write(body)
 
 
-def read(path: Any, kind: str, trust: Mapping[str, Any]) -> Any:
+def read(
+    path: Any,
+    kind: str,
+    trust: Mapping[str, Any] | None = None,
+    ranks: Ranks = distributed.ALONE,
+) -> Any:
     """Return what :func:`write` put in the file.
-
-    Where ranks share a run, the first of them reads it for all.
 
     Args:
         path: of the file.
         kind: the word that it was written with.
-        trust: what it may name beside what is known, by :func:`names.trusted`.
+        trust: what it may name beside what is known, from :func:`names.trusted`.
+        ranks: the processes that ask for it together; the first of them reads it.
     """
     target = _path(path)
-    found, body = distributed.current().first(lambda: _opened(target))
+    found, body = ranks.first(lambda: _opened(target))
     if found != kind:
         raise CheckpointError(
             f"{target} is the checkpoint of a {found}, not of a {kind}; it was kept"
         )
     try:
         whole = torch.load(io.BytesIO(body), weights_only=True)
-        return graph.parsed(whole["nodes"], whole["tensors"], Names(trust))
+        return graph.parsed(whole["nodes"], whole["tensors"], Names(trust or {}))
     except CheckpointError as error:
         raise CheckpointError(f"{target} was not read: {error}; it was kept") from None
     except Exception as error:  # a forged body fails in many ways
@@ -115,7 +119,7 @@ def load(path: Any, trust: Any = ()) -> Any:
         >>> policy.save("state.ckpt")                               # doctest: +SKIP
         >>> policy = cb.load("state.ckpt", trust=(my_schedule,))    # doctest: +SKIP
     """
-    return read(path, "policy", trusted(trust))
+    return read(path, "policy", trusted(trust), distributed.current())
 
 
 def _path(path: Any) -> Path:
@@ -123,12 +127,6 @@ def _path(path: Any) -> Path:
         return checks.path("path", path)
     except CBanditError as error:
         raise CheckpointError(str(error)) from None
-
-
-def _digest(kind: bytes, body: Any) -> bytes:
-    digest = hashlib.blake2b(kind, digest_size=16)
-    digest.update(body)
-    return digest.hexdigest().encode()
 
 
 def _opened(target: Path) -> tuple[str, bytes]:
@@ -148,6 +146,6 @@ def _opened(target: Path) -> tuple[str, bytes]:
         raise CheckpointError(
             f"{target} is not a checkpoint of this version of cbandit; it was kept"
         )
-    if words[2] != _digest(words[1], body):
+    if words[2] != digest(words[1], body):
         raise CheckpointError(f"{target} is broken (its checksum fails); it was kept")
     return words[1].decode(), body

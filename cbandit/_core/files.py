@@ -1,8 +1,9 @@
-"""Files that appear whole under their names, or not at all."""
+"""Files that appear whole under their names, or not at all, and digests of them."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any, BinaryIO
 
 from cbandit.errors import CBanditError
 
-__all__ = ["atomic", "writable"]
+__all__ = ["atomic", "digest", "sealed", "unsealed", "writable"]
 
 
 @contextlib.contextmanager
@@ -35,6 +36,29 @@ def writable(path: Any) -> None:
     part, begun = _begun(Path(path))
     begun.close()
     part.unlink()
+
+
+def digest(*parts: Any) -> bytes:
+    """Return what tells these bytes from any others, in 32 hexadecimal digits."""
+    found = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        found.update(part)
+    return found.hexdigest().encode()
+
+
+def sealed(text: str, before: str, after: str) -> bytes:
+    """Return a text that ends with its own digest, between two words."""
+    first, last = (text + before).encode(), after.encode()
+    return first + digest(first, last) + last
+
+
+def unsealed(raw: bytes, before: str, after: str) -> bool:
+    """Return whether :func:`sealed` wrote this, to the bit."""
+    last = after.encode()
+    end = len(raw) - len(last)
+    first, found = raw[: max(0, end - 32)], raw[max(0, end - 32) : end]
+    ours = first.endswith(before.encode()) and raw.endswith(last)
+    return ours and found == digest(first, last)
 
 
 def _begun(target: Path) -> tuple[Path, BinaryIO]:

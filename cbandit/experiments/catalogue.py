@@ -32,7 +32,9 @@ def find(name: str) -> Experiment:
     return EXPERIMENTS[name]
 
 
-def settings_from_toml(path: str | os.PathLike[str], **over: Any) -> Settings:
-    """The settings in a file; settings in ``over`` win unless they are ``None``."""
-    name, given = read_toml(path, over)
+def settings_from_toml(
+    path: str | os.PathLike[str], ours: bool = False, **over: Any
+) -> Settings:
+    """The settings in a file; see :func:`read_toml`."""
+    name, given = read_toml(path, over, ours)
     return find(name).settings(**given)

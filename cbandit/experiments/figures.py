@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from cbandit.errors import CBanditError
-from cbandit.experiments.results import read_boxes
 from cbandit.experiments.settings import Settings
 from cbandit.experiments.task import Experiment
 from cbandit.simulation import plots
@@ -20,11 +19,12 @@ VIOLATIONS = ("soft_violation", "hard_violation")
 
 
 def draw(
-    experiment: Experiment, settings: Settings, table: Curves, out: Path
+    experiment: Experiment, settings: Settings, table: Curves, boxes: Any, out: Path
 ) -> list[Path]:
     """Draw an experiment's figures into its folder; return where they lie.
 
-    These are the account, its time averages, and those that the experiment asks for.
+    These are the account, its time averages, and those that the experiment asks for;
+    ``boxes`` are those of its table, if it has one.
     """
     figures, marks = experiment.figures, experiment.changes
     title = _title(experiment, settings, settings.parameters)
@@ -51,9 +51,8 @@ def draw(
     chosen = _words(settings.parameters)
     name = settings.experiment + (f" ({chosen})" if chosen else "")
     words = f"{name}: {settings.trials} trials"
-    frame = read_boxes(out)
-    if frame is not None:
-        drawn["boxes.png"] = plots.boxes(frame, title=words, table=table)
+    if boxes is not None:
+        drawn["boxes.png"] = plots.boxes(boxes, title=words, table=table)
     if figures.early is not None:
         drawn["early.png"] = plots.overview(
             table, figures.averaged, log=False, until=figures.early, **averages

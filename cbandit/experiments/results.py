@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import math
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 
 from cbandit import account
-from cbandit._core.files import atomic
+from cbandit._core.files import atomic, digest, sealed, unsealed
 from cbandit.errors import CBanditError, MissingExtraError
 from cbandit.experiments.settings import Settings
 from cbandit.simulation.curves import Curve, Curves
@@ -34,6 +35,8 @@ __all__ = [
     "write_summary",
 ]
 
+TABLES = ("rounds.parquet", "boxes.parquet")
+SEAL = (',\n "digest": "', '"\n}')  # the last key of summary.json
 POINTS = 1000  # rounds kept of each curve in rounds.parquet: well below a megabyte each
 PACKAGES = (
     "cbandit",
@@ -123,9 +126,12 @@ def versions() -> dict[str, str]:
 
 
 def write_summary(summary: dict[str, Any], out: Path) -> None:
-    """Write ``summary.json``."""
+    """Write ``summary.json``, with digests of the tables beside it and of itself."""
+    tables = [out / name for name in TABLES if (out / name).exists()]
+    digests = {each.name: digest(each.read_bytes()).decode() for each in tables}
+    text = json.dumps(_without_nan({**summary, "tables": digests}), indent=1)
     with atomic(out / "summary.json") as file:
-        file.write(json.dumps(_without_nan(summary), indent=1).encode())
+        file.write(sealed(text.removesuffix("\n}"), *SEAL))
 
 
 def _without_nan(value: Any) -> Any:
@@ -136,27 +142,53 @@ def _without_nan(value: Any) -> Any:
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """Read ``summary.json``; an error unless it is the summary of an experiment."""
-    path = folder / "summary.json"
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise CBanditError(
-            f"{path} cannot be read ({error}); without that file --resume computes it "
-            "all again"
-        ) from None
-    names = {"experiment", "horizon", "trials", "policies"}
-    whole = isinstance(found, dict) and names <= found.keys()
-    policies = found["policies"] if whole else None
-    if not isinstance(policies, dict) or not all(
-        isinstance(each, dict) and "status" in each for each in policies.values()
-    ):
-        raise CBanditError(
-            f"{path} is not the summary of an experiment; without that file --resume "
-            "computes it all again"
-        )
-    summary: dict[str, Any] = found
+    """Read ``summary.json``, and make sure that the tables beside it are whole."""
+    summary = _summary(folder)
+    for name in summary.pop("tables"):
+        _table(folder, name)
+    del summary["digest"]
     return summary
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    """Read ``summary.json``; an error unless it is, to the bit, what was written."""
+    path, again = folder / "summary.json", "without that file --resume computes it all"
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise CBanditError(f"{path} cannot be read ({error}); {again} again") from None
+    if not unsealed(raw, *SEAL):
+        raise CBanditError(
+            f"{path} is not the summary of an experiment, or broken (its checksum "
+            f"fails); {again} again"
+        )
+    found: dict[str, Any] = json.loads(raw)
+    return found
+
+
+def _table(folder: Path, name: str) -> Any:
+    """Read one of the tables that a summary tells of; ``None`` if it tells of none."""
+    wanted = _summary(folder)["tables"].get(name)
+    if wanted is None:
+        return None
+    path = folder / name
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise CBanditError(f"{path} cannot be read ({error})") from None
+    if digest(raw).decode() != wanted:
+        raise CBanditError(
+            f"{path} is not one of ours, or broken (its checksum fails); without that "
+            "file --resume computes it all again"
+        )
+    return _pandas().read_parquet(io.BytesIO(raw), page_checksum_verification=True)
+
+
+def _write_table(parts: list[Any], path: Path) -> Any:
+    whole = _pandas().concat(parts, ignore_index=True)
+    with atomic(path) as file:
+        whole.to_parquet(file, index=False, write_page_checksum=True)
+    return whole
 
 
 # -------------------------------------------------------------------------- parquet
@@ -191,32 +223,24 @@ def write_curves(table: Curves, out: Path) -> None:
         for policy, each in table.items()
         for metric, curve in each.items()
     ]
-    with atomic(out / "rounds.parquet") as file:
-        pandas.concat(parts, ignore_index=True).to_parquet(file, index=False)
+    _write_table(parts, out / "rounds.parquet")
 
 
 def read_curves(folder: str | os.PathLike[str]) -> Curves:
     """Read back the curves in a folder."""
     path = Path(folder) / "rounds.parquet"
-    if not path.is_file():
+    if not path.is_file() or not (Path(folder) / "summary.json").is_file():
         advice = ""
         if (Path(folder) / "config.toml").is_file():
             advice = "; if it was interrupted, --resume goes on with it"
-        raise CBanditError(f"{folder} holds no results: {path} is missing{advice}")
-    try:
-        frame = _pandas().read_parquet(path)
-        out: dict[str, dict[str, Curve]] = {}
-        for (policy, metric), part in frame.groupby(["policy", "metric"], sort=False):
-            numbers = (
-                torch.tensor(part[name].to_numpy())
-                for name in ("t", "mean", "std", "sem")
-            )
-            out.setdefault(policy, {})[metric] = Curve(*numbers)
-    except (OSError, KeyError, ValueError) as error:
-        raise CBanditError(
-            f"{path} is not one of ours, or broken: {error}; without that file "
-            "--resume computes it all again"
-        ) from None
+        missing = "summary.json" if path.is_file() else path.name
+        raise CBanditError(f"{folder} holds no results: {missing} is missing{advice}")
+    frame = _table(Path(folder), path.name)
+    out: dict[str, dict[str, Curve]] = {}
+    for (policy, metric), part in frame.groupby(["policy", "metric"], sort=False):
+        columns = ("t", "mean", "std", "sem")
+        numbers = (torch.tensor(part[name].to_numpy()) for name in columns)
+        out.setdefault(policy, {})[metric] = Curve(*numbers)
     return out
 
 
@@ -225,8 +249,8 @@ def write_boxes(
     every: Mapping[str, int],
     metrics: tuple[str, ...],
     out: Path,
-) -> None:
-    """Write ``boxes.parquet``: policy, metric, t, trial, value.
+) -> Any:
+    """Write ``boxes.parquet``, policy, metric, t, trial, value; return the frame.
 
     These are each trial's time averages every so many rounds: ``every[policy]``, or
     ``every["each"]``.
@@ -251,11 +275,9 @@ def write_boxes(
                     }
                 )
             )
-    with atomic(out / "boxes.parquet") as file:
-        pandas.concat(parts, ignore_index=True).to_parquet(file, index=False)
+    return _write_table(parts, out / "boxes.parquet")
 
 
 def read_boxes(folder: Path) -> Any:
     """Read back the boxes in a folder; ``None`` where there are none."""
-    path = folder / "boxes.parquet"
-    return _pandas().read_parquet(path) if path.is_file() else None
+    return _table(folder, "boxes.parquet")

@@ -18,17 +18,17 @@ from types import ModuleType
 from typing import Any
 
 from cbandit._core.distributed import current
-from cbandit._core.files import atomic, writable
+from cbandit._core.files import atomic, sealed, writable
 from cbandit.errors import CBanditError, LostRankError
 from cbandit.experiments import results
 from cbandit.experiments.figures import draw
 from cbandit.experiments.report import in_words
-from cbandit.experiments.settings import Settings, read_toml
+from cbandit.experiments.settings import SEAL, Settings, read_toml
 from cbandit.experiments.task import Experiment, Task
 from cbandit.experiments.workers import in_processes, on_ray, ray_cluster
 from cbandit.simulation import plots
 from cbandit.simulation.loop import simulate
-from cbandit.simulation.run import Run, join
+from cbandit.simulation.run import FILE, Run, join
 
 __all__ = ["carry_out"]
 
@@ -121,13 +121,13 @@ def _prepare(
     for old in ("summary.json", "rounds.parquet", "boxes.parquet"):
         (out / old).unlink(missing_ok=True)
     with atomic(config) as file:
-        file.write(settings.toml().encode())
+        file.write(sealed(settings.toml(), *SEAL))
     return None
 
 
 def _difference(experiment: Experiment, now: Settings, config: Path) -> str:
     """The settings in which a folder's file differs, in words."""
-    name, given = read_toml(config, {})
+    name, given = read_toml(config, {}, ours=True)
     if name != now.experiment:
         return f"experiment = {name!r}, not {now.experiment!r}"
     before = experiment.settings(**given)
@@ -211,7 +211,7 @@ def _play(
     """Run a task, from its checkpoint if there is one; return where its run lies."""
     ranks, horizon = current(), task.settings.horizon
     done = folder / "runs" / task.label
-    if ranks.first(lambda: done.exists() and Run.load(done).rounds == horizon):
+    if ranks.first(lambda: (done / FILE).exists() and Run.load(done).rounds == horizon):
         return str(done)
     problem = task.problem()
     policy = task.make(problem)
@@ -249,10 +249,11 @@ def _conclude(
     summary = results.summarise(settings, runs, status, experiment.changes)
     table = plots.curves(list(runs.values()), points=results.POINTS)
     results.write_curves(table, out)
-    figures = experiment.figures
+    figures, boxes = experiment.figures, None
     if figures.boxes is not None:
-        results.write_boxes(runs, figures.boxes, figures.averaged, out)
-    summary["figures"] = [path.name for path in draw(experiment, settings, table, out)]
+        boxes = results.write_boxes(runs, figures.boxes, figures.averaged, out)
+    drawn = draw(experiment, settings, table, boxes, out)
+    summary["figures"] = [path.name for path in drawn]
     # last: its presence says that all the rest is there
     results.write_summary(summary, out)
     if all(value == "complete" for value in status.values()):

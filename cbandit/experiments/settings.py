@@ -9,9 +9,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cbandit._core import checks
+from cbandit._core.files import unsealed
 from cbandit.errors import CBanditError
 
-__all__ = ["Settings", "read_toml"]
+__all__ = ["SEAL", "Settings", "read_toml"]
+
+SEAL = ("# digest: ", "\n")  # the last line of a results folder's config.toml
 
 
 @dataclass(frozen=True)
@@ -60,14 +63,25 @@ def _toml(value: Any) -> str:
 
 
 def read_toml(
-    path: str | os.PathLike[str], over: dict[str, Any]
+    path: str | os.PathLike[str], over: dict[str, Any], ours: bool = False
 ) -> tuple[str, dict[str, Any]]:
     """The experiment's name and its settings in a file.
 
-    Settings in ``over`` win unless they are ``None``; its parameters one by one.
+    Args:
+        path: of the file. Where it ends with a digest, that must fit.
+        over: settings that win unless they are ``None``; its parameters one by one.
+        ours: the file is that of a results folder and ends with a digest.
     """
     try:
-        found = tomllib.loads(checks.path("path", path).read_text("utf-8-sig"))
+        raw = checks.path("path", path).read_bytes()
+        last = raw.rstrip().rpartition(b"\n")[2]
+        if (ours or last.startswith(SEAL[0].encode())) and not unsealed(raw, *SEAL):
+            raise CBanditError(
+                f"settings file {path} has changed since it was written (its checksum "
+                "fails); to use it as it is, begin anew with a copy without its last "
+                "line"
+            )
+        found = tomllib.loads(raw.decode("utf-8-sig"))
     except OSError as error:
         raise CBanditError(
             f"settings file {path} cannot be read: {error.strerror}"

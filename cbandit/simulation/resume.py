@@ -100,7 +100,7 @@ class Checkpoint:
         policy stays as it is.
         """
         trust = self._trust | written(self._policy)[2]
-        found = files.read(self.path, "simulation", trust)
+        found = files.read(self.path, "simulation", trust, self._ranks)
         self._check(found)
         state: State = found["state"]
         if state.tape.rounds > horizon:

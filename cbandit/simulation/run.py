@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -12,8 +11,7 @@ import torch
 from torch import Tensor
 
 from cbandit import account
-from cbandit._core import checks
-from cbandit._core.files import atomic
+from cbandit._core import checkpoint, checks
 from cbandit._core.randomness import trial_range
 from cbandit.actions import Names
 from cbandit.errors import CBanditError, CheckpointError, MissingExtraError
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["METRICS", "STAGES", "Run", "join"]
+__all__ = ["FILE", "METRICS", "STAGES", "Run", "join"]
 
 METRICS = (
     "regret",
@@ -36,7 +34,7 @@ METRICS = (
 STAGES = ("policy_regret", "worst_stage_cost", "stage_rounds_kept", "stage_runs_kept")
 _REALISED = ("realised_regret", "realised_violation")
 OWN = {"policy", "trial", "t", "action", "reward", "true_reward", *METRICS}
-_FORMAT = "cbandit run 1"
+FILE = "run.ckpt"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -312,7 +310,7 @@ class Run:
         return plots.overview([self], **options)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Write ``run.json`` and ``run.pt`` into the directory, atomically."""
+        """Write ``run.ckpt`` into the directory, atomically."""
         folder = checks.path("directory", directory)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -320,44 +318,21 @@ class Run:
             raise CBanditError(
                 f"directory {folder} cannot be made: {error.strerror}"
             ) from None
-        tensors, plain = {}, {}
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if isinstance(value, Tensor):
-                tensors[each.name] = value.contiguous().clone()
-            else:
-                plain[each.name] = value
-        trials = self.trials
-        plain["names"] = self.names and self.names.plain()
-        plain["trials"] = trials and [trials.start, trials.stop, trials.step]
-        with atomic(folder / "run.pt") as file:
-            torch.save(tensors, file)
-        with atomic(folder / "run.json") as file:
-            text = json.dumps({"format": _FORMAT, **plain}, indent=1)
-            file.write(text.encode())
+        content = {each.name: getattr(self, each.name) for each in fields(self)}
+        content["names"] = self.names and self.names.plain()
+        checkpoint.write(folder / FILE, "run", content)
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> Run:
-        """Read back what :meth:`save` wrote."""
+        """Read back what :meth:`save` wrote; an error if a bit of it has changed."""
         folder = checks.path("directory", directory)
-        try:
-            plain = json.loads((folder / "run.json").read_text())
-            if not isinstance(plain, dict) or plain.pop("format", None) != _FORMAT:
-                raise CheckpointError(f"{folder / 'run.json'} is not of a saved run")
-            tensors = torch.load(folder / "run.pt", weights_only=True)
-            trials, names = plain.pop("trials"), plain.pop("names", None)
-            plain["trials"] = range(*trials) if trials else None
-            return cls(names=names and Names.of(names), **plain, **tensors)
-        except FileNotFoundError as error:
+        if not (folder / FILE).exists():
             raise CheckpointError(
-                f"{folder} holds no saved run: {error.filename} is missing"
-            ) from None
-        except CheckpointError:
-            raise
-        except Exception as error:  # unpickling fails in many ways
-            raise CheckpointError(
-                f"{folder} holds no saved run, or a broken one: {error}"
-            ) from None
+                f"{folder} holds no saved run: {folder / FILE} is missing"
+            )
+        content = checkpoint.read(folder / FILE, "run")
+        names = content.pop("names")
+        return cls(names=names and Names.of(names), **content)
 
     def __repr__(self) -> str:
         count = 1 if self.trials is None else len(self.trials)
