@@ -71,12 +71,12 @@ class TestSettings:
         with pytest.raises(SystemExit) as stop:
             main(given)
         assert stop.value.code == 0
-        for text, said in (("{", "cannot be read"), ("[]", "is not the summary of an")):
+        for text in ("{", "[]"):
             (tmp_path / "summary.json").write_text(text)
             with pytest.raises(SystemExit) as stop:
                 main([*given, "--resume"])
             assert stop.value.code == 2
-            assert said in capsys.readouterr().err
+            assert "is not the summary of an" in capsys.readouterr().err
             assert (tmp_path / "summary.json").read_text() == text
         (tmp_path / "config.toml").unlink()
         with pytest.raises(SystemExit):
