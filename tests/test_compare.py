@@ -55,6 +55,18 @@ class TestRounds:
         noise = frame.cost1 - frame.true_cost1
         assert noise.abs().max() < 1.0
 
+    def test_actions_have_their_names(self, tmp_path):
+        space = cb.Space(threads=cb.Int(1, 3), codec=cb.Category("lz4", 9))
+        world = cb.problems.Table(
+            torch.arange(6.0), -torch.ones(1, 6), actions=space, trials=2
+        )
+        run = cb.simulate(Uniform(world, trials=2), world, 30)
+        write_rounds([run], tmp_path)
+        found = pd.read_parquet(tmp_path / "rounds.parquet")
+        x = run.actions.reshape(-1, 2).long()
+        assert found.threads.tolist() == x[:, 0].tolist()
+        assert found.codec.tolist() == [("lz4", "9")[k] for k in x[:, 1].tolist()]
+
     def test_thinned_only_by_request(self, tmp_path, monkeypatch):
         runs = self.runs()
         write_rounds(runs, tmp_path, every=6)

@@ -31,7 +31,7 @@ def write_rounds(runs: Sequence[Run], out: Path, every: int = 1) -> None:
         every: keep every so many rounds, and the last.
     """
     pyarrow, parquet = _arrow()
-    heads = [pyarrow.Table.from_pandas(_part(run, 0, 1).frame()[:1]) for run in runs]
+    heads = [pyarrow.Table.from_pandas(_frame(_part(run, 0, 1))[:1]) for run in runs]
     known = [head.schema.remove_metadata() for head in heads]
     schema = pyarrow.unify_schemas(known, promote_options="permissive")
     schema = schema.with_metadata({"every": str(every)})
@@ -54,8 +54,16 @@ def _frames(run: Run, every: int) -> Iterator[Any]:
     trials = 1 if run.trials is None else len(run.trials)
     step = max(1, ROWS // max(1, run.rounds))
     for first in range(0, trials, step):
-        frame = _part(run, first, first + step).frame()
+        frame = _frame(_part(run, first, first + step))
         yield frame[(frame.t % every == 0) | (frame.t == run.rounds)]
+
+
+def _frame(run: Run) -> Any:
+    """A run's frame, with categories as texts: a column has one type."""
+    frame = run.frame()
+    for name in frame.columns[frame.dtypes == object]:
+        frame[name] = frame[name].map(str)
+    return frame
 
 
 def _part(run: Run, first: int, stop: int) -> Run:
