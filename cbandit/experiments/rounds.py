@@ -61,7 +61,7 @@ def _frames(run: Run, every: int) -> Iterator[Any]:
 def _frame(run: Run) -> Any:
     """A run's frame, with categories as texts: a column has one type."""
     frame = run.frame()
-    for name in frame.select_dtypes("object"):
+    for name in [n for n, kind in frame.dtypes.items() if str(kind) == "object"]:
         frame[name] = frame[name].map(str)
     return frame
 
