@@ -1,0 +1,47 @@
+"""How the loops are compiled: once a machine where the result may be kept on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from numba.core import types
+from numba.extending import intrinsic
+
+__all__ = ["address_of_double", "address_of_flag", "address_of_float", "compiled"]
+
+# sums may be contracted, never reordered: a NaN stays one, and a tie stays a tie
+EXACT = {"contract", "nsz"}
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """``function`` as machine code that runs without Python's lock."""
+    options: dict[str, Any] = {
+        "nogil": True,
+        "error_model": "numpy",
+        "fastmath": EXACT,
+    }
+    try:
+        return numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # no folder to keep it in: compiled again in every process
+        return numba.njit(**options)(function)
+
+
+def _pointer(kind: Any) -> Any:
+    @intrinsic  # type: ignore[misc]
+    def pointer(context: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+            wanted = context.get_value_type(signature.return_type)
+            return builder.inttoptr(given[0], wanted)
+
+        return types.CPointer(kind)(types.int64), generate
+
+    return pointer
+
+
+#: an address as a pointer that ``numba.carray`` takes
+address_of_double = _pointer(types.float64)
+address_of_float = _pointer(types.float32)
+address_of_flag = _pointer(types.uint8)
+

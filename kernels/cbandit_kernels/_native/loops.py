@@ -1,0 +1,271 @@
+"""The loops themselves, built for one number type at a time.
+
+A *block* is as many actions as fit the first-level cache. Its columns ``c`` are made
+(by a small product, from kernel values, or read), change means and variance, and the
+score of what has come out is taken at once: every array is read and written once a
+round. Means, variances and draws are given by address and strides, for they may be
+stretches of larger arrays; everything else is small and given as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numba import carray
+
+from cbandit_kernels._native.compiling import (
+    EXACT,
+    address_of_double,
+    address_of_flag,
+    address_of_float,
+    compiled,
+)
+
+__all__ = ["BLOCK", "Loops", "loops"]
+
+BLOCK = 256
+PRIMAL_DUAL, RECTIFIED, FEASIBLE, LEAST = range(4)
+
+
+class Loops(NamedTuple):
+    """What :func:`loops` builds; see there."""
+
+    finish: Any
+    product: Any
+    joint: Any
+    update: Any
+    judge: Any
+
+
+@numba.njit(nogil=True, fastmath=EXACT | {"nnan", "reassoc"}, cache=True)  # type: ignore
+def _largest(s, n):  # type: ignore[no-untyped-def]
+    top = s[0]
+    for j in range(1, n):
+        top = s[j] if s[j] > top else top
+    return top
+
+
+@cache
+def loops(double: bool) -> Loops:
+    """The loops for float64, or for float32."""
+    kind: Any = np.float64 if double else np.float32
+    size = 8 if double else 4
+    address = address_of_double if double else address_of_float
+    zero, infinity = kind(0), kind(np.inf)
+
+    @compiled
+    def update(c, k, n, spread, shift, mean, steps, var, var_step, t, at):  # type: ignore
+        """Means and variance of a block, changed by ``k`` columns."""
+        v = carray(address(var + size * (t * var_step + at)), (n,), kind)
+        for i in range(k):
+            less = spread[t, i]
+            for j in range(n):
+                v[j] -= less * (c[i, j] * c[i, j])
+        for f in range(shift.shape[1]):
+            start = mean + size * (t * steps[0] + f * steps[1] + at)
+            m = carray(address(start), (n,), kind)
+            for i in range(k):
+                more = shift[t, f, i]
+                for j in range(n):
+                    m[j] += more * c[i, j]
+
+    @compiled
+    def judge(  # type: ignore
+        n, v, mean, steps, look, score, weight, mask, mask_step, draw, draw_steps,
+        t, at, number, s, spread, best_value, best_index,
+    ):
+        """The best of a block against the best so far: its score and its number.
+
+        ``look (3, T, F)`` holds coefficients, offsets and bounds; ``s`` and ``spread``
+        are room for a block; ``number`` is the block's first action's.
+        """
+        for j in range(n):
+            spread[j] = math.sqrt(v[j] if not (v[j] < zero) else zero)
+        for f in range(look.shape[2]):
+            if score == LEAST and f == 0:
+                continue
+            scale, offset, bound = look[0, t, f], look[1, t, f], look[2, t, f]
+            m = carray(
+                address(mean + size * (t * steps[0] + f * steps[1] + at)), (n,), kind
+            )
+            d = spread
+            if draw != 0:
+                d = carray(
+                    address(draw + size * (t * draw_steps[0] + f * draw_steps[1] + at)),
+                    (n,),
+                    kind,
+                )
+            if f == 0:
+                for j in range(n):
+                    e = m[j] + scale * d[j] + offset
+                    e = bound if e > bound else e
+                    s[j] = -bound if e < -bound else e
+                continue
+            price = weight[t, f - 1]
+            if score == PRIMAL_DUAL:
+                for j in range(n):
+                    e = m[j] + scale * d[j] + offset
+                    e = bound if e > bound else e
+                    e = -bound if e < -bound else e
+                    s[j] -= price * e
+            elif score == RECTIFIED:
+                for j in range(n):
+                    e = m[j] + scale * d[j] + offset
+                    e = bound if e > bound else e
+                    e = zero if e < zero else e
+                    s[j] -= price * e
+            elif score == FEASIBLE:
+                for j in range(n):
+                    e = m[j] + scale * d[j] + offset
+                    s[j] = -infinity if e > zero else s[j]
+            else:
+                for j in range(n):
+                    e = m[j] + scale * d[j] + offset
+                    e = bound if e > bound else e
+                    e = -(-bound if e < -bound else e)
+                    if f == 1:
+                        s[j] = e
+                    elif e < s[j] or e != e:
+                        s[j] = e
+        for j in range(n):
+            s[j] = s[j] if s[j] == s[j] else infinity
+        if mask != 0:
+            allowed = carray(
+                address_of_flag(mask + t * mask_step + number), (n,), np.uint8
+            )
+            for j in range(n):
+                s[j] = s[j] if allowed[j] else -infinity
+        top = _largest(s, n)
+        if top > best_value or (top == best_value and number < best_index):
+            for j in range(n):
+                if s[j] == top:
+                    return top, number + j
+        return best_value, best_index
+
+    @compiled
+    def finish(  # type: ignore
+        columns, columns_steps, k, n, spread, shift, mean, steps, var, var_step,
+        look, score, weight, mask, mask_step, draw, draw_steps,
+        t, low, high, first, values, indices, piece,
+    ):
+        """Actions ``low .. high - 1`` of a stretch whose columns are known."""
+        c = np.empty((max(k, 1), BLOCK), kind)
+        s, room = np.empty(BLOCK, kind), np.empty(BLOCK, kind)
+        value, index = -infinity, first + low
+        for at in range(low, high, BLOCK):
+            m = min(BLOCK, high - at)
+            for i in range(k):
+                start = columns + size * (
+                    t * columns_steps[0] + i * columns_steps[1] + at
+                )
+                given = carray(address(start), (m,), kind)
+                for j in range(m):
+                    c[i, j] = given[j]
+            update(c, k, m, spread, shift, mean, steps, var, var_step, t, at)
+            v = carray(address(var + size * (t * var_step + at)), (m,), kind)
+            value, index = judge(
+                m, v, mean, steps, look, score, weight, mask, mask_step, draw,
+                draw_steps, t, at, first + at, s, room, value, index,
+            )
+        values[t, piece], indices[t, piece] = value, index
+
+    @compiled
+    def multiply(out, a, b, begin, n):  # type: ignore
+        """``out = a @ b`` over ``n`` columns of ``b`` from ``begin`` on."""
+        rank = a.shape[0]
+        for j in range(n):
+            out[j] = zero
+        whole = rank - rank % 8
+        for r in range(0, whole, 8):
+            p0, p1, p2, p3 = a[r], a[r + 1], a[r + 2], a[r + 3]
+            p4, p5, p6, p7 = a[r + 4], a[r + 5], a[r + 6], a[r + 7]
+            b0, b1 = b[r, begin : begin + n], b[r + 1, begin : begin + n]
+            b2, b3 = b[r + 2, begin : begin + n], b[r + 3, begin : begin + n]
+            b4, b5 = b[r + 4, begin : begin + n], b[r + 5, begin : begin + n]
+            b6, b7 = b[r + 6, begin : begin + n], b[r + 7, begin : begin + n]
+            for j in range(n):
+                out[j] += (
+                    (p0 * b0[j] + p1 * b1[j]) + (p2 * b2[j] + p3 * b3[j])
+                ) + ((p4 * b4[j] + p5 * b5[j]) + (p6 * b6[j] + p7 * b7[j]))
+        for r in range(whole, rank):
+            p = a[r]
+            row = b[r, begin : begin + n]
+            for j in range(n):
+                out[j] += p * row[j]
+
+    @compiled
+    def product(  # type: ignore
+        left, right, k, spread, shift, mean, steps, var, var_step,
+        look, score, weight, mask, mask_step, draw, draw_steps,
+        t, low, high, first, values, indices, piece,
+    ):
+        """Rows ``low .. high - 1`` of a grid: columns are ``left @ right``.
+
+        ``left (T, k, rows, r)``, ``right (1 or T, r, tails)``.
+        """
+        tails, rank = right.shape[2], right.shape[1]
+        own = t if right.shape[0] > 1 else 0
+        c = np.empty((k, BLOCK), kind)
+        s, room = np.empty(BLOCK, kind), np.empty(BLOCK, kind)
+        value, index = -infinity, first + low * tails
+        for begin in range(0, tails, BLOCK):
+            n = min(BLOCK, tails - begin)
+            for row in range(low, high):
+                for i in range(k):
+                    multiply(c[i], left[t, i, row], right[own], begin, n)
+                at = row * tails + begin
+                update(c, k, n, spread, shift, mean, steps, var, var_step, t, at)
+                v = carray(address(var + size * (t * var_step + at)), (n,), kind)
+                value, index = judge(
+                    n, v, mean, steps, look, score, weight, mask, mask_step, draw,
+                    draw_steps, t, at, first + at, s, room, value, index,
+                )
+        values[t, piece], indices[t, piece] = value, index
+
+    @compiled
+    def joint(  # type: ignore
+        cov, mean, slots, precision, targets, change,
+        look, score, weight, mask, mask_step, draw, draw_steps,
+        low, high, values, indices, estimates,
+    ):
+        """Trials ``low .. high - 1`` of a whole covariance ``(T, N, N)``.
+
+        With ``change``, first the observation of ``targets (T, F)`` at ``slots (T,)``
+        is taken in; then the best action is found and what is estimated there.
+        """
+        size_of, functions = cov.shape[1], mean.shape[1]
+        column = np.empty(size_of, kind)
+        v, s, room = (
+            np.empty(size_of, kind),
+            np.empty(size_of, kind),
+            np.empty(size_of, kind),
+        )
+        steps = (functions * size_of, size_of)
+        for t in range(low, high):
+            if change:
+                slot = slots[t]
+                for j in range(size_of):
+                    column[j] = cov[t, slot, j]
+                own = column[slot]
+                w = precision[t] / (1 + precision[t] * own)
+                for f in range(functions):
+                    gap = (targets[t, f] - mean[t, f, slot]) * w
+                    for j in range(size_of):
+                        mean[t, f, j] += gap * column[j]
+                for i in range(size_of):
+                    here = column[i]
+                    for j in range(size_of):
+                        cov[t, i, j] -= here * (column[j] * w)
+            for j in range(size_of):
+                v[j] = cov[t, j, j]
+            value, index = judge(
+                size_of, v, mean.ctypes.data, steps, look, score, weight, mask,
+                mask_step, draw, draw_steps, t, 0, 0, s, room, -infinity, 0,
+            )
+            values[t, 0], indices[t, 0] = value, index
+
+    return Loops(finish, product, joint, update, judge)
