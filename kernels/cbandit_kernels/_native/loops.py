@@ -27,7 +27,7 @@ from cbandit_kernels._native.compiling import (
 
 __all__ = ["BLOCK", "Loops", "loops"]
 
-BLOCK = 256
+BLOCK = 512
 PRIMAL_DUAL, RECTIFIED, FEASIBLE, LEAST = range(4)
 
 
@@ -179,18 +179,13 @@ def loops(double: bool) -> Loops:
         rank = a.shape[0]
         for j in range(n):
             out[j] = zero
-        whole = rank - rank % 8
-        for r in range(0, whole, 8):
+        whole = rank - rank % 4
+        for r in range(0, whole, 4):
             p0, p1, p2, p3 = a[r], a[r + 1], a[r + 2], a[r + 3]
-            p4, p5, p6, p7 = a[r + 4], a[r + 5], a[r + 6], a[r + 7]
             b0, b1 = b[r, begin : begin + n], b[r + 1, begin : begin + n]
             b2, b3 = b[r + 2, begin : begin + n], b[r + 3, begin : begin + n]
-            b4, b5 = b[r + 4, begin : begin + n], b[r + 5, begin : begin + n]
-            b6, b7 = b[r + 6, begin : begin + n], b[r + 7, begin : begin + n]
             for j in range(n):
-                out[j] += (
-                    (p0 * b0[j] + p1 * b1[j]) + (p2 * b2[j] + p3 * b3[j])
-                ) + ((p4 * b4[j] + p5 * b5[j]) + (p6 * b6[j] + p7 * b7[j]))
+                out[j] += (p0 * b0[j] + p1 * b1[j]) + (p2 * b2[j] + p3 * b3[j])
         for r in range(whole, rank):
             p = a[r]
             row = b[r, begin : begin + n]
@@ -212,9 +207,9 @@ def loops(double: bool) -> Loops:
         c = np.empty((k, BLOCK), kind)
         s, room = np.empty(BLOCK, kind), np.empty(BLOCK, kind)
         value, index = -infinity, first + low * tails
-        for begin in range(0, tails, BLOCK):
-            n = min(BLOCK, tails - begin)
-            for row in range(low, high):
+        for row in range(low, high):
+            for begin in range(0, tails, BLOCK):
+                n = min(BLOCK, tails - begin)
                 for i in range(k):
                     multiply(c[i], left[t, i, row], right[own], begin, n)
                 at = row * tails + begin

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cbandit_kernels._native.loops import loops
 from cbandit_kernels._native.threads import share
-from cbandit_kernels.rounds import SCORES, Change, Found, Look
+from cbandit_kernels.types import SCORES, Change, Found, Look
 
 __all__ = ["finish", "product"]
 
