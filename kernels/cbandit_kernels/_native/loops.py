@@ -75,14 +75,15 @@ def loops(double: bool) -> Loops:
 
     @compiled
     def judge(  # type: ignore
-        n, v, mean, steps, look, score, weight, mask, mask_step, draw, draw_steps,
-        t, at, number, s, spread, best_value, best_index,
+        n, var, var_step, mean, steps, look, score, weight, mask, mask_step, draw,
+        draw_steps, t, at, number, s, spread, best_value, best_index,
     ):
         """The best of a block against the best so far: its score and its number.
 
         ``look (3, T, F)`` holds coefficients, offsets and bounds; ``s`` and ``spread``
         are room for a block; ``number`` is the block's first action's.
         """
+        v = carray(address(var + size * (t * var_step + at)), (n,), kind)
         for j in range(n):
             spread[j] = math.sqrt(v[j] if not (v[j] < zero) else zero)
         for f in range(look.shape[2]):
@@ -166,9 +167,8 @@ def loops(double: bool) -> Loops:
                 for j in range(m):
                     c[i, j] = given[j]
             update(c, k, m, spread, shift, mean, steps, var, var_step, t, at)
-            v = carray(address(var + size * (t * var_step + at)), (m,), kind)
             value, index = judge(
-                m, v, mean, steps, look, score, weight, mask, mask_step, draw,
+                m, var, var_step, mean, steps, look, score, weight, mask, mask_step, draw,
                 draw_steps, t, at, first + at, s, room, value, index,
             )
         values[t, piece], indices[t, piece] = value, index
@@ -214,9 +214,8 @@ def loops(double: bool) -> Loops:
                     multiply(c[i], left[t, i, row], right[own], begin, n)
                 at = row * tails + begin
                 update(c, k, n, spread, shift, mean, steps, var, var_step, t, at)
-                v = carray(address(var + size * (t * var_step + at)), (n,), kind)
                 value, index = judge(
-                    n, v, mean, steps, look, score, weight, mask, mask_step, draw,
+                    n, var, var_step, mean, steps, look, score, weight, mask, mask_step, draw,
                     draw_steps, t, at, first + at, s, room, value, index,
                 )
         values[t, piece], indices[t, piece] = value, index
@@ -258,7 +257,7 @@ def loops(double: bool) -> Loops:
             for j in range(size_of):
                 v[j] = cov[t, j, j]
             value, index = judge(
-                size_of, v, mean.ctypes.data, steps, look, score, weight, mask,
+                size_of, v.ctypes.data, 0, mean.ctypes.data, steps, look, score, weight, mask,
                 mask_step, draw, draw_steps, t, 0, 0, s, room, -infinity, 0,
             )
             values[t, 0], indices[t, 0] = value, index

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from cbandit_kernels._native.loops import loops
+from cbandit_kernels._native.streams import FACTORS, stream as streaming
 from cbandit_kernels._native.threads import share
-from cbandit_kernels.types import SCORES, Change, Found, Look
+from cbandit_kernels._native.values import ROOTS
+from cbandit_kernels.types import SCORES, Change, Found, Frame, Look
 
 __all__ = ["finish", "product"]
 
@@ -123,6 +125,42 @@ def product(
         low = piece * step
         go(a, b, k, spread, shift, *held, *asked, *drawn, t, low,
            min(low + step, rows), start, values, indices, piece)
+
+    share(work, trials * each)
+    return _found(values, indices, start, mean, var, look, draw)
+
+
+STREAM_PIECE = 1 << 12
+
+
+def stream(
+    points: Tensor, frame: Frame, tried: Tensor, weights: Tensor,
+    kinds: tuple[str, ...], change: Change, mean: Tensor, var: Tensor, look: Look,
+    start: int = 0, draw: Tensor | None = None,
+) -> Found:
+    """See :func:`cbandit_kernels.rounds.stream_round_ref`."""
+    dtype, double = mean.dtype, mean.dtype == torch.float64
+    n, dim = points.shape[-2:]
+    go = streaming(kinds, dim, frame.far, double)
+    roots = torch.tensor([ROOTS[kind] for kind in kinds], dtype=torch.float64)
+    scale = frame.scale.double() * roots.view(-1, 1, 1)
+    center = frame.center.double()
+    near = ((tried.double() - center.unsqueeze(-2)) * scale.unsqueeze(-2)).to(dtype)
+    whole = points if points.dim() == 3 else points.unsqueeze(0)
+    small = [v.to(dtype).contiguous().numpy() for v in
+             (whole, center, scale, near, weights, change.spread, change.shift)]
+    asked, drawn = _asked(look, mean), _drawn(draw)
+    trials = len(mean)
+    each = -(-n // STREAM_PIECE)
+    values = np.empty((trials, each), small[0].dtype)
+    indices = np.empty((trials, each), np.int64)
+    held = mean.data_ptr(), (mean.stride(0), mean.stride(1)), var.data_ptr(), var.stride(0)
+
+    def work(number: int) -> None:
+        t, piece = divmod(number, each)
+        low = piece * STREAM_PIECE
+        go(*small, *held, *asked, *drawn, t, low, min(low + STREAM_PIECE, n), start,
+           values, indices, piece)
 
     share(work, trials * each)
     return _found(values, indices, start, mean, var, look, draw)
