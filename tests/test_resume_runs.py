@@ -152,6 +152,7 @@ class TestCheckpoints:
                 gp = cb.GP(RBFKernel(), noise=0.01)
                 more = {"explore": cb.UCB(beta), "slater": 0.5, "clip": 1.0}
                 super().__init__(problem.actions, reward=gp, costs=1, **more)
+                self.problem = problem
 
         make = cb.problems.cbo_gpu_allocation
         problem = make()

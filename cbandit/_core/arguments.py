@@ -1,11 +1,14 @@
-"""What a policy or a problem was built with, in plain values that can be compared.
+"""The settings of a policy or a problem: what a resumed run is compared with.
 
-A checkpoint keeps them, so that nobody goes on with a run under other settings. Numbers
-are compared up to rounding: what was computed on another machine is the same.
+A constructor notes its arguments in its first statement,
+``self.settings = stated(self, locals())``. A checkpoint keeps them as plain values, so
+that nobody goes on with a run under other settings. Numbers are compared up to
+rounding: another machine may compute them differently in the last digits.
 """
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import math
@@ -16,51 +19,198 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Numbers", "Stated", "described", "differences", "settings_of"]
+__all__ = ["Numbers", "Stated", "described", "differences", "settings_of", "stated"]
 
-FEW = 8  # numbers that are kept as they are; of more of them, two sums
+APART = ("self", "__class__", "actions", "device", "dtype", "trials")  # see settings_of
+FEW = 8  # arrays up to this size are kept whole, larger ones as two sums
 CHUNK = 1 << 16
 NEAR = 1e-9
 DEPTH = 8
-FOREIGN = 2  # how deep objects of other libraries are looked into
-_APART = ("actions", "device", "dtype", "trials")  # looked at as they are in the end
+FOREIGN = 2  # how deep to look into objects of other libraries
 
 
-class Stated:
-    """Keeps what its constructor was given: ``stated``, by argument."""
+def stated(thing: Any, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe a constructor's arguments, beneath those that a derived class noted.
 
-    stated: Mapping[str, Any] = {}
-
-    def __new__(cls, *arguments: Any, **named: Any) -> Self:
-        """An object that knows what it is about to be given."""
-        cls._about_to_take(arguments, named)
-        self = super().__new__(cls)
-        self.stated = _given(cls, arguments, named)
-        return self
-
-    @classmethod
-    def _about_to_take(cls, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Where a class looks at what its constructor is given, before that runs."""
+    Args:
+        thing: the object being built. A keyword in its constructor's ``**common`` must
+            be one of ``type(thing).common``.
+        named: the constructor's ``locals()``, before any other statement.
+    """
+    given = {**named, **named.get("common", {})}
+    for name in named.get("common", {}):
+        known = [*named, *type(thing).common]
+        if name not in type(thing).common:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"{type(thing).__name__} takes no argument {name!r}{hint}")
+    noted = {k: described(v) for k, v in given.items() if k not in (*APART, "common")}
+    return noted | getattr(thing, "settings", {})
 
 
 def settings_of(thing: Any) -> dict[str, Any]:
-    """What a policy or a problem was built with, and over which actions.
+    """The settings of a policy or a problem, with its actions, dtype and device.
 
-    Of one that is not :class:`Stated`: attributes named like arguments of its
-    constructor.
+    A class of the user's own need not note its settings: attributes that are named
+    like its constructor's arguments are taken as well.
     """
-    if isinstance(thing, Stated):
-        found = dict(thing.stated)
-    else:
-        kind: Any = type(thing)
-        names = _parameters(kind)[0].parameters.keys() - set(_APART)
-        held = getattr(thing, "__dict__", {})
-        found = {k: described(v) for k, v in sorted(held.items()) if k in names}
+    noted, held = getattr(thing, "settings", None), getattr(thing, "__dict__", {})
+    found = described(noted) if isinstance(noted, Mapping) else {}
+    for name in inspect.signature(type(thing).__init__).parameters:
+        if name in held and name not in (*APART, *found):
+            found[name] = described(held[name])
     for name in ("actions", "dtype"):
         found[name] = described(getattr(thing, name, None))
     device = getattr(thing, "device", None)
     found["device"] = device.type if isinstance(device, torch.device) else None
     return found
+
+
+class Numbers(NamedTuple):
+    """An array: its numbers if they are few, else sums that tell it from others."""
+
+    shape: tuple[int, ...]
+    kept: tuple[float, ...]
+
+    def __str__(self) -> str:
+        if math.prod(self.shape) > FEW:
+            return f"numbers of shape {self.shape}"
+        words = [f"{value:.12g}" for value in self.kept]
+        return f"[{', '.join(words)}]" if self.shape else words[0]
+
+    def near(self, other: Numbers) -> bool:
+        """Whether both hold the same numbers up to rounding."""
+        finite = [abs(v) for v in (*self.kept, *other.kept) if math.isfinite(v)]
+        same = functools.partial(
+            np.allclose, rtol=0.0, atol=NEAR * max(finite, default=0.0), equal_nan=True
+        )
+        return self.shape == other.shape and bool(same(self.kept, other.kept))
+
+
+def described(value: Any, depth: int = DEPTH) -> Any:
+    """``value`` as strings, :class:`Numbers` and dicts of these.
+
+    A function is its name, any other object its class and its attributes.
+    """
+    if value is None or isinstance(value, bool | str | Numbers):
+        return value
+    if isinstance(value, range | torch.dtype | torch.device):
+        return str(value)
+    array = _array(value)
+    if array is not None:
+        return _numbers(array)
+    if depth == 0:
+        return type(value).__qualname__
+    if callable(value) and hasattr(value, "__qualname__"):
+        return str(value.__qualname__)
+    if isinstance(value, list | tuple):
+        value = dict(enumerate(value))
+    elif isinstance(value, functools.partial):
+        value = {"": value.func, "given": value.args, **value.keywords}
+    elif isinstance(value, torch.nn.Module):
+        value = dict(_parts(value))
+    elif isinstance(getattr(value, "settings", None), Mapping):
+        value = {"": type(value), **settings_of(value)}
+    elif not isinstance(value, Mapping):
+        if not type(value).__module__.startswith("cbandit"):
+            depth = min(depth, FOREIGN)
+        value = {"": type(value), **_attributes(value)}
+    return {str(key): described(each, depth - 1) for key, each in value.items()}
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """An object's attributes but for cached ones, which come when first asked for."""
+    late, held = functools.cached_property, getattr(value, "__dict__", {})
+    return {
+        k: v
+        for k, v in held.items()
+        if not isinstance(getattr(type(value), k, 0), late)
+    }
+
+
+def _parts(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    """Classes, plain attributes and parameters of a module and all its parts."""
+    for name, part in module.named_modules():
+        yield name, type(part)
+        for key, value in vars(part).items():
+            plain = isinstance(value, bool | int | float | str)
+            if plain and key[0] != "_" and key != "training":
+                yield f"{name}.{key}".lstrip("."), value
+    yield from module.state_dict().items()
+
+
+def _array(value: Any) -> np.ndarray | None:
+    """Numbers of any kind as float64; ``None`` for anything else."""
+    try:
+        if isinstance(value, Tensor):
+            value = value.detach().cpu()
+            value = value.double() if value.is_floating_point() else value
+        elif not _numeric(value, DEPTH):
+            return None
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return array.astype(float) if array.dtype.kind in "biuf" and array.size else None
+
+
+def _numeric(value: Any, depth: int) -> bool:
+    # numpy would index into anything that has indices, even without an end
+    if isinstance(value, list | tuple):
+        return depth > 0 and all(_numeric(each, depth - 1) for each in value)
+    return isinstance(value, int | float | Tensor | np.ndarray | np.generic)
+
+
+def _numbers(array: np.ndarray) -> Numbers:
+    """The array's numbers if they are few, else two sums of unlike weights."""
+    shape, flat = array.shape, array.reshape(-1)
+    if flat.size <= FEW:
+        return Numbers(shape, tuple(flat.tolist()))
+    size = mixed = 0.0
+    for start in range(0, flat.size, CHUNK):
+        part = np.nan_to_num(flat[start : start + CHUNK], True, 1.25, 1.5, -1.5)
+        size += float(np.abs(part).sum())
+        place = np.arange(start, start + part.size, dtype=float)
+        mixed += float(part @ (place * math.sqrt(5) % 1 + 0.5))
+    return Numbers(shape, (size, mixed))
+
+
+def differences(
+    before: Any, now: Any, where: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """``(name, before, now)`` of all in which two descriptions differ."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        if before.get("") == now.get(""):
+            for key in before | now:
+                name = f"{where}.{key}".strip(".")
+                yield from differences(before.get(key), now.get(key), name)
+            return
+    elif isinstance(before, Numbers) and isinstance(now, Numbers):
+        if before.near(now):
+            return
+    elif before == now:
+        return
+    short = [d.get("", "several") if isinstance(d, dict) else d for d in (before, now)]
+    yield where, *short
+
+
+# ------------------------------------- until every constructor notes its own arguments
+
+
+class Stated:
+    """Note the constructor's arguments for classes that do not do it themselves."""
+
+    settings: Mapping[str, Any] = {}
+
+    def __new__(cls, *arguments: Any, **named: Any) -> Self:
+        """An object that knows what it is about to be given."""
+        cls._about_to_take(arguments, named)
+        self = super().__new__(cls)
+        self.settings = _given(cls, arguments, named)
+        return self
+
+    @classmethod
+    def _about_to_take(cls, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Where a class looks at what its constructor is given, before that runs."""
 
 
 @functools.cache
@@ -89,160 +239,5 @@ def _given(
         if each.kind is each.VAR_KEYWORD:
             given |= given.pop(each.name)
     own = next(iter(signature.parameters))
-    given = {k: v for k, v in (defaults | given).items() if k not in (own, *_APART)}
+    given = {k: v for k, v in (defaults | given).items() if k not in (own, *APART)}
     return {name: described(value) for name, value in sorted(given.items())}
-
-
-# ------------------------------------------------------------------- in plain values
-
-
-class Numbers(NamedTuple):
-    """An array: its numbers if they are few, else sums that tell it from others."""
-
-    shape: tuple[int, ...]
-    kept: tuple[float, ...]
-
-    def __str__(self) -> str:
-        if math.prod(self.shape) > FEW:
-            return f"numbers of shape {self.shape}"
-        words = [f"{value:.12g}" for value in self.kept]
-        return f"[{', '.join(words)}]" if self.shape else words[0]
-
-
-def described(value: Any, depth: int = DEPTH) -> Any:
-    """``value`` as strings, :class:`Numbers` and dicts of these.
-
-    Functions are named, not looked into; objects are their class and what they hold.
-    """
-    if value is None or isinstance(value, bool | str | Numbers):
-        return value
-    if isinstance(value, range | torch.dtype | torch.device | torch.Size):
-        return str(value)
-    array = _array(value)
-    if array is not None:
-        return _numbers(array)
-    if depth == 0:
-        return type(value).__qualname__
-    if isinstance(value, functools.partial):
-        value = {"": value.func, "given": value.args, **value.keywords}
-    elif isinstance(value, list | tuple):
-        value = dict(enumerate(value))
-    elif isinstance(value, torch.nn.Module):
-        value = dict(_parts(value))
-    elif callable(value) and hasattr(value, "__qualname__"):
-        return str(value.__qualname__)
-    elif isinstance(value, Stated):
-        value = {"": type(value), **settings_of(value)}
-    elif not isinstance(value, Mapping):
-        if not type(value).__module__.startswith("cbandit"):
-            depth = min(depth, FOREIGN)
-        value = {"": type(value), **_held(value)}
-    return {str(key): described(each, depth - 1) for key, each in value.items()}
-
-
-def _held(value: Any) -> dict[str, Any]:
-    """An object's attributes but for those that it computes when first asked."""
-    late = functools.cached_property
-    return {
-        name: each
-        for name, each in getattr(value, "__dict__", {}).items()
-        if not isinstance(getattr(type(value), name, None), late)
-    }
-
-
-def _parts(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    """Classes, plain attributes and parameters of a module and all its parts."""
-    for name, part in module.named_modules():
-        yield name, type(part)
-        for key, value in vars(part).items():
-            if key[0] != "_" and key != "training" and _plain(value):
-                yield f"{name}.{key}".lstrip("."), value
-    yield from module.state_dict().items()
-
-
-def _plain(value: Any) -> bool:
-    return isinstance(value, bool | int | float | str)
-
-
-def _array(value: Any) -> Tensor | None:
-    """Numbers of any kind as a float64 tensor on the CPU; ``None``: no numbers."""
-    if isinstance(value, Tensor):
-        odd = value.is_complex() or value.is_quantized or value.is_nested
-        if odd or value.is_meta or value.layout is not torch.strided:
-            return None
-        return value.detach().cpu().double()
-    if not _may_be_numbers(value, DEPTH):
-        return None
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError):
-        return None
-    if array.dtype.kind not in "biuf" or not array.size:
-        return None
-    return torch.from_numpy(array.astype(np.float64))
-
-
-def _may_be_numbers(value: Any, depth: int) -> bool:
-    # numpy would go through anything with an index, and through some without an end
-    if isinstance(value, list | tuple):
-        return depth > 0 and all(_may_be_numbers(each, depth - 1) for each in value)
-    return isinstance(value, int | float | Tensor | np.ndarray | np.generic)
-
-
-def _numbers(array: Tensor) -> Numbers:
-    shape, flat = tuple(array.shape), array.reshape(-1)
-    if flat.numel() <= FEW:
-        return Numbers(shape, tuple(flat.tolist()))
-    finite = flat.isfinite()
-    if not bool(finite.all()):
-        # where they are, and which, shall count as well
-        flat = flat.nan_to_num(1.25, 1.5, -1.5)
-    size = mixed = 0.0
-    for k, part in enumerate(flat.split(CHUNK)):
-        size += float(part.abs().sum())
-        mixed += float(part @ _uneven()[: len(part)]) * (1 + (k * math.sqrt(2)) % 1)
-    return Numbers(shape, (size, mixed))
-
-
-@functools.cache
-def _uneven() -> Tensor:
-    """Weights of which no two nearby are alike."""
-    return (torch.arange(CHUNK, dtype=torch.float64) * math.sqrt(5)) % 1 + 0.5
-
-
-# ------------------------------------------------------------------------- compared
-
-
-def differences(
-    before: Any, now: Any, where: str = ""
-) -> Iterator[tuple[str, Any, Any]]:
-    """``(name, before, now)`` of all in which two descriptions differ."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        if before.get("") == now.get(""):
-            for key in [*before, *(key for key in now if key not in before)]:
-                name = f"{where}.{key}".strip(".")
-                yield from differences(before.get(key), now.get(key), name)
-            return
-    elif isinstance(before, Numbers) and isinstance(now, Numbers):
-        if _alike(before, now):
-            return
-    elif before == now:
-        return
-    yield where, _short(before), _short(now)
-
-
-def _short(description: Any) -> Any:
-    if isinstance(description, dict):
-        return description.get("", "several")
-    return description
-
-
-def _alike(a: Numbers, b: Numbers) -> bool:
-    if a.shape != b.shape:
-        return False
-    finite = [abs(v) for v in (*a.kept, *b.kept) if math.isfinite(v)]
-    slack = NEAR * max(finite, default=0.0)
-    return all(
-        x == y or abs(x - y) <= slack or (x != x and y != y)
-        for x, y in zip(a.kept, b.kept, strict=True)
-    )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit._core.arguments import Stated
+from cbandit._core.arguments import stated
 from cbandit.actions import Box, Finite, ProductGrid
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
@@ -49,7 +49,7 @@ LEAST = {
 SIZED = ("ConstrainedHartmann", "ConstrainedHartmannSmooth", "KeaneBumpFunction")
 
 
-class Continuous(Stated):
+class Continuous:
     """A test function on its box; made by :func:`from_botorch`."""
 
     def __init__(
@@ -58,6 +58,7 @@ class Continuous(Stated):
         variances: Tensor,
         optimum: float,
     ) -> None:
+        self.settings = stated(self, locals())
         self.trials, self.thresholds = None, 0.0
         self.function, self.m = function, int(function.num_constraints)
         self.actions = _box(function)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cbandit._core.arguments import stated
 from cbandit._core.randomness import Streams, Trials
 from cbandit.choice import Choice
 from cbandit.problems.gridded import Gridded, Phase, poisson
@@ -33,6 +34,7 @@ class Allocation(Gridded):
     """Two nodes; each round's arrivals are seen before GPUs are allocated."""
 
     def __init__(self, trials: Trials = None, seed: int = 0) -> None:
+        self.settings = stated(self, locals())
         mean = ARRIVALS / SCALE
         phase = Phase(
             1,

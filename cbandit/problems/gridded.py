@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit._core.arguments import Stated
+from cbandit._core.arguments import stated
 from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit.actions import Box, ProductGrid
 from cbandit.choice import Choice
@@ -38,7 +38,7 @@ class Phase:
     costs: Formula
 
 
-class Gridded(Stated):
+class Gridded:
     """A problem of formulas; ``optimum`` is that of the grid.
 
     Policies over a :class:`~cbandit.Box` play it too, on ``problem.box``; their regret
@@ -70,6 +70,7 @@ class Gridded(Stated):
         seed: int = 0,
         purpose: str = "gridded",
     ) -> None:
+        self.settings = stated(self, locals())
         firsts = [phase.first for phase in phases]
         if not firsts or firsts[0] != 1 or firsts != sorted(set(firsts)):
             raise CBanditError(

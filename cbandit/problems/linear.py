@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit._core.arguments import Stated
+from cbandit._core.arguments import stated
 from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit.actions import Finite, Star
 from cbandit.choice import Choice
@@ -21,7 +21,7 @@ from cbandit.search.simplex.lp import PolicySolution, solve_policy
 __all__ = ["LinearProblem"]
 
 
-class LinearProblem(Stated):
+class LinearProblem:
     """``f(x) = <x, theta>``, ``cost_j(x) = <x, mu_j>``; also blockwise.
 
     Args:
@@ -53,6 +53,7 @@ class LinearProblem(Stated):
         thresholds: Any = 0.0,
         trials: Trials = None,
     ) -> None:
+        self.settings = stated(self, locals())
         if not isinstance(actions, Finite | Star):
             raise CBanditError(
                 f"actions must be a Finite set or a Star; got {actions!r}"

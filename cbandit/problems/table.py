@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit._core.arguments import Stated
+from cbandit._core.arguments import stated
 from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit.actions import Finite, ProductGrid
 from cbandit.choice import Choice
@@ -48,7 +48,7 @@ class Resampled:
         )
 
 
-class Table(Stated):
+class Table:
     """A finite problem that never changes; also blockwise, so its account is cheap.
 
     Args:
@@ -82,6 +82,7 @@ class Table(Stated):
         thresholds: Any = 0.0,
         known: Any = None,
     ) -> None:
+        self.settings = stated(self, locals())
         self.trials = trial_range(trials)
         batch = () if self.trials is None else (len(self.trials),)
         f = checks.finite("reward", checks.tensor("reward", reward))

@@ -26,7 +26,7 @@ from torch import Tensor
 from cbandit import account
 from cbandit._core import checkpoint as files
 from cbandit._core import checks, distributed
-from cbandit._core.arguments import Stated, differences, settings_of
+from cbandit._core.arguments import differences, settings_of
 from cbandit._core.distributed import Ranks
 from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit.actions import Actions, Finite, ProductGrid
@@ -306,10 +306,9 @@ def _same_actions(policy: Policy, problem: Problem) -> None:
 
 
 def _same_costs(policy: Policy, problem: Problem) -> None:
-    # of one's own problem only its answers tell
-    ours = theirs = policy.m
-    if isinstance(problem, Stated):
-        theirs = getattr(problem, "m", ours)
+    # a problem of the user's own may mean something else by m: its answers will tell
+    ours = policy.m
+    theirs = getattr(problem, "m", ours) if hasattr(problem, "settings") else ours
     if ours and ours != theirs:
         raise CBanditError(
             f"policy and problem must have the same costs; the policy has {ours}, the "
@@ -354,14 +353,13 @@ def _fits(horizon: int, policy: Policy, problem: Problem) -> None:
 
 def _within_horizon(policy: Any, rounds: int) -> None:
     """An error now rather than in the round in which the policy's horizon passes."""
-    if isinstance(policy, Stated):
-        last, t = getattr(policy, "horizon", None), getattr(policy, "t", 0)
-        if last is not None and t + rounds > last:
-            after = f" after its {t} so far" if t else ""
-            raise HorizonError(
-                f"horizon: the policy's own is {last} rounds; got {rounds} to play"
-                f"{after}. Build the policy with a larger horizon="
-            )
+    last, t = getattr(policy, "horizon", None), getattr(policy, "t", 0)
+    if isinstance(last, int) and t + rounds > last:
+        after = f" after its {t} so far" if t else ""
+        raise HorizonError(
+            f"horizon: the policy's own is {last} rounds; got {rounds} to play"
+            f"{after}. Build the policy with a larger horizon="
+        )
 
 
 def _seen(seen: Any, batch: tuple[int, ...], m: int) -> tuple[Tensor, Tensor]:
