@@ -75,21 +75,21 @@ def loops(double: bool) -> Loops:
 
     @compiled
     def judge(  # type: ignore
-        n, var, var_step, mean, steps, look, score, weight, mask, mask_step, draw,
+        n, var, var_step, mean, steps, scales, offsets, bounds, score, weight, mask, mask_step, draw,
         draw_steps, t, at, number, s, spread, best_value, best_index,
     ):
         """The best of a block against the best so far: its score and its number.
 
-        ``look (3, T, F)`` holds coefficients, offsets and bounds; ``s`` and ``spread``
-        are room for a block; ``number`` is the block's first action's.
+        ``scales``, ``offsets`` and ``bounds`` are ``(T, F)``; ``s`` and ``spread`` are
+        room for a block; ``number`` is the block's first action's.
         """
         v = carray(address(var + size * (t * var_step + at)), (n,), kind)
         for j in range(n):
             spread[j] = math.sqrt(v[j] if not (v[j] < zero) else zero)
-        for f in range(look.shape[2]):
+        for f in range(scales.shape[1]):
             if score == LEAST and f == 0:
                 continue
-            scale, offset, bound = look[0, t, f], look[1, t, f], look[2, t, f]
+            scale, offset, bound = scales[t, f], offsets[t, f], bounds[t, f]
             m = carray(
                 address(mean + size * (t * steps[0] + f * steps[1] + at)), (n,), kind
             )
@@ -150,7 +150,7 @@ def loops(double: bool) -> Loops:
     @compiled
     def finish(  # type: ignore
         columns, columns_steps, k, n, spread, shift, mean, steps, var, var_step,
-        look, score, weight, mask, mask_step, draw, draw_steps,
+        scales, offsets, bounds, score, weight, mask, mask_step, draw, draw_steps,
         t, low, high, first, values, indices, piece,
     ):
         """Actions ``low .. high - 1`` of a stretch whose columns are known."""
@@ -168,7 +168,7 @@ def loops(double: bool) -> Loops:
                     c[i, j] = given[j]
             update(c, k, m, spread, shift, mean, steps, var, var_step, t, at)
             value, index = judge(
-                m, var, var_step, mean, steps, look, score, weight, mask, mask_step, draw,
+                m, var, var_step, mean, steps, scales, offsets, bounds, score, weight, mask, mask_step, draw,
                 draw_steps, t, at, first + at, s, room, value, index,
             )
         values[t, piece], indices[t, piece] = value, index
@@ -195,7 +195,7 @@ def loops(double: bool) -> Loops:
     @compiled
     def product(  # type: ignore
         left, right, k, spread, shift, mean, steps, var, var_step,
-        look, score, weight, mask, mask_step, draw, draw_steps,
+        scales, offsets, bounds, score, weight, mask, mask_step, draw, draw_steps,
         t, low, high, first, values, indices, piece,
     ):
         """Rows ``low .. high - 1`` of a grid: columns are ``left @ right``.
@@ -215,7 +215,7 @@ def loops(double: bool) -> Loops:
                 at = row * tails + begin
                 update(c, k, n, spread, shift, mean, steps, var, var_step, t, at)
                 value, index = judge(
-                    n, var, var_step, mean, steps, look, score, weight, mask, mask_step, draw,
+                    n, var, var_step, mean, steps, scales, offsets, bounds, score, weight, mask, mask_step, draw,
                     draw_steps, t, at, first + at, s, room, value, index,
                 )
         values[t, piece], indices[t, piece] = value, index
@@ -223,7 +223,7 @@ def loops(double: bool) -> Loops:
     @compiled
     def joint(  # type: ignore
         cov, mean, slots, precision, targets, change,
-        look, score, weight, mask, mask_step, draw, draw_steps,
+        scales, offsets, bounds, score, weight, mask, mask_step, draw, draw_steps,
         low, high, values, indices, estimates,
     ):
         """Trials ``low .. high - 1`` of a whole covariance ``(T, N, N)``.
@@ -257,9 +257,17 @@ def loops(double: bool) -> Loops:
             for j in range(size_of):
                 v[j] = cov[t, j, j]
             value, index = judge(
-                size_of, v.ctypes.data, 0, mean.ctypes.data, steps, look, score, weight, mask,
+                size_of, v.ctypes.data, 0, mean.ctypes.data, steps, scales, offsets, bounds, score, weight, mask,
                 mask_step, draw, draw_steps, t, 0, 0, s, room, -infinity, 0,
             )
-            values[t, 0], indices[t, 0] = value, index
+            values[t], indices[t] = value, index
+            for f in range(functions):
+                d = math.sqrt(v[index] if not (v[index] < zero) else zero)
+                if draw != 0:
+                    start = draw + size * (t * draw_steps[0] + f * draw_steps[1])
+                    d = carray(address(start), (size_of,), kind)[index]
+                e = mean[t, f, index] + scales[t, f] * d + offsets[t, f]
+                e = bounds[t, f] if e > bounds[t, f] else e
+                estimates[t, f] = -bounds[t, f] if e < -bounds[t, f] else e
 
     return Loops(finish, product, joint, update, judge)

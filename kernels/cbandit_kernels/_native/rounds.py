@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -20,20 +21,33 @@ __all__ = ["finish", "product"]
 PIECE = 1 << 14  # actions that a thread takes at a time
 
 
+@lru_cache(maxsize=64)
+def _constant(value: float, shape: tuple[int, ...], dtype: torch.dtype) -> np.ndarray:
+    return torch.full(shape, value, dtype=dtype).numpy()
+
+
+def _array(value: Tensor | None, default: float, like: Tensor) -> np.ndarray:
+    """A small ``(T, F)`` tensor as the loops take it; a constant where there is none."""
+    if value is None:
+        return _constant(default, tuple(like.shape[:2]), like.dtype)
+    return value.to(like.dtype).contiguous().numpy()
+
+
 def _asked(look: Look, mean: Tensor) -> tuple[Any, ...]:
-    """``look`` as the loops take it: one small array, codes and addresses."""
-    coefficient = look.coefficient
-    bound = look.bound
-    if bound is None:
-        bound = torch.full_like(coefficient, torch.inf)
-    asked = torch.stack([coefficient, look.offset.to(coefficient), bound.to(coefficient)])
-    weight = look.weight.to(mean.dtype)
-    asked = asked.to(mean.dtype)
+    """``look`` as the loops take it: small arrays, a code and an address."""
     mask, step = 0, 0
     if look.mask is not None:
         mask = look.mask.data_ptr()
         step = look.mask.stride(0) if len(look.mask) > 1 else 0
-    return asked.numpy(), SCORES.index(look.score), weight.numpy(), mask, step
+    return (
+        _array(look.coefficient, 0.0, mean),
+        _array(look.offset, 0.0, mean),
+        _array(look.bound, torch.inf, mean),
+        SCORES.index(look.score),
+        _array(look.weight, 0.0, mean),
+        mask,
+        step,
+    )
 
 
 def _drawn(draw: Tensor | None) -> tuple[int, tuple[int, int]]:
@@ -60,7 +74,8 @@ def _found(
     else:
         spread = draw.gather(-1, at)
     estimate = torch.addcmul(seen, look.coefficient.to(seen).unsqueeze(-1), spread)
-    estimate += look.offset.to(seen).unsqueeze(-1)
+    if look.offset is not None:
+        estimate += look.offset.to(seen).unsqueeze(-1)
     if look.bound is not None:
         bound = look.bound.to(seen).unsqueeze(-1)
         estimate = estimate.clamp(-bound, bound)
@@ -164,3 +179,42 @@ def stream(
 
     share(work, trials * each)
     return _found(values, indices, start, mean, var, look, draw)
+
+
+SMALL = 1 << 16  # numbers of a covariance up to which one thread takes all trials
+
+
+def joint(
+    cov: Tensor,
+    mean: Tensor,
+    look: Look,
+    told: tuple[Sequence[int], Tensor, Tensor] | None = None,
+    draw: Tensor | None = None,
+) -> Found:
+    """The round of a small set: see :func:`cbandit_kernels.rounds.joint_round_ref`."""
+    trials, size, _ = cov.shape
+    asked, drawn = _asked(look, mean), _drawn(draw)
+    go = loops(cov.dtype == torch.float64).joint
+    if told is None:
+        slots, precision = np.zeros(trials, np.int64), _constant(0.0, (trials,), cov.dtype)
+        targets = _constant(0.0, tuple(mean.shape[:2]), cov.dtype)
+    else:
+        slots = np.array(told[0], np.int64)
+        precision, targets = told[1].numpy(), told[2].numpy()
+    values = np.empty(trials, targets.dtype)
+    indices = np.empty(trials, np.int64)
+    estimates = np.empty(mean.shape[:2], targets.dtype)
+    given = cov.numpy(), mean.numpy(), slots, precision, targets, told is not None
+    if trials * size * size <= SMALL or trials == 1:
+        go(*given, *asked, *drawn, 0, trials, values, indices, estimates)
+    else:
+        each = -(-trials // 8)
+
+        def work(piece: int) -> None:
+            low = piece * each
+            high = min(low + each, trials)
+            go(*given, *asked, *drawn, low, high, values, indices, estimates)
+
+        share(work, -(-trials // each))
+    found = [torch.from_numpy(v).unsqueeze(-1) for v in (values, indices, estimates)]
+    return Found(*found)

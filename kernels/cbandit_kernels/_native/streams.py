@@ -46,7 +46,8 @@ def stream(kinds: tuple[str, ...], dim: int, far: bool, double: bool) -> Any:
     @compiled
     def go(  # type: ignore
         points, center, scale, tried, weights, spread, shift, mean, steps, var,
-        var_step, look, score, weight, mask, mask_step, draw, draw_steps,
+        var_step, scales, offsets, bounds, score, weight, mask, mask_step, draw,
+        draw_steps,
         t, low, high, first, values, indices, piece,
     ):
         k, used = weights.shape[2], weights.shape[1]
@@ -80,7 +81,7 @@ def stream(kinds: tuple[str, ...], dim: int, far: bool, double: bool) -> Any:
                         column[j] += w * v[j]
             update(c, k, n, spread, shift, mean, steps, var, var_step, t, at)
             value, index = judge(
-                n, var, var_step, mean, steps, look, score, weight, mask, mask_step,
+                n, var, var_step, mean, steps, scales, offsets, bounds, score, weight, mask, mask_step,
                 draw, draw_steps, t, at, first + at, s, room, value, index,
             )
         values[t, piece], indices[t, piece] = value, index
