@@ -1,5 +1,6 @@
 """Kernels of the posterior's inner loop, each beside its plain-torch reference."""
 
+from cbandit_kernels.backends import native_at_hand
 from cbandit_kernels.forms import (
     KINDS,
     kernel_columns,
@@ -14,6 +15,12 @@ from cbandit_kernels.rounds import (
     stream_round_ref,
 )
 from cbandit_kernels.types import SCORES, Change, Found, Frame, Look
+from cbandit_kernels.whole import (
+    joint_round,
+    joint_round_ref,
+    product_round,
+    product_round_ref,
+)
 
 __all__ = [
     "KINDS",
@@ -25,9 +32,14 @@ __all__ = [
     "best_found",
     "finish_round",
     "finish_round_ref",
+    "joint_round",
+    "joint_round_ref",
     "kernel_columns",
     "kernel_columns_ref",
     "kernel_matrix_ref",
+    "native_at_hand",
+    "product_round",
+    "product_round_ref",
     "stream_round",
     "stream_round_ref",
 ]

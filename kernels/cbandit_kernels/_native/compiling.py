@@ -44,4 +44,3 @@ def _pointer(kind: Any) -> Any:
 address_of_double = _pointer(types.float64)
 address_of_float = _pointer(types.float32)
 address_of_flag = _pointer(types.uint8)
-

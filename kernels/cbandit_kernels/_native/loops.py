@@ -28,7 +28,7 @@ from cbandit_kernels._native.compiling import (
 __all__ = ["BLOCK", "Loops", "loops"]
 
 BLOCK = 512
-PRIMAL_DUAL, RECTIFIED, FEASIBLE, LEAST = range(4)
+PRIMAL_DUAL, RECTIFIED, FEASIBLE, LEAST, REWARD = range(5)
 
 
 class Loops(NamedTuple):
@@ -58,8 +58,9 @@ def loops(double: bool) -> Loops:
     zero, infinity = kind(0), kind(np.inf)
 
     @compiled
-    def update(c, k, n, spread, shift, mean, steps, var, var_step, t, at):  # type: ignore
+    def update(c, k, n, spread, shift, held, t, at):  # type: ignore
         """Means and variance of a block, changed by ``k`` columns."""
+        mean, steps, var, var_step = held
         v = carray(address(var + size * (t * var_step + at)), (n,), kind)
         for i in range(k):
             less = spread[t, i]
@@ -75,19 +76,21 @@ def loops(double: bool) -> Loops:
 
     @compiled
     def judge(  # type: ignore
-        n, var, var_step, mean, steps, scales, offsets, bounds, score, weight, mask, mask_step, draw,
-        draw_steps, t, at, number, s, spread, best_value, best_index,
+        n, held, asked, drawn, t, at, number, s, spread, best
     ):
         """The best of a block against the best so far: its score and its number.
 
         ``scales``, ``offsets`` and ``bounds`` are ``(T, F)``; ``s`` and ``spread`` are
         room for a block; ``number`` is the block's first action's.
         """
+        mean, steps, var, var_step = held
+        scales, offsets, bounds, score, weight, mask, mask_step = asked
+        draw, draw_steps = drawn
         v = carray(address(var + size * (t * var_step + at)), (n,), kind)
         for j in range(n):
             spread[j] = math.sqrt(v[j] if not (v[j] < zero) else zero)
         for f in range(scales.shape[1]):
-            if score == LEAST and f == 0:
+            if (score == LEAST and f == 0) or (score == REWARD and f > 0):
                 continue
             scale, offset, bound = scales[t, f], offsets[t, f], bounds[t, f]
             m = carray(
@@ -128,9 +131,7 @@ def loops(double: bool) -> Loops:
                     e = m[j] + scale * d[j] + offset
                     e = bound if e > bound else e
                     e = -(-bound if e < -bound else e)
-                    if f == 1:
-                        s[j] = e
-                    elif e < s[j] or e != e:
+                    if f == 1 or e < s[j] or e != e:
                         s[j] = e
         for j in range(n):
             s[j] = s[j] if s[j] == s[j] else infinity
@@ -141,22 +142,23 @@ def loops(double: bool) -> Loops:
             for j in range(n):
                 s[j] = s[j] if allowed[j] else -infinity
         top = _largest(s, n)
-        if top > best_value or (top == best_value and number < best_index):
+        if top > best[0] or (top == best[0] and number < best[1]):
             for j in range(n):
                 if s[j] == top:
                     return top, number + j
-        return best_value, best_index
+        return best
 
     @compiled
     def finish(  # type: ignore
-        columns, columns_steps, k, n, spread, shift, mean, steps, var, var_step,
-        scales, offsets, bounds, score, weight, mask, mask_step, draw, draw_steps,
-        t, low, high, first, values, indices, piece,
+        given, k, n, changes, held, asked, drawn, where, values, indices
     ):
         """Actions ``low .. high - 1`` of a stretch whose columns are known."""
+        columns, columns_steps = given
+        spread, shift = changes
+        t, low, high, first, piece = where
         c = np.empty((max(k, 1), BLOCK), kind)
         s, room = np.empty(BLOCK, kind), np.empty(BLOCK, kind)
-        value, index = -infinity, first + low
+        best = (-infinity, first + low)
         for at in range(low, high, BLOCK):
             m = min(BLOCK, high - at)
             for i in range(k):
@@ -166,12 +168,11 @@ def loops(double: bool) -> Loops:
                 given = carray(address(start), (m,), kind)
                 for j in range(m):
                     c[i, j] = given[j]
-            update(c, k, m, spread, shift, mean, steps, var, var_step, t, at)
+            update(c, k, m, spread, shift, held, t, at)
             value, index = judge(
-                m, var, var_step, mean, steps, scales, offsets, bounds, score, weight, mask, mask_step, draw,
-                draw_steps, t, at, first + at, s, room, value, index,
+                m, held, asked, drawn, t, at, first + at, s, room, value, index
             )
-        values[t, piece], indices[t, piece] = value, index
+        values[t, piece], indices[t, piece] = best
 
     @compiled
     def multiply(out, a, b, begin, n):  # type: ignore
@@ -194,51 +195,50 @@ def loops(double: bool) -> Loops:
 
     @compiled
     def product(  # type: ignore
-        left, right, k, spread, shift, mean, steps, var, var_step,
-        scales, offsets, bounds, score, weight, mask, mask_step, draw, draw_steps,
-        t, low, high, first, values, indices, piece,
+        left, right, changes, held, asked, drawn, where, values, indices
     ):
         """Rows ``low .. high - 1`` of a grid: columns are ``left @ right``.
 
         ``left (T, k, rows, r)``, ``right (1 or T, r, tails)``.
         """
-        tails, rank = right.shape[2], right.shape[1]
+        spread, shift = changes
+        t, low, high, first, piece = where
+        k = left.shape[1]
+        tails = right.shape[2]
         own = t if right.shape[0] > 1 else 0
         c = np.empty((k, BLOCK), kind)
         s, room = np.empty(BLOCK, kind), np.empty(BLOCK, kind)
-        value, index = -infinity, first + low * tails
+        best = (-infinity, first + low * tails)
         for row in range(low, high):
             for begin in range(0, tails, BLOCK):
                 n = min(BLOCK, tails - begin)
                 for i in range(k):
                     multiply(c[i], left[t, i, row], right[own], begin, n)
                 at = row * tails + begin
-                update(c, k, n, spread, shift, mean, steps, var, var_step, t, at)
+                update(c, k, n, spread, shift, held, t, at)
                 value, index = judge(
-                    n, var, var_step, mean, steps, scales, offsets, bounds, score, weight, mask, mask_step, draw,
-                    draw_steps, t, at, first + at, s, room, value, index,
+                    n, held, asked, drawn, t, at, first + at, s, room, value, index
                 )
-        values[t, piece], indices[t, piece] = value, index
+        values[t, piece], indices[t, piece] = best
 
     @compiled
     def joint(  # type: ignore
-        cov, mean, slots, precision, targets, change,
-        scales, offsets, bounds, score, weight, mask, mask_step, draw, draw_steps,
-        low, high, values, indices, estimates,
+        cov, mean, told, asked, drawn, where, values, indices, estimates
     ):
         """Trials ``low .. high - 1`` of a whole covariance ``(T, N, N)``.
 
         With ``change``, first the observation of ``targets (T, F)`` at ``slots (T,)``
         is taken in; then the best action is found and what is estimated there.
         """
+        change, slots, precision, targets = told
+        low, high = where
+        scales, offsets, bounds = asked[0], asked[1], asked[2]
+        draw, draw_steps = drawn
         size_of, functions = cov.shape[1], mean.shape[1]
-        column = np.empty(size_of, kind)
-        v, s, room = (
-            np.empty(size_of, kind),
-            np.empty(size_of, kind),
-            np.empty(size_of, kind),
-        )
+        column, v = np.empty(size_of, kind), np.empty(size_of, kind)
+        s, room = np.empty(size_of, kind), np.empty(size_of, kind)
         steps = (functions * size_of, size_of)
+        held = (mean.ctypes.data, steps, v.ctypes.data, 0)
         for t in range(low, high):
             if change:
                 slot = slots[t]
@@ -257,10 +257,9 @@ def loops(double: bool) -> Loops:
             for j in range(size_of):
                 v[j] = cov[t, j, j]
             value, index = judge(
-                size_of, v.ctypes.data, 0, mean.ctypes.data, steps, scales, offsets, bounds, score, weight, mask,
-                mask_step, draw, draw_steps, t, 0, 0, s, room, -infinity, 0,
+                size_of, held, asked, drawn, t, 0, 0, s, room, -infinity, 0
             )
-            values[t], indices[t] = value, index
+            values[t], indices[t] = best
             for f in range(functions):
                 d = math.sqrt(v[index] if not (v[index] < zero) else zero)
                 if draw != 0:

@@ -11,40 +11,161 @@ import torch
 from torch import Tensor
 
 from cbandit_kernels._native.loops import loops
-from cbandit_kernels._native.streams import FACTORS, stream as streaming
+from cbandit_kernels._native.streams import stream as streaming
 from cbandit_kernels._native.threads import share
 from cbandit_kernels._native.values import ROOTS
 from cbandit_kernels.types import SCORES, Change, Found, Frame, Look
 
-__all__ = ["finish", "product"]
+__all__ = ["finish", "joint", "product", "stream"]
 
+Array = np.ndarray[Any, Any]
+
+WEIGHTED = 2  # of SCORES, those that costs enter by their weights: the first
+REWARD = len(SCORES)  # the code of a score that no cost enters
 PIECE = 1 << 14  # actions that a thread takes at a time
+STREAM_PIECE = 1 << 12  # the same where each costs hundreds of kernel values
+ALONE = 1 << 16  # numbers of all covariances up to which one thread takes all trials
+PARTS = 8  # that the trials of larger ones are cut into
 
 
-@lru_cache(maxsize=64)
-def _constant(value: float, shape: tuple[int, ...], dtype: torch.dtype) -> np.ndarray:
-    return torch.full(shape, value, dtype=dtype).numpy()
+def finish(
+    columns: Tensor,
+    change: Change,
+    mean: Tensor,
+    var: Tensor,
+    look: Look,
+    start: int = 0,
+    draw: Tensor | None = None,
+) -> Found:
+    """See :func:`cbandit_kernels.rounds.finish_round_ref`."""
+    trials, k, n = columns.shape
+    if columns.stride(-1) != 1:
+        columns = columns.contiguous()
+    go = loops(mean.dtype == torch.float64).finish
+    given = columns.data_ptr(), (columns.stride(0), columns.stride(1))
+    fixed = given, k, n, _changes(change, mean), *_round(mean, var, look, draw)
+    return _shared(go, fixed, (trials, n, PIECE), start, mean, var, look, draw)
 
 
-def _array(value: Tensor | None, default: float, like: Tensor) -> np.ndarray:
-    """A small ``(T, F)`` tensor as the loops take it; a constant where there is none."""
-    if value is None:
-        return _constant(default, tuple(like.shape[:2]), like.dtype)
+def product(
+    left: Tensor,
+    right: Tensor,
+    change: Change,
+    mean: Tensor,
+    var: Tensor,
+    look: Look,
+    start: int = 0,
+    draw: Tensor | None = None,
+) -> Found:
+    """See :func:`cbandit_kernels.whole.product_round_ref`."""
+    trials, _, rows, _ = left.shape
+    go = loops(mean.dtype == torch.float64).product
+    factors = left.contiguous().numpy(), right.contiguous().numpy()
+    fixed = *factors, _changes(change, mean), *_round(mean, var, look, draw)
+    cut = trials, rows, max(1, PIECE // right.shape[-1])
+    return _shared(go, fixed, cut, start, mean, var, look, draw)
+
+
+def stream(
+    points: Tensor,
+    frame: Frame,
+    tried: Tensor,
+    weights: Tensor,
+    kinds: tuple[str, ...],
+    change: Change,
+    mean: Tensor,
+    var: Tensor,
+    look: Look,
+    start: int = 0,
+    draw: Tensor | None = None,
+) -> Found:
+    """See :func:`cbandit_kernels.rounds.stream_round_ref`."""
+    n, dim = points.shape[-2:]
+    go = streaming(kinds, dim, frame.far, mean.dtype == torch.float64)
+    roots = torch.tensor([ROOTS[kind] for kind in kinds], dtype=torch.float64)
+    scale = frame.scale.double() * roots.view(-1, 1, 1)
+    center = frame.center.double()
+    near = (tried.double() - center.unsqueeze(-2)) * scale.unsqueeze(-2)
+    whole = points if points.dim() == 3 else points.unsqueeze(0)
+    framed = tuple(_plain(each, mean) for each in (whole, center, scale, near))
+    known = framed, _plain(weights, mean), _changes(change, mean)
+    fixed = *known, *_round(mean, var, look, draw)
+    cut = len(mean), n, STREAM_PIECE
+    return _shared(go, fixed, cut, start, mean, var, look, draw)
+
+
+def joint(
+    cov: Tensor,
+    mean: Tensor,
+    look: Look,
+    told: tuple[Sequence[int], Tensor, Tensor] | None = None,
+    draw: Tensor | None = None,
+) -> Found:
+    """See :func:`cbandit_kernels.whole.joint_round_ref`."""
+    trials, size, _ = cov.shape
+    functions = mean.shape[1]
+    asked, drawn = _asked(look, mean), _drawn(draw)
+    go = loops(cov.dtype == torch.float64).joint
+    if told is None:
+        seen = (
+            False,
+            np.zeros(trials, np.int64),
+            _constant(0.0, (trials,), cov.dtype),
+            _constant(0.0, (trials, functions), cov.dtype),
+        )
+    else:
+        slots, precision, values = told
+        seen = True, np.array(slots, np.int64), precision.numpy(), values.numpy()
+    value, estimate = mean.new_empty(trials), mean.new_empty(trials, functions)
+    index = torch.empty(trials, dtype=torch.long)
+    given = cov.numpy(), mean.numpy(), seen, asked, drawn
+    out = value.numpy(), index.numpy(), estimate.numpy()
+    if trials * size * size <= ALONE or trials == 1:
+        go(*given, (0, trials), *out)
+    else:
+        each = -(-trials // PARTS)
+
+        def work(piece: int) -> None:
+            go(*given, (piece * each, min((piece + 1) * each, trials)), *out)
+
+        share(work, -(-trials // each))
+    return Found(value.unsqueeze(-1), index.unsqueeze(-1), estimate.unsqueeze(-1))
+
+
+# -- what the loops take, and what they give ---------------------------------------
+
+
+def _plain(value: Tensor, like: Tensor) -> Array:
     return value.to(like.dtype).contiguous().numpy()
 
 
+@lru_cache(maxsize=64)
+def _constant(value: float, shape: tuple[int, ...], dtype: torch.dtype) -> Array:
+    return torch.full(shape, value, dtype=dtype).numpy()
+
+
+def _small(value: Tensor | None, default: float, like: Tensor) -> Array:
+    """A ``(T, F)`` tensor as the loops take it; a constant where there is none."""
+    if value is None:
+        return _constant(default, tuple(like.shape[:2]), like.dtype)
+    return _plain(value, like)
+
+
 def _asked(look: Look, mean: Tensor) -> tuple[Any, ...]:
-    """``look`` as the loops take it: small arrays, a code and an address."""
+    """A look as small arrays, a code and an address."""
     mask, step = 0, 0
     if look.mask is not None:
         mask = look.mask.data_ptr()
         step = look.mask.stride(0) if len(look.mask) > 1 else 0
+    code = SCORES.index(look.score)
+    if look.weight is None and code < WEIGHTED:
+        code = REWARD
     return (
-        _array(look.coefficient, 0.0, mean),
-        _array(look.offset, 0.0, mean),
-        _array(look.bound, torch.inf, mean),
-        SCORES.index(look.score),
-        _array(look.weight, 0.0, mean),
+        _small(look.coefficient, 0.0, mean),
+        _small(look.offset, 0.0, mean),
+        _small(look.bound, torch.inf, mean),
+        code,
+        _small(look.weight, 0.0, mean),
         mask,
         step,
     )
@@ -56,165 +177,57 @@ def _drawn(draw: Tensor | None) -> tuple[int, tuple[int, int]]:
     return draw.data_ptr(), (draw.stride(0), draw.stride(1))
 
 
-def _found(
-    values: np.ndarray, indices: np.ndarray, start: int, mean: Tensor, var: Tensor,
-    look: Look, draw: Tensor | None,
+def _changes(change: Change, mean: Tensor) -> tuple[Array, Array]:
+    return _plain(change.spread, mean), _plain(change.shift, mean)
+
+
+def _round(
+    mean: Tensor, var: Tensor, look: Look, draw: Tensor | None
+) -> tuple[Any, Any, Any]:
+    """The arrays over the set, by address and strides; the look; the draw."""
+    steps = mean.stride(0), mean.stride(1)
+    held = mean.data_ptr(), steps, var.data_ptr(), var.stride(0)
+    return held, _asked(look, mean), _drawn(draw)
+
+
+def _shared(
+    go: Any,
+    fixed: tuple[Any, ...],
+    cut: tuple[int, int, int],
+    start: int,
+    mean: Tensor,
+    var: Tensor,
+    look: Look,
+    draw: Tensor | None,
 ) -> Found:
-    """The best of all pieces, and the estimates there."""
-    value, index = torch.from_numpy(values), torch.from_numpy(indices)
-    if values.shape[1] > 1:
-        top = value.amax(-1, keepdim=True)
-        # of equals the lowest number, wherever it was found
-        index = index.where(value == top, torch.iinfo(torch.int64).max)
-        index, value = index.amin(-1, keepdim=True), top
-    at = (index - start).unsqueeze(1).expand(-1, mean.shape[1], -1)
-    seen = mean.gather(-1, at)
-    if draw is None:
-        spread = var.gather(-1, at[:, 0]).clamp_min(0).sqrt().unsqueeze(1)
-    else:
-        spread = draw.gather(-1, at)
-    estimate = torch.addcmul(seen, look.coefficient.to(seen).unsqueeze(-1), spread)
-    if look.offset is not None:
-        estimate += look.offset.to(seen).unsqueeze(-1)
-    if look.bound is not None:
-        bound = look.bound.to(seen).unsqueeze(-1)
-        estimate = estimate.clamp(-bound, bound)
-    return Found(value, index, estimate)
-
-
-def finish(
-    columns: Tensor, change: Change, mean: Tensor, var: Tensor, look: Look,
-    start: int = 0, draw: Tensor | None = None,
-) -> Found:
-    """See :func:`cbandit_kernels.rounds.finish_round_ref`."""
-    trials, k, n = columns.shape
-    if columns.stride(-1) != 1:
-        columns = columns.contiguous()
-    go = loops(mean.dtype == torch.float64).finish
-    spread = change.spread.to(mean.dtype).contiguous().numpy()
-    shift = change.shift.to(mean.dtype).contiguous().numpy()
-    asked, drawn = _asked(look, mean), _drawn(draw)
-    each = -(-n // PIECE)
-    values = np.empty((trials, each), shift.dtype)
-    indices = np.empty((trials, each), np.int64)
-    given = columns.data_ptr(), (columns.stride(0), columns.stride(1))
-    held = mean.data_ptr(), (mean.stride(0), mean.stride(1)), var.data_ptr(), var.stride(0)
-
-    def work(number: int) -> None:
-        t, piece = divmod(number, each)
-        low = piece * PIECE
-        go(*given, k, n, spread, shift, *held, *asked, *drawn, t, low,
-           min(low + PIECE, n), start, values, indices, piece)
-
-    share(work, trials * each)
-    return _found(values, indices, start, mean, var, look, draw)
-
-
-def product(
-    left: Tensor, right: Tensor, change: Change, mean: Tensor, var: Tensor, look: Look,
-    start: int = 0, draw: Tensor | None = None,
-) -> Found:
-    """The pass over whole rows of a grid, whose columns are ``left @ right``.
-
-    Args:
-        left: ``(T, k, rows, r)``.
-        right: ``(1 or T, r, tails)``.
-        change, mean, var, look, start, draw: see ``finish_round_ref``; the stretch is
-            ``rows x tails`` actions.
-    """
-    trials, k, rows, _ = left.shape
-    tails = right.shape[-1]
-    go = loops(mean.dtype == torch.float64).product
-    spread = change.spread.to(mean.dtype).contiguous().numpy()
-    shift = change.shift.to(mean.dtype).contiguous().numpy()
-    asked, drawn = _asked(look, mean), _drawn(draw)
-    step = max(1, PIECE // tails)
-    each = -(-rows // step)
-    values = np.empty((trials, each), shift.dtype)
-    indices = np.empty((trials, each), np.int64)
-    held = mean.data_ptr(), (mean.stride(0), mean.stride(1)), var.data_ptr(), var.stride(0)
-    a, b = left.contiguous().numpy(), right.contiguous().numpy()
+    """Share trials of ``size`` items, ``step`` at a time, and take the best of all."""
+    trials, size, step = cut
+    each = -(-size // step)
+    value = mean.new_empty(trials, each)
+    index = torch.empty(trials, each, dtype=torch.long)
+    out = value.numpy(), index.numpy()
 
     def work(number: int) -> None:
         t, piece = divmod(number, each)
         low = piece * step
-        go(a, b, k, spread, shift, *held, *asked, *drawn, t, low,
-           min(low + step, rows), start, values, indices, piece)
+        go(*fixed, (t, low, min(low + step, size), start, piece), *out)
 
     share(work, trials * each)
-    return _found(values, indices, start, mean, var, look, draw)
-
-
-STREAM_PIECE = 1 << 12
-
-
-def stream(
-    points: Tensor, frame: Frame, tried: Tensor, weights: Tensor,
-    kinds: tuple[str, ...], change: Change, mean: Tensor, var: Tensor, look: Look,
-    start: int = 0, draw: Tensor | None = None,
-) -> Found:
-    """See :func:`cbandit_kernels.rounds.stream_round_ref`."""
-    dtype, double = mean.dtype, mean.dtype == torch.float64
-    n, dim = points.shape[-2:]
-    go = streaming(kinds, dim, frame.far, double)
-    roots = torch.tensor([ROOTS[kind] for kind in kinds], dtype=torch.float64)
-    scale = frame.scale.double() * roots.view(-1, 1, 1)
-    center = frame.center.double()
-    near = ((tried.double() - center.unsqueeze(-2)) * scale.unsqueeze(-2)).to(dtype)
-    whole = points if points.dim() == 3 else points.unsqueeze(0)
-    small = [v.to(dtype).contiguous().numpy() for v in
-             (whole, center, scale, near, weights, change.spread, change.shift)]
-    asked, drawn = _asked(look, mean), _drawn(draw)
-    trials = len(mean)
-    each = -(-n // STREAM_PIECE)
-    values = np.empty((trials, each), small[0].dtype)
-    indices = np.empty((trials, each), np.int64)
-    held = mean.data_ptr(), (mean.stride(0), mean.stride(1)), var.data_ptr(), var.stride(0)
-
-    def work(number: int) -> None:
-        t, piece = divmod(number, each)
-        low = piece * STREAM_PIECE
-        go(*small, *held, *asked, *drawn, t, low, min(low + STREAM_PIECE, n), start,
-           values, indices, piece)
-
-    share(work, trials * each)
-    return _found(values, indices, start, mean, var, look, draw)
-
-
-SMALL = 1 << 16  # numbers of a covariance up to which one thread takes all trials
-
-
-def joint(
-    cov: Tensor,
-    mean: Tensor,
-    look: Look,
-    told: tuple[Sequence[int], Tensor, Tensor] | None = None,
-    draw: Tensor | None = None,
-) -> Found:
-    """The round of a small set: see :func:`cbandit_kernels.rounds.joint_round_ref`."""
-    trials, size, _ = cov.shape
-    asked, drawn = _asked(look, mean), _drawn(draw)
-    go = loops(cov.dtype == torch.float64).joint
-    if told is None:
-        slots, precision = np.zeros(trials, np.int64), _constant(0.0, (trials,), cov.dtype)
-        targets = _constant(0.0, tuple(mean.shape[:2]), cov.dtype)
-    else:
-        slots = np.array(told[0], np.int64)
-        precision, targets = told[1].numpy(), told[2].numpy()
-    values = np.empty(trials, targets.dtype)
-    indices = np.empty(trials, np.int64)
-    estimates = np.empty(mean.shape[:2], targets.dtype)
-    given = cov.numpy(), mean.numpy(), slots, precision, targets, told is not None
-    if trials * size * size <= SMALL or trials == 1:
-        go(*given, *asked, *drawn, 0, trials, values, indices, estimates)
-    else:
-        each = -(-trials // 8)
-
-        def work(piece: int) -> None:
-            low = piece * each
-            high = min(low + each, trials)
-            go(*given, *asked, *drawn, low, high, values, indices, estimates)
-
-        share(work, -(-trials // each))
-    found = [torch.from_numpy(v).unsqueeze(-1) for v in (values, indices, estimates)]
-    return Found(*found)
+    if each > 1:
+        top = value.amax(-1, keepdim=True)
+        # of equals the lowest number, wherever it was found
+        last = torch.iinfo(torch.long).max
+        index = index.where(value == top, last).amin(-1, keepdim=True)
+        value = top
+    at = (index - start).unsqueeze(1).expand(-1, mean.shape[1], -1)
+    spread = var.gather(-1, at[:, 0]).clamp_min(0).sqrt().unsqueeze(1)
+    if draw is not None:
+        spread = draw.gather(-1, at)
+    scale = look.coefficient.to(mean).unsqueeze(-1)
+    estimate = torch.addcmul(mean.gather(-1, at), scale, spread)
+    if look.offset is not None:
+        estimate += look.offset.to(mean).unsqueeze(-1)
+    if look.bound is not None:
+        bound = look.bound.to(mean).unsqueeze(-1)
+        estimate = estimate.clamp(-bound, bound)
+    return Found(value, index, estimate)

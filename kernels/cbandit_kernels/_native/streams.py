@@ -11,14 +11,12 @@ from cbandit_kernels._native.compiling import compiled
 from cbandit_kernels._native.loops import BLOCK, loops
 from cbandit_kernels._native.values import kernel
 
-__all__ = ["FACTORS", "stream"]
-
-FACTORS = 3  # kernels in a product that are compiled into one loop
+__all__ = ["stream"]
 
 
 @cache
 def stream(kinds: tuple[str, ...], dim: int, far: bool, double: bool) -> Any:
-    """The loop for a product of up to :data:`FACTORS` kernels in ``dim`` coordinates.
+    """The loop for a product of up to three kernels in ``dim`` coordinates.
 
     Points are ``(1 or T, n, dim)``; ``center`` and ``scale`` ``(f, 1 or T, dim)`` bring
     them to what :func:`kernel` takes, and ``tried (f, 1 or T, u, dim)`` is there
@@ -45,11 +43,11 @@ def stream(kinds: tuple[str, ...], dim: int, far: bool, double: bool) -> Any:
 
     @compiled
     def go(  # type: ignore
-        points, center, scale, tried, weights, spread, shift, mean, steps, var,
-        var_step, scales, offsets, bounds, score, weight, mask, mask_step, draw,
-        draw_steps,
-        t, low, high, first, values, indices, piece,
+        framed, weights, changes, held, asked, drawn, where, values, indices
     ):
+        points, center, scale, tried = framed
+        spread, shift = changes
+        t, low, high, first, piece = where
         k, used = weights.shape[2], weights.shape[1]
         x = np.empty((count, dim, BLOCK), number)
         squares = np.empty((count, BLOCK), number)
@@ -58,12 +56,18 @@ def stream(kinds: tuple[str, ...], dim: int, far: bool, double: bool) -> Any:
         own = t if points.shape[0] > 1 else 0
         frame = t if center.shape[1] > 1 else 0
         place = t if tried.shape[1] > 1 else 0
-        value, index = -infinity, first + low
+        best = (-infinity, first + low)
         for at in range(low, high, BLOCK):
             n = min(BLOCK, high - at)
             for f in range(count):
                 scaled(
-                    points, own, at, n, center[f, frame], scale[f, frame], x[f],
+                    points,
+                    own,
+                    at,
+                    n,
+                    center[f, frame],
+                    scale[f, frame],
+                    x[f],
                     squares[f],
                 )
             for i in range(k):
@@ -79,11 +83,10 @@ def stream(kinds: tuple[str, ...], dim: int, far: bool, double: bool) -> Any:
                     w, column = weights[t, u, i], c[i]
                     for j in range(n):
                         column[j] += w * v[j]
-            update(c, k, n, spread, shift, mean, steps, var, var_step, t, at)
+            update(c, k, n, spread, shift, held, t, at)
             value, index = judge(
-                n, var, var_step, mean, steps, scales, offsets, bounds, score, weight, mask, mask_step,
-                draw, draw_steps, t, at, first + at, s, room, value, index,
+                n, held, asked, drawn, t, at, first + at, s, room, value, index
             )
-        values[t, piece], indices[t, piece] = value, index
+        values[t, piece], indices[t, piece] = best
 
     return go
