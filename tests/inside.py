@@ -44,3 +44,17 @@ from cbandit.search.simplex.lp import (
 )
 from cbandit.simulation.loop import simulate
 from cbandit.simulation.run import Curve, Run, exponent, join
+
+
+def native_power(double):
+    """The compiled power of two."""
+    from cbandit_kernels._native.values import power
+
+    return power(double)
+
+
+def native_share(work, pieces, threads):
+    """The compiled loops' way to share work."""
+    from cbandit_kernels._native.threads import share
+
+    share(work, pieces, threads)

@@ -9,7 +9,13 @@ import numba
 from numba.core import types
 from numba.extending import intrinsic
 
-__all__ = ["address_of_double", "address_of_flag", "address_of_float", "compiled"]
+__all__ = [
+    "address_of_double",
+    "address_of_flag",
+    "address_of_float",
+    "compiled",
+    "reordered",
+]
 
 # sums may be contracted, never reordered: a NaN stays one, and a tie stays a tie
 EXACT = {"contract", "nsz"}
@@ -17,10 +23,19 @@ EXACT = {"contract", "nsz"}
 
 def compiled(function: Callable[..., Any]) -> Any:
     """``function`` as machine code that runs without Python's lock."""
+    return _njit(function, EXACT)
+
+
+def reordered(function: Callable[..., Any]) -> Any:
+    """The same where the order of operations is free and no operand is a NaN."""
+    return _njit(function, EXACT | {"nnan", "reassoc"})
+
+
+def _njit(function: Callable[..., Any], fastmath: set[str]) -> Any:
     options: dict[str, Any] = {
         "nogil": True,
         "error_model": "numpy",
-        "fastmath": EXACT,
+        "fastmath": fastmath,
     }
     try:
         return numba.njit(cache=True, **options)(function)

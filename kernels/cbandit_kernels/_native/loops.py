@@ -13,16 +13,15 @@ import math
 from functools import cache
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numba import carray
 
 from cbandit_kernels._native.compiling import (
-    EXACT,
     address_of_double,
     address_of_flag,
     address_of_float,
     compiled,
+    reordered,
 )
 
 __all__ = ["BLOCK", "Loops", "loops"]
@@ -41,8 +40,8 @@ class Loops(NamedTuple):
     judge: Any
 
 
-@numba.njit(nogil=True, fastmath=EXACT | {"nnan", "reassoc"}, cache=True)  # type: ignore
-def _largest(s, n):  # type: ignore[no-untyped-def]
+@reordered
+def _largest(s, n):  # type: ignore
     top = s[0]
     for j in range(1, n):
         top = s[j] if s[j] > top else top
@@ -169,9 +168,7 @@ def loops(double: bool) -> Loops:
                 for j in range(m):
                     c[i, j] = given[j]
             update(c, k, m, spread, shift, held, t, at)
-            value, index = judge(
-                m, held, asked, drawn, t, at, first + at, s, room, value, index
-            )
+            best = judge(m, held, asked, drawn, t, at, first + at, s, room, best)
         values[t, piece], indices[t, piece] = best
 
     @compiled
@@ -216,9 +213,7 @@ def loops(double: bool) -> Loops:
                     multiply(c[i], left[t, i, row], right[own], begin, n)
                 at = row * tails + begin
                 update(c, k, n, spread, shift, held, t, at)
-                value, index = judge(
-                    n, held, asked, drawn, t, at, first + at, s, room, value, index
-                )
+                best = judge(n, held, asked, drawn, t, at, first + at, s, room, best)
         values[t, piece], indices[t, piece] = best
 
     @compiled
@@ -256,9 +251,8 @@ def loops(double: bool) -> Loops:
                         cov[t, i, j] -= here * (column[j] * w)
             for j in range(size_of):
                 v[j] = cov[t, j, j]
-            value, index = judge(
-                size_of, held, asked, drawn, t, 0, 0, s, room, -infinity, 0
-            )
+            best = judge(size_of, held, asked, drawn, t, 0, 0, s, room, (-infinity, 0))
+            index = best[1]
             values[t], indices[t] = best
             for f in range(functions):
                 d = math.sqrt(v[index] if not (v[index] < zero) else zero)

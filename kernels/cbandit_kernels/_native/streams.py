@@ -84,9 +84,7 @@ def stream(kinds: tuple[str, ...], dim: int, far: bool, double: bool) -> Any:
                     for j in range(n):
                         column[j] += w * v[j]
             update(c, k, n, spread, shift, held, t, at)
-            value, index = judge(
-                n, held, asked, drawn, t, at, first + at, s, room, value, index
-            )
+            best = judge(n, held, asked, drawn, t, at, first + at, s, room, best)
         values[t, piece], indices[t, piece] = best
 
     return go
