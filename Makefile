@@ -1,15 +1,15 @@
-# make demo    a small reproduction, in about a minute once set up
-# make test    the whole test suite        make check    format, lint and types
-# make format  rewrite the sources         make clean    remove the virtual environment
+# make demo    run a small reproduction; about a minute after the set-up
+# make test    run all tests             make check    check format, lint and types
+# make format  rewrite the sources       make clean    remove the virtual environment
 #
-# Needs Python 3.11 or later, with its venv module, and nothing else.
+# This needs Python 3.11 or later with its venv module, and nothing else.
 
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
 DEMO := --trials 10 --horizon 2000
 PYTEST :=
-# of the tests, one a core; each of them loads torch
+# test processes, one a core and at most four: each loads torch
 PROCESSES := -n logical --maxprocesses 4 --dist loadgroup
 
 .PHONY: demo test check format clean
@@ -34,7 +34,7 @@ format: $(VENV)/.dev-ready
 clean:
 	rm -rf $(VENV)
 
-# installed in place, without a build environment of its own: all versions are pinned
+# Editable installs. The build uses this environment, in which all versions are pinned.
 $(VENV)/.demo-ready: pyproject.toml constraints.txt | $(VENV)/.made
 	$(PIP) hatchling editables
 	$(PIP) --no-build-isolation --editable '.[experiments,native]'

@@ -1,36 +1,43 @@
 """BoTorch's constrained test functions on their boxes, under one account.
 
-    python benchmarks/constrained_functions.py [--rounds 40] [--seeds 3] [--json FILE]
+    python benchmarks/constrained_functions.py [--quick] [--json FILE]
 
-CKB-UCB and RPOL-UCB beside BoTorch's constrained ``qLogExpectedImprovement``: the same
-beliefs (``cb.GP.default``, fitted anew every 10 observations), the same uniformly drawn
-first points, no noise, and settings that are the same for all functions. Printed per
-function and policy, over the seeds: the optimum and the best feasible reward tried (in
-the function's own units; how many seeds tried a feasible point, and the mean over
-those), likewise the reward of what ``policy.recommend()`` names in the end, the hard
-and the soft violation (summed over costs; in the units below), and the rounds in
-violation.
+CKB-UCB and RPOL-UCB beside BoTorch's constrained ``qLogExpectedImprovement``, 40 rounds
+after ``2 d + 2`` uniform points, 3 seeds: the same beliefs (``cb.GP.default``, fitted
+anew every 10 observations), the same first points, no noise, and settings that are the
+same for all functions. ``--quick`` takes the first function, 10 rounds and one seed.
+
+Printed per function and policy, over the seeds: the time of a round, refits included
+(the policies take turns, a run each; the median run); the best feasible reward tried
+and that of what ``policy.recommend()`` names in the end (in the function's own units;
+the mean over the seeds that have one, and how many do); the hard and the soft violation
+(summed over costs, in units of the scales below); the rounds in violation; the climbs
+that failed. The check: no feasible reward is above the known optimum.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import statistics
 import time
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from botorch.acquisition.logei import qLogExpectedImprovement
 from botorch.acquisition.objective import GenericMCObjective
 from botorch.models import SingleTaskGP
-from botorch.sampling import SobolQMCNormalSampler
+from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.test_functions import synthetic
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.means import ConstantMean
 from gpytorch.settings import min_fixed_noise
 
 import cbandit as cb
+from report import Row, check_of, row_of, say
+from report import main as report_main
 
 FUNCTIONS = {
     "ConstrainedGramacy": synthetic.ConstrainedGramacy,
@@ -40,25 +47,38 @@ FUNCTIONS = {
     "TensionCompression": synthetic.TensionCompressionString,
     "SpeedReducer": synthetic.SpeedReducer,
 }
+POLICIES = ("CKB-UCB", "RPOL-UCB", "BoTorch qLogEI")
 WIDTH = 0.5  # of reward and costs: forty rounds are few, and there is no noise
 STEP, CAP = 0.5, 200.0  # of CKB's multiplier
-MARGIN = (
-    0.01  # kept from the limits: a point on the limit itself is over it half the time
-)
+MARGIN = 0.01  # kept from the limits: a point on a limit is over it half the time
 REFIT = 10
+ABOVE = 1e-2  # of the known optimum, which is given to a few digits
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large it all is; the defaults are the full run's."""
+
+    functions: tuple[str, ...] = tuple(FUNCTIONS)
+    policies: tuple[str, ...] = POLICIES
+    rounds: int = 40
+    seeds: int = 3
+
+
+QUICK = Sizes(functions=("ConstrainedGramacy",), rounds=10, seeds=1)
 
 
 class Scaled:
     """A problem whose reward and costs are on logarithmic scales of unit deviation.
 
-    Those that a designer writes come in units from 1e-3 to 1e10, over orders of
-    magnitude, and what matters lies close to 0. Each becomes ``sign(y) log(1 + |y| /
-    u)``, ``u`` below which nine tenths of the box do not lie, and is divided by its
-    deviation over the box. Signs stay, so what is feasible does.
+    Designers write costs in units from 1e-3 to 1e10, over orders of magnitude, and what
+    matters lies close to 0. Each becomes ``sign(y) log(1 + |y| / u)``, where nine
+    tenths of the box lie above ``u``, and is divided by its deviation over the box.
+    Signs stay, so the feasible set does.
     """
 
     def __init__(self, problem: Any) -> None:
-        self.inner, self.trials, self.m = problem, None, problem.m
+        self.inner, self.m = problem, problem.m
         self.actions = box = problem.actions
         sobol = torch.quasirandom.SobolEngine(box.dim).draw(2048, dtype=torch.float64)
         y = self._raw(box.lower + (box.upper - box.lower) * sobol)
@@ -76,6 +96,11 @@ class Scaled:
         """Reward and costs, scaled."""
         z = self._logarithms(self._raw(x)) / self.deviation
         return z[..., 0], z[..., 1:]
+
+    def best(self, x: torch.Tensor) -> float:
+        """The greatest reward of feasible points, as given; NaN where none is."""
+        kept = self.inner.reward(x, 1)[(self.inner.costs(x, 1) <= 0).all(-1)]
+        return float(kept.max()) if len(kept) else float("nan")
 
 
 def batched(models: Any) -> SingleTaskGP:
@@ -102,6 +127,10 @@ def batched(models: Any) -> SingleTaskGP:
     return model.requires_grad_(False).eval()
 
 
+def _column(j: int, z: torch.Tensor, X: Any = None) -> torch.Tensor:
+    return z[..., j]
+
+
 def log_ei(model: Any, policy: Any) -> qLogExpectedImprovement:
     """BoTorch's constrained improvement over the best feasible observation."""
     y = torch.stack([part.train_targets for part in model.models], -1)
@@ -112,115 +141,111 @@ def log_ei(model: Any, policy: Any) -> qLogExpectedImprovement:
         # where nothing is feasible yet, any feasible point improves
         best_f=y[ok, 0].max() if bool(ok.any()) else y[:, 0].min(),
         sampler=SobolQMCNormalSampler(torch.Size([128]), seed=policy.t),
-        objective=GenericMCObjective(lambda z, X=None: z[..., 0]),
-        constraints=[lambda z, j=j: z[..., j] for j in range(1, m + 1)],
+        objective=GenericMCObjective(partial(_column, 0)),
+        constraints=[partial(_column, j) for j in range(1, m + 1)],
     )
 
 
-def policies(box: cb.Box, m: int, seed: int) -> dict[str, Any]:
-    """The three, with beliefs of their own."""
+def policy_of(name: str, box: cb.Box, m: int, seed: int) -> Any:
+    """One of ``POLICIES``, with beliefs of its own."""
     gp = cb.GP.default(box)
     gp.refit_every = REFIT
-    common = {"reward": gp, "costs": [gp] * m, "seed": seed}
-    ours = {"explore": cb.UCB(WIDTH), "thresholds": -MARGIN, **common}
-    return {
-        "CKB-UCB": lambda: cb.CKB(box, step=STEP, cap=CAP, **ours),
-        "RPOL-UCB": lambda: cb.RPOL(box, **ours),
-        "BoTorch qLogEI": lambda: cb.baselines.BoTorchPolicy(
+    common: dict[str, Any] = {"reward": gp, "costs": [gp] * m, "seed": seed}
+    if name == "BoTorch qLogEI":
+        return cb.baselines.BoTorchPolicy(
             box, make_acquisition=log_ei, num_restarts=4, raw_samples=64, **common
-        ),
-    }
+        )
+    common |= {"explore": cb.UCB(WIDTH), "thresholds": -MARGIN}
+    if name == "RPOL-UCB":
+        return cb.RPOL(box, **common)
+    return cb.CKB(box, step=STEP, cap=CAP, **common)
 
 
 def play(problem: Scaled, name: str, seed: int, rounds: int) -> dict[str, float]:
     """One run: ``2 d + 2`` uniform points, then the policy."""
+    say(f"  {name}, seed {seed}")
     box = problem.actions
     generator = torch.Generator().manual_seed(seed)
     unit = torch.rand(2 * box.dim + 2, box.dim, generator=generator).double()
     first = box.lower + (box.upper - box.lower) * unit
     reward, costs = problem.look(first)
-    policy = policies(box, problem.m, seed)[name]()
+    policy = policy_of(name, box, problem.m, seed)
     policy.observe(x=first, reward=reward, cost=costs)
     policy.refit()
-    tried = []
-    start = time.process_time()
+    tried, start = [], time.perf_counter()
     for _ in range(rounds):
         choice = policy.ask()
         reward, costs = problem.look(choice.x)
         policy.tell(choice, reward=reward, cost=costs)
         tried.append(choice.x)
-    seconds = time.process_time() - start
+    seconds = time.perf_counter() - start
     x = torch.stack(tried)
     over = problem.look(x)[1]
     return {
-        "best": best(problem.inner, torch.cat([first, x])),
-        "recommended": best(problem.inner, policy.recommend().x.unsqueeze(0)),
+        "best": problem.best(torch.cat([first, x])),
+        "recommended": problem.best(policy.recommend().x.unsqueeze(0)),
         "hard_violation": float(over.clamp_min(0).sum()),
         "soft_violation": float(over.sum(0).clamp_min(0).sum()),
         "rounds_in_violation": float((over > 0).any(-1).sum()),
-        "cpu_seconds_per_round": seconds / rounds,
+        "seconds": seconds / rounds,
         "climbs": policy.climbs.made,
         "climbs_failed": policy.climbs.failed,
     }
 
 
-def best(problem: Any, x: torch.Tensor) -> float:
-    """The greatest reward of feasible points; NaN where none is."""
-    kept = problem.reward(x, 1)[(problem.costs(x, 1) <= 0).all(-1)]
-    return float(kept.max()) if len(kept) else float("nan")
-
-
-def row(title: str, name: str, optimum: float, runs: list[dict[str, float]]) -> str:
-    """A line of the table."""
+def summary(
+    section: str, name: str, optimum: float, runs: list[dict[str, float]]
+) -> Row:
+    """A policy's runs on one function."""
     mean = {
         key: float(torch.tensor([run[key] for run in runs]).double().nanmean())
         for key in runs[0]
     }
-    found = [
-        f"{mean[key]:>11.5g} {sum(run[key] == run[key] for run in runs)}/{len(runs)}"
+    found = ", ".join(
+        f"{key} {mean[key]:.5g} ({sum(run[key] == run[key] for run in runs)} of "
+        f"{len(runs)})"
         for key in ("best", "recommended")
-    ]
-    share = mean["climbs_failed"] / max(mean["climbs"], 1)
-    return (
-        f"{title:<20}{name:<16}{optimum:>10.5g}{found[0]}{found[1]}"
-        f"{mean['hard_violation']:>9.3g}{mean['soft_violation']:>9.3g}"
-        f"{mean['rounds_in_violation']:>8.1f}{mean['cpu_seconds_per_round']:>9.2f}  "
-        + (f"{share:.1%}" if mean["climbs"] else "-")
+    )
+    note = (
+        f"{found}; violation hard {mean['hard_violation']:.3g}, soft "
+        f"{mean['soft_violation']:.3g}, in {mean['rounds_in_violation']:.1f} rounds"
+    )
+    if mean["climbs"]:
+        note += f"; failed climbs {mean['climbs_failed'] / mean['climbs']:.1%}"
+    seen = [run[key] for run in runs for key in ("best", "recommended")]
+    above = max([(y - optimum) / abs(optimum) for y in seen if y == y], default=-1.0)
+    return row_of(
+        section,
+        name,
+        statistics.median(run["seconds"] for run in runs),
+        ours=name != "BoTorch qLogEI",
+        checks=[check_of("above the optimum, of its size", above, ABOVE)],
+        note=note,
+        optimum=optimum,
+        runs=runs,
     )
 
 
-def main() -> None:
-    """Print the table, and write it as JSON."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--functions", default=",".join(FUNCTIONS))
-    parser.add_argument("--policies", default="CKB-UCB,RPOL-UCB,BoTorch qLogEI")
-    parser.add_argument("--json")
-    options = parser.parse_args()
+def measure(sizes: Sizes) -> list[Row]:
+    """All rows."""
     warnings.simplefilter("ignore")
     rows = []
-    print(
-        f"{'function':<20}{'policy':<16}{'optimum':>10}{'best':>11}    "
-        f"{'recommended':>11}    {'hard':>9}{'soft':>9}{'rounds':>8}{'cpu s':>9}"
-        "  failed climbs"
-    )
-    for title in options.functions.split(","):
+    for title in sizes.functions:
         problem = Scaled(cb.problems.from_botorch(FUNCTIONS[title]()))
         optimum = float(problem.inner.optimum(1))
-        for name in options.policies.split(","):
-            runs = [
-                play(problem, name, seed, options.rounds)
-                for seed in range(options.seeds)
-            ]
-            rows.append(
-                {"function": title, "policy": name, "optimum": optimum, "runs": runs}
-            )
-            print(row(title, name, optimum, runs), flush=True)
-    if options.json:
-        kept = {"rounds": options.rounds, "seeds": options.seeds, "rows": rows}
-        with open(options.json, "w") as file:
-            json.dump(kept, file, indent=1)
+        section = f"{title}, optimum {optimum:.5g}, {sizes.rounds} rounds"
+        say(section)
+        runs: dict[str, list[dict[str, float]]] = {name: [] for name in sizes.policies}
+        for seed in range(sizes.seeds):
+            for name, each in runs.items():
+                each.append(play(problem, name, seed, sizes.rounds))
+        rows += [summary(section, name, optimum, each) for name, each in runs.items()]
+    return rows
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the script."""
+    report_main(__file__, __doc__, measure, Sizes(), QUICK, argv)
 
 
 if __name__ == "__main__":

@@ -41,14 +41,16 @@ if TYPE_CHECKING:
         MissingExtraError,
     )
     from cbandit.explore import TS, UCB, Explore, Rand
+    from cbandit.policies.believed import Marginal, Posterior
     from cbandit.policies.ckb import CKB
+    from cbandit.policies.decision import Decision
     from cbandit.policies.epoch import EpochPenalty
-    from cbandit.policies.gp import Marginal, Posterior
+    from cbandit.policies.gp import GPPolicy
     from cbandit.policies.lclucb import LCLUCB
     from cbandit.policies.opb import OPB
     from cbandit.policies.oplb import OPLB
     from cbandit.policies.opnlb import OPNLB
-    from cbandit.policies.policy import Decision, Policy
+    from cbandit.policies.policy import Policy
     from cbandit.policies.rpol import RPOL
     from cbandit.policies.safe.action import Safe
     from cbandit.policies.scgp import SCGPUCB
@@ -80,10 +82,12 @@ _HOMES = {
         "MissingExtraError",
     ),
     "explore": ("TS", "UCB", "Explore", "Rand"),
-    "policies.policy": ("Decision", "Policy"),
+    "policies.policy": ("Policy",),
+    "policies.decision": ("Decision",),
     "policies.ckb": ("CKB",),
     "policies.epoch": ("EpochPenalty",),
-    "policies.gp": ("Marginal", "Posterior"),
+    "policies.believed": ("Marginal", "Posterior"),
+    "policies.gp": ("GPPolicy",),
     "policies.lclucb": ("LCLUCB",),
     "policies.opb": ("OPB",),
     "policies.oplb": ("OPLB",),
@@ -140,6 +144,7 @@ __all__ = [
     "Explore",
     "Finite",
     "FiniteClass",
+    "GPPolicy",
     "HorizonError",
     "InfeasibleError",
     "Linear",

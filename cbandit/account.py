@@ -1,12 +1,11 @@
-"""The account: what a run cost and what it earned.
+"""The account: regrets and violations of a run.
 
-Pure functions on tensors. A reward or an optimum has shape ``(*trials, T)``, costs have
-shape ``(*trials, T, m)`` and are relative to their thresholds, so that feasible means
-``<= 0``. An optimum that never changes may be given as ``(*trials, 1)``. Everything
-returned is cumulative, ``(*trials, T)``: entry ``t - 1`` is the value after round
-``t``.
+Pure functions on tensors. A reward or an optimum has shape ``(*trials, T)``; an optimum
+that never changes may be ``(*trials, 1)``. Costs have shape ``(*trials, T, m)`` and are
+relative to their thresholds, so that feasible means ``<= 0``. Results are cumulative,
+``(*trials, T)``: entry ``t - 1`` is the value after round ``t``.
 
-Unless a name says otherwise the functions are meant for the noiseless reward and costs.
+Rewards and costs are the noiseless ones, except where a name says ``realised``.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def _shortfall(best: Tensor, reward: Tensor) -> Tensor:
 
 
 def regret(optimum: Tensor, reward: Tensor) -> Tensor:
-    """``t f(x*) - sum f(x_s)`` against the best feasible action.
+    """Return ``t f(x*) - sum f(x_s)``, against the best feasible action.
 
     Args:
         optimum: ``f(x*)``, ``(*trials, T)`` or ``(*trials, 1)``.
@@ -46,7 +45,7 @@ def regret(optimum: Tensor, reward: Tensor) -> Tensor:
 
 
 def stochastic_regret(value: Tensor, reward: Tensor) -> Tensor:
-    """Regret against the best distribution over actions that is feasible on average.
+    """Return the regret against the best distribution that is feasible on average.
 
     Args:
         value: the optimum of ``max E f  s.t.  E g_j <= 0``, as ``optimum`` above.
@@ -56,17 +55,17 @@ def stochastic_regret(value: Tensor, reward: Tensor) -> Tensor:
 
 
 def dynamic_regret(optima: Tensor, reward: Tensor) -> Tensor:
-    """``sum f_s(x*_s) - f_s(x_s)``: every round against its own best feasible action.
+    """Return ``sum f_s(x*_s) - f_s(x_s)``, each round against its own best action.
 
     Args:
-        optima: ``f_t(x*_t)``, ``(*trials, T)``.
+        optima: ``f_t(x*_t)`` of the best feasible actions, ``(*trials, T)``.
         reward: ``f_t(x_t)``, ``(*trials, T)``.
     """
     return _shortfall(optima, reward)
 
 
 def policy_regret(value: Tensor, expected_reward: Tensor) -> Tensor:
-    """``sum E_{pi*_s} f - E_{pi_s} f``: distribution against distribution.
+    """Return ``sum E_{pi*_s} f - E_{pi_s} f``, distribution against distribution.
 
     Args:
         value: each round's optimum of the linear programme, ``(*trials, T)``.
@@ -76,12 +75,12 @@ def policy_regret(value: Tensor, expected_reward: Tensor) -> Tensor:
 
 
 def soft_violation(costs: Tensor) -> Tensor:
-    """``|| [ sum_s g(x_s) ]_+ ||_2`` over the costs; rounds may compensate each other.
+    """Return ``|| [ sum_s g(x_s) ]_+ ||_2`` over the costs; rounds may compensate.
 
     Args:
         costs: ``g(x_t)``, ``(*trials, T, m)``.
     """
-    # not vector_norm: for one cost that would square and root for nothing
+    # for one cost, vector_norm would take a square and its root
     total = costs.cumsum(-2).clamp_min(0.0)
     if total.shape[-1] == 1:
         return total.squeeze(-1)
@@ -89,7 +88,7 @@ def soft_violation(costs: Tensor) -> Tensor:
 
 
 def hard_violation(costs: Tensor) -> Tensor:
-    """``sum_s sum_j [g_j(x_s)]_+``: nothing compensates.
+    """Return ``sum_s sum_j [g_j(x_s)]_+``; nothing compensates.
 
     Args:
         costs: ``g(x_t)``, ``(*trials, T, m)``.
@@ -98,7 +97,7 @@ def hard_violation(costs: Tensor) -> Tensor:
 
 
 def rounds_in_violation(costs: Tensor) -> Tensor:
-    """The number of rounds in which any cost was above its threshold, int64.
+    """Count the rounds in which any cost was above its threshold, int64.
 
     Args:
         costs: ``g(x_t)``, ``(*trials, T, m)``.
@@ -107,18 +106,18 @@ def rounds_in_violation(costs: Tensor) -> Tensor:
 
 
 def realised_regret(optimum: Tensor, observed: Tensor) -> Tensor:
-    """``sum f^s(x*) - f^s(x_s)`` on the noisy functions.
+    """Return ``sum f^s(x*) - f^s(x_s)`` of the noisy functions.
 
     Args:
-        optimum: ``f^t(x*)``, what the best action would have paid in round ``t``; its
-            mean ``f(x*)`` where that is not known.
-        observed: the rewards that came, ``(*trials, T)``.
+        optimum: ``f^t(x*)``, the best action's noisy reward in round ``t``; its mean
+            ``f(x*)`` if that is not known.
+        observed: the rewards as observed, ``(*trials, T)``.
     """
     return _shortfall(optimum, observed)
 
 
 def realised_violation(observed: Tensor) -> Tensor:
-    """``|| [ sum_s c_s ]_+ ||_2`` on the costs as observed.
+    """Return ``|| [ sum_s c_s ]_+ ||_2`` of the costs as observed.
 
     Args:
         observed: ``(*trials, T, m)``, relative to the thresholds.
@@ -127,7 +126,7 @@ def realised_violation(observed: Tensor) -> Tensor:
 
 
 def expected(probability: Tensor, value: Tensor) -> Tensor:
-    """``E_pi h`` for a distribution over a few actions.
+    """Return ``E_pi h`` for a distribution over a few actions.
 
     Args:
         probability: ``(*trials, k)``.
@@ -139,7 +138,7 @@ def expected(probability: Tensor, value: Tensor) -> Tensor:
 
 
 def stage_cost(probability: Tensor, costs: Tensor) -> Tensor:
-    """``E_{pi_t} g_j`` of one round, ``(*trials, m)``.
+    """Return ``E_{pi_t} g_j`` of one round, ``(*trials, m)``.
 
     Args:
         probability: ``(*trials, k)``.
@@ -148,11 +147,11 @@ def stage_cost(probability: Tensor, costs: Tensor) -> Tensor:
     return expected(probability, costs)
 
 
-ROUNDING = 1e-12  # a cost above its threshold by less is at its threshold
+ROUNDING = 1e-12  # a cost that exceeds its threshold by less keeps it
 
 
 def stage_kept(stage_costs: Tensor) -> Tensor:
-    """Whether every stage cost of a round is at most its threshold, ``(*trials, T)``.
+    """Say whether all stage costs of a round keep their thresholds, ``(*trials, T)``.
 
     Args:
         stage_costs: ``E_{pi_t} g``, ``(*trials, T, m)``.
@@ -161,6 +160,6 @@ def stage_kept(stage_costs: Tensor) -> Tensor:
 
 
 def time_average(total: Tensor) -> Tensor:
-    """A cumulative ``(*trials, T)`` divided by the number of rounds so far."""
+    """Divide a cumulative ``(*trials, T)`` by the number of rounds so far."""
     rounds = torch.arange(1, total.shape[-1] + 1, device=total.device)
     return total / rounds

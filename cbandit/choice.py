@@ -1,4 +1,4 @@
-"""What a policy answers: a choice, perhaps drawn from a distribution."""
+"""The answer of a policy: a choice, perhaps drawn from a distribution."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from cbandit.errors import CBanditError
 
 __all__ = ["Choice", "Distribution"]
 
@@ -18,8 +20,9 @@ class Distribution:
     Args:
         index: the actions, ``(*trials, k)``, int64.
         probability: their probabilities, ``(*trials, k)``.
-        infeasible: ``(*trials,)``, where no distribution keeps the limits it was sought
-            under and this one violates them least; ``None`` where none were sought.
+        infeasible: ``(*trials,)``, true where no distribution keeps within the limits
+            it was sought under; this one violates them least. ``None``: there were no
+            limits.
     """
 
     index: Tensor
@@ -37,9 +40,9 @@ class Choice:
             :class:`~cbandit.Box`.
         x: the action itself, ``(*trials, d)``.
         infeasible: ``(*trials,)``, whether the policy believed that no action is
-            feasible; never, of policies that weigh costs rather than look for that
-            (CKB, RPOL): there ``recommend()`` says it.
-        distribution: what the action was drawn from, for randomised policies.
+            feasible. It is never true of policies that weigh costs instead (CKB,
+            RPOL): with them ``recommend()`` says it.
+        distribution: the one that a randomised policy drew the action from.
         owner: the policy's mark.
         actions: the set of this round alone, where ``ask`` was given one.
         keys: the number, or on a box the coordinates, of each trial's action on the
@@ -56,8 +59,9 @@ class Choice:
     keys: list[Any] | None = field(default=None, repr=False)
 
     def numbers(self) -> Tensor:
-        """``index`` on the host, where most policies know it: nothing is waited for."""
-        assert self.index is not None
+        """``index`` on the host. Most policies know it there, so this does not wait."""
+        if self.index is None:
+            raise CBanditError("choice has no numbers: it was made on a Box")
         if self.keys is None or not self.index.is_cuda:
             return self.index.cpu()
         return torch.tensor(self.keys).view(self.index.shape)

@@ -1,11 +1,9 @@
-"""The command line: ``cbandit --help``. Heavy imports wait until they are needed."""
+"""The command line, ``cbandit``. Commands import what they need when they run."""
 
 from __future__ import annotations
 
-import json
 import sys
 import warnings
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,8 +13,6 @@ from cbandit.errors import CBanditError, LostRankError
 
 __all__ = ["app", "main"]
 
-BENCHMARKS = ("round", "trials", "peers", "lp", "box", "feedback", "linear", "gpu")
-
 app = typer.Typer(
     name="cbandit",
     no_args_is_help=True,
@@ -24,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Constrained bandits: run the papers' experiments, and measure the library.",
+    help="Constrained bandits: run the papers' experiments.",
 )
 
 Set = Annotated[
@@ -128,15 +124,10 @@ def reproduce(
     Example: cbandit reproduce zhou-synthetic --set cost=quarter --trials 10
     """
     from cbandit.experiments.catalogue import find
-    from cbandit.experiments.settings import Settings
 
-    find(name)
-    settings = Settings.of(
-        name,
-        parameters=_pairs(set_),
-        **_options(trials, horizon, policies, seed, device, dtype),
-    )
-    _carry_out(settings, out or Path("results") / name, resume, workers)
+    options = _options(trials, horizon, policies, seed, device, dtype)
+    settings = find(name).settings(parameters=_pairs(set_), **options)
+    _carry_out(settings, out, resume, workers)
 
 
 @app.command()
@@ -159,15 +150,11 @@ def run(
 
     Example: cbandit run benchmarks/zhou-synthetic.toml --trials 5
     """
-    from cbandit.experiments.settings import settings_from_toml
+    from cbandit.experiments.catalogue import settings_from_toml
 
-    settings = settings_from_toml(
-        config,
-        parameters=_pairs(set_),
-        **_options(trials, horizon, policies, seed, device, dtype),
-    )
-    home = Path("results") / settings.experiment
-    _carry_out(settings, out or home, resume, workers)
+    options = _options(trials, horizon, policies, seed, device, dtype)
+    settings = settings_from_toml(config, parameters=_pairs(set_), **options)
+    _carry_out(settings, out, resume, workers)
 
 
 @app.command()
@@ -192,48 +179,24 @@ def plot(
 
     Example: cbandit plot results/four-0.8 results/four-0.2 --figure four.png
     """
-    from cbandit.experiments.results import draw, draw_together, read_curves
-    from cbandit.experiments.settings import settings_from_toml
+    from cbandit.experiments.catalogue import find, settings_from_toml
+    from cbandit.experiments.figures import Drawn, draw, draw_together
+    from cbandit.experiments.results import read_curves
 
     if panels is not None and figure is None:
         raise CBanditError("--panels goes with --figure FILE")
-    if figure is not None:
-        draw_together(folders, figure, panels)
-        print(figure)
-        return
+    drawn = []
     for folder in folders:
         table = read_curves(folder)
-        for path in draw(table, folder, settings_from_toml(folder / "config.toml")):
-            print(path)
-
-
-@app.command()
-def bench(
-    what: Annotated[str, typer.Argument(metavar="|".join(BENCHMARKS))],
-    quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes.")] = False,
-    json_: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write it there too.")
-    ] = None,
-) -> None:
-    """Measure the library against plain ways to do the same, on this machine.
-
-    Example: cbandit bench round --quick
-    """
-    if what not in BENCHMARKS:
-        known = ", ".join(BENCHMARKS)
-        raise CBanditError(f"no benchmark is named {what!r}; known: {known}")
-    if json_ is not None:
-        from cbandit._core.checkpoint import atomic, writable
-
-        writable(json_)
-    home = import_module(f"cbandit.bench.{what}")
-    result = getattr(home, f"bench_{what}")(quick)
-    print(home.table(result))
-    if json_ is not None:
-        with atomic(json_) as file:
-            file.write(json.dumps(result, indent=1).encode())
-    if not result["ok"]:
-        raise typer.Exit(1)
+        settings = settings_from_toml(folder / "config.toml")
+        experiment = find(settings.experiment)
+        if figure is None:
+            for path in draw(experiment, settings, table, folder):
+                print(path)
+        drawn.append(Drawn(folder.name, experiment, settings, table))
+    if figure is not None:
+        draw_together(drawn, figure, panels)
+        print(figure)
 
 
 @app.command()
@@ -247,6 +210,7 @@ def info() -> None:
     import torch
 
     from cbandit.experiments.results import versions
+    from cbandit.posterior import describe_engines
     from cbandit.problems.data import folders
 
     _print_tree(versions())
@@ -257,9 +221,7 @@ def info() -> None:
     print("cuda: " + (", ".join(names) or "none"))
     for folder in folders():
         print(f"data: {folder}" + ("" if folder.is_dir() else " (not there)"))
-    describe = getattr(import_module("cbandit.posterior"), "describe_engines", None)
-    if describe is not None:
-        print(describe())
+    print(describe_engines())
 
 
 def _pairs(given: list[str] | None) -> dict[str, str]:
@@ -295,21 +257,22 @@ def _options(
     }
 
 
-def _carry_out(settings: Any, out: Path, resume: bool, workers: str) -> None:
+def _carry_out(settings: Any, out: Path | None, resume: bool, workers: str) -> None:
     from cbandit._core.distributed import launched
 
     if workers != "ray" and (not workers.isdecimal() or int(workers) < 1):
         raise CBanditError(
             f"--workers must be a number above 0, or ray; got {workers!r}"
         )
+    folder = out or Path("results") / settings.experiment
     with launched() as ranks, warnings.catch_warnings():
         if ranks.rank == 0:
-            _carry_out_and_tell(settings, out, resume, workers)
+            _carry_out_and_tell(settings, folder, resume, workers)
             return
-        # the first rank says it all, but what it may not live to say
+        # the first rank says all, except that it was lost
         warnings.simplefilter("ignore")
         try:
-            _summary(settings, out, resume, workers)
+            _summary(settings, folder, resume, workers)
         except LostRankError:
             raise
         except CBanditError:
@@ -319,14 +282,17 @@ def _carry_out(settings: Any, out: Path, resume: bool, workers: str) -> None:
 
 
 def _summary(settings: Any, out: Path, resume: bool, workers: str) -> dict[str, Any]:
+    from cbandit.experiments.catalogue import find
     from cbandit.experiments.runner import carry_out
 
+    experiment = find(settings.experiment)
     number = workers if workers == "ray" else int(workers)
-    return carry_out(settings, out, resume=resume, workers=number)
+    return carry_out(experiment, settings, out, resume=resume, workers=number)
 
 
 def _carry_out_and_tell(settings: Any, out: Path, resume: bool, workers: str) -> None:
-    from cbandit.experiments.runner import in_words
+    from cbandit.experiments.report import growth, in_words, lines
+    from cbandit.experiments.results import read_curves
 
     before = not resume and (out / "summary.json").exists()
     try:
@@ -337,10 +303,9 @@ def _carry_out_and_tell(settings: Any, out: Path, resume: bool, workers: str) ->
         )
         code = stop.code if isinstance(stop, SystemExit) else 130
         raise SystemExit(code) from None
-    print(_table(summary))
-    for line in [*_stages(summary), *_phases(summary), _settled(summary)]:
+    for line in lines(summary):
         print(line)
-    print(_growth(out, settings.horizon))
+    print(growth(read_curves(out), settings.horizon))
     replaced = " (in place of earlier results of the same settings)" if before else ""
     print(
         f"figures: {', '.join(str(out / name) for name in summary.get('figures', ()))}"
@@ -350,116 +315,6 @@ def _carry_out_and_tell(settings: Any, out: Path, resume: bool, workers: str) ->
     failed = {name: said for name, said in status.items() if said != "complete"}
     if failed:
         raise CBanditError(in_words(failed))
-
-
-def _growth(out: Path, horizon: int) -> str:
-    """Exponents fitted to the mean curves over the last nine tenths of the rounds."""
-    from cbandit.experiments.results import read_curves
-    from cbandit.simulation.run import exponent
-
-    first = max(1, horizon // 10)
-    parts = []
-    for policy, table in read_curves(out).items():
-        fitted = []
-        for name in ("stochastic_regret", "hard_violation"):
-            power = round(exponent(table[name], first), 2) + 0.0  # never -0.0
-            known = "none (not positive)" if power != power else f"{power:.2f}"
-            fitted.append(f"{_COLUMNS[name]} {known}")
-        parts.append(f"{policy} {', '.join(fitted)}")
-    head = f"growth from round {first} to {horizon}, fitted exponents: "
-    return head + "; ".join(parts)
-
-
-_COLUMNS = {
-    "regret": "regret",
-    "stochastic_regret": "stoch. regret",
-    "soft_violation": "soft viol.",
-    "hard_violation": "hard viol.",
-    "rounds_in_violation": "rounds in viol.",
-}
-
-
-def _stages(summary: dict[str, Any]) -> list[str]:
-    """Of every policy that randomises: policy regret and stage costs, in words."""
-    trials = summary["trials"]
-    lines = []
-    for name, each in summary["policies"].items():
-        if "policy_regret" not in each:
-            continue
-        regret = _number(**each["policy_regret"], trials=trials)
-        rounds, runs, worst = (
-            each[key]["mean"]
-            for key in ("stage_rounds_kept", "stage_runs_kept", "worst_stage_cost")
-        )
-        lines.append(
-            f"{name}: policy regret {regret}; expected cost at most its threshold in "
-            f"{rounds:.4%} of the rounds, in every round of {runs:.4%} of the runs "
-            f"(cost less threshold at most {worst:.3g})"
-        )
-    return lines
-
-
-def _table(summary: dict[str, Any]) -> str:
-    """The final values, mean +- standard error over the trials."""
-    trials = summary["trials"]
-    rows = [["policy", *_COLUMNS.values(), "ms/round"]]
-    for name, each in summary["policies"].items():
-        if "regret" not in each:
-            rows.append([name, *["-"] * (len(_COLUMNS) + 1)])
-            continue
-        values = [
-            _number(each[key]["mean"], each[key]["sem"], trials) for key in _COLUMNS
-        ]
-        rows.append([name, *values, f"{1e3 * each['seconds_per_round']:.3g}"])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    head = f"{summary['experiment']}: {summary['horizon']} rounds, {trials} " + (
-        "trials, mean +- standard error" if trials > 1 else "trial"
-    )
-    lines = [
-        "  ".join(
-            [row[0].ljust(widths[0])]
-            + [cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]
-        )
-        for row in rows
-    ]
-    rule = "-" * len(lines[0])
-    return "\n".join([head, rule, lines[0], rule, *lines[1:], rule])
-
-
-def _phases(summary: dict[str, Any]) -> list[str]:
-    """Of a world that changes: what a round brought in each of its phases."""
-    out, trials = [], summary["trials"]
-    for name, each in summary["policies"].items():
-        for phase in each.get("phases", ()):
-            found = [
-                f"{word} {_number(phase[key]['mean'], phase[key]['sem'], trials)}"
-                for key, word in (
-                    ("reward", "reward"),
-                    ("hard_violation", "hard viol."),
-                )
-            ]
-            rounds = f"rounds {phase['first']}-{phase['last']}"
-            out.append(
-                (phase["first"], f"{rounds}, {name}: {', '.join(found)} a round")
-            )
-    return [line for _, line in sorted(out, key=lambda pair: pair[0])]
-
-
-def _settled(summary: dict[str, Any]) -> str:
-    """From which round on no trial has a soft violation."""
-    parts = []
-    for name, each in summary["policies"].items():
-        first = each.get("soft_violation_over")
-        parts.append(f"{name} {'-' if first is None else first}")
-    return f"soft violation 0 in every trial from round: {', '.join(parts)}"
-
-
-def _number(mean: float | None, sem: float | None, trials: int) -> str:
-    if mean is None or sem is None or mean != mean:
-        return "unknown"
-    short = f"{sem:.2g}"
-    spread = f"{sem:.4g}" if "e+" in short else short  # 138.2, rather than 1.4e+02
-    return f"{mean:.4g}" + (f" +- {spread}" if trials > 1 else "")
 
 
 def _print_tree(tree: Any, indent: str = "") -> None:

@@ -1,7 +1,7 @@
-"""What goes wrong, by name.
+"""The errors, by name.
 
-Every error a user can cause is a :class:`CBanditError`, and so a ``ValueError``: its
-message names the argument, what was given and what is expected, and the object that
+Every error that a user can cause is a :class:`CBanditError`, and so a ``ValueError``.
+Its message names the argument, what was given and what is expected. The object that
 raised it is as it was before the call.
 """
 
@@ -36,7 +36,7 @@ class HorizonError(CBanditError):
 class InfeasibleError(CBanditError):
     """No action or distribution meets the constraints.
 
-    ``violation`` says by how much the least violating one misses, ``best`` is that one.
+    ``best`` is the one that misses them least, by ``violation``.
     """
 
     def __init__(self, message: str, violation: Any = None, best: Any = None) -> None:

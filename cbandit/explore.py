@@ -1,15 +1,14 @@
 """From beliefs to estimates ``f_t``, ``g_t``: UCB, Thompson sampling, one random width.
 
-All three are ``mean + coefficient * spread``. UCB's spread is the standard deviation
-and its coefficient ``+beta`` for the reward, ``-beta`` for costs (optimistic in both);
-Rand's coefficient is one draw a round and function; Thompson's spread is a joint draw
-of the posterior less its mean.
+All three are ``mean + coefficient * spread``. For UCB, the spread is the standard
+deviation and the coefficient is ``+beta`` for the reward and ``-beta`` for costs,
+optimistic in both. For Rand, the coefficient is one draw a round and function. For
+Thompson sampling, the spread is a joint draw of the posterior less its mean.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,16 +16,16 @@ from torch import Tensor
 
 from cbandit._core import checks, devices
 from cbandit._core.randomness import Streams
-from cbandit.confidence import RKHS, Constant
+from cbandit.confidence.bound import Widths, worded
 from cbandit.errors import CBanditError
 
-__all__ = ["TS", "UCB", "Explore", "Rand", "Widths", "clip", "estimates"]
+__all__ = ["TS", "UCB", "Explore", "Rand", "clip", "estimates"]
 
-LONG = 1 << 14
+LONG = 1 << 14  # from this length on, rows are scaled one by one
 
 
 def estimates(mean: Tensor, spread: Tensor, coefficient: Tensor) -> Tensor:
-    """``mean + coefficient * spread``, ``(T, F, n)``; ``coefficient`` is ``(T, F)``."""
+    """Return ``mean + coefficient (T, F) * spread``, ``(T, F, n)``."""
     if _by_scalars(mean) and not spread.requires_grad:
         out = torch.empty_like(mean)
         for j, scale in enumerate(coefficient[0].tolist()):
@@ -37,7 +36,7 @@ def estimates(mean: Tensor, spread: Tensor, coefficient: Tensor) -> Tensor:
 
 
 def clip(estimate: Tensor, bound: Tensor) -> Tensor:
-    """``estimate (T, F, n)`` within ``[-bound, bound]``, ``(T, F, 1)``.
+    """Keep ``estimate (T, F, n)`` within ``[-bound, bound]``, of shape ``(T, F, 1)``.
 
     In place, unless it carries gradients.
     """
@@ -51,174 +50,9 @@ def clip(estimate: Tensor, bound: Tensor) -> Tensor:
 
 
 def _by_scalars(values: Tensor) -> bool:
-    # over a long row a number takes half the time of a tensor that is broadcast
+    # on long rows a number is twice as fast as a tensor that is broadcast
     plain = values.dim() == 3 and not (values.is_cuda or values.requires_grad)
     return plain and values.shape[0] == 1 and values.shape[-1] >= LONG
-
-
-class Widths:
-    """``beta`` of the reward and the costs: numbers, schedules, callables.
-
-    Numbers are brought into shape once, by :meth:`bind`, when a policy gets them.
-    """
-
-    def __init__(self, beta: Any, cost_beta: Any = None) -> None:
-        self.beta = _checked("beta", beta)
-        given = cost_beta is not None
-        self.cost_beta = _checked("cost_beta", cost_beta) if given else self.beta
-
-    def __repr__(self) -> str:
-        first, second = _worded(self.beta), _worded(self.cost_beta)
-        return first if first == second else f"{first}, cost_beta={second}"
-
-    def bind(
-        self, batch_shape: tuple[int, ...], m: int, device: torch.device
-    ) -> BoundWidths:
-        """The widths of ``1 + m`` functions in these trials."""
-        parts = [_bound("beta", self.beta, batch_shape, 1, device)]
-        if m:
-            shared = self.cost_beta is self.beta
-            name = "beta" if shared else "cost_beta"
-            part = _bound(name, self.cost_beta, batch_shape, 1 if shared else m, device)
-            parts.append(part.over(m))
-        return BoundWidths(parts, m + 1)
-
-
-class BoundWidths:
-    """``(t, gain (T, F), noise, chances) -> (T, F)``; do not change what it returns.
-
-    ``noise`` is called where a schedule needs the likelihood variances ``(T, F)``.
-    """
-
-    def __init__(self, parts: list[_Part], functions: int) -> None:
-        self._parts, self.functions = parts, functions
-        self._together = _joined(parts)
-        schedules = [part.rkhs for part in parts if part.rkhs is not None]
-        self._needs_noise = any(each.form == "any-lam" for each in schedules)
-        self.fixed: Tensor | None = None
-        if all(part.value is not None for part in parts):
-            self.fixed = torch.cat([p.value for p in parts if p.value is not None], -1)
-
-    def __call__(
-        self,
-        t: int,
-        gain: Tensor,
-        noise: Callable[[], Tensor],
-        chances: int | None = None,
-    ) -> Tensor:
-        if self.fixed is not None:
-            return self.fixed
-        chances = chances or self.functions
-        known = noise() if self._needs_noise else None
-        if self._together is not None:
-            return self._together(t, gain, known, chances)
-        first = self._parts[0](t, gain[:, :1], _columns(known, 0, 1), chances)
-        if self.functions == 1:
-            return first
-        rest = self._parts[1](t, gain[:, 1:], _columns(known, 1, None), chances)
-        return torch.cat([first, rest], -1)
-
-    def rkhs_parts(self) -> list[tuple[_Part, slice]]:
-        """The parts that follow the theory, and which functions they are for."""
-        columns = [slice(0, 1), slice(1, None)]
-        pairs = zip(self._parts, columns, strict=False)
-        return [(part, where) for part, where in pairs if part.rkhs is not None]
-
-
-@dataclass
-class _Part:
-    """The width of some functions; one of ``value``, ``rkhs`` and ``call`` is set."""
-
-    name: str
-    batch_shape: tuple[int, ...]
-    value: Tensor | None = None
-    rkhs: RKHS | None = None
-    norm: Tensor | None = None
-    subgaussian: Tensor | None = None
-    call: Callable[[int, Tensor], Any] | None = None
-
-    def over(self, m: int) -> _Part:
-        """The same for ``m`` functions, from one width for all of them or their own."""
-
-        def wide(value: Tensor | None) -> Tensor | None:
-            return None if value is None else value.expand(-1, m).contiguous()
-
-        kept = (self.value, self.norm, self.subgaussian)
-        value, norm, r = map(wide, kept)
-        return replace(self, value=value, norm=norm, subgaussian=r)
-
-    def schedule(self) -> RKHS:
-        """The theory's schedule."""
-        assert self.rkhs is not None
-        return self.rkhs
-
-    def scale(self) -> tuple[Tensor, Tensor]:
-        """``B`` and ``R``, ``(T, m)``."""
-        assert self.norm is not None
-        assert self.subgaussian is not None
-        return self.norm, self.subgaussian
-
-    def __call__(
-        self, t: int, gain: Tensor, noise: Tensor | None, functions: int
-    ) -> Tensor:
-        if self.value is not None:
-            return self.value
-        if self.rkhs is not None:
-            return self.rkhs(t, gain, functions, noise, self.norm, self.subgaussian)
-        assert self.call is not None
-        columns, m = [], gain.shape[-1]
-        for j in range(m):
-            given = self.call(t, gain[:, j].reshape(self.batch_shape))
-            value = checks.nonnegative(self.name, given)
-            value = devices.put(value, gain.device, gain.dtype)
-            if value.dim() == len(self.batch_shape) + 1 and value.shape[-1] == m:
-                value = value[..., j]
-            columns.append(checks.per_trial(self.name, value, self.batch_shape))
-        return torch.stack(columns, -1)
-
-
-def _columns(values: Tensor | None, first: int, stop: int | None) -> Tensor | None:
-    return None if values is None else values[:, first:stop]
-
-
-def _joined(parts: list[_Part]) -> _Part | None:
-    """Reward and costs that follow one schedule of the theory, as one part."""
-    first = parts[0].rkhs
-    if len(parts) == 1 or first is None or parts[1].rkhs is not first:
-        return None
-    pairs = zip(*[part.scale() for part in parts], strict=True)
-    norm, r = (torch.cat(pair, -1) for pair in pairs)
-    return _Part(
-        parts[0].name, parts[0].batch_shape, rkhs=first, norm=norm, subgaussian=r
-    )
-
-
-def _worded(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return str(value.tolist())
-    return str(getattr(value, "__qualname__", repr(value)))
-
-
-def _checked(name: str, beta: Any) -> Any:
-    if callable(beta) and not isinstance(beta, type):
-        return beta
-    return checks.nonnegative(name, beta)
-
-
-def _bound(
-    name: str, beta: Any, batch: tuple[int, ...], m: int, device: torch.device
-) -> _Part:
-    def shaped(what: str, value: Tensor) -> Tensor:
-        return devices.put(checks.per_cost(what, value, batch, m), device)
-
-    if isinstance(beta, RKHS):
-        norm, r = shaped("norm", beta.norm), shaped("subgaussian", beta.subgaussian)
-        return _Part(name, batch, rkhs=beta, norm=norm, subgaussian=r)
-    if isinstance(beta, Constant):
-        return _Part(name, batch, value=shaped(name, beta.beta))
-    if callable(beta):
-        return _Part(name, batch, call=beta)
-    return _Part(name, batch, value=shaped(name, beta))
 
 
 class UCB:
@@ -241,7 +75,7 @@ class UCB:
         return f"UCB({self.widths})"
 
     def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
-        """``(+beta, -beta, ...)``, ``(T, F)``."""
+        """Return ``(+beta, -beta, ...)``, ``(T, F)``."""
         if width.shape[-1] == 1:
             return width
         signed = width.clone()
@@ -265,7 +99,7 @@ class TS:
         return f"TS({self.widths})"
 
     def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
-        """``beta``, ``(T, F)``."""
+        """Return ``beta``, ``(T, F)``."""
         return width
 
 
@@ -273,8 +107,9 @@ Draw = Callable[[Streams, tuple[int, ...]], Tensor]
 
 
 class Rand:
-    """``mean + Z std`` with one random ``Z`` a round and function, shared by all
-    actions.
+    """``mean + Z std`` with one random ``Z`` a round and function.
+
+    All actions share it.
 
     Args:
         beta: the scale of ``Z``, as for :class:`UCB`.
@@ -313,10 +148,10 @@ class Rand:
         self.draw, self.points, self.low, self.high = draw, points, low, high
 
     def __repr__(self) -> str:
-        return f"Rand({self.widths}, draw={_worded(self.draw)})"
+        return f"Rand({self.widths}, draw={worded(self.draw)})"
 
     def coefficient(self, width: Tensor, streams: Streams) -> Tensor:
-        """One draw a function, ``(T, F)``."""
+        """Return one draw a function, ``(T, F)``."""
         draws = self._draws(streams, width)
         if self.draw != "normal":
             draws[:, 1:].neg_()
@@ -324,25 +159,23 @@ class Rand:
 
     def _draws(self, streams: Streams, like: Tensor) -> Tensor:
         functions = like.shape[-1]
-        if self.draw == "normal":
+        if callable(self.draw):
+            shape = (*streams.batch_shape, functions)
+            drawn = checks.tensor("draw", self.draw(streams.lent(), shape))
+            checks.finite("draw", drawn)
+            draws = checks.shaped("draw", drawn, shape, "(*trials, 1 + m)")
+        elif self.draw == "normal":
             draws = streams.normal(functions)
         elif self.draw == "uniform":
             steps = (streams.uniform(functions) * self.points).floor()
             draws = steps * (2 / (self.points - 1))
-        elif self.draw == "gaussian-grid":
+        else:
             grid = torch.linspace(self.low, self.high, self.points, dtype=torch.float64)
             share = torch.exp(-0.5 * grid.square()).cumsum(0)
             place = torch.searchsorted(
                 share / share[-1], streams.uniform(functions).contiguous()
             )
             draws = grid[place.clamp_max(self.points - 1)]
-        else:
-            assert callable(self.draw)
-            shape = (*streams.batch_shape, functions)
-            draws = checks.finite(
-                "draw", checks.tensor("draw", self.draw(streams.lent(), shape))
-            )
-            draws = checks.shaped("draw", draws, shape, "(*trials, 1 + m)")
         fresh = draws.reshape(like.shape).clone()
         return devices.put(fresh, like.device, like.dtype)
 

@@ -1,7 +1,7 @@
-"""How multipliers move: pure, differentiable; ``(*b, m)`` in, ``(*b, m)`` out.
+"""How multipliers move between rounds: pure, differentiable functions.
 
-:func:`projected`, :func:`queue` and :func:`rectified` look at what they are given;
-policies, which have done so, call what is within.
+``(*b, m)`` in, ``(*b, m)`` out. Each function checks its arguments, which waits for a
+CUDA device; ``checked=False`` skips that, for callers who have done so.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit.errors import CBanditError
 
-__all__ = ["ascended", "projected", "queue", "queued", "raised", "rectified"]
+__all__ = ["projected", "queue", "rectified"]
 
 
 def projected(
@@ -23,46 +23,41 @@ def projected(
     step: Tensor | float,
     slack: Tensor | float = 0.0,
     cap: Tensor | float = torch.inf,
+    *,
+    checked: bool = True,
 ) -> Tensor:
-    """Projected dual ascent: ``clip(phi + step (g + slack), 0, cap)`` (CKB)."""
-    multiplier, g = _pair("multiplier", multiplier, "g", g)
-    step, slack = _beside("step", step, g), _beside("slack", slack, g)
-    return ascended(multiplier, g, step, slack, _beside("cap", cap, g, endless=True))
-
-
-def ascended(
-    phi: Tensor,
-    g: Tensor,
-    step: Tensor | float,
-    slack: Tensor | float,
-    cap: Tensor | float,
-) -> Tensor:
-    """:func:`projected`, of numbers and tensors that go together."""
-    moved = (phi + step * (g + slack)).clamp_min(0)
+    """Return ``clip(phi + step (g + slack), 0, cap)``: projected dual ascent (CKB)."""
+    if checked:
+        multiplier, g = _pair("multiplier", multiplier, "g", g)
+        step, slack = _beside("step", step, g), _beside("slack", slack, g)
+        cap = _beside("cap", cap, g, endless=True)
+    moved = (multiplier + step * (g + slack)).clamp_min(0)
     if isinstance(cap, Tensor):
         return torch.minimum(moved, cap.to(moved))
     return moved.clamp_max(cap)
 
 
-def queue(length: Tensor, g: Tensor, slack: Tensor | float = 0.0) -> Tensor:
-    """A virtual queue: ``[Q + g + slack]_+`` (SCGP-UCB, the drift form of CKB)."""
-    length, g = _pair("length", length, "g", g)
-    return queued(length, g, _beside("slack", slack, g))
-
-
-def queued(length: Tensor, g: Tensor, slack: Tensor | float) -> Tensor:
-    """:func:`queue`, of numbers and tensors that go together."""
+def queue(
+    length: Tensor, g: Tensor, slack: Tensor | float = 0.0, *, checked: bool = True
+) -> Tensor:
+    """Return ``[Q + g + slack]_+``: a virtual queue (SCGP-UCB, CKB's drift form)."""
+    if checked:
+        length, g = _pair("length", length, "g", g)
+        slack = _beside("slack", slack, g)
     return (length + g + slack).clamp_min(0)
 
 
-def rectified(multiplier: Tensor, cost: Tensor, floor: Tensor | float) -> Tensor:
-    """``max(Q + [cost]_+, floor)`` (RPOL)."""
-    multiplier, cost = _pair("multiplier", multiplier, "cost", cost)
-    return raised(multiplier, cost, _beside("floor", floor, cost))
-
-
-def raised(multiplier: Tensor, cost: Tensor, floor: Tensor | float) -> Tensor:
-    """:func:`rectified`, of numbers and tensors that go together."""
+def rectified(
+    multiplier: Tensor,
+    cost: Tensor,
+    floor: Tensor | float,
+    *,
+    checked: bool = True,
+) -> Tensor:
+    """Return ``max(Q + [cost]_+, floor)`` (RPOL)."""
+    if checked:
+        multiplier, cost = _pair("multiplier", multiplier, "cost", cost)
+        floor = _beside("floor", floor, cost)
     moved = multiplier + cost.clamp_min(0)
     if isinstance(floor, Tensor):
         return torch.maximum(moved, floor.to(moved))
@@ -70,7 +65,7 @@ def raised(multiplier: Tensor, cost: Tensor, floor: Tensor | float) -> Tensor:
 
 
 def _pair(name: str, multiplier: Any, other: str, cost: Any) -> tuple[Tensor, Tensor]:
-    """Both as tensors of one ``m``; whoever gives lists gets float64."""
+    """Return both as tensors of the same ``m``; lists become float64."""
     phi, g = _tensor(name, multiplier), _tensor(other, cost)
     if phi.shape != g.shape and (
         phi.shape[-1:] != g.shape[-1:] or not _together(phi, g)
@@ -84,7 +79,7 @@ def _pair(name: str, multiplier: Any, other: str, cost: Any) -> tuple[Tensor, Te
 
 
 def _beside(name: str, value: Any, g: Tensor, endless: bool = False) -> Tensor | float:
-    """A number, or a tensor that goes with ``g``; not negative, nor infinite."""
+    """Return a number, or a tensor that broadcasts with ``g``; finite, at least 0."""
     if isinstance(value, float | int):
         _within(name, torch.tensor(float(value)), endless)
         return value
@@ -98,6 +93,7 @@ def _beside(name: str, value: Any, g: Tensor, endless: bool = False) -> Tensor |
 
 
 def _within(name: str, value: Tensor, endless: bool = False) -> Tensor:
+    """Raise if a number is negative or NaN, or infinite unless ``endless``."""
     outside = ~(value >= 0)
     if not endless:
         outside |= value.isinf()
@@ -110,7 +106,7 @@ def _within(name: str, value: Tensor, endless: bool = False) -> Tensor:
 
 
 def _tensor(name: str, value: Any) -> Tensor:
-    # a tensor as it is: gradients go through
+    # a tensor stays as it is, with its gradients
     return value if isinstance(value, Tensor) else checks.tensor(name, value)
 
 

@@ -1,4 +1,4 @@
-"""What to deploy once learning is over, or so far."""
+"""Recommendations: which action, or distribution, to deploy."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cbandit._core.distributed import ALONE, Ranks
 from cbandit.choice import Distribution
+from cbandit.errors import CBanditError
 from cbandit.search.simplex.lp import solve_policy_in_blocks
 
 __all__ = ["Recommendation", "quantile", "recommend", "recommend_policy"]
@@ -21,25 +22,24 @@ Blocks = Iterable[tuple[int, Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The best action believed feasible, or, where there is none, the likeliest.
+    """The best action believed feasible; if there is none, the likeliest to be so.
 
-    Of a policy that randomises it is a distribution over actions; ``index`` and ``x``
-    are then ``distribution.index`` ``(*trials, k)`` and its actions ``(*trials, k,
-    d)``.
+    A policy that randomises recommends a distribution over actions. Then ``index`` is
+    ``distribution.index (*trials, k)`` and ``x`` its actions ``(*trials, k, d)``.
 
     Args:
         index: the action's number, ``(*trials,)``; ``None`` on a box.
         x: the action, ``(*trials, d)``.
         value: its expected reward, ``(*trials,)``.
-        probability: that it meets every constraint, costs independent, ``(*trials,)``;
-            NaN where the policy holds no belief about costs. Of a distribution: at
-            least this.
-        margin: threshold less expected cost, ``(*trials, m)``; positive is room, NaN
-            that nothing is believed of it.
-        feasible: ``(*trials,)``, whether the probability reaches the confidence; never
-            where there is no belief about costs.
-        confidence: what was asked for.
-        distribution: over actions, for policies that randomise.
+        probability: the probability that it meets every constraint, costs independent,
+            ``(*trials,)``. NaN if the policy holds no belief about costs. A lower bound
+            for a distribution.
+        margin: threshold less expected cost, ``(*trials, m)``; positive is room. NaN if
+            the policy holds no belief about the cost.
+        feasible: ``(*trials,)``, whether the probability reaches the confidence; false
+            if the policy holds no belief about costs.
+        confidence: the confidence that was asked for.
+        distribution: the distribution over actions, for policies that randomise.
         penalised: whether the value is the reward less penalties for costs.
     """
 
@@ -54,7 +54,7 @@ class Recommendation:
     penalised: bool = False
 
     def of(self, part: Callable[[Tensor], Tensor]) -> Recommendation:
-        """The same with ``part`` of every tensor: one trial's, say."""
+        """Apply ``part`` to every tensor, to pick one trial for example."""
         pi = self.distribution
         return Recommendation(
             index=None if self.index is None else part(self.index),
@@ -74,7 +74,7 @@ class Recommendation:
         )
 
     def _line(self, trial: int, ok: bool) -> str:
-        """What is recommended in one trial."""
+        """Describe the recommendation of one trial."""
         value, probability = (
             v.flatten()[trial].item() for v in (self.value, self.probability)
         )
@@ -123,33 +123,66 @@ def _numbers(values: Tensor) -> str:
 
 
 def quantile(confidence: float, m: int) -> float:
-    """``z`` such that ``m`` independent means plus ``z`` spreads hold together.
+    """Return ``z`` such that ``m`` independent means plus ``z`` spreads hold together.
 
-    Never negative: a mean that is itself above its limit is not believed below.
+    Never negative, as a mean above its limit is not believed to be below.
     """
     each = torch.tensor(confidence ** (1 / max(m, 1)), dtype=torch.float64)
     return max(0.0, float(torch.special.ndtri(each)))
 
 
+@dataclass(frozen=True)
+class _Candidate:
+    """The best action so far, ``(T,)`` each, and ``margin (T, m)``."""
+
+    index: Tensor
+    value: Tensor
+    probability: Tensor
+    margin: Tensor
+    feasible: Tensor
+
+
 def recommend(
     blocks: Blocks, limits: Tensor, confidence: float, ranks: Ranks = ALONE
 ) -> Recommendation:
-    """Search blocks ``(start, mean (T, F, n), std (T, 1 or F, n))``, reward first.
+    """Find the action of greatest mean reward among those feasible with ``confidence``.
 
-    Among actions feasible with ``confidence`` the greatest mean reward; where there is
-    none, the greatest probability. ``limits`` are the thresholds, ``(T, m)``. ``x`` is
-    left empty. Where ``ranks`` share the set, the blocks are this one's.
+    If there is none, the action of greatest probability.
+
+    Args:
+        blocks: ``(start, mean (T, F, n), std (T, 1 or F, n))``, reward first.
+        limits: the thresholds, ``(T, m)``.
+        confidence: the least probability that all limits are kept.
+        ranks: the processes that share the set; the blocks are this one's.
+
+    Returns:
+        A recommendation whose ``x`` is left empty.
     """
-    best: dict[str, Tensor] | None = None
+    best = _best(blocks, limits, confidence, ranks)
+    return Recommendation(
+        index=best.index,
+        x=limits.new_empty(0),
+        value=best.value,
+        probability=best.probability,
+        margin=best.margin,
+        feasible=best.feasible,
+        confidence=confidence,
+    )
+
+
+def _best(
+    blocks: Blocks, limits: Tensor, confidence: float, ranks: Ranks = ALONE
+) -> _Candidate:
+    best: _Candidate | None = None
     for start, mean, std in blocks:
         room = limits.to(mean).unsqueeze(-1) - mean[:, 1:]  # T x m x n
         spread = std.expand_as(mean)[:, 1:]
-        # a known cost is feasible or not: no division by its zero spread
+        # a cost without spread is feasible or not, and nothing to divide by
         known = (room >= 0).to(room.dtype)
         share = torch.special.ndtr(room / spread)
         probability = torch.where(spread > 0, share, known).prod(-2)
         safe = probability >= confidence
-        # two keys in one: all safe actions come before all others
+        # any safe action comes before all others
         _, place = torch.where(safe, mean[:, 0], -torch.inf).max(-1)
         _, other = probability.max(-1)
         any_safe = safe.any(-1)
@@ -159,55 +192,45 @@ def recommend(
             where = place.reshape(-1, *[1] * (values.dim() - 1))
             return values.gather(-1, where.expand(*values.shape[:-1], 1)).squeeze(-1)
 
-        here = {
-            "index": place + start,
-            "value": at(mean[:, 0]),
-            "probability": at(probability),
-            "margin": at(room),
-            "feasible": any_safe,
-        }
+        here = _Candidate(
+            place + start, at(mean[:, 0]), at(probability), at(room), any_safe
+        )
         best = here if best is None else _better(best, here)
-    assert best is not None
-    if ranks.size > 1:
-        best = _among(best, ranks)
-    return Recommendation(
-        index=best["index"],
-        x=limits.new_empty(0),
-        value=best["value"],
-        probability=best["probability"],
-        margin=best["margin"],
-        feasible=best["feasible"],
-        confidence=confidence,
-    )
+    if best is None:
+        raise _empty()
+    return best if ranks.size == 1 else _among(best, ranks)
 
 
-def _better(best: dict[str, Tensor], here: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What comes ``here`` where it is better, and ``best`` where it is not."""
+def _better(best: _Candidate, here: _Candidate) -> _Candidate:
+    """Return ``here`` in the trials in which it is better, ``best`` in the others."""
     better = torch.where(
-        here["feasible"] & best["feasible"],
-        here["value"] > best["value"],
-        here["feasible"]
-        | (~best["feasible"] & (here["probability"] > best["probability"])),
+        here.feasible & best.feasible,
+        here.value > best.value,
+        here.feasible | (~best.feasible & (here.probability > best.probability)),
     )
-    return {
-        k: torch.where(better.unsqueeze(-1) if k == "margin" else better, v, best[k])
-        for k, v in here.items()
-    }
+    column = better.unsqueeze(-1)
+    return _Candidate(
+        torch.where(better, here.index, best.index),
+        torch.where(better, here.value, best.value),
+        torch.where(better, here.probability, best.probability),
+        torch.where(column, here.margin, best.margin),
+        torch.where(better, here.feasible, best.feasible),
+    )
 
 
-def _among(best: dict[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
-    """The best of all ranks' recommendations, on every rank."""
-    columns = [best[k].double() for k in ("value", "probability", "feasible")]
-    own = torch.cat([torch.stack(columns, -1), best["margin"].double()], -1)
-    index, numbers = ranks.candidates(best["index"], own)
+def _among(best: _Candidate, ranks: Ranks) -> _Candidate:
+    """Return the best of all ranks' candidates, on every rank."""
+    columns = [v.double() for v in (best.value, best.probability, best.feasible)]
+    own = torch.cat([torch.stack(columns, -1), best.margin.double()], -1)
+    index, numbers = ranks.candidates(best.index, own)
     every = [
-        {
-            "index": index[rank],
-            "value": each[:, 0].to(best["value"]),
-            "probability": each[:, 1].to(best["probability"]),
-            "margin": each[:, 3:].to(best["margin"]),
-            "feasible": each[:, 2] > 0,
-        }
+        _Candidate(
+            index[rank],
+            each[:, 0].to(best.value),
+            each[:, 1].to(best.probability),
+            each[:, 3:].to(best.margin),
+            each[:, 2] > 0,
+        )
         for rank, each in enumerate(numbers)
     ]
     return functools.reduce(_better, every)
@@ -216,12 +239,12 @@ def _among(best: dict[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
 def recommend_policy(
     blocks: Callable[[], Blocks], size: int, limits: Tensor, confidence: float
 ) -> Recommendation:
-    """The same for distributions over ``size`` actions; ``x`` is left empty.
+    """Find the best distribution over ``size`` actions, feasible with ``confidence``.
 
-    The greatest mean reward under ``E (mean + z std) <= limit``: whatever the actions'
-    costs have to do with each other, the spread of their mixture is at most the mixture
-    of their spreads. Where one action does better, or no mixture will do, it is that
-    action alone.
+    It has the greatest mean reward under ``E (mean + z std) <= limit``. However the
+    actions' costs depend on each other, the spread of their mixture is at most the
+    mixture of their spreads. If one action does better, or no mixture is feasible, that
+    action alone is recommended. ``x`` is left empty.
     """
     m = limits.shape[-1]
     z = quantile(confidence, m)
@@ -236,13 +259,12 @@ def recommend_policy(
     mean, std = _at(blocks(), pi.distribution.index)
     share = pi.distribution.probability
     value = (share * mean[:, 0]).sum(-1)
-    one = recommend(blocks(), limits, confidence)
-    assert one.index is not None
-    # several costs: an action may do better than an even split of the risk allows
+    one = _best(blocks(), limits, confidence)
+    # the risk is split evenly between several costs; a single action need not do so
     alone = pi.infeasible | (one.feasible & (one.value > value))
     room = limits - (share.unsqueeze(1) * mean[:, 1:]).sum(-1)
     spread = (share.unsqueeze(1) * std[:, 1:]).sum(-1)
-    # what is kept for sure has no spread; what the programme keeps, it keeps
+    # costs without spread are known to keep their limits, which the programme keeps
     chance = torch.where(spread > 0, torch.special.ndtr(room / spread), 1.0).prod(-1)
     certain = torch.zeros_like(share)
     certain[:, 0] = 1.0
@@ -268,7 +290,7 @@ def recommend_policy(
 
 
 def _at(blocks: Blocks, index: Tensor) -> tuple[Tensor, Tensor]:
-    """Means and spreads ``(T, F, k)`` at the actions ``index`` ``(T, k)``."""
+    """Return means and spreads ``(T, F, k)`` at the actions ``index`` ``(T, k)``."""
     found: tuple[Tensor, Tensor] | None = None
     for start, mean, std in blocks:
         here = (index >= start) & (index < start + mean.shape[-1])
@@ -282,5 +304,10 @@ def _at(blocks: Blocks, index: Tensor) -> tuple[Tensor, Tensor]:
             torch.where(here.unsqueeze(1), new[0], found[0]),
             torch.where(here.unsqueeze(1), new[1], found[1]),
         )
-    assert found is not None
+    if found is None:
+        raise _empty()
     return found
+
+
+def _empty() -> CBanditError:
+    return CBanditError("actions must hold at least one action; got none")

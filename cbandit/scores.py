@@ -1,16 +1,23 @@
-"""Estimates and multipliers become a score to maximise: pure, differentiable.
+"""Scores to maximise: formulas of estimates and multipliers, pure and differentiable.
 
 ``f`` is ``(*b, n)``, ``g`` is ``(*b, m, n)``, multipliers ``(*b, m)``; feasible means
-``g <= 0``. The grid path, the continuous path and the BoTorch plug-ins all call these.
+``g <= 0``. Sets, boxes and the BoTorch plug-ins all call these. A policy returns one of
+the classes below, which name a formula: engines that know it score in passing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
+
+from cbandit_kernels.scores import (
+    least_violating,
+    optimistic_feasible,
+    primal_dual,
+    rectified,
+)
 
 __all__ = [
     "Feasible",
@@ -27,36 +34,10 @@ __all__ = [
 ]
 
 
-def clip(values: Tensor, bound: Tensor | float) -> Tensor:
-    """``values`` kept within ``[-bound, bound]``."""
-    if isinstance(bound, Tensor):
-        return values.clamp(-bound, bound)
-    return values.clamp(-bound, bound)
-
-
-def primal_dual(f: Tensor, g: Tensor, multiplier: Tensor) -> Tensor:
-    """The Lagrangian ``f - sum_j phi_j g_j``, ``(*b, n)``."""
-    if g.shape[-2] == 1:
-        return torch.addcmul(f, multiplier, g.squeeze(-2), value=-1)
-    return f - (multiplier.unsqueeze(-2) @ g).squeeze(-2)
-
-
-def rectified(f: Tensor, g: Tensor, multiplier: Tensor) -> Tensor:
-    """The rectified penalty ``f - sum_j Q_j [g_j]_+``, ``(*b, n)``."""
-    return primal_dual(f, g.clamp_min(0), multiplier)
-
-
-def optimistic_feasible(f: Tensor, g: Tensor) -> Tensor:
-    """``f`` where every estimate ``g_j <= 0``, minus infinity elsewhere."""
-    return f.masked_fill((g > 0).any(-2), -torch.inf)
-
-
-def least_violating(g: Tensor) -> Tensor:
-    """``-max_j g_j``: what to maximise where nothing is believed feasible."""
-    return -g.amax(-2)
-
-
-# -- scores that say what they are, for engines that form them in passing --------------
+def clip(values: Tensor, bound: Any) -> Tensor:
+    """Return ``values`` kept within ``[-bound, bound]``, a number or a tensor."""
+    kept: Tensor = values.clamp(-bound, bound)
+    return kept
 
 
 @dataclass(frozen=True)
@@ -67,7 +48,7 @@ class PrimalDual:
     kind: ClassVar[str] = "primal-dual"
 
     def __call__(self, f: Tensor, g: Tensor) -> Tensor:
-        """The score, ``(T, n)``."""
+        """Return the score, ``(T, n)``."""
         return primal_dual(f, g, self.weight.to(f))
 
 
@@ -79,7 +60,7 @@ class Rectified:
     kind: ClassVar[str] = "rectified"
 
     def __call__(self, f: Tensor, g: Tensor) -> Tensor:
-        """The score, ``(T, n)``."""
+        """Return the score, ``(T, n)``."""
         return rectified(f, g, self.weight.to(f))
 
 
@@ -91,7 +72,7 @@ class Feasible:
     kind: ClassVar[str] = "feasible"
 
     def __call__(self, f: Tensor, g: Tensor) -> Tensor:
-        """The score, ``(T, n)``."""
+        """Return the score, ``(T, n)``."""
         return optimistic_feasible(f, g)
 
 
@@ -103,19 +84,19 @@ class LeastViolating:
     kind: ClassVar[str] = "least"
 
     def __call__(self, f: Tensor, g: Tensor) -> Tensor:
-        """The score, ``(T, n)``."""
+        """Return the score, ``(T, n)``."""
         return least_violating(g)
 
 
 @dataclass(frozen=True)
 class Reward:
-    """``f`` alone."""
+    """The reward alone."""
 
     weight: ClassVar[None] = None
     kind: ClassVar[str] = "primal-dual"
 
     def __call__(self, f: Tensor, g: Tensor) -> Tensor:
-        """The score, ``(T, n)``."""
+        """Return the score ``f``, ``(T, n)``."""
         return f
 
 

@@ -7,8 +7,9 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# before anything imports numpy or torch, here and in processes that tests start: more
-# threads gain nothing on arrays this small, and wait for each other on a busy machine
+# This comes before numpy or torch is imported, and holds in processes that tests start:
+# on arrays this small more threads gain nothing, and on a busy machine they wait for
+# each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
@@ -17,14 +18,14 @@ import torch
 from gpytorch import kernels as gpk
 from hypothesis import settings
 
-# before anything imports Triton: without a GPU its kernels run in the interpreter
+# This comes before Triton is imported: without a GPU its interpreter runs the kernels.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ.setdefault("MPLBACKEND", "agg")
-# what a shell starts in the background ignores Ctrl-C, and so would its children
+# A shell's background process ignores Ctrl-C, and its children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# tensors are slow to warm up, and a failure must be the same failure tomorrow
+# No deadline: the first tensors are slow. Derandomised: failures must be repeatable.
 settings.register_profile("cbandit", deadline=None, derandomize=True)
 settings.load_profile("cbandit")
 
@@ -34,7 +35,7 @@ def pytest_collection_modifyitems(
 ) -> None:
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
-            # processes that share a GPU would share its memory
+            # one process: several would have to share the GPU's memory
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.xdist_group("gpu"))
     if torch.cuda.is_available():
@@ -44,8 +45,7 @@ def pytest_collection_modifyitems(
             item.add_marker(pytest.mark.skip(reason="no CUDA device on this machine"))
 
 
-# -- a reference of its own: dense, float64, numpy, all observations one by one
-# ------------
+# ---------------- an independent reference: dense, float64, numpy, nothing merged
 
 
 def _distance(x: np.ndarray, y: np.ndarray, scale: np.ndarray) -> np.ndarray:

@@ -1,49 +1,205 @@
 """The only file of the tests that knows where private names live."""
 
+from contextlib import contextmanager
+from unittest import mock
+
 from cbandit._core import checkpoint, randomness
 from cbandit._core.arguments import differences, settings_of
 from cbandit._core.checkpoint import read, write
+from cbandit._core.peaks import argmax
 from cbandit._core.randomness import BLOCK, Streams, _seed, trial_range
-from cbandit.actions import Box, Finite, ProductGrid, Star
-from cbandit.actions.partition import grid_split, partition, shares
+from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
 from cbandit.baselines.admmbo import feasible_improvement, improvement
 from cbandit.beliefs.feedback import drift_allowance
 from cbandit.beliefs.linear import Ridge
-from cbandit.bench import box, case, feedback, gpu, linear, peers, report, round, trials
 from cbandit.choice import Choice, Distribution
 from cbandit.cli import main
-from cbandit.experiments import catalogue, results
-from cbandit.experiments import runner as experiments
-from cbandit.experiments.catalogue import EXPERIMENTS, Task
-from cbandit.experiments.results import _over, versions
+from cbandit.experiments.catalogue import EXPERIMENTS, find, settings_from_toml
+from cbandit.experiments.report import number
+from cbandit.experiments.results import read_curves, soft_violation_over, versions
 from cbandit.experiments.runner import carry_out
-from cbandit.experiments.settings import Settings, settings_from_toml
+from cbandit.experiments.task import Task
 from cbandit.explore import TS, estimates
-from cbandit.posterior.beliefs import Surrogates
+from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.covariance import Covariance
-from cbandit.posterior.draws.paths import Root
-from cbandit.posterior.engines.choice import make_engine
+from cbandit.posterior.draws.roots import Root
+from cbandit.posterior.engines import choice as engine_choice
+from cbandit.posterior.engines.dense import Dense as DenseEngine
 from cbandit.posterior.engines.joint import Joint
-from cbandit.posterior.engines.swept import Rows
+from cbandit.posterior.engines.protocol import Plan
+from cbandit.posterior.engines.swept import Swept
+from cbandit.posterior.group import Group
 from cbandit.posterior.history import SPARE
+from cbandit.posterior.look import SHORT, maximise
+from cbandit.posterior.merge import merged
 from cbandit.posterior.refit import negative_log_likelihood
-from cbandit.posterior.rows.operators import FactorRows, _Finishing
+from cbandit.posterior.rows.stored import Stored
 from cbandit.posterior.stacked import Stacked
 from cbandit.posterior.system import ROOM, System
+from cbandit.problems import data
 from cbandit.problems.gridded import poisson
 from cbandit.problems.protocol import delays_of
-from cbandit.search.box import Climbs, best_feasible_point, maximise_box
-from cbandit.search.climb import climb
-from cbandit.search.finite import SHORT, maximise
-from cbandit.search.peaks import argmax
-from cbandit.search.simplex import lp
-from cbandit.search.simplex.lp import (
-    best_policy,
-    solve_policy,
-    solve_policy_by_pricing,
+from cbandit.search.box import (
+    CANDIDATES,
+    STARTS,
+    Climbs,
+    best_feasible_point,
+    maximise_box,
 )
+from cbandit.search.climb import climb
+from cbandit.search.simplex import hull
+from cbandit.search.simplex.lp import solve_policy, solve_policy_by_pricing
+from cbandit.simulation.curves import Curve, exponent
 from cbandit.simulation.loop import simulate
-from cbandit.simulation.run import Curve, Run, exponent, join
+from cbandit.simulation.run import Run, join
+from cbandit.simulation.tape import Tape
+
+partition, shares = Actions.stretches, Actions.shares
+
+
+def grid_split(grid):
+    return grid.cut
+
+
+def spied_passes(monkeypatch):
+    """The number of arms in each pass for the best one, as passes are made."""
+    seen, best = [], hull.best
+
+    def spy(r, *rest):
+        seen.append(r.shape[1])
+        return best(r, *rest)
+
+    monkeypatch.setattr(hull, "best", spy)
+    return seen
+
+
+def beliefs_of(policy):
+    """The beliefs of a GP policy that has taken in all that it was told."""
+    return settled(policy).beliefs
+
+
+def settled(policy):
+    """Let a policy absorb what it was told."""
+    return policy._settled().state
+
+
+def streams_of(policy):
+    """The streams that the next ``ask`` draws from, where that starts."""
+    policy._streams.go(policy._now.position)
+    return policy._streams
+
+
+def limits_of(policy, t):
+    return policy._limits(t)
+
+
+def step_of(ckb):
+    return ckb._dual.step(1)
+
+
+def slack_of(ckb):
+    return ckb._dual.slack(1)
+
+
+def cap_of(ckb):
+    return ckb._dual.cap
+
+
+def bound_of(policy):
+    return policy._bound
+
+
+def cost_noises(epochs):
+    return epochs._noises
+
+
+def rounds_told(epochs):
+    """The rounds of which all has come, in the order of the beliefs' log."""
+    return settled(epochs).own.seen()
+
+
+def take_for(policy, other):
+    """Let ``policy`` take the choices of ``other`` for its own."""
+    policy._mark = other._mark
+
+
+def set_multiplier(policy, multiplier):
+    policy._change(settled(policy)._replace(moved=multiplier))
+
+
+def settings_of_experiment(name, **given):
+    """The settings of an experiment of the catalogue."""
+    return find(name).settings(**given)
+
+
+def reproduced(folder, name, resume=False, **given):
+    """Carry out an experiment of the catalogue; its summary."""
+    settings = settings_of_experiment(name, **given)
+    return carry_out(find(name), settings, folder, resume=resume, progress=False)
+
+
+def after_round(t, function):
+    """Call ``function`` at the end of round ``t`` of every run of this process."""
+    turn = Tape.turn
+
+    def turned(tape, *given):
+        turn(tape, *given)
+        if tape.rounds == t:
+            function()
+
+    Tape.turn = turned
+
+
+def make_engine(name, *known):
+    """An engine by its name, with the prior alone."""
+    return engine_choice.make_engine(Plan(name, "asked for"), *known)
+
+
+def passed_over(engine, stretches=None):
+    """The blocks of one whole pass, with what was told applied on the way."""
+    if stretches is None:
+        whole = [(0, engine.actions.size)]
+        block = engine.block
+        stretches = whole if block is None else partition(engine.actions, block)
+    passing = engine.begin()
+    blocks = [passing.block(start, stop) for start, stop in stretches]
+    passing.end()
+    return blocks
+
+
+def forget_oldest(policy):
+    """Take the oldest observation of each group of functions out again."""
+    beliefs = beliefs_of(policy)
+    groups = tuple(group.forget_oldest() for group in beliefs.groups)
+    hold(policy, beliefs._with(groups=groups))
+
+
+def split(policy, functions):
+    """Let some functions have an engine of their own."""
+    beliefs = beliefs_of(policy)
+    (group,) = beliefs.groups
+    hold(policy, beliefs._with(groups=group.split(functions)))
+
+
+def torn(policy):
+    """Make every engine stand for no log, as a call that broke off leaves it."""
+    for group in beliefs_of(policy).groups:
+        group._engine.history.stands_for = None
+
+
+@contextmanager
+def counted_refits():
+    """A list that holds one entry for each fit of hyperparameters within it."""
+    fits, real = [], Group.refit
+    with mock.patch.object(
+        Group, "refit", lambda group: fits.append(group) or real(group)
+    ):
+        yield fits
+
+
+def hold(policy, beliefs):
+    """Let a policy hold other beliefs."""
+    policy._change(settled(policy)._replace(beliefs=beliefs))
 
 
 def native_power(double):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inside import Box, Finite, ProductGrid, Star
 
-from cbandit.errors import CBanditError
+import cbandit as cb
 
 F64 = torch.float64
 
@@ -80,10 +80,10 @@ def test_finite_with_a_set_per_trial():
     assert actions.points(torch.zeros(3, 0, dtype=torch.long)).shape == (3, 0, 2)
     assert actions.block(1, 3).shape == (3, 2, 2)
     with pytest.raises(
-        CBanditError, match=r"index must lead with the 3 trials; got \(\)"
+        cb.CBanditError, match=r"index must lead with the 3 trials; got \(\)"
     ):
         actions.points(0)
-    with pytest.raises(CBanditError, match=r"x must lead with the 3 trials"):
+    with pytest.raises(cb.CBanditError, match=r"x must lead with the 3 trials"):
         actions.index([0.0, 0.0])
 
 
@@ -148,7 +148,7 @@ def test_rounding_of_a_covariance_is_symmetrised():
     ],
 )
 def test_finite_says_what_is_wrong(arguments, message):
-    with pytest.raises(CBanditError, match=message):
+    with pytest.raises(cb.CBanditError, match=message):
         Finite(**arguments)
 
 
@@ -174,7 +174,7 @@ SETS = {
     ],
 )
 def test_a_bad_index_is_named(actions, index, message):
-    with pytest.raises(CBanditError, match=message):
+    with pytest.raises(cb.CBanditError, match=message):
         actions.points(index)
 
 
@@ -195,7 +195,7 @@ def test_any_whole_dtype_may_number_actions(actions, dtype):
     ],
 )
 def test_a_bad_point_is_named(name, x, message):
-    with pytest.raises(CBanditError, match=message):
+    with pytest.raises(cb.CBanditError, match=message):
         SETS[name].index(x)
 
 
@@ -203,9 +203,11 @@ def test_a_bad_point_is_named(name, x, message):
 def test_points_off_the_set_are_refused(name):
     actions = SETS[name]
     for shift in (0.5, 1e-6):
-        with pytest.raises(CBanditError, match=rf"x must be a point of.*{shift:.3g}"):
+        with pytest.raises(
+            cb.CBanditError, match=rf"x must be a point of.*{shift:.3g}"
+        ):
             actions.index(actions.points([1, 2]) + shift)
-    with pytest.raises(CBanditError, match="x must be finite; got nan"):
+    with pytest.raises(cb.CBanditError, match="x must be finite; got nan"):
         actions.index(torch.full((actions.dim,), math.nan))
     # rounding on the way through another programme is forgiven
     assert actions.index(actions.points([3]) + 1e-12).tolist() == [3]
@@ -279,7 +281,7 @@ def test_an_unsorted_axis_keeps_its_order():
     ],
 )
 def test_a_grid_says_what_is_wrong(axes, message):
-    with pytest.raises(CBanditError, match=message):
+    with pytest.raises(cb.CBanditError, match=message):
         ProductGrid(axes)
 
 
@@ -295,13 +297,13 @@ def test_a_box():
     inside = torch.tensor([[0.5, 0.0], [1.0, 1.0]], dtype=F64)
     assert torch.equal(box.inside(inside), inside)
     assert box.inside([1 + 1e-12, 0.0]).tolist() == [1.0, 0.0]
-    with pytest.raises(CBanditError, match=r"x must lie between.*got \[2.0, 0.0\]"):
+    with pytest.raises(cb.CBanditError, match=r"x must lie between.*got \[2.0, 0.0\]"):
         box.inside([[0.5, 0.0], [2.0, 0.0]])
-    with pytest.raises(CBanditError, match="x must be finite; got nan"):
+    with pytest.raises(cb.CBanditError, match="x must be finite; got nan"):
         box.inside([math.nan, 0.0])
-    with pytest.raises(CBanditError, match=r"with d = 2; got \(1,\)"):
+    with pytest.raises(cb.CBanditError, match=r"with d = 2; got \(1,\)"):
         box.inside([0.5])
-    with pytest.raises(CBanditError, match="continuous"):
+    with pytest.raises(cb.CBanditError, match="continuous"):
         box.points(0)
     assert repr(box) == "Box([0.0, -1.0], [1.0, 1.0])"
 
@@ -318,7 +320,7 @@ def test_a_box():
     ],
 )
 def test_a_box_says_what_is_wrong(lower, upper, message):
-    with pytest.raises(CBanditError, match=message):
+    with pytest.raises(cb.CBanditError, match=message):
         Box(lower, upper)
 
 
@@ -334,9 +336,9 @@ def test_a_star():
     assert star.along(1, 1).tolist() == star.points(1).tolist()
     assert repr(star) == "Star(size=2, dim=2)"
     for bad in (-0.1, 1.1):
-        with pytest.raises(CBanditError, match=rf"a must lie .* 0 and 1; got {bad}"):
+        with pytest.raises(cb.CBanditError, match=rf"a must lie .* 0 and 1; got {bad}"):
             star.along(0, bad)
-    with pytest.raises(CBanditError, match="a must be finite; got nan"):
+    with pytest.raises(cb.CBanditError, match="a must be finite; got nan"):
         star.along(0, math.nan)
 
 
@@ -358,7 +360,7 @@ def test_a_star_with_tips_per_trial():
     ],
 )
 def test_a_star_says_what_is_wrong(center, tips, message):
-    with pytest.raises(CBanditError, match=message):
+    with pytest.raises(cb.CBanditError, match=message):
         Star(center, tips)
 
 

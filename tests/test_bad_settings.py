@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 import torch
 from gpytorch import kernels as gpk
-from inside import Settings
+from inside import (
+    bound_of,
+    cap_of,
+    cost_noises,
+    limits_of,
+    settings_of_experiment,
+    slack_of,
+    step_of,
+)
 from midway import F64, NAN, belief, line, policy_of
 
 import cbandit as cb
@@ -63,13 +71,13 @@ WIDE = np.array([0.2, 0.7])
 
 @pytest.mark.parametrize("trials", [2, 3])
 def test_a_row_of_m_is_one_a_cost_however_many_trials(trials):
-    each = policy_of(trials, thresholds=WIDE)._limits(1)
+    each = limits_of(policy_of(trials, thresholds=WIDE), 1)
     assert each.tolist() == [WIDE.tolist()] * trials
-    again = policy_of(trials, thresholds=lambda t: WIDE)._limits(1)
+    again = limits_of(policy_of(trials, thresholds=lambda t: WIDE), 1)
     assert torch.equal(again, each)
     column = np.linspace(0.1, 0.9, trials)[:, None]
     policy = policy_of(trials, thresholds=column)
-    assert policy._limits(1).tolist() == np.repeat(column, 2, 1).tolist()
+    assert limits_of(policy, 1).tolist() == np.repeat(column, 2, 1).tolist()
     explore = cb.UCB(1.0, WIDE).widths.bind((trials,), 2, torch.device("cpu"))
     assert explore.fixed.tolist() == [[1.0, *WIDE]] * trials
     safe = cb.Safe(index=0, reward=0.0, cost=-WIDE)
@@ -93,16 +101,16 @@ def test_a_row_of_m_is_one_a_cost_however_many_trials(trials):
 def test_numbers_are_one_a_trial_however_many_costs(m):
     wanted = np.repeat(WIDE[:, None], m, 1).tolist()
     for name, read in (
-        ("step", lambda p: p._step(1)),
-        ("cap", lambda p: p._cap),
-        ("slack", lambda p: p._slack(1)),
+        ("step", step_of),
+        ("cap", cap_of),
+        ("slack", slack_of),
     ):
         policy = policy_of(2, m=m, **{name: WIDE})
         assert read(policy).tolist() == wanted
         policy = policy_of(2, m=m, **{name: np.repeat(WIDE[:, None], m, 1)})
         assert read(policy).tolist() == wanted
     policy = policy_of(2, m=m, clip=(WIDE, WIDE))
-    assert policy._clip_at[:, 1:].tolist() == wanted
+    assert bound_of(policy)[:, 1:].tolist() == wanted
     # a width of reward and costs alike
     for beta in (WIDE, cb.Constant(WIDE), cb.RKHS(WIDE, WIDE, delta=0.5)):
         widths = cb.UCB(beta).widths.bind((2,), m, torch.device("cpu"))
@@ -124,7 +132,7 @@ def test_a_noise_constant_of_each_trial_scales_each_trials_targets():
         rate=0.1,
         trials=2,
     )
-    assert policy._noises.tolist() == [[0.2, 0.2], [0.7, 0.7]]
+    assert cost_noises(policy).tolist() == [[0.2, 0.2], [0.7, 0.7]]
 
 
 LATER = [
@@ -220,7 +228,7 @@ def test_seeds_that_are_none(seed):
             make()
     if seed is not None:
         with pytest.raises(cb.CBanditError, match=known):
-            Settings.of("zhou-synthetic", seed=seed)
+            settings_of_experiment("zhou-synthetic", seed=seed)
 
 
 @pytest.mark.parametrize("seed", [0, 2**64 - 1, np.uint64(2**64 - 1)])
@@ -228,7 +236,7 @@ def test_all_seeds_that_torch_takes(seed):
     policy = policy_of(seed=seed, explore=cb.TS())
     assert policy.ask().index.dim() == 0
     assert type(policy.seed) is int
-    assert Settings.of("zhou-synthetic", seed=seed).seed == seed
+    assert settings_of_experiment("zhou-synthetic", seed=seed).seed == seed
 
 
 WORDS = {

@@ -3,29 +3,55 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
-from inside import TS, feedback, linear, peers, report, trials
-from inside import case as cases
-from inside import round as rounds
 
-TOY = rounds._Sizes(
+import before_after
+import case as cases
+import cbandit as cb
+import feedback
+import linear
+import lp
+import peers
+import report
+import round as rounds
+import trials
+
+SCRIPTS = Path(report.__file__).parent
+NAMES = (
+    "round",
+    "trials",
+    "box",
+    "lp",
+    "linear",
+    "feedback",
+    "peers",
+    "gpu",
+    "constrained_functions",
+)
+F64 = torch.float64
+
+TOY = rounds.Sizes(
     side=20,
     free=400,
     dim=3,
     distinct=12,
-    many=20,
-    rounds=2,
+    many=(20,),
+    rounds=1,
+    turns=2,
     warm=1,
+    draws=60,
     subset=200,
     chunks=(150,),
     batches=(1, 10),
     growth=(8, 16),
     repeats=3,
     memory=False,
-    dtypes=(torch.float64,),
+    dtypes=(F64,),
 )
 
 
@@ -39,18 +65,63 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def toy_round():
-    return rounds._round(TOY)
+    return report.result_of("round", False, rounds.measure(TOY))
 
 
-def _failed(result):
-    return [
-        check for row in result["rows"] for check in row["checks"] if not check["ok"]
-    ]
+def failed(rows):
+    return [check for row in rows for check in row["checks"] if not check["ok"]]
+
+
+class TestScripts:
+    def test_all_scripts_are_known_here(self):
+        mains = {
+            path.stem
+            for path in SCRIPTS.glob("*.py")
+            if "__main__" in path.read_text() and path.stem != "before_after"
+        }
+        assert mains == set(NAMES)
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_a_file_that_cannot_be_written_is_refused_first(
+        self, capsys, tmp_path, name
+    ):
+        main = __import__(name).main
+        for path in (tmp_path / "none" / "out.json", tmp_path):
+            with pytest.raises(SystemExit) as refused:
+                main(["--quick", "--json", str(path)])
+            assert refused.value.code == 2
+            assert str(path) in capsys.readouterr().err
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_script_runs_uninstalled_and_says_what_it_claims(self):
+        done = subprocess.run(
+            [sys.executable, str(SCRIPTS / "lp.py"), "--help"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert "Claim: one cost" in done.stdout
+        assert "--json FILE" in done.stdout
+
+    def test_main_prints_writes_and_fails_with_its_checks(self, capsys, tmp_path):
+        def measure(value):
+            return [
+                report.row_of("any", "row", checks=[report.check_of("c", value, 1)])
+            ]
+
+        kept = tmp_path / "out.json"
+        report.main("x/toy.py", "", measure, 0.5, 2.0, ["--json", str(kept)])
+        assert "checks of the answers: all hold" in capsys.readouterr().out
+        assert json.loads(kept.read_text())["bench"] == "toy"
+        with pytest.raises(SystemExit) as done:
+            report.main("x/toy.py", "", measure, 0.5, 2.0, ["--quick"])
+        assert done.value.code == 1
+        assert "SOME FAILED" in capsys.readouterr().out
 
 
 class TestRound:
     def test_every_check_holds_and_the_result_is_json(self, toy_round):
-        assert _failed(toy_round) == []
+        assert failed(toy_round["rows"]) == []
         assert toy_round["ok"] is True
         assert json.loads(json.dumps(toy_round)) == toy_round
         assert toy_round["machine"]["torch"] == torch.__version__
@@ -79,13 +150,13 @@ class TestRound:
         assert peer["ratio"] == pytest.approx(peer["ms"] / ours["ms"])
 
     def test_float32_is_checked_too(self):
-        rows, _ = rounds._grid(TOY, torch.float32)
-        assert all(check["ok"] for row in rows for check in row["checks"])
+        rows = rounds.grid(TOY, torch.float32)
+        assert failed(rows) == []
         assert 0 < rows[0]["checks"][0]["value"] < 1e-3
 
     def test_rows_of_own_timings_carry_checks(self, toy_round):
-        own = [row for row in toy_round["rows"] if row["what"].startswith("cbandit")]
-        assert own
+        own = [row for row in toy_round["rows"] if row["ours"]]
+        assert len(own) >= 10
         assert all(row["checks"] for row in own)
 
     def test_the_table_names_goals_and_checks(self, toy_round):
@@ -101,34 +172,35 @@ class TestRound:
     @pytest.mark.parametrize("engine", ["product", "factor", "stream"])
     def test_a_wrong_posterior_fails_its_check(self, engine):
         actions = cases.actions_of(engine, 400, 2)
-        case = cases.case_of(actions, engine, torch.float64, 12)
+        case = cases.case_of(actions, engine, F64, 12)
         case.round()
-        case.policy.posterior()  # settled: nothing rewrites the planted error
-        case.policy._beliefs.groups[0].engine.mean[0, 0, 37] += 1e-6
-        checks = case.compare(torch.float64)["checks"]
+        first = next(iter(case.data.total))
+        case.data.total[first] = case.data.total[first] + 1e-6  # it was told otherwise
+        checks = case.compare().checks
         assert [check["name"] for check in checks if not check["ok"]] == [
             "largest difference of the mean"
         ]
 
     def test_a_wrong_argmax_fails_its_check(self):
         actions = cases.actions_of("product", 400, 2)
-        case = cases.case_of(actions, "product", torch.float64, 12)
-        case.data.total[next(iter(case.data.total))] += 1.0  # the others know better
-        assert not all(check["ok"] for check in case.compare(torch.float64)["checks"])
+        case = cases.case_of(actions, "product", F64, 60)
+        for index, total in case.data.total.items():  # the others know better
+            case.data.total[index] = -total
+        names = [check["name"] for check in failed([{"checks": case.compare().checks}])]
+        assert "other argmax" in names
 
-    def test_wrong_draws_fail_their_check(self):
-        actions = cases.actions_of("product", 400, 2)
-        case = cases.case_of(actions, "product", torch.float64, 12, explore=TS(2.0))
-        assert rounds._law(case, 60)["ok"]
-        sweep = case.policy._beliefs.sweep
-
-        def wider(*args):
-            for block in sweep(*args):
-                block.draw = 1.5 * block.draw
-                yield block
-
-        case.policy._beliefs.sweep = wider
-        assert not rounds._law(case, 60)["ok"]
+    @pytest.mark.parametrize("width", [1.0, 2.0, 3.5])
+    def test_wrong_draws_fail_their_check(self, width):
+        case = cases.Case(
+            cases.actions_of("product", 400, 2),
+            cases.rbf(0.2),
+            "product",
+            F64,
+            12,
+            length=0.2,
+            **rounds.TELLING | {"explore": cb.TS(width)},
+        )
+        assert rounds.law_of(case, 200)["ok"] == (width == cases.BETA)
 
     def test_a_failed_check_shows(self, toy_round):
         rows = [dict(row) for row in toy_round["rows"]]
@@ -139,32 +211,33 @@ class TestRound:
 
     def test_memory_is_that_of_the_rows(self):
         size, distinct = 50_000, 64
-        taken, known = rounds._peak("factor", size, 3, torch.float64, distinct)
+        taken, known = rounds.peak_of("factor", size, 3, F64, distinct)
         assert distinct <= known <= distinct + 3
         rows = known * size * 8
         assert 0.9 * rows <= taken <= 1.1 * rows + 64e6  # and blocks in passing
 
 
 class TestTrials:
+    SIZES = trials.Sizes(rounds=25, repeats=1, arms=20, trials=4)
+
     def test_all_ways_choose_the_same_arms(self):
-        result = trials._trials(rounds=25, repeats=1, arms=20, trials=4)
-        assert _failed(result) == []
-        json.dumps(result)
-        assert "one single trial" in report.table(result)
+        rows = trials.measure(self.SIZES)
+        assert failed(rows) == []
+        json.dumps(rows)
+        assert "one single trial" in report.table(
+            report.result_of("trials", True, rows)
+        )
 
-    def test_a_loop_that_learns_wrongly_fails_its_check(self, monkeypatch):
-        honest = trials._bare_single
-
-        def other(*args):
-            seconds, chosen = honest(*args)
-            return seconds, (chosen + (torch.arange(len(chosen)) > 20).unsqueeze(-1))
-
-        monkeypatch.setattr(trials, "_bare_single", other)
-        result = trials._trials(rounds=25, repeats=1, arms=20, trials=4)
-        assert result["ok"] is False
+    def test_a_loop_that_learns_wrongly_fails_its_check(self):
+        arms = trials.Arms.make(20, 4, 25)
+        _, chosen = trials.batched(arms, 25)
+        arms.noise[10] += 1.0  # the other one hears of other outcomes
+        _, other = trials.bare_batched(arms, 25)
+        assert trials.parted("any", chosen, chosen)["ok"]
+        assert not trials.parted("any", chosen, other)["ok"]
 
     def test_multipliers_move_in_it(self):
-        arms = trials._Arms.make(20, 3, 60)
+        arms = trials.Arms.make(20, 3, 60)
         policy, every = arms.policy(3), torch.arange(3)
         for t in range(60):
             choice = policy.ask()
@@ -173,58 +246,86 @@ class TestTrials:
         assert bool((policy.multiplier > 0).any())
 
 
+class TestProgramme:
+    def test_every_programme_is_certified(self):
+        sizes = lp.Sizes(arms=300, each=60, instances=2, few=1, turns=1)
+        rows = lp.measure(sizes)
+        assert len(rows) == 12
+        assert failed(rows) == []
+        assert all(row["met"] is None for row in rows)  # the goal is of 10^6 arms
+
+    @pytest.mark.parametrize("costs", [1, 3])
+    def test_a_worse_distribution_and_one_beyond_the_limits_fail(self, costs):
+        generator = torch.Generator().manual_seed(3)
+        u_r, u_c, tau = lp.instance("circle", 200, costs, 2, generator)
+        best = cb.search.best_policy(u_r, u_c, tau)
+        assert max(lp.certificate(u_r, u_c, tau, best)) <= lp.CERTIFIED
+        worse = cb.search.best_policy(u_r, u_c, 0.9 * tau)
+        assert lp.certificate(u_r, u_c, tau, worse)[0] > 1e-6
+        beyond = cb.search.best_policy(u_r, u_c, 1.1 * tau)
+        assert lp.certificate(u_r, u_c, tau, beyond)[1] > 1e-6
+
+
 class TestFeedback:
-    SIZES = feedback._Sizes(
+    SIZES = feedback.Sizes(
         side=9, window=6, rounds=40, free=300, outstanding=5, warm=10, timed=4
     )
 
     def test_windows_and_delays_are_what_dense_solves_say(self):
-        result = feedback._feedback(self.SIZES)
+        rows = feedback.measure(self.SIZES)
         errors = [
             check
-            for row in result["rows"]
+            for row in rows
             for check in row["checks"]
             if check["name"].startswith("error")
         ]
         assert len(errors) == 4
         assert all(check["ok"] for check in errors)
-        json.dumps(result)
-        assert "5 choices outstanding" in feedback.table(result)
+        json.dumps(rows)
+        text = report.table(report.result_of("feedback", True, rows))
+        assert "5 choices outstanding" in text
 
-    def test_feedback_that_counts_too_long_fails_its_check(self, monkeypatch):
-        honest = feedback.cb.Sliding
-        monkeypatch.setattr(feedback.cb, "Sliding", lambda window: honest(window + 1))
-        kernel = feedback._matern(1.0)
-        rows = feedback._sliding(self.SIZES, kernel, "Matern")
-        checks = [check for row in rows for check in row["checks"]]
-        assert not next(c for c in checks if c["name"].startswith("error"))["ok"]
+    def test_feedback_that_counts_too_long_fails_its_check(self):
+        axis = torch.linspace(0, 6, 9, dtype=F64)
+        kernel, at = cases.matern(1.0), torch.arange(0, 81, 7)
+        policy = feedback.policy_of(cb.ProductGrid([axis, axis]), kernel, cb.Sliding(7))
+        generator, x, y = torch.Generator().manual_seed(0), [], []
+        for _ in range(20):
+            choice = policy.ask()
+            seen = feedback.noisy(choice.x, generator)
+            policy.tell(choice, reward=seen[0], cost=seen[1])
+            x.append(choice.x)
+            y.append(torch.tensor(seen, dtype=F64))
+        for window in (6, 7):
+            told = torch.stack(x[-window:]), torch.stack(y[-window:])
+            check = feedback.error(policy, kernel, *told, at)
+            assert check["ok"] == (window == 7)
 
 
 class TestLinear:
-    SIZES = linear._Sizes(rounds=300, hand=200, part=50)
+    SIZES = linear.Sizes(rounds=300, hand=200, part=50)
 
     def test_the_policy_is_what_the_paper_says_written_down(self):
-        result = linear._linear(self.SIZES)
-        assert _failed(result) == []
-        checks = [check for row in result["rows"] for check in row["checks"]]
-        assert len(checks) == 4
-        json.dumps(result)
-        assert "d = 10, 10 rays, 300 rounds" in linear.table(result)
+        rows = linear.measure(self.SIZES)
+        assert failed(rows) == []
+        assert sum(len(row["checks"]) for row in rows) == 4
+        json.dumps(rows)
+        text = report.table(report.result_of("linear", True, rows))
+        assert "d = 10, 10 rays, 300 rounds" in text
 
-    def test_another_inflation_fails_its_check(self, monkeypatch):
-        honest = linear.cb.LCLUCB
-        monkeypatch.setattr(
-            linear.cb, "LCLUCB", lambda *args, **kw: honest(*args, alpha=3, **kw)
-        )
-        rows = linear._linear(self.SIZES)["rows"]
-        (failed,) = _failed({"rows": rows})
-        assert failed["name"] == "value or way lost"
+    def test_another_inflation_loses_to_the_hand_written_loop(self):
+        world = linear.World(200)
+        for more, same in (({}, True), ({"alpha": 3}, False)):
+            went, _ = linear.play(world, linear.policy_of(world, **more), 200)
+            assert (linear.by_hand(world, went)[0] <= 1e-9) == same
 
 
 class TestPeers:
+    SIZES = peers.Sizes(distinct=12, turns=1)
+
     def test_every_peer_sees_the_same_and_the_score_chooses_alike(self):
-        rows = peers._section(600, 12, 1)
-        assert _failed({"rows": rows}) == []
+        rows = peers.section(600, self.SIZES)
+        assert failed(rows) == []
         names = " | ".join(row["what"] for row in rows)
         for wanted in ("by hand", "qLogExpectedImprovement", "qUpperConfidenceBound"):
             assert wanted in names
@@ -234,15 +335,13 @@ class TestPeers:
 
     def test_a_peer_that_is_absent_is_one_line(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "sklearn.gaussian_process", None)
-        rows = peers._section(600, 12, 1)
+        rows = peers.section(600, self.SIZES)
         absent = next(row for row in rows if row["what"].startswith("scikit-learn"))
         assert absent["ms"] is None
         assert "left out: no sklearn" in absent["note"]
 
     def test_a_wrong_posterior_fails_its_check(self):
-        case = cases.case_of(
-            cases.actions_of("factor", 400, 6), "auto", torch.float64, 12
-        )
+        case = cases.case_of(cases.points_of(400, 6), "auto", F64, 12)
         dense = case.dense()
         dense.alpha[0] += 1e-6
 
@@ -250,5 +349,48 @@ class TestPeers:
             mean, var = dense.posterior(points, "triangular")
             return mean, var.sqrt()
 
-        wrong = peers._checked(case, lambda: look)
+        wrong = peers.checked(case, lambda: look)
         assert [each["ok"] for each in wrong] == [False, True]
+
+
+class TestBeforeAfter:
+    def test_the_interval_of_fifteen_leaves_out_three_at_either_end(self):
+        assert before_after.interval(range(1, 16)) == (8, 4, 12)
+        assert before_after.interval([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0)
+
+    @pytest.mark.parametrize(
+        ("slower", "ok"), [(1.0, True), (1.02, True), (1.1, False)]
+    )
+    def test_a_slower_side_is_named(self, slower, ok):
+        order = []
+
+        def run(script, side):
+            order.append(side)
+            times = slower if side == "after" else 1.0
+            return before_after.Played({"a": 2.0 * times, "b": 3.0 * times}, [])
+
+        found = before_after.compare("any", 4, run)
+        assert found["ok"] is ok
+        assert found["median"] == pytest.approx(slower)
+        assert order[:4] == ["before", "after", "after", "before"]
+        assert ("SLOWER" in before_after.text_of(found)) is not ok
+
+    def test_a_failed_check_fails_it(self):
+        def run(script, side):
+            return before_after.Played({"a": 1.0}, ["wrong"] * (side == "before"))
+
+        found = before_after.compare("any", 2, run)
+        assert not found["ok"]
+        assert "before: wrong" in before_after.text_of(found)
+
+    def test_only_the_library_s_own_rows_count(self, toy_round):
+        run = before_after.Played.of(toy_round["rows"])
+        assert not any("BoTorch" in name or "hand" in name for name in run.ms)
+        assert len(run.ms) == sum(row["ours"] for row in toy_round["rows"])
+        assert run.failed == []
+
+    @pytest.mark.slow
+    def test_a_checkout_is_played_in_a_process_of_its_own(self):
+        run = before_after.child("trials", SCRIPTS.parent)
+        assert run.failed == []
+        assert len(run.ms) == 2

@@ -3,36 +3,47 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
-from inside import box as bench_box
+from inside import CANDIDATES, STARTS
+
+import box
+import report
+
+TOY = box.Sizes(dims=(2,), distinct=12, rounds=1, seeds=1, reaching=2)
 
 
 @pytest.mark.slow
-def test_rows_and_the_check(monkeypatch):
-    row = bench_box.measure(2, 12, 1)
-    assert row["ok"]
-    assert row["climbs"] > 0
-    assert 0 <= row["failed"] <= row["climbs"]
-    machine = {"processor": "any", "threads": 1, "torch": "2"}
-    result = {"bench": "box", "quick": True, "machine": machine}
-    reached = bench_box.reach("CKB-UCB", rounds=2)
-    result |= {"rows": [row], "reached": [reached], "ok": row["ok"]}
+def test_rows_and_the_check():
+    rows = box.measure(TOY)
+    ours = rows[0]
+    assert ours["checks"][0]["ok"]
+    assert ours["climbs"] > 0
+    assert 0 <= ours["failed"] <= ours["climbs"]
+    assert [row["ratio"] for row in rows[1:3]] == [
+        pytest.approx(row["ms"] / ours["ms"]) for row in rows[1:3]
+    ]
+    result = report.result_of("box", True, rows)
     assert json.loads(json.dumps(result)) == result
-    assert f"{row['failed']} of {row['climbs']}" in bench_box.table(result)
-    monkeypatch.setattr(bench_box, "SHORT", -1.0)
-    assert not bench_box.measure(2, 12, 1)["ok"]
+    assert f"{ours['failed']} of {ours['climbs']}" in report.table(result)
+    strict = box.beside(replace(TOY, short=-1.0), 2)
+    assert not strict[0]["checks"][0]["ok"]
+
+
+def test_theirs_climbs_from_as_many_points_as_ours():
+    assert (box.RESTARTS, box.RAW) == (STARTS, CANDIDATES)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", bench_box.REACHING)
+@pytest.mark.parametrize("name", box.REACHING)
 def test_the_small_feasible_set_is_found(name):
-    row = bench_box.reach(name, rounds=60)
-    assert row["ok"]
+    row = box.reach(name, rounds=60)
+    assert all(check["ok"] for check in row["checks"])
     axis = torch.linspace(0, 6, 1201, dtype=torch.float64)
-    x, y = torch.meshgrid(axis, axis, indexing="ij")
-    cost = x.sin() * y.sin() + 0.95
-    kept = (-x.sin() - y)[cost <= 0]
-    assert row["best"] <= (-x.sin() - y)[cost <= 0.01].max() + 0.01
-    assert pytest.approx(kept.max().item(), abs=0.01) == bench_box.OPTIMUM
+    x = torch.cartesian_prod(axis, axis)
+    cost = box.cost_of(x)
+    kept = box.reward_of(x)[cost <= 0]
+    assert row["best"] <= box.reward_of(x)[cost <= 0.01].max() + 0.01
+    assert pytest.approx(kept.max().item(), abs=0.01) == box.OPTIMUM

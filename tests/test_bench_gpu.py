@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
-from inside import Rows, main
-from inside import gpu as bench_gpu
+from inside import Swept
+
+import gpu
+import report
+from rivals import Effort
 
 pytest.importorskip("triton")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-TOY = bench_gpu._Sizes(
+TOY = gpu.Sizes(
+    device=DEVICE,
     copy=1 << 10,
     matrix=32,
     pairs=(4096, 8),
@@ -23,10 +29,16 @@ TOY = bench_gpu._Sizes(
     sample=40,
     rounds=2,
     warm=1,
-    peers=9,
-    subset=50,
-    chunks=(40, 60),
-    batches=(1, 10),
+    turns=1,
+    rival_distinct=9,
+    effort=Effort(
+        subset=50,
+        chunks=(40, 60),
+        batches=(1, 10),
+        forms=("inverse factor",),
+        together=(True,),
+        fast=(True,),
+    ),
     trials=3,
     horizon=4,
     solves=(5,),
@@ -37,30 +49,31 @@ TOY = bench_gpu._Sizes(
 @pytest.fixture(scope="module")
 def toy():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Rows, "BACKEND", "triton")
-        yield bench_gpu._measure(TOY, DEVICE, quick=False)
+        patch.setattr(Swept, "BACKEND", "triton")
+        yield gpu.measure(TOY)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
-def test_without_a_gpu_it_says_so_in_one_line(capsys, tmp_path):
+def test_without_a_gpu_it_says_so_in_one_line(tmp_path):
     kept = tmp_path / "gpu.json"
-    with pytest.raises(SystemExit) as done:
-        main(["bench", "gpu", "--json", str(kept)])
-    assert not done.value.code
-    out = capsys.readouterr().out
-    assert out.strip() == "bench gpu: no CUDA device here, so nothing was measured"
+    done = subprocess.run(
+        [sys.executable, gpu.__file__, "--json", str(kept)],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "gpu: no CUDA device here, so nothing was measured\n"
     assert json.loads(kept.read_text())["rows"] == []
 
 
 def test_every_check_holds_and_the_result_is_json(toy):
-    failed = [c for row in toy["rows"] for c in row["checks"] if not c["ok"]]
-    assert failed == []
-    assert toy["ok"] is True
-    assert json.loads(json.dumps(toy)) == toy
+    assert [c for row in toy for c in row["checks"] if not c["ok"]] == []
+    result = report.result_of("gpu", False, toy)
+    assert json.loads(json.dumps(result)) == result
 
 
 def test_every_part_is_there(toy):
-    text = bench_gpu.table(toy)
+    text = report.table(report.result_of("gpu", False, toy))
     for wanted in (
         "copy",
         "matrix product 32",
@@ -68,33 +81,35 @@ def test_every_part_is_there(toy):
         "grid 7 x 6 x 5, u = 12, float32",
         "free-form 150 x 2, u = 12, float32",
         "free-form 100 x 2, u = 9, float64",
-        "by hand, chunks of",
-        "BoTorch, q = ",
+        "Cholesky by hand, inverse factor, chunks of",
+        "BoTorch, one model, q = ",
         "zhou-synthetic, CKB-UCB, 3 trials",
         "u = 5, on the device",
         "64 actions, u = ",
-        "checks: all hold",
+        "checks of the answers: all hold",
     ):
         assert wanted in text
-    rounds = [row for row in toy["rows"] if row.get("share") is not None]
-    assert len(rounds) == 2 * 2 * 4
-    for row in rounds:
-        assert row["share"] == pytest.approx(row["floor_ms"] / row["pass_ms"])
+    passes = [row for row in toy if row.get("share") is not None]
+    assert len(passes) == 2 * 2 * 4
+    for row in passes:
+        assert row["ratio"] == pytest.approx(row["ms"] / row["floor_ms"])
+        assert row["share"] == pytest.approx(1 / row["ratio"])
 
 
 def test_a_wrong_posterior_fails_its_check(monkeypatch):
-    monkeypatch.setattr(Rows, "BACKEND", "triton")
-    actions = bench_gpu._actions(100, 2, torch.float64, DEVICE)[0]
-    case = bench_gpu._Case(actions, "stream", torch.float64, DEVICE, 9)
+    monkeypatch.setattr(Swept, "BACKEND", "triton")
+    case, _ = gpu.case_of(100, 2, 9, torch.float64, DEVICE)
     case.round()
-    assert all(check["ok"] for check in case.checks(40))
-    case.engine.mean[0, 0, -1] += 1e-6  # among the last, which are always looked at
-    assert [c["name"] for c in case.checks(40) if not c["ok"]] == ["mean"]
+    assert all(check["ok"] for check in case.compare(40).checks)
+    first = next(iter(case.data.total))
+    case.data.total[first] = case.data.total[first] + 1e-6  # it was told otherwise
+    failed = [c["name"] for c in case.compare(40).checks if not c["ok"]]
+    assert failed == ["largest difference of the mean"]
 
 
-def test_what_does_not_fit_or_comes_late_is_skipped(monkeypatch):
-    monkeypatch.setattr(bench_gpu, "free_memory", lambda device: 1000)
-    ceilings = bench_gpu._Ceilings(1.0, {}, {})
-    row, case = bench_gpu._round(TOY, (9, 8), 9, torch.float64, DEVICE, ceilings)
+def test_what_does_not_fit_or_comes_late_is_skipped():
+    ceilings = gpu.Ceilings(1.0, {}, {})
+    tight = gpu.Sizes(device=DEVICE, memory=1000)
+    rows, case = gpu.one_round(tight, (9, 8), 9, torch.float64, ceilings)
     assert case is None
-    assert "does not fit" in bench_gpu._line(row)
+    assert "does not fit" in rows[0]["note"]

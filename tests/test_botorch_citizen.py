@@ -1,4 +1,4 @@
-"""The plug-ins on BoTorch's own models and optimisers; ``policy.model`` as a model."""
+"""The plug-ins on BoTorch's own models and optimisers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,11 @@ import pytest
 import torch
 from botorch.acquisition.fixed_feature import FixedFeatureAcquisitionFunction
 from botorch.acquisition.input_constructors import get_acqf_input_constructor
-from botorch.acquisition.knowledge_gradient import qKnowledgeGradient
 from botorch.acquisition.objective import (
-    GenericMCObjective,
     ScalarizedPosteriorTransform,
 )
 from botorch.acquisition.penalized import L2Penalty, PenalizedAcquisitionFunction
 from botorch.acquisition.proximal import ProximalAcquisitionFunction
-from botorch.fit import fit_gpytorch_mll
 from botorch.generation.gen import gen_candidates_torch
 from botorch.models import (
     KroneckerMultiTaskGP,
@@ -44,7 +41,7 @@ from botorch.optim.optimize import (
 from botorch.optim.optimize_mixed import optimize_acqf_mixed_alternating
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.utils.transforms import is_ensemble
-from gpytorch.mlls import SumMarginalLogLikelihood
+from plugins import at
 
 import cbandit as cb
 from cbandit.acquisition import (
@@ -53,7 +50,6 @@ from cbandit.acquisition import (
     PrimalDual,
     RectifiedPenalty,
 )
-from cbandit.errors import CBanditError
 
 BOX = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 BETA = 1.5
@@ -80,11 +76,6 @@ KINDS = {
 @pytest.fixture(params=KINDS)
 def kind(request):
     return request.param
-
-
-def at(*shape, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(*shape, 2, generator=generator, dtype=torch.float64).to(dtype)
 
 
 def truth(x):
@@ -222,7 +213,7 @@ class TestModels:
         model = made(which)
         if kind == "pathwise":
             if which in NO_PATHS:
-                with pytest.raises(CBanditError, match="can draw paths of"):
+                with pytest.raises(cb.CBanditError, match="can draw paths of"):
                     KINDS[kind](model)
                 return
             pytest.skip("no formula; see TestPaths")
@@ -241,7 +232,7 @@ class TestModels:
         score, room = KINDS[kind](model), lead(model)
         x = points(which, 2, *room, 3)
         if which in NOT_NORMAL and kind != "pathwise":
-            with pytest.raises(CBanditError, match="posterior is jointly normal"):
+            with pytest.raises(cb.CBanditError, match="posterior is jointly normal"):
                 score(x)
             return
         together, total = score(x), 0.0
@@ -334,7 +325,7 @@ class TestKnownCosts:
         assert 0 < allowed.sum() < 200
         assert values[allowed].min() > values[~allowed].max()
         only = GenericDeterministicModel(truth, 3)
-        with pytest.raises(CBanditError, match="from a GenericDeterministicModel"):
+        with pytest.raises(cb.CBanditError, match="from a GenericDeterministicModel"):
             OptimisticFeasible(only, BETA)
 
 
@@ -592,145 +583,16 @@ def test_a_model_that_perturbs_its_inputs_is_refused():
         PrimalDual(model, BETA, PHI, X_pending=at(1)),
         PathwisePrimalDual(model, 1.0, PHI, seed=0),
     ):
-        with pytest.raises(CBanditError, match="one value an output"):
+        with pytest.raises(cb.CBanditError, match="one value an output"):
             score(at(3, 1))
 
 
 def test_a_transform_without_constraints_is_refused():
     weights = torch.tensor([0.0, -1.0, 0.0], dtype=torch.float64)
-    with pytest.raises(CBanditError, match="does not say which outputs are the costs"):
+    with pytest.raises(cb.CBanditError, match="does not say which outputs are"):
         get_acqf_input_constructor(PrimalDual)(
             model=gp(slice(3)),
             beta=1.0,
             multiplier=1.0,
             posterior_transform=ScalarizedPosteriorTransform(weights),
         )
-
-
-def belief(**more):
-    kernel = gpytorch.kernels.RBFKernel().double()
-    kernel.lengthscale = torch.tensor(0.3, dtype=torch.float64)
-    return cb.GP(kernel, **{"noise": 0.01, **more})
-
-
-AXIS = torch.linspace(0, 1, 5, dtype=torch.float64)
-ACTIONS = cb.Finite(torch.cartesian_prod(AXIS, AXIS))
-
-
-def played(rounds=20, trials=None, **more):
-    """Some rounds, with repeats, of a world with noise."""
-    policy = cb.RPOL(
-        ACTIONS,
-        reward=belief(**more),
-        costs=[belief(**more)] * 2,
-        explore=cb.UCB(0.5),
-        trials=trials,
-    )
-    play(policy, rounds)
-    return policy
-
-
-def play(policy, rounds):
-    random = np.random.default_rng(0)
-    for t in range(rounds):
-        choice = policy.ask()
-        seen = truth(choice.x).numpy()
-        seen = seen + 0.1 * random.standard_normal(seen.shape)
-        where = None if seen.ndim == 1 else np.arange(len(seen)) <= t % len(seen)
-        policy.tell(choice, reward=seen[..., 0], cost=seen[..., 1:], where=where)
-
-
-class TestPolicyModel:
-    x = at(6, 1, seed=8)
-
-    def units(self, policy):
-        """What outcomes were divided by, from the log alone."""
-        values = torch.stack([row.values[0] for row in policy._beliefs.groups[0].log])
-        return values.std(0)
-
-    @pytest.mark.parametrize("standardize", [False, True])
-    def test_noise_is_of_one_observation(self, standardize):
-        policy = played(standardize=standardize)
-        model = policy.model.models[0]
-        assert len(model.train_targets) < 20, "some actions were repeated"
-        scale = self.units(policy)[0].item() if standardize else 1.0
-        quiet = model.posterior(self.x).variance
-        noisy = model.posterior(self.x, observation_noise=True).variance
-        lam = torch.full_like(quiet, 0.01 * scale**2)
-        torch.testing.assert_close(noisy - quiet, lam, rtol=1e-9, atol=0)
-        given = model.posterior(self.x, observation_noise=torch.full_like(quiet, 0.5))
-        torch.testing.assert_close(
-            given.variance - quiet, torch.full_like(quiet, 0.5), rtol=1e-9, atol=0
-        )
-
-    @pytest.mark.parametrize("noise", [0.01, 1e-9])
-    def test_fantasies_narrow_as_an_observation_would(self, noise):
-        policy = played(6, noise=noise)
-        model, new = policy.model, at(1, seed=5)
-        points = torch.cat([new, self.x[:, 0]])
-        joint = model.models[0].posterior(points).distribution.covariance_matrix
-        cross = joint[1:, 0]
-        expected = joint.diagonal()[1:] - cross.square() / (joint[0, 0] + noise)
-        model.posterior(new)  # as GPyTorch asks for
-        y = torch.zeros(1, 3, dtype=torch.float64)
-        sampler = SobolQMCNormalSampler(torch.Size([2]), seed=1)
-        for told in (
-            model.models[0].condition_on_observations(new, y[:, :1]),
-            model.condition_on_observations([new] * 3, y).models[0],
-            model.fantasize(new, sampler).models[0],
-        ):
-            variance = told.posterior(self.x[:, 0]).variance[..., 0]
-            torch.testing.assert_close(
-                variance, expected.expand_as(variance), rtol=1e-6, atol=1e-10
-            )
-        assert len(model.models[0].train_targets) < len(told.train_inputs[0][0])
-
-    @pytest.mark.parametrize("trials", [None, 3])
-    def test_pending_points_need_no_noise(self, trials):
-        model = played(trials=trials).model
-        x = self.x if trials is None else self.x.unsqueeze(-3)
-        own, given = (
-            PrimalDual(model, 1.0, [1.0, 2.0], noise=noise, X_pending=at(2, seed=3))
-            for noise in (None, 0.01)
-        )
-        torch.testing.assert_close(own(x), given(x))
-
-    def test_padding_is_finite_and_changes_nothing(self):
-        policy = played(trials=3)
-        model = policy.model
-        variances = model.models[0].likelihood.noise
-        assert variances.isfinite().all()
-        assert len({(row < 1).sum().item() for row in variances}) > 1, "ragged"
-        found = policy.posterior()
-        seen = model.posterior(ACTIONS.points(torch.arange(25)))
-        mean = torch.cat([found.reward.mean.unsqueeze(-2), found.costs.mean], -2)
-        std = torch.cat([found.reward.std.unsqueeze(-2), found.costs.std], -2)
-        torch.testing.assert_close(seen.mean.mT, mean, rtol=0, atol=1e-9)
-        torch.testing.assert_close(seen.variance.mT, std**2, rtol=0, atol=1e-9)
-        single = copy.deepcopy(model).float()
-        seen = single.posterior(ACTIONS.points(torch.arange(25)).float())
-        torch.testing.assert_close(seen.mean.mT.double(), mean, rtol=0, atol=1e-3)
-
-    def test_of_use_to_botorch(self):
-        policy = played()
-        model = policy.model
-        draws = model.posterior(self.x[:, 0]).rsample(torch.Size([5]))
-        assert draws.shape == (5, 6, 3)
-        objective = GenericMCObjective(lambda y, X=None: y[..., 0])
-        gradient = qKnowledgeGradient(model, num_fantasies=2, objective=objective)
-        assert gradient(at(1, 3)).isfinite().all()
-        fitted = copy.deepcopy(model).requires_grad_(True)
-        fit_gpytorch_mll(SumMarginalLogLikelihood(fitted.likelihood, fitted))
-        before = model.models[0].covar_module.lengthscale
-        assert fitted.models[0].covar_module.lengthscale != before
-
-    def test_it_is_a_snapshot(self):
-        policy = played(8)
-        model, twin = policy.model, policy.model
-        play(policy, 8)
-        policy.refit()
-        mean = model.posterior(self.x).mean
-        assert torch.equal(mean, twin.posterior(self.x).mean)
-        assert not torch.allclose(mean, policy.model.posterior(self.x).mean)
-        again = pickle.loads(pickle.dumps(model))
-        assert torch.equal(again.posterior(self.x).mean, mean)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from inside import write
 from midway import prepared, same_future
 
 import cbandit as cb
@@ -61,3 +62,24 @@ def test_every_policy_is_saved(tmp_path):
         each.tell(each.outstanding[0], cost=0.2)
     assert torch.equal(policy.ask().x, again.ask().x)
     assert torch.equal(policy.multiplier, again.multiplier)
+
+
+def test_files_of_other_formats_and_kinds_are_refused_by_name(tmp_path):
+    policy, _, _ = prepared()
+    path = tmp_path / "a.ckpt"
+    policy.save(path)
+    line, _, body = path.read_bytes().partition(b"\n")
+    assert line.startswith(b"cbandit checkpoint 2 policy ")
+    for content, words in [
+        (b"cbandit checkpoint 1\n" + body, "written by cbandit 0.1; this version cann"),
+        (line.replace(b" 2 ", b" 3 ") + b"\n" + body, "not a checkpoint of this versi"),
+        (line.replace(b"policy", b"polic\xff") + b"\n" + body, "checksum fails"),
+    ]:
+        path.write_bytes(content)
+        for call in (lambda: cb.load(path), lambda: policy.save(path)):
+            with pytest.raises(cb.CheckpointError, match=words):
+                call()
+        assert path.read_bytes() == content
+    write(tmp_path / "run", "simulation", {})
+    with pytest.raises(cb.CheckpointError, match="of a simulation, not of a policy"):
+        cb.load(tmp_path / "run")

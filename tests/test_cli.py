@@ -9,18 +9,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from inside import Settings, catalogue
+from inside import EXPERIMENTS, number, settings_of_experiment
 from matplotlib.image import imread
 from terminal import SMALL, call, complaint
-
-from cbandit import cli
 
 
 def test_help_is_quick_and_has_examples(capsys):
     code, out, _ = call(capsys, "--help")
     assert code == 0
     assert "reproduce" in out
-    for command in ("list", "reproduce", "run", "plot", "bench", "info"):
+    for command in ("list", "reproduce", "run", "plot", "info"):
         code, out, _ = call(capsys, command, "--help")
         assert code == 0
         assert f"Example: cbandit {command}" in " ".join(out.split())
@@ -46,7 +44,7 @@ def test_version(capsys):
 
 def test_list(capsys):
     _, out, _ = call(capsys, "list")
-    for name in catalogue.EXPERIMENTS:
+    for name in EXPERIMENTS:
         assert name in out
     _, out, _ = call(capsys, "list", "zhou-synthetic")
     assert "cost=half | quarter | independent" in out
@@ -112,21 +110,6 @@ def test_parameters_that_cannot_be_are_refused_at_once(capsys, tmp_path, given):
     assert not out.exists()  # nothing was begun
 
 
-@pytest.mark.parametrize("what", cli.BENCHMARKS)
-def test_a_file_of_measurements_that_cannot_be_is_refused_first(
-    capsys, tmp_path, monkeypatch, what
-):
-    def imported(name):
-        raise AssertionError(f"{name} was to be measured")
-
-    monkeypatch.setattr(cli, "import_module", imported)
-    for path in (tmp_path / "none" / "out.json", tmp_path):
-        line = complaint(capsys, "bench", what, "--quick", "--json", path)
-        assert str(path) in line
-        assert line.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_cuda_without_cuda_is_one_line(capsys):
     line = complaint(capsys, "reproduce", "zhou-synthetic", "--device", "cuda")
@@ -141,7 +124,9 @@ def test_cuda_without_cuda_is_one_line(capsys):
 
 def test_a_run_is_named_after_its_experiment(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    settings = Settings.of("zhou-synthetic", trials=1, horizon=9, policies=["CKB-UCB"])
+    settings = settings_of_experiment(
+        "zhou-synthetic", trials=1, horizon=9, policies=["CKB-UCB"]
+    )
     Path("config.toml").write_text(settings.toml())
     code, text, _ = call(capsys, "run", "config.toml")
     assert code == 0
@@ -228,7 +213,7 @@ def test_settings_without_stage_costs_are_drawn_together_too(capsys, tmp_path):
     ],
 )
 def test_numbers_read_well(mean, sem, words):
-    assert cli._number(mean, sem, 10) == words
+    assert number(mean, sem, 10) == words
 
 
 def test_workers_is_a_number_or_ray(capsys):
@@ -238,12 +223,12 @@ def test_workers_is_a_number_or_ray(capsys):
 
 
 def test_missing_data_is_one_line(capsys, tmp_path, monkeypatch):
-    from cbandit.problems import data
+    from inside import data
 
     monkeypatch.setattr(data, "folders", lambda: [tmp_path])
     line = complaint(capsys, "reproduce", "zhou-light", "--out", tmp_path / "out")
     assert "light_train.csv" in line
     assert "601 x 41" in line
     assert line.count("light_train.csv") == 1  # of all five policies
-    assert all(name in line for name in catalogue.find("zhou-light").policies)
+    assert all(name in line for name in EXPERIMENTS["zhou-light"].policies)
     assert line.count("\n") == 1

@@ -73,6 +73,13 @@ SIGNATURES = {
     "baselines.BKB": "actions, *, reward, explore",
     "baselines.CKBRestart": "actions, *, reward, costs, explore, restart",
     "baselines.BoTorchPolicy": "actions, *, reward, costs=None, make_acquisition",
+    # policies of the user's own
+    "GPPolicy": "actions, *, reward, costs, explore, start=None, restart=None, "
+    "forget=False, observed_costs=False, clip=None, engine='auto', feedback=None, "
+    "pending='ignore'",
+    "GPPolicy.score": "t, multiplier",
+    "GPPolicy.move": "t, multiplier, estimate, arrived",
+    "Policy.absorb": "state, news",
     # a round
     "Policy.ask": "*, among=None, actions=None, observed_costs=None",
     "Policy.tell": "choice, reward=None, cost=None, noise=None, where=None",
@@ -298,6 +305,34 @@ def test_rounds_of_every_policy(name, trials, tmp_path):
     policy.save(tmp_path / "state.ckpt")
     again = cb.load(tmp_path / "state.ckpt")
     assert torch.equal(ask(again).x, ask(policy).x)
+
+
+class Own(cb.GPPolicy):
+    """Two methods are a policy."""
+
+    def score(self, t, multiplier):
+        if t % 2:
+            return cb.scores.PrimalDual(multiplier)
+        return lambda f, g: f - (multiplier.unsqueeze(-1) * g.square()).sum(1)
+
+    def move(self, t, multiplier, estimate, arrived):
+        assert estimate.shape == (len(multiplier), 1 + multiplier.shape[-1])
+        assert all(each.shape == multiplier.shape for each in arrived)
+        return (multiplier + estimate[:, 1:] / t).clamp_min(0)
+
+
+@pytest.mark.parametrize("actions", [POINTS, BOX])
+@pytest.mark.parametrize("trials", [None, 2])
+def test_own_policy(actions, trials):
+    gp = cb.GP.default(actions)
+    own = {"reward": gp, "costs": [gp, gp], "explore": cb.UCB(2.0), "start": 0.0}
+    policy = Own(actions, **own, trials=trials, thresholds=[0.2, 0.5])
+    lead = () if trials is None else (trials,)
+    for t in range(1, 5):
+        choice = policy.ask()
+        assert (choice.t, choice.x.shape) == (t, (*lead, 1))
+        policy.tell(choice, choice.x[..., 0], torch.cat([choice.x, choice.x], -1))
+    assert policy.multiplier.shape == (*lead, 2)
 
 
 def test_randomised_policies_say_what_they_drew_from():

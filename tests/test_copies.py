@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from inside import cap_of, limits_of, step_of
 from midway import F64, belief, line, policy_of, prepared, same_future
 
 import cbandit as cb
@@ -27,10 +28,10 @@ def shared_memory():
         (
             "thresholds",
             lambda v: policy_of(thresholds=v[0, 0]),
-            lambda made: made._limits(1),
+            lambda made: limits_of(made, 1),
         ),
-        ("step", lambda v: policy_of(step=v[0, 0]), lambda made: made._step(1)),
-        ("cap", lambda v: policy_of(cap=v[0, 0]), lambda made: made._cap),
+        ("step", lambda v: policy_of(step=v[0, 0]), step_of),
+        ("cap", lambda v: policy_of(cap=v[0, 0]), cap_of),
     ]
 
 

@@ -7,7 +7,7 @@ import torch
 from inside import delays_of, simulate
 from worlds import Plain, Uniform, same, stop_after
 
-from cbandit.errors import CBanditError
+import cbandit as cb
 
 
 class TestDelays:
@@ -62,7 +62,7 @@ class TestDelays:
     )
     def test_bad_ones_are_named(self, delays):
         problem = Plain(3, delays=lambda t, g: delays)
-        with pytest.raises(CBanditError, match="delays"):
+        with pytest.raises(cb.CBanditError, match="delays"):
             simulate(Uniform(problem, trials=3), problem, 2)
 
     def test_a_costless_policy_gets_rewards_only(self):
@@ -95,7 +95,9 @@ class TestDelays:
 
 def test_one_delay_for_each_of_two_trials_is_no_pair():
     two = torch.tensor([2.0, 5.0])
-    with pytest.raises(CBanditError, match=r"delays must be a pair \(reward, cost\)"):
+    with pytest.raises(
+        cb.CBanditError, match=r"delays must be a pair \(reward, cost\)"
+    ):
         delays_of(two, (2,))
     for pair in ((two, two), {"reward": two, "cost": two}, torch.stack([two, two])):
         reward, cost = delays_of(pair, (2,))

@@ -13,7 +13,7 @@ import gpytorch
 import pytest
 import torch
 from botorch.models import ModelListGP, SingleTaskGP
-from inside import Rows
+from inside import Swept, set_multiplier
 from pretend import Pretend
 from worlds import table
 
@@ -248,7 +248,7 @@ def pretended():
     The fused kernels have tests of their own. In their interpreter they would move
     every argument to the host and back, which is not what is counted here.
     """
-    with mock.patch.object(Rows, "BACKEND", "plain"), Pretend() as account:
+    with mock.patch.object(Swept, "BACKEND", "plain"), Pretend() as account:
         yield account
 
 
@@ -332,7 +332,7 @@ def test_a_run_on_the_device():
         asked = account - before
     assert torch.equal(here.index, there.index)
     assert torch.equal(here.regret, there.regret)
-    assert asked.count("reads", "cbandit/search") == 20
+    assert asked.count("reads", "cbandit/posterior/look.py") == 20
     # and what was kept on the device comes back once
     assert asked.count("reads") < 30
     assert asked.count("waits") == 0
@@ -476,7 +476,7 @@ def test_a_fault_in_a_round_is_seen(monkeypatch):
         policy = _built("CKB UCB product", **on)
         _play(policy)
         monkeypatch.setattr(
-            multipliers, "ascended", lambda phi, g, *_: phi * (1 + 0 * float(g))
+            multipliers, "projected", lambda phi, g, *_, **_k: phi * (1 + 0 * float(g))
         )
         before = account.copy()
         _round(policy, torch.Generator())
@@ -484,6 +484,8 @@ def test_a_fault_in_a_round_is_seen(monkeypatch):
         # the lambda's above, and the world's
         assert (account - before).count("reads", "test_device.py") == 2
         monkeypatch.undo()
-        policy._multiplier = torch.zeros(1, 1, dtype=F64)
+        set_multiplier(policy, torch.zeros(1, 1, dtype=F64))
+        _round(policy, torch.Generator())
+        # the next round moves it
         with pytest.raises(RuntimeError, match="same device"):
             _round(policy, torch.Generator())

@@ -9,6 +9,7 @@ import numpy as np
 import penalties as ref
 import pytest
 import torch
+from inside import rounds_told
 
 import cbandit as cb
 
@@ -95,9 +96,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("psi", "reuse", "m"), CASES)
-def test_epochs_against_the_algorithms(monkeypatch, psi, reuse, m):
+def test_epochs_against_the_algorithms(psi, reuse, m):
     rounds = 200 if psi == "exp" else 110
-    world, scores = ref.World(TRIALS, m, rounds, 9), ref.Scores(monkeypatch)
+    world, scores = ref.World(TRIALS, m, rounds, 9), ref.Scores()
     linear = psi == "linear"
     given = {"psi": psi, "reuse": reuse, "thresholds": 0.1}
     if linear:
@@ -105,6 +106,7 @@ def test_epochs_against_the_algorithms(monkeypatch, psi, reuse, m):
     policy, single = epochs(m, **given), epochs(m, None, **given)
     trials = [Reference(m, psi, reuse) for _ in range(TRIALS)]
     rng = np.random.default_rng(1)
+    scores.watch(policy)
     for t in range(1, rounds + 1):
         for i in range(TRIALS):
             trials[i].turn(t)
@@ -112,7 +114,7 @@ def test_epochs_against_the_algorithms(monkeypatch, psi, reuse, m):
         ref.close(policy.multiplier, kappa, t)
         ref.close(single.multiplier, kappa[0], t)
         choice, alone = policy.ask(), single.ask()
-        best = scores.values[-2]
+        best = scores.values[-1]
         index = at(choice.index)
         assert alone.index.item() == index[0]
         reward = world.reward(t, index)
@@ -141,7 +143,7 @@ def test_epochs_against_the_algorithms(monkeypatch, psi, reuse, m):
 @pytest.mark.parametrize(
     ("m", "own", "known"), [(1, False, True), (1, True, False), (3, True, True)]
 )
-def test_widths_share_delta_and_grow_with_kappa(monkeypatch, m, own, known, psi, form):
+def test_widths_share_delta_and_grow_with_kappa(m, own, known, psi, form):
     """``delta / L`` an epoch, ``delta / (2 L)`` and more noise with noisy costs.
 
     Without a horizon epoch ``l`` has ``delta / (l (l + 1))``.
@@ -149,7 +151,7 @@ def test_widths_share_delta_and_grow_with_kappa(monkeypatch, m, own, known, psi,
     rounds, norm, r, r_g, delta = 90, 0.8, 0.2, 0.35, 0.1
     linear, whole = psi == "linear", rounds // EPOCH
     assert rounds % EPOCH  # the last epoch is cut short, and counts
-    world, scores = ref.World(1, m, rounds, 3), ref.Scores(monkeypatch)
+    world, scores = ref.World(1, m, rounds, 3), ref.Scores()
     beta = cb.RKHS(norm, r, delta, form)
     cost_beta = cb.RKHS(norm, r_g, delta, form) if own else None
     given = {"explore": cb.UCB(beta, cost_beta=cost_beta)}
@@ -171,6 +173,7 @@ def test_widths_share_delta_and_grow_with_kappa(monkeypatch, m, own, known, psi,
         return norm + noise * math.sqrt(2 * (gain + 1 + math.log(chances / delta)))
 
     one = Reference(m, psi, True, 0.8, width)
+    scores.watch(policy)
     for t in range(1, rounds + 1):
         one.turn(t)
         choice = policy.ask()
@@ -186,11 +189,12 @@ def test_widths_share_delta_and_grow_with_kappa(monkeypatch, m, own, known, psi,
 def test_thompson_sampling_inside(monkeypatch):
     """With the draw held fixed: mean plus beta times the draw, in the user's units."""
     rounds = 60
-    world, scores = ref.World(TRIALS, 1, rounds, 5), ref.Scores(monkeypatch)
+    world, scores = ref.World(TRIALS, 1, rounds, 5), ref.Scores()
     policy = epochs(explore=cb.TS(0.7), inner="ts")
     engine = type(policy._beliefs.groups[0].engine)
     rng = np.random.default_rng(2)
     trials = [Reference(1, "exp", True) for _ in range(TRIALS)]
+    scores.watch(policy)
     for t in range(1, rounds + 1):
         draw = rng.standard_normal((TRIALS, 2, N))
         monkeypatch.setattr(
@@ -234,7 +238,7 @@ def test_late_tells_across_an_epochs_end():
     first = np.mean([world.g[0, 0, k] for k in index[:2]])
     ref.close(a.multiplier, math.exp(max(first, 0)))
     ref.close(a.posterior().reward.mean, b.posterior().reward.mean)
-    assert [each.choice.t for each in a._data] == [1, 2, 3, 4, 5, 6]
+    assert [each.choice.t for each in rounds_told(a)] == [1, 2, 3, 4, 5, 6]
     second = epochs(1, None, epoch=4, reuse=False)
     late = [second.ask() for _ in range(5)]
     second.tell(late[0], reward=1.0, cost=1.0)
@@ -289,7 +293,7 @@ def test_data_from_before():
         for _ in range(EPOCH + 1):
             policy.tell(policy.ask(), reward=[0.1] * TRIALS, cost=[[0.3, 0.0]] * TRIALS)
         policy.posterior()
-        assert len(policy._data) == (12 + EPOCH + 1 if reuse else 1)
+        assert len(rounds_told(policy)) == (12 + EPOCH + 1 if reuse else 1)
     with pytest.raises(cb.CBanditError, match="reward= and cost= together"):
         policy.observe(index=[1], reward=[0.0])
 

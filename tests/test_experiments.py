@@ -13,10 +13,10 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 import torch
-from inside import Settings, catalogue, experiments, read
+from inside import carry_out, find, read, settings_of_experiment
 from terminal import ROOT, SMALL, call, command, complaint
 
-from cbandit.errors import CBanditError
+import cbandit as cb
 
 
 def test_reproduce_writes_all_it_says(capsys, tmp_path):
@@ -105,7 +105,9 @@ def test_reproduce_writes_all_it_says(capsys, tmp_path):
 
 def test_folders_that_somebody_has_been_at(capsys, tmp_path):
     config, out = tmp_path / "größe 1.toml", tmp_path / "out put ü"
-    settings = Settings.of("zhou-synthetic", trials=1, horizon=5, policies=["CKB-UCB"])
+    settings = settings_of_experiment(
+        "zhou-synthetic", trials=1, horizon=5, policies=["CKB-UCB"]
+    )
     config.write_text(settings.toml(), "utf-8-sig")  # as some editors write it
     again = ["run", config, "--out", out, "--resume"]
     assert call(capsys, *again)[0] == 0
@@ -159,7 +161,7 @@ def test_ctrl_c_reaches_the_workers(tmp_path):
     assert "--resume" in said
     assert "Traceback" not in said
     for path in checkpoints.iterdir():
-        assert read(path)["state"].tape.rounds > 0
+        assert read(path, "simulation")["state"].tape.rounds > 0
 
 
 def test_ctrl_c_leaves_a_folder_to_go_on_with(capsys, tmp_path):
@@ -167,15 +169,10 @@ def test_ctrl_c_leaves_a_folder_to_go_on_with(capsys, tmp_path):
     few = ["reproduce", "zhou-synthetic", "--trials", "2", "--policies", "CKB-UCB"]
     few += ["--horizon", "700", "--out", str(out)]
     script = (
-        "import os, signal, sys, cbandit.simulation.loop\n"
-        "s = sys.modules['cbandit.simulation.loop']\n"
-        "turn = s._Tape.turn\n"
-        "def interrupted(self, *given):\n"
-        "    turn(self, *given)\n"
-        "    if self.rounds == 123:\n"
-        "        os.kill(os.getpid(), signal.SIGINT)\n"
-        "s._Tape.turn = interrupted\n"
-        "from cbandit.cli import main\n"
+        "import os, signal, sys\n"
+        f"sys.path.insert(0, {str(ROOT / 'tests')!r})\n"
+        "from inside import after_round, main\n"
+        "after_round(123, lambda: os.kill(os.getpid(), signal.SIGINT))\n"
         f"main({few!r})\n"
     )
     ended = subprocess.run(
@@ -199,41 +196,52 @@ def test_ctrl_c_leaves_a_folder_to_go_on_with(capsys, tmp_path):
     assert one.equals(two)
 
 
-def test_a_policy_that_fails_does_not_take_the_others_along(
-    capsys, tmp_path, monkeypatch
-):
-    def broken(problem, task):
-        raise CBanditError("no such luck")
+def broken(problem, task):
+    raise cb.CBanditError("no such luck")
 
-    known = catalogue.find("zhou-synthetic")
-    policies = {"Broken": broken, "CKB-Rand": known.policies["CKB-Rand"]}
-    changed = replace(known, policies=policies)
-    monkeypatch.setattr(catalogue, "EXPERIMENTS", {"zhou-synthetic": changed})
-    out = tmp_path / "out"
-    line = complaint(capsys, "reproduce", "zhou-synthetic", *SMALL, "--out", out)
-    assert "Broken failed: no such luck" in line
+
+def cut_off(problem, task):
+    raise RuntimeError("power cut")
+
+
+def changed(**policies):
+    """zhou-synthetic with other policies."""
+    known = find("zhou-synthetic")
+    return replace(known, policies={"CKB-Rand": known.policies["CKB-Rand"], **policies})
+
+
+def test_a_policy_that_fails_does_not_take_the_others_along(tmp_path):
+    experiment, out = changed(Broken=broken), tmp_path / "out"
+    settings = experiment.settings(trials=3, horizon=40)
+    found = carry_out(experiment, settings, out, progress=False)
+    said = {name: each["status"] for name, each in found["policies"].items()}
+    assert said == {"Broken": "failed: no such luck", "CKB-Rand": "complete"}
     summary = json.loads((out / "summary.json").read_text())
     assert summary["policies"]["Broken"] == {"status": "failed: no such luck"}
-    assert summary["policies"]["CKB-Rand"]["status"] == "complete"
+    assert (out / "runs" / "CKB-Rand").is_dir()  # kept for --resume
+    alone = replace(experiment, policies={"Broken": broken})
+    with pytest.raises(cb.CBanditError, match=r"^Broken failed: no such luck$"):
+        carry_out(alone, alone.settings(), tmp_path / "alone", progress=False)
 
 
-def test_a_crash_between_policies_keeps_the_finished_ones(tmp_path, monkeypatch):
-    settings = Settings.of("zhou-synthetic", trials=2, horizon=20)
+def test_a_crash_between_policies_keeps_the_finished_ones(tmp_path):
+    crashing, out = changed(Later=cut_off), tmp_path / "out"
+    settings = crashing.settings(trials=2, horizon=20)
+    with pytest.raises(RuntimeError, match="power cut"):
+        carry_out(crashing, settings, out, progress=False)
+    kept = out / "runs" / "CKB-Rand" / "run.pt"
+    begun = kept.stat().st_mtime_ns
+    mended = changed(Later=find("zhou-synthetic").policies["CKB-UCB"])
     played = []
-    play = experiments._play
 
-    def once(task, folder, progress):
-        if task.policy == "CKB-TS" and "CKB-TS" not in played:
-            played.append("CKB-TS")
-            raise RuntimeError("power cut")
+    def noted(problem, task):
+        assert kept.stat().st_mtime_ns == begun
         played.append(task.policy)
-        return play(task, folder, progress)
+        return mended.policies[task.policy](problem, task)
 
-    monkeypatch.setattr(experiments, "_play", once)
-    with pytest.raises(RuntimeError):
-        experiments.carry_out(settings, tmp_path / "out")
-    begun = time.time()
-    assert (tmp_path / "out" / "runs" / "CKB-UCB" / "run.pt").stat().st_mtime < begun
-    summary = experiments.carry_out(settings, tmp_path / "out", resume=True)
-    assert {e["status"] for e in summary["policies"].values()} == {"complete"}
+    counting = replace(mended, policies=dict.fromkeys(mended.policies, noted))
+    found = carry_out(counting, settings, out, resume=True, progress=False)
+    assert played == ["Later"]
+    assert {e["status"] for e in found["policies"].values()} == {"complete"}
+    assert not (out / "runs").exists()
     assert signal.getsignal(signal.SIGINT) is not None

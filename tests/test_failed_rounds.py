@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from inside import streams_of
 from midway import F64, NAN, belief, line, prepared, same_future
 
 import cbandit as cb
@@ -253,7 +254,7 @@ def test_an_acquisition_function_that_fails_draws_nothing(trials):
         with pytest.raises(RuntimeError, match="no"):
             pair[0].ask()
     broken[0] = False
-    state = [each._streams.state() for each in pair]
+    state = [streams_of(each).state() for each in pair]
     assert torch.equal(state[0]["blocks"]["uniform"], state[1]["blocks"]["uniform"])
     for _ in range(3):
         a, b = (each.ask() for each in pair)

@@ -1,5 +1,6 @@
 """Ctrl-C at any line of a round leaves the policy before that call, or after it."""
 
+import itertools
 import signal
 import sys
 import threading
@@ -177,7 +178,7 @@ def test_what_is_observed_is_observed_whole_or_not_at_all():
     with_all, without = ckb(engine="factor"), ckb(engine="factor")
     with_all.observe(x=points, reward=rewards, cost=costs)
     want = with_all.posterior().reward.mean, without.posterior().reward.mean
-    for number in range(1, 400, STEP):
+    for number in itertools.count(1, STEP):
         policy, interrupt = ckb(engine="factor"), InterruptAt(number)
         try:
             with interrupt:
@@ -188,15 +189,16 @@ def test_what_is_observed_is_observed_whole_or_not_at_all():
         near = [torch.allclose(mean, each, rtol=0, atol=1e-9) for each in want]
         assert sum(near) == 1, number
         wholes += near[0]
-    assert wholes > 3
+        if interrupt.left > 0:
+            break  # it was done before that line
+    assert wholes
+    assert number > 400
 
 
-def test_a_second_ctrl_c_does_not_wait():
+def test_ctrl_c_does_not_wait():
     class Slow(cb.GPUCB):
-        def _decide(self, *arguments):
-            for _ in range(2):
-                signal.raise_signal(signal.SIGINT)
-                self.heard = getattr(self, "heard", 0) + 1
+        def score(self, t, multiplier):
+            signal.raise_signal(signal.SIGINT)
             raise AssertionError("nobody stopped it")
 
     policy = Slow(GRID, reward=belief(), explore=cb.UCB(1.0))
@@ -213,9 +215,9 @@ def test_handlers_of_ones_own_stay():
         heard.append(signal.getsignal(signal.SIGINT) is hear)
 
     class Interrupted(cb.GPUCB):
-        def _decide(self, *arguments):
+        def score(self, t, multiplier):
             signal.raise_signal(signal.SIGINT)
-            return super()._decide(*arguments)
+            return super().score(t, multiplier)
 
     signal.signal(signal.SIGINT, hear)
     choice = Interrupted(GRID, reward=belief(), explore=cb.UCB(1.0)).ask()
@@ -223,17 +225,20 @@ def test_handlers_of_ones_own_stay():
     assert choice.t == 1
 
 
-def test_a_failure_in_the_middle_of_feedback_is_not_built_upon(tmp_path):
-    Fragile.left, gp = 1_000, cb.GP(Fragile().double(), noise=0.01)
-    policy = cb.GPUCB(GRID, reward=gp, explore=cb.UCB(1.0), engine="factor")
-    policy.tell(policy.ask(), reward=1.0)
-    policy.save(tmp_path / "good.ckpt")
-    choice = policy.ask()
-    policy.tell(choice, reward=1.0)
+def test_a_failure_in_the_middle_of_feedback_changes_nothing(tmp_path):
+    Fragile.left, gp = 1_000_000, cb.GP(Fragile().double(), noise=0.01)
+    policy, calm = (
+        cb.GPUCB(GRID, reward=gp, explore=cb.UCB(1.0), engine="factor")
+        for _ in range(2)
+    )
+    for each in (policy, calm):
+        each.tell(each.ask(), reward=1.0)
+        each.tell(each.ask(), reward=-1.0)
     Fragile.left = 1
     with pytest.raises(MemoryError):
         policy.ask()
-    for call in (policy.ask, policy.posterior, lambda: policy.save(tmp_path / "bad")):
-        with pytest.raises(cb.CBanditError, match="MemoryError: no room"):
-            call()
-    assert not (tmp_path / "bad").exists()
+    assert torch.equal(policy.ask().index, calm.ask().index)
+    found, known = (each.posterior().reward for each in (policy, calm))
+    torch.testing.assert_close(found.mean, known.mean, rtol=0, atol=1e-10)
+    torch.testing.assert_close(found.std, known.std, rtol=0, atol=1e-10)
+    policy.save(tmp_path / "good.ckpt")

@@ -7,10 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inside import best_policy, lp, solve_policy, solve_policy_by_pricing
+from inside import solve_policy, solve_policy_by_pricing, spied_passes
 from scipy.optimize import linprog
 
-from cbandit.errors import CBanditError, InfeasibleError
+import cbandit as cb
 
 KINDS = ("normal", "integers", "duplicates", "hull", "scales", "touching")
 
@@ -136,7 +136,7 @@ def test_against_highs_on_10000_arms():
 
 def test_a_pair_mixes_up_to_the_limit():
     u_r, u_c, tau = [0.0, 1.0, 0.2], [[0.1, 0.9, 0.8]], 0.3
-    best = best_policy(u_r, u_c, tau)
+    best = cb.search.best_policy(u_r, u_c, tau)
     assert best.index.tolist() == [0, 1]
     first = (0.9 - 0.3) / (0.9 - 0.1)
     assert best.probability.tolist() == pytest.approx([first, 1 - first], abs=1e-15)
@@ -146,7 +146,7 @@ def test_a_pair_mixes_up_to_the_limit():
 
 
 def test_a_feasible_best_arm_is_played_alone():
-    best = best_policy([0.1, 0.7, 0.7, 0.2], [[0.0, 0.2, 0.2, 0.5]], 0.2)
+    best = cb.search.best_policy([0.1, 0.7, 0.7, 0.2], [[0.0, 0.2, 0.2, 0.5]], 0.2)
     assert best.index.tolist() == [1, 0]
     assert best.probability.tolist() == [1.0, 0.0]
 
@@ -155,7 +155,7 @@ def test_two_costs_by_hand():
     # arms: safe; good but dear in the first; good but dear in the second
     u_r = [0.0, 1.0, 1.0]
     u_c = [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
-    best = best_policy(u_r, u_c, [0.25, 0.5])
+    best = cb.search.best_policy(u_r, u_c, [0.25, 0.5])
     assert best.index.tolist() == [0, 1, 2]
     assert best.probability.tolist() == pytest.approx([0.25, 0.25, 0.5], abs=1e-15)
     solution = solve_policy(u_r, u_c, [0.25, 0.5])
@@ -164,7 +164,7 @@ def test_two_costs_by_hand():
 
 @pytest.mark.parametrize("m", [1, 2, 3])
 def test_alike_arms_are_played_by_the_first(m):
-    best = best_policy(np.ones(50), np.full((m, 50), 0.5), 0.5)
+    best = cb.search.best_policy(np.ones(50), np.full((m, 50), 0.5), 0.5)
     assert best.index.tolist() == [0] * (m + 1)
     assert best.probability.tolist() == [1.0] + [0.0] * m
 
@@ -180,7 +180,7 @@ def test_among_arms_at_the_limit_the_best_one():
     # the only feasible arms lie on the limit exactly
     u_r = [0.0, 0.4, 0.3, 5.0, 1.0]
     u_c = [[0.3, 0.3, 0.3, 0.31, 0.9]]
-    best = best_policy(u_r, u_c, 0.3)
+    best = cb.search.best_policy(u_r, u_c, 0.3)
     assert best.index.tolist() == [1, 0]
     assert best.probability.tolist() == [1.0, 0.0]
 
@@ -211,7 +211,7 @@ def test_limits_met_up_to_rounding_are_met():
 def test_costs_of_very_different_scales():
     # 10^-10 of one cost matters as much as 2 of another
     u_c = [[1.0, 0.0], [1e-10, 0.0], [2.0, 0.0]]
-    best = best_policy([1.0, 0.0], u_c, [0.0, 0.0, 0.0])
+    best = cb.search.best_policy([1.0, 0.0], u_c, [0.0, 0.0, 0.0])
     assert best.index.tolist() == [1, 0, 0, 0]
     assert best.probability.tolist() == [1.0, 0.0, 0.0, 0.0]
     rng = np.random.default_rng(13)
@@ -229,8 +229,10 @@ def test_costs_of_very_different_scales():
 
 
 def test_an_infeasible_set_says_by_how_much():
-    with pytest.raises(InfeasibleError, match=r"u_c\[j\] - tau\[j\] is 0\.2") as caught:
-        best_policy([1.0, 2.0, 3.0], [[0.7, 0.5, 0.5]], 0.3)
+    with pytest.raises(
+        cb.InfeasibleError, match=r"u_c\[j\] - tau\[j\] is 0\.2"
+    ) as caught:
+        cb.search.best_policy([1.0, 2.0, 3.0], [[0.7, 0.5, 0.5]], 0.3)
     assert float(caught.value.violation) == pytest.approx(0.2, abs=1e-15)
     assert caught.value.best.index.tolist() == [2, 0]  # of the cheapest the best
     assert caught.value.best.probability.tolist() == [1.0, 0.0]
@@ -250,15 +252,15 @@ def test_one_infeasible_trial_among_others_is_a_flag(m):
         torch.tensor([0.0, 1.0]).expand(3, m, 2)
         + torch.tensor([0, 2.0, 0])[:, None, None]
     )
-    best = best_policy(torch.tensor([0.0, 1.0]), u_c, 0.5)
+    best = cb.search.best_policy(torch.tensor([0.0, 1.0]), u_c, 0.5)
     assert best.infeasible.tolist() == [False, True, False]
     assert best.index[:, :2].tolist() == [[0, 1], [0, 0], [0, 1]]
     assert best.probability[1].tolist() == [1.0] + [0.0] * m
 
 
 def test_infeasible_in_every_trial_is_an_error():
-    with pytest.raises(InfeasibleError) as caught:
-        best_policy(torch.zeros(2, 3), torch.ones(2, 1, 3), [[0.5], [0.0]])
+    with pytest.raises(cb.InfeasibleError) as caught:
+        cb.search.best_policy(torch.zeros(2, 3), torch.ones(2, 1, 3), [[0.5], [0.0]])
     assert caught.value.violation.tolist() == [0.5, 1.0]
 
 
@@ -293,14 +295,7 @@ def test_arcs_whose_every_arm_is_a_vertex(hull, order):
 
 
 def test_arms_are_dropped_on_the_way(monkeypatch):
-    seen = []
-    kept = lp._best
-
-    def spy(r, *rest):
-        seen.append(r.shape[1])
-        return kept(r, *rest)
-
-    monkeypatch.setattr(lp, "_best", spy)
+    seen = spied_passes(monkeypatch)
     rng = np.random.default_rng(5)
     x = rng.random(100_000)
     solve_policy(np.sqrt(x), x[None], 0.4)
@@ -338,8 +333,8 @@ def test_a_batch_equals_its_trials_one_by_one(m, size):
 def test_arguments_are_shared_between_trials():
     u_c = torch.rand(5, 1, 30, generator=torch.Generator().manual_seed(0))
     u_r = torch.linspace(0, 1, 30)
-    shared = best_policy(u_r, u_c, 0.5)
-    full = best_policy(u_r.expand(5, 30), u_c, torch.full((5, 1), 0.5))
+    shared = cb.search.best_policy(u_r, u_c, 0.5)
+    full = cb.search.best_policy(u_r.expand(5, 30), u_c, torch.full((5, 1), 0.5))
     assert torch.equal(shared.index, full.index)
     assert torch.equal(shared.probability, full.probability)
 
@@ -404,9 +399,9 @@ def test_a_bad_price_is_named():
     def price(weight, lam):
         return torch.zeros(1).long(), torch.tensor([torch.nan]), torch.zeros(1, 1)
 
-    with pytest.raises(CBanditError, match="u_r of price"):
+    with pytest.raises(cb.CBanditError, match="u_r of price"):
         solve_policy_by_pricing(price, 1, [0.5])
-    with pytest.raises(CBanditError, match="price must return u_c"):
+    with pytest.raises(cb.CBanditError, match="price must return u_c"):
         solve_policy_by_pricing(price, 2, [0.5, 0.5])
 
 
@@ -419,25 +414,28 @@ def test_a_bad_price_is_named():
 def test_the_answer_is_free_of_scale(m, by_r, by_c):
     rng = np.random.default_rng(9)
     u_r, u_c = rng.random(40), rng.random((m, 40))
-    plain = best_policy(u_r, u_c, 0.2)
+    plain = cb.search.best_policy(u_r, u_c, 0.2)
     if (
         m > 1 and np.log10(by_r) - np.log10(by_c) > 308
     ):  # no multiplier could say what a cost is worth
-        with pytest.raises(CBanditError, match="scales whose ratio is a number"):
-            best_policy(u_r * by_r, u_c * by_c, 0.2 * by_c)
+        with pytest.raises(cb.CBanditError, match="scales whose ratio is a number"):
+            cb.search.best_policy(u_r * by_r, u_c * by_c, 0.2 * by_c)
         return
-    scaled = best_policy(u_r * by_r, u_c * by_c, 0.2 * by_c)
+    scaled = cb.search.best_policy(u_r * by_r, u_c * by_c, 0.2 * by_c)
     assert torch.equal(plain.index, scaled.index)
     assert torch.allclose(plain.probability, scaled.probability, atol=1e-12)
 
 
 def test_float32_integers_and_lists_are_taken():
-    single = best_policy(
+    single = cb.search.best_policy(
         torch.tensor([0.0, 1.0]), torch.tensor([[0.25, 0.75]]), np.float32(0.5)
     )
     assert single.probability.tolist() == [0.5, 0.5]
     assert single.probability.dtype == torch.float64
-    assert best_policy([0, 2], [[0, 4]], 1).probability.tolist() == [0.75, 0.25]
+    assert cb.search.best_policy([0, 2], [[0, 4]], 1).probability.tolist() == [
+        0.75,
+        0.25,
+    ]
 
 
 @pytest.mark.parametrize("size", [3, 5_000])
@@ -484,7 +482,7 @@ R3, C3 = [1.0, 2.0, 3.0], [[0.1, 0.2, 0.3]]
     ],
 )
 def test_bad_arguments_are_named(u_r, u_c, tau, message):
-    with pytest.raises(CBanditError, match=message):
+    with pytest.raises(cb.CBanditError, match=message):
         solve_policy(u_r, u_c, tau)
 
 

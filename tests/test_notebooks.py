@@ -72,6 +72,6 @@ def test_notebooks_print_what_is_stored(path):
 
 
 def test_notebooks_are_small():
-    assert {path.stem for path in NOTEBOOKS} >= {"in_ten_minutes", "ckb_in_botorch"}
+    assert {path.stem for path in NOTEBOOKS} >= {"in_ten_minutes", "own_policy"}
     for path in NOTEBOOKS:
         assert path.stat().st_size < 150_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from inside import settled, streams_of
 from midway import NAN, line
 
 import cbandit as cb
@@ -17,14 +18,14 @@ class Own(cb.Policy):
 
     def __init__(self, actions, given, **common):
         super().__init__(actions, 1, **common)
+        self._begin(())  # what was drawn, a round each
         self.given = given
 
-    def _decide(self, t, asked, mask, observed_costs):
-        self.drawn = self._streams.uniform(1)
-        return self.given
+    def decide(self, state, asked):
+        return self.given, (*state, asked.streams.uniform(1))
 
-    def _absorb(self, choice, rewards, costs):
-        pass
+    def absorb(self, state, news):
+        return state
 
 
 def drawn(index, probability):
@@ -59,13 +60,14 @@ def drawn(index, probability):
 def test_a_rule_of_ones_own_that_comes_to_what_cannot_be(kind, given, words):
     actions = cb.Finite(line()) if kind == "Finite" else cb.ProductGrid([line()[:, 0]])
     policy = Own(actions, given, trials=2)
-    with pytest.raises(cb.CBanditError, match=rf"^Own\._decide:? {words}"):
+    with pytest.raises(cb.CBanditError, match=rf"^Own\.decide:? {words}"):
         policy.ask()
     assert policy.t == 0
-    assert "drawn" not in vars(policy)
+    assert settled(policy) == ()
     policy.given = drawn([[0, 1], [2, 3]], np.full((2, 2), 0.5))
     choice = policy.ask()
-    assert torch.equal(policy.drawn, Own(actions, None, trials=2)._streams.uniform(1))
+    (drew,) = settled(policy)
+    assert torch.equal(drew, streams_of(Own(actions, None, trials=2)).uniform(1))
     assert choice.index.tolist() == [1, 2]
     assert torch.equal(choice.x, line()[[1, 2]])
     policy.given = cb.Decision(np.array([3, 4]))
@@ -81,7 +83,7 @@ def test_a_rule_of_ones_own_on_a_box():
         (cb.Decision(None, x=[[1.5]]), r"x must lie between lower"),
     ]:
         policy.given = given
-        with pytest.raises(cb.CBanditError, match=rf"^Own\._decide:? {words}"):
+        with pytest.raises(cb.CBanditError, match=rf"^Own\.decide:? {words}"):
             policy.ask()
     policy.given = cb.Decision(None, x=[[0.5]])
     assert policy.ask().x.tolist() == [0.5]

@@ -181,21 +181,21 @@ import json, sys
 target, root = {str(target)!r}, {str(ROOT)!r}
 sys.path = [target] + [p for p in sys.path if p not in (root, root + "/kernels")]
 import cbandit, cbandit_kernels
-from cbandit import actions
-from cbandit._core import randomness
 from importlib.metadata import version
 from importlib.util import find_spec
+points = cbandit.Finite([[0.0], [1.0]])
+policy = cbandit.GPTS(points, reward=cbandit.GP.default(points), trials=2)
 print(json.dumps({{
-    "files": [cbandit.__file__, cbandit_kernels.__file__, actions.__file__],
+    "files": [cbandit.__file__, cbandit_kernels.__file__, cbandit.problems.__file__],
     "kernels": find_spec("kernels") is not None,
-    "drawn": randomness.Streams(0, 2).normal(3).shape,
+    "chosen": policy.ask().x.shape,
 }}))
 """,
         "-I",
     )
     assert all(str(name).startswith(str(target)) for name in seen["files"])
     assert not seen["kernels"]
-    assert seen["drawn"] == [2, 3]
+    assert seen["chosen"] == [2, 1]
 
 
 def test_no_package_is_called_kernels():
@@ -223,6 +223,7 @@ def test_every_pin_is_exact_and_every_dependency_pinned():
     assert names - {"cbandit"} <= pinned
 
 
-def test_the_readme_is_shipped_once_there_is_one():
+def test_the_changelog_begins_with_this_version():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert ("readme" in project) == (ROOT / "README.md").exists()
+    versions = re.findall(r"^## (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert versions[0] == project["version"]

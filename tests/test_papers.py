@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from inside import EXPERIMENTS, Settings, Task, settings_from_toml
+from inside import (
+    Task,
+    find,
+    read_curves,
+    reproduced,
+    settings_from_toml,
+    settings_of_experiment,
+    soft_violation_over,
+)
 
 import cbandit as cb
 from cbandit import problems
@@ -25,12 +33,11 @@ NAMES = (
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_policy_of_an_experiment_runs(name):
-    settings = Settings.of(name, trials=2, horizon=25)
+    settings = settings_of_experiment(name, trials=2, horizon=25)
     for policy in settings.policies:
-        task = Task(settings, policy, range(2))
-        problem = EXPERIMENTS[name].problem(settings.parameters, range(2), 0)
-        made = EXPERIMENTS[name].policies[policy](problem, task)
-        run = cb.simulate(made, problem, 25, progress=False)
+        task = Task(find(name), settings, policy, range(2))
+        problem = task.problem()
+        run = cb.simulate(task.make(problem), problem, 25, progress=False)
         assert run.complete
         assert bool(run.regret.isfinite().all())
 
@@ -40,15 +47,15 @@ def test_the_settings_files_are_the_defaults():
 
     for name in NAMES:
         path = Path(__file__).parents[1] / "benchmarks" / f"{name}.toml"
-        assert settings_from_toml(path) == Settings.of(name)
+        assert settings_from_toml(path) == settings_of_experiment(name)
 
 
 def test_epoch_and_rate_reach_the_policy():
     given = {"constraint": "noisy", "epoch": 7, "rate": 2.0}
-    settings = Settings.of("shi-small-feasible", trials=2, parameters=given)
-    problem = EXPERIMENTS[settings.experiment].problem(given, range(2), 0)
-    task = Task(settings, "EpochPenalty", range(2))
-    policy = EXPERIMENTS[settings.experiment].policies["EpochPenalty"](problem, task)
+    settings = settings_of_experiment("shi-small-feasible", trials=2, parameters=given)
+    task = Task(find(settings.experiment), settings, "EpochPenalty", range(2))
+    problem = task.problem()
+    policy = task.make(problem)
     costs = []
     for _ in range(7):
         choice = policy.ask()
@@ -58,24 +65,21 @@ def test_epoch_and_rate_reach_the_policy():
     torch.testing.assert_close(policy.multiplier, moved.clamp_min(0))
 
 
-def test_the_papers_figures_and_the_account_of_each_phase(tmp_path, monkeypatch):
-    from inside import experiments, results, simulate
+def played(name, policy, **given):
+    """A run as the experiment plays it."""
+    settings = settings_of_experiment(name, policies=[policy], **given)
+    task = Task(find(name), settings, policy, range(settings.trials))
+    problem = task.problem()
+    return cb.simulate(task.make(problem), problem, settings.horizon, progress=False)
 
-    runs = {}
 
-    def kept(policy, *rest):
-        runs[policy.name] = simulate(policy, *rest)
-        return runs[policy.name]
-
-    monkeypatch.setattr("cbandit.simulation.loop.simulate", kept)
-    settings = Settings.of(
-        "guo-nonstationary", trials=2, horizon=120, policies=["CONFIG"]
-    )
-    found = experiments.carry_out(settings, tmp_path / "guo", progress=False)
+def test_the_account_of_each_phase(tmp_path):
+    small = {"trials": 2, "horizon": 120}
+    found = reproduced(tmp_path, "guo-nonstationary", policies=["CONFIG"], **small)
     first, second = found["policies"]["CONFIG"]["phases"]
     assert (first["first"], first["last"]) == (1, 100)
     assert (second["first"], second["last"]) == (101, 120)
-    run = runs["CONFIG"]
+    run = played("guo-nonstationary", "CONFIG", **small)
     late = run.true_costs[:, 100:].clamp_min(0).sum(-1).mean(-1)
     assert second["hard_violation"]["mean"] == pytest.approx(float(late.mean()))
     earned = run.true_rewards[:, :100].mean(-1)
@@ -83,25 +87,23 @@ def test_the_papers_figures_and_the_account_of_each_phase(tmp_path, monkeypatch)
     sem = float(earned.std()) / 2**0.5
     assert first["reward"]["sem"] == pytest.approx(sem)
 
-    settings = Settings.of(
-        "shi-small-feasible", trials=2, horizon=130, policies=["ADMMBO"]
-    )
-    experiments.carry_out(settings, tmp_path / "shi", progress=False)
+
+def test_the_papers_figures_and_where_a_policy_stopped(tmp_path):
+    small = {"trials": 2, "horizon": 130}
+    reproduced(tmp_path / "shi", "shi-small-feasible", policies=["ADMMBO"], **small)
     names = {each.name for each in (tmp_path / "shi").glob("*.png")}
     assert names == {"account.png", "averages.png", "boxes.png", "early.png"}
-    table = results.read_curves(tmp_path / "shi")["ADMMBO"]
-    stopped = [bool((x == x[-1]).all()) for x in runs["ADMMBO"].index[:, -2:]]
-    assert float(table["stopped"].mean[-1]) == pytest.approx(sum(stopped) / 2)
+    table = read_curves(tmp_path / "shi")["ADMMBO"]
+    run = played("shi-small-feasible", "ADMMBO", **small)
+    ended = [bool((x == x[-1]).all()) for x in run.index[:, -2:]]
+    assert [bool(first) for first in run.stopped] == ended
+    assert float(table["stopped"].mean[-1]) == pytest.approx(sum(ended) / 2)
     assert float(table["stopped"].mean[0]) == 0
-
-    settings = Settings.of("shi-trade-off", trials=2, horizon=20)
-    experiments.carry_out(settings, tmp_path / "trade", progress=False)
+    reproduced(tmp_path / "trade", "shi-trade-off", trials=2, horizon=20)
     assert (tmp_path / "trade" / "trade-off.png").is_file()
 
 
 def test_from_which_round_on_nothing_is_violated():
-    from inside import _over
-
     problem = problems.shi_proposition_1()
 
     def run(*x):
@@ -114,26 +116,26 @@ def test_from_which_round_on_nothing_is_violated():
 
         return replace(out, true_costs=problem.actions.points(index))
 
-    assert _over(run(0.2, 0.1, -0.4, -0.1)) == 3  # 0.3 is made up for by -0.4
-    assert _over(run(0.2, -0.3, 0.2)) is None
-    assert _over(run(-0.1, 0.1)) == 1
+    assert (
+        soft_violation_over(run(0.2, 0.1, -0.4, -0.1)) == 3
+    )  # 0.3 is made up for by -0.4
+    assert soft_violation_over(run(0.2, -0.3, 0.2)) is None
+    assert soft_violation_over(run(-0.1, 0.1)) == 1
 
 
 def test_noisy_epochs_are_near_an_oracle_of_the_same_multipliers():
     """The multipliers, not the search, decide what the first epochs violate."""
     given = {"constraint": "noisy", "epoch": 20, "rate": 0.5}
-    settings = Settings.of("shi-small-feasible", trials=4, parameters=given)
-    experiment = EXPERIMENTS[settings.experiment]
-    problem = experiment.problem(given, range(4), 0)
+    settings = settings_of_experiment("shi-small-feasible", trials=4, parameters=given)
+    task = Task(find(settings.experiment), settings, "EpochPenalty", range(4))
+    problem = task.problem()
     f, (g,) = problem.tables[0]
     kappa, spent = 0.0, []
     while len(spent) < 200:
         violated = float(g[(f - kappa * g).argmax()])
         spent += [violated] * 20
         kappa = max(0.0, kappa + 0.5 * violated)
-    task = Task(settings, "EpochPenalty", range(4))
-    policy = experiment.policies["EpochPenalty"](problem, task)
-    run = cb.simulate(policy, problem, 200, progress=False)
+    run = cb.simulate(task.make(problem), problem, 200, progress=False)
     mean = float(run.soft_violation[:, -1].mean()) / 200
     assert mean == pytest.approx(sum(spent) / 200, abs=0.05)
     assert float(run.multipliers[:, -1].mean()) == pytest.approx(kappa, abs=0.3)

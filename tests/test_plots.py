@@ -13,7 +13,6 @@ from worlds import Uniform, table
 
 import cbandit as cb
 from cbandit import plots
-from cbandit.errors import CBanditError
 
 
 def test_figures_of_what_cannot_be():
@@ -36,13 +35,13 @@ def test_figures_of_what_cannot_be():
         ({"until": 0}, "until must be an int of at least 1"),
         ({"marks": [1.5]}, "marks must be an int of at least 1"),
     ]:
-        with pytest.raises(CBanditError, match=words):
+        with pytest.raises(cb.CBanditError, match=words):
             run.plot(**options)
-    with pytest.raises(CBanditError, match=r"runs must be a list of cb.Run; got 3"):
+    with pytest.raises(cb.CBanditError, match=r"runs must be a list of cb.Run; got 3"):
         cb.plots.overview(3)
-    with pytest.raises(CBanditError, match=r"runs must be a list of cb.Run"):
+    with pytest.raises(cb.CBanditError, match=r"runs must be a list of cb.Run"):
         cb.plots.curves([3])
-    with pytest.raises(CBanditError, match=r"name must be a metric"):
+    with pytest.raises(cb.CBanditError, match=r"name must be a metric"):
         run.curve(torch.zeros(2))
 
 
@@ -112,16 +111,16 @@ class TestFigures:
         policy = cb.RPOL(world.actions, reward=gp, costs=gp, explore=cb.UCB(1.0))
         run = cb.simulate(policy, world, 5)
         assert len(plots.overview(run).axes) == 4
-        with pytest.raises(CBanditError, match=r"set policy\.name before the run"):
+        with pytest.raises(cb.CBanditError, match=r"set policy\.name before the run"):
             plots.overview([run, run])
 
     def test_bad_arguments(self):
         each = {name: self.curve() for name in plots.LABELS}
-        with pytest.raises(CBanditError, match="metrics"):
+        with pytest.raises(cb.CBanditError, match="metrics"):
             plots.overview({"A": each}, ["regrets"])
-        with pytest.raises(CBanditError, match="spread"):
+        with pytest.raises(cb.CBanditError, match="spread"):
             plots.overview({"A": each}, spread="iqr")
-        with pytest.raises(CBanditError, match="nothing to plot"):
+        with pytest.raises(cb.CBanditError, match="nothing to plot"):
             plots.overview({})
 
     def test_the_library_does_not_import_plotting(self):

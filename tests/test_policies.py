@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gpytorch import kernels as gpk
-from inside import Streams, checkpoint
+from inside import Streams, beliefs_of, cap_of, step_of, streams_of, torn
 
 import cbandit as cb
 from cbandit.policies import gp as gp_policy
@@ -123,9 +123,8 @@ def test_ckb_is_its_pseudo_code(kind, m, engine, dense, rng):
         if kind == "Rand":
             draws = replay.normal(1 + m).numpy()
         elif kind == "TS":
-            copied = copy.deepcopy(policy._streams)
-            policy._deliver()
-            blocks = list(policy._beliefs.sweep(copied))
+            copied = copy.deepcopy(streams_of(policy))
+            blocks = list(beliefs_of(policy).blocks(copied))
             draws = torch.cat([b.draw for b in blocks], -1).numpy()
         choice = policy.ask()
         rewards, costs = np.zeros(trials), np.zeros((trials, m))
@@ -242,8 +241,8 @@ def test_step_and_cap_by_the_theorem():
         horizon=400,
     )
     cap = 4 * np.array([[1.0], [2.0]]) / 0.3
-    assert np.allclose(policy._cap.numpy(), np.broadcast_to(cap, (2, 2)))
-    step = policy._step(1).numpy()
+    assert np.allclose(cap_of(policy).numpy(), np.broadcast_to(cap, (2, 2)))
+    step = step_of(policy).numpy()
     assert np.allclose(step, np.broadcast_to(cap / (0.5 * 20), (2, 2)))
 
 
@@ -353,9 +352,8 @@ def test_gp_ucb(dense, rng):
 def test_gp_ts_takes_the_best_of_its_draw(rng):
     policy = cb.GPTS(cb.Finite(line()), reward=belief(), explore=cb.TS(2.0), trials=2)
     for t in range(30):
-        policy._deliver()
-        copied = copy.deepcopy(policy._streams)
-        (block,) = policy._beliefs.sweep(copied)
+        copied = copy.deepcopy(streams_of(policy))
+        (block,) = beliefs_of(policy).blocks(copied)
         best = (block.mean + 2.0 * block.draw)[:, 0].argmax(-1)
         choice = policy.ask()
         assert torch.equal(choice.index, best)
@@ -456,8 +454,7 @@ def test_told_arrays_may_be_filled_again(rng):
         reward[:], cost[:], noise[:], where[:] = 9.0, 9.0, 9.0, False
     assert all(torch.equal(a, b) for a, b in zip(state(one), state(other), strict=True))
     for policy in (one, other):
-        for group in policy._beliefs.groups:
-            group.rebuild()
+        torn(policy)
     assert all(torch.equal(a, b) for a, b in zip(state(one), state(other), strict=True))
 
 
@@ -554,7 +551,7 @@ def test_cancelled_choices_take_no_memory(engine, trials, dense, rng):
     )
     count = trials or 1
     known, points = [dense(values) for _ in range(count)], line().numpy()
-    history = policy._beliefs.groups[0].engine.history
+    history = beliefs_of(policy).groups[0].engine.history
     for t in range(26):
         early = policy.ask(among=[t % 5])
         asked = [early, *(policy.ask(among=[4 + t, 3 + t, 2 + t]) for _ in range(2))]
@@ -734,7 +731,7 @@ def test_kernel_rows_are_made_again_rather_than_saved(tmp_path, monkeypatch):
         engine="factor",
     )
     play(policy, 30)
-    used = policy._beliefs.groups[0].engine.history.used
+    used = beliefs_of(policy).groups[0].engine.history.used
     rows = used * 2000 * 8
     monkeypatch.setattr(gp_policy, "LIGHT", 4 * rows)
     policy.save(tmp_path / "run.ckpt")
@@ -755,7 +752,7 @@ def test_killed_while_saving(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
-            patched.setattr(checkpoint.os, name, killed)
+            patched.setattr(os, name, killed)
             with pytest.raises(KeyboardInterrupt):
                 policy.save(path)
         assert path.read_bytes() == before
@@ -769,6 +766,7 @@ def test_killed_while_saving(tmp_path, monkeypatch):
 
 
 def test_the_likelihood_is_that_of_all_observations(dense, rng):
+    from inside import merged as merged_log
     from inside import negative_log_likelihood
 
     policy = cb.GPUCB(
@@ -784,9 +782,8 @@ def test_the_likelihood_is_that_of_all_observations(dense, rng):
         own = [None, 0.05, 0.3][t % 3]
         policy.tell(choice, reward=reward, noise=own)
         data.append((choice.x.numpy(), reward, own))
-    policy._deliver()
-    (group,) = policy._beliefs.groups
-    merged = group._merged()
+    (group,) = beliefs_of(policy).groups
+    merged = merged_log(group.log, *group.units())
     assert merged.x.shape[1] < 40  # there is something to merge
     found, dense_values = [], []
     for scale, noise in [(0.1, 0.01), (0.2, 0.01), (0.2, 0.3), (0.5, 1e-3), (1.0, 2.0)]:
@@ -829,7 +826,7 @@ def test_a_refit_makes_the_data_likelier(trials, standardize, dense, rng):
             reference[i].add(choice.x.reshape(count, 1)[i].numpy(), y[i])
 
     def likelihood(i):
-        group = policy._beliefs.groups[0]
+        group = beliefs_of(policy).groups[0]
         scale = group.covariance.kernel.lengthscale.reshape(-1)
         scale = scale[min(i, len(scale) - 1)].item()
         one = reference[i]
@@ -851,7 +848,7 @@ def test_a_refit_makes_the_data_likelier(trials, standardize, dense, rng):
     policy.refit()
     assert [likelihood(i) for i in range(count)] == pytest.approx(after, abs=0.05)
     if trials:
-        group = policy._beliefs.groups[0]
+        group = beliefs_of(policy).groups[0]
         scale = group.covariance.kernel.lengthscale.reshape(-1)
         assert scale[0] > 1.3 * scale[1]
 
@@ -884,8 +881,8 @@ def test_the_belief_of_one_who_knows_nothing(kind, trials, rng):
         far = (choice.index.numpy() - middle) / actions.size
         reward = 1e4 - 3e3 * far**2 + rng.standard_normal(choice.index.shape)
         policy.tell(choice, reward=reward, cost=far * 1e-3)
-    group = policy._beliefs.groups[0]
-    assert group._unfitted <= 5  # fitted at the fortieth observation
+    group = beliefs_of(policy).groups[0]
+    assert group.unfitted <= 5  # fitted at the fortieth observation
     found = policy.posterior()
     assert found.reward.mean.isfinite().all()
     assert (found.reward.std >= 0).all()
@@ -914,7 +911,7 @@ def test_a_trial_learns_what_it_would_alone(kind, rng):
             reward = scale * (np.sin(k / np.array([3, 5, 9])) + 0.3 * values)
             policy.tell(choice, reward=reward[part])
         policy.refit()
-        group = policy._beliefs.groups[0]
+        group = beliefs_of(policy).groups[0]
         return group.noise, policy.posterior().reward
 
     noise, whole = learned(range(3))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from inside import Choice, Streams
+from inside import Choice, Streams, data
 from scipy.optimize import linprog
 
+import cbandit as cb
 from cbandit import problems
-from cbandit.errors import CBanditError, MissingDataError
-from cbandit.problems import Table, data, zhou_finance, zhou_light, zhou_synthetic
+from cbandit.problems import Table, zhou_finance, zhou_light, zhou_synthetic
 
 
 def choice(problem, index):
@@ -102,12 +102,12 @@ class TestTable:
     )
     def test_bad_input_is_named(self, given, message):
         arguments = {"reward": [0.0, 1.0], "costs": [[0.0, 1.0]], **given}
-        with pytest.raises(CBanditError, match=message):
+        with pytest.raises(cb.CBanditError, match=message):
             Table(**arguments)
 
     def test_an_action_outside_is_named(self):
         problem = Table([0.0, 1.0], [[0.0, 1.0]])
-        with pytest.raises(CBanditError, match="x must be a point of the set"):
+        with pytest.raises(cb.CBanditError, match="x must be a point of the set"):
             problem.reward(torch.tensor([0.5]), 1)
 
 
@@ -171,7 +171,7 @@ class TestSynthetic:
             assert len(problem.known.safe.unique()) > 10
 
     def test_an_unknown_cost_is_named(self):
-        with pytest.raises(CBanditError, match="cost must be"):
+        with pytest.raises(cb.CBanditError, match="cost must be"):
             zhou_synthetic("third")
 
     def test_the_slope_is_a_bound(self):
@@ -226,16 +226,18 @@ class TestData:
 
 def test_a_missing_file_says_which_and_where(monkeypatch, tmp_path):
     monkeypatch.setattr(data, "folders", lambda: [tmp_path / "a", tmp_path / "b"])
-    with pytest.raises(MissingDataError, match=r"light_train.csv \(601 x 41 numbers"):
+    with pytest.raises(
+        cb.MissingDataError, match=r"light_train.csv \(601 x 41 numbers"
+    ):
         zhou_light()
-    with pytest.raises(MissingDataError, match=r"stocks.*nor in .*b"):
+    with pytest.raises(cb.MissingDataError, match=r"stocks.*nor in .*b"):
         zhou_finance()
 
 
 def test_a_wrong_file_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("CBANDIT_DATA", str(tmp_path))
     (tmp_path / "light_train.csv").write_text("1,2,3\n")
-    with pytest.raises(MissingDataError, match=r"light_train\.csv is not"):
+    with pytest.raises(cb.MissingDataError, match=r"light_train\.csv is not"):
         zhou_light()
 
 

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from gpytorch import kernels as gpk
-from inside import differences, settings_of
+from inside import (
+    EXPERIMENTS,
+    Task,
+    differences,
+    find,
+    settings_of,
+    settings_of_experiment,
+)
 
 import cbandit as cb
 
 F64 = torch.float64
 SAVED, END = 15, 30
+NEED_DATA = ("zhou-light", "zhou-finance")
 
 
 def makers():
@@ -112,3 +122,17 @@ def test_settings_are_those_of_the_fresh_policy(tmp_path):
     for name, one in described.items():
         for other in described.values():
             assert one is other or list(differences(one, other)), name
+
+
+@pytest.mark.parametrize("name", [n for n in EXPERIMENTS if n not in NEED_DATA])
+def test_policies_and_problems_note_all_their_arguments(name):
+    small = {"points": 20} if name == "bench-stagewise" else {}
+    settings = settings_of_experiment(name, trials=2, horizon=9, parameters=small)
+    for policy in settings.policies:
+        task = Task(find(name), settings, policy, range(2))
+        problem = task.problem()
+        for thing in (problem, task.make(problem)):
+            taken = set(inspect.signature(type(thing).__init__).parameters)
+            normalised = {"self", "common", "actions", "device", "dtype", "trials"}
+            assert taken - normalised <= thing.settings.keys(), type(thing)
+        assert {"thresholds", "seed"} <= thing.settings.keys()

@@ -8,7 +8,7 @@ import numpy as np
 import penalties as ref
 import pytest
 import torch
-from inside import drift_allowance
+from inside import beliefs_of, counted_refits, drift_allowance, split, take_for, torn
 
 import cbandit as cb
 
@@ -57,8 +57,8 @@ class Bounds:
 @pytest.mark.parametrize(
     ("m", "width"), [(1, "constant"), (3, "constant"), (1, "rkhs")]
 )
-def test_rpol_ucb(monkeypatch, m, width, penalty):
-    world, scores = ref.World(TRIALS, m, ROUNDS), ref.Scores(monkeypatch)
+def test_rpol_ucb(m, width, penalty):
+    world, scores = ref.World(TRIALS, m, ROUNDS), ref.Scores()
     tau = np.array([0.0, 0.2, -0.1][:m])
     explore, bounds = cb.UCB(BETA), Bounds(m)
     if width == "rkhs":
@@ -69,6 +69,7 @@ def test_rpol_ucb(monkeypatch, m, width, penalty):
     single = rpol(m, None, explore=explore, penalty=penalty, thresholds=tau)
     q = np.ones((TRIALS, m))
     data = [([], [], []) for _ in range(TRIALS)]
+    scores.watch(policy)
     for t in range(1, ROUNDS + 1):
         ref.close(policy.multiplier, q, t)
         choice = policy.ask()
@@ -138,11 +139,11 @@ def deliver(policy, t, waiting, rng, where=True):
 @pytest.mark.parametrize(
     ("m", "width"), [(1, "constant"), (3, "constant"), (1, "theory"), (3, "theory")]
 )
-def test_rpol_censored(monkeypatch, m, width, engine):
+def test_rpol_censored(m, width, engine):
     if engine == "factor" and (m, width) == (1, "constant"):
         pytest.skip("the others cover it")
     window, weight, horizon = 6, 0.4, ROUNDS
-    world, scores = ref.World(TRIALS, m, ROUNDS, 1), ref.Scores(monkeypatch)
+    world, scores = ref.World(TRIALS, m, ROUNDS, 1), ref.Scores()
     norm, r, delta = 0.7, 0.2, 0.1
     tau = np.array([0.2, 0.0, -0.1][:m])
     explore, feedback = cb.UCB(BETA), cb.Delayed(window, weight)
@@ -159,6 +160,7 @@ def test_rpol_censored(monkeypatch, m, width, engine):
     tried = [[] for _ in range(TRIALS)]
     rewards, costs = [{} for _ in range(TRIALS)], [{} for _ in range(TRIALS)]
     waiting, late = [], np.zeros(TRIALS, dtype=int)
+    scores.watch(policy)
     for t in range(1, ROUNDS + 1):
         ref.close(policy.multiplier, q, t)
         choice = policy.ask()
@@ -318,7 +320,7 @@ def test_a_refit_splits_what_is_awaited_too():
     choices = [policy.ask() for _ in range(3)]
     policy.tell(choices[0], reward=0.5, cost=0.1)
     policy.posterior()
-    policy._beliefs.groups.append(policy._beliefs.groups[0].split([1]))
+    split(policy, [1])
     policy.tell(choices[1], reward=0.2, cost=-0.4)
     policy.tell(choices[2], cost=0.7)
     index = [int(c.index) for c in choices]
@@ -326,8 +328,7 @@ def test_a_refit_splits_what_is_awaited_too():
     ref.close(
         policy.posterior().costs.mean[0], ref.posterior(index, [0.1, -0.4, 0.7])[0]
     )
-    for group in policy._beliefs.groups:
-        group.rebuild()
+    torn(policy)
     ref.close(policy.posterior().reward.mean, ref.posterior(index, [0.5, 0.2, 0.0])[0])
 
 
@@ -395,10 +396,10 @@ def test_an_empty_window_is_as_at_first():
 
 @pytest.mark.parametrize("engine", ["joint", "factor"])
 @pytest.mark.parametrize("m", [1, 3])
-def test_rpol_sliding(monkeypatch, m, engine):
+def test_rpol_sliding(m, engine):
     """Rounds told late, never, or only to some trials; an allowance for drift."""
     window = 25
-    world, scores = ref.World(TRIALS, m, ROUNDS, 4), ref.Scores(monkeypatch)
+    world, scores = ref.World(TRIALS, m, ROUNDS, 4), ref.Scores()
     drift = drift_allowance(window, LAM, 0.01, 0.02)
     assert drift == pytest.approx(math.sqrt(2 * 25 * 1.1 * 0.01) / LAM * 0.02)
 
@@ -412,6 +413,7 @@ def test_rpol_sliding(monkeypatch, m, engine):
     q = np.ones((TRIALS, m))
     seen = [{} for _ in range(TRIALS)]
     waiting, late = [], np.zeros(TRIALS, dtype=int)
+    scores.watch(policy)
     for t in range(1, ROUNDS + 1):
         ref.close(policy.multiplier, q, t)
         choice = policy.ask()
@@ -442,18 +444,19 @@ def test_rpol_sliding(monkeypatch, m, engine):
             q[i] += np.maximum(cost_then[i].numpy(), 0)
         q = np.maximum(q, math.sqrt(t))
     assert policy.late.tolist() == late.tolist()
-    assert all(len(g.log) <= window * TRIALS for g in policy._beliefs.groups)
+    assert all(len(g.log) <= window * TRIALS for g in beliefs_of(policy).groups)
 
 
 @pytest.mark.parametrize("form", ["small-lam", "any-lam"])
-def test_sliding_widths_count_the_horizon(monkeypatch, form):
+def test_sliding_widths_count_the_horizon(form):
     rounds, window = 60, 20
-    world, scores = ref.World(1, 1, rounds), ref.Scores(monkeypatch)
+    world, scores = ref.World(1, 1, rounds), ref.Scores()
     width = cb.RKHS(norm=0.5, subgaussian=0.2, delta=0.1, form=form)
     policy = rpol(
         1, None, explore=cb.UCB(width), feedback=cb.Sliding(window), horizon=rounds
     )
     index, rewards, costs, q = [], [], [], 1.0
+    scores.watch(policy)
     for t in range(1, rounds + 1):
         choice = policy.ask()
         k = int(choice.index)
@@ -482,12 +485,10 @@ def test_refits_go_on_in_a_full_window():
         explore=cb.UCB(1.0),
         feedback=cb.Sliding(15),
     )
-    group, fits = policy._beliefs.groups[0], []
-    real = group.refit
-    group.refit = lambda: (fits.append(policy.t), real())
-    for t in range(45):
-        policy.tell(policy.ask(), reward=math.sin(t), cost=-1.0)
-    policy.posterior()
+    with counted_refits() as fits:
+        for t in range(45):
+            policy.tell(policy.ask(), reward=math.sin(t), cost=-1.0)
+        policy.posterior()
     assert len(fits) == 4
 
 
@@ -495,11 +496,11 @@ def test_data_from_before_leave_a_window_first():
     policy = rpol(1, None, feedback=cb.Sliding(6))
     policy.tell(policy.ask(), reward=0.1, cost=0.2)
     policy.observe(index=list(range(12)), reward=[1.0] * 12, cost=[[0.0]] * 12)
-    assert [row.t for row in policy._beliefs.groups[0].log] == [0] * 12 + [1]
+    assert [row.t for row in beliefs_of(policy).groups[0].log] == [0] * 12 + [1]
     for _ in range(6):
         policy.tell(policy.ask(), reward=0.1, cost=0.2)
     policy.posterior()
-    assert [row.t for row in policy._beliefs.groups[0].log] == [2, 3, 4, 5, 6, 7]
+    assert [row.t for row in beliefs_of(policy).groups[0].log] == [2, 3, 4, 5, 6, 7]
 
 
 # -------------------------------------------------------- CKB: restarts and windows
@@ -507,9 +508,9 @@ def test_data_from_before_leave_a_window_first():
 
 @pytest.mark.parametrize("kind", ["restart", "sliding"])
 @pytest.mark.parametrize("m", [1, 3])
-def test_ckb_restart_and_sliding(monkeypatch, m, kind):
+def test_ckb_restart_and_sliding(m, kind):
     size = 30
-    world, scores = ref.World(TRIALS, m, ROUNDS, 7), ref.Scores(monkeypatch)
+    world, scores = ref.World(TRIALS, m, ROUNDS, 7), ref.Scores()
     shared = {
         "reward": ref.belief(),
         "costs": [ref.belief()] * m,
@@ -537,6 +538,7 @@ def test_ckb_restart_and_sliding(monkeypatch, m, kind):
     phi = np.zeros((TRIALS, m))
     data = [([], [], []) for _ in range(TRIALS)]
     bounds = Bounds(m)
+    scores.watch(policy)
     for t in range(1, ROUNDS + 1):
         restarts = kind == "restart" and (t - 1) % size == 0
         if restarts:
@@ -545,7 +547,7 @@ def test_ckb_restart_and_sliding(monkeypatch, m, kind):
         ref.close(policy.multiplier, phi, t)
         ref.close(single.multiplier, phi[0], t)
         choice, alone = policy.ask(), single.ask()
-        best = scores.values[-2]
+        best = scores.values[-1]
         index = at(choice.index)
         assert alone.index.item() == index[0]
         reward, cost = world.reward(t, index), world.cost(t, index)
@@ -570,8 +572,8 @@ def test_ckb_restart_and_sliding(monkeypatch, m, kind):
 
 @pytest.mark.parametrize("schedule", [1, 2])
 @pytest.mark.parametrize("m", [1, 3])
-def test_scgp_ucb(monkeypatch, m, schedule):
-    world, scores = ref.World(TRIALS, m, ROUNDS, 8), ref.Scores(monkeypatch)
+def test_scgp_ucb(m, schedule):
+    world, scores = ref.World(TRIALS, m, ROUNDS, 8), ref.Scores()
     delta, b, tau = 0.4, 1.6, 0.1
 
     def build(trials):
@@ -590,6 +592,7 @@ def test_scgp_ucb(monkeypatch, m, schedule):
     policy, single = build(TRIALS), build(None)
     q = np.zeros((TRIALS, m))
     data = [([], []) for _ in range(TRIALS)]
+    scores.watch(policy)
     for t in range(1, ROUNDS + 1):
         seen = world.costs[:, t - 1]
         ref.close(policy.multiplier, q, t)
@@ -700,7 +703,7 @@ def test_a_cost_before_its_round():
     policy, twin = rpol(1, None), rpol(1, None)
     policy.ask()
     later = policy.ask()
-    vars(twin)["_mark"] = policy._mark
+    take_for(twin, policy)
     twin.ask()
     with pytest.raises(cb.ChoiceError, match=r"round 2 is unknown.*in round 1"):
         twin.tell(later, cost=0.1)

@@ -10,7 +10,7 @@ import torch
 from inside import Run, simulate
 from worlds import Plain, Uniform, same, table
 
-from cbandit.errors import CBanditError, CheckpointError
+import cbandit as cb
 
 
 class TestRun:
@@ -21,12 +21,12 @@ class TestRun:
         )
         run.save(tmp_path / "here")
         assert same(run, Run.load(tmp_path / "here"))
-        with pytest.raises(CheckpointError, match="holds no saved run"):
+        with pytest.raises(cb.CheckpointError, match="holds no saved run"):
             Run.load(tmp_path)
-        with pytest.raises(CBanditError, match=r"run\.json cannot be made"):
+        with pytest.raises(cb.CBanditError, match=r"run\.json cannot be made"):
             run.save(tmp_path / "here" / "run.json")
         (tmp_path / "here" / "run.pt").write_bytes(b"x")
-        with pytest.raises(CheckpointError, match="broken"):
+        with pytest.raises(cb.CheckpointError, match="broken"):
             Run.load(tmp_path / "here")
 
     def test_frame(self):
@@ -120,7 +120,7 @@ class TestRun:
         torch.testing.assert_close(
             average.mean, run.regret.mean(0) / torch.arange(1, 501)
         )
-        with pytest.raises(CBanditError, match="name must be"):
+        with pytest.raises(cb.CBanditError, match="name must be"):
             run.curve("regrets")
 
 
@@ -128,10 +128,12 @@ def test_where_runs_lie_and_how_many_points_a_curve_has(tmp_path):
     problem = table()
     run = simulate(Uniform(problem), problem, 50)
     for call in (lambda: run.save(None), lambda: Run.load(3)):
-        with pytest.raises(CBanditError, match="directory must be a path"):
+        with pytest.raises(cb.CBanditError, match="directory must be a path"):
             call()
     for points in (0, 1, -1, 1.5, "x"):
-        with pytest.raises(CBanditError, match="points must be an int of at least 2"):
+        with pytest.raises(
+            cb.CBanditError, match="points must be an int of at least 2"
+        ):
             run.curve("regret", points=points)
     assert run.thinned(2).tolist() == [1, 50]
     for points in range(2, 60):

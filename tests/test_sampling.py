@@ -15,7 +15,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from inside import Joint, Root, Streams, Surrogates, estimates
+from inside import Beliefs, Joint, Root, Streams, estimates
 from scipy import stats
 
 import cbandit as cb
@@ -75,7 +75,7 @@ def test_the_test_itself(rng):
 def told(name, actions, case, dense, rng, trials=2, functions=2, rounds=25, **more):
     """Beliefs after some rounds of ragged data, and what the reference knows."""
     gp = cb.GP(case.make(actions.dim), noise=0.02, **more)
-    beliefs = Surrogates(
+    beliefs = Beliefs(
         [gp] * functions, actions, (trials,), F64, torch.device("cpu"), name, True
     )
     standardize = more.get("standardize", False)
@@ -92,7 +92,7 @@ def told(name, actions, case, dense, rng, trials=2, functions=2, rounds=25, **mo
         x = actions.at(torch.as_tensor(keys))
         values = rng.standard_normal((trials, functions))
         wanted = [i == 0 or t % 2 == 0 for i in range(trials)]
-        beliefs.absorb(
+        beliefs = beliefs.absorb(
             keys.tolist(), x, [(every, torch.as_tensor(values), wanted, None)]
         )
         for i in range(trials):
@@ -107,7 +107,7 @@ def drawn(beliefs, streams, count, at, scale=1.0) -> np.ndarray:
     out = []
     for _ in range(count):
         parts = []
-        for block in beliefs.sweep(streams):
+        for block in beliefs.blocks(streams):
             coefficient = torch.full(block.draw.shape[:2], scale, dtype=F64)
             parts.append(estimates(block.mean, block.draw, coefficient))
         out.append(torch.cat(parts, -1)[..., at])
@@ -193,12 +193,14 @@ def test_draws_of_arms_given_by_a_covariance_of_low_rank(name, dense, rng):
     table = half @ half.T
     actions = cb.Finite(covariance=table)
     gp = cb.GP(noise=0.05)
-    beliefs = Surrogates([gp], actions, (), F64, torch.device("cpu"), name, True)
+    beliefs = Beliefs([gp], actions, (), F64, torch.device("cpu"), name, True)
     reference = dense(table, 0.05)
     for key in rng.integers(0, 20, 15).tolist():
         y = float(rng.standard_normal())
         x = actions.at(torch.tensor([key]))
-        beliefs.absorb([key], x, [([0], torch.tensor([[y]], dtype=F64), [True], None)])
+        beliefs = beliefs.absorb(
+            [key], x, [([0], torch.tensor([[y]], dtype=F64), [True], None)]
+        )
         reference.add(x[0].numpy(), y)
     at = [0, 3, 7, 11, 19]
     draws = drawn(beliefs, Streams(6), 3000, at)[:, 0, 0]

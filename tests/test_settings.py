@@ -5,16 +5,15 @@ from __future__ import annotations
 import tomllib
 
 import pytest
-from inside import Settings, catalogue, settings_from_toml
+from inside import EXPERIMENTS, main, settings_from_toml, settings_of_experiment
 from terminal import ROOT
 
-from cbandit import cli
-from cbandit.errors import CBanditError
+import cbandit as cb
 
 
 class TestSettings:
     def test_round_trip(self, tmp_path):
-        settings = Settings.of(
+        settings = settings_of_experiment(
             "zhou-synthetic", parameters={"cost": "quarter"}, trials=7, seed=5
         )
         path = tmp_path / "config.toml"
@@ -49,7 +48,7 @@ class TestSettings:
     def test_bad_files(self, tmp_path, text, message):
         path = tmp_path / "config.toml"
         path.write_text(text)
-        with pytest.raises(CBanditError, match=message):
+        with pytest.raises(cb.CBanditError, match=message):
             settings_from_toml(path)
 
     @pytest.mark.parametrize(
@@ -61,7 +60,7 @@ class TestSettings:
     )
     def test_options_that_say_nothing_or_too_much(self, given, said, capsys, tmp_path):
         with pytest.raises(SystemExit) as stop:
-            cli.main(["reproduce", "zhou-synthetic", "--out", str(tmp_path), *given])
+            main(["reproduce", "zhou-synthetic", "--out", str(tmp_path), *given])
         assert stop.value.code == 2
         assert said in capsys.readouterr().err
         assert list(tmp_path.iterdir()) == []
@@ -70,25 +69,25 @@ class TestSettings:
         small = ["--trials", "1", "--horizon", "3", "--policies", "CKB-UCB"]
         given = ["reproduce", "zhou-synthetic", *small, "--out", str(tmp_path)]
         with pytest.raises(SystemExit) as stop:
-            cli.main(given)
+            main(given)
         assert stop.value.code == 0
         for text, said in (("{", "cannot be read"), ("[]", "is not the summary of an")):
             (tmp_path / "summary.json").write_text(text)
             with pytest.raises(SystemExit) as stop:
-                cli.main([*given, "--resume"])
+                main([*given, "--resume"])
             assert stop.value.code == 2
             assert said in capsys.readouterr().err
             assert (tmp_path / "summary.json").read_text() == text
         (tmp_path / "config.toml").unlink()
         with pytest.raises(SystemExit):
-            cli.main(given)
+            main(given)
         assert "no config.toml that tells their" in capsys.readouterr().err
         with pytest.raises(SystemExit):
-            cli.main(["plot", str(tmp_path), "--panels", "cost"])
+            main(["plot", str(tmp_path), "--panels", "cost"])
         assert "--panels goes with --figure" in capsys.readouterr().err
 
     def test_the_files_beside_the_benchmarks_are_the_papers(self):
-        for name, known in catalogue.EXPERIMENTS.items():
+        for name, known in EXPERIMENTS.items():
             settings = settings_from_toml(ROOT / "benchmarks" / f"{name}.toml")
-            assert settings == Settings.of(name)
+            assert settings == settings_of_experiment(name)
             assert settings.horizon == known.horizon

@@ -13,7 +13,6 @@ from worlds import Plain, Timeless, Uniform, same, table
 
 import cbandit as cb
 from cbandit import account
-from cbandit.errors import CBanditError, HorizonError
 from cbandit.problems import Blockwise, Problem, Round, Table
 
 
@@ -63,7 +62,7 @@ def test_any_split_of_trials_is_the_same_run():
 
     whole, parts = play(5), [play(range(0, 2)), play(range(2, 5))]
     assert same(whole, join(parts[::-1]))
-    with pytest.raises(CBanditError, match="consecutive trials"):
+    with pytest.raises(cb.CBanditError, match="consecutive trials"):
         join([parts[0], parts[0]])
 
 
@@ -127,7 +126,9 @@ def test_a_world_that_shows_its_costs_is_for_policies_that_learn_them_too():
     )
     simulate(sees, shown, 20)
     assert sees.t == 20
-    with pytest.raises(CBanditError, match=r"returns cb.Round\(observed_costs=g_t\)"):
+    with pytest.raises(
+        cb.CBanditError, match=r"returns cb.Round\(observed_costs=g_t\)"
+    ):
         simulate(sees, hidden, 1)
 
 
@@ -156,7 +157,7 @@ def test_callback_sees_the_rounds_and_stops():
 
 def test_a_passed_horizon_is_the_policys_error():
     problem = table()
-    with pytest.raises(HorizonError):
+    with pytest.raises(cb.HorizonError):
         simulate(Uniform(problem, horizon=3), problem, 5)
 
 

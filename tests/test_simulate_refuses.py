@@ -11,28 +11,27 @@ from inside import simulate
 from worlds import Plain, Timeless, Uniform, ckb, table
 
 import cbandit as cb
-from cbandit.errors import CBanditError, HorizonError
 from cbandit.problems import Table
 
 
 def test_other_trials_are_refused():
     problem = table(3)
-    with pytest.raises(CBanditError, match="same trials"):
+    with pytest.raises(cb.CBanditError, match="same trials"):
         simulate(Uniform(problem, trials=4), problem, 5)
-    with pytest.raises(CBanditError, match="same trials"):
+    with pytest.raises(cb.CBanditError, match="same trials"):
         simulate(Uniform(problem), problem, 5)
 
 
 @pytest.mark.parametrize("horizon", [0, -1, 2.5, True])
 def test_a_bad_horizon_is_refused(horizon):
     problem = table()
-    with pytest.raises(CBanditError, match="horizon"):
+    with pytest.raises(cb.CBanditError, match="horizon"):
         simulate(Uniform(problem), problem, horizon)
 
 
 def test_wrong_feedback_is_named():
     problem = Plain(m=2)
-    with pytest.raises(CBanditError, match="costs of shape"):
+    with pytest.raises(cb.CBanditError, match="costs of shape"):
         simulate(Uniform(problem, m=3), problem, 2)
 
 
@@ -48,7 +47,7 @@ def test_what_a_problem_answers_is_checked(broken, says):
     problem = Plain()
     vars(problem).update(broken)
     policy = Uniform(problem)
-    with pytest.raises(CBanditError, match=says):
+    with pytest.raises(cb.CBanditError, match=says):
         simulate(policy, problem, 2)
 
 
@@ -61,7 +60,7 @@ def test_what_a_problem_lacks_is_named():
             return x.sum(-1)
 
     with pytest.raises(
-        CBanditError, match=r"Half lacks costs\(\), observe\(\), optimum"
+        cb.CBanditError, match=r"Half lacks costs\(\), observe\(\), optimum"
     ):
         simulate(Uniform(Half()), Half(), 2)
 
@@ -120,7 +119,7 @@ def test_thresholds_of_ones_own_problem_are_looked_at_before_a_round():
 def test_what_cannot_be_is_told_before_a_round(more, words):
     problem = table()
     policy = Uniform(problem)
-    with pytest.raises(CBanditError, match=words):
+    with pytest.raises(cb.CBanditError, match=words):
         simulate(policy, problem, **({"horizon": 4} | more))
     assert policy.t == 0
 
@@ -135,7 +134,7 @@ def test_truths_of_ones_own_problem_of_other_shapes(name, trials):
     kept = getattr(problem, name)
     bad = torch.zeros(*policy.batch_shape, 5)
     setattr(problem, name, lambda *given: bad)
-    with pytest.raises(CBanditError, match=rf"^problem.{name} must"):
+    with pytest.raises(cb.CBanditError, match=rf"^problem.{name} must"):
         simulate(policy, problem, 3)
     setattr(problem, name, kept)
     observe = problem.observe
@@ -146,7 +145,7 @@ def test_truths_of_ones_own_problem_of_other_shapes(name, trials):
 def test_a_policy_of_other_costs_is_not_asked():
     problem = table(m=2)
     policy = Uniform(problem, m=3)
-    with pytest.raises(CBanditError, match="the policy has 3, the problem 2"):
+    with pytest.raises(cb.CBanditError, match="the policy has 3, the problem 2"):
         simulate(policy, problem, 4)
     assert policy.t == 0
 
@@ -160,11 +159,11 @@ def test_a_horizon_that_will_pass_is_told_before_a_round(tmp_path):
         return cb.CKB(problem.actions, step=0.5, cap=4.0, horizon=8, **both)
 
     policy = make()
-    with pytest.raises(HorizonError, match="own is 8 rounds; got 9 to play"):
+    with pytest.raises(cb.HorizonError, match="own is 8 rounds; got 9 to play"):
         simulate(policy, problem, 9)
     assert policy.t == 0
     assert simulate(policy, problem, 5, path).rounds == 5
-    with pytest.raises(HorizonError, match="got 4 to play after its 5 so far"):
+    with pytest.raises(cb.HorizonError, match="got 4 to play after its 5 so far"):
         simulate(policy, problem, 4)
     assert policy.t == 5
     # a callback may stop it before

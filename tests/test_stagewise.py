@@ -1177,21 +1177,18 @@ def test_the_hard_instances():
 )
 def test_the_experiments_run(name, tmp_path):
     pytest.importorskip("pyarrow")
-    from inside import Settings, carry_out
+    from inside import reproduced
 
-    settings = Settings.of(f"pacchiano-{name}", horizon=20, trials=2)
-    summary = carry_out(settings, tmp_path / "out", progress=False)
+    summary = reproduced(tmp_path / "out", f"pacchiano-{name}", horizon=20, trials=2)
     assert all(one["status"] == "complete" for one in summary["policies"].values())
 
 
 def test_the_stagewise_bench_runs(tmp_path):
     pytest.importorskip("pyarrow")
-    from inside import Settings, carry_out
+    from inside import reproduced
 
-    settings = Settings.of(
-        "bench-stagewise", horizon=5, trials=1, parameters={"points": 40}
-    )
-    summary = carry_out(settings, tmp_path / "out", progress=False)
+    small = {"horizon": 5, "trials": 1, "parameters": {"points": 40}}
+    summary = reproduced(tmp_path / "out", "bench-stagewise", **small)
     assert summary["policies"]["OPB"]["status"] == "complete"
 
 

@@ -9,7 +9,7 @@ import gpytorch
 import numpy as np
 import pytest
 import torch
-from inside import ROOM, SPARE, System
+from inside import ROOM, SPARE, System, beliefs_of, forget_oldest, settled
 
 import cbandit as cb
 
@@ -140,13 +140,13 @@ def test_places_seen_again_all_but_without_noise(noise):
     gp = cb.GP(kernel, noise=noise)
     box = cb.Box([0.0], [1.0])
     policy = cb.CKB(box, reward=gp, costs=gp, explore=cb.UCB(1.0), step=0.1, cap=5.0)
-    history = policy._beliefs.groups[0].engine.history
+    history = beliefs_of(policy).groups[0].engine.history
     x = torch.linspace(0, 1, 6, dtype=torch.float64).unsqueeze(-1)
     generator = torch.Generator().manual_seed(1)
     index = torch.randint(6, (30,), generator=generator).tolist()
     for i in index:
         policy.observe(x=x[[i]], reward=[float(i)], cost=[0.0])
-        policy._deliver()
+        settled(policy)
         history.system()
     mean, var = history.at(x)
     assert mean[0, 0].numpy() == pytest.approx(range(6), abs=2e-6)
@@ -173,7 +173,7 @@ def test_hundreds_of_rounds_at_places_seen_again(engine):
     )
     allowed = torch.zeros(400, dtype=torch.bool)
     allowed[::10] = True
-    history = policy._beliefs.groups[0].engine.history
+    history = beliefs_of(policy).groups[0].engine.history
     index, values, spare = [], [], []
     generator = torch.Generator().manual_seed(6)
     for _ in range(150):
@@ -182,7 +182,7 @@ def test_hundreds_of_rounds_at_places_seen_again(engine):
         policy.tell(choice, reward=float(y[0]), cost=float(y[1]))
         index.append(int(choice.index))
         values.append(y.numpy())
-        policy._deliver()
+        settled(policy)
         spare.append(history.system().count - history.used)
     assert 8 < max(spare) <= SPARE  # places were seen again,
     assert any(b < a for a, b in itertools.pairwise(spare))  # and merged
@@ -193,7 +193,7 @@ def test_hundreds_of_rounds_at_places_seen_again(engine):
     cross = np.exp(-((known[:, None] - x) ** 2).sum(-1) / 0.18)
     mean = np.linalg.solve(cov, np.array(values)).T @ cross
     var = 1 - (cross * np.linalg.solve(cov, cross)).sum(0)
-    own_mean, own_var = policy._beliefs.groups[0].engine.at(torch.arange(400)[None])
+    own_mean, own_var = beliefs_of(policy).groups[0].engine.at(torch.arange(400)[None])
     np.testing.assert_allclose(own_mean[0].numpy(), mean, atol=1e-11)
     np.testing.assert_allclose(own_var[0].numpy(), var, atol=1e-11)
 
@@ -323,13 +323,12 @@ def test_outcomes_of_one_place_that_differ_far_more_than_the_noise(
 def test_a_window_over_outcomes_that_differ_far_more_than_the_noise(engine):
     rng = np.random.default_rng(8)
     policy = belief(engine, 0.05, 1e-9)
-    group = policy._beliefs.groups[0]
     index, values = rng.integers(0, 9, 90), rng.standard_normal(90)
     for t in range(90):
         see(policy, index[t], values[t])
         policy.posterior()
         if t >= 20:
-            group.forget_oldest()
+            forget_oldest(policy)
     mean, std = merged(0.05, 1e-9, index[70:], values[70:])
     found = policy.posterior().reward
     assert abs(found.mean.numpy() - mean).max() < 1e-9
@@ -351,7 +350,7 @@ def test_less_noise_than_rounding(engine, noise, explore):
     found = policy.posterior(PLACES[:, None])
     assert abs(found.reward.mean.numpy() - truth).max() < 1e-6
     assert float(found.reward.std.max()) < 1e-6
-    assert bool(policy._beliefs.gains().isfinite().all())
+    assert bool(beliefs_of(policy).gains().isfinite().all())
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -372,14 +371,13 @@ def test_an_outlier_that_has_left_a_window_leaves_nothing(engine):
     """Not as a level from which the outcomes that followed are counted either."""
     rng = np.random.default_rng(9)
     policy = belief(engine, 0.2, 0.01, standardize=True)
-    group = policy._beliefs.groups[0]
     index, values = rng.integers(0, 12, 30), rng.standard_normal(30)
     values[0] = 1e12
     for t in range(30):
         see(policy, index[t], values[t])
         policy.posterior()
         if t >= 10:
-            group.forget_oldest()
+            forget_oldest(policy)
     y = values[20:]
     mean, std = merged(0.2, 0.01, index[20:], (y - y.mean()) / y.std(ddof=1))
     found = policy.posterior().reward

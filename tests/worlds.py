@@ -10,7 +10,6 @@ from inside import Choice, Distribution, Streams, trial_range
 
 import cbandit as cb
 import cbandit.problems as problems
-from cbandit.errors import ChoiceError, HorizonError
 
 
 class Uniform:
@@ -30,7 +29,7 @@ class Uniform:
 
     def ask(self, among=None, actions=None, observed_costs=None):
         if self.t >= self.horizon:
-            raise HorizonError(f"horizon {self.horizon} passed")
+            raise cb.HorizonError(f"horizon {self.horizon} passed")
         self.t += 1
         self.question = (among, actions, observed_costs)
         where = actions or self.actions
@@ -55,7 +54,7 @@ class Uniform:
 
     def tell(self, choice, reward=None, cost=None, where=None):
         if self.open.get(choice.t) is not choice:
-            raise ChoiceError(f"choice of round {choice.t} is not of this policy")
+            raise cb.ChoiceError(f"choice of round {choice.t} is not of this policy")
         self.log.append((self.t, choice.t, reward is not None, cost is not None, where))
         if cost is not None:
             mask = 1.0 if where is None else where.unsqueeze(-1).double()

@@ -1,4 +1,4 @@
-"""Arguments become tensors here, or errors that say what to do instead."""
+"""Checks that turn arguments into tensors, or say what to give instead."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def tensor(
     dtype: torch.dtype | None = torch.float64,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """``value`` (a number, sequence, numpy array or tensor) as a tensor: a copy."""
+    """Copy ``value``, a number, sequence, numpy array or tensor, as a tensor."""
     out = plain(name, value) if isinstance(value, Tensor) else _from_numpy(name, value)
     if out.is_complex():
         raise CBanditError(f"{name} must be real; got {out.dtype}")
     if dtype is None and out.dtype not in COMPUTED:
-        # torch does not compute in the others, or hardly
+        # torch hardly computes in other dtypes
         dtype = torch.float64 if out.is_floating_point() else torch.int64
     # the caller may fill the same memory again
     out = out.to(dtype=dtype, copy=True)
@@ -63,7 +63,7 @@ def tensor(
 
 
 def plain(name: str, value: Tensor) -> Tensor:
-    """A tensor without its gradients, of no class of its own; an error if sparse."""
+    """``value`` without gradients and as a plain torch.Tensor; an error if sparse."""
     out = value.detach()
     odd = out.is_quantized or out.is_nested or out.is_meta
     if odd or out.layout is not torch.strided:
@@ -75,14 +75,14 @@ def plain(name: str, value: Tensor) -> Tensor:
 
 
 def _from_numpy(name: str, value: Any) -> Tensor:
-    # through numpy: torch would make float32 of Python numbers, and lose digits
+    # through numpy: torch would turn Python numbers into float32, and lose digits
     try:
         if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
             raise ValueError("some of it is masked")
         array = np.asarray(value, order="C")
         if array.dtype.kind in "biufc":
             return torch.from_numpy(array if array.flags.writeable else array.copy())
-        # one that is no number
+        # name one entry that is no number
         odd = [each for each in array.ravel().tolist() if not _number(each)][:1]
         reason = f" holding {kind(odd[0])}" if array.ndim and odd else ""
     except (TypeError, ValueError, RuntimeError) as error:
@@ -98,7 +98,7 @@ def _number(value: Any) -> bool:
 
 
 def kind(value: Any) -> str:
-    """What an error calls a value that is of the wrong kind."""
+    """The name of a value's kind, for errors about values of the wrong one."""
     if isinstance(value, type):
         return f"the class {value.__name__}, not a {value.__name__}(...)"
     return type(value).__name__
@@ -108,7 +108,7 @@ def all_finite(value: Tensor) -> bool:
     """Whether ``value`` holds neither NaN nor infinity."""
     if value.numel() == 1:
         return math.isfinite(float(value))
-    # one pass; only a sum that overflowed, or did meet one, needs a closer look
+    # one pass; only a sum that overflowed, or met such a number, needs a closer look
     return math.isfinite(float(value.sum())) or bool(torch.isfinite(value).all())
 
 
@@ -146,7 +146,7 @@ def number(name: str, value: Any, *, minimum: float = -math.inf) -> float:
 def whole(
     name: str, value: Any, minimum: int | None = 1, expected: str | None = None
 ) -> int:
-    """``value`` as an int of at least ``minimum``; numpy's and torch's count too."""
+    """``value`` as an int of at least ``minimum``; numpy's and torch's ints will do."""
     try:
         out = None if isinstance(value, bool | np.bool_) else operator.index(value)
     except TypeError:
@@ -166,7 +166,7 @@ def flag(name: str, value: Any) -> bool:
 
 @contextmanager
 def about(name: str) -> Iterator[None]:
-    """Errors in here are told to be of the argument ``name``."""
+    """Put the argument ``name`` before the words of errors raised in here."""
     try:
         yield
     except CBanditError as error:
@@ -234,7 +234,7 @@ def nonnegative(name: str, value: Any) -> Tensor:
     """``value`` as a finite float64 tensor without a negative entry."""
     out = tensor(name, value)
     if out.is_cuda and bool(((out >= 0) & out.isfinite()).all()):
-        return out  # all in one look
+        return out  # one look at the device for both checks
     finite(name, out)
     if bool((out < 0).any()):
         raise CBanditError(f"{name} must not be negative; got {out.min().item():g}")
@@ -242,7 +242,7 @@ def nonnegative(name: str, value: Any) -> Tensor:
 
 
 def per_trial(name: str, value: Any, batch: tuple[int, ...]) -> Tensor:
-    """``value``, a number or ``(*trials,)``, as ``(T,)`` float64: a copy."""
+    """Copy ``value``, a number or ``(*trials,)``, as ``(T,)`` float64."""
     out = tensor(name, value)
     if out.dim() > 1 or (out.dim() == 1 and tuple(out.shape) not in ((1,), batch)):
         raise CBanditError(
@@ -255,8 +255,8 @@ def per_trial(name: str, value: Any, batch: tuple[int, ...]) -> Tensor:
 def per_cost(name: str, value: Any, batch: tuple[int, ...], m: int) -> Tensor:
     """A number, ``(m,)``, ``(*trials, 1)`` or ``(*trials, m)``, as ``(T, m)``.
 
-    ``(*trials,)`` too, unless it is ``(m,)``: that is one number a cost, as it is
-    without trials.
+    ``(*trials,)`` will do too, unless it is also ``(m,)``: then it is one number for
+    each cost, as it is without trials.
     """
     out, shape = tensor(name, value), (*(batch or (1,)), m)
     given = tuple(out.shape)
@@ -282,7 +282,7 @@ def rows(
 ) -> Tensor:
     """``n`` rows ``(n, *axes)`` or ``(*trials, n, *axes)``, as ``(T, n, *axes)``.
 
-    A single axis of length 1 may be left out.
+    A last axis of length 1 may be left out.
     """
     given, count = tuple(value.shape), batch[0] if batch else 1
     if axes == (1,) and n is not None and given in ((n,), (count, n)):

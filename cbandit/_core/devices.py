@@ -1,22 +1,23 @@
-"""What the host may ask of a device without waiting for it.
+"""Device operations that do not make the host wait.
 
-A CUDA device works off a queue. A number that is looked at, ``to(device)``,
-``torch.tensor(..., device=)`` and an index that is a list wait until all of it is done;
-what is here does not. A round waits once, for its choice.
+A CUDA device works off a queue. The host waits until the queue is empty when it reads a
+number, calls ``to(device)`` or ``torch.tensor(..., device=)``, or indexes by a list;
+the functions here avoid that. A round waits once, for its choice.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["cholesky", "host", "put"]
+__all__ = ["cholesky", "free_memory", "host", "put"]
 
 
 def put(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """A tensor, or a list of numbers, on ``device``; what is there already stays."""
+    """Put a tensor, or a list of numbers, on ``device``, unless it is there."""
     given = values if isinstance(values, Tensor) else torch.tensor(values, dtype=dtype)
     if given.device == device and dtype is None:
         return given
@@ -24,14 +25,14 @@ def put(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> 
         return given
     if device.type == "cpu" or given.is_cuda:
         return given.to(device, dtype)
-    # from memory that is not pinned the copy has been read when this returns
+    # unpinned memory has been read when this returns, so the caller may change it
     return given.to(device, dtype, non_blocking=not given.is_pinned())
 
 
 def host(*values: Tensor) -> list[Tensor]:
-    """Tensors on the host, in one look: int64 as it is, what else there is as float64.
+    """Bring tensors to the host in one look, int64 as it is and others as float64.
 
-    What is on the host already comes as it is.
+    Tensors that are on the host already are returned as they are.
     """
     if not values[0].is_cuda:
         return list(values)
@@ -43,13 +44,29 @@ def host(*values: Tensor) -> list[Tensor]:
 
 
 def cholesky(matrix: Tensor) -> Tensor:
-    """The Cholesky factor of matrices that have one, but for what is not a number.
+    """The Cholesky factors of a batch of matrices.
 
-    ``torch.linalg.cholesky`` waits to hear whether all went well. On CUDA a matrix
-    without a factor gets one of NaN, which the round's score will show.
+    ``torch.linalg.cholesky`` waits for the device to check for success. Here, on CUDA,
+    a matrix without a factor gets one of NaN, which the round's score will show.
     """
     if not matrix.is_cuda:
         factor: Tensor = torch.linalg.cholesky(matrix)
         return factor
     factor, failed = torch.linalg.cholesky_ex(matrix)
     return factor.masked_fill_((failed != 0)[..., None, None], torch.nan)
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes that are free on ``device`` now."""
+    if device.type == "cuda":
+        # memory that torch holds and does not use is free too
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + held
+    try:
+        with open("/proc/meminfo") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable"):
+                    return 1024 * int(line.split()[1])
+    except OSError:
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

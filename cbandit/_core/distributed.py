@@ -6,8 +6,8 @@ finds the best action of its own stretch, and they exchange one candidate each: 
 score, its number and the estimates there. The best of these is what one process would
 have chosen, the lowest number on ties.
 
-What is exchanged is a few numbers that the host needs anyway, so it goes through host
-memory, rank to rank; then a rank that has died is known by its name.
+The few numbers exchanged are needed on the host anyway, so they go through its memory,
+from rank to rank. So a rank that has died is known by its number.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit.actions import Finite, ProductGrid
-from cbandit.actions.partition import shares
 from cbandit.errors import CBanditError, LostRankError
 
 __all__ = ["ALONE", "Ranks", "current", "launched", "shard"]
@@ -53,7 +51,7 @@ class Ranks:
         return self
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        # a group lives in its process: what is loaded takes that of its time
+        # process groups do not pickle; the current one is used on load
         return "ALONE" if self is ALONE else (current, ())
 
     def __repr__(self) -> str:
@@ -61,21 +59,22 @@ class Ranks:
 
     # -- the set -------------------------------------------------------------------
 
-    def stretch(self, actions: Finite | ProductGrid, block: int) -> tuple[int, int]:
+    def stretch(self, actions: Any, block: int) -> tuple[int, int]:
         """The first action of this rank, and one past its last."""
-        return shares(actions, block, self.size)[self.rank]
+        share: tuple[int, int] = actions.shares(block, self.size)[self.rank]
+        return share
 
-    def whole(self, parts: Tensor, actions: Finite | ProductGrid, block: int) -> Tensor:
-        """All of ``(..., N)``, on every rank, from each rank's own stretch of it."""
+    def whole(self, parts: Tensor, actions: Any, block: int) -> Tensor:
+        """Gather ``(..., N)`` on every rank from each rank's own stretch of it."""
         if self.size == 1:
             return parts
-        every = shares(actions, block, self.size)
+        every = actions.shares(block, self.size)
         empty = torch.empty(0, dtype=parts.dtype)
         pieces = [empty.new_empty(*parts.shape[:-1], b - a) for a, b in every]
         self._swap(parts.cpu().contiguous(), pieces)
         return torch.cat(pieces, -1).to(parts.device)
 
-    # -- what is exchanged ---------------------------------------------------------
+    # -- exchanges -----------------------------------------------------------------
 
     def candidates(self, index: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Every rank's ``index (T,)`` and ``values (T, k)``: ``(R, T)``, ``(R, T, k)``.
@@ -99,9 +98,9 @@ class Ranks:
         return tuple(got.any(0).tolist())
 
     def first(self, function: Callable[[], T]) -> T:
-        """What ``function`` returns on rank 0, where alone it is called.
+        """Call ``function`` on rank 0 alone, and return its result on every rank.
 
-        Its :class:`~cbandit.CBanditError` is raised on every rank.
+        A :class:`~cbandit.CBanditError` of it is raised on every rank.
         """
         if self.size == 1:
             return function()
@@ -131,7 +130,7 @@ class Ranks:
             return None, error
 
     def _swap(self, sent: Tensor, got: list[Tensor]) -> None:
-        """Puts what rank ``r`` sends into ``got[r]``."""
+        """Send to every other rank, and put what rank ``r`` sends into ``got[r]``."""
         got[self.rank].copy_(sent)
         peers = [r for r in range(self.size) if r != self.rank]
         under_way = [(each, self._begin(dist.isend, sent, each)) for each in peers]
@@ -167,7 +166,7 @@ class Ranks:
             ) from error
 
     def _lost(self, peer: int) -> int:
-        """Who was lost first: whoever notices it ends too, and is missed by others."""
+        """The rank lost first. Those that notice it end too, and are missed in turn."""
         try:
             store = self._group.get_group_store()
             return int(store.compare_set("cbandit/lost", "", str(peer)))
@@ -186,16 +185,16 @@ def current() -> Ranks:
 
 @contextmanager
 def shard(group: Any = None, timeout: float = TIMEOUT) -> Iterator[Ranks]:
-    """Within it, policies split their action sets over the ranks of a process group.
+    """Split the action sets of policies built in here over a process group's ranks.
 
-    Every rank runs the same calls, in the same order, and tells its policy the same
+    Every rank must run the same calls, in the same order, and tell its policy the same
     feedback; all of them get the same choices. ``posterior()``, ``recommend()`` and
-    ``save()`` are such calls too. A set small enough for the *joint* engine, a
-    :class:`~cbandit.Box`, and the policies whose rule looks at all actions at once
-    (``policy.engine`` says so) are kept whole by each rank. Of a
-    :class:`~cbandit.Finite` set each rank holds the points, of a
-    :class:`~cbandit.ProductGrid` the axes. The machines should be alike: what is
-    computed everywhere must come out the same.
+    ``save()`` are such calls too. Each rank keeps the whole of a set small enough for
+    the *joint* engine, of a :class:`~cbandit.Box`, and of the set of a policy whose
+    rule looks at all actions at once (``policy.engine`` says so). Each rank holds all
+    points of a :class:`~cbandit.Finite` set, and the axes of a
+    :class:`~cbandit.ProductGrid`. The machines should be alike, so that what all of
+    them compute comes out the same.
 
     Args:
         group: of ``torch.distributed``, of any backend; by default all of its ranks.

@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit.errors import CBanditError
 
-__all__ = ["Streams", "Trials", "trial_range"]
+__all__ = ["Position", "Streams", "Trials", "trial_range"]
 
 BLOCK = 1024
 MOST = 10**6  # trials
@@ -28,7 +27,7 @@ Trials = int | range | None
 
 
 def trial_range(trials: Trials) -> range | None:
-    """The numbers of the trials, ``range(n)`` for ``n``; ``None``: no trials axis."""
+    """Return the trials' numbers, ``range(n)`` for ``n``; ``None``: no trials axis."""
     if trials is None:
         return None
     if isinstance(trials, range):
@@ -53,14 +52,27 @@ def _seed(seed: int, trial: int, purpose: str) -> int:
     return (int.from_bytes(digest, "little") + trial * 0x9E3779B1) % 2**32
 
 
-@dataclass
-class _Mark:
-    """Where streams were; states are known once their generators are to move."""
+class _States:
+    """States of generators at one place; saved just before they leave it."""
 
-    blocks: dict[str, Tensor]
-    used: dict[str, int]
-    shared: Tensor | None = None
-    each: list[Tensor] | None = None
+    __slots__ = ("saved",)
+
+    def __init__(self) -> None:
+        self.saved: list[Tensor] | None = None
+
+
+class Position(NamedTuple):
+    """A place in the streams, to come back to with :meth:`Streams.go`.
+
+    Args:
+        blocks: the block of each kind of draw, and how many of its numbers are used.
+        each: where the trials' generators are.
+        shared: where the stream's own generator is.
+    """
+
+    blocks: dict[str, tuple[Tensor, int]]
+    each: _States
+    shared: _States
 
 
 class Streams(torch.Generator):
@@ -87,49 +99,48 @@ class Streams(torch.Generator):
             torch.Generator().manual_seed(_seed(seed, i, purpose)) for i in numbers
         ]
         self.manual_seed(_seed(seed, numbers[0], purpose + "/shared"))
-        self._blocks: dict[str, Tensor] = {}
-        self._used: dict[str, int] = {}
-        self._marked: _Mark | None = None
+        # positions hold this too: a draw replaces it and never changes it
+        self._blocks: dict[str, tuple[Tensor, int]] = {}
+        self._each_at, self._shared_at = _States(), _States()
 
-    def mark(self) -> None:
-        """From here on draws can be taken back."""
-        self._marked = _Mark(dict(self._blocks), dict(self._used))
+    def position(self) -> Position:
+        """Return where the streams are: a value, which later draws leave alone."""
+        return Position(self._blocks, self._each_at, self._shared_at)
 
-    def go_back(self) -> None:
-        """All as it was at the last :meth:`mark`."""
-        assert self._marked is not None
-        if self._marked.shared is not None:
-            self.set_state(self._marked.shared)
-        self._blocks = dict(self._marked.blocks)
-        self._used = dict(self._marked.used)
-        if self._marked.each is not None:
-            for generator, saved in zip(self._each, self._marked.each, strict=True):
-                generator.set_state(saved)
+    def go(self, position: Position) -> None:
+        """Go back to a position of these streams: the same draws follow again."""
+        self._blocks = position.blocks
+        if self._each_at is not position.each:
+            self._each_at = _States()  # nowhere, should this break off
+            _restore(self._each, position.each)
+            self._each_at = position.each
+        if self._shared_at is not position.shared:
+            self._shared_at = _States()
+            _restore([self], position.shared)
+            self._shared_at = position.shared
 
     def lent(self) -> Streams:
-        """These, for code that knows nothing of trials."""
-        if self._marked is not None and self._marked.shared is None:
-            self._marked.shared = self.get_state()
+        """Return these streams, for code that knows nothing of trials."""
+        self._shared_at = _left([self], self._shared_at)
         return self
 
     def _generators(self) -> list[torch.Generator]:
-        # states of many take longer than most rounds: only where they are about to move
-        if self._marked is not None and self._marked.each is None:
-            self._marked.each = [generator.get_state() for generator in self._each]
+        """Return the trials' generators, which are about to move."""
+        self._each_at = _left(self._each, self._each_at)
         return self._each
 
     def normal(self, *shape: int) -> Tensor:
-        """Standard normal draws, ``(*trials, *shape)``, float64 on the CPU."""
+        """Draw standard normals, ``(*trials, *shape)``, float64 on the CPU."""
         return self._take("normal", shape)
 
     def uniform(self, *shape: int) -> Tensor:
-        """Uniform draws on [0, 1), ``(*trials, *shape)``, float64 on the CPU."""
+        """Draw uniforms on [0, 1), ``(*trials, *shape)``, float64 on the CPU."""
         return self._take("uniform", shape)
 
     def ragged_normal(self, counts: Sequence[int], width: int) -> Tensor:
-        """``counts[i] x width`` normals for trial ``i``, zeros below them.
+        """Draw ``counts[i] x width`` normals for trial ``i``, padded with zeros.
 
-        What a trial draws depends on its own count alone; the result is
+        A trial's draws depend on its own count alone; the result is
         ``(*trials, max(counts), width)``.
         """
         if len(counts) != len(self._each):
@@ -146,7 +157,7 @@ class Streams(torch.Generator):
         return out.view(*self.batch_shape, *out.shape[1:])
 
     def normals(self, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
-        """Normals of a shape of its own for each trial, drawn apart from the blocks."""
+        """Draw normals of one shape a trial, apart from the blocks."""
         return [
             _as_normal(torch.rand(shape, generator=generator, dtype=torch.float64))
             for shape, generator in zip(shapes, self._generators(), strict=True)
@@ -161,13 +172,14 @@ class Streams(torch.Generator):
 
     def _take(self, kind: str, shape: tuple[int, ...]) -> Tensor:
         count = math.prod(shape)
-        block, used = self._blocks.get(kind), self._used.get(kind, BLOCK)
+        block, used = self._blocks.get(kind, (None, BLOCK))
         left = 0 if block is None else block.shape[-1] - used
         if block is None or count > left:
             fresh = self._refill(kind, math.ceil((count - left) / BLOCK))
-            block = fresh if left == 0 else torch.cat([block[:, used:], fresh], -1)  # type: ignore[index]
-            self._blocks[kind], used = block, 0
-        self._used[kind] = used + count
+            if block is not None and left:
+                fresh = torch.cat([block[:, used:], fresh], -1)
+            block, used = fresh, 0
+        self._blocks = {**self._blocks, kind: (block, used + count)}
         return block[:, used : used + count].reshape(self.batch_shape + shape)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -175,12 +187,13 @@ class Streams(torch.Generator):
         return type(self), arguments, self.state()
 
     def state(self) -> dict[str, Any]:
-        """All that is needed to go on from here."""
+        """Return all that is needed to go on from here."""
         return {
             "shared": self.get_state(),
             "each": [generator.get_state() for generator in self._each],
             "blocks": {
-                k: v[:, self._used[k] :].clone() for k, v in self._blocks.items()
+                kind: block[:, used:].clone()
+                for kind, (block, used) in self._blocks.items()
             },
         }
 
@@ -188,13 +201,28 @@ class Streams(torch.Generator):
         self.set_state(state["shared"])
         for generator, saved in zip(self._each, state["each"], strict=True):
             generator.set_state(saved)
-        self._blocks = {k: v.clone() for k, v in state["blocks"].items()}
-        self._used = dict.fromkeys(self._blocks, 0)
-        self._marked = None
+        self._blocks = {kind: (v.clone(), 0) for kind, v in state["blocks"].items()}
+        self._each_at, self._shared_at = _States(), _States()
+
+
+def _left(generators: Sequence[torch.Generator], at: _States) -> _States:
+    """Save where generators are before they move; return a place for where they go."""
+    # states of many take longer to save than most rounds, and few rounds move them
+    if at.saved is None:
+        at.saved = [generator.get_state() for generator in generators]
+    return _States()
+
+
+def _restore(generators: Sequence[torch.Generator], at: _States) -> None:
+    """Put generators where they were left."""
+    if at.saved is None:
+        raise CBanditError("this position is not one of these streams")
+    for generator, saved in zip(generators, at.saved, strict=True):
+        generator.set_state(saved)
 
 
 def _as_normal(uniform: Tensor) -> Tensor:
-    """Normal quantiles of draws from [0, 1), which are overwritten.
+    """Turn draws from [0, 1) into normal quantiles, in place.
 
     Several times faster than ``torch.randn`` in float64. Half a step moves the draws,
     multiples of 2^-53, into the middle of their cells: none is at infinity.

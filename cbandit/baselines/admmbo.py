@@ -35,7 +35,8 @@ from cbandit.actions import Box
 from cbandit.baselines.botorch_policy import BoTorchPolicy
 from cbandit.beliefs.gp import GP, _extent
 from cbandit.errors import CBanditError
-from cbandit.policies.policy import Decision
+from cbandit.policies.decision import Asked, Decision
+from cbandit.policies.gp import GPState
 
 if TYPE_CHECKING:
     from botorch.acquisition.acquisition import AcquisitionFunction
@@ -146,9 +147,9 @@ class ADMMBO(BoTorchPolicy):
     ) -> Decision:
         if mask is not None or asked is not self.actions:
             raise CBanditError("ADMMBO chooses from its own set: no among=, actions=")
-        known = t > self.initial and all(map(self._known, range(self._size)))
-        if not known:
-            return super()._decide(t, asked, mask, observed_costs)
+        seen = [self._known(self._beliefs, i) for i in range(self._size)]
+        if t <= self.initial or not all(seen):
+            return super().decide(self._now.state, self._asked)[0]
         if not bool((self.stopped == 0).any()):
             return self._play(t, self._incumbent)
         self._advance(t)
@@ -159,7 +160,7 @@ class ADMMBO(BoTorchPolicy):
             seeds = self._streams.uniform(1).reshape(self._size)
             found = torch.stack(
                 [
-                    self._best(i, asked, None, int(seeds[i] * 2**31))
+                    self._best(self._beliefs, i, asked, None, int(seeds[i] * 2**31))
                     for i in range(self._size)
                 ]
             ).double()
@@ -167,15 +168,33 @@ class ADMMBO(BoTorchPolicy):
             found = self._over_set(step, best, here)
         return self._play(t, torch.where(self._over(), self._incumbent, found))
 
+    def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
+        """Call the rule; temporary."""
+        before = dict(vars(self))
+        self._asked = asked
+        try:
+            decision = self._decide(asked.t, asked.actions, asked.mask, None)
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+        decision.sure = True
+        return decision, state
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        state.pop("_asked", None)
+        return state
+
     def _best(
-        self, trial: int, asked: Any, allowed: Tensor | None, seed: int
+        self, beliefs: Any, trial: int, asked: Any, allowed: Tensor | None, seed: int
     ) -> Tensor:
         from botorch.exceptions.warnings import BadInitialCandidatesWarning
 
         with warnings.catch_warnings():
             # no improvement to be had anywhere tried is an answer, not a fault
             warnings.simplefilter("ignore", BadInitialCandidatesWarning)
-            return super()._best(trial, asked, allowed, seed)
+            return super()._best(beliefs, trial, asked, allowed, seed)
 
     def _over(self) -> Tensor:
         return (self.stopped > 0).unsqueeze(-1)

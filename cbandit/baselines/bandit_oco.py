@@ -24,12 +24,15 @@ from cbandit._core import checks, devices
 from cbandit.actions import Box
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
-from cbandit.policies.policy import COST_COUNT, Decision, Policy, Told
+from cbandit.policies.decision import Decision
+from cbandit.policies.ledger import Told
+from cbandit.policies.policy import COST_COUNT
+from cbandit.policies.stepwise import Stepwise
 
 __all__ = ["BanditOCO"]
 
 
-class BanditOCO(Policy):
+class BanditOCO(Stepwise):
     """Projected primal ascent and dual descent from single values.
 
     Feedback moves the centre and the multiplier at the next ``ask``, in the order of
@@ -57,6 +60,7 @@ class BanditOCO(Policy):
     """
 
     name = "OCO"
+    _multiplier: Tensor
 
     def __init__(
         self,
@@ -197,13 +201,10 @@ class BanditOCO(Policy):
 
     def cancel(self, choice: Choice) -> None:
         """Say that the rest of a choice's feedback will never come."""
+        self._settled()
         super().cancel(choice)
         each = self._played.get(choice.t)
-        if (
-            each is not None
-            and choice.t not in self._inbox
-            and not bool(each.due().any())
-        ):
+        if each is not None and not bool(each.due().any()):
             del self._played[choice.t]
 
 

@@ -27,12 +27,13 @@ from torch import Tensor
 
 from cbandit import scores
 from cbandit._core import checks
+from cbandit._core.arguments import stated
 from cbandit.baselines.sketch import Sketched
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.gp import GPPolicy
-from cbandit.policies.policy import Decision
+from cbandit.policies.decision import Asked
+from cbandit.policies.gp import GPPolicy, GPState
 
 __all__ = ["BKB"]
 
@@ -49,10 +50,9 @@ class BKB(GPPolicy):
         common: see below.
     """
 
-    continuous = False
-    explores = (UCB,)
-
     name = "BKB"
+    continuous = splits = False
+    explores = (UCB,)
 
     def __init__(
         self,
@@ -63,33 +63,40 @@ class BKB(GPPolicy):
         oversampling: float = 5.0,
         **common: Any,
     ) -> None:
+        self.settings = stated(self, locals())
         if common.get("pending", "ignore") != "ignore":
             raise CBanditError(f"pending must be 'ignore'; got {common['pending']!r}")
         if common.get("feedback") is not None:
             raise CBanditError(f"feedback must be None; got {common['feedback']!r}")
-        super().__init__(actions, reward, None, explore, **common)
-        if reward.learn_noise or reward.standardize:
+        if isinstance(reward, GP) and (reward.learn_noise or reward.standardize):
             raise CBanditError(
                 "reward must be a cb.GP with a kernel and noise of its own, not "
                 f"learned and not standardised; got {reward!r}"
             )
-        q = checks.number("oversampling", oversampling)
-        if q <= 0:
-            raise CBanditError(f"oversampling must be above 0; got {q}")
-        self._beliefs: Any = Sketched(
-            reward.copy(), self.actions, self.batch_shape, self.dtype, self.device, q
-        )
+        self._oversampling = checks.number("oversampling", oversampling)
+        if self._oversampling <= 0:
+            raise CBanditError(
+                f"oversampling must be above 0; got {self._oversampling}"
+            )
+        super().__init__(actions, reward=reward, costs=None, explore=explore, **common)
+
+    def _fresh_beliefs(self, beliefs: list[GP]) -> Sketched:
+        shape, kept = self.batch_shape, (self.dtype, self.device)
+        gp, q = beliefs[0].copy(), self._oversampling
+        return Sketched(gp, self.actions, shape, *kept, q)
 
     @property
     def model(self) -> Any:
-        """A sketch has no BoTorch model: always an error that says so."""
+        """Raise an error: a sketch has no BoTorch model."""
         raise CBanditError("BKB keeps a sketch, not a model; see policy.posterior()")
 
     def _engines(self) -> list[str]:
         return ["engine=dictionary"]
 
-    def _decide(
-        self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
-    ) -> Decision:
-        self._beliefs.resample(self._streams)
-        return Decision(self._maximise(t, asked, mask, scores.Reward()).index)
+    def score(self, t: int, multiplier: Tensor) -> scores.Reward:
+        """Return the reward's estimate."""
+        return scores.Reward()
+
+    def _opened(self, state: GPState, asked: Asked) -> GPState:
+        """Draw the dictionary of this round."""
+        return state._replace(beliefs=state.beliefs.resampled(asked.streams))

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
+from cbandit._core.arguments import stated
 from cbandit.actions import Box
 from cbandit.beliefs.feedback import Delayed
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.gp import GPPolicy
-from cbandit.policies.policy import Decision
+from cbandit.policies.decision import Asked, Decision
+from cbandit.policies.gp import GPPolicy, GPState
 
 if TYPE_CHECKING:
     from botorch.acquisition.acquisition import AcquisitionFunction
@@ -34,7 +35,7 @@ CHUNK = 1024
 
 
 class BoTorchPolicy(GPPolicy):
-    """The ``argmax`` of an acquisition function of BoTorch's.
+    """The ``argmax`` of one of BoTorch's acquisition functions.
 
     Args:
         actions: a finite set, a product grid or a :class:`~cbandit.Box`.
@@ -69,6 +70,8 @@ class BoTorchPolicy(GPPolicy):
         >>> policy.tell(policy.ask(), reward=0.3)
     """
 
+    splits = False
+
     def __init__(
         self,
         actions: Any,
@@ -83,6 +86,7 @@ class BoTorchPolicy(GPPolicy):
         name: str = "BoTorch",
         **common: Any,
     ) -> None:
+        self.settings = stated(self, locals())
         if not callable(make_acquisition):
             raise CBanditError(
                 "make_acquisition must be a callable (model, policy) -> acquisition "
@@ -107,7 +111,9 @@ class BoTorchPolicy(GPPolicy):
                 "feedback must be None or cb.Sliding(window): tell what is late when "
                 "it comes"
             )
-        super().__init__(actions, reward, costs, UCB(0.0), **common)
+        super().__init__(
+            actions, reward=reward, costs=costs, explore=UCB(0.0), **common
+        )
         self._make, self.name, self.initial = make_acquisition, name, initial
         self.chunk, self.num_restarts, self.raw_samples = (
             chunk,
@@ -116,35 +122,34 @@ class BoTorchPolicy(GPPolicy):
         )
         self.trial = 0
 
-    def _decide(
-        self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
-    ) -> Decision:
-        box = isinstance(asked, Box)
-        if box and mask is not None:
-            raise CBanditError("among: a Box has no numbered actions to choose among")
-        count = asked.dim if box else 1
-        draws = self._streams.uniform(1 + count).reshape(self._size, -1)
+    def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
+        """Return the action of greatest acquisition value in every trial."""
+        on, mask = asked.actions, asked.mask
+        box = isinstance(on, Box)
+        count = on.dim if box else 1
+        draws = asked.streams.uniform(1 + count).reshape(self._size, -1)
         found = []
         for trial in range(self._size):
             allowed = None if mask is None else mask[trial if len(mask) > 1 else 0]
-            if t <= self.initial or not self._known(trial):
-                found.append(_drawn(asked, allowed, draws[trial, 1:].to(self.device)))
+            if asked.t <= self.initial or not self._known(state.beliefs, trial):
+                found.append(_drawn(on, allowed, draws[trial, 1:].to(self.device)))
                 continue
             seed = int(draws[trial, 0] * 2**31)
-            found.append(self._best(trial, asked, allowed, seed))
+            found.append(self._best(state.beliefs, trial, on, allowed, seed))
         if box:
-            return Decision(None, x=torch.stack(found).to(self.dtype))
-        return Decision(torch.stack(found))
+            x = torch.stack(found).to(self.dtype)
+            return Decision(None, x=x, sure=True), state
+        return Decision(torch.stack(found), sure=True), state
 
-    def _known(self, trial: int) -> bool:
-        """Whether the trial has seen each function at least once."""
-        return all(
-            group.engine.history.distinct()[trial] > 0 for group in self._beliefs.groups
-        )
+    def _known(self, beliefs: Any, trial: int) -> bool:
+        """Return whether the trial has seen each function at least once."""
+        known: bool = beliefs.observed(trial)
+        return known
 
     def _best(
-        self, trial: int, asked: Any, allowed: Tensor | None, seed: int
+        self, beliefs: Any, trial: int, asked: Any, allowed: Tensor | None, seed: int
     ) -> Tensor:
+        """Return the point or the number of the greatest value in one trial."""
         from botorch.optim.optimize import optimize_acqf, optimize_acqf_mixed
         from botorch.utils.sampling import manual_seed
 
@@ -152,7 +157,7 @@ class BoTorchPolicy(GPPolicy):
 
         self.trial = trial
         with manual_seed(seed):
-            acquisition = self._make(model_list(self._beliefs, trial), self)
+            acquisition = self._make(model_list(beliefs, trial), self)
             if not callable(acquisition):
                 raise CBanditError(
                     "make_acquisition must return a BoTorch acquisition function; got "

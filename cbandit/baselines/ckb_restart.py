@@ -13,16 +13,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cbandit._core import checks
+from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
-from cbandit.errors import CBanditError
 from cbandit.explore import Explore
-from cbandit.policies.ckb import CKB
+from cbandit.policies.ckb import CKB, needed
+from cbandit.policies.dual import dual_of
+from cbandit.policies.gp import GPPolicy
 
 __all__ = ["CKBRestart"]
 
 
-class CKBRestart(CKB):
+class CKBRestart(GPPolicy):
     """CKB that starts again every ``restart`` rounds.
 
     Args:
@@ -32,7 +33,12 @@ class CKBRestart(CKB):
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them.
         explore: as for :class:`~cbandit.CKB`.
-        common: see :class:`~cbandit.CKB`.
+        step: as for :class:`~cbandit.CKB`.
+        cap: as for :class:`~cbandit.CKB`.
+        slack: as for :class:`~cbandit.CKB`.
+        slater: as for :class:`~cbandit.CKB`.
+        dual: as for :class:`~cbandit.CKB`.
+        common: see below.
     """
 
     def __init__(
@@ -43,26 +49,26 @@ class CKBRestart(CKB):
         reward: GP,
         costs: GP | Sequence[GP],
         explore: Explore,
+        step: Any = None,
+        cap: Any = None,
+        slack: Any = 0.0,
+        slater: Any = None,
+        dual: str = "projected",
         **common: Any,
     ) -> None:
-        restart = checks.whole("restart", restart)
-        if common.get("anytime"):
-            raise CBanditError("anytime goes with cb.CKB; CKBRestart has restart=")
-        self.restart = restart
-        horizon = common.pop("horizon", None)
-        if horizon is not None:
-            horizon = checks.whole("horizon", horizon, 1, "None or a positive int")
+        self.settings = stated(self, locals())
         super().__init__(
             actions,
             reward=reward,
-            costs=costs,
+            costs=needed(costs),
             explore=explore,
-            horizon=restart,
+            start=0.0,
+            restart=restart,
+            forget=True,
             **common,
         )
-        self.horizon = horizon
-        self.forget = True
-        self.name = f"CKB-Restart{self.explore.name}"
+        self.name = f"CKB-Restart{explore.name}"
+        self._dual = dual_of(self, dual, step, cap, slack, slater, restart, False)
 
-    def _epoch(self, t: int) -> int:
-        return t - (t - 1) % self.restart
+    score = CKB.score  # type: ignore[assignment]
+    move = CKB.move  # type: ignore[assignment]

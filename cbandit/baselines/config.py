@@ -20,39 +20,17 @@ from typing import Any
 
 from torch import Tensor
 
-from cbandit.actions import Box
+from cbandit import scores
+from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
-from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.gp import INCUMBENTS, GPPolicy
-from cbandit.policies.policy import Decision
-from cbandit.search.box import best_feasible_point
-from cbandit.search.finite import best_feasible
+from cbandit.policies.ckb import needed
+from cbandit.policies.gp import GPPolicy
 
-__all__ = ["CONFIG", "Constrained"]
+__all__ = ["CONFIG"]
 
 
-class Constrained(GPPolicy):
-    """A policy with costs and confidence bounds, and no multiplier."""
-
-    continuous = False
-    explores = (UCB,)
-
-    def __init__(
-        self,
-        actions: Any,
-        *,
-        reward: GP,
-        costs: GP | Sequence[GP],
-        explore: UCB,
-        **common: Any,
-    ) -> None:
-        if costs is None:
-            raise CBanditError("costs must be a cb.GP or a list of them; got None")
-        super().__init__(actions, reward, costs, explore, **common)
-
-
-class CONFIG(Constrained):
+class CONFIG(GPPolicy):
     """``argmax`` of the reward's upper bound where the costs' lower bounds allow it.
 
     Args:
@@ -73,23 +51,21 @@ class CONFIG(Constrained):
     """
 
     name = "CONFIG"
-    splits = True
-    continuous = True
+    explores = (UCB,)
 
-    def _decide(
-        self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
-    ) -> Decision:
-        coefficient, limits = self._coefficient(t), self._limits(t)
-        if isinstance(asked, Box):
-            best, infeasible = best_feasible_point(
-                asked,
-                self._estimate(coefficient, limits),
-                self._streams,
-                self._beliefs.incumbents(INCUMBENTS),
-                self.climbs,
-            )
-            return Decision(None, infeasible, x=best.x)
-        best, infeasible = best_feasible(
-            lambda score: self._best_of(asked, mask, score, coefficient, limits)
-        )
-        return Decision(best.index, infeasible, keys=best.keys)
+    def __init__(
+        self,
+        actions: Any,
+        *,
+        reward: GP,
+        costs: GP | Sequence[GP],
+        explore: UCB,
+        **common: Any,
+    ) -> None:
+        self.settings = stated(self, locals())
+        both = {"reward": reward, "costs": needed(costs)}
+        super().__init__(actions, **both, explore=explore, **common)
+
+    def score(self, t: int, multiplier: Tensor) -> scores.Feasible:
+        """Return ``f`` where all ``g_j <= 0``."""
+        return scores.Feasible()

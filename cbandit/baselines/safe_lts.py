@@ -22,7 +22,7 @@ from torch import Tensor
 from cbandit._core import devices
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
-from cbandit.policies.policy import Decision
+from cbandit.policies.decision import Decision
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.stagewise import must_hold
 from cbandit.policies.safe.surely import SurelySafe

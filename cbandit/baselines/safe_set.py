@@ -17,19 +17,18 @@ safety values ``q_j = threshold_j - cost_j`` (safe at 0 and above):
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cbandit._core import checks, devices
-from cbandit.actions import Box, Finite, ProductGrid
+from cbandit.actions import Finite, ProductGrid
 from cbandit.beliefs.feedback import Sliding
 from cbandit.errors import CBanditError
 from cbandit.policies.safe.action import Safe
-from cbandit.posterior.beliefs import Group, Surrogates
-from cbandit.posterior.engines.joint import Joint
+from cbandit.posterior.beliefs import Beliefs
 
 __all__ = ["SafeSet", "rounds_of", "seed_set", "sure"]
 
@@ -195,7 +194,7 @@ class SafeSet:
         else:
             self._grow(slack)
 
-    def expanders(self, beliefs: Surrogates, mean: Tensor, beta: Tensor) -> Tensor:
+    def expanders(self, beliefs: Beliefs, mean: Tensor, beta: Tensor) -> Tensor:
         """Safe actions whose upper bounds could make a new one safe, ``(T, N)``."""
         assert self._tau is not None
         if self.lipschitz is None:
@@ -270,7 +269,7 @@ class SafeSet:
     # -- without -----------------------------------------------------------------------
 
     def _by_observation(
-        self, beliefs: Surrogates, mean: Tensor, beta: Tensor, tau: Tensor
+        self, beliefs: Beliefs, mean: Tensor, beta: Tensor, tau: Tensor
     ) -> Tensor:
         trials = len(self.safe)
         found = torch.ones_like(self.safe)
@@ -283,7 +282,7 @@ class SafeSet:
         for group in beliefs.groups:
             costs = [f for f in group.functions if f > 0]
             scale, noise = group.units()[1], group.noise
-            rows = _covariance(group) if costs else None
+            rows = group.engine.covariances if costs else None
             for at in useful.split(step):
                 if rows is None or not len(open_):
                     break
@@ -303,45 +302,3 @@ class SafeSet:
         if not len(open_):
             found.zero_()
         return found
-
-
-Covariances = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
-
-
-def _covariance(group: Group) -> Covariances:
-    """Posterior covariances between actions, and variances of both, float64.
-
-    Read off the joint engine; elsewhere from the small system, whose solve with all
-    actions asked for is ``O(U^2)`` an action.
-    """
-    engine = group.engine
-    if isinstance(engine, Joint):
-        cov = engine.cov
-        own = cov.diagonal(dim1=-2, dim2=-1)
-        return lambda at, to: (cov[:, at][..., to], own[:, at], own[:, to])
-    history, trials = engine.history, group.trials
-
-    def half(x: Tensor) -> Tensor:
-        if not history.used:
-            return x.new_zeros(trials, 1, x.shape[-2], dtype=torch.float64)
-        system = history.system()
-        points = history.places(system)
-        return system.half(group.covariance.cross(points, x))
-
-    actions = group.actions
-    assert not isinstance(actions, Box)
-
-    def rows(at: Tensor, to: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        x, y = (_points(actions, i).double() for i in (at, to))
-        hx, hy = half(x), half(y)
-        c = group.covariance.cross(x, y) - hx.mT @ hy
-        own = group.covariance.variance(x) - hx.square().sum(-2)
-        return c, own, group.covariance.variance(y) - hy.square().sum(-2)
-
-    return rows
-
-
-def _points(actions: Finite | ProductGrid, index: Tensor) -> Tensor:
-    if isinstance(actions, Finite):
-        return actions.all[..., index, :]
-    return actions.at(index)

@@ -25,12 +25,12 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit.baselines.config import Constrained
 from cbandit.baselines.safe_set import SafeSet, seed_set, sure
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.policy import Decision
+from cbandit.policies.decision import Decision
+from cbandit.policies.stepwise import Constrained
 
 __all__ = ["SafeOpt", "SafelyGrowing"]
 

@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit.baselines.config import Constrained
 from cbandit.baselines.safe_set import rounds_of, seed_set, sure
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
-from cbandit.policies.policy import Decision
+from cbandit.policies.decision import Decision
+from cbandit.policies.stepwise import Constrained
 from cbandit.search.finite import best_feasible, maximise
 
 __all__ = ["SGPUCB"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -14,9 +14,13 @@ from cbandit._core.randomness import Streams
 from cbandit.actions import Finite, ProductGrid
 from cbandit.actions.partition import Block, partition
 from cbandit.beliefs.gp import GP
+from cbandit.posterior.ahead import Ahead
 from cbandit.posterior.beliefs import Part
 from cbandit.posterior.covariance import Covariance
-from cbandit.posterior.history import History
+from cbandit.posterior.history import BLANK, History
+from cbandit.posterior.log import Log, Observation
+from cbandit.posterior.look import Best, Look, Scan
+from cbandit.posterior.value import Value
 
 __all__ = ["Sketched"]
 
@@ -24,7 +28,7 @@ BLOCK = 1 << 12
 TINY = 1e-13  # eigenvalues of the dictionary below this share of the largest are noise
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Sketch:
     """``half(x) = right' k_S(x)`` has the squared norm ``z' A^{-1} z``.
 
@@ -43,18 +47,36 @@ class _Sketch:
     gain: Tensor
 
 
-class Sketched:
+class Sketched(Value):
     """The belief about one function, by what a dictionary of tried actions knows of it.
 
-    Takes the place of :class:`~cbandit.posterior.beliefs.Surrogates` in a policy.
-    With the dictionary ``S`` and features ``z(x) = K_SS^{-1/2} k_S(x)`` (rows ``Z`` for
-    all past rounds, noise ``lam``) ``A = I + Z' Z / lam``,
-    ``mean = z' A^{-1} Z' y / lam`` and ``var = k(x, x) - z' z + z' A^{-1} z``.
+    Beliefs as :class:`~cbandit.posterior.protocol.AnyBeliefs` has them. With the
+    dictionary ``S`` and features ``z(x) = K_SS^{-1/2} k_S(x)`` (rows ``Z`` for all past
+    rounds, noise ``lam``) ``A = I + Z' Z / lam``, ``mean = z' A^{-1} Z' y / lam`` and
+    ``var = k(x, x) - z' z + z' A^{-1} z``.
+
+    Args:
+        gp: the specification; its kernel and noise are fixed.
+        actions: the set.
+        batch_shape: ``()`` or ``(trials,)``.
+        dtype: of what is handed out over the set.
+        device: where tensors live.
+        oversampling: ``q``, how much more is kept than the dictionary needs.
     """
 
-    functions = 1
-    fused = False
-    torn = ""
+    actions: Finite | ProductGrid
+    dtype: torch.dtype
+    oversampling: float
+    functions: int
+    covariance: Covariance
+    noise: Tensor
+    mean: Tensor
+    log: Log
+    chosen: Tensor
+    _least: Tensor
+    _past: _Sketch
+    _history: History
+    _sketch: _Sketch | None
 
     def __init__(
         self,
@@ -65,65 +87,101 @@ class Sketched:
         device: torch.device,
         oversampling: float,
     ) -> None:
-        self.actions, self.dtype, self.oversampling = actions, dtype, oversampling
-        self.covariance = Covariance.of(gp.kernel, actions).to(device)
-        self._least = self.covariance.least_noise(actions)
+        covariance = Covariance.of(gp.copy().kernel, actions).to(device)
+        least = covariance.least_noise(actions)
         noise = checks.per_trial("noise", gp.noise, batch_shape).to(device)
-        self.noise = noise.maximum(self._least)
-        self.mean = checks.per_trial("mean", gp.mean, batch_shape).to(device)
-        self.history = History(self.covariance, len(self.noise), 1, device)
-        self.chosen = torch.zeros(len(self.noise), 0, dtype=torch.bool, device=device)
-        self._sketch: _Sketch | None = None
-        self._past = self._current()
+        trials = len(noise)
+        super().__init__(
+            actions=actions,
+            dtype=dtype,
+            oversampling=oversampling,
+            functions=1,
+            covariance=covariance,
+            noise=noise.maximum(least),
+            mean=checks.per_trial("mean", gp.mean, batch_shape).to(device),
+            log=Log(),
+            chosen=torch.zeros(trials, 0, dtype=torch.bool, device=device),
+            _least=least,
+            _history=History(covariance, trials, 1, device),
+            _sketch=None,
+        )
+        vars(self)["_past"] = self._current()
+
+    @property
+    def history(self) -> History:
+        """The observations merged by action, in line with the log."""
+        history = self._history
+        if history.stands_for == self.log.number:
+            return history
+        if not (len(self.log) == 0 and history.stands_for == BLANK):
+            fresh = History(self.covariance, len(self.noise), 1, self.noise.device)
+            vars(history).update(vars(fresh))
+        history.stands_for = None
+        for row in self.log:
+            self._enter(history, row)
+        history.stands_for = self.log.number
+        return history
+
+    def _enter(self, history: History, row: Observation) -> None:
+        slots, _ = history.place(row.keys, row.x, row.wanted)
+        if not history.used:
+            return
+        own = row.noise
+        noise = self.noise if own is None else own.maximum(self._least)
+        precision = devices.put(row.wanted, row.x.device) / noise
+        history.add(slots, precision, row.values - self.mean.unsqueeze(-1))
+        history.count(slots, row.wanted, 1)
 
     def absorb(
-        self, keys: Sequence[Any], x: Tensor, parts: Sequence[Part], t: int = 0
-    ) -> None:
+        self, keys: Sequence[Hashable], x: Tensor, parts: Sequence[Part], t: int = 0
+    ) -> Self:
         """Add what was seen; the dictionary stays."""
-        for _, values, wanted, own in parts:
-            slots, _ = self.history.place(keys, x, wanted)
-            if not self.history.used:
-                continue
-            there = devices.put(wanted, x.device)
-            noise = self.noise if own is None else own.maximum(self._least)
-            precision = there / noise
-            self.history.add(slots, precision, values - self.mean.unsqueeze(-1))
-            self.history.count(slots, wanted, 1)
-            self._sketch = None
+        beliefs = self
+        for _, values, wanted, noise in parts:
+            row = Observation(keys, x, values, wanted, noise, t)
+            history = beliefs.history
+            beliefs = beliefs._with(log=beliefs.log.append(row), _sketch=None)
+            history.stands_for = None
+            beliefs._enter(history, row)
+            history.stands_for = beliefs.log.number
+        return beliefs
 
-    def observe(self, rows: Sequence[tuple[Sequence[Any], Tensor, list[Part]]]) -> None:
+    def observe(
+        self, rows: Sequence[tuple[Sequence[Hashable], Tensor, list[Part]]]
+    ) -> Self:
         """Add many rows."""
+        beliefs = self
         for keys, x, parts in rows:
-            self.absorb(keys, x, parts)
+            beliefs = beliefs.absorb(keys, x, parts)
+        return beliefs
 
-    def parts(self) -> list[Sketched]:
-        """What holds all this in its attributes."""
-        return [self]
-
-    def resample(self, streams: Streams) -> None:
+    def resampled(self, streams: Streams) -> Self:
         """A new dictionary, by the variances of the actions tried in the last round."""
-        counts = list(map(len, self.history.keys()))
+        history = self.history
+        counts = list(map(len, history.keys()))
         if not max(counts):
-            return
-        tried = self.history.points[:, : self.history.used]
-        variance = self._look(tried, self._past)[1]
+            return self
+        tried = history.points[:, : history.used]
+        variance = self._at(tried, self._past)[1]
         share = torch.special.ndtr(streams.ragged_normal(counts, 1)[..., 0])
         share = devices.put(share.reshape(len(counts), -1), variance.device)
-        precision = self.history.precision[:, : self.history.used]
+        precision = history.precision[:, : history.used]
         pull = (self.oversampling * variance / self.noise.unsqueeze(-1)).clamp(0, 1)
         # a coin for each time it was played
         times = precision * self.noise.unsqueeze(-1)
-        self.chosen = (share < 1 - (1 - pull) ** times) & (precision > 0)
-        self._sketch = None
-        self._past = self._current()
+        chosen = (share < 1 - (1 - pull) ** times) & (precision > 0)
+        other = self._with(chosen=chosen, _sketch=None)
+        return other._with(_past=other._current())
 
     def _current(self) -> _Sketch:
         if self._sketch is None:
-            self._sketch = self._sketched()
-        return self._sketch
+            vars(self)["_sketch"] = self._sketched()
+        sketch: _Sketch = vars(self)["_sketch"]
+        return sketch
 
     def _sketched(self) -> _Sketch:
-        history, used = self.history, self.history.used
+        history = self.history
+        used = history.used
         chosen = torch.nn.functional.pad(self.chosen, (0, used - self.chosen.shape[-1]))
         size = int(chosen.sum(-1).max()) if used else 0
         order = chosen.to(torch.int8).argsort(stable=True, dim=-1, descending=True)
@@ -152,7 +210,7 @@ class Sketched:
             factor.diagonal(dim1=-2, dim2=-1).log().sum(-1),
         )
 
-    def _look(self, x: Tensor, sketch: _Sketch) -> tuple[Tensor, Tensor]:
+    def _at(self, x: Tensor, sketch: _Sketch) -> tuple[Tensor, Tensor]:
         """Means ``(T, 1, n)`` and variances ``(T, n)`` at ``x``."""
         trials = len(self.noise)
         prior = self.covariance.variance(x).expand(trials, -1)
@@ -164,12 +222,23 @@ class Sketched:
         var = prior - left.square().sum(-2) + right.square().sum(-2)
         return mean + sketch.weights @ k, var.clamp_min(0)
 
-    def anywhere(self, x: Tensor, ahead: Any = ()) -> tuple[Tensor, Tensor]:
+    def anywhere(self, x: Tensor, ahead: Sequence[Ahead] = ()) -> tuple[Tensor, Tensor]:
         """Means and standard deviations at any points, ``(T, 1, n)``."""
-        mean, var = self._look(x, self._current())
+        mean, var = self._at(x, self._current())
         return mean, var.sqrt().unsqueeze(1)
 
-    def sweep(self, streams: Any = None, ahead: Any = ()) -> Iterator[Block]:
+    def choose(
+        self, look: Look, streams: Streams | None = None, ahead: Sequence[Ahead] = ()
+    ) -> Best:
+        """The best action under ``look``."""
+        scan = Scan(look)
+        for block in self.blocks():
+            scan.add(block.start, block.mean, block.std)
+        return scan.best()
+
+    def blocks(
+        self, streams: Streams | None = None, ahead: Sequence[Ahead] = ()
+    ) -> Iterator[Block]:
         """All actions, block by block."""
         for start, stop in partition(self.actions, BLOCK):
             mean, std = self.anywhere(self.actions.block(start, stop))
@@ -177,7 +246,7 @@ class Sketched:
 
     def posterior(self) -> tuple[Tensor, Tensor]:
         """Means and standard deviations of all actions, ``(T, 1, N)`` each."""
-        blocks = list(self.sweep())
+        blocks = list(self.blocks())
         mean = torch.cat([block.mean for block in blocks], -1)
         return mean, torch.cat([block.std for block in blocks], -1)
 
@@ -189,16 +258,17 @@ class Sketched:
         """Likelihood variances, ``(T, 1)``."""
         return self.noise.unsqueeze(-1)
 
-    def refit(self, due_only: bool = False) -> None:
+    def refit(self, due_only: bool = False) -> Self:
         """Nothing is learned but the function."""
+        return self
 
     def lighten(self, limit: int) -> None:
         """There are no arrays over the set."""
 
     def engines(self) -> list[str]:
-        """What keeps the belief."""
+        """The name of what keeps the belief."""
         return ["sketch"]
 
     def describe(self) -> str:
-        """What is at work."""
+        """Which actions are kept."""
         return f"reward: Nystrom dictionary of {self.chosen.sum(-1).tolist()} actions"

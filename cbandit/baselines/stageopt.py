@@ -28,7 +28,7 @@ from cbandit.baselines.safe_set import rounds_of
 from cbandit.baselines.safeopt import SafelyGrowing
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
-from cbandit.policies.policy import Decision
+from cbandit.policies.decision import Decision
 
 __all__ = ["StageOpt"]
 

@@ -12,13 +12,14 @@ __all__ = ["FiniteClass"]
 
 
 class FiniteClass:
-    """A function is one of ``G``, each given by its value at every arm.
+    """The belief that a function is one of ``G``, given by their values at every arm.
 
     Args:
         values: ``(G, N)``.
-        radius: of the confidence set, a number or a callable of the round: functions
-            whose squared distance to the least-squares fit, summed over the rounds, is
-            at most it. Left out: ``512 ln(24 G ln(2 t) / delta)`` (Pacchiano et al.).
+        radius: of the confidence set, a number or a callable of the round. The set
+            holds the functions whose squared distance to the least-squares fit, summed
+            over the rounds, is at most the radius. ``None``:
+            ``512 ln(24 G ln(2 t) / delta)`` (Pacchiano et al.).
         range: ``(low, high)`` that every observation lies in; others are refused.
 
     Example:

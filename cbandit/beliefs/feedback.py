@@ -1,4 +1,4 @@
-"""When feedback counts: at once, after a delay, or for a while."""
+"""The times at which feedback counts: after a delay, or for a while."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ __all__ = ["Delayed", "Sliding"]
 class Delayed:
     """Reward and cost come later, apart and in any order (Guo et al. 2023).
 
-    Every choice enters the beliefs when it is made. Until it is told, and for good if
-    that takes more than ``window`` rounds (``policy.late`` counts those), the reward's
-    prior mean and the costs' thresholds stand for what came of it. So estimates lie
-    between these and the function, as far along as the share that comes in time: choose
-    a window that nearly all feedback keeps. What is feasible stays so, unless a cost's
-    belief is standardised: there the average of what has come stands for it.
-    Multipliers that move by what was observed (RPOL's) do so however late it comes.
+    Every choice enters the beliefs when it is made, with stand-ins for its feedback:
+    the reward's prior mean and the costs' thresholds. Feedback takes their place when
+    it comes, but not after more than ``window`` rounds (``policy.late`` counts those).
+    So estimates lie between stand-in and function, as near to the function as the share
+    of feedback that comes in time: choose a window that nearly all of it keeps.
+    Feasible actions stay feasible, unless a cost's belief is standardised: then the
+    average of what has come is the stand-in. Multipliers that move by observed costs
+    (RPOL's) do so however late these come.
 
     Args:
         window: rounds, at least 1.
@@ -40,7 +41,7 @@ class Delayed:
 
 
 class Sliding:
-    """Only the last ``window`` rounds count: a world that drifts (Guo et al. 2023).
+    """Only the last ``window`` rounds count, in a world that drifts (Guo et al. 2023).
 
     Args:
         window: rounds, at least 1.

@@ -1,4 +1,4 @@
-"""A Gaussian-process belief: what a user writes down, and nothing that is learned."""
+"""A Gaussian-process belief, as the user states it; nothing learned is kept here."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gpytorch.priors import LogNormalPrior
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
+from cbandit.actions import Actions
 from cbandit.errors import CBanditError
 
 __all__ = ["GP"]
 
 
 class GP:
-    """What is believed of one function before any data; copied by who gets it.
+    """A Gaussian-process prior on one function. A policy copies the one it gets.
 
     Args:
         kernel: any gpytorch kernel. Left out with ``Finite(covariance=K)``, where the
@@ -76,20 +76,20 @@ class GP:
 
     @classmethod
     def default(cls, actions: Actions) -> GP:
-        """What one uses who knows nothing.
+        """A belief for those who know nothing of the function.
 
         An RBF kernel with a lengthscale per coordinate under a prior that grows with
         the dimension, inputs mapped to the unit cube, learned noise, standardised
         outcomes, fitted anew every 20 observations. Over ``Finite(covariance=K)`` the
         prior is ``K`` and only the noise is learned. It is for ``actions`` and sets
-        within their extent: that is what is mapped to the unit cube.
+        within their extent, which is mapped to the unit cube.
         """
         if not isinstance(actions, Actions):
             raise CBanditError(
                 "actions must be a cb.Finite (which takes points as rows), "
                 f"cb.ProductGrid, cb.Box or cb.Star; got {checks.kind(actions)}"
             )
-        if isinstance(actions, Finite) and actions.covariance is not None:
+        if actions.covariance is not None:
             out = cls(noise=None, standardize=True, refit_every=20)
         else:
             dim = actions.dim
@@ -105,7 +105,7 @@ class GP:
         return out
 
     def suit(self, name: str, actions: Actions, batch_shape: tuple[int, ...]) -> None:
-        """An error, of the argument ``name``, if this is no belief over ``actions``."""
+        """Raise, naming the argument, if this cannot be a belief over ``actions``."""
         if self.kernel is None:
             return
         _of_width(name, self.kernel, actions.dim)
@@ -164,23 +164,13 @@ def _extent(actions: Actions) -> Tensor:
 
 
 def _reach(actions: Actions) -> Tensor:
-    """``(2, d)``: least and largest coordinates of a set."""
-    if isinstance(actions, ProductGrid):
-        low = torch.stack([axis.min() for axis in actions.axes])
-        high = torch.stack([axis.max() for axis in actions.axes])
-    elif isinstance(actions, Box):
-        low, high = actions.lower, actions.upper
-    else:
-        points = actions.tips if isinstance(actions, Star) else actions.all
-        points = points.reshape(-1, actions.dim)
-        if isinstance(actions, Star):
-            points = torch.cat([points, actions.center.unsqueeze(0).to(points)])
-        low, high = points.amin(0), points.amax(0)
-    return torch.stack([low, high]).double()
+    """Return the least and the greatest coordinates of a set, ``(2, d)``."""
+    ends = actions.extent().reshape(-1, 2, actions.dim)
+    return torch.stack([ends[:, 0].amin(0), ends[:, 1].amax(0)]).double()
 
 
 def _of_width(name: str, kernel: gpk.Kernel, dim: int) -> None:
-    """An error if a kernel, or a part of it, is for other than ``dim`` coordinates."""
+    """Raise if a kernel, or a part of it, is not for ``dim`` coordinates."""
     if kernel.active_dims is not None:
         active = [int(j) for j in kernel.active_dims]
         if max(active) >= dim:
@@ -217,7 +207,7 @@ def _same_kernel(a: gpk.Kernel | None, b: gpk.Kernel | None) -> bool:
 
 
 def _structure(kernel: gpk.Kernel) -> list[tuple[Any, ...]]:
-    """What tells kernels apart beside their parameters."""
+    """Classes, active coordinates and plain attributes of a kernel's parts."""
     out: list[tuple[Any, ...]] = []
     for module in kernel.modules():
         if isinstance(module, gpk.Kernel):

@@ -1,112 +1,166 @@
-"""Policies whose beliefs are Gaussian processes over a finite set."""
+"""Policies whose beliefs are Gaussian processes: a score and a multiplier's move.
+
+Each round: the multiplier moves, estimates come from the beliefs, the action of
+greatest score is played, and what is told of it enters the beliefs.
+"""
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from cbandit._core import checks, devices, distributed
-from cbandit._core.interrupts import Held
+from cbandit import scores
+from cbandit._core import checks, distributed
+from cbandit._core.arguments import stated
 from cbandit._core.randomness import Streams
 from cbandit.actions import Box, Finite, Star
-from cbandit.beliefs.feedback import Delayed, Sliding, delayed_width
+from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
-from cbandit.explore import TS, UCB, Explore, Rand, clip, estimates
-from cbandit.policies.policy import Policy, Told, listed
-from cbandit.posterior.beliefs import Ahead, Part, Surrogates, joined
-from cbandit.recommend import Recommendation, recommend
-from cbandit.scores import Formed
-from cbandit.search.box import Climbs, best_feasible_point, maximise_box
-from cbandit.search.finite import Best, among, maximise
-from cbandit_kernels import Look
+from cbandit.explore import TS, UCB, Explore, Rand
+from cbandit.policies import chosen, shared
+from cbandit.policies.believed import (
+    Data,
+    Marginal,
+    Posterior,
+    data_rows,
+    posterior_of,
+    recommended,
+)
+from cbandit.policies.decision import Asked, Decision
+from cbandit.policies.feedback import Arrivals, Awaited, Place, timing
+from cbandit.policies.given import listed
+from cbandit.policies.ledger import News
+from cbandit.policies.policy import COST_COUNT, Policy
+from cbandit.posterior.beliefs import Ahead, Beliefs
+from cbandit.posterior.look import Look
+from cbandit.recommend import Recommendation
+from cbandit.search.box import Climbs
 
 if TYPE_CHECKING:
     from botorch.models.model_list_gp_regression import ModelListGP
 
-__all__ = ["GPPolicy", "Marginal", "Posterior"]
+__all__ = ["GPPolicy", "GPState", "Marginal", "Posterior"]
 
-INCUMBENTS = 16  # points tried last, which a continuous search starts around too
 LIGHT = 256 * 1024**2  # bytes of arrays above which a checkpoint holds history only
 
 
-@dataclass(frozen=True)
-class Marginal:
-    """Means and standard deviations over the actions, in the user's units."""
+class GPState(NamedTuple):
+    """What a GP policy keeps from round to round.
 
-    mean: Tensor
-    std: Tensor
+    Args:
+        beliefs: about the reward and the costs.
+        multiplier: what the last ``ask`` used, ``(T, m)``; at first what it will use.
+        held: what feedback left behind beside the beliefs.
+        estimate: of reward and costs where the last round chose, ``(T, 1 + m)``.
+        arrived: by how much costs told since were above their thresholds, ``(T, m)``
+            each, 0 in trials where nothing came.
+        moved: the multiplier of the next ``ask``, where it is known already.
+        own: what a policy keeps for itself.
+    """
 
-
-@dataclass(frozen=True)
-class Posterior:
-    """What is believed: reward ``(*trials, N)``, costs ``(*trials, m, N)``."""
-
-    reward: Marginal
-    costs: Marginal | None
-
-
-@dataclass
-class _Packed:
-    """One observation whose trials may be at different rounds."""
-
-    functions: list[int]
-    keys: list[Any]
-    source: list[int]  # which of what waits each trial's is from
-    wanted: list[bool]
-    noise: Tensor | None
-    t: int
+    beliefs: Any
+    multiplier: Tensor
+    held: Arrivals
+    estimate: Tensor | None = None
+    arrived: tuple[Tensor, ...] = ()
+    moved: Tensor | None = None
+    own: Any = None
 
 
 class GPPolicy(Policy):
     """Beliefs, exploration and search; a policy adds its score and its multiplier.
 
     Args:
-        actions: a :class:`~cbandit.Finite` set or a :class:`~cbandit.ProductGrid`.
+        actions: what can be chosen.
         reward: the belief about the reward.
-        costs: the belief about the cost, or one a cost; ``[gp] * m`` for ``m`` alike.
+        costs: the belief about the cost, or one a cost; ``[gp] * m`` for ``m`` alike. A
+            number ``m``: so many costs without a belief. ``None``: none.
         explore: how estimates come from beliefs: :class:`~cbandit.UCB`,
             :class:`~cbandit.TS` or :class:`~cbandit.Rand`.
+        start: the first multiplier, a number, ``(*trials,)`` or ``(*trials, m)``;
+            ``None``: there is none.
+        restart: how many rounds an epoch has, or ``"doubling"``: the multiplier is back
+            at ``start`` in the first round of each; ``None``: one epoch.
+        forget: whether the beliefs drop their data then, too.
+        observed_costs: whether each round's costs are seen in full before choosing.
         clip: ``(B, G)``: estimates are kept within ``[-B, B]`` and, thresholds
             subtracted, ``[-G, G]``.
         engine: ``"auto"``, ``"joint"``, ``"factor"``, ``"product"`` or ``"stream"``.
         feedback: ``None``, :class:`~cbandit.Delayed` or :class:`~cbandit.Sliding`.
         pending: ``"ignore"`` outstanding choices, or ``"hallucinate"``: count their
             variance and keep their mean.
-        m: how many costs, where that is not the number of beliefs.
-        common: see :class:`~cbandit.policies.policy.Policy`.
+        common: see below.
     """
 
     explores: tuple[type, ...] = (UCB, TS, Rand)
     continuous = True  # whether it can choose from a Box
-    splits = False  # whether ranks may share the set; else each keeps all of it
+    splits = True  # whether ranks may share the set; else each keeps all of it
+    common = shared.GP_POLICY
 
     def __init__(
         self,
         actions: Any,
-        reward: GP,
-        costs: GP | Sequence[GP] | None,
-        explore: Explore,
         *,
+        reward: GP,
+        costs: GP | Sequence[GP] | int | None,
+        explore: Explore,
+        start: Any = None,
+        restart: int | str | None = None,
+        forget: bool = False,
+        observed_costs: bool = False,
         clip: Any = None,
         engine: str = "auto",
         feedback: Delayed | Sliding | None = None,
         pending: str = "ignore",
-        m: int | None = None,
         **common: Any,
     ) -> None:
-        beliefs = [reward, *([] if costs is None else listed(costs, GP))]
+        self.settings = stated(self, locals())
+        beliefs, m = _functions(reward, costs)
+        self._suit(actions, explore, feedback, pending)
+        super().__init__(actions, m, **common)
         for j, belief in enumerate(beliefs):
-            if not isinstance(belief, GP):
-                name = "reward" if j == 0 else f"costs[{j - 1}]"
-                raise CBanditError(f"{name} must be a cb.GP; got {checks.kind(belief)}")
+            name = "reward" if j == 0 else f"costs[{j - 1}]"
+            belief.suit(name, self.actions, self.batch_shape)
+        self.feedback, self.explore, self.pending = feedback, explore, pending
+        if isinstance(feedback, Delayed):
+            self.no_noise = (
+                "noise= cannot go with feedback=cb.Delayed(...): a choice weighs in "
+                "when it is made, before its own variance is known"
+            )
+        self.patient = isinstance(feedback, Delayed) or pending == "hallucinate"
+        self.learns_costs, self.sees_costs = not observed_costs, observed_costs
+        self.restart = _epochs(restart)
+        self.forget = checks.flag("forget", forget)
+        if forget and restart is None:
+            raise CBanditError("forget=True goes with restart=")
+        self._widths = explore.widths.bind(
+            self.batch_shape, len(beliefs) - 1, self.device
+        )
+        self._bound = None if clip is None else self._clip(clip)
+        varies = callable(self._thresholds) or callable(getattr(feedback, "drift", 0))
+        self._fixed_off = None if varies else self._off(1)
+        self._varies = varies
+        self._timing = timing(feedback, self.batch_shape, self.device, self.horizon)
+        self._engine = engine
+        self._ranks = distributed.current() if self.splits else distributed.ALONE
+        #: on a Box: how many climbs the searches made, and how many failed
+        self.climbs = Climbs()
+        wide = torch.zeros(self._size, 0, dtype=torch.float64, device=self.device)
+        self._start = wide if start is None else self._number("start", start).clone()
+        late = torch.zeros(self._size, dtype=torch.long, device=self.device)
+        fresh = self._fresh_beliefs(beliefs)
+        self._begin(GPState(fresh, self._start, Arrivals(late)))
+
+    def _suit(
+        self, actions: Any, explore: Explore, feedback: Any, pending: Any
+    ) -> None:
+        """Raise an error unless these go together."""
         if not isinstance(explore, self.explores):
             kinds = " or ".join(f"cb.{each.__name__}(...)" for each in self.explores)
             raise CBanditError(f"explore must be {kinds}; got {checks.kind(explore)}")
@@ -136,39 +190,11 @@ class GPPolicy(Policy):
                 f"with explore=cb.UCB(...) and pending='ignore'; got cb.{explore.name} "
                 f"and pending={pending!r}"
             )
-        super().__init__(actions, len(beliefs) - 1 if m is None else m, **common)
-        for j, belief in enumerate(beliefs):
-            name = "reward" if j == 0 else f"costs[{j - 1}]"
-            belief.suit(name, self.actions, self.batch_shape)
-        self.feedback = feedback
-        if isinstance(feedback, Delayed):
-            self.no_noise = (
-                "noise= cannot go with feedback=cb.Delayed(...): a choice weighs in "
-                "when it is made, before its own variance is known"
-            )
-        self.patient = isinstance(feedback, Delayed) or pending == "hallucinate"
-        self._late = torch.zeros(self._size, dtype=torch.long, device=self.device)
-        self.explore, self.pending = explore, pending
-        self._widths = explore.widths.bind(
-            self.batch_shape, len(beliefs) - 1, self.device
-        )
-        self._clip_at = None if clip is None else self._clip(clip)
-        self._bound: Tensor | None = None
-        if self._clip_at is not None:
-            self._bound = self._clip_at.to(self.dtype).unsqueeze(-1)
-        self._engine = engine
-        self._ranks = distributed.current() if self.splits else distributed.ALONE
-        # feedback of some trials only, that waits for the rest of the inbox
-        self._loose: list[tuple[list[Any], Tensor, Part, int]] = []
-        self._beliefs = self._fresh_beliefs(beliefs)
-        window = feedback.window if isinstance(feedback, Delayed) else 1
-        self._recent: deque[Tensor] = deque(maxlen=window)
-        #: on a Box: how many climbs the searches made, and how many failed
-        self.climbs = Climbs()
 
-    def _fresh_beliefs(self, beliefs: list[GP]) -> Surrogates:
+    def _fresh_beliefs(self, beliefs: list[GP]) -> Any:
+        """Return beliefs without data."""
         apart = isinstance(self.feedback, Delayed) and beliefs[0].standardize
-        fresh = Surrogates(
+        fresh = Beliefs(
             beliefs,
             self.actions,
             self.batch_shape,
@@ -184,11 +210,10 @@ class GPPolicy(Policy):
         return fresh
 
     def _clip(self, clip: Any) -> Tensor:
-        """``(B, G_1, ...)``, ``(T, F)``."""
+        """Return ``(B, G_1, ...)``, ``(T, F)``."""
         if self._widths.functions == 1 and not isinstance(clip, tuple | list):
-            return self._per_trial("clip B", checks.positive("clip B", clip)).unsqueeze(
-                -1
-            )
+            bound = self._per_trial("clip B", checks.positive("clip B", clip))
+            return bound.unsqueeze(-1)
         try:
             bound, cost_bound = clip
         except (TypeError, ValueError):
@@ -199,128 +224,161 @@ class GPPolicy(Policy):
         g = self._number("clip G", checks.positive("clip G", cost_bound))
         return torch.cat([b.unsqueeze(-1), g], -1)
 
+    # -- what a policy fills in --------------------------------------------------------
+
+    def score(
+        self, t: int, multiplier: Tensor
+    ) -> scores.Formed | Callable[[Tensor, Tensor], Tensor]:
+        """Return what to maximise in round ``t``, given the multiplier ``(T, m)``.
+
+        One of :mod:`cbandit.scores`, which engines form in passing, or a function of
+        estimates ``f (T, n)`` and ``g (T, m, n)``, thresholds subtracted, that returns
+        ``(T, n)``.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define score")
+
+    def move(
+        self,
+        t: int,
+        multiplier: Tensor,
+        estimate: Tensor,
+        arrived: Sequence[Tensor],
+    ) -> Tensor:
+        """Return the multiplier ``(T, m)`` after round ``t``; called between rounds.
+
+        Args:
+            t: the round that has ended.
+            multiplier: what it used, ``(T, m)``.
+            estimate: of reward and costs where it chose, ``(T, 1 + m)``.
+            arrived: by how much costs were above their thresholds, one ``(T, m)`` for
+                everything told since the round before; 0 in trials where nothing came.
+        """
+        return multiplier
+
     # -- one round -------------------------------------------------------------------
 
-    def _coefficient(self, t: int) -> Tensor:
-        """What this round's spread is multiplied by, ``(T, F)``."""
-        beliefs = self._beliefs
-        width = self._widths.fixed
-        if width is None:
-            width = self._widths(t, beliefs.gains(), beliefs.noises, self._chances())
-        if isinstance(self.feedback, Delayed):
-            width = self._widened(t, width)
-        return self.explore.coefficient(width, self._streams)
+    def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
+        """Return the action of greatest score."""
+        state = self._opened(state, asked)
+        limits, beside = self._limits(asked.t), None  # type: Tensor, Any
+        if self.sees_costs:
+            seen, batch = asked.observed_costs, self.batch_shape
+            beside = chosen.seen_in_full(seen, asked.actions, limits, batch)
+        look = self._look(state, asked)
+        beliefs, ranks, ahead = state.beliefs, self._ranks, self._ahead(asked)
+        draws = asked.streams if self.explore.samples else None
+        if isinstance(asked.actions, Box):
+            best, infeasible = chosen.best_point(
+                asked.actions,
+                beliefs,
+                look,
+                draws,
+                ahead,
+                beside,
+                asked.streams,
+                self.climbs,
+            )
+        else:
+            other = None if asked.actions is self.actions else asked.actions
+            look = look if beside is None else replace(look, beside=beside)
+            best, infeasible = chosen.best_action(
+                beliefs, look, draws, ahead, other, ranks
+            )
+        estimate = torch.cat([best.f.unsqueeze(-1), best.g], -1).double()
+        decision = Decision(best.index, infeasible, x=best.x, keys=best.keys, sure=True)
+        multiplier, held, own = state.multiplier, state.held, state.own
+        return decision, GPState(beliefs, multiplier, held, estimate, (), None, own)
 
-    def _chances(self) -> int:
-        """``c`` of the RKHS widths: functions, or with a window rounds too."""
-        functions = self._beliefs.functions
+    def _opened(self, state: GPState, asked: Asked) -> GPState:
+        """Return the state that a round starts from: the multiplier has moved."""
+        beliefs, multiplier = state.beliefs, self._next(state, asked.t)
+        if self.forget and self._epoch(asked.t) == asked.t:
+            beliefs = beliefs.forget_all()
+        return GPState(beliefs, multiplier, state.held, own=state.own)
+
+    def _next(self, state: GPState, t: int) -> Tensor:
+        """Return the multiplier that round ``t`` uses."""
+        if state.moved is not None:
+            return state.moved
+        if state.estimate is None or self._epoch(t) == t:
+            return self._start
+        return self.move(t - 1, state.multiplier, state.estimate, state.arrived)
+
+    def _epoch(self, t: int) -> int:
+        """Return the first round of the epoch that round ``t`` is in."""
+        if self.restart is None:
+            return 1
+        if self.restart == "doubling":  # epoch i is rounds 2^i .. 2^(i+1) - 1
+            return 1 << (t.bit_length() - 1)
+        return t - (t - 1) % int(self.restart)
+
+    def _look(self, state: GPState, asked: Asked) -> Look:
+        """Return which score of which estimates this round wants."""
+        t, score = asked.t, self.score(asked.t, state.multiplier)
+        off = self._off(t) if self._varies else self._fixed_off
+        coefficient = self._coefficient(state, asked)
+        bound, mask = self._bound, asked.mask
+        if isinstance(score, scores.Formed):
+            return Look(coefficient, off, bound, score.kind, score.weight, mask)
+        return Look(coefficient, off, bound, score, None, mask)
+
+    def _next_look(self) -> tuple[Any, Look]:
+        """Return the beliefs and the look of the next round, which is not begun."""
+        now, ledger = self._settled(), self._ledger
+        asked = Asked(now.t + 1, self.actions, None, None, self._streams, ledger)
+        state = self._opened(now.state, asked)
+        return state.beliefs, self._look(state, asked)
+
+    def _off(self, t: int) -> Tensor | None:
+        """Return what is added to estimates: minus thresholds, and for drift."""
+        drift = getattr(self.feedback, "drift", None)
+        functions, out = self._widths.functions, None
+        if drift is not None:
+            value = drift(t) if callable(drift) else drift
+            size = self._per_trial("drift", checks.nonnegative("drift", value))
+            signs = torch.ones(1, functions, dtype=self.dtype, device=self.device)
+            signs[:, 1:] = -1
+            out = size.to(self.dtype).unsqueeze(-1) * signs
+        if self._limited and functions > 1:
+            limits = self._limits(t)
+            tau = torch.cat([torch.zeros_like(limits[:, :1]), limits], -1)
+            out = -tau if out is None else out - tau
+        return out
+
+    def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
+        """Return what this round's spread is multiplied by, ``(T, F)``."""
+        beliefs, width = state.beliefs, self._widths.fixed
+        if width is None:
+            gains, noises = beliefs.gains(), beliefs.noises
+            width = self._widths(asked.t, gains, noises, self._chances(state))
+        if isinstance(self._timing, Awaited):
+            recent = state.held.recent
+            width = self._timing.widened(width, self._widths, beliefs, recent)
+        return self.explore.coefficient(width, asked.streams)
+
+    def _chances(self, state: GPState) -> int:
+        """Return ``c`` of the RKHS widths: functions, or with a window rounds too."""
+        functions: int = state.beliefs.functions
         if isinstance(self.feedback, Sliding) and self.horizon is not None:
             return functions * self.horizon
         return functions
 
-    def _widened(self, t: int, width: Tensor) -> Tensor:
-        """Widths under delay: outstanding rounds count with their deviations."""
-        assert isinstance(self.feedback, Delayed)
-        gains = self._beliefs.gains()
-        given, horizon = self.feedback.weight, self.horizon
-        weight, counts = torch.zeros_like(width), True
-        if given is not None:
-            batch, m = self.batch_shape, width.shape[-1]
-            shaped = checks.per_cost("weight", given, batch, m)
-            weight = devices.put(shaped, self.device)
-            counts = bool(shaped.any())
-        for part, columns in self._widths.rkhs_parts():
-            norm, r = part.scale()
-            if given is None:
-                if horizon is None:
-                    raise CBanditError(
-                        "Delayed's weight is B + R sqrt(2 ln T) by the theory: give "
-                        "the policy horizon=, or Delayed(window, weight=)"
-                    )
-                weight[:, columns] = norm + r * math.sqrt(2 * math.log(max(horizon, 2)))
-            width = width.clone()
-            width[:, columns] = delayed_width(
-                part.schedule(), norm, r, gains[:, columns], weight[:, columns]
-            )
-        if not counts or not self._recent:
-            return width
-        std = self._beliefs.deviations(torch.stack(list(self._recent), 1))
-        return width + weight * std.sum(-1)
+    def _ahead(self, asked: Asked) -> list[Ahead]:
+        """Return outstanding choices, where they count."""
+        if self.pending == "ignore":
+            return []
+        return [
+            Ahead(*self._place(entry.choice)[:2], *entry.missing())
+            for entry in asked.waiting
+        ]
 
-    def _estimates(
-        self, coefficient: Tensor, limits: Tensor, asked: Any
-    ) -> Iterator[tuple[int, Tensor]]:
-        """``(start, (T, F, n))``: estimates, thresholds subtracted, clipped."""
-        finish = self._finish(limits)
-        for start, mean, spread in self._looks(asked):
-            yield start, finish(estimates(mean, spread, coefficient))
-
-    def _finish(self, limits: Tensor) -> Callable[[Tensor], Tensor]:
-        """Estimates of this round, allowance added, thresholds subtracted, clipped.
-
-        It changes fresh estimates in place, unless they carry gradients.
-        """
-        tau = self._tau(limits)
-        if tau is not None:
-            tau = tau.to(self.dtype).unsqueeze(-1)
-        allowance, bound = self._allowance(), self._bound
-
-        def finish(estimate: Tensor) -> Tensor:
-            if allowance is not None:
-                estimate += allowance
-            if tau is not None:
-                estimate -= tau
-            return estimate if bound is None else clip(estimate, bound)
-
-        return finish
-
-    def _tau(self, limits: Tensor) -> Tensor | None:
-        """What is taken off estimates, ``(T, F)``; ``None``: nothing."""
-        if not self._limited or self._beliefs.functions == 1:
-            return None
-        return torch.cat([torch.zeros_like(limits[:, :1]), limits], -1)
-
-    def _estimate(
-        self,
-        coefficient: Tensor,
-        limits: Tensor,
-        beside: Tensor | Callable[[Tensor], Tensor] | None = None,
-    ) -> Callable[[Tensor], Tensor]:
-        """This round's estimates as a function of ``x``, on a Box."""
-        finish, beliefs = self._finish(limits), self._beliefs
-        draw = beliefs.draws(self._streams) if self.explore.samples else None
-        scale, look = coefficient.unsqueeze(-1), beliefs.looking(self._waiting())
-
-        def estimate(x: Tensor) -> Tensor:
-            mean, spread = look(x)
-            if draw is not None:
-                spread = draw(x)
-            found = finish(mean + scale * spread)
-            return torch.cat([found, beside(x)], 1) if callable(beside) else found
-
-        return estimate
-
-    def _allowance(self) -> Tensor | None:
-        """What a drifting world adds to the reward's estimate and takes off costs'."""
-        drift = getattr(self.feedback, "drift", None)
-        if drift is None:
-            return None
-        value = drift(self.t + 1) if callable(drift) else drift
-        size = self._per_trial("drift", checks.nonnegative("drift", value))
-        signs = torch.ones(1, self._beliefs.functions, dtype=self.dtype)
-        signs[:, 1:] = -1
-        return (size.to(self.dtype).unsqueeze(-1) * signs.to(size.device)).unsqueeze(-1)
-
-    def _looks(self, asked: Any) -> Iterator[tuple[int, Tensor, Tensor]]:
-        samples = self.explore.samples
-        if asked is not self.actions:
-            yield 0, *self._afresh(asked)
-            return
-        streams = self._streams if samples else None
-        for block in self._beliefs.sweep(streams, self._waiting()):
-            spread = block.draw if samples else block.std
-            assert spread is not None
-            yield block.start, block.mean, spread
+    def _looks(
+        self, state: GPState, asked: Asked
+    ) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yield ``(start, mean, spread)``, ``(T, F, n)`` each, over the round's set."""
+        streams = asked.streams if self.explore.samples else None
+        other = None if asked.actions is self.actions else asked.actions
+        return chosen.stretches(state.beliefs, streams, self._ahead(asked), other)
 
     def _round_actions(self, actions: Any) -> Any:
         if self.explore.samples:
@@ -344,232 +402,55 @@ class GPPolicy(Policy):
             self.actions.inside(asked.block(0, asked.size), "actions of this round")
         return asked
 
-    def _afresh(self, asked: Any) -> tuple[Tensor, Tensor]:
-        x = asked.block(0, asked.size)
-        mean, std = self._beliefs.anywhere(x, self._waiting())
-        return mean.to(self.dtype), std.to(self.dtype)
-
-    def _maximise(
-        self,
-        t: int,
-        asked: Any,
-        mask: Tensor | None,
-        score: Formed,
-        beside: Tensor | Callable[[Tensor], Tensor] | None = None,
-        first: Callable[[], None] | None = None,
-    ) -> Best:
-        """The action of greatest ``score(f, g)``, and the estimates there.
-
-        ``beside``, ``(T, m, N)``, is known of every action and follows the estimates;
-        on a Box it is a function of ``x (T, n, d)``. ``first`` changes the beliefs,
-        their variances apart, once a user's callables have not failed.
-        """
-        limits = self._limits(t)
-        coefficient = self._coefficient(t)
-        if first is not None:
-            first()
-        if isinstance(asked, Box):
-            best = maximise_box(
-                asked,
-                self._estimate(coefficient, limits, beside),
-                score,
-                self._streams,
-                self._beliefs.incumbents(INCUMBENTS),
-                self.climbs,
-            )
-        elif isinstance(beside, Tensor):
-            stretches = self._estimates(coefficient, limits, asked)
-            best = maximise(_with(stretches, beside), score, mask, self._ranks)
-        else:
-            best = self._best_of(asked, mask, score, coefficient, limits)
-        if not all(map(math.isfinite, best.look())):
-            raise CBanditError(
-                "the score is not a finite number at any allowed action; look at "
-                "policy.posterior() and policy.multiplier"
-            )
-        return best
-
-    def _best_of(
-        self,
-        asked: Any,
-        mask: Tensor | None,
-        score: Formed,
-        coefficient: Tensor,
-        limits: Tensor,
-    ) -> Best:
-        """The best action of a set, in one fused pass where the engine has one."""
-        fused = self._beliefs.fused and asked is self.actions
-        if not fused or self.pending != "ignore":
-            stretches = self._estimates(coefficient, limits, asked)
-            return maximise(stretches, score, mask, self._ranks)
-        look = self._in_numbers(mask, score, coefficient, limits)
-        streams = self._streams if self.explore.samples else None
-        value, index, estimate = self._beliefs.best(look, streams)
-        best = Best(value, index, estimate[:, 0], estimate[:, 1:])
-        return best if self._ranks.size == 1 else among(best, self._ranks)
-
-    def _in_numbers(
-        self,
-        mask: Tensor | None,
-        score: Formed,
-        coefficient: Tensor,
-        limits: Tensor,
-    ) -> Look:
-        """:meth:`_finish` and the score, in numbers."""
-        offset = torch.zeros_like(coefficient)
-        allowance, tau = self._allowance(), self._tau(limits)
-        if allowance is not None:
-            offset = offset + allowance.squeeze(-1)
-        if tau is not None:
-            offset = offset - tau
-        weight = torch.zeros_like(coefficient[:, 1:])
-        if score.weight is not None:
-            weight = score.weight
-        return Look(coefficient, offset, self._clip_at, score.kind, weight, mask)
-
-    def _waiting(self) -> list[Ahead]:
-        """Outstanding choices, and in which trials what is waited for."""
-        if self.pending == "ignore":
-            return []
-        out = []
-        for _, entry in sorted(self._open.items()):
-            keys, x = self._named(entry.own)
-            flags = [self._missing(s) for s in (entry.reward_seen, entry.cost_seen)]
-            out.append(Ahead(keys, x, *flags))
-        return out
-
-    def _missing(self, seen: Tensor | bool) -> list[bool]:
-        if isinstance(seen, Tensor):
-            return (~seen).tolist()
-        return [not seen] * self._size
-
     # -- feedback ----------------------------------------------------------------------
 
-    @property
-    def late(self) -> Tensor:
-        """How many values came too late to count, ``(*trials,)``."""
-        self._catch_up()
-        return self._outside(self._late.clone())
+    def absorb(self, state: GPState, news: News) -> GPState:
+        """Return the state with the news in its beliefs."""
+        if self.sees_costs:
+            news = news._replace(costs=())  # they are known already
+        if not (news.rewards or news.costs):
+            return state
+        arrived, place = state.arrived, self._place(news.choice)
+        if self._start.shape[-1]:
+            limits = self._limits(place.t) if news.costs and self._limited else None
+            for told in news.costs:
+                over = told.values if limits is None else told.values - limits
+                if told.where is not None:
+                    over = over * told.mask().unsqueeze(-1)
+                arrived = (*arrived, over)
+        both = state.beliefs, state.held
+        beliefs, held = self._timing.absorb(both, news, place, self.t)
+        multiplier, estimate, own = state.multiplier, state.estimate, state.own
+        return GPState(beliefs, multiplier, held, estimate, arrived, None, own)
 
-    def _deliver(self) -> None:
-        if self._beliefs.torn:
-            raise CBanditError(
-                "feedback was taken in by half when this broke it off: "
-                f"{self._beliefs.torn}; go on from the last checkpoint (cb.load), or "
-                "build the policy anew and observe() its data"
-            )
-        super()._deliver()
-        if self._loose:
-            self._gather()
-        if isinstance(self.feedback, Sliding):
-            window = self.feedback.window
-            self._beliefs.expire(self.t + 1 - window, window)
-        elif isinstance(self.feedback, Delayed):
-            self._beliefs.stop_waiting(self.t - self.feedback.window)
-        self._beliefs.refit(due_only=True)
+    def _stood(self, state: GPState, choice: Choice) -> GPState:
+        if not isinstance(self._timing, Awaited):
+            return state
+        both, limits = (state.beliefs, state.held), self._limits(choice.t)
+        beliefs, held = self._timing.stood(both, self._place(choice), limits)
+        return state._replace(beliefs=beliefs, held=held)
 
-    def _parts(self) -> list[Any]:
-        return [self, *self._beliefs.parts()]
+    def _due(self, state: GPState) -> GPState:
+        beliefs, held = self._timing.due((state.beliefs, state.held), self.t)
+        beliefs = beliefs.refit(due_only=True)
+        if beliefs is state.beliefs and held is state.held:
+            return state
+        return state._replace(beliefs=beliefs, held=held)
 
-    def _started(self, choice: Choice) -> None:
-        if isinstance(self.feedback, Delayed):
-            keys, x = self._named(choice)
-            self._beliefs.await_feedback(keys, x, choice.t, self._limits(choice.t))
-            self._recent.append(x.double())
-
-    def _absorb(
-        self, choice: Choice, rewards: Sequence[Told], costs: Sequence[Told]
-    ) -> None:
-        sources = ([0], list(range(1, self.m + 1)))
-        if isinstance(self.feedback, Delayed):
-            self._arrive(choice, list(zip(sources, (rewards, costs), strict=True)))
-            return
-        every = [True] * self._size
-        parts: list[Part] = []
-        for functions, news in zip(sources, (rewards, costs), strict=True):
-            for told in _pieced(news):
-                wanted = every if told.where is None else told.where.tolist()
-                parts.append((functions, told.values, wanted, told.noise))
-        if isinstance(self.feedback, Sliding):
-            if choice.t < self.t + 1 - self.feedback.window:
-                came = sum(torch.tensor(part[2]) for part in parts)
-                self._late += devices.put(came, self.device)
-                return
-        keys, x = self._named(choice)
-        if self.feedback is None and any(not all(part[2]) for part in parts):
-            self._loose += [(keys, x, part, choice.t) for part in joined(parts)]
-        else:
-            self._beliefs.absorb(keys, x, parts, choice.t)
-
-    def _gather(self) -> None:
-        """Absorb what came to some trials only, as few observations as will do.
-
-        Each trial may be at another round in one of them: where delays differ from
-        trial to trial, dozens of rounds make a handful of observations.
-        """
-        packed: list[_Packed] = []
-        for number, (keys, _, part, t) in enumerate(self._loose):
-            functions, _, wanted, noise = part
-            for trial in [i for i, want in enumerate(wanted) if want]:
-                for row in packed:
-                    alike = row.functions == functions and row.noise is noise
-                    if alike and not row.wanted[trial]:
-                        break
-                else:
-                    row = _Packed(
-                        functions,
-                        list(keys),
-                        [number] * self._size,
-                        [False] * self._size,
-                        noise,
-                        t,
-                    )
-                    packed.append(row)
-                row.keys[trial], row.wanted[trial] = keys[trial], True
-                row.source[trial], row.t = number, max(row.t, t)
-        loose, self._loose = self._loose, []
-        for row in packed:
-            numbers = sorted(set(row.source))
-            place = [numbers.index(number) for number in row.source]
-            x = self._picked([loose[i][1] for i in numbers], place)
-            values = self._picked([loose[i][2][1] for i in numbers], place)
-            part = (row.functions, values, row.wanted, row.noise)
-            self._beliefs.absorb(row.keys, x, [part], row.t)
-
-    def _picked(self, values: list[Tensor], place: list[int]) -> Tensor:
-        """``(T, k)``: each trial's row of the one of ``values`` in its ``place``."""
-        if len(values) == 1:
-            return values[0]
-        trial = torch.arange(self._size, device=self.device)
-        return torch.stack(values)[devices.put(place, self.device), trial]
-
-    def _arrive(
-        self, choice: Choice, news: Sequence[tuple[list[int], Sequence[Told]]]
-    ) -> None:
-        """Feedback that was waited for; what comes after the window is only counted."""
-        assert isinstance(self.feedback, Delayed)
-        for functions, told in news:
-            for part in told:
-                mask = part.mask()
-                if part.at - choice.t > self.feedback.window:
-                    self._late += mask
-                else:
-                    self._beliefs.fill(choice.t, functions, part.values, mask)
-
-    def _named(self, choice: Choice) -> tuple[list[Any], Tensor]:
-        """What the history calls the actions chosen, and where they are."""
+    def _place(self, choice: Choice) -> Place:
+        """Return what the history calls the actions chosen, and where they are."""
         x = choice.x.reshape(self._size, -1)
         if choice.actions is None and choice.keys is not None:
-            return choice.keys, x
+            return Place(choice.keys, x, choice.t)
         if choice.actions is None and choice.index is not None:
             index = choice.index.tolist()
-            return index if isinstance(index, list) else [index], x
+            return Place(index if isinstance(index, list) else [index], x, choice.t)
         if not isinstance(self.actions, Box):
             try:
-                return self.actions.index(x).tolist(), x
+                return Place(self.actions.index(x).tolist(), x, choice.t)
             except CBanditError:
                 pass
-        return [tuple(row) for row in x.tolist()], x
+        return Place([tuple(row) for row in x.tolist()], x, choice.t)
 
     def observe(
         self, *, index: Any = None, x: Any = None, reward: Any = None, cost: Any = None
@@ -583,110 +464,64 @@ class GPPolicy(Policy):
             cost: ``(n, m)`` or ``(*trials, n, m)``; ``(n,)``, ``(*trials, n)`` if m =
                 1.
         """
-        if (index is None) == (x is None):
-            raise CBanditError("observe takes either index= or x=")
-        if reward is None and cost is None:
-            raise CBanditError("observe needs reward=, cost= or both; got neither")
-        if index is not None:
-            if isinstance(self.actions, Box):
-                raise CBanditError("a Box has no numbered actions: give x=")
-            numbers = self._rows("index", checks.tensor("index", index, None))
-            numbers = numbers.to(self.device)
-            self.actions.points(numbers)
-            numbers = numbers.long()  # an empty list was none
-        else:
-            given = checks.finite("x", checks.tensor("x", x, self.dtype, self.device))
-            given = self._rows("x", given, (self.actions.dim,))
-            if isinstance(self.actions, Box):
-                numbers, places = None, self.actions.inside(given)
-            else:
-                numbers = self.actions.index(given)
-        if numbers is not None:
-            places = self.actions.at(numbers.expand(self._size, -1))
-        n = places.shape[1]
-        parts: list[tuple[list[int], Tensor]] = []
-        if reward is not None:
-            value = checks.finite("reward", checks.tensor("reward", reward))
-            parts.append(([0], self._rows("reward", value, (1,), n)))
-        if cost is not None:
-            if self.m == 0:
-                raise CBanditError(f"{self.name} has no costs; got cost=")
-            value = checks.finite("cost", checks.tensor("cost", cost))
-            functions = list(range(1, self.m + 1))
-            parts.append((functions, self._rows("cost", value, (self.m,), n)))
-        with Held():
-            self._deliver()
-            self._observe(numbers, places, parts)
+        data = data_rows(self, index, x, reward, cost)
+        self._change(self._observed(self._settled().state, data))
 
-    def _observe(
-        self,
-        numbers: Tensor | None,
-        places: Tensor,
-        parts: list[tuple[list[int], Tensor]],
-    ) -> None:
-        """Data from before.
-
-        Numbers ``(T, n)`` (``None`` on a box), points ``(T, n, d)``, and functions with
-        their values ``(T, n, f)``.
-        """
-        every = [True] * self._size
-        rows: list[tuple[Sequence[Hashable], Tensor, list[Part]]] = []
-        for i in range(places.shape[1]):
-            told: list[Part] = [
-                (functions, value[:, i].to(self.device), every, None)
-                for functions, value in parts
-            ]
-            keys: list[Hashable] = (
-                [tuple(point) for point in places[:, i].tolist()]
-                if numbers is None
-                else numbers[:, i].tolist()
-            )
-            rows.append((keys, places[:, i], told))
-        self._beliefs.observe(rows)
-
-    def _rows(
-        self, name: str, value: Tensor, axes: tuple[int, ...] = (), n: int | None = None
-    ) -> Tensor:
-        return checks.rows(name, value, self.batch_shape, axes, n)
+    def _observed(self, state: GPState, data: Data) -> GPState:
+        """Return the state with data from before in its beliefs."""
+        return state._replace(beliefs=state.beliefs.observe(data.rows()))
 
     # -- what is believed --------------------------------------------------------------
 
     @property
+    def multiplier(self) -> Tensor:
+        """As the next ``ask`` will use it, ``(*trials, m)``; empty: there is none."""
+        state: GPState = self._settled().state
+        if state.moved is None:
+            state = state._replace(moved=self._next(state, self.t + 1))
+            self._change(state)
+        moved = self._start if state.moved is None else state.moved
+        return self._outside(moved.clone())
+
+    @property
+    def late(self) -> Tensor:
+        """How many values came too late to count, ``(*trials,)``."""
+        return self._outside(self._settled().state.held.late.clone())
+
+    @property
+    def _beliefs(self) -> Any:
+        """The beliefs as they are now, without what waits to be absorbed."""
+        return self._now.state.beliefs
+
+    @property
     def engine(self) -> str:
         """Which engines keep the posterior, and why."""
-        return self._beliefs.describe()
+        described: str = self._beliefs.describe()
+        return described
 
     def _engines(self) -> list[str]:
-        names = self._beliefs.engines()
-        return [f"engine={' and '.join(names)}"]
+        return [f"engine={' and '.join(self._beliefs.engines())}"]
 
     def posterior(self, x: Any = None) -> Posterior:
-        """Means and standard deviations over the set, in the user's units.
+        """Return means and standard deviations over the set, in the user's units.
 
         Or, by a dense solve, at points ``x``, ``(n, d)`` or ``(*trials, n, d)``; on a
         Box there is no other way.
         """
-        self._catch_up()
+        beliefs = self._settled().state.beliefs
         if x is not None:
-            given = checks.finite("x", checks.tensor("x", x, self.dtype, self.device))
-            mean, std = self._beliefs.anywhere(
-                self._rows("x", given, (self.actions.dim,))
-            )
-        elif isinstance(self.actions, Box):
+            points = checks.finite("x", checks.tensor("x", x, self.dtype, self.device))
+            axes = (self.actions.dim,)
+            points = checks.rows("x", points, self.batch_shape, axes)
+            return posterior_of(beliefs.anywhere(points), self._outside)
+        if isinstance(self.actions, Box):
             raise CBanditError(
                 "posterior needs points on a Box: posterior(x) with x of shape (n, d)"
             )
-        else:
-            mean, std = self._beliefs.posterior()
-        reward = Marginal(self._outside(mean[:, 0]), self._outside(std[:, 0]))
-        if self._beliefs.functions == 1:
-            return Posterior(reward, None)
-        return Posterior(
-            reward, Marginal(self._outside(mean[:, 1:]), self._outside(std[:, 1:]))
-        )
+        return posterior_of(beliefs.posterior(), self._outside)
 
     def recommend(self, confidence: float = 0.95) -> Recommendation:
-        """What to deploy: the best action believed feasible with ``confidence``.
+        """Return what to deploy: the best action feasible with ``confidence``.
 
         Of a policy without beliefs about its costs the action of greatest expected
         reward, nowhere called feasible.
@@ -694,53 +529,16 @@ class GPPolicy(Policy):
         confidence = checks.number("confidence", confidence)
         if not 0 < confidence < 1:
             raise CBanditError(f"confidence must lie between 0 and 1; got {confidence}")
-        self._catch_up()
-        # costs that are penalties, or seen in full, have no belief
-        limits = self._limits(max(self.t, 1))[:, : self._beliefs.functions - 1]
-        if isinstance(self.actions, Box):
-            x = self._likely(self.actions, limits, confidence)
-            mean, std = self._beliefs.anywhere(x.unsqueeze(1))
-            found = recommend([(0, mean, std)], limits, confidence)
-            found = replace(found, index=None)
-        else:
-            blocks = ((b.start, b.mean, b.std) for b in self._beliefs.sweep())
-            found = recommend(blocks, limits, confidence, self._ranks)
-            assert found.index is not None
-            x = self.actions.at(found.index)
-        if self._beliefs.functions <= self.m:
-            # costs without a belief: nothing can be said of their chances
-            unknown = found.value.new_full((self._size, self.m), torch.nan)
-            nowhere = torch.zeros_like(found.feasible)
-            found = replace(
-                found, probability=unknown[:, 0], margin=unknown, feasible=nowhere
-            )
-        return replace(found, x=x).of(self._outside)
-
-    def _likely(self, box: Box, limits: Tensor, confidence: float) -> Tensor:
-        """The point of a box of greatest mean reward among those likely feasible."""
-        beliefs = self._beliefs
-        look = beliefs.looking()
-
-        def estimate(x: Tensor) -> Tensor:
-            mean, std = look(x)
-            tau = limits.unsqueeze(-1)
-            # a chance below confidence is one cost over its limit
-            share = torch.special.log_ndtr((tau - mean[:, 1:]) / std[:, 1:])
-            short = math.log(confidence) - share.sum(-2, keepdim=True)
-            # chances far below one are astronomical, and all alike too low
-            return torch.cat([mean[:, :1], short.asinh()], 1)
-
+        beliefs, limits = self._settled().state.beliefs, self._limits(max(self.t, 1))
         streams = Streams(self.seed, self.trials, "recommend")
-        incumbents = beliefs.incumbents(10 * INCUMBENTS)
-        best, _ = best_feasible_point(box, estimate, streams, incumbents)
-        assert best.x is not None
-        return best.x
+        on, ranks = self.actions, self._ranks
+        found = recommended(beliefs, on, limits, confidence, streams, ranks)
+        return found.of(self._outside)
 
     def refit(self) -> None:
         """Fit hyperparameters to all data now, by marginal likelihood."""
-        with Held():
-            self._deliver()
-            self._beliefs.refit()
+        state: GPState = self._settled().state
+        self._change(state._replace(beliefs=state.beliefs.refit()))
 
     @property
     def model(self) -> ModelListGP:
@@ -751,31 +549,26 @@ class GPPolicy(Policy):
         """
         from cbandit.posterior.botorch import model_list
 
-        self._catch_up()
-        return model_list(self._beliefs)
+        return model_list(self._settled().state.beliefs)
 
     def lighten(self) -> None:
         """Before a checkpoint: large arrays are computed afresh instead of saved."""
         self._beliefs.lighten(LIGHT)
 
 
-def _pieced(news: Sequence[Told]) -> Sequence[Told]:
-    """What came to some trials now and to others then, as one."""
-    if len(news) < 2 or any(t.where is None or t.noise is not None for t in news):
-        return news
-    whole = news[0]
-    for told in news[1:]:
-        assert told.where is not None
-        assert whole.where is not None
-        came = told.mask().unsqueeze(-1)
-        values = torch.where(came, told.values, whole.values)
-        whole = replace(whole, values=values, where=whole.where | told.where)
-    return [whole]
+def _functions(reward: Any, costs: Any) -> tuple[list[GP], int]:
+    """Return one belief a function, reward first, and how many costs there are."""
+    counted = isinstance(costs, int) and not isinstance(costs, bool)
+    beliefs = [reward, *([] if costs is None or counted else listed(costs, GP))]
+    for j, belief in enumerate(beliefs):
+        if not isinstance(belief, GP):
+            name = "reward" if j == 0 else f"costs[{j - 1}]"
+            raise CBanditError(f"{name} must be a cb.GP; got {checks.kind(belief)}")
+    m = checks.whole("costs", costs, 1, COST_COUNT) if counted else len(beliefs) - 1
+    return beliefs, m
 
 
-def _with(
-    stretches: Iterator[tuple[int, Tensor]], beside: Tensor
-) -> Iterator[tuple[int, Tensor]]:
-    for start, estimate in stretches:
-        known = beside[..., start : start + estimate.shape[-1]]
-        yield start, torch.cat([estimate, known.to(estimate)], 1)
+def _epochs(restart: Any) -> int | str | None:
+    if restart is None or restart == "doubling":
+        return None if restart is None else "doubling"
+    return checks.whole("restart", restart)

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from cbandit.beliefs.linear import Linear
-from cbandit.policies.policy import Decision
+from cbandit.policies.decision import Decision
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.surely import SurelySafe
 

@@ -32,8 +32,8 @@ from cbandit.actions import Finite, ProductGrid
 from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
+from cbandit.policies.decision import Decision
 from cbandit.policies.opb_gp import GPOPB
-from cbandit.policies.policy import Decision
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.arms import ArmPolicy
 from cbandit.policies.safe.stagewise import drawn

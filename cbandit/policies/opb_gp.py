@@ -30,10 +30,12 @@ from cbandit._core import checks
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.explore import UCB
-from cbandit.policies.gp import GPPolicy
-from cbandit.policies.policy import Decision, Told, listed
+from cbandit.policies.decision import Decision
+from cbandit.policies.given import listed
+from cbandit.policies.ledger import Told
 from cbandit.policies.safe.action import Safe, SafeAction
 from cbandit.policies.safe.stagewise import drawn, given_scales, must_hold, share
+from cbandit.policies.stepwise import StepwiseGP
 from cbandit.recommend import Recommendation, recommend_policy
 from cbandit.search.simplex.lp import PolicySolution, solve_policy_in_blocks
 
@@ -55,7 +57,7 @@ class BayesWidth:
         return math.sqrt(2 * math.log(self._scale * t * t))
 
 
-class GPOPB(GPPolicy):
+class GPOPB(StepwiseGP):
     """OPB over a finite set or a grid whose actions are correlated.
 
     Args:
@@ -92,7 +94,7 @@ class GPOPB(GPPolicy):
         if explore is None:
             functions = 1 + len(listed(costs, GP))
             explore = UCB(BayesWidth(functions, actions.size, self.delta))
-        super().__init__(actions, reward, costs, explore, **common)
+        super().__init__(actions, reward=reward, costs=costs, explore=explore, **common)
         given = checks.finite(
             "largest", checks.tensor("largest", 1.0 if largest is None else largest)
         )
@@ -162,7 +164,7 @@ class GPOPB(GPPolicy):
 
     def _known(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """The posterior block by block, with what is given of the safe action."""
-        blocks = ((b.start, b.mean, b.std) for b in self._beliefs.sweep())
+        blocks = ((b.start, b.mean, b.std) for b in self._beliefs.blocks())
         return self._safe.known(blocks)
 
     def _absorb(
@@ -177,7 +179,6 @@ class GPOPB(GPPolicy):
             for told in costs:
                 where = at if told.where is None else at & told.mask()
                 self._safe.learn(None, told.values, where, limits)
-        super()._absorb(choice, rewards, costs)
 
 
 def _bounds(mean: Tensor, std: Tensor, width: Tensor, rho: Tensor) -> Tensor:

@@ -31,16 +31,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cbandit import search
 from cbandit._core import checks, devices
 from cbandit.actions import Star
 from cbandit.beliefs.linear import Linear
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
-from cbandit.policies.policy import Decision
+from cbandit.policies.decision import Decision
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.linear import LinearPolicy
 from cbandit.policies.safe.stagewise import drawn, must_hold
-from cbandit.search import finite as search
 from cbandit.search.conic import Array, SafePolicies, needed
 
 __all__ = ["OPLB"]

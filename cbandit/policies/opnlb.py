@@ -29,7 +29,8 @@ from cbandit.actions import Finite
 from cbandit.beliefs.classes import FiniteClass
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
-from cbandit.policies.policy import Decision, listed
+from cbandit.policies.decision import Decision
+from cbandit.policies.given import listed
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.arms import ArmPolicy
 from cbandit.policies.safe.stagewise import drawn, share

@@ -26,13 +26,12 @@ from torch import Tensor
 
 from cbandit import multipliers, scores
 from cbandit._core import checks
+from cbandit._core.arguments import stated
 from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
-from cbandit.choice import Choice
-from cbandit.errors import CBanditError
 from cbandit.explore import Explore
+from cbandit.policies.ckb import needed
 from cbandit.policies.gp import GPPolicy
-from cbandit.policies.policy import Decision, Told
 
 __all__ = ["RPOL"]
 
@@ -62,8 +61,6 @@ class RPOL(GPPolicy):
         >>> policy.tell(policy.ask(), reward=0.1, cost=0.2)
     """
 
-    splits = True
-
     def __init__(
         self,
         actions: Any,
@@ -74,48 +71,30 @@ class RPOL(GPPolicy):
         penalty: str = "observation",
         **common: Any,
     ) -> None:
+        self.settings = stated(self, locals())
         checks.one_of("penalty", penalty, "observation", "estimate")
-        if costs is None:
-            raise CBanditError("costs must be a cb.GP or a list of them; got None")
-        super().__init__(actions, reward, costs, explore, **common)
+        super().__init__(
+            actions,
+            reward=reward,
+            costs=needed(costs),
+            explore=explore,
+            start=1.0,
+            **common,
+        )
         kind = {Delayed: "Censored", Sliding: "SW"}.get(type(self.feedback), "")
         self.name = f"RPOL-{kind}{explore.name}"
         self.penalty = penalty
-        self._multiplier = torch.ones(
-            self._size, self.m, dtype=torch.float64, device=self.device
-        )
-        self._gained = torch.zeros_like(self._multiplier)  # since the last ask
 
-    @property
-    def multiplier(self) -> Tensor:
-        """``Q`` as the next ``ask`` will use it, ``(*trials, m)``."""
-        self._catch_up()
-        return self._outside(self._moved())
+    def score(self, t: int, q: Tensor) -> scores.Rectified:
+        """Return ``f - sum_j Q_j [g_j]_+``."""
+        return scores.Rectified(q)
 
-    def _moved(self) -> Tensor:
-        floor = math.sqrt(self.t) if self.t else 1.0
-        return multipliers.raised(self._multiplier, self._gained, floor)
-
-    def _decide(
-        self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
-    ) -> Decision:
-        q = self._moved()
-        best = self._maximise(t, asked, mask, scores.Rectified(q))
-        self._multiplier, self._gained = q, torch.zeros_like(q)
-        if self.penalty == "estimate":
-            self._gained = best.g.double().clamp_min(0)
-        return Decision(best.index, x=best.x, keys=best.keys)
-
-    def _absorb(
-        self, choice: Choice, rewards: Sequence[Told], costs: Sequence[Told]
-    ) -> None:
-        gained = self._gained
-        if self.penalty == "observation":
-            # thresholds may be a callable that fails: before the beliefs change
-            for told in costs:
-                over = (told.values - self._limits(choice.t)).clamp_min(0)
-                if told.where is not None:
-                    over = over * told.mask().unsqueeze(-1)
-                gained = gained + over
-        super()._absorb(choice, rewards, costs)
-        self._gained = gained
+    def move(
+        self, t: int, q: Tensor, estimate: Tensor, arrived: Sequence[Tensor]
+    ) -> Tensor:
+        """Add rectified costs, observed or estimated; ``sqrt(t)`` is the floor."""
+        costs = arrived if self.penalty == "observation" else [estimate[:, 1:]]
+        gained = torch.zeros_like(q)
+        for cost in costs:
+            gained = gained + cost.clamp_min(0)
+        return multipliers.rectified(q, gained, math.sqrt(t), checked=False)

@@ -17,21 +17,21 @@ with full-information constraints.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cbandit import multipliers, scores
-from cbandit._core import checks, devices
-from cbandit.actions import Box
+from cbandit._core import checks
+from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
 from cbandit.policies.gp import GPPolicy
-from cbandit.policies.policy import COST_COUNT, Decision, Told
+from cbandit.policies.policy import COST_COUNT
 
 __all__ = ["SCGPUCB"]
 
@@ -65,7 +65,6 @@ class SCGPUCB(GPPolicy):
 
     name = "SCGP-UCB"
     learns_costs, sees_costs = False, True
-    splits = True
 
     def __init__(
         self,
@@ -79,6 +78,7 @@ class SCGPUCB(GPPolicy):
         clip: Any = None,
         **common: Any,
     ) -> None:
+        self.settings = stated(self, locals())
         costs = checks.whole("costs", costs, 1, COST_COUNT)
         if checks.whole("schedule", schedule, 1, "1 or 2") > 2:
             raise CBanditError(f"schedule must be 1 or 2; got {schedule!r}")
@@ -87,14 +87,34 @@ class SCGPUCB(GPPolicy):
             raise CBanditError(
                 f"V_t rests on slater (delta) and clip (B): give {missing}"
             )
-        super().__init__(actions, reward, None, explore, clip=clip, m=costs, **common)
-        self.schedule = schedule
+        super().__init__(
+            actions,
+            reward=reward,
+            costs=costs,
+            explore=explore,
+            clip=clip,
+            start=0.0,
+            observed_costs=True,
+            **common,
+        )
+        self.schedule, self._b = schedule, self._clip(clip)[:, :1]
         delta = self._per_trial("slater", checks.positive("slater", slater))
         self._delta = delta.unsqueeze(-1)
-        self._multiplier = torch.zeros(
-            self._size, self.m, dtype=torch.float64, device=self.device
-        )
-        self._observed: Tensor | None = None
+
+    def score(self, t: int, q: Tensor) -> scores.PrimalDual:
+        """Return ``f - (1 / V_t) sum_j Q_j g_j``."""
+        root, delta, b = math.sqrt(t), self._delta, self._b
+        first = self.schedule == 1
+        v = delta * root / (8 * b) if first else delta**2 * root / (16 * b)
+        return scores.PrimalDual(q / v)
+
+    def move(
+        self, t: int, q: Tensor, estimate: Tensor, arrived: Sequence[Tensor]
+    ) -> Tensor:
+        """Add the costs of what was played, and ``eps_t``."""
+        root, first = math.sqrt(t), self.schedule == 1
+        eps = torch.full_like(self._b, 1 / root) if first else self._delta / (2 * root)
+        return multipliers.queue(q, estimate[:, 1:], eps, checked=False)
 
     def ask(
         self, *, among: Any = None, actions: Any = None, observed_costs: Any = None
@@ -138,58 +158,3 @@ class SCGPUCB(GPPolicy):
         if reward is None and cost is not None and self._finished(choice):
             return
         super().tell(choice, reward, cost, noise, where)
-
-    def _decide(
-        self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
-    ) -> Decision:
-        g = self._seen_in_full(observed_costs, asked, self._limits(t).unsqueeze(-1))
-        assert self._clip_at is not None
-        root, b = math.sqrt(t), self._clip_at[:, :1]
-        if self.schedule == 1:
-            slack, v = torch.full_like(b, 1 / root), self._delta * root / (8 * b)
-        else:
-            slack, v = self._delta / (2 * root), self._delta**2 * root / (16 * b)
-        weight = self._multiplier / v
-
-        best = self._maximise(t, asked, mask, scores.PrimalDual(weight), beside=g)
-        self._multiplier = multipliers.queued(self._multiplier, best.g.double(), slack)
-        return Decision(best.index, x=best.x, keys=best.keys)
-
-    def _seen_in_full(
-        self, observed: Any, asked: Any, limits: Tensor
-    ) -> Tensor | Callable[[Tensor], Tensor]:
-        """``g_t`` less thresholds: ``(T, m, N)``, or on a Box a function of points."""
-        name, size = "observed_costs", asked.size
-        if isinstance(asked, Box):
-            if not callable(observed):
-                raise CBanditError(
-                    f"{name} must be a callable on a Box, x (*trials, n, d) -> "
-                    f"(*trials, m, n); got {type(observed).__name__}"
-                )
-            batch = self.batch_shape
-
-            def at(x: Tensor) -> Tensor:
-                values: Tensor = observed(x if batch else x[0])
-                return values.reshape(self._size, self.m, x.shape[1]) - limits
-
-            return at
-        # looked at where it is given, mostly on the host
-        given = checks.finite(name, checks.tensor(name, observed))
-        g = devices.put(given, self.device)
-        shape, batch = tuple(g.shape), self.batch_shape
-        if self.m == 1 and shape == (*batch, size):
-            g = g.reshape(self._size, 1, size)
-        elif shape in ((*batch, self.m, size), (self.m, size)):
-            g = g.expand(self._size, self.m, size)
-        else:
-            raise CBanditError(
-                f"{name} must have shape (*trials, m, N) = {(*batch, self.m, size)}; "
-                f"got {shape}"
-            )
-        return g - limits
-
-    def _absorb(
-        self, choice: Choice, rewards: Sequence[Told], costs: Sequence[Told]
-    ) -> None:
-        # the costs are known already: only rewards teach
-        super()._absorb(choice, rewards, [])

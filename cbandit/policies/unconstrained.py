@@ -11,25 +11,15 @@ from typing import Any
 from torch import Tensor
 
 from cbandit import scores
+from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
 from cbandit.explore import TS, UCB
 from cbandit.policies.gp import GPPolicy
-from cbandit.policies.policy import Decision
 
 __all__ = ["GPTS", "GPUCB"]
 
 
-class _Unconstrained(GPPolicy):
-    splits = True
-
-    def _decide(
-        self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
-    ) -> Decision:
-        best = self._maximise(t, asked, mask, scores.Reward())
-        return Decision(best.index, x=best.x, keys=best.keys)
-
-
-class GPUCB(_Unconstrained):
+class GPUCB(GPPolicy):
     """``argmax mean + beta std``.
 
     Args:
@@ -46,10 +36,15 @@ class GPUCB(_Unconstrained):
     def __init__(
         self, actions: Any, *, reward: GP, explore: UCB, **common: Any
     ) -> None:
-        super().__init__(actions, reward, None, explore, **common)
+        self.settings = stated(self, locals())
+        super().__init__(actions, reward=reward, costs=None, explore=explore, **common)
+
+    def score(self, t: int, multiplier: Tensor) -> scores.Reward:
+        """Return the reward's estimate."""
+        return scores.Reward()
 
 
-class GPTS(_Unconstrained):
+class GPTS(GPPolicy):
     """``argmax`` of one joint draw of the posterior a round.
 
     Args:
@@ -65,6 +60,10 @@ class GPTS(_Unconstrained):
     def __init__(
         self, actions: Any, *, reward: GP, explore: TS | None = None, **common: Any
     ) -> None:
-        super().__init__(
-            actions, reward, None, TS() if explore is None else explore, **common
-        )
+        self.settings = stated(self, locals())
+        explore = TS() if explore is None else explore
+        super().__init__(actions, reward=reward, costs=None, explore=explore, **common)
+
+    def score(self, t: int, multiplier: Tensor) -> scores.Reward:
+        """Return the draw of the reward."""
+        return scores.Reward()

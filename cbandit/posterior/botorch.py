@@ -15,7 +15,6 @@ from botorch.models.transforms.input import Normalize
 from gpytorch.kernels import Kernel, ScaleKernel
 from torch import Tensor
 
-from cbandit.actions import Box
 from cbandit.posterior.covariance import TableKernel
 
 if TYPE_CHECKING:
@@ -24,7 +23,8 @@ if TYPE_CHECKING:
     from botorch.posteriors.transformed import TransformedPosterior
     from botorch.sampling.base import MCSampler
 
-    from cbandit.posterior.beliefs import Group, Surrogates
+    from cbandit.posterior.beliefs import Beliefs
+    from cbandit.posterior.group import Group
 
 __all__ = ["BeliefGP", "model_list"]
 
@@ -84,7 +84,7 @@ def _any_noise() -> Any:
     return gpytorch.settings.min_fixed_noise(1e-300, 1e-300, 1e-300)
 
 
-def model_list(beliefs: Surrogates, trial: int | None = None) -> ModelListGP:
+def model_list(beliefs: Beliefs, trial: int | None = None) -> ModelListGP:
     """A ``ModelListGP`` of one :class:`BeliefGP` a function, reward first.
 
     Training data are merged: means over repeats, with the noise of a mean. Trials are
@@ -150,38 +150,17 @@ def _model(group: Group, place: int, batched: bool, trial: int | None) -> Belief
 
 def _data(group: Group, place: int) -> tuple[Tensor, Tensor, Tensor]:
     """Distinct actions ``(T, U, d)``, mean outcomes and their variances ``(T, U)``."""
-    history = group.engine.history
-    precision = history.precision[:, : history.used]
-    width = max(1, int((precision > 0).sum(-1).max())) if history.used else 1
-    if history.table is None and history.used:
-        slots = torch.arange(history.used, device=group.device)
-        slots = slots.expand(group.trials, -1)
-        points = history.points[:, : history.used]
-    elif history.used:
-        actions = group.actions
-        assert not isinstance(actions, Box)
-        points = actions.block(0, actions.size).double()
-        points = points.expand(group.trials, *points.shape[-2:])
-        precision = history.precision
-    else:
-        # no data: one point that is worth nothing, for a model needs some
-        points = torch.zeros(
-            group.trials, 1, group.covariance.dim, dtype=torch.float64
-        ).to(group.device)
-        precision = points.new_zeros(group.trials, 1)
-    order = torch.argsort((precision <= 0).to(torch.int8), dim=-1, stable=True)
-    order = order[:, :width]
-    p = precision.gather(-1, order)
-    x = points.gather(1, order.unsqueeze(-1).expand(-1, -1, points.shape[-1]))
+    x, p, sums = group.engine.history.merged()
     shift, scale = (v[:, place : place + 1] for v in group.units())
-    weighted = history.weighted[:, place]
+    w = sums[:, place]
     if group.gp.standardize:
         # less the mean, where an outcome has come: what is waited for stands for it
-        gap = shift - group.origin[:, place : place + 1]
-        weighted = weighted - gap * history.weighted[:, -1]
-    if weighted.shape[-1] < points.shape[-2]:
-        weighted = torch.zeros_like(precision)
-    w = weighted.gather(-1, order)
+        gap = shift - group.outcomes.origin[:, place : place + 1]
+        w = w - gap * sums[:, -1]
+    if not p.shape[-1]:
+        # no data: one point that is worth nothing, for a model needs some
+        x = p.new_zeros(group.trials, 1, group.covariance.dim)
+        p, w = (v.new_zeros(group.trials, 1) for v in (p, w))
     seen = p > 0
     y = torch.where(seen, w / torch.where(seen, p, 1.0), 0.0) + shift
     variance = torch.where(seen, scale.square() / torch.where(seen, p, 1.0), torch.inf)

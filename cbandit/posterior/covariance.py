@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +16,10 @@ from cbandit.actions import Actions, Box, Finite, ProductGrid
 from cbandit.errors import CBanditError
 from cbandit_kernels import kernel_matrix_ref
 
-__all__ = ["AxisKernel", "Covariance", "Form", "TableKernel"]
+__all__ = ["Covariance", "Form", "TableKernel", "active_of", "form_of", "leaves_of"]
 
 DIAGONAL = 1024
-LEAST = 1e-14  # of the prior variance: less noise than that is lost in its rounding
-
-AxisKernel = Callable[[Tensor, Tensor], Tensor]
-"""``(a (*b, n), b (*b, u)) -> (*b, n, u)``: one axis' factor of a product kernel."""
+LEAST = 1e-14  # noise below this share of the prior variance is lost in its rounding
 
 
 class TableKernel(gpk.Kernel):  # type: ignore[misc]
@@ -68,31 +66,33 @@ class Form:
     scale: Tensor
 
 
-def _leaves(
+def leaves_of(
     kernel: gpk.Kernel, dims: list[int]
 ) -> tuple[Tensor | float, list[tuple[gpk.Kernel, list[int]]]]:
     """Amplitude and factors of a kernel; a factor comes with the axes it is given."""
     if isinstance(kernel, gpk.ScaleKernel) and kernel.active_dims is None:
-        amplitude, leaves = _leaves(kernel.base_kernel, dims)
+        amplitude, leaves = leaves_of(kernel.base_kernel, dims)
         return kernel.outputscale.detach() * amplitude, leaves
     if isinstance(kernel, gpk.ProductKernel) and kernel.active_dims is None:
         total: Tensor | float = 1.0
         found: list[tuple[gpk.Kernel, list[int]]] = []
         for part in kernel.kernels:
-            amplitude, leaves = _leaves(part, dims)
+            amplitude, leaves = leaves_of(part, dims)
             total, found = total * amplitude, found + leaves
         return total, found
     return 1.0, [(kernel, dims)]
 
 
-def _active(kernel: gpk.Kernel, dims: list[int]) -> list[int]:
+def active_of(kernel: gpk.Kernel, dims: list[int]) -> list[int]:
+    """The axes that a kernel given ``dims`` looks at."""
     if kernel.active_dims is None:
         return dims
     return [dims[int(i)] for i in kernel.active_dims]
 
 
-def _form(kernel: gpk.Kernel, dims: list[int], dim: int) -> Form | None:
-    active = _active(kernel, dims)
+def form_of(kernel: gpk.Kernel, dims: list[int], dim: int) -> Form | None:
+    """The closed form of a kernel over ``dims`` of ``dim`` axes, if it has one."""
+    active = active_of(kernel, dims)
     if type(kernel) is gpk.RBFKernel:
         kind, value = "rbf", 1.0 / kernel.lengthscale.detach()
     elif type(kernel) is gpk.MaternKernel:
@@ -111,8 +111,10 @@ def _form(kernel: gpk.Kernel, dims: list[int], dim: int) -> Form | None:
 class Covariance:
     """A prior covariance over actions, float64, from a gpytorch kernel or a table.
 
+    It never changes: a fit makes another one.
+
     Args:
-        kernel: any gpytorch kernel; copied.
+        kernel: any gpytorch kernel; kept, and changed by nobody from then on.
         dim: the number of coordinates.
         bounds: ``(2, d)``; inputs are mapped from it to the unit cube first.
     """
@@ -123,16 +125,16 @@ class Covariance:
         self.kernel, self.dim = kernel.double(), dim
         self.bounds = None if bounds is None else bounds.double()
         self.kernel.requires_grad_(False)
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Read the hyperparameters again, after they were changed."""
-        amplitude, leaves = _leaves(self.kernel, list(range(self.dim)))
+        amplitude, leaves = leaves_of(self.kernel, list(range(self.dim)))
         if isinstance(amplitude, Tensor) and amplitude.dim() == 0:
             amplitude = float(amplitude)
         self.amplitude = amplitude
-        forms = [_form(leaf, dims, self.dim) for leaf, dims in leaves]
+        forms = [form_of(leaf, dims, self.dim) for leaf, dims in leaves]
         self.forms = None if None in forms else [f for f in forms if f is not None]
+
+    def fitted(self, kernel: gpk.Kernel) -> Covariance:
+        """The same over inputs mapped alike, by another kernel, which is kept."""
+        return Covariance(kernel, self.dim, self.bounds)
 
     @classmethod
     def of(
@@ -159,11 +161,19 @@ class Covariance:
         return tuple(self.kernel.batch_shape)
 
     def to(self, device: torch.device) -> Covariance:
-        """The same covariance with its parameters on another device (in place)."""
-        self.kernel.to(device)
-        self.bounds = None if self.bounds is None else self.bounds.to(device)
-        self.refresh()
-        return self
+        """The same covariance with its parameters on another device."""
+        near = self.bounds is None or self.bounds.device == device
+        if self.device == device and near:
+            return self
+        bounds = None if self.bounds is None else self.bounds.to(device)
+        return Covariance(copy.deepcopy(self.kernel).to(device), self.dim, bounds)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the hyperparameters are; the CPU where there are none."""
+        values = itertools.chain(self.kernel.parameters(), self.kernel.buffers())
+        found: Tensor | None = next(values, None)
+        return torch.device("cpu") if found is None else found.device
 
     def inputs(self, x: Tensor) -> Tensor:
         """Coordinates as the kernel takes them."""
@@ -174,20 +184,24 @@ class Covariance:
 
     def scaled(self, x: Tensor) -> Tensor:
         """Scaled coordinates, ``(f, *b, n, d)``, one copy per closed-form factor."""
-        assert self.forms is not None
         x = self.inputs(x)
-        parts = [x * form.scale.unsqueeze(-2).to(x.device) for form in self.forms]
+        parts = [x * form.scale.unsqueeze(-2).to(x.device) for form in self.closed()]
         return parts[0].unsqueeze(0) if len(parts) == 1 else torch.stack(parts)
+
+    def closed(self) -> list[Form]:
+        """The closed-form factors; an error where the kernel has none."""
+        if self.forms is None:
+            raise CBanditError(f"{type(self.kernel).__name__} has no closed form")
+        return self.forms
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """The closed-form factors' kinds."""
-        assert self.forms is not None
-        return tuple(form.kind for form in self.forms)
+        return tuple(form.kind for form in self.closed())
 
     @property
     def linear(self) -> bool:
-        """Whether all that the kernel knows is a product of coordinates."""
+        """Whether the kernel is a linear one, perhaps scaled."""
         return self.forms is not None and self.kinds == ("linear",)
 
     def times(self, values: Tensor) -> Tensor:
@@ -236,110 +250,9 @@ class Covariance:
 
     def _closed_variance(self, x: Tensor) -> Tensor:
         """Every closed form but the linear one is 1 there."""
-        assert self.forms is not None
         out = x.new_ones(x.shape[:-1], dtype=torch.float64)
-        for form in self.forms:
+        for form in self.closed():
             if form.kind == "linear":
                 scale = form.scale.unsqueeze(-2).to(x.device)
                 out = out * (self.inputs(x) * scale).square().sum(-1)
         return self.times(out.unsqueeze(-1)).squeeze(-1)
-
-    def axes(self, actions: ProductGrid) -> list[AxisKernel] | None:
-        """One factor per axis whose product is the kernel, or ``None``."""
-        amplitude, leaves = _leaves(self.kernel, list(range(self.dim)))
-        factors: list[list[AxisKernel]] = [[] for _ in range(self.dim)]
-        for leaf, dims in leaves:
-            active = _active(leaf, dims)
-            if len(active) > 1 and not _product_over_axes(leaf):
-                return None
-            # a leaf on one axis is its own factor; one on several is divided by its
-            # value where all coordinates agree, which is then an amplitude
-            unit = len(active) > 1
-            if unit:
-                zero = self.inputs(torch.zeros(1, len(dims), dtype=torch.float64))
-                zero = torch.zeros_like(zero).to(self._device())
-                with torch.no_grad():
-                    amplitude = amplitude * leaf(zero, diag=True).squeeze(-1)
-            for axis in active:
-                factors[axis].append(
-                    self._axis_factor(leaf, dims.index(axis), len(dims), axis, unit)
-                )
-        kernels = [_product(parts) for parts in factors]
-        first = kernels[0]
-
-        def scaled_first(a: Tensor, b: Tensor) -> Tensor:
-            values = first(a, b)
-            if isinstance(amplitude, Tensor):
-                return values * amplitude.to(values)[..., None, None]
-            return values * amplitude
-
-        kernels[0] = scaled_first
-        return kernels if self._agrees(kernels, actions) else None
-
-    def _device(self) -> torch.device:
-        devices: list[torch.device] = [p.device for p in self.kernel.parameters()]
-        return devices[0] if devices else torch.device("cpu")
-
-    def _axis_factor(
-        self, leaf: gpk.Kernel, place: int, count: int, axis: int, unit: bool
-    ) -> AxisKernel:
-        form = None if not unit else _form(leaf, list(range(count)), count)
-        exact = form if form is not None and form.kind == "rbf" else None
-        if not unit:
-            exact = _form(leaf, list(range(count)), count)
-
-        def factor(a: Tensor, b: Tensor) -> Tensor:
-            a, b = self._axis_inputs(a, axis), self._axis_inputs(b, axis)
-            if exact is not None:
-                scale = exact.scale[..., place, None].to(a.device)
-                return kernel_matrix_ref(
-                    (a * scale).unsqueeze(-1), (b * scale).unsqueeze(-1), exact.kind
-                )
-            x, y = a.new_zeros(*a.shape, count), b.new_zeros(*b.shape, count)
-            x[..., place], y[..., place] = a, b
-            with torch.no_grad(), gpytorch.settings.lazily_evaluate_kernels(False):
-                values: Tensor = leaf(x, y).to_dense()
-                if unit:
-                    values = values / leaf(x[..., :1, :] * 0, diag=True).unsqueeze(-1)
-            return values
-
-        return factor
-
-    def _axis_inputs(self, a: Tensor, axis: int) -> Tensor:
-        a = a.double()
-        if self.bounds is None:
-            return a
-        low, high = self.bounds[0, axis], self.bounds[1, axis]
-        return (a - low) / (high - low)
-
-    def _agrees(self, kernels: list[AxisKernel], actions: ProductGrid) -> bool:
-        """Whether the factors' product is the kernel, tried on a few actions."""
-        count = min(actions.size, 7)
-        picks = torch.arange(count) * (actions.size // count) + actions.size % count
-        x = actions.points(picks.to(actions.axes[0].device))
-        product = torch.ones((), dtype=torch.float64, device=x.device)
-        for j, kernel in enumerate(kernels):
-            product = product * kernel(x[:, j], x[:, j])
-        whole = self.cross(x, x)
-        return bool((product - whole).abs().max() <= 1e-7 * whole.abs().max())
-
-
-def _product_over_axes(leaf: gpk.Kernel) -> bool:
-    if isinstance(leaf, gpk.RBFKernel | gpk.PeriodicKernel):
-        return True
-    if isinstance(leaf, gpk.ProductStructureKernel):
-        return bool(leaf.base_kernel.is_stationary)
-    return type(leaf).__name__ == "CategoricalKernel"
-
-
-def _product(parts: list[AxisKernel]) -> AxisKernel:
-    def kernel(a: Tensor, b: Tensor) -> Tensor:
-        shape = torch.broadcast_shapes(a.shape[:-1], b.shape[:-1])
-        values = torch.ones(
-            *shape, a.shape[-1], b.shape[-1], dtype=torch.float64, device=a.device
-        )
-        for part in parts:
-            values = values * part(a, b)
-        return values
-
-    return kernel

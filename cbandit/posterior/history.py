@@ -1,28 +1,32 @@
 """What was observed, merged by action, and the small linear system it makes.
 
 A *slot* holds one distinct action: its coordinates, the summed precision of its
-observations and their weighted sum. Always float64.
+observations and their weighted sum. Always float64. A history changes in place: it
+belongs to one engine, which says which log it stands for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from cbandit._core import devices
+from cbandit.posterior.ahead import explained
 from cbandit.posterior.covariance import Covariance
+from cbandit.posterior.merge import Slots, add_up
 from cbandit.posterior.system import Spot, System
 
-__all__ = ["History"]
+__all__ = ["BLANK", "History"]
 
+BLANK = 0  # the number of no log: nothing has been observed
 WAITING = 64
 SPARE = 32
 SHARP = 1e5  # prior variance over noise: above it outcomes that differ cost over 1e-10
-DROWNED = 1e-4  # of a sum, too little to be found again by taking the rest away
+DROWNED = 1e-4  # an observation whose slot keeps less than this share is not taken away
 
 
 class History:
@@ -38,8 +42,6 @@ class History:
         device: where the tensors live.
     """
 
-    _ahead: AbstractSet[tuple[int, int]] = frozenset()  # slots of choices to come
-
     def __init__(
         self,
         covariance: Covariance,
@@ -53,10 +55,9 @@ class History:
         self.table, self.device = table, device
         self._trial = torch.arange(trials, device=device)
         self._capacity = 0 if table is None else table.shape[-1]
-        self._slot_of: list[dict[Hashable, int]] = [{} for _ in range(trials)]
-        self._key_of: list[list[Hashable]] = [[] for _ in range(trials)]
-        self._free: list[list[int]] = [[] for _ in range(trials)]
+        self._slots = Slots(trials)
         self._emptied: list[tuple[int, int]] = []
+        self._ahead: AbstractSet[tuple[int, int]] = frozenset()  # of choices to come
         kept: dict[str, Any] = {"dtype": torch.float64, "device": device}
         self._precision = torch.zeros(trials, self._capacity, **kept)
         self._weighted = torch.zeros(trials, functions, self._capacity, **kept)
@@ -71,18 +72,18 @@ class History:
         self._system: System | None = None
         # observations the system does not know of yet
         self._news: list[tuple[Sequence[int], Tensor, Tensor, Spot | None]] = []
-        # the precision last judged: mostly one tensor, round after round
-        self.judged: tuple[Tensor, bool] | None = None
+        # whether the belief's own noise is sharp; None: not known of these slots
+        self.sharp: bool | None = None
         # one prior variance everywhere: the verdict does not rest on the slots
         self._level = table is None and bool(covariance.kernel.is_stationary)
         self._stale = False  # whether the system is of older targets
+        # the number of the log that the engine stands for; None while it is written
+        self.stands_for: int | None = BLANK
 
     @property
     def used(self) -> int:
         """``U``: the slots in use in the trial that uses most."""
-        if self.table is not None:
-            return self._capacity
-        return max(len(keys) for keys in self._key_of)
+        return self._capacity if self.table is not None else self._slots.used
 
     @property
     def gram(self) -> Tensor:
@@ -94,11 +95,13 @@ class History:
 
     def keys(self) -> list[list[Hashable]]:
         """The distinct actions of each trial, by slot."""
-        return self._key_of
+        return self._slots.keys
 
     def distinct(self) -> list[int]:
         """How many distinct actions each trial has observed."""
         return list(self._distinct)
+
+    # -- observations --------------------------------------------------------------
 
     def place(
         self, keys: Sequence[Hashable], x: Tensor, wanted: Sequence[bool]
@@ -108,33 +111,16 @@ class History:
         Trials that want no slot get slot 0 as a place to add nothing to.
         """
         if self.table is not None:
-            return [int(str(key)) for key in keys], []
-        slots, fresh = [], []
-        for trial, (key, want) in enumerate(zip(keys, wanted, strict=True)):
-            slot = self._slot_of[trial].get(key) if want else 0
-            if slot is None:
-                slot = self._open(trial, key)
-                fresh.append(trial)
-            slots.append(slot)
-        if not any(self._key_of):
+            return list(cast("Sequence[int]", keys)), []
+        slots, fresh = self._slots.place(keys, wanted)
+        if not self.used:
             return slots, fresh
         self._grow()
         if fresh:
             if not self._level:
-                self.judged = None
+                self.sharp = None
             self._write(fresh, [slots[i] for i in fresh], x)
         return slots, fresh
-
-    def _open(self, trial: int, key: Hashable) -> int:
-        keys = self._key_of[trial]
-        if self._free[trial]:
-            slot = self._free[trial].pop()
-            keys[slot] = key
-        else:
-            slot = len(keys)
-            keys.append(key)
-        self._slot_of[trial][key] = slot
-        return slot
 
     def _grow(self) -> None:
         if self.used <= self._capacity:
@@ -169,6 +155,7 @@ class History:
         values: Tensor,
         sign: int = 1,
         spot: Spot | None = None,
+        usual: bool = False,
     ) -> None:
         """Add (or with ``sign=-1`` take away) an observation.
 
@@ -176,29 +163,34 @@ class History:
             slots: one a trial.
             precision: ``(T,)``, zero where nothing was seen; kept, not copied.
             values: ``(T, F)``, less the prior mean; kept, not copied.
+            sign: 1 or -1.
             spot: what :meth:`at_slot` just said of the slots, where it was asked.
+            usual: whether the precision is the belief's own.
         """
         self._waiting.append((slots, precision if sign > 0 else -precision, values))
         if self._system is not None:
             whole = sign < 0 or len(self._news) >= SPARE or self.table is not None
-            if whole or self.clashes(slots, precision):
+            if whole or self.clashes(slots, precision, usual):
                 self._forget_system()
             else:
                 self._news.append((slots, precision, values, spot))
         if len(self._waiting) >= WAITING:
             self._sum_up()
 
-    def clashes(self, slots: Sequence[int], precision: Tensor) -> bool:
+    def clashes(self, slots: Sequence[int], precision: Tensor, usual: bool) -> bool:
         """Whether other observations of these places exist, of too little noise.
 
-        Where outcomes differ, what each of them does alone is larger than their sum by
-        about the precision, and so are rounding errors: they are to be merged first.
+        Where outcomes differ, each of them alone changes more than their sum does, by
+        about the precision, and so do rounding errors: they must be merged first.
         """
-        if self.judged is None or precision is not self.judged[0]:
+        sharp = self.sharp if usual else None
+        if sharp is None:
             own = self.gram.diagonal(dim1=-2, dim2=-1).max()
-            self.judged = precision, bool(precision.max() * own > SHARP)
+            sharp = bool(precision.max() * own > SHARP)
+            if usual:
+                self.sharp = sharp
         pairs = zip(self._seen, slots, strict=True)
-        return self.judged[1] and any(seen[slot] for seen, slot in pairs)
+        return sharp and any(seen[slot] for seen, slot in pairs)
 
     def _forget_system(self) -> None:
         self._system = None
@@ -207,16 +199,14 @@ class History:
     def _sum_up(self) -> None:
         if not self._waiting:
             return
+        number, self.stands_for = self.stands_for, None
         rows, precisions, targets = zip(*self._waiting, strict=True)
         self._waiting.clear()
-        place = (
-            self._trial.expand(len(rows), -1),
-            devices.put(rows, self.device),
-        )
         precision = torch.stack(precisions)  # k x T
-        self._precision.index_put_(place, precision, accumulate=True)
+        add_up(self._precision, rows, precision)
         change = precision.unsqueeze(-1) * torch.stack(targets)
-        self._weighted.mT.index_put_(place, change, accumulate=True)
+        add_up(self._weighted.mT, rows, change)
+        self.stands_for = number
 
     @property
     def precision(self) -> Tensor:
@@ -271,15 +261,13 @@ class History:
         """Let emptied slots be used again: nothing pending refers to them any more."""
         for trial, slot in self._emptied:
             if self._seen[trial][slot] == 0 and (trial, slot) not in self._ahead:
-                key = self._key_of[trial][slot]
-                if self._slot_of[trial].pop(key, None) is not None:
-                    self._free[trial].append(slot)
+                self._slots.release(trial, slot)
         self._emptied.clear()
 
     def look_ahead(self, slots: Sequence[Sequence[int]]) -> None:
-        """Slots of choices to come, one list a choice; others without data are empty.
+        """Keep the slots of choices to come, one list a choice, though they are empty.
 
-        What was waited for then has been cancelled.
+        Those kept before, whose choices are told or cancelled, are let go.
         """
         now = {pair for row in slots for pair in enumerate(row)}
         left = [(i, s) for i, s in self._ahead if (i, s) not in now]
@@ -289,23 +277,21 @@ class History:
     def revise(self, weighted: Tensor) -> None:
         """Replace the weighted sums, ``(T, F, U)``: the targets changed."""
         self.weighted[..., : weighted.shape[-1]] = weighted
-        self._reweigh()
+        self._stale = True  # targets enter the mean's weights alone: the factor stays
 
     def correct(self, slot: Tensor, change: Tensor) -> None:
         """Change the targets in ``slot (T,)`` by ``change (T, F)``, times precision."""
         places = slot.view(-1, 1, 1).expand(-1, self.functions, 1)
         self.weighted.scatter_add_(-1, places, change.unsqueeze(-1))
-        self._reweigh()
-
-    def _reweigh(self) -> None:
-        # targets enter the mean's weights alone: the factor stays
         self._stale = True
+
+    # -- the system ----------------------------------------------------------------
 
     def system(self, fresh: bool = False) -> System:
         """The system of all there is; with ``fresh``, factored from nothing.
 
-        Otherwise what is new borders the factor there was, until places seen again
-        have made it an eighth larger than it need be.
+        Otherwise news border the factor, until places seen again have made it an
+        eighth larger than it need be.
         """
         system = self._system
         if system is not None:
@@ -347,12 +333,14 @@ class History:
             slots = torch.argsort((~active).to(torch.int8), dim=-1, stable=True)
             slots = slots[:, :width]
             precision = precision.gather(-1, slots)
-            gram = self.rows(slots, slots)
+            gram = self.rows(slots).gather(
+                -1, slots.unsqueeze(1).expand(-1, slots.shape[-1], -1)
+            )
         root = precision.clamp_min(0).sqrt()
         return System(gram, root, self._target(slots, root), slots)
 
     def _target(self, slots: Tensor, root: Tensor) -> Tensor:
-        """What was seen at each entry on average, times its ``root``, ``(T, E, F)``."""
+        """The average seen at each entry, times its ``root``, ``(T, E, F)``."""
         precision = self.precision.gather(-1, slots)
         places = slots.unsqueeze(1).expand(-1, self.functions, -1)
         weighted = self.weighted.gather(-1, places)
@@ -360,14 +348,12 @@ class History:
         share = torch.where(precision > 0, root / precision, 0.0)
         return (weighted * share.unsqueeze(1)).mT
 
-    def rows(self, slots: Tensor, columns: Tensor | None = None) -> Tensor:
-        """Rows of the table, ``(T, U, N or len)``, at ``slots (T, U)``."""
-        assert self.table is not None
-        table = self.table.expand(self.trials, -1, -1)
-        rows = table.gather(1, slots.unsqueeze(-1).expand(-1, -1, table.shape[-1]))
-        if columns is None:
-            return rows
-        return rows.gather(-1, columns.unsqueeze(1).expand(-1, slots.shape[-1], -1))
+    def rows(self, slots: Tensor) -> Tensor:
+        """Rows of the prior covariance at ``slots (T, k)``, ``(T, k, U)``."""
+        table = self.gram.expand(self.trials, -1, -1)
+        return table.gather(1, slots.unsqueeze(-1).expand(-1, -1, table.shape[-1]))
+
+    # -- looking -------------------------------------------------------------------
 
     def at(
         self, x: Tensor, ahead: tuple[Tensor, Tensor] | None = None
@@ -384,17 +370,28 @@ class History:
         var = prior - half.square().sum(-2)
         if ahead is not None:
             places, precision = ahead
-            root = precision.sqrt().unsqueeze(-1)
             _, other = self._half(places)
             inner = self.covariance.cross(places, places) - other.mT @ other
-            inner = inner * root * root.mT
-            inner.diagonal(dim1=-2, dim2=-1).add_(1)
             cross = self.covariance.cross(places, x) - other.mT @ half
-            z = torch.linalg.solve_triangular(
-                devices.cholesky(inner), cross * root, upper=False
-            )
-            var = var - z.square().sum(-2)
+            var = var - explained(inner, cross, precision).square().sum(-2)
         return mean, var
+
+    def covariances(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Posterior covariances ``(T, n, o)`` of points ``x`` and ``y``.
+
+        And the variances of both, ``(T, n)`` and ``(T, o)``.
+        """
+
+        def half(x: Tensor) -> Tensor:
+            if not self.used:
+                return x.new_zeros(self.trials, 1, x.shape[-2])
+            system = self.system()
+            return system.half(self.covariance.cross(self.places(system), x))
+
+        hx, hy = half(x), half(y)
+        between = self.covariance.cross(x, y) - hx.mT @ hy
+        own = self.covariance.variance(x) - hx.square().sum(-2)
+        return between, own, self.covariance.variance(y) - hy.square().sum(-2)
 
     def places(self, system: System) -> Tensor:
         """Where the system's entries are, ``(T, E, d)``."""
@@ -411,3 +408,22 @@ class History:
         cross = self.covariance.cross(x, points).mT
         cross = cross.expand(self.trials, -1, -1)
         return system.alpha.mT @ cross, system.half(cross)
+
+    def merged(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What was seen by action: places, precisions, sums of precision x target.
+
+        ``(T, W, d)``, ``(T, W)`` and ``(T, F, W)``, ``W`` the distinct actions of the
+        trial with most; others are padded by places of precision 0.
+        """
+        used = self.used
+        precision = self.precision[:, :used]
+        width = max(1, int((precision > 0).sum(-1).max())) if used else 0
+        order = torch.argsort((precision <= 0).to(torch.int8), dim=-1, stable=True)
+        order = order[:, :width]
+        at = order.unsqueeze(-1).expand(-1, -1, self.points.shape[-1])
+        each = order.unsqueeze(1).expand(-1, self.functions, -1)
+        return (
+            self.points.gather(1, at),
+            precision.gather(-1, order),
+            self.weighted.gather(-1, each),
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,8 @@ __all__ = [
     "SHORT",
     "Best",
     "Look",
+    "Running",
+    "Scan",
     "Score",
     "among",
     "estimated",
@@ -100,10 +102,88 @@ def scorer(look: Look) -> Score:
     return kind(weight)
 
 
+class Scan:
+    """The best action under a look, stretch after stretch, in plain torch.
+
+    Args:
+        look: the score, and which estimates it is of.
+    """
+
+    __slots__ = ("_best", "_look")
+
+    def __init__(self, look: Look) -> None:
+        self._look, self._best = look, Running(scorer(look), look.mask)
+
+    def add(self, start: int, mean: Tensor, spread: Tensor) -> None:
+        """A stretch from action ``start`` on: means ``(T, F, n)``, and their spread."""
+        estimate, beside = estimated(self._look, mean, spread), self._look.beside
+        if beside is not None:
+            known = beside[..., start : start + estimate.shape[-1]]
+            estimate = torch.cat([estimate, known.to(estimate)], 1)
+        self._best.add(start, estimate)
+
+    def best(self, ranks: Ranks = ALONE) -> Best:
+        """The best of all stretches, and of all ``ranks`` that share the set."""
+        return self._best.best(ranks)
+
+
+class Running:
+    """The action of greatest score so far.
+
+    Args:
+        score: the score to maximise.
+        mask: ``(1 or T, N)``, the actions allowed.
+    """
+
+    __slots__ = ("_best", "_mask", "_score")
+
+    def __init__(self, score: Score, mask: Tensor | None = None) -> None:
+        self._score, self._mask = score, mask
+        self._best: Best | None = None
+
+    def add(self, start: int, estimate: Tensor) -> None:
+        """A stretch from action ``start`` on: ``(T, F, n)``, the reward first."""
+        f, g = estimate.select(1, 0), estimate.narrow(1, 1, estimate.shape[1] - 1)
+        values, best = self._score(f, g), self._best
+        if self._mask is not None:
+            stop = start + values.shape[-1]
+            values = values.masked_fill(~self._mask[:, start:stop], -torch.inf)
+        if len(values) == 1 and not values.is_cuda:
+            # on the CPU one comparison saves the look at a worse stretch
+            long = values.numel() > SHORT
+            value, place = (values.amax(-1), None) if long else values.max(-1)
+            if best is None or _beats(value, best.value):
+                place = argmax(values) if place is None else place
+                here = estimate.select(-1, int(place))
+                index = place + start if start else place
+                self._best = Best(value, index, here[:, 0], here[:, 1:])
+            return
+        value, place = values.max(-1)
+        at = place[:, None, None].expand(-1, estimate.shape[1], 1)
+        here = estimate.gather(-1, at).squeeze(-1)
+        index = place + start
+        if best is None:
+            self._best = Best(value, index, here[:, 0], here[:, 1:])
+            return
+        better = _beats(value, best.value)
+        self._best = Best(
+            torch.where(better, value, best.value),
+            index if best.index is None else torch.where(better, index, best.index),
+            torch.where(better, here[:, 0], best.f),
+            torch.where(better.unsqueeze(-1), here[:, 1:], best.g),
+        )
+
+    def best(self, ranks: Ranks = ALONE) -> Best:
+        """The best of all stretches, and of all ``ranks`` that share the set."""
+        if self._best is None:
+            raise CBanditError("actions must hold at least one action; got none")
+        return self._best if ranks.size == 1 else among(self._best, ranks)
+
+
 def scan(
     stretches: Iterable[tuple[int, Tensor, Tensor]], look: Look, ranks: Ranks = ALONE
 ) -> Best:
-    """The best action under a look, in plain torch.
+    """The best action under a look.
 
     Args:
         stretches: the first action's number, means ``(T, F, n)`` and what is spread
@@ -111,19 +191,10 @@ def scan(
         look: the score, and which estimates it is of.
         ranks: the processes that share the set; the stretches are this one's.
     """
-    return maximise(_estimates(stretches, look), scorer(look), look.mask, ranks)
-
-
-def _estimates(
-    stretches: Iterable[tuple[int, Tensor, Tensor]], look: Look
-) -> Iterator[tuple[int, Tensor]]:
-    beside = look.beside
+    running = Scan(look)
     for start, mean, spread in stretches:
-        estimate = estimated(look, mean, spread)
-        if beside is not None:
-            known = beside[..., start : start + estimate.shape[-1]]
-            estimate = torch.cat([estimate, known.to(estimate)], 1)
-        yield start, estimate
+        running.add(start, mean, spread)
+    return running.best(ranks)
 
 
 def maximise(
@@ -140,40 +211,10 @@ def maximise(
         mask: ``(1 or T, N)``, the actions allowed.
         ranks: the processes that share the set; the stretches are this one's.
     """
-    best: Best | None = None
+    running = Running(score, mask)
     for start, estimate in stretches:
-        f, g = estimate.select(1, 0), estimate.narrow(1, 1, estimate.shape[1] - 1)
-        values = score(f, g)
-        if mask is not None:
-            stop = start + values.shape[-1]
-            values = values.masked_fill(~mask[:, start:stop], -torch.inf)
-        if len(values) == 1 and not values.is_cuda:
-            # on the CPU one comparison saves the look at a worse stretch
-            long = values.numel() > SHORT
-            value, place = (values.amax(-1), None) if long else values.max(-1)
-            if best is None or _beats(value, best.value):
-                place = argmax(values) if place is None else place
-                here = estimate.select(-1, int(place))
-                index = place + start if start else place
-                best = Best(value, index, here[:, 0], here[:, 1:])
-            continue
-        value, place = values.max(-1)
-        at = place[:, None, None].expand(-1, estimate.shape[1], 1)
-        here = estimate.gather(-1, at).squeeze(-1)
-        index = place + start
-        if best is None:
-            best = Best(value, index, here[:, 0], here[:, 1:])
-            continue
-        better = _beats(value, best.value)
-        best = Best(
-            torch.where(better, value, best.value),
-            index if best.index is None else torch.where(better, index, best.index),
-            torch.where(better, here[:, 0], best.f),
-            torch.where(better.unsqueeze(-1), here[:, 1:], best.g),
-        )
-    if best is None:
-        raise CBanditError("actions must hold at least one action; got none")
-    return best if ranks.size == 1 else among(best, ranks)
+        running.add(start, estimate)
+    return running.best(ranks)
 
 
 def _beats(value: Tensor, best: Tensor) -> Tensor:

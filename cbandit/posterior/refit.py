@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import gpytorch
 import numpy as np
@@ -24,43 +23,11 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from cbandit._core import devices
+from cbandit.posterior.merge import Merged
 
 __all__ = ["Merged", "fit_hyperparameters", "negative_log_likelihood"]
 
 HOST_SLOTS = 256  # distinct actions up to which the host fits for a device too
-
-
-@dataclass
-class Merged:
-    """Observations of one function, merged by action, for ``T`` trials.
-
-    Args:
-        x: ``(T, U, d)``, as the kernel takes them.
-        count: ``(T, U)``, observations at the model's noise.
-        total: ``(T, U)``, their sum.
-        within: ``(T,)``, their squared distances from their slot's mean, summed.
-        own_precision: ``(T, U)``, precision of observations with their own noise.
-        own_weighted: ``(T, U)``, those observations weighted by it.
-    """
-
-    x: Tensor
-    count: Tensor
-    total: Tensor
-    within: Tensor
-    own_precision: Tensor
-    own_weighted: Tensor
-
-    def trial(self, i: int) -> Merged:
-        """Trial ``i`` alone, without padding."""
-        seen = (self.count[i] > 0) | (self.own_precision[i] > 0)
-        return Merged(
-            self.x[i : i + 1, seen],
-            self.count[i : i + 1, seen],
-            self.total[i : i + 1, seen],
-            self.within[i : i + 1],
-            self.own_precision[i : i + 1, seen],
-            self.own_weighted[i : i + 1, seen],
-        )
 
 
 def negative_log_likelihood(gram: Tensor, noise: Tensor, data: Merged) -> Tensor:

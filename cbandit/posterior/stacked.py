@@ -17,7 +17,7 @@ from cbandit._core import devices
 from cbandit_kernels import kernel_matrix_ref
 
 if TYPE_CHECKING:
-    from cbandit.posterior.beliefs import Group
+    from cbandit.posterior.group import Group
 
 __all__ = ["Stacked", "stackable"]
 

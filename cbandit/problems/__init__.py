@@ -1,7 +1,12 @@
-"""What the world does: the papers' problems, and what a problem of your own needs."""
+"""Problems: the world that policies act in.
 
-from cbandit.problems.borrowed import Continuous, from_botorch
+``protocol`` says what a problem of your own needs; ``table``, ``linear``, ``gridded``
+and ``continuous`` are kinds of problems, the other files the problems themselves.
+"""
+
+from cbandit.problems.borrowed import from_botorch
 from cbandit.problems.cbo import Allocation, cbo_gpu_allocation
+from cbandit.problems.continuous import Continuous
 from cbandit.problems.gridded import Gridded, Phase
 from cbandit.problems.guo import guo_classical, guo_delayed, guo_nonstationary
 from cbandit.problems.linear import LinearProblem

@@ -1,39 +1,28 @@
-"""BoTorch's constrained test functions as problems, signs converted once.
-
-BoTorch minimises them unless told otherwise, and feasible means a slack at or above 0.
-Here the reward is maximised and the costs are the slacks' negatives.
-"""
+"""BoTorch's constrained test functions as problems, continuous or on points."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit._core.arguments import stated
-from cbandit.actions import Box, Finite, ProductGrid
-from cbandit.choice import Choice
+from cbandit.actions import Actions, Finite, ProductGrid
 from cbandit.errors import CBanditError
-from cbandit.problems.protocol import Evaluation, Round, normals
+from cbandit.problems.continuous import Continuous, box_of, truth
 from cbandit.problems.table import Table
 
-if TYPE_CHECKING:
-    from botorch.test_functions.base import ConstrainedBaseTestProblem
-
-__all__ = ["Continuous", "from_botorch"]
+__all__ = ["from_botorch"]
 
 LARGEST = 10**7  # points of a grid whose truth is kept as a table
-ATOMS = 2**13  # points that a distribution over a box is sought on
 
-# Least feasible values, best of many starts of SLSQP; the pressure vessel's by going
-# through its rounded thicknesses. BoTorch states others for some: an infeasible point's
-# (Hartmann in 3-d), or one that its own formula goes below (pressure vessel 6059.946,
-# welded beam 1.728, string 0.012681).
+# The least feasible value of each function, the best of many starts of SLSQP; for the
+# pressure vessel, of all its rounded thicknesses. Some of BoTorch's own are wrong: the
+# point is infeasible (Hartmann in 3-d), or its own formula goes below (pressure vessel
+# 6059.946, welded beam 1.728, string 0.012681).
 LEAST = {
     ("ConstrainedGramacy", 2): 0.5997880515,
     ("ConstrainedHartmann", 3): -3.8385211860,
@@ -49,103 +38,6 @@ LEAST = {
 SIZED = ("ConstrainedHartmann", "ConstrainedHartmannSmooth", "KeaneBumpFunction")
 
 
-class Continuous:
-    """A test function on its box; made by :func:`from_botorch`."""
-
-    def __init__(
-        self,
-        function: ConstrainedBaseTestProblem,
-        variances: Tensor,
-        optimum: float,
-    ) -> None:
-        self.settings = stated(self, locals())
-        self.trials, self.thresholds = None, 0.0
-        self.function, self.m = function, int(function.num_constraints)
-        self.actions = _box(function)
-        self._std, self._optimum = variances.sqrt(), optimum
-
-    def _truth(self, x: Tensor) -> Tensor:
-        """``(*b, 1 + m)``: reward and costs at ``x`` ``(*b, d)``."""
-        x = self.actions.inside(x.to(self.actions.lower))
-        return truth(self.function, x)
-
-    def reward(self, x: Tensor, t: int) -> Tensor:
-        """Noiseless reward ``(*trials,)`` of ``x`` ``(*trials, d)``."""
-        return self._truth(x)[..., 0]
-
-    def costs(self, x: Tensor, t: int) -> Tensor:
-        """Noiseless costs ``(*trials, m)`` of ``x`` ``(*trials, d)``."""
-        return self._truth(x)[..., 1:]
-
-    def observe(
-        self, choice: Choice, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of the choice."""
-        seen = self._truth(choice.x)
-        draws = normals(generator, tuple(seen.shape[:-1]), 1 + self.m)
-        seen = torch.addcmul(seen, draws, self._std)
-        return seen[..., 0], seen[..., 1:]
-
-    def optimum(self, t: int) -> Tensor:
-        """The reward of the best feasible point; NaN where it is not known."""
-        return torch.tensor(self._optimum, dtype=torch.float64)
-
-    @cached_property
-    def _stochastic_optimum(self) -> Tensor:
-        from cbandit.search.simplex.lp import solve_policy
-
-        box = self.actions
-        engine = torch.quasirandom.SobolEngine(box.dim)
-        unit = engine.draw(ATOMS, dtype=torch.float64)
-        values = self._truth(torch.lerp(box.lower, box.upper, unit))
-        if not math.isnan(self._optimum):
-            best = torch.zeros(1, 1 + self.m, dtype=torch.float64)
-            best[0, 0] = self._optimum
-            values = torch.cat([values, best])
-        answer = solve_policy(values[:, 0], values[:, 1:].mT, 0.0)
-        return answer.value.masked_fill(answer.infeasible, torch.nan)
-
-    def stochastic_optimum(self, t: int) -> Tensor:
-        """The reward of the best distribution on 8192 Sobol points and the optimum.
-
-        The best on the whole box is at least that.
-        """
-        return self._stochastic_optimum
-
-    def round(self, t: int, generator: torch.Generator) -> Round:
-        """Nothing is shown before a round."""
-        return Round()
-
-    def evaluate(self, t: Tensor, index: Tensor | None, x: Tensor) -> Evaluation:
-        """The truth about the rounds ``t``, as the loop asks for it in blocks."""
-        values = self._truth(x)
-        return Evaluation(
-            values[..., 0],
-            values[..., 1:],
-            self.optimum(1).unsqueeze(-1),
-            self.stochastic_optimum(1).unsqueeze(-1),
-        )
-
-    def __repr__(self) -> str:
-        return f"Continuous({type(self.function).__name__}, m={self.m})"
-
-
-def _box(function: Any) -> Box:
-    bounds: Tensor = function.bounds.double()
-    return Box(bounds[0], bounds[1])
-
-
-def truth(function: ConstrainedBaseTestProblem, x: Tensor) -> Tensor:
-    """Reward and costs ``(*b, 1 + m)`` at ``x`` ``(*b, d)``, float64."""
-    sign = -1.0 if function._is_minimization_by_default else 1.0
-    shape, flat = x.shape[:-1], x.reshape(-1, x.shape[-1])
-    # without noise, and before BoTorch's own negate= turns signs
-    reward = sign * function.evaluate_true(flat)
-    costs = -function.evaluate_slack_true(flat)
-    values = torch.cat([reward.unsqueeze(-1), costs], -1).double()
-    return values.reshape(*shape, -1)
-
-
 def from_botorch(
     test_function: Any,
     points: Any = None,
@@ -154,16 +46,16 @@ def from_botorch(
     cost_noise: Any = None,
     optimum: float | None = None,
 ) -> Continuous | Table:
-    """One of BoTorch's constrained test functions, continuous or on points.
+    """Make a problem of one of BoTorch's constrained test functions.
 
     Args:
         test_function: an instance, of one objective. Its ``negate`` makes no
-            difference: what it is about is maximised here.
-        points: left out, the function's box. How many values an axis has, an int or one
-            an axis, makes a grid of evenly spaced values (whole numbers on discrete
-            axes); ``(N, d)`` points, a :class:`~cbandit.Finite` or a
-            :class:`~cbandit.ProductGrid` are taken as they are. Where none of them is
-            feasible there is no regret; a warning says so.
+            difference: its goal is turned into a reward either way.
+        points: ``None``: all of the function's box. A number of values, or one for each
+            axis: a grid of evenly spaced values (whole numbers on discrete axes).
+            ``(N, d)`` points, a :class:`~cbandit.Finite` or a
+            :class:`~cbandit.ProductGrid`: these points. If none of them is feasible
+            there is no regret, and a warning says so.
         noise: variance on the reward; that of the function's ``noise_std`` if left out.
         cost_noise: variance on the costs, a number or ``(m,)``; that of
             ``constraint_noise_std`` if left out.
@@ -215,7 +107,7 @@ def from_botorch(
         raise CBanditError(
             f"points must span at most {LARGEST} actions; got {actions.size}"
         )
-    inside = _box(test_function).inside
+    inside = box_of(test_function).inside
     step = 2**16
     blocks = [
         truth(test_function, inside(actions.block(i, min(i + step, actions.size))))
@@ -265,9 +157,9 @@ def _best_known(function: Any) -> float:
     return sign * stated if bool(feasible.any()) else math.nan
 
 
-def _set(function: Any, points: Any) -> Finite | ProductGrid:
-    if isinstance(points, Finite | ProductGrid):
-        actions: Finite | ProductGrid = points
+def _set(function: Any, points: Any) -> Actions:
+    if isinstance(points, Actions) and points.finite:
+        actions = points
         if actions.batch_shape:
             raise CBanditError("points must be the same for every trial")
     else:

@@ -1,7 +1,7 @@
-"""The full-information paper's example: serving arrivals with little energy.
+"""The full-information paper's example: serve arrivals with little energy.
 
-Zhou and Ji, *Provably efficient Bayesian optimization with unknown constraints*: the
-longer form of the CKB paper, with constraints that are seen in full.
+Zhou and Ji, *Provably efficient Bayesian optimization with unknown constraints*, the
+longer form of the CKB paper. Its constraints are seen in full before each choice.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class Allocation(Gridded):
         self._arrived = torch.zeros(self._batch, dtype=torch.float64)
 
     def round(self, t: int, generator: Streams) -> Round:
-        """This round's constraint on every action, ``(*trials, 1, N)``."""
+        """Show this round's constraint on every action, ``(*trials, 1, N)``."""
         draws = uniforms(generator, self._batch)
         self._arrived = torch.searchsorted(self._law, draws.contiguous()) / SCALE
         seen = self._arrived.unsqueeze(-1) - self._served
         return Round(observed_costs=seen.unsqueeze(-2))
 
     def observe(self, choice: Choice, generator: Streams) -> tuple[Tensor, Tensor]:
-        """The noisy reward, and the constraint as it was shown at the action."""
+        """The noisy reward, and the constraint of the action as it was shown."""
         reward, _ = self.look(choice.x, choice.t, generator)
         cost = self._arrived - _service(choice.x.cpu().double())
         return reward, cost.unsqueeze(-1)
@@ -66,11 +66,11 @@ class Allocation(Gridded):
 def cbo_gpu_allocation(trials: Trials = None, seed: int = 0) -> Allocation:
     """``cbo-gpu-allocation``: ``g_t(x) = omega_t - h_1(x_1) - h_2(x_2)``.
 
-    ``omega_t`` are this round's arrivals, seen before the choice; ``h_i`` the known
-    service curves of two nodes, concave in their shares of GPUs; the reward is minus
-    the energy, unknown, with noise.
+    ``omega_t`` are this round's arrivals, seen before the choice. ``h_i`` are the known
+    service curves of two nodes, concave in their shares of GPUs. The reward is minus
+    the energy, which is unknown and observed with noise.
 
-    Ours, for the paper gives no numbers: shares in [0, 1] in steps of 0.05; arrivals
+    The paper gives no numbers. Ours: shares in [0, 1] in steps of 0.05; arrivals
     Poisson with mean 8, in units of 8; ``h_1 = log(1 + 3 x) / 1.5``,
     ``h_2 = 0.9 sqrt(x + 0.01) - 0.09``; energy
     ``0.5 x1^2 + 0.3 x2^1.5 + 0.2 x1 x2``; noise of variance 0.01; 2000 rounds, 50

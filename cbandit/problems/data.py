@@ -1,6 +1,6 @@
-"""Data of the papers' experiments: read where it lies, never shipped with the library.
+"""Data files of the papers' experiments. The library does not ship them.
 
-Looked for in ``$CBANDIT_DATA``, then in ``../shared/data`` beside a checkout.
+They are looked for in ``$CBANDIT_DATA``, then in ``../shared/data`` beside a checkout.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _STOCKS = (
 
 
 def folders() -> list[Path]:
-    """Where data files are looked for, first things first."""
+    """The folders in which data files are looked for, in this order."""
     given = os.environ.get("CBANDIT_DATA")
     beside = Path(__file__).resolve().parents[3] / "shared" / "data"
     return ([Path(given)] if given else []) + [beside]
@@ -38,7 +38,7 @@ def folders() -> list[Path]:
 def _read(
     file: str, rows: int, columns: int, what: str, *, skip: tuple[int, int] = (0, 0)
 ) -> Tensor:
-    """``(rows, columns)`` numbers; ``skip`` header lines and first columns."""
+    """Read ``(rows, columns)`` numbers after ``skip`` header lines and columns."""
     wanted = f"{file} ({rows} x {columns} numbers; {what})"
     for folder in folders():
         path = folder / file

@@ -17,6 +17,7 @@ from cbandit.actions import Box, ProductGrid
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.problems.protocol import Evaluation, Round, normals, uniforms
+from cbandit.search.simplex.lp import solve_policy
 
 __all__ = ["Gridded", "Phase", "poisson"]
 
@@ -39,19 +40,19 @@ class Phase:
 
 
 class Gridded:
-    """A problem of formulas; ``optimum`` is that of the grid.
+    """A problem of formulas, on a grid; ``optimum`` is the grid's.
 
-    Policies over a :class:`~cbandit.Box` play it too, on ``problem.box``; their regret
-    is against the grid's optimum all the same, and may be a little negative.
+    A policy over a :class:`~cbandit.Box` can play it too, on ``problem.box``. Its
+    regret is against the grid's optimum all the same, and may be a little negative.
 
     Args:
         phases: how the world changes; one for a world that does not.
         axes: of the grid, 1-d tensors.
         noise: variance of the Gaussian noise on the reward.
-        cost_noise: variance of that on the costs.
-        half_width: noise on the costs uniform on ``[-half_width, half_width]`` instead.
-        delay: mean of the Poisson delays of reward and cost, each round's and trial's
-            its own; ``None``: feedback comes at once.
+        cost_noise: variance of the Gaussian noise on the costs.
+        half_width: add noise uniform on ``[-half_width, half_width]`` to the costs.
+        delay: mean of the Poisson delays of reward and cost, drawn for each round and
+            trial; ``None``: feedback comes at once.
         trials: the trials it is for; ``None``: no trials axis.
         seed: of the starts.
         purpose: keeps the starts of different problems apart.
@@ -89,14 +90,14 @@ class Gridded:
         self.half_width = checks.number("half_width", half_width, minimum=0.0)
         self._delays = None if delay is None else poisson(delay)
         draws = Streams(seed, self.trials, f"{purpose}/start").uniform()
-        #: one action a trial, uniformly random, ``(*trials,)``: where a run may begin
+        #: a uniformly random action for each trial, ``(*trials,)``, to begin a run at
         self.start = (draws * self.actions.size).long()
         self.m = phases[0].costs(self.actions.at(self.start)).shape[-1]
 
     # -- the truth -----------------------------------------------------------------
 
     def phase(self, t: int) -> int:
-        """The number, from 0, of the phase that round ``t`` is in."""
+        """The number, counted from 0, of round ``t``'s phase."""
         return bisect_right(self._firsts, t) - 1
 
     def reward(self, x: Tensor, t: int) -> Tensor:
@@ -109,7 +110,7 @@ class Gridded:
 
     @cached_property
     def tables(self) -> list[tuple[Tensor, Tensor]]:
-        """Of each phase: ``f (N,)`` and ``g (m, N)`` on the grid."""
+        """``f (N,)`` and ``g (m, N)`` on the grid, for each phase."""
         points = self.actions.block(0, self.actions.size).double()
         return [(p.reward(points), p.costs(points).mT) for p in self.phases]
 
@@ -124,8 +125,6 @@ class Gridded:
 
     @cached_property
     def _stochastic_optima(self) -> Tensor:
-        from cbandit.search.simplex.lp import solve_policy
-
         best = []
         for f, g in self.tables:
             answer = solve_policy(f, g, torch.zeros(g.shape[0], dtype=g.dtype))
@@ -181,7 +180,7 @@ class Gridded:
         return reward, costs
 
     def round(self, t: int, generator: Streams) -> Round:
-        """The delays, where there are any."""
+        """Show the delays, where there are any."""
         if self._delays is None:
             return _NOTHING
         draws = uniforms(generator, self._batch, 2)
@@ -195,7 +194,8 @@ class Gridded:
 def poisson(mean: float) -> Tensor:
     """The distribution function of a Poisson variable at 0, 1, 2, ...
 
-    As far as float64 tells it from 1; ``searchsorted`` in it draws the variable.
+    It ends where float64 cannot tell it from 1. ``searchsorted`` of a uniform draw in
+    it draws the variable.
     """
     mean = checks.number("delay", mean, minimum=0.0)
     k = torch.arange(int(mean + 12 * mean**0.5 + 30), dtype=torch.float64)

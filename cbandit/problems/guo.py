@@ -5,10 +5,10 @@ continuum-armed bandit with constraints*, 2023, section 7. On ``[0, 6]^2``,
 ``f = -sin x1 - x2`` and ``g = sin x1 sin x2 + 0.95``; Gaussian noise of variance 0.05
 on both.
 
-Ours, for the paper is silent: a grid of 61 x 61 points (step 0.1), on which 64 of 3721
-actions are feasible and the optimum is -0.30; 50 trials of 500 rounds; policies with
-the squared-exponential kernel of lengthscale 1 and a constant ``beta``, see
-:mod:`cbandit.experiments.recipes`.
+The paper leaves the rest open. Ours: a grid of 61 x 61 points (step 0.1), on which 64
+of 3721 actions are feasible and the optimum is -0.30; 50 trials of 500 rounds; policies
+with the squared-exponential kernel of lengthscale 1 and a constant ``beta``, see
+:mod:`cbandit.experiments.papers.guo`.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def waves(
 
 
 def square(points: int = 61, side: float = 6.0) -> list[Tensor]:
-    """Axes of a grid of ``points x points`` on ``[0, side]^2``."""
+    """The axes of a grid of ``points x points`` on ``[0, side]^2``."""
     return [torch.linspace(0, side, points, dtype=torch.float64)] * 2
 
 
 def guo_classical(trials: Trials = None, seed: int = 0) -> Gridded:
-    """``guo-classical``: feedback at once, a world that stays.
+    """``guo-classical``: the world does not change, and feedback comes at once.
 
     Args:
         trials: ``None``, their number, or a ``range`` of their numbers.
@@ -66,7 +66,7 @@ def guo_classical(trials: Trials = None, seed: int = 0) -> Gridded:
 
 
 def guo_delayed(trials: Trials = None, seed: int = 0) -> Gridded:
-    """``guo-delayed``: as classical; reward and cost each delayed, Poisson(15).
+    """``guo-delayed``: as classical, with Poisson(15) delays of reward and of cost.
 
     Args:
         trials: ``None``, their number, or a ``range`` of their numbers.
@@ -87,8 +87,8 @@ def guo_nonstationary(trials: Trials = None, seed: int = 0) -> Gridded:
     """``guo-nonstationary``: the functions change after rounds 100 and 300.
 
     Rounds 101-300: ``f = -sin(x1 - 5) - x2``, ``g = sin x1 sin(x2 + 5) + 0.5``; from
-    301: ``f = -sin(x1 + 4) - x2``, ``g = sin(x1 + 5) sin x2 + 0.95``. ``run.regret`` is
-    the dynamic one: each round against its own optimum.
+    301: ``f = -sin(x1 + 4) - x2``, ``g = sin(x1 + 5) sin x2 + 0.95``. ``run.regret``
+    is dynamic: it compares each round with that round's own optimum.
 
     Args:
         trials: ``None``, their number, or a ``range`` of their numbers.

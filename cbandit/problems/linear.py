@@ -15,14 +15,14 @@ from cbandit.actions import Finite, Star
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.problems.protocol import Evaluation, Round, normals
-from cbandit.search import finite as search
+from cbandit.search.segments import furthest
 from cbandit.search.simplex.lp import PolicySolution, solve_policy
 
 __all__ = ["LinearProblem"]
 
 
 class LinearProblem:
-    """``f(x) = <x, theta>``, ``cost_j(x) = <x, mu_j>``; also blockwise.
+    """``f(x) = <x, theta>``, ``cost_j(x) = <x, mu_j>``. It is blockwise.
 
     Args:
         actions: a :class:`~cbandit.Finite` set, or a :class:`~cbandit.Star` whose
@@ -99,12 +99,12 @@ class LinearProblem:
 
     @cached_property
     def _corners(self) -> Tensor:
-        """Reward and costs ``(*trials, n, 1 + m)`` of what all else is a mixture of."""
-        if isinstance(self.actions, Finite):
-            return self._truth(self.actions.all)
-        tips = self.actions.tips
-        centre = self.actions.center.expand_as(tips[..., :1, :])
-        return self._truth(torch.cat([centre, tips], -2))
+        """Reward and costs ``(*trials, n, 1 + m)`` at the set's corners.
+
+        Every other action is a mixture of these.
+        """
+        actions = self.actions
+        return self._truth(actions.ends if isinstance(actions, Star) else actions.all)
 
     @cached_property
     def _optimum(self) -> Tensor:
@@ -116,7 +116,7 @@ class LinearProblem:
         # along a segment all is affine: the best point is an end of its feasible part
         start, tips = values[..., :1, :], values[..., 1:, :]
         costs = (start[..., 1:].mT, tips[..., 1:].mT, self._tau.unsqueeze(-1))
-        a = search.furthest(*costs)
+        a = furthest(*costs)
         ends = start[..., 0] + a * (tips[..., 0] - start[..., 0])
         return torch.cat([start[..., 0], ends], -1).amax(-1)
 

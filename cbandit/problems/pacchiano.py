@@ -32,7 +32,7 @@ __all__ = [
 
 
 class Bernoulli:
-    """Noise that makes 0 or 1 of a mean.
+    """Noise that turns a mean into a draw of 0 or 1.
 
     Args:
         reward: ``(*trials, N)``.
@@ -74,8 +74,9 @@ def pacchiano_cyclic(
 def pacchiano_sphere(d: int = 5, trials: Trials = None, seed: int = 0) -> LinearProblem:
     """Rays from 0 to 100 uniform unit vectors, for the unit ball.
 
-    Coefficients are uniform unit vectors and thresholds uniform on [0, 1], new in every
-    trial. Ours: rays too are new in every trial; Gaussian noise of variance 1.
+    Each trial draws its own coefficients, uniform unit vectors, and its own threshold,
+    uniform on [0, 1]. Ours: each trial draws its own rays too; Gaussian noise of
+    variance 1.
     """
     streams = Streams(seed, trial_range(trials), "pacchiano-sphere")
     draws = streams.normal(102, _dimension(d))
@@ -115,10 +116,10 @@ def pacchiano_hard(
     tau: float = 0.5,
     trials: Trials = None,
 ) -> Table:
-    """The lower bound's instances: arm 3 is too dear, or, in the twin, it is not.
+    """The lower bound's two instances: arm 3 is too dear or, in the twin, affordable.
 
-    ``gap`` is ``tau - c0``. To know which of the two it is takes about ``1 / gap^2``
-    plays of an arm that one may hardly play. Gaussian noise of variance 1.
+    ``gap`` is ``tau - c0``. To tell the two apart takes about ``1 / gap^2`` plays of an
+    arm that can hardly be played. Gaussian noise of variance 1.
     """
     if not isinstance(arms, int) or arms < 4:
         raise CBanditError(f"arms must be a whole number above 3; got {arms!r}")
@@ -140,16 +141,17 @@ def bench_stagewise(
     trials: Trials = None,
     seed: int = 0,
 ) -> Table:
-    """Draws of the prior on a product grid over ``[0, 6]^2``, ours: for OPB's GP form.
+    """Draws from a GP prior on a product grid over ``[0, 6]^2``, for OPB's GP form.
 
-    Reward and costs have an RBF kernel of lengthscale 0.5; every threshold is ``gap``
-    above its cost at the corner (action 0), which is therefore safe.
+    This problem is ours. Reward and costs have an RBF kernel of lengthscale 0.5; every
+    threshold is ``gap`` above its cost at the corner (action 0), which is therefore
+    safe.
     """
     points, costs = checks.whole("points", points, 2), checks.whole("costs", costs)
     axis = torch.linspace(0, 6, points, dtype=torch.float64)
     gram = torch.exp(-0.5 * ((axis.unsqueeze(-1) - axis) / 0.5).square())
     value, vectors = torch.linalg.eigh(gram)
-    # a solver may turn any of them round: so it is the same function everywhere
+    # a solver may return either sign of a vector; this picks one on every machine
     vectors = torch.where(vectors[:1] < 0, -vectors, vectors)
     kept = value > 1e-14 * value[-1]
     root = vectors[:, kept] * value[kept].sqrt()  # points x r

@@ -1,4 +1,4 @@
-"""What a problem is to the loop: the contract, and what may be added to it."""
+"""The contract of a problem: what the loop asks of it, and what it may offer beside."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Round:
-    """What the world shows before round ``t``; by default nothing.
+    """The world's view before a round; by default it shows nothing.
 
     Args:
-        actions: a set of its own for this round (contexts).
+        actions: a set for this round alone (contexts).
         among: the part of the set that may be chosen, a mask or indices.
         observed_costs: the costs of every action, ``(*trials, m, N)``, or ``(m, N)``
             for all trials; on a Box a callable, ``x (*trials, n, d) -> (*trials, m,
             n)``. Policies that learn costs from feedback are not shown them.
         delays: how many rounds later the feedback arrives: a pair, or a dict with
             ``reward`` and ``cost``, of whole numbers ``(*trials,)``. The feedback of
-            round ``s`` with delay ``d`` is delivered at the end of round ``s + d``;
-            an infinite delay never is.
+            round ``s`` with delay ``d`` is delivered at the end of round ``s + d``,
+            and never if ``d`` is infinite.
     """
 
     actions: Actions | None = None
@@ -62,15 +62,15 @@ class Round:
 class Problem(Protocol):
     """The world. Feasible means ``costs <= 0``.
 
-    A problem whose costs are feasible below other numbers says so in an attribute
+    A problem whose costs are feasible below other numbers has an attribute
     ``thresholds`` (a number, ``(m,)``, ``(*trials, m)``, or a callable of ``t``).
     ``trials`` is ``None`` for a problem that is the same for every trial.
 
-    Noise of a trial's own comes from ``generator.normal(*shape)`` (and ``uniform``):
-    draws ``(*trials, *shape)``, each row from that trial's stream, so that a trial sees
-    the same noise however the batch is split (``Streams``).
-    ``torch.randn(..., generator=generator)`` also works, but its draws are of the batch
-    as a whole.
+    Draw noise by ``generator.normal(*shape)`` and ``generator.uniform(*shape)``: these
+    give ``(*trials, *shape)``, each row from its trial's own stream, so that a trial
+    meets the same noise however the batch is split.
+    ``torch.randn(..., generator=generator)`` also works, but draws for the batch as a
+    whole.
 
     Example:
         >>> import cbandit as cb, torch
@@ -104,7 +104,7 @@ class Problem(Protocol):
 
     @property
     def actions(self) -> Actions:
-        """What can be chosen."""
+        """The set of actions."""
 
     @property
     def trials(self) -> Trials:
@@ -126,7 +126,7 @@ class Problem(Protocol):
         """The reward of the best distribution feasible on average, ``(*trials,)``."""
 
     def round(self, t: int, generator: Streams) -> Round:
-        """What the world shows before round ``t``; nothing, where this is left out."""
+        """The world's view before round ``t``; it shows nothing if this is left out."""
 
 
 @dataclass(frozen=True)
@@ -148,9 +148,9 @@ class Evaluation:
 
 @runtime_checkable
 class Blockwise(Protocol):
-    """A problem that can say the truth about many rounds at once.
+    """A problem that knows the truth about many rounds at once.
 
-    The loop then asks every few hundred rounds, rather than in each of them.
+    The loop then asks for it every few hundred rounds, rather than in each of them.
     """
 
     def evaluate(self, t: Tensor, index: Tensor | None, x: Tensor) -> Evaluation:

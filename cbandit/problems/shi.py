@@ -97,7 +97,7 @@ def shi_data_rate(
     ``g = 0.2 x1 + 0.4 x2 + 0.8 x3 + 1.2 x4 - 2``. Noise of variance 0.01 on ``f``;
     ``g`` noiseless, or with noise uniform on [-0.2, 0.2].
 
-    Ours, for the constants of Lee, Mazumdar and Shroff (2005) could not be found:
+    The constants of Lee, Mazumdar and Shroff (2005) could not be found. Ours:
     ``a = 4, b = 1`` (user 1) and ``a = 5, b = 0.8`` (user 3); ``a = 3`` and ``a = 6``
     with ``b = 1`` (users 2 and 4); ``c_i, d_i`` such that every utility runs from 0 at
     rate 0 to 1 at rate 2. The budget binds: unconstrained, all rates would be 2. A grid
@@ -125,14 +125,14 @@ PROPOSITION_KAPPA, PROPOSITION_A = 1.0, 0.5
 def shi_proposition_1(
     constraint: str = "noiseless", trials: Trials = None, seed: int = 0
 ) -> Gridded:
-    """``shi-proposition-1``: made so that one fixed multiplier fails.
+    """``shi-proposition-1``: a problem on which one fixed multiplier fails.
 
     ``g(x) = x`` and ``f = kappa Lambda(x) - (x - a)^2`` with ``a > 0``: a policy that
-    maximises ``f - kappa Lambda(g)`` with that fixed ``kappa`` plays ``x = a``, and
-    pays for it every round. The optimum is 0 at ``x = 0``, less ``a^2``.
+    maximises ``f - kappa Lambda(g)`` with that fixed ``kappa`` plays ``x = a``, which
+    violates the constraint in every round. The optimum is ``-a^2``, at ``x = 0``.
 
-    Ours: ``[-1, 1]`` in steps of 0.02, ``kappa = 1``, ``a = 0.5``; ``Lambda`` is the
-    penalty that goes with the constraint, ``exp([x]_+) - 1`` or, with a noisy one,
+    Ours: ``[-1, 1]`` in steps of 0.02, ``kappa = 1``, ``a = 0.5``; ``Lambda`` is
+    Algorithm 2's penalty ``exp([x]_+) - 1`` or, with a noisy constraint, Algorithm 3's
     ``x``. Noise of variance 0.01.
 
     Args:

@@ -1,4 +1,4 @@
-"""Finite problems, given by tables of the reward and the costs of every action."""
+"""Finite problems: tables of the reward and the costs of every action."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit._core.randomness import Streams, Trials, trial_range
-from cbandit.actions import Finite, ProductGrid
+from cbandit.actions import Actions, Finite
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.problems.protocol import Evaluation, Round, normals, uniforms
@@ -26,11 +26,11 @@ Noise = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Resampled:
-    """Noise that is drawn anew from what was once seen: whole rows of deviations.
+    """Noise drawn from rows of deviations that were once observed.
 
     Args:
-        reward: ``(S, N)``, deviations of the reward of every action.
-        costs: ``(S, m, N)``, likewise for the costs; their row is drawn on its own.
+        reward: ``(S, N)``, ``S`` rows of deviations of every action's reward.
+        costs: ``(S, m, N)``, likewise for the costs; their row is drawn separately.
     """
 
     reward: Tensor
@@ -49,7 +49,7 @@ class Resampled:
 
 
 class Table:
-    """A finite problem that never changes; also blockwise, so its account is cheap.
+    """A finite problem that never changes. It is blockwise, so its account is cheap.
 
     Args:
         reward: ``f`` of every action, ``(N,)`` or ``(*trials, N)``.
@@ -62,7 +62,7 @@ class Table:
         trials: the trials the tables are for, ``None`` without a trials axis.
         thresholds: a cost is feasible at or below it, a number, ``(m,)`` or
             ``(*trials, m)``.
-        known: what the makers of the problem tell policies about it; kept as it is.
+        known: facts about the problem that its policies may be told; kept as it is.
 
     Example:
         >>> import cbandit as cb
@@ -77,7 +77,7 @@ class Table:
         costs: Any,
         noise: Any = 0.0,
         cost_noise: Any = None,
-        actions: Finite | ProductGrid | None = None,
+        actions: Actions | None = None,
         trials: Trials = None,
         thresholds: Any = 0.0,
         known: Any = None,
@@ -103,7 +103,7 @@ class Table:
         self.f, self.g = f.contiguous(), g.contiguous()
         if actions is None:
             actions = Finite(torch.arange(float(size)).double()[:, None])
-        if not isinstance(actions, Finite | ProductGrid):
+        if not isinstance(actions, Actions) or not actions.finite:
             raise CBanditError(
                 "actions must be a cb.Finite or a cb.ProductGrid; got "
                 f"{checks.kind(actions)}"
@@ -118,7 +118,7 @@ class Table:
         self.thresholds: Any = tau if bool(tau.any()) else 0.0
         self.known = known
         self._tau = tau
-        # one row of (f, g) an action, all trials below each other: a single look-up
+        # a row of (f, g) for each action, all trials below each other: one look-up
         both = torch.cat([self.f.unsqueeze(-2), self.g], -2)
         self._rows = both.mT.reshape(-1, 1 + self.m).contiguous()
         self._first = torch.arange(len(batch) and batch[0]) * size if batch else None
@@ -169,7 +169,7 @@ class Table:
 
     @cached_property
     def best(self) -> Tensor:
-        """Number of the best feasible action, ``(*trials,)``; -1 where none is."""
+        """The number of the best feasible action, ``(*trials,)``; -1 where none is."""
         feasible = (self.g <= self._tau.unsqueeze(-1)).all(-2)
         best = self.f.masked_fill(~feasible, -torch.inf).argmax(-1)
         return best.masked_fill(~feasible.any(-1), -1)

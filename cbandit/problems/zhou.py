@@ -1,8 +1,8 @@
 """The experiments of the CKB papers: random functions, light sensors, stock prices.
 
 Zhou and Ji, *On Kernelized Multi-Armed Bandits with Constraints*, 2022; and *Provably
-Efficient Bayesian Optimization with Unknown Constraints*. What the papers leave open is
-settled here and marked "ours".
+Efficient Bayesian Optimization with Unknown Constraints*. Choices that the papers leave
+open are marked "ours".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cbandit.errors import CBanditError
 from cbandit.problems import data
 from cbandit.problems.table import Resampled, Table
 
-__all__ = ["Known", "zhou_finance", "zhou_light", "zhou_synthetic"]
+__all__ = ["Known", "rbf", "zhou_finance", "zhou_light", "zhou_synthetic"]
 
 SHARE_OF_BOUND = {"half": 0.5, "quarter": 0.25}
 MAX_DRAWS = 10_000
@@ -27,7 +27,7 @@ MAX_DRAWS = 10_000
 
 @dataclass(frozen=True)
 class Known:
-    """What an experiment tells its policies; each number is ``(*trials,)``.
+    """The facts that an experiment tells its policies; each number is ``(*trials,)``.
 
     Args:
         kernel: the reward's and the cost's kernel, double; ``None`` where the arms are
@@ -36,9 +36,9 @@ class Known:
         subgaussian, cost_subgaussian: ``R`` of the noise.
         bound, cost_bound: ``B = max|f|`` and ``G = max|g|``.
         slater: ``min(1, -min g)``.
-        norm, cost_norm: RKHS norms where they are known, NaN where they are not. (The
-            experiments take the bounds for them: ours.)
-        safe: number of one feasible action, uniformly random: ours.
+        norm, cost_norm: RKHS norms where they are known, NaN where they are not. (Ours:
+            the experiments use the bounds instead.)
+        safe: number of one feasible action, uniformly random (ours).
         lipschitz, cost_lipschitz: constants of the true functions, in the distance of
             coordinates, or in the kernel's where there are none.
     """
@@ -58,7 +58,8 @@ class Known:
     cost_lipschitz: Tensor
 
 
-def _rbf(lengthscale: float) -> Any:
+def rbf(lengthscale: float) -> Any:
+    """A squared-exponential kernel in float64."""
     from gpytorch.kernels import RBFKernel
 
     kernel = RBFKernel().double()
@@ -68,7 +69,7 @@ def _rbf(lengthscale: float) -> Any:
 
 
 def _lipschitz(h: Tensor, distance: Tensor) -> Tensor:
-    """Largest slope of ``h`` ``(*trials, N)`` over all pairs of actions."""
+    """The largest slope of ``h`` ``(*trials, N)`` over all pairs of actions."""
     rise = (h.unsqueeze(-1) - h.unsqueeze(-2)).abs()
     apart = distance > 0
     return (rise / distance.masked_fill(~apart, 1.0) * apart).flatten(-2).amax(-1)
@@ -84,7 +85,7 @@ def _safe(g: Tensor, seed: int, trials: range | None, purpose: str) -> Tensor:
 
 
 def _draw(stream: Streams, gram: Tensor) -> tuple[Tensor, Tensor]:
-    """One ``sum a_i k(., x_i)``, ``(N,)``, and its RKHS norm."""
+    """Draw one ``sum a_i k(., x_i)``, ``(N,)``; with its RKHS norm."""
     size = gram.shape[-1]
     weight = torch.zeros(size, dtype=torch.float64)
     # a stream of one trial has a trials axis of length one
@@ -120,7 +121,7 @@ def zhou_synthetic(cost: str = "half", trials: Trials = None, seed: int = 0) -> 
         )
     numbers = trial_range(trials)
     grid = torch.linspace(0, 1, 100, dtype=torch.float64).unsqueeze(-1)
-    kernel = _rbf(0.2)
+    kernel = rbf(0.2)
     gram = kernel(grid).to_dense().detach()
     drawn = [
         _feasible_draw(cost, gram, Streams(seed, range(i, i + 1), "zhou-synthetic"))
@@ -152,7 +153,7 @@ def zhou_synthetic(cost: str = "half", trials: Trials = None, seed: int = 0) -> 
 def _feasible_draw(
     cost: str, gram: Tensor, stream: Streams
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """One trial's ``f``, ``g`` ``(N,)`` and their norms; redrawn until feasible."""
+    """Draw one trial's ``f``, ``g`` ``(N,)`` and their norms, until it is feasible."""
     for _ in range(MAX_DRAWS):
         f, norm = _draw(stream, gram)
         if cost == "independent":
@@ -174,9 +175,9 @@ def _from_samples(
     seed: int,
     purpose: str,
 ) -> Table:
-    """Arms known by samples of their rewards ``(S, N)``; ``g = -f + height``.
+    """A table of arms with sampled rewards ``(S, N)``; ``g = -f + height``.
 
-    The covariance is that of the normalised training columns.
+    The arms' prior covariance is that of the normalised training columns.
     """
     numbers = trial_range(trials)
     batch = () if numbers is None else (len(numbers),)
@@ -220,14 +221,14 @@ def _from_samples(
 
 
 def zhou_light(trials: Trials = None, seed: int = 0) -> Table:
-    """41 light sensors: which one reads highest, if half of that is a must.
+    """41 light sensors: find the brightest, and read at least half of its light.
 
-    ``f`` is the mean over the 192 test samples, divided by its maximum (``B = 1``); a
+    ``f`` is the mean over the 192 test samples, divided by its maximum (``B = 1``). A
     noisy reward is the entry of a random test sample, divided likewise. The covariance
     is that of the normalised training samples; ``g = -f + B/2``.
 
-    Ours: a noisy cost is ``-r + B/2`` with a test sample of its own; the noise's
-    variance is the mean over the sensors, and ``R`` its root.
+    Ours: a noisy cost is ``-r + B/2`` with a test sample drawn for it alone; the
+    noise's variance is the mean over the sensors, and ``R`` its root.
 
     Args:
         trials: ``None``, their number, or a ``range`` of their numbers.
@@ -239,11 +240,11 @@ def zhou_light(trials: Trials = None, seed: int = 0) -> Table:
 
 
 def zhou_finance(trials: Trials = None, seed: int = 0) -> Table:
-    """29 stocks: the dearest one, above a price of 100; the noise is heavy-tailed.
+    """29 stocks: find the dearest, and hold prices above 100, under heavy-tailed noise.
 
-    ``f`` is the mean price, the noise that of a random day; ``g = -f + 100``. As with
-    the light sensors, everything is divided by the largest mean price, 237.3 (ours).
-    ``R`` is the largest deviation from a mean.
+    ``f`` is the mean price, the noise a random day's deviation; ``g = -f + 100``. As
+    with the light sensors, everything is divided by the largest mean price, 237.3
+    (ours). ``R`` is the largest deviation from a mean.
 
     Args:
         trials: ``None``, their number, or a ``range`` of their numbers.

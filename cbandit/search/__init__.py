@@ -1,21 +1,17 @@
-"""The best action, or distribution, under a score."""
+"""The best action, or distribution, under a score.
 
-from cbandit.search.finite import (
-    Best,
-    Score,
-    among,
-    best_feasible,
-    furthest,
-    maximise,
-    safe_interval,
-    within_limits,
-)
+On finite sets, boxes, segments and the simplex of distributions. Public is
+:func:`best_policy`; policies use the rest.
+"""
+
+from cbandit.posterior.look import Best, maximise
+from cbandit.scores import optimistic_feasible as within_limits
+from cbandit.search.finite import best_feasible
+from cbandit.search.segments import furthest, safe_interval
 from cbandit.search.simplex.lp import best_policy
 
 __all__ = [
     "Best",
-    "Score",
-    "among",
     "best_feasible",
     "best_policy",
     "furthest",

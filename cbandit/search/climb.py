@@ -1,11 +1,11 @@
 """Many climbs at once in the unit cube, on functions with kinks.
 
-Quasi-Newton (BFGS) steps on the coordinates that no bound holds, under a weak Wolfe
-line search. On a kink the search brackets it, and the change of slope across the
-bracket enters the curvature: so the matrix learns how steep the kink's sides are, and
-steps come to run along it (A. Lewis and M. Overton, Nonsmooth optimization via
-quasi-Newton methods, 2013). Every climb has a matrix and a step of its own; only the
-evaluations are shared.
+Quasi-Newton (BFGS) steps on the coordinates that no bound holds, with a weak Wolfe line
+search. A search that meets a kink brackets it, and the change of slope across the
+bracket enters the curvature. So the matrix learns how steep the kink's sides are, and
+later steps run along the kink (A. Lewis and M. Overton, Nonsmooth optimization via
+quasi-Newton methods, 2013). Every climb has its own matrix and step; evaluations are
+shared.
 """
 
 from __future__ import annotations
@@ -18,20 +18,24 @@ from torch import Tensor
 
 __all__ = ["Climbed", "climb"]
 
-ENOUGH, STEEP = 1e-4, 0.9  # the line search's two conditions
-LOOKS = 12  # points a line search looks at, at most
-CLOSE = 0.1  # a bracket that could yield this share of what was gained is narrow
-FLAT, LITTLE = 1e-7, 1e-7  # slopes and gains not worth more, in sizes
-WORTH = 1e-12  # what a step promises at least, in sizes: below is rounding
-PATIENCE = 8  # steps of little gain in a row
+ENOUGH, STEEP = 1e-4, 0.9  # constants of the Wolfe conditions: decrease and slope
+LOOKS = 12  # a line search evaluates so many points at most
+CLOSE = 0.1  # stop once a bracket can yield no more than this share of the gain so far
+# differences below are relative to ``size``, the size of differences that matter
+FLAT = 1e-7  # a gradient below this is flat: the climb has settled
+LITTLE, PATIENCE = 1e-7, 8  # settled after so many steps in a row of less gain
+WORTH = 1e-12  # a step that promises less promises rounding errors
 FIRST = 0.1  # length of the first step
 
 
 @dataclass
 class Climbed:
-    """Where climbs ended, ``z (T, n, d)``, ``value (T, n)``.
+    """Where climbs ended.
 
-    ``settled (T, n)``: it stopped because nothing more was to be gained.
+    Args:
+        z: the points, ``(T, n, d)``.
+        value: the values there, ``(T, n)``.
+        settled: whether a climb stopped because nothing was left to gain, ``(T, n)``.
     """
 
     z: Tensor
@@ -41,7 +45,7 @@ class Climbed:
 
 @dataclass
 class _Spot:
-    """A point of each climb; ``slope`` is that along the search's line."""
+    """A point of each climb; ``slope`` is taken along the line that is searched."""
 
     z: Tensor
     loss: Tensor
@@ -69,16 +73,16 @@ def climb(
     finalists: int,
     steps: int,
 ) -> Climbed:
-    """Climb from every ``z`` for a few steps, and then from the best to the end.
+    """Climb from every ``z`` for a few steps, then go on from the best to the end.
 
     Args:
-        value: ``(T, n, d) -> (T, n)``, each point's value its own; differentiable.
+        value: ``(T, n, d) -> (T, n)``, differentiable, each point on its own.
         z: ``(T, n, d)``, in the unit cube.
         size: ``(T,)``, the size of differences that matter.
         free: ``(d,)``, the coordinates that may change.
-        sprint: how many steps all of them make.
-        finalists: how many go on after that, in each trial.
-        steps: how many they make altogether, at most.
+        sprint: how many steps all climbs make.
+        finalists: how many climbs of each trial go on after that.
+        steps: how many steps they make altogether, at most.
     """
     dim, size = z.shape[-1], size.unsqueeze(-1)
     eye = torch.eye(dim, dtype=z.dtype, device=z.device)
@@ -117,7 +121,7 @@ def climb(
 
 
 def _at(values: Tensor, place: Tensor) -> Tensor:
-    """``values (T, n, ...)`` at ``place (T, k)``."""
+    """Return ``values (T, n, ...)`` at ``place (T, k)``."""
     shape = place.shape + values.shape[2:]
     place = place.view(*place.shape, *[1] * (values.dim() - 2)).expand(shape)
     return values.gather(1, place)
@@ -126,10 +130,10 @@ def _at(values: Tensor, place: Tensor) -> Tensor:
 def _look(
     value: Callable[[Tensor], Tensor], z: Tensor, free: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Minus the value, and its gradient."""
+    """Return minus the value, and its gradient."""
     z = z.detach().requires_grad_(True)
     loss = -value(z).clamp_min(-1e300)
-    if not loss.requires_grad:  # nothing is known yet: flat everywhere
+    if not loss.requires_grad:  # no data yet: flat everywhere
         return loss, torch.zeros_like(z)
     (gradient,) = torch.autograd.grad(loss.sum(), z)
     return loss.detach(), gradient.nan_to_num(0.0).masked_fill(~free, 0.0)
@@ -142,7 +146,7 @@ def _search(
     free: Tensor,
     open_: Tensor,
 ) -> tuple[_Spot, _Spot]:
-    """Along ``way``: the best point found, and one whose slope is no longer steep."""
+    """Search along ``way``: the best point, and one whose slope is no longer steep."""
     low = high = here
     bracketed = torch.zeros_like(open_)
     step = torch.ones_like(here.loss)
@@ -159,8 +163,8 @@ def _search(
         high = high.replaced(open_ & ~enough, seen)
         bracketed = bracketed | (open_ & ~enough)
         open_ = open_ & ~(enough & ~steep)
-        # where the tangents at both ends of the bracket meet: below all between them,
-        # if the function is convex there
+        # where the tangents at both ends of the bracket meet; a convex function lies
+        # above that point everywhere between them
         width = high.step - low.step
         turn = high.slope - low.slope
         meet = (low.loss - high.loss + high.slope * width) / turn
@@ -180,13 +184,16 @@ def _search(
 def _learned(
     curvature: Tensor, far: _Spot, here: _Spot, fresh: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The BFGS update by the change of gradient from ``here`` to ``far``."""
+    """Update curvatures (BFGS) by the change of gradient from ``here`` to ``far``.
+
+    Returns them, and whether each was updated.
+    """
     s, y = far.z - here.z, far.gradient - here.gradient
     sy = (s * y).sum(-1)
     curved = sy > 1e-12 * s.norm(dim=-1) * y.norm(dim=-1)
     safe = torch.where(curved, sy, 1.0)[..., None, None]
     outer = y.unsqueeze(-1) * y.unsqueeze(-2) / safe
-    # a first matrix as curved as the first step was
+    # the first matrix is as curved as the first step was
     eye = torch.eye(s.shape[-1], dtype=s.dtype, device=s.device)
     first = eye * (y.square().sum(-1)[..., None, None] / safe)
     begun = torch.where((fresh & curved)[..., None, None], first, curvature)

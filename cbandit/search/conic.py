@@ -1,7 +1,7 @@
 """Linear programmes over the simplex under second-order cones, by Clarabel.
 
-An optional dependency (``pip install 'cbandit[conic]'``), called without a modelling
-layer: a programme of a hundred arms then takes a millisecond, not ten.
+Clarabel is an optional dependency (``pip install 'cbandit[conic]'``). It is called
+without a modelling layer: a programme of a hundred arms takes one millisecond, not ten.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Array = npt.NDArray[np.float64]
 
 
 def needed() -> Any:
-    """Clarabel, or an error that says how to get it."""
+    """Return Clarabel, or raise an error that says how to get it."""
     try:
         import clarabel  # type: ignore[import-untyped]
     except ImportError:
@@ -37,7 +37,7 @@ class SafePolicies:
     Args:
         points: the actions, ``(K, d)``.
         w: ``(m, d)``.
-        root: ``A``, ``(m, d, d)``, times what multiplies the norm.
+        root: ``A``, ``(m, d, d)``, the factor of the norm included.
         tau: ``(m,)``.
     """
 
@@ -64,7 +64,7 @@ class SafePolicies:
         self._done = ("Solved", "AlmostSolved")
 
     def best(self, theta: Array) -> Array | None:
-        """The one of largest ``<x_pi, theta>``, ``(K,)``; ``None``: there is none."""
+        """Return the policy of largest ``<x_pi, theta>``, ``(K,)``, if there is any."""
         found = self._solver(
             self._square,
             -(self.points @ theta),
@@ -76,6 +76,6 @@ class SafePolicies:
         if str(found.status) not in self._done:
             return None
         pi = np.asarray(found.x).clip(0.0)
-        pi[pi < 1e-9] = 0.0  # an interior point leaves a trace on every action
+        pi[pi < 1e-9] = 0.0  # interior points leave a trace on every action
         out: Array = pi / pi.sum()
         return out

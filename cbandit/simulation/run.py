@@ -1,9 +1,8 @@
-"""What a simulation returns: everything that happened, and its account."""
+"""A run: everything that happened in a simulation, and its account."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -14,15 +13,17 @@ from torch import Tensor
 
 from cbandit import account
 from cbandit._core import checks
-from cbandit._core.checkpoint import atomic
+from cbandit._core.files import atomic
 from cbandit._core.randomness import trial_range
 from cbandit.errors import CBanditError, CheckpointError, MissingExtraError
+from cbandit.simulation.curves import Curve, over_trials, thinned
+from cbandit.simulation.summary import Summary, mean_and_sem
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["METRICS", "STAGES", "Curve", "Run", "exponent", "join"]
+__all__ = ["METRICS", "STAGES", "Run", "join"]
 
 METRICS = (
     "regret",
@@ -32,37 +33,8 @@ METRICS = (
     "rounds_in_violation",
 )
 STAGES = ("policy_regret", "worst_stage_cost", "stage_rounds_kept", "stage_runs_kept")
+_REALISED = ("realised_regret", "realised_violation")
 _FORMAT = "cbandit run 1"
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One metric over the rounds, summed up over the trials.
-
-    Args:
-        t: rounds, ``(n,)``, int64.
-        mean, std, sem: over the trials, ``(n,)``; spreads of a single trial are 0.
-    """
-
-    t: Tensor
-    mean: Tensor
-    std: Tensor
-    sem: Tensor
-
-
-def exponent(curve: Curve, first: int) -> float:
-    """``a`` of ``mean ~ t^a`` from round ``first`` on, by least squares of logarithms.
-
-    0 for a curve that is 0; NaN for one that is not positive throughout.
-    """
-    chosen = curve.t >= first
-    t, mean = curve.t[chosen].double(), curve.mean[chosen].double()
-    if bool((mean == 0).all()):
-        return 0.0
-    if len(t) < 2 or not bool((mean > 0).all()):
-        return float("nan")
-    x, y = t.log() - t.log().mean(), mean.log() - mean.log().mean()
-    return float((x * y).sum() / x.square().sum())
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -147,19 +119,22 @@ class Run:
 
     @property
     def policy_regret(self) -> Tensor:
-        """Cumulative, distribution against distribution, ``(*trials, T)``."""
+        """Cumulative regret of the distributions drawn from, ``(*trials, T)``.
+
+        Both sides are expectations: against the best distribution's.
+        """
         drawn = self.expected_rewards
         earned = self.true_rewards if drawn is None else drawn
         return account.policy_regret(self.stochastic_optimum, earned)
 
     @property
     def stage_costs(self) -> Tensor:
-        """Expected under each round's distribution, less thresholds, as ``costs``."""
+        """Each round's expected costs less thresholds, ``(*trials, T, m)``."""
         return self.true_costs if self.expected_costs is None else self.expected_costs
 
     @property
     def stage_kept(self) -> Tensor:
-        """Whether each round's expected costs kept their thresholds, as ``rewards``."""
+        """Whether each round's expected costs kept to thresholds, ``(*trials, T)``."""
         return account.stage_kept(self.stage_costs)
 
     @property
@@ -169,12 +144,12 @@ class Run:
 
     @property
     def stage_rounds_kept(self) -> Tensor:
-        """The share of rounds so far that kept their thresholds, ``(*trials, T)``."""
+        """The share of rounds so far that kept to thresholds, ``(*trials, T)``."""
         return account.time_average(self.stage_kept.double().cumsum(-1))
 
     @property
     def stage_runs_kept(self) -> Tensor:
-        """1 while every round so far kept its thresholds, then 0, ``(*trials, T)``."""
+        """1 while every round so far kept to thresholds, then 0, ``(*trials, T)``."""
         return self.stage_kept.double().cummin(-1).values
 
     @property
@@ -204,15 +179,15 @@ class Run:
 
     @property
     def seconds_per_round(self) -> float:
-        """Of the whole batch of trials."""
+        """The average time of a round, for the whole batch of trials."""
         return float(self.seconds.mean()) if self.rounds else 0.0
 
     def summary(self) -> Summary:
         """Final values over the trials: a dict that prints as a table.
 
-        Of a policy that randomises also :data:`STAGES`: policy regret, the largest
-        stage cost, and the shares of rounds, and of runs with all their rounds, whose
-        stage costs were at most their thresholds.
+        For a policy that randomises it also holds :data:`STAGES`: policy regret, the
+        largest stage cost, and the shares of rounds, and of whole runs, whose stage
+        costs were at most their thresholds.
 
         Example:
             >>> print(run.summary())                            # doctest: +SKIP
@@ -223,7 +198,7 @@ class Run:
         values: dict[str, dict[str, float]] = {}
         for name in METRICS + (STAGES if self.randomised else ()):
             final = getattr(self, name)[..., -1:].double().reshape(-1)
-            values[name] = {"mean": float(final.mean()), "sem": _sem(final)}
+            values[name] = mean_and_sem(final)
         trials = 1 if self.trials is None else len(self.trials)
         return Summary(self.policy, self.rounds, values, self.seconds_per_round, trials)
 
@@ -233,38 +208,28 @@ class Run:
         """A metric's mean and spread over the trials.
 
         Args:
-            name: of a cumulative metric, such as ``"regret"``; also ``"multiplier"``
-                (its norm), ``"reward"`` (cumulative true reward), of each round
-                ``"expected_reward"`` and ``"stage_cost"`` (the largest, less its
-                threshold) and, of a policy that ends by itself, ``"stopped"``, the
-                share of trials that have.
-            points: at most about so many rounds, half of them evenly and half of them
-                logarithmically spaced; all of them unless given.
+            name: a cumulative metric, such as ``"regret"`` or ``"reward"`` (true
+                rewards); or one of each round: ``"multiplier"`` (its norm),
+                ``"expected_reward"``, ``"stage_cost"`` (the largest cost less its
+                threshold) and, for a policy that ends by itself, ``"stopped"`` (the
+                share of trials that have ended).
+            points: keep at most about so many rounds, half of them evenly and half of
+                them logarithmically spaced; ``None``: all.
             average: divide by the number of rounds so far.
         """
         average = checks.flag("average", average)
         t, total = self.thinned(points), self.cumulative(name)
         if average:
             total = account.time_average(total)
-        values = total.reshape(-1, self.rounds)[:, t - 1]
-        std = values.std(0) if len(values) > 1 else torch.zeros_like(values[0])
-        return Curve(t, values.mean(0), std, std / len(values) ** 0.5)
+        return over_trials(total.reshape(-1, self.rounds)[:, t - 1], t)
 
     def thinned(self, points: int | None = None) -> Tensor:
-        """Rounds ``(n,)`` to keep of a curve, ``n`` at most about ``points``."""
-        rounds = torch.arange(1, self.rounds + 1)
-        if points is None or self.rounds <= checks.whole("points", points, 2):
-            return rounds
-        half = max(2, points // 2)
-        even = torch.linspace(1, self.rounds, half, dtype=torch.float64)
-        top = torch.log10(torch.tensor(float(self.rounds))).item()
-        log = torch.logspace(0, top, points - half, dtype=torch.float64)
-        wanted = torch.cat([even, log]).round().long().clamp(1, self.rounds)
-        return torch.tensor(sorted(set(wanted.tolist())))
+        """The rounds ``(n,)`` of a curve, ``n`` at most about ``points``."""
+        return thinned(self.rounds, points)
 
     def cumulative(self, name: str) -> Tensor:
         """A metric of :meth:`curve` in each trial, ``(*trials, T)``, float64."""
-        name = name if isinstance(name, str) else repr(name)  # of no metric
+        name = name if isinstance(name, str) else repr(name)  # no metric's name
         if name == "multiplier":
             size: Tensor = self.multipliers.double().norm(dim=-1)
             return size
@@ -279,11 +244,7 @@ class Run:
             first = self.stopped.unsqueeze(-1)
             t = torch.arange(1, self.rounds + 1)
             return ((first > 0) & (first <= t)).double()
-        if name not in METRICS and name not in (
-            "policy_regret",
-            "realised_regret",
-            "realised_violation",
-        ):
+        if name not in (*METRICS, *_REALISED, "policy_regret"):
             raise CBanditError(
                 f"name must be a metric, one of {', '.join(METRICS)}, policy_regret, "
                 "realised_regret, realised_violation, reward, multiplier, "
@@ -293,10 +254,10 @@ class Run:
         return total
 
     def frame(self) -> pd.DataFrame:
-        """A long pandas frame: one row a trial and round.
+        """A long pandas frame with a row for each trial and round.
 
         Columns: policy, trial, t, x1.. (and action, its number), reward, cost1..,
-        true_reward, true_cost1.., multiplier1.., and the cumulative metrics; of a
+        true_reward, true_cost1.., multiplier1.., and the cumulative metrics; for a
         policy that randomises also expected_reward, stage_cost1.. (less thresholds) and
         policy_regret.
         """
@@ -336,13 +297,13 @@ class Run:
         return pd.DataFrame(columns)
 
     def plot(self, **options: Any) -> Figure:
-        """A figure of the account; options as for ``cb.plots.overview``."""
+        """Draw the account; options as for ``cb.plots.overview``."""
         from cbandit.simulation import plots
 
         return plots.overview([self], **options)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Writes ``run.json`` and ``run.pt`` into the directory, atomically."""
+        """Write ``run.json`` and ``run.pt`` into the directory, atomically."""
         folder = checks.path("directory", directory)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -367,7 +328,7 @@ class Run:
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> Run:
-        """What :meth:`save` wrote."""
+        """Read back what :meth:`save` wrote."""
         folder = checks.path("directory", directory)
         try:
             plain = json.loads((folder / "run.json").read_text())
@@ -392,40 +353,11 @@ class Run:
         return f"Run({self.policy}, rounds={self.rounds}, trials={count}, m={self.m})"
 
 
-class Summary(dict[str, dict[str, float]]):
-    """Final values of a run: ``summary["regret"]["mean"]``; prints as a table."""
-
-    def __init__(
-        self,
-        policy: str,
-        rounds: int,
-        values: dict[str, dict[str, float]],
-        seconds_per_round: float,
-        trials: int,
-    ) -> None:
-        self.policy, self.rounds, self.trials = policy, rounds, trials
-        self.seconds_per_round = seconds_per_round
-        super().__init__(values)
-
-    def __str__(self) -> str:
-        head = f"{self.policy}, {self.rounds} rounds, "
-        head += f"{1e3 * self.seconds_per_round:.3g} ms each"
-        rows = []
-        for name, each in self.items():
-            known = not math.isnan(each["mean"])
-            mean = f"{each['mean']:.5g}" if known else "unknown"
-            spread = f" +- {each['sem']:.3g}" if known and self.trials > 1 else ""
-            rows.append(f"  {name:<20} {mean:>12}{spread}")
-        return "\n".join([head, *rows])
-
-    __repr__ = __str__
-
-
 def join(runs: Sequence[Run]) -> Run:
-    """One run of all the trials of several, in the order of their numbers.
+    """Join runs of different trials into one, in the order of the trials' numbers.
 
-    The parts must be the same policy over the same rounds; their seconds are those of
-    the slowest part, as if they ran side by side.
+    The parts must be of one policy over the same rounds. The seconds of a round are
+    those of the slowest part, as if they ran side by side.
     """
     if not runs:
         raise CBanditError("runs must hold at least one run; got none")
@@ -446,8 +378,3 @@ def join(runs: Sequence[Run]) -> Run:
             joined[each.name] = torch.cat(values)
     seconds = torch.stack([run.seconds for run in runs]).amax(0)
     return replace(first, trials=trials, seconds=seconds, **joined)
-
-
-def _sem(values: Tensor) -> float:
-    """Standard error of the mean of ``(n,)``; 0 for a single value."""
-    return float(values.std()) / len(values) ** 0.5 if len(values) > 1 else 0.0

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from cbandit_kernels.backends import native
 from cbandit_kernels.forms import kernel_columns_ref
+from cbandit_kernels.scores import score_ref
 from cbandit_kernels.types import Change, Found, Frame, Look
 
 __all__ = [
@@ -41,19 +42,6 @@ def best_found(found: Sequence[Found]) -> tuple[Tensor, Tensor, Tensor]:
     estimate = torch.cat([each.estimate for each in found], -1)
     at = place.unsqueeze(1).expand(-1, estimate.shape[1], -1)
     return value[:, 0], index[:, 0], estimate.gather(-1, at)[..., 0]
-
-
-def _scored(estimate: Tensor, look: Look) -> Tensor:
-    f, g = estimate[:, 0], estimate[:, 1:]
-    if look.score == "least":
-        return -g.amax(-2)
-    if look.score == "feasible":
-        return f.masked_fill((g > 0).any(-2), -torch.inf)
-    if look.score == "rectified":
-        g = g.clamp_min(0)
-    if look.weight is None:
-        return f
-    return f - (look.weight.to(f).unsqueeze(-2) @ g).squeeze(-2)
 
 
 def finish_round_ref(
@@ -89,7 +77,7 @@ def finish_round_ref(
     if look.bound is not None:
         bound = look.bound.to(mean).unsqueeze(-1)
         estimate = estimate.clamp(-bound, bound)
-    values = _scored(estimate, look)
+    values = score_ref(estimate, look)
     values = torch.where(values.isnan(), torch.inf, values)
     if look.mask is not None:
         allowed = look.mask[:, start : start + values.shape[-1]]

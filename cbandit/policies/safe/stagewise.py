@@ -15,16 +15,18 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks, devices
-from cbandit._core.interrupts import Held
 from cbandit._core.randomness import Streams
 from cbandit.beliefs.classes import FiniteClass
 from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.linear import Linear
 from cbandit.choice import Choice, Distribution
 from cbandit.errors import CBanditError
-from cbandit.policies.gp import Marginal, Posterior
-from cbandit.policies.policy import Decision, Policy, Told, listed
+from cbandit.policies.believed import Marginal, Posterior
+from cbandit.policies.decision import Decision
+from cbandit.policies.given import listed
+from cbandit.policies.ledger import Told
 from cbandit.policies.safe.action import Safe, SafeAction
+from cbandit.policies.stepwise import Stepwise
 from cbandit.recommend import Recommendation, recommend_policy
 
 __all__ = ["Scales", "Stagewise", "draw", "drawn", "given_scales", "must_hold"]
@@ -34,7 +36,7 @@ Belief = Linear | Counts | FiniteClass
 _REWARD, _COSTS, _EVERY = slice(0, 1), slice(1, None), slice(None)
 
 
-class Stagewise(Policy):
+class Stagewise(Stepwise):
     """A safe action, scales of optimism, what was observed; a policy adds its rule.
 
     Args:
@@ -196,12 +198,11 @@ class Stagewise(Policy):
             value = checks.rows(name, value, self.batch_shape, (m,), n)
             self._within(name, value.reshape(-1, m), functions)
             parts.append((functions, value))
-        with Held():
-            self._deliver()
-            for i in range(n):
-                arm = None if arms is None else arms[:, i]
-                for functions, value in parts:
-                    self._learn(functions, points[:, i], arm, value[:, i], None)
+        self._settled()
+        for i in range(n):
+            arm = None if arms is None else arms[:, i]
+            for functions, value in parts:
+                self._learn(functions, points[:, i], arm, value[:, i], None)
 
     def _rows_of(self, index: Any, x: Any) -> tuple[Tensor | None, Tensor]:
         """Numbers ``(T, n)``, where there are any, and points ``(T, n, d)``."""

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cbandit import search
 from cbandit.actions import Star
-from cbandit.policies.policy import Decision
+from cbandit.policies.decision import Decision
 from cbandit.policies.safe.linear import LinearPolicy
 from cbandit.policies.safe.stagewise import must_hold, share
 from cbandit.recommend import Recommendation, quantile, recommend
-from cbandit.search import finite as search
 
 __all__ = ["SurelySafe"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from gpytorch.kernels import RBFKernel
@@ -13,16 +12,16 @@ from cbandit._core import checks
 from cbandit.actions import Box, Finite, ProductGrid
 from cbandit.actions.partition import free_memory, grid_split
 from cbandit.errors import CBanditError
+from cbandit.posterior.axes import axes_of
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.engines.dense import Dense
 from cbandit.posterior.engines.joint import Joint
-from cbandit.posterior.engines.swept import Rows
-from cbandit.posterior.rows.operators import (
-    FactorRows,
-    Operator,
-    ProductRows,
-    StreamRows,
-)
+from cbandit.posterior.engines.protocol import Engine, Plan
+from cbandit.posterior.engines.swept import Swept
+from cbandit.posterior.rows.kronecker import Kronecker
+from cbandit.posterior.rows.protocol import Rows
+from cbandit.posterior.rows.recomputed import Recomputed
+from cbandit.posterior.rows.stored import Stored
 
 __all__ = [
     "ENGINES",
@@ -42,15 +41,11 @@ EXPECTED_ROWS = 300
 BLOCK = 1 << 17
 CUDA_BLOCK = 1 << 26  # launches cost little beside it
 
-Engine = Joint | Rows | Dense
-
-
-@dataclass(frozen=True)
-class Plan:
-    """An engine's name and the reason it was chosen."""
-
-    name: str
-    why: str
+ROWS: dict[str, Callable[..., Rows]] = {
+    "factor": Stored,
+    "product": Kronecker,
+    "stream": Recomputed,
+}
 
 
 def plan(
@@ -81,7 +76,7 @@ def plan(
         why = f"{size} actions: the whole covariance takes {joint / 1e6:.3g} MB"
         return Plan("joint", why)
     if isinstance(actions, ProductGrid) and actions.dim > 1:
-        if covariance.axes(actions) is not None:
+        if axes_of(covariance, actions) is not None:
             return Plan("product", "a product grid and a kernel that factors over axes")
     rows = EXPECTED_ROWS * trials * size * dtype.itemsize
     closed = covariance.forms is not None
@@ -94,7 +89,7 @@ def plan(
 
 
 def make_engine(
-    name: str,
+    plan: Plan,
     actions: Finite | ProductGrid | Box,
     covariance: Covariance,
     trials: int,
@@ -105,31 +100,27 @@ def make_engine(
 ) -> Engine:
     """A fresh engine that knows only the prior; for large sets, of a ``stretch``."""
     if isinstance(actions, Box):
-        return Dense(actions, covariance, trials, functions, dtype, device)
-    if name == "joint":
-        return Joint(actions, covariance, trials, functions, torch.float64, device)
-    kinds: dict[str, Callable[..., Operator]] = {
-        "factor": FactorRows,
-        "product": ProductRows,
-        "stream": StreamRows,
-    }
-    operator = kinds[name](actions, covariance, trials, dtype, device, stretch)
+        return Dense(actions, covariance, trials, functions, device, plan)
+    if plan.name == "joint":
+        return Joint(actions, covariance, trials, functions, device, plan)
+    rows = ROWS[plan.name](actions, covariance, trials, dtype, device, stretch)
     size = actions.size if stretch is None else stretch[1] - stretch[0]
     block = block_of(size, trials, functions, dtype, device)
     if device.type == "cuda" and isinstance(actions, ProductGrid):
         # whole rows of the second group, 16 at a time: kernels load 16 bytes at once
-        rows = 16 * math.prod(actions.sizes[grid_split(actions) :])
-        block = max(block - block % rows, rows if rows <= 2 * block else block)
-    return Rows(
+        whole = 16 * math.prod(actions.sizes[grid_split(actions) :])
+        block = max(block - block % whole, whole if whole <= 2 * block else block)
+    return Swept(
         actions,
         covariance,
         trials,
         functions,
         dtype,
         device,
-        operator,
+        rows,
         block,
         stretch,
+        plan,
     )
 
 

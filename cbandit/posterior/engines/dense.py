@@ -5,7 +5,7 @@ For continuous boxes. Only the history and its small system live here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
@@ -13,17 +13,19 @@ from torch import Tensor
 from cbandit._core import devices
 from cbandit._core.randomness import Streams
 from cbandit.actions import Box
+from cbandit.errors import CBanditError
+from cbandit.posterior.ahead import Coming
 from cbandit.posterior.covariance import Covariance
-from cbandit.posterior.draws.paths import Features, correction
+from cbandit.posterior.engines.protocol import Base, Pass, Plan
 from cbandit.posterior.history import History
 
 __all__ = ["Dense"]
 
+PLAN = Plan("dense", "a continuous box: points are solved for as asked")
 
-class Dense:
+
+class Dense(Base):
     """What was observed; ``history.at`` answers for any point."""
-
-    name = "dense"
 
     def __init__(
         self,
@@ -31,15 +33,21 @@ class Dense:
         covariance: Covariance,
         trials: int,
         functions: int,
-        dtype: torch.dtype,
         device: torch.device,
+        plan: Plan = PLAN,
     ) -> None:
-        self.actions, self.functions = actions, functions
-        self.history = History(covariance, trials, functions, device)
+        self.actions, self.plan = actions, plan
+        self._kept = covariance, trials, device
+        self.clear(functions)
+
+    def clear(self, functions: int) -> None:
+        """Forget everything, and keep as many functions from now on."""
+        covariance, trials, device = self._kept
+        self.functions = functions
         # nothing over a set: an empty one, which splitting may cut
-        self.mean = torch.zeros(
-            trials, functions, 0, dtype=torch.float64, device=device
-        )
+        nothing = torch.zeros(trials, functions, 0, dtype=torch.float64, device=device)
+        self.mean = nothing
+        self.history = History(covariance, trials, functions, device)
 
     def append(
         self,
@@ -48,11 +56,12 @@ class Dense:
         values: Tensor,
         precision: Tensor,
         wanted: Sequence[bool],
+        usual: bool = False,
     ) -> None:
         """Condition on ``values (T, F)`` seen with ``precision (T,)`` at ``x``."""
         slots, _ = self.history.place(keys, x, wanted)
         if self.history.used:
-            self.history.add(slots, precision, values)
+            self.history.add(slots, precision, values, usual=usual)
             self.history.count(slots, wanted, 1)
 
     def forget(
@@ -62,6 +71,7 @@ class Dense:
         values: Tensor,
         precision: Tensor,
         wanted: Sequence[bool],
+        usual: bool = False,
     ) -> None:
         """The reverse of :meth:`append`."""
         slots, _ = self.history.place(keys, x, wanted)
@@ -97,30 +107,20 @@ class Dense:
     def refresh(self) -> None:
         """Nothing drifts here."""
 
-    def settle(self) -> None:
-        """Nothing waits here."""
+    def begin(
+        self, streams: Streams | None = None, ahead: Coming | None = None
+    ) -> Pass:
+        """An error: a box has no actions to pass over."""
+        raise CBanditError(f"{self.actions!r} has no numbered actions to look at")
+
+    def covariances(self, at: Tensor, to: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """An error: a box has no numbered actions."""
+        raise CBanditError(f"{self.actions!r} has no numbered actions to look at")
 
     def gain(self) -> Tensor:
         """The realised information gain, ``(T,)``."""
         return self.history.system().gain()
 
-    def draw(self, streams: Streams) -> Callable[[Tensor], Tensor]:
-        """A posterior draw less its mean: a function of ``x (T, n, d)``,
-        differentiable.
-
-        The prior is approximated by random features, the update is exact.
-        """
-        history = self.history
-        points = history.points[:, : history.used]
-        features = Features(history.covariance, streams, self.functions)
-        weights = correction(history, features(points), streams)
-
-        def path(x: Tensor) -> Tensor:
-            cross = history.covariance.cross(x, points)
-            return features(x) - (cross @ weights).mT
-
-        return path
-
     def bytes(self) -> int:
-        """What the arrays take."""
+        """Bytes that the system takes."""
         return 8 * self.history.used**2 * self.history.trials

@@ -5,7 +5,8 @@ A new observation is one rank-one change, ``O(N^2)`` a round whatever came befor
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -14,17 +15,20 @@ from cbandit._core import devices
 from cbandit._core.randomness import Streams
 from cbandit.actions import Finite, ProductGrid
 from cbandit.actions.partition import Block
+from cbandit.posterior.ahead import Coming, explained
 from cbandit.posterior.covariance import Covariance
-from cbandit.posterior.draws.paths import prior_root
+from cbandit.posterior.draws.roots import prior_root
+from cbandit.posterior.engines.protocol import Base, Plan
 from cbandit.posterior.history import History
 
 __all__ = ["Joint"]
 
+PLAN = Plan("joint", "asked for")
 
-class Joint:
+
+class Joint(Base):
     """Means ``(T, F, N)`` and covariance ``(T, N, N)``, current after every change."""
 
-    name = "joint"
     REWEIGH_EVERY = 64  # reverse changes, after which the means are computed afresh
     MANY = 512  # actions, from which on a draw must not take O(N^3)
 
@@ -34,27 +38,45 @@ class Joint:
         covariance: Covariance,
         trials: int,
         functions: int,
-        dtype: torch.dtype,
         device: torch.device,
+        plan: Plan = PLAN,
     ) -> None:
-        self.actions, self.functions, self.dtype = actions, functions, dtype
+        self.actions, self.plan, self._trials = actions, plan, trials
+        self._covariance = covariance
         points = actions.block(0, actions.size)
         table = covariance.cross(points, points)
         self._table = table if table.dim() == 3 else table.unsqueeze(0)
-        self.history = History(
-            covariance, trials, functions, device, self._table, points
-        )
         self._trial = torch.arange(trials, device=device)
         self._root: Tensor | None = None
-        self._forgotten = 0
-        self._reset()
-
-    def _reset(self) -> None:
-        trials, size = self.history.trials, self.actions.size
         self.cov = self._table.expand(trials, -1, -1).clone()
-        self.mean = self.cov.new_zeros(trials, self.functions, size)
+        self._begin_anew(functions)
+
+    def clear(self, functions: int) -> None:
+        """Forget everything, and keep as many functions from now on."""
+        sharp = self.history.sharp
+        self.cov.copy_(self._table)
+        self._begin_anew(functions)
+        self.history.sharp = sharp
+
+    def _begin_anew(self, functions: int) -> None:
+        trials, actions = self._trials, self.actions
+        self.functions, device = functions, self.cov.device
+        points = actions.block(0, actions.size)
+        known = self._covariance, trials, functions, device, self._table, points
+        self.mean = self.cov.new_zeros(trials, functions, actions.size)
         self._gain = self.cov.new_zeros(trials)
-        self._stale = False
+        self._forgotten = 0
+        self._stale = False  # whether the means are of older targets
+        self.history = History(*known)
+
+    def takes(self, keys: Sequence[Hashable]) -> bool:
+        """Only actions of the set, which are named by their numbers."""
+        return isinstance(keys[0], int)
+
+    def _shared(self) -> list[Any]:
+        return [self._covariance, self.actions, self._table, self._root]
+
+    # -- changes -------------------------------------------------------------------
 
     def append(
         self,
@@ -63,13 +85,11 @@ class Joint:
         values: Tensor,
         precision: Tensor,
         wanted: Sequence[bool],
+        usual: bool = False,
     ) -> None:
-        """Condition on ``values (T, F)`` seen with ``precision (T,)`` at ``keys``.
-
-        ``precision`` is 0 in trials that are not ``wanted``: nothing was seen there.
-        """
+        """Condition on ``values (T, F)`` seen with ``precision (T,)`` at ``keys``."""
         self.settle()
-        slots = [int(str(key)) for key in keys]
+        slots = cast("Sequence[int]", keys)
         if len(slots) == 1:  # plain views are quicker than gathering
             (k,) = slots
             column = self.cov.select(1, k).clone()
@@ -82,15 +102,10 @@ class Joint:
         weight = (precision / (1 + share)).unsqueeze(-1)
         gap = (values - seen) * weight
         self._change(column, weight, gap, -1)
-        self._gain.add_(torch.log1p(share), alpha=0.5)
-        self._stale |= self.history.clashes(slots, precision)
-        self.history.add(slots, precision, values)
+        self._gain = self._gain.add(torch.log1p(share), alpha=0.5)
+        self._stale |= self.history.clashes(slots, precision, usual)
+        self.history.add(slots, precision, values, usual=usual)
         self.history.count(slots, wanted, 1)
-
-    def _combined(self, weights: Tensor) -> Tensor:
-        """Combinations ``(T, k, N)`` of prior covariances, ``weights (T, N, k)``."""
-        table = self._table if len(self._table) > 1 else self._table[0]
-        return weights.mT @ table
 
     def _change(self, column: Tensor, weight: Tensor, gap: Tensor, sign: int) -> None:
         self.mean.addcmul_(gap.unsqueeze(-1), column.unsqueeze(1))
@@ -104,10 +119,11 @@ class Joint:
         values: Tensor,
         precision: Tensor,
         wanted: Sequence[bool],
+        usual: bool = False,
     ) -> None:
         """The reverse of :meth:`append`, from a solve without the observation."""
         self.settle()
-        slots = [int(str(key)) for key in keys]
+        slots = cast("Sequence[int]", keys)
         slot = devices.put(slots, self.cov.device)
         self.history.add(slots, precision, values, sign=-1)
         self.history.count(slots, wanted, -1)
@@ -119,11 +135,26 @@ class Joint:
         weight = (precision / (1 + share)).unsqueeze(-1)
         mean = (system.alpha.mT @ system.entries(prior)).squeeze(-1)
         self._change(column, weight, (mean - values) * weight, 1)
-        self._gain.sub_(torch.log1p(share), alpha=0.5)
+        self._gain = self._gain.sub(torch.log1p(share), alpha=0.5)
         self._forgotten += 1
         # changes come and go, their rounding errors only come
         self._stale |= self._forgotten % self.REWEIGH_EVERY == 0
-        self._stale |= self.history.clashes(slots, precision)
+        self._stale |= self.history.clashes(slots, precision, usual)
+
+    def observe(
+        self,
+        keys: Sequence[Sequence[Hashable]],
+        x: Tensor,
+        values: Tensor,
+        precision: Tensor,
+        wanted: Sequence[Sequence[bool]],
+    ) -> None:
+        """Condition on many rows at once, then compute everything afresh."""
+        for row, names in enumerate(keys):
+            slots = cast("Sequence[int]", names)
+            self.history.add(slots, precision[row], values[row])
+            self.history.count(slots, wanted[row], 1)
+        self.refresh()
 
     def revise(self, weighted: Tensor) -> None:
         """Replace all targets: ``weighted (T, F, U)`` sums of precision x target."""
@@ -139,14 +170,29 @@ class Joint:
         self._stale = True
 
     def refresh(self) -> None:
-        """Start again from the history: no drift, whatever happened before."""
-        self._reset()
+        """Compute means and covariance afresh from the history: no drift is left."""
+        self.cov.copy_(self._table)
         system = self.history.system()
         rows = self.history.rows(system.slots)
         self.mean = system.alpha.mT @ rows
         half = system.half(rows)
         self.cov -= half.mT @ half
         self._gain = system.gain()
+        self._stale = False
+
+    def settle(self) -> None:
+        """Bring the means in line with targets that were changed."""
+        if self._stale:
+            weights = self.history.system().weights(self.actions.size)
+            self.mean = self._combined(weights)
+            self._stale = False
+
+    def _combined(self, weights: Tensor) -> Tensor:
+        """Combinations ``(T, k, N)`` of prior covariances, ``weights (T, N, k)``."""
+        table = self._table if len(self._table) > 1 else self._table[0]
+        return weights.mT @ table
+
+    # -- looking -------------------------------------------------------------------
 
     def gain(self) -> Tensor:
         """The realised information gain, ``(T,)``."""
@@ -159,59 +205,33 @@ class Joint:
         own = self.cov.diagonal(dim1=-2, dim2=-1)
         return self.mean.gather(-1, places), own.gather(-1, index)
 
-    def settle(self) -> None:
-        """Bring the means in line with targets that were changed."""
-        if self._stale:
-            weights = self.history.system().weights(self.actions.size)
-            self.mean = self._combined(weights)
-            self._stale = False
+    def covariances(self, at: Tensor, to: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Posterior covariances ``(T, n, o)`` and variances, read off."""
+        own = self.cov.diagonal(dim1=-2, dim2=-1)
+        return self.cov[:, at][..., to], own[:, at], own[:, to]
 
-    def bytes(self) -> int:
-        """What the arrays take."""
-        own: int = self.mean.nbytes + self.cov.nbytes
-        return own
-
-    def sweep(
-        self,
-        stretches: Iterator[tuple[int, int]] | None = None,
-        streams: Streams | None = None,
-        ahead: tuple[Sequence[Sequence[Hashable]], Tensor, Tensor] | None = None,
-    ) -> Iterator[Block]:
-        """All actions at once; with ``streams``, an exact draw beside them.
-
-        With ``ahead`` (names, places and precisions ``(T, b)`` of choices to come),
-        deviations are those after them.
-        """
+    def begin(
+        self, streams: Streams | None = None, ahead: Coming | None = None
+    ) -> _Pass:
+        """Begin a pass; with ``streams``, the draws are exact."""
         self.settle()
         own = self.cov.diagonal(dim1=-2, dim2=-1)
         if ahead is not None:
-            own = own - self._ahead(ahead[0], ahead[2])
+            own = self._after(own, ahead)
         std = own.clamp_min(0).sqrt_().unsqueeze(1)
         draw = None if streams is None else self._draw(streams)
-        if stretches is None:
-            yield Block(0, self.actions.size, self.mean, std, draw)
-            return
-        for start, stop in stretches:
-            part = slice(start, stop)
-            yield Block(
-                start,
-                stop,
-                self.mean[..., part],
-                std[..., part],
-                None if draw is None else draw[..., part],
-            )
+        return _Pass(self.mean, std, draw)
 
-    def _ahead(self, keys: Sequence[Sequence[Hashable]], precision: Tensor) -> Tensor:
-        """What choices to come take off the variance, ``(T, N)``."""
-        slot = devices.put(keys, self.cov.device).mT  # T x b
+    def _after(self, own: Tensor, ahead: Coming) -> Tensor:
+        """The variances after choices to come, ``(T, N)``."""
+        if not ahead.numbered():
+            points = self.actions.block(0, self.actions.size)
+            return self.history.at(points, (ahead.places(), ahead.precision))[1]
+        slot = devices.put(ahead.keys, self.cov.device).mT  # T x b
         at = slot.unsqueeze(-1).expand(-1, -1, self.cov.shape[-1])
-        columns = self.cov.gather(1, at) * precision.sqrt().unsqueeze(-1)
-        inner = columns.gather(-1, slot.unsqueeze(1).expand(-1, slot.shape[-1], -1))
-        inner = inner * precision.sqrt().unsqueeze(1)
-        inner.diagonal(dim1=-2, dim2=-1).add_(1)
-        factor = devices.cholesky(inner)
-        z: Tensor = torch.linalg.solve_triangular(factor, columns, upper=False)
-        return z.square().sum(-2)
+        rows = self.cov.gather(1, at)
+        inner = rows.gather(-1, slot.unsqueeze(1).expand(-1, slot.shape[-1], -1))
+        return own - explained(inner, rows, ahead.precision).square().sum(-2)
 
     def _draw(self, streams: Streams) -> Tensor:
         """Draws of the posterior less its mean, ``(T, F, N)``, exact in law.
@@ -250,3 +270,28 @@ class Joint:
         noise = noise * torch.where(precision > 0, precision.rsqrt(), 0.0)
         system = self.history.system()
         return prior - self._combined(system.solve((prior + noise).mT))
+
+    def bytes(self) -> int:
+        """Bytes that the arrays take."""
+        own: int = self.mean.nbytes + self.cov.nbytes
+        return own
+
+
+class _Pass:
+    """All of a small set at once; nothing waits to be applied."""
+
+    __slots__ = ("_draw", "_mean", "_std")
+
+    def __init__(self, mean: Tensor, std: Tensor, draw: Tensor | None) -> None:
+        self._mean, self._std, self._draw = mean, std, draw
+
+    def block(self, start: int, stop: int) -> Block:
+        """The stretch ``start .. stop - 1``."""
+        mean, std, draw = self._mean, self._std, self._draw
+        if stop - start < mean.shape[-1]:
+            mean, std = mean[..., start:stop], std[..., start:stop]
+            draw = None if draw is None else draw[..., start:stop]
+        return Block(start, stop, mean, std, draw)
+
+    def end(self) -> None:
+        """There is nothing to note."""

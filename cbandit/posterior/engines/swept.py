@@ -1,17 +1,17 @@
-"""The engines for large sets: means and variances kept in place, swept in blocks.
+"""The engines for large sets: means and variances kept in place, passed over in blocks.
 
 The posterior covariance of a tried action ``x`` with all actions is a combination of
 kernel rows, ``c = k(x, .) - sum_i w_i k(x_i, .)``; an observation changes the means by
-a multiple of ``c`` and the variance by a multiple of ``c^2``. Where the rows come from
-is the operator's business (:mod:`cbandit.posterior.rows`); weights, and everything
-that decides by how much to change, come from the small float64 system.
+a multiple of ``c`` and the variance by a multiple of ``c^2``. The rows come from
+:mod:`cbandit.posterior.rows`; weights, and everything that decides by how much to
+change, come from the small float64 system.
 
 Variances are exact to within 1e-10 of the prior's, mostly 1e-13 (in float32 1e-4 and
-1e-6): a deviation so small that its square is less is known no better.
+1e-6): a deviation whose square is less is known no better.
 
-Changes wait until the next sweep, which applies them, block by block, just before the
-block is looked at: a round reads and writes each number once. On CUDA one kernel does
-all of it, score and argmax included: :meth:`Rows.best`.
+Changes wait until the next pass, which applies them, block by block, just before the
+block is handed out: a round reads and writes each number once. On CUDA one kernel does
+all of it, score and argmax included.
 """
 
 from __future__ import annotations
@@ -27,21 +27,27 @@ from cbandit._core import devices
 from cbandit._core.randomness import Streams
 from cbandit.actions import Finite, ProductGrid
 from cbandit.actions.partition import Block, free_memory, partition
+from cbandit.errors import CBanditError
+from cbandit.posterior.ahead import Coming, explained
 from cbandit.posterior.covariance import Covariance
-from cbandit.posterior.draws.paths import correction
+from cbandit.posterior.draws.features import correction
+from cbandit.posterior.engines.protocol import Base, Fused, Plan
 from cbandit.posterior.history import History
-from cbandit.posterior.rows.operators import Columns, Operator
+from cbandit.posterior.look import Best, Look
+from cbandit.posterior.rows.protocol import Columns, Rows
 from cbandit.posterior.system import Spot
-from cbandit_kernels import Change, Look, best_found
+from cbandit_kernels import Change, best_found
 
-__all__ = ["Rows"]
+__all__ = ["Swept"]
 
 
-class Rows:
-    """Means ``(T, F, N)`` and variance ``(T, N)`` over an operator's rows.
+class Swept(Base):
+    """Means ``(T, F, N)`` and variance ``(T, N)``, from kernel rows.
 
     With a ``stretch`` of the actions, of these alone: its first, and one past its last.
     """
+
+    keeps_all = False
 
     BACKEND: str | None = None  # "triton" insists on its kernels, on the CPU too
     PENDING_LIMIT = 32
@@ -60,30 +66,66 @@ class Rows:
         functions: int,
         dtype: torch.dtype,
         device: torch.device,
-        operator: Operator,
+        rows: Rows,
         block: int,
         stretch: tuple[int, int] | None = None,
+        plan: Plan | None = None,
     ) -> None:
-        self.actions, self.covariance, self.functions = actions, covariance, functions
-        self.dtype, self.device, self.operator = dtype, device, operator
-        self.name, self.block = operator.name, block
-        self.history = History(covariance, trials, functions, device)
+        self.actions, self.covariance, self.rows = actions, covariance, rows
+        self.dtype, self.device, self._block = dtype, device, block
+        self.plan = plan or Plan(rows.name, "asked for")
         self._trial = torch.arange(trials, device=device)
-        kept: dict[str, Any] = {"dtype": dtype, "device": device}
         self.stretch = stretch or (0, actions.size)
         size = self.stretch[1] - self.stretch[0]
+        kept: dict[str, Any] = {"dtype": dtype, "device": device}
         self.mean = torch.zeros(trials, functions, size, **kept)
         self.var = torch.empty(trials, size, **kept)
-        for start, stop in self._stretches(self.small):
-            self.var[:, self._own(start, stop)] = self._prior(start, stop)
+        self._to_prior()
         self._scale = float(self.var[:, :1024].double().mean().clamp_min(1e-300)) ** 0.5
+        self._begin_anew(functions)
+
+    def clear(self, functions: int) -> None:
+        """Forget everything, and keep as many functions from now on."""
+        sharp, trials = self.history.sharp, len(self._trial)
+        self.rows.clear()
+        if functions == self.functions:
+            self.mean.zero_()
+        else:
+            self.mean = self.mean.new_zeros(trials, functions, self.var.shape[-1])
+        self._to_prior()
+        self._begin_anew(functions)
+        self.history.sharp = sharp
+
+    def _begin_anew(self, functions: int) -> None:
+        trials, self.functions = len(self._trial), functions
         self._pending: list[tuple[Tensor, Tensor, Tensor]] = []
-        self._assign = False
-        self._torn = False
+        self._assign = False  # whether the means are of older targets
         self._changes = self._forgotten = 0
         self.drift = 0.0
         self.refreshes = 0
         self._told = False
+        self.history = History(self.covariance, trials, functions, self.device)
+
+    def _to_prior(self) -> None:
+        for start, stop in self._stretches(self.small):
+            self.var[:, self._own(start, stop)] = self._prior(start, stop)
+
+    def _shared(self) -> list[Any]:
+        return [self.covariance, self.actions]
+
+    def covers(self, stretch: tuple[int, int] | None) -> bool:
+        """Whether it keeps this stretch of the set; ``None``: the whole."""
+        return self.stretch == (stretch or (0, self.actions.size))
+
+    @property
+    def block(self) -> int | None:
+        """Actions that a stretch should hold."""
+        return self._block
+
+    @property
+    def drifts(self) -> bool:
+        """Whether its dtype is so narrow that forgetting leaves errors."""
+        return self.dtype != torch.float64
 
     @property
     def small(self) -> int:
@@ -109,18 +151,16 @@ class Rows:
         values: Tensor,
         precision: Tensor,
         wanted: Sequence[bool],
+        usual: bool = False,
     ) -> None:
-        """Condition on ``values (T, F)`` seen with ``precision (T,)`` at ``x (T, d)``.
-
-        ``keys`` name the actions; ``precision`` is 0 where not ``wanted``.
-        """
+        """Condition on ``values (T, F)`` seen with ``precision (T,)`` at ``x``."""
         slots = self._place(keys, x, wanted)
         if slots is None:
             return
         spot = self.history.at_slot(devices.put(slots, self.device))
         self._pending.append(self._change(spot, values, precision))
-        self._assign |= self.history.clashes(slots, precision)
-        self.history.add(slots, precision, values, spot=spot)
+        self._assign |= self.history.clashes(slots, precision, usual)
+        self.history.add(slots, precision, values, spot=spot, usual=usual)
         self.history.count(slots, wanted, 1)
         self._changed()
 
@@ -131,6 +171,7 @@ class Rows:
         values: Tensor,
         precision: Tensor,
         wanted: Sequence[bool],
+        usual: bool = False,
     ) -> None:
         """The reverse of :meth:`append`, from the system without the observation."""
         slots = self._place(keys, x, wanted)
@@ -144,7 +185,7 @@ class Rows:
         self._forgotten += 1
         # changes come and go, their rounding errors only come
         self._assign |= self._forgotten % self.REWEIGH_EVERY == 0
-        self._assign |= self.history.clashes(slots, precision)
+        self._assign |= self.history.clashes(slots, precision, usual)
         self._changed()
 
     def observe(
@@ -155,11 +196,7 @@ class Rows:
         precision: Tensor,
         wanted: Sequence[Sequence[bool]],
     ) -> None:
-        """Condition on many rows at once, then compute everything afresh.
-
-        ``keys`` and ``wanted`` are one list a row; ``x (n, T, d)``,
-        ``values (n, T, F)``, ``precision (n, T)``.
-        """
+        """Condition on many rows at once, then compute everything afresh."""
         for row, row_keys in enumerate(keys):
             slots = self._place(row_keys, x[row], wanted[row])
             if slots is None:
@@ -175,7 +212,7 @@ class Rows:
         if fresh:
             new, names = [slots[i] for i in fresh], [keys[i] for i in fresh]
             here = x if len(fresh) == len(x) else x[devices.put(fresh, self.device)]
-            self.operator.write(fresh, new, here, names)
+            self.rows.write(fresh, new, here, names)
         return slots if self.history.used else None
 
     def _change(
@@ -209,32 +246,36 @@ class Rows:
 
     def refresh(self) -> None:
         """Compute means and variances afresh from the history: no drift is left."""
+        number, self.history.stands_for = self.history.stands_for, None
+        self._refresh()
+        self.history.stands_for = number
+
+    def _refresh(self) -> None:
         self._pending.clear()
-        self._assign = self._torn = False
+        self._assign = False
         self.refreshes += 1
         self.history.release()
         used = self.history.used
         if used == 0:
             self.mean.zero_()
-            for start, stop in self._stretches(self.small):
-                self.var[:, self._own(start, stop)] = self._prior(start, stop)
+            self._to_prior()
             return
         system = self.history.system(fresh=True)
         inverse = torch.linalg.solve_triangular(
             system.factor, torch.diag_embed(system.root), upper=False
         )
-        means = self.operator.multiply(system.alpha)
-        each, room = self.operator.bytes_per_column(), self._room()
+        means = self.rows.multiply(system.alpha)
+        each, room = self.rows.bytes_per_column(), self._room()
         if each * used > room:
             self._refresh_by_groups(means, inverse, max(1, room // each))
             return
         # var = k(x, x) - |L^-1 S k_u(x)|^2, a few columns of weights at a time; on CUDA
         # all, for kernel values are made once for each group
-        group, step = 64, min(self.block, 1 << 15)
+        group, step = 64, min(self._block, 1 << 15)
         if self.device.type == "cuda":
             group, step = used, self._step(used)
         halves = [
-            self.operator.multiply(inverse[:, i : i + group].mT)
+            self.rows.multiply(inverse[:, i : i + group].mT)
             for i in range(0, used, group)
         ]
         for start, stop in self._stretches(step):
@@ -255,7 +296,7 @@ class Rows:
             self.mean[..., own] = means(start, stop)
             self.var[:, own] = self._prior(start, stop)
         for i in range(0, self.history.used, group):
-            half = self.operator.multiply(inverse[:, i : i + group].mT)
+            half = self.rows.multiply(inverse[:, i : i + group].mT)
             for start, stop in self._stretches(step):
                 self.var[:, self._own(start, stop)] -= (
                     half(start, stop).square().sum(-2)
@@ -283,9 +324,23 @@ class Rows:
 
     def settle(self) -> None:
         """Apply what waits."""
-        if self._pending or self._assign or self._torn:
-            for _ in self.sweep():
-                pass
+        if not self._pending and not self._assign:
+            return
+        number, self.history.stands_for = self.history.stands_for, None
+        changes = self._columns()
+        if changes is not None:
+            for start, stop in self._stretches(self._block):
+                own = self._own(start, stop)
+                changes(start, stop, self.mean[..., own], self.var[:, own])
+        self._settled(number)
+
+    def _settled(self, number: int | None) -> None:
+        """Nothing waits any more: the arrays stand for the log of this number."""
+        self.history.stands_for = None
+        self._pending.clear()
+        self._assign = False
+        self.history.release()
+        self.history.stands_for = number
 
     def at(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Means ``(T, F, k)`` and variances ``(T, k)`` at ``index (T, k)`` in reach."""
@@ -329,8 +384,7 @@ class Rows:
             torch.arange(count, device=self.device) * (size // count) + offset
         ) % size + self.stretch[0]
         places = index.expand(len(self._trial), -1)
-        shared = not self.actions.batch_shape
-        mean, var = self.history.at(self.actions.at(index if shared else places))
+        mean, var = self.history.at(self._points(index))
         seen_mean, seen_var = self.at(places)
         scale = self._scale + float(mean.abs().max())
         off = torch.stack(
@@ -341,74 +395,41 @@ class Rows:
         )
         return float(off.max())
 
-    def sweep(
-        self,
-        stretches: Iterator[tuple[int, int]] | None = None,
-        streams: Streams | None = None,
-        ahead: tuple[Sequence[Sequence[Hashable]], Tensor, Tensor] | None = None,
-    ) -> Iterator[Block]:
-        """All actions, block by block, with what was told applied on the way.
-
-        With ``streams``, each block carries a draw of the posterior beside its means;
-        with ``ahead`` (names, places ``(b, T, d)`` and precisions ``(T, b)`` of choices
-        to come), deviations are those after them.
-        """
-        if self._torn:
-            self.refresh()
-        less = None if ahead is None else self._ahead(*ahead)
+    def begin(
+        self, streams: Streams | None = None, ahead: Coming | None = None
+    ) -> _Pass:
+        """Begin a pass that applies what waits, block by block."""
+        number, self.history.stands_for = self.history.stands_for, None
+        less = None if ahead is None else self._ahead(ahead)
         changes = self._columns()
         draw = None if streams is None else self._draw(streams)
-        self._torn = bool(self._pending) or self._assign
-        for start, stop in stretches or self._stretches(self.block):
-            own = self._own(start, stop)
-            mean, var = self.mean[..., own], self.var[:, own]
-            if changes is not None:
-                changes(start, stop, mean, var)
-            if less is not None:
-                var = var - less(start, stop).square().sum(-2)
-            yield Block(
-                start,
-                stop,
-                mean,
-                var.clamp_min(0).sqrt_().unsqueeze(1),
-                None if draw is None else draw(start, stop),
-            )
-        self._pending.clear()
-        self._assign = self._torn = False
-        self.history.release()
+        if changes is None:
+            self.history.stands_for = number
+        return _Pass(self, changes, less, draw, number)
 
     @property
-    def fused(self) -> bool:
-        """Whether :meth:`best` is at hand."""
-        return self.device.type == "cuda" or self.BACKEND is not None
+    def fused(self) -> Fused | None:
+        """One kernel's pass, on CUDA or where a backend is insisted on."""
+        return self._find if self.device.type == "cuda" or self.BACKEND else None
 
-    def best(
-        self, look: Look, streams: Streams | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Apply what was told and find the best action, in one pass over all.
-
-        Returns its score ``(T,)``, number ``(T,)`` and estimates ``(T, F)``. With
-        ``streams``, estimates are of a joint draw.
-        """
-        if self._torn:
-            self.refresh()
+    def _find(self, look: Look, streams: Streams | None = None) -> Best:
+        """Apply what was told and find the best action, in one pass over all."""
         if self._assign or len(self._pending) > self.FUSED_LIMIT:
             self.settle()
+        number, self.history.stands_for = self.history.stands_for, None
         weights, spread, shift = self._stacked(len(self._pending))
         draw = None if streams is None else self._draw(streams)
-        self._torn = bool(self._pending)
-        go = self.operator.rounds(weights, Change(spread, shift), look, self.BACKEND)
-        whole = self.operator.seamless and draw is None
+        go = self.rows.rounds(weights, Change(spread, shift), look, self.BACKEND)
+        whole = self.rows.seamless and draw is None
         found = []
-        for start, stop in self._stretches(self.actions.size if whole else self.block):
+        for start, stop in self._stretches(self.actions.size if whole else self._block):
             drawn = None if draw is None else draw(start, stop).to(self.dtype)
             own = self._own(start, stop)
             mean, var = self.mean[..., own], self.var[:, own]
             found.append(go(start, mean, var, drawn))
-        self._pending.clear()
-        self._torn = False
-        self.history.release()
-        return best_found(found)
+        self._settled(number)
+        value, index, estimate = best_found(found)
+        return Best(value, index, estimate[:, 0], estimate[:, 1:])
 
     def _stacked(self, columns: int) -> tuple[Tensor, Tensor, Tensor]:
         """Pending changes: weights ``(T, U, columns)``, zeros after them, and what
@@ -424,18 +445,17 @@ class Rows:
             spread[:, j], shift[..., j] = s, m
         return weights, spread, shift
 
-    def _ahead(
-        self, keys: Sequence[Sequence[Hashable]], x: Tensor, precision: Tensor
-    ) -> Columns:
-        """Columns ``z`` whose squares are what the choices take off the variance.
+    def _ahead(self, ahead: Coming) -> Columns:
+        """Columns whose squares are the share of the variance that choices take off.
 
-        With their covariance ``C`` and ``P`` their precisions, ``z`` is the posterior
-        covariance with them times ``P^1/2 L^-T``, ``L L^T = I + P^1/2 C P^1/2``.
+        They are combinations of kernel rows: the choices get slots of their own, in
+        which nothing has been seen.
         """
         places = []
-        for j, row in enumerate(keys):
-            slots = self._place(row, x[j], [True] * len(self._trial))
-            assert slots is not None
+        for names, x in zip(ahead.keys, ahead.x, strict=True):
+            slots = self._place(names, x, [True] * len(self._trial))
+            if slots is None:
+                raise CBanditError("an outstanding choice has no place")
             places.append(slots)
         self.history.look_ahead(places)
         slot = devices.put(places, self.device).mT  # T x b
@@ -443,17 +463,11 @@ class Rows:
         k = gram.gather(-1, slot.unsqueeze(1).expand(-1, gram.shape[1], -1))
         w = system.solve(k)
         at = slot.unsqueeze(-1).expand(-1, -1, slot.shape[-1])
-        root = precision.sqrt()
-        inner = (k - gram @ w).gather(1, at) * root.unsqueeze(-1) * root.unsqueeze(-2)
-        inner.diagonal(dim1=-2, dim2=-1).add_(1)
-        factor = devices.cholesky(inner)
-        weights = (-w).scatter_add_(
-            1, slot.unsqueeze(1), torch.ones_like(slot, dtype=w.dtype).unsqueeze(1)
-        )
-        z = torch.linalg.solve_triangular(
-            factor, (weights * root.unsqueeze(1)).mT, upper=False
-        )
-        return self.operator.multiply(z.mT)
+        inner = (k - gram @ w).gather(1, at)
+        ones = torch.ones_like(slot, dtype=w.dtype).unsqueeze(1)
+        weights = (-w).scatter_add_(1, slot.unsqueeze(1), ones)
+        z = explained(inner, weights.mT, ahead.precision)
+        return self.rows.multiply(z.mT)
 
     def _columns(self) -> _Changes | None:
         if not self._pending and not self._assign:
@@ -464,7 +478,7 @@ class Rows:
             used = self.history.used
             weights[..., count:] = self.history.system().weights(used)
         return _Changes(
-            self.operator.multiply(weights),
+            self.rows.multiply(weights),
             count,
             spread.to(self.dtype) if count else None,
             None if means else shift.to(self.dtype),
@@ -474,15 +488,87 @@ class Rows:
         """A posterior draw less its mean: a prior draw, corrected at what was tried."""
         used, functions = self.history.used, self.functions
         points = self.history.points[:, :used]
-        path = self.operator.path(streams, functions, points)
+        path = self.rows.path(streams, functions, points)
         return path.corrected(correction(self.history, path.tried, streams))
 
     # -- memory ------------------------------------------------------------------
 
+    def make_room(self) -> None:
+        """Keep no rows any more, where they no longer fit in memory."""
+        used = self.history.used
+        if self.name != "factor" or used % 32:
+            return
+        if 2 * 32 * self.rows.bytes_per_row() <= free_memory(self.device):
+            return
+        rows = self.rows.roomier()
+        if rows is None:
+            return
+        every = list(range(len(self._trial)))
+        for slot in range(used):
+            points = self.history.points[:, slot]
+            rows.write(every, [slot] * len(every), points, ())
+        self.rows = rows
+        self.plan = Plan(rows.name, "kernel rows no longer fit in memory")
+
+    def covariances(self, at: Tensor, to: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Posterior covariances ``(T, n, o)`` and variances, by a dense solve."""
+        x, y = (self._points(index).double() for index in (at, to))
+        return self.history.covariances(x, y)
+
+    def _points(self, index: Tensor) -> Tensor:
+        """Actions ``(n, d)``, or ``(T, n, d)`` of sets of their own, by number."""
+        if self.actions.batch_shape:
+            index = index.expand(len(self._trial), -1)
+        return self.actions.at(index)
+
     def bytes(self) -> int:
-        """What the arrays take now."""
+        """Bytes that the arrays take now."""
         own: int = self.mean.nbytes + self.var.nbytes
-        return own + self.history.used * self.operator.bytes_per_row()
+        return own + self.history.used * self.rows.bytes_per_row()
+
+
+class _Pass:
+    """A pass over the blocks of an engine, with what waits applied on the way."""
+
+    __slots__ = ("_changes", "_draw", "_engine", "_history", "_less", "_number")
+
+    def __init__(
+        self,
+        engine: Swept,
+        changes: _Changes | None,
+        less: Columns | None,
+        draw: Columns | None,
+        number: int | None,
+    ) -> None:
+        self._engine, self._changes, self._number = engine, changes, number
+        self._less, self._draw, self._history = less, draw, engine.history
+
+    def block(self, start: int, stop: int) -> Block:
+        """The stretch ``start .. stop - 1``, current."""
+        engine, draw = self._engine, self._draw
+        self._check()
+        own = engine._own(start, stop)
+        mean, var = engine.mean[..., own], engine.var[:, own]
+        if self._changes is not None:
+            self._changes(start, stop, mean, var)
+        if self._less is not None:
+            var = var - self._less(start, stop).square().sum(-2)
+        return Block(
+            start,
+            stop,
+            mean,
+            var.clamp_min(0).sqrt_().unsqueeze(1),
+            None if draw is None else draw(start, stop),
+        )
+
+    def end(self) -> None:
+        """Note that nothing waits any more."""
+        self._check()
+        self._engine._settled(self._number)
+
+    def _check(self) -> None:
+        if self._engine.history is not self._history:
+            raise CBanditError("beliefs must not be read within a score of theirs")
 
 
 class _Changes:

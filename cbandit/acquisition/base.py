@@ -1,0 +1,275 @@
+"""Estimates of reward and costs from a BoTorch model; subclasses score them.
+
+A batch of ``q`` points is worth what sequential greedy collects: the first point's
+score, the second's with the first one pending, and so on. A pending point narrows the
+deviations, for it will be observed. It moves no mean, since the value hallucinated
+there is the mean. On an ensemble (a fully Bayesian model) a score is the mean of its
+members' scores.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from botorch.acquisition.acquisition import AcquisitionFunction
+from botorch.models.model import Model
+from botorch.utils.transforms import (
+    average_over_ensemble_models,
+    t_batch_mode_transform,
+)
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from cbandit._core import checks
+from cbandit.acquisition.models import Outputs, arrangement, coordinates
+from cbandit.acquisition.posteriors import (
+    covariances,
+    mean_of,
+    one_by_one,
+    one_each,
+    root,
+    small_variances,
+)
+from cbandit.errors import CBanditError
+from cbandit.explore import estimates
+
+__all__ = ["Score", "one_or_each", "soft"]
+
+
+class Score(AcquisitionFunction):
+    """A score of a model's estimates of the reward and the costs.
+
+    Tensors may lead with the model's batch shape ``*b``.
+
+    Args:
+        model, beta, cost_beta, thresholds, noise, outputs, X_pending: see
+            :class:`~cbandit.acquisition.PrimalDual`.
+    """
+
+    width: Tensor  # *b x (1 + m)
+    thresholds: Tensor  # *b x m
+    noise: Tensor | None  # one an output of the model
+    place: Tensor  # 1 + m
+    scale: Tensor  # 1 + m
+
+    def __init__(
+        self,
+        model: Model,
+        beta: Any,
+        cost_beta: Any,
+        thresholds: Any,
+        noise: Any,
+        outputs: Outputs | None,
+        X_pending: Tensor | None,
+    ) -> None:
+        if not isinstance(model, Model):
+            raise CBanditError(
+                f"model must be a BoTorch model; got {type(model).__name__}"
+            )
+        super().__init__(model=model)
+        self._dim = coordinates(model)
+        place, scale = arrangement(outputs, model.num_outputs)
+        self._keep("place", place)
+        self._keep("scale", scale)
+        self.m = len(scale) - 1
+        width = self._functions("beta", beta, "cost_beta", cost_beta)
+        self._keep("width", checks.nonnegative("beta and cost_beta", width))
+        tau = checks.finite("thresholds", checks.tensor("thresholds", thresholds))
+        self._keep("thresholds", self._costs("thresholds", tau))
+        lam = None if noise is None else checks.nonnegative("noise", noise)
+        count = model.num_outputs
+        self._keep("noise", None if lam is None else one_or_each("noise", lam, count))
+        self.register_buffer("X_pending", None)
+        self.set_X_pending(X_pending)
+
+    @abstractmethod
+    def score(self, f: Tensor, g: Tensor) -> Tensor:
+        """Return the score ``(*b, q)`` of ``f (*b, q)`` and ``g (*b, m, q)``."""
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Return the scores of ``X (*b, q, d)``, summed over ``q`` points: ``*b``."""
+        total: Tensor = self._summed(self._points("X", X))
+        return total
+
+    @t_batch_mode_transform()
+    @average_over_ensemble_models  # type: ignore[arg-type]
+    def _summed(self, X: Tensor) -> Tensor:
+        return self.score(*self.estimates(X)).sum(-1)
+
+    def estimates(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the reward's upper and the costs' lower bounds at ``X (*b, q, d)``.
+
+        They are ``(*b, q)`` and ``(*b, m, q)``, thresholds subtracted and clipped as in
+        the policies.
+        """
+        X = self._points("X", X)
+        mean, std = self._moments(X)
+        sign = torch.ones_like(self.width)
+        sign[..., 1:] = -1
+        return self._finished(estimates(mean, std, sign * self.width))
+
+    def set_X_pending(self, X_pending: Tensor | None = None) -> None:
+        """Set the points ``(p, d)`` that are being evaluated, if there are any."""
+        if X_pending is not None:
+            given = tuple(self._points("X_pending", X_pending).shape)
+            if len(given) != 2:
+                raise CBanditError(f"X_pending must have shape (p, d); got {given}")
+            checks.finite("X_pending", X_pending.detach())
+        super().set_X_pending(X_pending)
+
+    def _points(self, name: str, X: Any) -> Tensor:
+        """Return ``X``, or raise if it is no tensor of points of the model's width."""
+        if not isinstance(X, Tensor):
+            raise CBanditError(
+                f"{name} must be a tensor of points (..., d); got {checks.kind(X)}"
+            )
+        if X.dim() < 2 or self._dim not in (None, X.shape[-1]):
+            wanted = "(p, d)" if name == "X_pending" else "(..., n, d)"
+            known = "" if self._dim is None else f" with d = {self._dim}, the model's"
+            raise CBanditError(
+                f"{name} must have shape {wanted}{known}; got {tuple(X.shape)}"
+            )
+        own = next(self.model.parameters(), X).dtype
+        if X.dtype == torch.float64 and own == torch.float32:
+            raise CBanditError(
+                f"{name} must be float32, as the model is; got float64 (or build the "
+                "model on float64 data)"
+            )
+        return X
+
+    # -- from the model ----------------------------------------------------------------
+
+    def _moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means and standard deviations of all functions, ``(*b, 1 + m, q)``."""
+        pending: Tensor | None = self.X_pending
+        points, p = X, 0
+        if pending is not None:
+            p = pending.shape[-2]
+            waiting = pending.to(X).expand(*X.shape[:-2], *pending.shape)
+            points = torch.cat([waiting, X], -2)
+        posterior: Any = self.model.posterior(points)
+        mean: Tensor = one_each(mean_of(posterior), points)[..., p:, :].mT
+        if points.shape[-2] == 1:
+            with small_variances():
+                variance = posterior.variance.mT
+        else:
+            # points seen before a single last one are the same in all t-batches
+            seen = points[..., :-1, :]
+            if pending is not None and X.shape[-2] == 1:
+                seen = pending.to(X)
+            noise = self._noise(seen, posterior)
+            variance = one_by_one(covariances(posterior), noise)[..., p:]
+        return self._arranged(mean), self._arranged(root(variance), sign=False)
+
+    def _arranged(self, values: Tensor, sign: bool = True) -> Tensor:
+        """Pick reward and costs from the model's outputs, ``(*b, outputs, q)``."""
+        scale = (self.scale if sign else self.scale.abs()).to(values).unsqueeze(-1)
+        return values.index_select(-2, self.place.to(values.device)) * scale
+
+    def _noise(self, seen: Tensor, posterior: Any) -> Tensor:
+        """Return the noise at points before the last, ``(*b, n - 1, outputs)``."""
+        before: Tensor = posterior.mean[..., :-1, :]
+        if self.noise is not None:
+            return self.noise.to(before).expand_as(before)
+        with torch.no_grad(), small_variances():
+            noisy: Any = self.model.posterior(seen, observation_noise=True)
+            lam: Tensor = noisy.variance - posterior.variance[..., :-1, :]
+            lam = lam.clamp_min(0)
+        if not bool(torch.isfinite(lam).all()):
+            raise CBanditError(
+                "noise cannot be had from the model, which has data of infinite "
+                "variance: give noise=, the variance of an observation"
+            )
+        return lam
+
+    def _finished(self, estimate: Tensor) -> tuple[Tensor, Tensor]:
+        """Subtract thresholds from ``(*b, 1 + m, q)``, clip, split reward and costs."""
+        tau = self.thresholds.to(estimate).unsqueeze(-1)
+        f, g = estimate[..., :1, :], estimate[..., 1:, :] - tau
+        f = f.expand(*g.shape[:-2], 1, g.shape[-1])
+        estimate = self._clipped(torch.cat([f, g], -2))
+        return estimate[..., 0, :], estimate[..., 1:, :]
+
+    def _clipped(self, estimate: Tensor) -> Tensor:
+        return estimate
+
+    # -- arguments ---------------------------------------------------------------------
+
+    def _keep(self, name: str, value: Tensor | None) -> None:
+        """Register a buffer on the model's device."""
+        device = next((p.device for p in self.model.parameters()), None)
+        self.register_buffer(name, value if value is None else value.clone().to(device))
+
+    def _led(self, name: str, lead: torch.Size) -> None:
+        """Raise if ``*b`` is not the model's, and would broadcast with points."""
+        try:
+            own = self.model.batch_shape
+        except NotImplementedError:
+            own = None
+        if own is None:  # not every model says
+            return
+        try:
+            fits = torch.broadcast_shapes(lead, own).numel() == own.numel()
+            fits = fits and len(lead) <= max(1, len(own))
+        except RuntimeError:
+            fits = False
+        if not fits:
+            raise CBanditError(
+                f"{name} must be the same for all points, or lead with the model's "
+                f"batch shape {tuple(own)}; got {tuple(lead)}"
+            )
+
+    def _costs(self, name: str, value: Tensor) -> Tensor:
+        """Return a number, ``(m,)`` or ``(*b, m)`` as ``(*b, m)``."""
+        if value.dim() == 0:
+            return value.expand(self.m)
+        if value.shape[-1] != self.m:
+            raise CBanditError(
+                f"{name} must be a number or have shape (m,) or (*batch, m) with m = "
+                f"{self.m}, for the model has a reward and {self.m} costs; got "
+                f"{tuple(value.shape)}"
+            )
+        self._led(name, value.shape[:-1])
+        return value
+
+    def _functions(self, name: str, value: Any, cost_name: str, costs: Any) -> Tensor:
+        """Join a reward's number or ``(*b,)`` and the costs' to ``(*b, 1 + m)``."""
+        first = checks.tensor(name, value).unsqueeze(-1)
+        self._led(name, first.shape[:-1])
+        if costs is None:
+            return first.expand(*first.shape[:-1], 1 + self.m)
+        rest = self._costs(cost_name, checks.tensor(cost_name, costs))
+        try:
+            batch = torch.broadcast_shapes(first.shape[:-1], rest.shape[:-1])
+        except RuntimeError:
+            raise CBanditError(
+                f"{name} and {cost_name} must have shapes (*batch,) and (*batch, m); "
+                f"got {tuple(first.shape[:-1])} and {tuple(rest.shape)}"
+            ) from None
+        return torch.cat([first.expand(*batch, 1), rest.expand(*batch, self.m)], -1)
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, *rest: Any, **named: Any
+    ) -> None:
+        # the state says how many points are pending, and so the buffer's size
+        given = state_dict.get(prefix + "X_pending")
+        room = None if given is None else torch.empty_like(given).to(self.width.device)
+        self.register_buffer("X_pending", room)
+        super()._load_from_state_dict(state_dict, prefix, *rest, **named)
+
+
+def soft(values: Tensor, temperature: Tensor) -> Tensor:
+    """Return ``[values]_+`` with its corner rounded off."""
+    return temperature * softplus(values / temperature)
+
+
+def one_or_each(name: str, value: Tensor, count: int) -> Tensor:
+    """Return a number for all ``count`` outputs, or one for each, as ``(count,)``."""
+    if value.dim() and tuple(value.shape) != (count,):
+        raise CBanditError(
+            f"{name} must be a number or have shape {(count,)}; got "
+            f"{tuple(value.shape)}"
+        )
+    return value.expand(count)

@@ -1,0 +1,222 @@
+"""The scores of CKB, RPOL and CONFIG, of optimistic estimates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from botorch.models.model import Model
+from botorch.utils.transforms import average_over_ensemble_models
+from torch import Tensor
+
+from cbandit import scores
+from cbandit._core import checks
+from cbandit.acquisition.base import Score, one_or_each, soft
+from cbandit.acquisition.models import Outputs, data, parts
+from cbandit.acquisition.posteriors import root, small_variances
+from cbandit.errors import CBanditError
+
+__all__ = ["OptimisticFeasible", "PrimalDual", "RectifiedPenalty", "Weighted"]
+
+FAR = 1000.0  # infeasible points lie below the reward by so many times its size
+
+
+class Weighted(Score):
+    """A score with a multiplier for each cost; see :class:`PrimalDual`."""
+
+    multiplier: Tensor  # *b x m
+    bound: Tensor | None  # *b x (1 + m)
+    smooth: Tensor | None  # 1 + m
+
+    def __init__(
+        self,
+        model: Model,
+        beta: Any,
+        multiplier: Any,
+        cost_beta: Any = None,
+        thresholds: Any = 0.0,
+        clip: Any = None,
+        *,
+        smooth: Any = None,
+        noise: Any = None,
+        outputs: Outputs | None = None,
+        X_pending: Tensor | None = None,
+    ) -> None:
+        super().__init__(model, beta, cost_beta, thresholds, noise, outputs, X_pending)
+        self._keep("bound", None if clip is None else self._clip(clip))
+        if smooth is not None:
+            given = checks.positive("smooth", smooth)
+            smooth = one_or_each("smooth", given, 1 + self.m)
+        self._keep("smooth", smooth)
+        phi = checks.nonnegative("multiplier", multiplier)
+        self._keep("multiplier", self._costs("multiplier", phi))
+
+    def _clip(self, clip: Any) -> Tensor:
+        try:
+            bound, cost_bound = clip
+        except (TypeError, ValueError):
+            raise CBanditError(f"clip must be a pair (B, G); got {clip!r}") from None
+        limits = self._functions("clip B", bound, "clip G", cost_bound)
+        return checks.positive("clip", limits)
+
+    def _clipped(self, estimate: Tensor) -> Tensor:
+        if self.bound is None:
+            return estimate
+        bound = self.bound.to(estimate).unsqueeze(-1)
+        if self.smooth is None:
+            return scores.clip(estimate, bound)
+        width = self.smooth.to(estimate).unsqueeze(-1)
+        return soft(estimate + bound, width) - soft(estimate - bound, width) - bound
+
+    def score(self, f: Tensor, g: Tensor) -> Tensor:
+        """Return the Lagrangian of :func:`cbandit.scores.primal_dual`."""
+        return scores.primal_dual(f, g, self.multiplier.to(f))
+
+
+class PrimalDual(Weighted):
+    """CKB's score: ``clip(f + beta s) - sum_j phi_j clip(g_j - beta s_j - tau_j)``.
+
+    Args:
+        model: the reward first, then ``m`` costs. A cost that is known needs no GP: put
+            a ``GenericDeterministicModel`` into a ``ModelList``.
+        beta: how many standard deviations of optimism; a number, or ``(*b,)`` for a
+            model of batch shape ``*b``.
+        multiplier: ``phi``, a number, ``(m,)`` or ``(*b, m)``, none negative; move it
+            between rounds with :func:`cbandit.multipliers.projected`.
+        cost_beta: for the costs, a number, ``(m,)`` or ``(*b, m)``; as ``beta`` if left
+            out.
+        thresholds: ``tau``: costs are feasible at or below it.
+        clip: ``(B, G)``: estimates are kept within ``[-B, B]`` and, thresholds
+            subtracted, ``[-G, G]``.
+        smooth: rounds the corners of ``clip`` off, over about this range of the
+            estimate; a number or ``(1 + m,)``. Off by default.
+        noise: variance of an observation at a pending point, a number or one an output
+            of the model; the model's own if left out.
+        outputs: which of the model's outputs are the reward and the costs, and by what
+            each is multiplied: ``[(0, 1.0), (2, -1.0)]`` takes output 2, feasible when
+            large, for the cost. Left out, all outputs in their order.
+        X_pending: points ``(p, d)`` that are being evaluated.
+
+    Example:
+        >>> import cbandit as cb, torch
+        >>> from botorch.models import SingleTaskGP
+        >>> from botorch.optim import optimize_acqf
+        >>> x = torch.rand(8, 2).double()
+        >>> model = SingleTaskGP(x, torch.stack([x.sum(-1), x[:, 0] - 0.5], -1))
+        >>> score = cb.acquisition.PrimalDual(model, beta=2.0, multiplier=[0.3])
+        >>> box = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
+        >>> x, value = optimize_acqf(score, box, q=1, num_restarts=4, raw_samples=64)
+    """
+
+
+class RectifiedPenalty(Weighted):
+    """RPOL's score: ``f + beta s - sum_j Q_j [g_j - beta s_j - tau_j]_+``.
+
+    Args:
+        model, beta, multiplier, cost_beta, thresholds, clip: see :class:`PrimalDual`.
+        smooth: puts ``smooth softplus(g / smooth)`` in place of ``[g]_+``: it errs by
+            at most ``0.7 smooth``, and L-BFGS-B no longer stops at the corner. A number
+            or ``(1 + m,)``. Off by default.
+        noise, outputs, X_pending: as for :class:`PrimalDual`.
+    """
+
+    def score(self, f: Tensor, g: Tensor) -> Tensor:
+        """Return the penalised reward of :func:`cbandit.scores.rectified`."""
+        if self.smooth is None:
+            return scores.rectified(f, g, self.multiplier.to(f))
+        excess = soft(g, self.smooth[1:].to(g).unsqueeze(-1))
+        return scores.primal_dual(f, excess, self.multiplier.to(f))
+
+
+class OptimisticFeasible(Score):
+    """CONFIG's score: ``f + beta s`` where every ``g_j - beta s_j <= tau_j``.
+
+    Elsewhere it is ``floor - max_j (g_j - beta s_j - tau_j)``: below the reward of any
+    feasible point, and rising towards feasibility. So the best of a finite set is
+    CONFIG's choice, even if nothing is feasible, and L-BFGS-B climbs into the feasible
+    region from outside. It meets a cliff there: an optimum on the boundary is found to
+    within a step from inside. For such problems give ``smooth``, or hand :meth:`slack`
+    to ``optimize_acqf`` as a nonlinear constraint.
+
+    Args:
+        model, beta, cost_beta, thresholds: as for :class:`PrimalDual`.
+        smooth: a smooth score instead, ``f + beta s - sum_j softplus((g_j - ...) /
+            smooth)``: a little inside the boundary where ``1 / smooth`` well exceeds
+            the reward that a unit of cost can buy, and like CONFIG as ``smooth`` goes
+            to 0. A number or ``(m,)``. Off by default.
+        floor: a level that infeasible points lie below; left out, the least reward
+            believed at the model's data less a thousand times its size.
+        noise, outputs, X_pending: as for :class:`PrimalDual`.
+    """
+
+    smooth: Tensor | None  # *b x m
+    floor: Tensor  # None if smooth is given without it
+
+    def __init__(
+        self,
+        model: Model,
+        beta: Any,
+        cost_beta: Any = None,
+        thresholds: Any = 0.0,
+        *,
+        smooth: Any = None,
+        floor: float | None = None,
+        noise: Any = None,
+        outputs: Outputs | None = None,
+        X_pending: Tensor | None = None,
+    ) -> None:
+        super().__init__(model, beta, cost_beta, thresholds, noise, outputs, X_pending)
+        if smooth is not None:
+            smooth = self._costs("smooth", checks.positive("smooth", smooth))
+        elif floor is None:
+            floor = _floor(self)
+        self._keep("smooth", smooth)
+        level = None
+        if floor is not None:
+            level = torch.tensor(checks.number("floor", floor), dtype=torch.float64)
+        self._keep("floor", level)
+
+    def score(self, f: Tensor, g: Tensor) -> Tensor:
+        """Return the reward's bound where feasible; see the class."""
+        if self.smooth is not None:
+            width = self.smooth.to(g)
+            return scores.primal_dual(f, soft(g, width.unsqueeze(-1)), 1 / width)
+        feasible = scores.optimistic_feasible(f, g)
+        elsewhere = self.floor.to(f) + scores.least_violating(g)
+        return torch.where(feasible.isneginf(), elsewhere, feasible)
+
+    def slack(self, X: Tensor) -> Tensor:
+        """Return the least room a cost is believed to leave at ``X (*b, d)``: ``(*b)``.
+
+        Feasible at or above 0, as BoTorch has it:
+        ``optimize_acqf(..., nonlinear_inequality_constraints=[(score.slack, True)])``.
+        That needs feasible points to begin with, in ``batch_initial_conditions``.
+        """
+        room: Tensor = self._room(X.unsqueeze(-2).unsqueeze(0))
+        return room[0]
+
+    @average_over_ensemble_models  # type: ignore[arg-type]
+    def _room(self, X: Tensor) -> Tensor:
+        _, g = self.estimates(X)
+        return scores.least_violating(g)[..., 0]
+
+
+def _floor(score: Score) -> float:
+    """Return a level below every reward that the model believes in."""
+    output, scale = int(score.place[0]), float(score.scale[0])
+    for part in parts(score.model):
+        if output < part.num_outputs:
+            break
+        output -= part.num_outputs
+    x = data(part)
+    if x is None:
+        raise CBanditError(
+            f"floor cannot be had from a {type(part).__name__}: give floor=, a number "
+            "below every reward"
+        )
+    with torch.no_grad(), small_variances():
+        seen: Any = part.posterior(x.movedim(-2, 0).unsqueeze(-2))
+        mean = scale * seen.mean[..., output]
+        std = abs(scale) * root(seen.variance[..., output])
+    size = max(float(mean.abs().max()), float(std.max()))
+    return float((mean - 6 * std).min()) - FAR * (size or 1.0)

@@ -1,0 +1,148 @@
+"""The base class of every set, and how coordinates and numbers are checked.
+
+An action is a point of ``d`` coordinates. The actions of a finite set are also numbered
+from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from cbandit._core import checks, devices
+from cbandit.actions.partition import shares, stretches
+from cbandit.errors import CBanditError
+
+__all__ = ["Actions", "checked_index", "coordinates", "moved", "tolerance"]
+
+
+class Actions:
+    """A set that can be chosen from.
+
+    Attributes:
+        size: how many actions are numbered; infinite on a box.
+        dim: how many coordinates ``d`` an action has.
+        batch_shape: ``(trials,)`` if each trial has a set of its own, else ``()``.
+        finite: whether the numbered actions are all there are.
+        continuous: how many coordinates may take any value within bounds.
+        covariance: the prior covariance of arms that are known by nothing else.
+        row: how many consecutive numbers :meth:`stretches` keeps together.
+    """
+
+    finite: ClassVar[bool] = False
+    continuous: int = 0
+    covariance: Tensor | None = None
+    row: int = 1
+    size: Any  # an int, or infinity
+    dim: int
+    batch_shape: tuple[int, ...]
+
+    def points(self, index: Any) -> Tensor:
+        """Return the coordinates ``(*index.shape, d)`` of numbered actions."""
+        raise self._unnumbered()
+
+    def at(self, numbers: Tensor) -> Tensor:
+        """Return :meth:`points` of numbers that are known to be valid."""
+        raise self._unnumbered()
+
+    def block(self, start: int, stop: int) -> Tensor:
+        """Return the actions ``start .. stop - 1``, ``(*trials, n, d)``."""
+        raise self._unnumbered()
+
+    def rows(self, numbers: Tensor) -> Tensor:
+        """Return the actions ``numbers (k,)`` of every trial, ``(*trials, k, d)``."""
+        raise self._unnumbered()
+
+    def index(self, x: Any) -> Tensor:
+        """Return the numbers of the actions at the points ``x`` ``(..., d)``."""
+        raise self._unnumbered()
+
+    def _unnumbered(self) -> CBanditError:
+        return CBanditError(
+            f"a {type(self).__name__} is continuous: its actions are points, not "
+            "numbers"
+        )
+
+    def extent(self) -> Tensor:
+        """Return the least and the greatest coordinates, ``(*trials, 2, d)``."""
+        raise NotImplementedError
+
+    def keys(self, x: Tensor) -> list[Hashable]:
+        """Name the actions ``x (T, d)``: by number, or by coordinates outside the set.
+
+        If one trial's action is outside the set, all are named by coordinates.
+        """
+        if self.finite:
+            try:
+                numbers: list[Hashable] = self.index(x).tolist()
+                return numbers
+            except CBanditError:
+                pass
+        return [tuple(row) for row in x.tolist()]
+
+    def stretches(
+        self, target: int, first: int = 0, last: int | None = None
+    ) -> Iterator[tuple[int, int]]:
+        """Cut the actions ``first .. last - 1`` into stretches of about ``target``.
+
+        Each is ``(start, stop)``. A grid is cut between whole rows, or inside one.
+        """
+        end = self.size if last is None else last
+        return stretches(self.row, target, first, end)
+
+    def shares(self, target: int, ranks: int) -> list[tuple[int, int]]:
+        """Return one stretch for each rank, cut where :meth:`stretches` cuts."""
+        return shares(self.size, self.row, target, ranks)
+
+    def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Self:
+        """Return the same set on another device, its coordinates in another dtype."""
+        raise NotImplementedError
+
+    def _copied(self) -> Self:
+        out = object.__new__(type(self))
+        out.__dict__.update(self.__dict__)
+        return out
+
+
+def checked_index(index: Any, size: int, device: torch.device) -> Tensor:
+    """Return action numbers as int64; raise unless all lie in ``0 .. size - 1``."""
+    numbers = checks.tensor("index", index, None, device)
+    if not numbers.numel():
+        return numbers.long()
+    if numbers.is_floating_point() or numbers.dtype == torch.bool:
+        raise CBanditError(f"index must hold whole numbers; got {numbers.dtype}")
+    if int(numbers.min()) < 0 or int(numbers.max()) >= size:
+        raise CBanditError(
+            f"index must lie in 0 .. {size - 1}; got {int(numbers.min())} .. "
+            f"{int(numbers.max())}"
+        )
+    return numbers.long()
+
+
+def coordinates(name: str, value: Any, dim: int, like: Tensor) -> Tensor:
+    """Return finite points ``(..., dim)`` of the dtype and device of ``like``."""
+    x = checks.finite(name, checks.tensor(name, value, like.dtype, like.device))
+    if x.dim() == 0 or x.shape[-1] != dim:
+        raise CBanditError(
+            f"{name} must have shape (..., d) with d = {dim}; got {tuple(x.shape)}"
+        )
+    return x
+
+
+def moved(
+    values: Tensor, device: Any = None, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Return ``values`` on another device (``None``: this one) and in another dtype."""
+    where = values.device if device is None else torch.device(device)
+    return devices.put(values, where, dtype)
+
+
+def tolerance(like: Tensor) -> float:
+    """Return how far, relative to its size, a point may be off and still be meant.
+
+    Coordinates may have passed through float32 on their way.
+    """
+    return 1e-7 if like.dtype == torch.float64 else 1e-5

@@ -1,0 +1,154 @@
+"""A continuous box, alone or times a finite set of rows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit._core import checks
+from cbandit.actions.base import Actions, coordinates, moved, tolerance
+from cbandit.actions.finite import Finite
+from cbandit.actions.grid import ProductGrid
+from cbandit.errors import CBanditError
+
+__all__ = ["Box"]
+
+MOST_ROWS = 10**6  # of choices
+
+
+class Box(Actions):
+    """A continuous box ``{x : lower <= x <= upper}``, or one times a finite set.
+
+    Args:
+        lower: ``(c,)``.
+        upper: ``(c,)``, above ``lower`` in every coordinate.
+        choices: ``(K, k)``, a :class:`Finite` or a :class:`ProductGrid`: ``k`` more
+            coordinates that together take one of ``K`` rows (whole numbers, codes of
+            categories). They follow the continuous ones, so that ``d = c + k``.
+
+    Example:
+        >>> import cbandit as cb
+        >>> cb.Box([0.0, 0.0], [1.0, 5.0], choices=[[1.0], [2.0], [4.0]]).dim
+        3
+    """
+
+    def __init__(self, lower: Any, upper: Any, choices: Any = None) -> None:
+        low = checks.finite("lower", checks.tensor("lower", lower))
+        high = checks.finite("upper", checks.tensor("upper", upper))
+        low, high = (x.unsqueeze(0) if x.dim() == 0 else x for x in (low, high))
+        if low.shape != high.shape or low.dim() != 1 or low.numel() == 0:
+            raise CBanditError(
+                "lower and upper must have the same shape (d,), d at least 1; got "
+                f"{tuple(low.shape)} and {tuple(high.shape)}"
+            )
+        if bool((low >= high).any()):
+            j = int((low >= high).nonzero()[0])
+            raise CBanditError(
+                f"lower must be below upper; coordinate {j} has lower = "
+                f"{low[j].item():g}, upper = {high[j].item():g}"
+            )
+        #: ``(K, k)``, the rows that the last coordinates are chosen from
+        self.choices = None if choices is None else _rows(choices)
+        #: ``(d,)``, which coordinates are continuous
+        self.free = torch.ones(low.numel(), dtype=torch.bool)
+        if self.choices is not None:
+            least, most = self.choices.amin(0), self.choices.amax(0)
+            low = torch.cat([low, least])
+            high = torch.cat([high, torch.where(most > least, most, least + 1)])
+            self.free = torch.arange(low.numel()) < self.free.numel()
+        self.lower, self.upper = low, high
+        self.batch_shape = ()
+        self.size, self.dim = math.inf, low.numel()
+        #: ``c``, how many coordinates are continuous
+        self.continuous = int(self.free.sum())
+
+    @property
+    def bounds(self) -> Tensor:
+        """``(2, d)``, as BoTorch's optimisers take it."""
+        return torch.stack([self.lower, self.upper])
+
+    def inside(self, x: Any, name: str = "x") -> Tensor:
+        """Return ``x`` of shape ``(..., d)``, or raise if it leaves the box."""
+        x = coordinates(name, x, self.dim, self.lower)
+        slack = tolerance(x) * (self.upper - self.lower)
+        outside = ((x < self.lower - slack) | (x > self.upper + slack)).any(-1)
+        if bool(outside.any()):
+            raise CBanditError(
+                f"{name} must lie between lower = {self.lower.tolist()} and upper = "
+                f"{self.upper.tolist()}; got {x[outside][0].tolist()}"
+            )
+        held = torch.minimum(torch.maximum(x, self.lower), self.upper)
+        if self.choices is None:
+            return held
+        count = self.continuous
+        ends = held[..., count:].contiguous()
+        try:
+            rows = Finite(self.choices).index(ends)
+        except CBanditError:
+            raise CBanditError(
+                f"{name} must end with one of the {len(self.choices)} rows of choices; "
+                f"got {ends.reshape(-1, ends.shape[-1])[0].tolist()}"
+            ) from None
+        return torch.cat([held[..., :count], self.choices[rows]], -1)
+
+    def nearest(self, x: Tensor) -> Tensor:
+        """Return each ``x (..., d)`` brought into the box, coordinate by coordinate."""
+        held = torch.minimum(torch.maximum(x.to(self.lower), self.lower), self.upper)
+        if self.choices is None:
+            return held
+        ends = held[..., self.continuous :]
+        row = (ends.unsqueeze(-2) - self.choices).abs().amax(-1).argmin(-1)
+        return torch.cat([held[..., : self.continuous], self.choices[row]], -1)
+
+    def extent(self) -> Tensor:
+        """Return ``lower`` and ``upper``, ``(2, d)``."""
+        return self.bounds
+
+    def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Box:
+        """Return the same box on another device or in another dtype."""
+        out = self._copied()
+        out.lower = moved(self.lower, device, dtype)
+        out.upper = moved(self.upper, device, dtype)
+        out.free = moved(self.free, device)
+        if self.choices is not None:
+            out.choices = moved(self.choices, device, dtype)
+        return out
+
+    def __repr__(self) -> str:
+        if self.choices is None:
+            return f"Box({self.lower.tolist()}, {self.upper.tolist()})"
+        count = self.continuous
+        ends = f"{self.lower[:count].tolist()}, {self.upper[:count].tolist()}"
+        return f"Box({ends}, {len(self.choices)} choices)"
+
+
+def _rows(choices: Any) -> Tensor:
+    """Return the rows of a box's choices, ``(K, k)``, float64."""
+    if isinstance(choices, ProductGrid):
+        if choices.size > MOST_ROWS:
+            raise CBanditError(
+                f"choices must have at most {MOST_ROWS} rows; got {choices.size}"
+            )
+        rows = choices.block(0, choices.size)
+    else:
+        kept = choices if isinstance(choices, Finite) else _given_rows(choices)
+        if kept.covariance is not None or kept.all.dim() != 2:
+            raise CBanditError(
+                f"choices must have coordinates, the same for every trial; got {kept!r}"
+            )
+        rows = kept.all
+    out: Tensor = rows.double()
+    return out
+
+
+def _given_rows(choices: Any) -> Finite:
+    given = checks.finite("choices", checks.tensor("choices", choices))
+    if given.dim() != 2 or given.numel() == 0:
+        raise CBanditError(
+            "choices must have rows, of shape (K, k), such as [[1], [2]] for one "
+            f"coordinate; got {tuple(given.shape)}"
+        )
+    return Finite(given)

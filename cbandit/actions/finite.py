@@ -1,0 +1,159 @@
+"""Finitely many actions, each given by its coordinates or known by its number alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit._core import checks
+from cbandit.actions.base import Actions, checked_index, coordinates, moved, tolerance
+from cbandit.errors import CBanditError
+
+__all__ = ["Finite", "rows_of"]
+
+
+class Finite(Actions):
+    """Finitely many actions, given by coordinates or by a prior covariance alone.
+
+    Args:
+        points: ``(N, d)``, or ``(*trials, N, d)`` if each trial has a set of its own;
+            copied.
+        covariance: ``(N, N)`` or ``(*trials, N, N)``, symmetric and positive
+            semi-definite. Arms known only by how they correlate; there ``x`` is the
+            arm's number and ``d = 1``.
+
+    Example:
+        >>> import cbandit as cb, torch
+        >>> cb.Finite(torch.linspace(0, 1, 100).unsqueeze(-1)).size
+        100
+    """
+
+    finite = True
+
+    def __init__(self, points: Any = None, *, covariance: Any = None) -> None:
+        if (points is None) == (covariance is None):
+            given = "neither" if points is None else "both"
+            raise CBanditError(
+                f"Finite takes one of points and covariance=; got {given}"
+            )
+        if covariance is not None:
+            self.covariance = _checked_covariance(covariance)
+            arms = torch.arange(self.covariance.shape[-1], dtype=torch.float64)
+            self.all = arms.unsqueeze(-1)
+        else:
+            kept = checks.tensor("points", points, None)
+            if not kept.is_floating_point():
+                kept = kept.double()
+            self.all = checks.finite("points", kept)
+            if kept.dim() not in (2, 3) or 0 in kept.shape:
+                raise CBanditError(
+                    "points must have shape (N, d), so (N, 1) on a line, or "
+                    f"(trials, N, d), none of them 0; got {tuple(kept.shape)}"
+                )
+        base = self.all if self.covariance is None else self.covariance
+        self.batch_shape = tuple(base.shape[:-2])
+        self.size, self.dim = int(self.all.shape[-2]), int(self.all.shape[-1])
+
+    def points(self, index: Any) -> Tensor:
+        """Return the coordinates ``(*index.shape, d)`` of the numbered actions.
+
+        If each trial has a set of its own, ``index`` leads with the trials.
+        """
+        return self.at(checked_index(index, self.size, self.all.device))
+
+    def at(self, numbers: Tensor) -> Tensor:
+        """Return :meth:`points` of numbers that are known to be valid."""
+        return rows_of(self.all, numbers)
+
+    def block(self, start: int, stop: int) -> Tensor:
+        """Return the actions ``start .. stop - 1``, ``(*trials, n, d)``."""
+        return self.all[..., start:stop, :]
+
+    def rows(self, numbers: Tensor) -> Tensor:
+        """Return the actions ``numbers (k,)`` of every trial, ``(*trials, k, d)``."""
+        return self.all[..., numbers, :]
+
+    def index(self, x: Any) -> Tensor:
+        """Return the numbers of the actions at the points ``x`` ``(..., d)``."""
+        x = coordinates("x", x, self.dim, self.all)
+        if self.all.dim() == 3 and (x.dim() < 2 or x.shape[0] != self.all.shape[0]):
+            raise CBanditError(
+                f"x must lead with the {self.all.shape[0]} trials; got {tuple(x.shape)}"
+            )
+        flat = x.reshape(*self.all.shape[:-2], -1, self.dim)
+        if x.numel() == 0:
+            return torch.zeros(x.shape[:-1], dtype=torch.long, device=x.device)
+        # compare one point with all actions at a time: temporaries stay as small as the
+        # set
+        gaps, numbers = zip(
+            *[
+                (self.all - one.unsqueeze(-2)).abs().amax(-1).min(-1)
+                for one in flat.unbind(-2)
+            ],
+            strict=True,
+        )
+        gap = torch.stack(gaps, -1)
+        if bool((gap > tolerance(x) * (1 + self.all.abs().max())).any()):
+            raise CBanditError(
+                f"x must be a point of the set of {self.size} actions; the nearest is "
+                f"{gap.max().item():.3g} away"
+            )
+        return torch.stack(numbers, -1).view(x.shape[:-1])
+
+    def extent(self) -> Tensor:
+        """Return the least and the greatest coordinates, ``(*trials, 2, d)``."""
+        return torch.stack([self.all.amin(-2), self.all.amax(-2)], -2)
+
+    def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Finite:
+        """Return the same set on another device, its coordinates in another dtype.
+
+        A covariance stays float64, and so do the numbers of its arms.
+        """
+        out = self._copied()
+        out.all = moved(self.all, device, dtype)
+        if self.covariance is not None:
+            out.all = moved(self.all, device)
+            out.covariance = moved(self.covariance, device)
+        return out
+
+    def __repr__(self) -> str:
+        kind = "points" if self.covariance is None else "covariance"
+        return f"Finite({kind}, size={self.size}, dim={self.dim})"
+
+
+def rows_of(points: Tensor, numbers: Tensor) -> Tensor:
+    """Return the rows ``numbers`` of ``points``, ``(N, d)`` or ``(trials, N, d)``."""
+    if points.dim() == 2:
+        # always a copy: a view would let its user write into the set
+        return torch.embedding(points, numbers)
+    trials, _, dim = points.shape
+    if numbers.dim() == 0 or numbers.shape[0] != trials:
+        raise CBanditError(
+            f"index must lead with the {trials} trials; got {tuple(numbers.shape)}"
+        )
+    flat = numbers.reshape(trials, -1, 1).expand(-1, -1, dim)
+    return points.gather(1, flat).view(*numbers.shape, dim)
+
+
+def _checked_covariance(value: Any) -> Tensor:
+    name = "covariance"
+    given = checks.finite(name, checks.tensor(name, value))
+    shape = tuple(given.shape)
+    if given.dim() not in (2, 3) or shape[-1] != shape[-2] or 0 in shape:
+        raise CBanditError(
+            f"{name} must have shape (N, N) or (trials, N, N); got {shape}"
+        )
+    scale = float(given.diagonal(dim1=-2, dim2=-1).abs().max().clamp_min(1e-300))
+    gap = float((given - given.mT).abs().max())
+    if gap > 1e-8 * scale:
+        raise CBanditError(f"{name} must be symmetric; it is {gap:.3g} off")
+    given = 0.5 * (given + given.mT)
+    least = float(torch.linalg.eigvalsh(given).min())
+    if least < -1e-8 * scale * shape[-1]:
+        raise CBanditError(
+            f"{name} must be positive semi-definite; its least eigenvalue is "
+            f"{least:.3g}"
+        )
+    return given

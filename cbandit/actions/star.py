@@ -1,0 +1,77 @@
+"""Segments that lead from one centre to some tips."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit._core import checks
+from cbandit.actions.base import Actions, checked_index, moved
+from cbandit.actions.finite import rows_of
+from cbandit.errors import CBanditError
+
+__all__ = ["Star"]
+
+
+class Star(Actions):
+    """The union of the segments from a centre to some tips.
+
+    Only the tips are numbered, and only for ``points`` and ``along``.
+
+    Args:
+        center: ``(d,)``.
+        tips: ``(K, d)`` or ``(*trials, K, d)``; segment ``i`` is
+            ``{center + a (tips[i] - center) : 0 <= a <= 1}``.
+    """
+
+    def __init__(self, center: Any, tips: Any) -> None:
+        self.center = checks.finite("center", checks.tensor("center", center))
+        self.tips = checks.finite("tips", checks.tensor("tips", tips))
+        if self.center.dim() != 1 or self.center.numel() == 0:
+            raise CBanditError(
+                f"center must have shape (d,); got {tuple(self.center.shape)}"
+            )
+        shape = tuple(self.tips.shape)
+        if len(shape) not in (2, 3) or 0 in shape or shape[-1] != self.center.numel():
+            raise CBanditError(
+                "tips must have shape (K, d) or (trials, K, d) with d = "
+                f"{self.center.numel()}; got {shape}"
+            )
+        self.batch_shape = shape[:-2]
+        self.size, self.dim = shape[-2], shape[-1]
+
+    @property
+    def ends(self) -> Tensor:
+        """The centre and then the tips, ``(*trials, 1 + K, d)``."""
+        return torch.cat([self.center.expand_as(self.tips[..., :1, :]), self.tips], -2)
+
+    def points(self, index: Any) -> Tensor:
+        """Return the tips numbered ``index``, ``(*index.shape, d)``."""
+        return rows_of(self.tips, checked_index(index, self.size, self.tips.device))
+
+    def along(self, index: Any, a: Any) -> Tensor:
+        """Return the points a share ``a`` of the way to the tips numbered ``index``."""
+        share = checks.tensor("a", a, self.tips.dtype, self.tips.device)
+        checks.finite("a", share)
+        outside = (share < 0) | (share > 1)
+        if bool(outside.any()):
+            first = share[outside][0].item()
+            raise CBanditError(f"a must lie between 0 and 1; got {first:g}")
+        return self.center + share.unsqueeze(-1) * (self.points(index) - self.center)
+
+    def extent(self) -> Tensor:
+        """Return the least and the greatest coordinates, ``(*trials, 2, d)``."""
+        ends = self.ends
+        return torch.stack([ends.amin(-2), ends.amax(-2)], -2)
+
+    def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Star:
+        """Return the same star on another device or in another dtype."""
+        out = self._copied()
+        out.center = moved(self.center, device, dtype)
+        out.tips = moved(self.tips, device, dtype)
+        return out
+
+    def __repr__(self) -> str:
+        return f"Star(size={self.size}, dim={self.dim})"

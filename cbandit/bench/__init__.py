@@ -1,1 +1,0 @@
-"""How fast it is: ``cbandit bench NAME``, a module each, with checks beside timings."""

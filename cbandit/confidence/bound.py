@@ -1,0 +1,201 @@
+"""Widths as users give them, brought into the shape of a policy's functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit._core import checks, devices
+from cbandit.confidence.widths import RKHS, Constant
+
+__all__ = ["BoundWidths", "Theory", "Widths", "worded"]
+
+
+class Widths:
+    """``beta`` of the reward and of the costs: numbers, schedules, callables.
+
+    A policy brings them into shape once, by :meth:`bind`.
+    """
+
+    def __init__(self, beta: Any, cost_beta: Any = None) -> None:
+        self.beta = _checked("beta", beta)
+        given = cost_beta is not None
+        self.cost_beta = _checked("cost_beta", cost_beta) if given else self.beta
+
+    def __repr__(self) -> str:
+        first, second = worded(self.beta), worded(self.cost_beta)
+        return first if first == second else f"{first}, cost_beta={second}"
+
+    def bind(
+        self, batch_shape: tuple[int, ...], m: int, device: torch.device
+    ) -> BoundWidths:
+        """Return the widths of ``1 + m`` functions in these trials."""
+        parts = [_bound("beta", self.beta, batch_shape, 1, device)]
+        if m:
+            shared = self.cost_beta is self.beta
+            name = "beta" if shared else "cost_beta"
+            part = _bound(name, self.cost_beta, batch_shape, 1 if shared else m, device)
+            parts.append(part.over(m))
+        return BoundWidths(parts, m + 1)
+
+
+class BoundWidths:
+    """Widths as a function ``(t, gain (T, F), noise, chances) -> (T, F)``.
+
+    The result must not be changed in place. ``noise`` is called if a schedule needs the
+    likelihood variances ``(T, F)``.
+    """
+
+    def __init__(self, parts: list[_Part], functions: int) -> None:
+        self._parts, self.functions = parts, functions
+        self._together = _joined(parts)
+        self._needs_noise = any(
+            part.rkhs.form == "any-lam" for part, _ in self.rkhs_parts()
+        )
+        #: ``(T, F)``, widths that never change; ``None``: some do
+        self.fixed: Tensor | None = None
+        fixed = [part.value for part in parts if isinstance(part, _Fixed)]
+        if len(fixed) == len(parts):
+            self.fixed = torch.cat(fixed, -1)
+
+    def __call__(
+        self,
+        t: int,
+        gain: Tensor,
+        noise: Callable[[], Tensor],
+        chances: int | None = None,
+    ) -> Tensor:
+        """Return the widths of round ``t``; ``chances`` is the ``c`` of RKHS widths."""
+        if self.fixed is not None:
+            return self.fixed
+        chances = chances or self.functions
+        known = noise() if self._needs_noise else None
+        if self._together is not None:
+            return self._together(t, gain, known, chances)
+        first = self._parts[0](t, gain[:, :1], _columns(known, 0, 1), chances)
+        if self.functions == 1:
+            return first
+        rest = self._parts[1](t, gain[:, 1:], _columns(known, 1, None), chances)
+        return torch.cat([first, rest], -1)
+
+    def rkhs_parts(self) -> list[tuple[Theory, slice]]:
+        """Return the parts that follow the theory, and their functions."""
+        columns = [slice(0, 1), slice(1, None)]
+        pairs = zip(self._parts, columns, strict=False)
+        return [(part, where) for part, where in pairs if isinstance(part, Theory)]
+
+
+@dataclass(frozen=True)
+class _Fixed:
+    """Widths ``(T, k)`` that never change."""
+
+    value: Tensor
+
+    def over(self, m: int) -> _Fixed:
+        """Return the widths of ``m`` functions, from one for all or one for each."""
+        return _Fixed(_wide(self.value, m))
+
+    def __call__(
+        self, t: int, gain: Tensor, noise: Tensor | None, functions: int
+    ) -> Tensor:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Theory:
+    """Widths that follow :class:`RKHS`, with its ``B`` and ``R`` as ``(T, k)``."""
+
+    rkhs: RKHS
+    norm: Tensor
+    subgaussian: Tensor
+
+    def over(self, m: int) -> Theory:
+        """Return the widths of ``m`` functions, from one for all or one for each."""
+        return Theory(self.rkhs, _wide(self.norm, m), _wide(self.subgaussian, m))
+
+    def __call__(
+        self, t: int, gain: Tensor, noise: Tensor | None, functions: int
+    ) -> Tensor:
+        """Return the widths of round ``t``, ``(T, k)``."""
+        return self.rkhs(t, gain, functions, noise, self.norm, self.subgaussian)
+
+
+@dataclass(frozen=True)
+class _Called:
+    """Widths that a user's function of the round and the gain returns."""
+
+    name: str
+    batch_shape: tuple[int, ...]
+    call: Callable[[int, Tensor], Any]
+
+    def over(self, m: int) -> _Called:
+        """Return this: the function is called for each function's gain."""
+        return self
+
+    def __call__(
+        self, t: int, gain: Tensor, noise: Tensor | None, functions: int
+    ) -> Tensor:
+        columns, m = [], gain.shape[-1]
+        for j in range(m):
+            given = self.call(t, gain[:, j].reshape(self.batch_shape))
+            value = checks.nonnegative(self.name, given)
+            value = devices.put(value, gain.device, gain.dtype)
+            if value.dim() == len(self.batch_shape) + 1 and value.shape[-1] == m:
+                value = value[..., j]
+            columns.append(checks.per_trial(self.name, value, self.batch_shape))
+        return torch.stack(columns, -1)
+
+
+_Part = _Fixed | Theory | _Called
+
+
+def _wide(value: Tensor, m: int) -> Tensor:
+    return value.expand(-1, m).contiguous()
+
+
+def _columns(values: Tensor | None, first: int, stop: int | None) -> Tensor | None:
+    return None if values is None else values[:, first:stop]
+
+
+def _joined(parts: list[_Part]) -> Theory | None:
+    """Return reward and costs as one part if both follow one schedule."""
+    theory = [part for part in parts if isinstance(part, Theory)]
+    if len(theory) < 2 or theory[0].rkhs is not theory[1].rkhs:
+        return None
+    first, rest = theory
+    norm = torch.cat([first.norm, rest.norm], -1)
+    r = torch.cat([first.subgaussian, rest.subgaussian], -1)
+    return Theory(first.rkhs, norm, r)
+
+
+def worded(value: Any) -> str:
+    """Return a short text for a width or a draw."""
+    if isinstance(value, Tensor):
+        return str(value.tolist())
+    return str(getattr(value, "__qualname__", repr(value)))
+
+
+def _checked(name: str, beta: Any) -> Any:
+    if callable(beta) and not isinstance(beta, type):
+        return beta
+    return checks.nonnegative(name, beta)
+
+
+def _bound(
+    name: str, beta: Any, batch: tuple[int, ...], m: int, device: torch.device
+) -> _Part:
+    def shaped(what: str, value: Tensor) -> Tensor:
+        return devices.put(checks.per_cost(what, value, batch, m), device)
+
+    if isinstance(beta, RKHS):
+        norm, r = shaped("norm", beta.norm), shaped("subgaussian", beta.subgaussian)
+        return Theory(beta, norm, r)
+    if isinstance(beta, Constant):
+        return _Fixed(shaped(name, beta.beta))
+    if callable(beta):
+        return _Called(name, batch, beta)
+    return _Fixed(shaped(name, beta))

@@ -1,0 +1,126 @@
+"""Formulas of exploration widths ``beta``, and schedules that users give."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit._core import checks
+from cbandit.errors import CBanditError
+
+__all__ = ["RKHS", "Constant", "count_width", "linear_width", "rkhs_width"]
+
+
+def rkhs_width(
+    norm: Tensor,
+    subgaussian: Tensor,
+    gain: Tensor,
+    delta: float,
+    functions: int = 2,
+    noise: Tensor | None = None,
+) -> Tensor:
+    """Return ``B + R sqrt(2 (gain + 1 + ln(functions / delta)))``.
+
+    This is the form of Chowdhury & Gopalan (2017), a guarantee for a likelihood
+    variance of about 1. With ``noise``, the likelihood variance, it is the form that
+    holds for any: ``B + R / sqrt(noise) sqrt(2 gain + 2 ln(functions / delta))``.
+    """
+    log = math.log(functions / delta)
+    if noise is None:
+        return torch.addcmul(norm, subgaussian, (gain + (1 + log)).mul_(2).sqrt_())
+    return norm + subgaussian / noise.sqrt() * (2 * (gain + log)).sqrt()
+
+
+def linear_width(
+    t: int,
+    dim: int,
+    subgaussian: float,
+    ridge: float,
+    norm: float,
+    length: float,
+    delta: float,
+) -> float:
+    """Return ``R sqrt(d ln((1 + (t-1) L^2 / lam) / delta)) + sqrt(lam) S``."""
+    grown = (1 + (t - 1) * length**2 / ridge) / delta
+    return subgaussian * math.sqrt(dim * math.log(grown)) + math.sqrt(ridge) * norm
+
+
+def count_width(counts: Tensor, subgaussian: float, delta: float) -> Tensor:
+    """Return ``R sqrt(2 ln(1/delta) / T_a)``; an arm never pulled counts as pulled."""
+    return subgaussian * (2 * math.log(1 / delta) / counts.clamp_min(1)).sqrt()
+
+
+class Constant:
+    """The same width every round."""
+
+    def __init__(self, beta: Any) -> None:
+        self.beta = checks.nonnegative("beta", beta)
+
+    def __call__(self, t: int, gain: Tensor) -> Tensor:
+        """Return ``beta``, whatever the round."""
+        return self.beta
+
+    def __repr__(self) -> str:
+        return f"Constant({self.beta.tolist()})"
+
+
+class RKHS:
+    """The theory's width for a function of RKHS norm at most ``norm``.
+
+    Args:
+        norm: ``B``, a number or ``(*trials,)``; in ``cost_beta`` also one a cost,
+            ``(m,)`` or ``(*trials, m)``.
+        subgaussian: ``R`` of the noise, likewise.
+        delta: the share of runs allowed to leave the confidence band.
+        form: ``"small-lam"``, ``B + R sqrt(2 (gain + 1 + ln(c / delta)))``, which the
+            papers run (a guarantee only for a likelihood variance near 1), or
+            ``"any-lam"``, which holds for every likelihood variance. ``c`` is the
+            number of functions, ``m + 1``; policies that say so count more.
+
+    Example:
+        >>> import cbandit as cb
+        >>> explore = cb.UCB(cb.RKHS(norm=1.0, subgaussian=0.1))
+    """
+
+    def __init__(
+        self, norm: Any, subgaussian: Any, delta: float = 0.1, form: str = "small-lam"
+    ) -> None:
+        self.norm = checks.nonnegative("norm", norm)
+        self.subgaussian = checks.nonnegative("subgaussian", subgaussian)
+        self.delta = checks.number("delta", delta)
+        if not 0 < self.delta < 1:
+            raise CBanditError(f"delta must lie between 0 and 1; got {delta}")
+        self.form = checks.one_of("form", form, "small-lam", "any-lam")
+
+    def __call__(
+        self,
+        t: int,
+        gain: Tensor,
+        functions: int = 2,
+        noise: Tensor | None = None,
+        norm: Tensor | None = None,
+        subgaussian: Tensor | None = None,
+    ) -> Tensor:
+        """Return the width in round ``t``, of ``norm`` and ``subgaussian`` if given."""
+        if self.form == "any-lam" and noise is None:
+            raise CBanditError(
+                "form='any-lam' needs the likelihood variance: call it with noise=, or "
+                "hand it to a policy, which knows"
+            )
+        return rkhs_width(
+            self.norm if norm is None else norm,
+            self.subgaussian if subgaussian is None else subgaussian,
+            gain,
+            self.delta,
+            functions,
+            noise if self.form == "any-lam" else None,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"RKHS(norm={self.norm.tolist()}, subgaussian={self.subgaussian.tolist()}, "
+            f"delta={self.delta}, form={self.form!r})"
+        )

@@ -1,0 +1,5 @@
+"""The papers' experiments, one file a paper: problems, policies, sizes, figures.
+
+Each file ends with ``EXPERIMENTS``. The numbers that a paper leaves open stand there
+and in the problem's docstring, marked "ours".
+"""

@@ -1,0 +1,177 @@
+"""Pacchiano, Ghavamzadeh and Bartlett's experiments: constraints at every stage.
+
+See :mod:`cbandit.problems.pacchiano` for the paper and the problems.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+from cbandit.baselines.safe_lts import SafeLTS
+from cbandit.beliefs.counts import Counts
+from cbandit.beliefs.gp import GP
+from cbandit.beliefs.linear import Linear
+from cbandit.experiments.task import Experiment, Figures, Parameter, Task, problem_of
+from cbandit.explore import UCB
+from cbandit.policies.lclucb import LCLUCB
+from cbandit.policies.opb import OPB
+from cbandit.policies.safe.action import Safe
+from cbandit.problems import (
+    bench_stagewise,
+    pacchiano_cyclic,
+    pacchiano_hard,
+    pacchiano_opb_four,
+    pacchiano_opb_random,
+    pacchiano_sphere,
+)
+from cbandit.problems.zhou import rbf
+from cbandit.simulation.parts import Policy
+
+__all__ = ["EXPERIMENTS"]
+
+
+def _linear(problem: Any, task: Task, build: Any) -> Policy:
+    """LC-LUCB or Safe-LTS with ``S = L = lam = 1``, ``delta = 0.1``, the true ``R``."""
+    r = math.sqrt(task.settings.parameters.get("noise", 1.0))
+    belief = Linear(subgaussian=r, ridge=1.0, norm=1.0, length=1.0)
+    policy: Policy = build(
+        problem.actions,
+        reward=belief,
+        costs=[belief] * problem.m,
+        safe=Safe(x=problem.actions.center),
+        thresholds=problem.thresholds,
+        delta=0.1,
+        **task.common,
+    )
+    return policy
+
+
+def _opb(problem: Any, task: Task) -> Policy:
+    """OPB with ``R = 1``, ``delta = 0.1``; the safe arm, the first, is known."""
+    belief = Counts(subgaussian=1.0)
+    policy: Policy = OPB(
+        problem.actions,
+        reward=belief,
+        costs=[belief] * problem.m,
+        safe=Safe(index=0, reward=problem.f[..., 0], cost=problem.g[..., 0]),
+        thresholds=problem.thresholds,
+        delta=0.1,
+        horizon=task.settings.horizon,
+        **task.common,
+    )
+    return policy
+
+
+def _opb_gp(problem: Any, task: Task) -> Policy:
+    """OPB's GP form under the functions' own prior; the safe corner is known."""
+    beta = task.settings.parameters["beta"]
+    belief = GP(rbf(0.5), noise=task.settings.parameters["noise"])
+    policy: Policy = OPB(
+        problem.actions,
+        reward=belief,
+        costs=[belief] * problem.m,
+        safe=Safe(index=0, reward=problem.f[..., 0], cost=problem.g[..., 0]),
+        explore=UCB(beta) if beta else None,
+        thresholds=problem.thresholds,
+        largest=problem.f.amax(-1),
+        delta=0.1,
+        horizon=task.settings.horizon,
+        **task.common,
+    )
+    return policy
+
+
+def _tau(default: float, *others: float) -> Parameter:
+    return Parameter(default, (default, *others), "the cost's threshold")
+
+
+LINEAR = {
+    "LC-LUCB": partial(_linear, build=LCLUCB),
+    "Safe-LTS": partial(_linear, build=SafeLTS),
+}
+
+EXPERIMENTS = (
+    Experiment(
+        name="pacchiano-cyclic",
+        about="cyclic shifts of a vector, linear (LC-LUCB, Figures 1, 5 to 7)",
+        horizon=10_000,
+        trials=10,
+        problem=problem_of(pacchiano_cyclic, "d", "tau", "noise", seeded=False),
+        policies=LINEAR,
+        parameters={
+            "d": Parameter(10, (10, 5, 3), "the dimension"),
+            "tau": _tau(0.5, 0.2, 0.8),
+            "noise": Parameter(1.0, (), "its variance, R squared", 0),
+        },
+        figures=Figures(spread="std", evolution="regret"),
+    ),
+    Experiment(
+        name="pacchiano-sphere",
+        about="rays to 100 points of the sphere, linear (LC-LUCB, Figure 2)",
+        horizon=10_000,
+        trials=10,
+        problem=problem_of(pacchiano_sphere, "d"),
+        policies=LINEAR,
+        parameters={"d": Parameter(5, (5, 10), "the dimension")},
+        figures=Figures(spread="std", evolution="regret"),
+    ),
+    Experiment(
+        name="pacchiano-opb-random",
+        about="arms with random Bernoulli means (OPB, Figure 3)",
+        horizon=10_000,
+        trials=10,
+        problem=problem_of(pacchiano_opb_random, "arms", "tau"),
+        policies={"OPB": _opb},
+        parameters={
+            "arms": Parameter(10, (10, 5, 20), "how many"),
+            "tau": _tau(0.5, 0.2, 0.8),
+        },
+        figures=Figures(spread="std", width=0.5, evolution="policy_regret"),
+    ),
+    Experiment(
+        name="pacchiano-opb-four",
+        about="four arms (OPB, Figures 4 and 8)",
+        horizon=10_000,
+        trials=10,
+        problem=problem_of(pacchiano_opb_four, "tau", seeded=False),
+        policies={"OPB": _opb},
+        parameters={"tau": _tau(0.8, 0.6, 0.5, 0.2)},
+        figures=Figures(spread="std", width=0.5, evolution="policy_regret"),
+    ),
+    Experiment(
+        name="pacchiano-hard",
+        about="the lower bound's two instances (OPB, Appendix E)",
+        horizon=10_000,
+        trials=10,
+        problem=problem_of(
+            pacchiano_hard, "arms", "twin", "r0", "gap", "tau", seeded=False
+        ),
+        policies={"OPB": _opb},
+        parameters={
+            "arms": Parameter(4, (), "how many", 4),
+            "twin": Parameter(0, (0, 1), "the instance in which arm 3 is affordable"),
+            "r0": Parameter(0.3, (), "the safe arm's reward"),
+            "gap": Parameter(0.2, (), "threshold less the safe arm's cost"),
+            "tau": Parameter(0.5, (), "the cost's threshold"),
+        },
+        figures=Figures(spread="std", evolution="policy_regret"),
+    ),
+    Experiment(
+        name="bench-stagewise",
+        about="a million correlated actions, three costs (OPB, GP form; ours)",
+        horizon=300,
+        trials=1,
+        problem=problem_of(bench_stagewise, "points", "costs", "noise", "gap"),
+        policies={"OPB": _opb_gp},
+        parameters={
+            "points": Parameter(1000, (), "on each of two axes", 2),
+            "costs": Parameter(3, (), "how many", 1),
+            "noise": Parameter(0.01, (), "its variance"),
+            "gap": Parameter(0.5, (), "thresholds less the safe corner's costs", 0),
+            "beta": Parameter(2.0, (), "the width; 0 for the theory's", 0),
+        },
+        figures=Figures(evolution="policy_regret"),
+    ),
+)

@@ -1,0 +1,172 @@
+"""Shi and Eryilmaz's experiments: epoch penalties, ADMMBO and online optimisation.
+
+See :mod:`cbandit.problems.shi` for the paper and the problems.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from gpytorch.kernels import MaternKernel
+
+from cbandit._core.randomness import Streams
+from cbandit.baselines.admmbo import ADMMBO
+from cbandit.baselines.bandit_oco import BanditOCO
+from cbandit.beliefs.gp import GP
+from cbandit.experiments.task import Experiment, Figures, Parameter, Task, problem_of
+from cbandit.explore import UCB
+from cbandit.policies.epoch import EpochPenalty
+from cbandit.problems import shi_data_rate, shi_proposition_1, shi_small_feasible
+from cbandit.simulation.parts import Policy
+
+__all__ = ["EXPERIMENTS"]
+
+# ours: width and noise variance in the units of standardised targets; lengthscale 1
+BETA, NOISE = 1.0, 0.01
+LENGTHS = (5, 10, 14, 35, 50)  # ours: epochs such that T = L S for T = 350
+# radius, step, dual step and leak of OCO, tuned as in the paper: of a grid of some 500
+# settings the one of least [regret]_+ + violation after 350 rounds, over 20 trials of
+# another seed; see benchmarks/README.md
+OCO = {
+    "shi-small-feasible": (0.12, 0.018, 0.3, 0.1),
+    "shi-data-rate": (0.4, 6e-3, 3.0, 0.1),
+}
+
+
+def _matern() -> MaternKernel:
+    kernel = MaternKernel(nu=2.5).double()
+    kernel.lengthscale = 1.0
+    return kernel
+
+
+def _started(policy: Any, problem: Any, task: Task) -> Policy:
+    """Show the policy each trial's start, one observation from before round 1."""
+    world = Streams(task.settings.seed, task.trials, "start")
+    reward, cost = problem.look(problem.actions.at(problem.start), 1, world)
+    policy.observe(
+        index=problem.start.unsqueeze(-1),
+        reward=reward.unsqueeze(-1),
+        cost=cost.unsqueeze(-2),
+    )
+    started: Policy = policy
+    return started
+
+
+def _epochs(
+    problem: Any, task: Task, epoch: int | None = None, fixed: bool = False
+) -> Policy:
+    """Epoch penalties; with a noisy constraint Algorithm 3's, else Algorithm 2's.
+
+    Args:
+        problem: over a grid.
+        task: its parameters hold ``constraint``, ``rate`` and, often, ``epoch``.
+        epoch: rounds of an epoch, where they are not a parameter.
+        fixed: keep the multiplier at 1.
+    """
+    given = task.settings.parameters
+    noisy = given["constraint"] == "noisy"
+    own: dict[str, Any] = {}
+    if noisy:
+        own = {"psi": "linear", "rate": given["rate"]}
+    if fixed:
+        own = {"psi": "linear" if noisy else "exp", "rate": 0.0, "kappa": 1.0}
+    policy = EpochPenalty(
+        problem.actions,
+        reward=GP(_matern(), noise=NOISE),
+        costs=problem.m,
+        explore=UCB(BETA),
+        epoch=given["epoch"] if epoch is None else epoch,
+        **own,
+        **task.common,
+    )
+    return _started(policy, problem, task)
+
+
+def _admmbo(problem: Any, task: Task) -> Policy:
+    policy = ADMMBO(
+        problem.actions,
+        reward=GP(_matern(), noise=problem.noise),
+        costs=[GP(_matern(), noise=max(problem.cost_noise, 1e-4))] * problem.m,
+        **task.common,
+    )
+    return _started(policy, problem, task)
+
+
+def _oco(problem: Any, task: Task) -> Policy:
+    radius, step, dual, leak = OCO[task.settings.experiment]
+    return BanditOCO(
+        problem.box,
+        costs=problem.m,
+        radius=radius,
+        step=step,
+        dual_step=dual,
+        leak=leak,
+        start=problem.actions.at(problem.start),
+        **task.common,
+    )
+
+
+POLICIES = {"EpochPenalty": _epochs, "ADMMBO": _admmbo, "OCO": _oco}
+RATE = {
+    "constraint": Parameter(
+        "noiseless",
+        ("noiseless", "noisy"),
+        "how the constraint is observed: Algorithm 2, or 3",
+    ),
+    "rate": Parameter(0.5, (), "the multipliers' step mu, noisy constraint", 0),
+}
+EPOCHS = {**RATE, "epoch": Parameter(20, (), "rounds an epoch, S", 1)}
+
+EXPERIMENTS = (
+    Experiment(
+        name="shi-small-feasible",
+        about="1.7 % of a square is feasible (epoch penalties, Figures 2 to 5)",
+        horizon=350,
+        trials=100,
+        problem=problem_of(shi_small_feasible, "constraint"),
+        policies=POLICIES,
+        parameters=EPOCHS,
+        figures=Figures(
+            averaged=("regret", "soft_violation"),
+            boxes={"each": 20, "ADMMBO": 5},
+            early=100,
+        ),
+    ),
+    Experiment(
+        name="shi-trade-off",
+        about="the same with five epoch lengths (epoch penalties, Figure 1)",
+        horizon=350,
+        trials=20,
+        problem=problem_of(shi_small_feasible, "constraint"),
+        policies={f"S={s}": partial(_epochs, epoch=s) for s in LENGTHS},
+        parameters=RATE,
+        figures=Figures(
+            averaged=("regret", "soft_violation"), traded=("regret", "soft_violation")
+        ),
+    ),
+    Experiment(
+        name="shi-data-rate",
+        about="utilities of four rates under one budget (epoch penalties, E.2)",
+        horizon=350,
+        trials=100,
+        problem=problem_of(shi_data_rate, "constraint"),
+        policies=POLICIES,
+        parameters=EPOCHS,
+        figures=Figures(
+            averaged=("reward", "soft_violation"),
+            boxes={"each": 20, "ADMMBO": 5},
+            early=100,
+        ),
+    ),
+    Experiment(
+        name="shi-proposition-1",
+        about="a fixed multiplier fails where the epochs do not",
+        horizon=350,
+        trials=100,
+        problem=problem_of(shi_proposition_1, "constraint"),
+        policies={"EpochPenalty": _epochs, "Fixed": partial(_epochs, fixed=True)},
+        parameters=EPOCHS,
+        figures=Figures(averaged=("regret", "soft_violation")),
+    ),
+)

@@ -1,0 +1,135 @@
+"""Zhou and Ji's experiments: CKB and its stage-wise rivals on finite problems.
+
+See :mod:`cbandit.problems.zhou` for the paper and the problems.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from cbandit.baselines.sgpucb import SGPUCB
+from cbandit.baselines.stageopt import StageOpt
+from cbandit.beliefs.gp import GP
+from cbandit.confidence import RKHS
+from cbandit.experiments.task import Experiment, Factory, Parameter, Task, problem_of
+from cbandit.explore import TS, UCB, Explore, Rand
+from cbandit.policies.ckb import CKB
+from cbandit.problems import zhou_finance, zhou_light, zhou_synthetic
+from cbandit.simulation.parts import Policy
+
+__all__ = ["EXPERIMENTS"]
+
+SAFE_ROUNDS = 100  # StageOpt's expansion and SGP-UCB's exploration: ours
+
+
+def _widths(problem: Any, task: Task) -> tuple[Any, Any]:
+    """The widths of reward and cost: RKHS widths, or the number that was given."""
+    known, given = problem.known, task.settings.parameters["beta"]
+    if given != "theory":
+        return float(given), float(given)
+    beta = RKHS(norm=known.bound, subgaussian=known.subgaussian, delta=0.1)
+    cost_beta = RKHS(
+        norm=known.cost_bound, subgaussian=known.cost_subgaussian, delta=0.1
+    )
+    return beta, cost_beta
+
+
+def _beliefs(problem: Any) -> dict[str, Any]:
+    known = problem.known
+    return {
+        "reward": GP(known.kernel, noise=known.noise),
+        "costs": GP(known.kernel, noise=known.cost_noise),
+    }
+
+
+def _ckb(problem: Any, task: Task, explore: type[Explore]) -> Policy:
+    """CKB with RKHS widths at ``B = max|f|``, ``G = max|g|``; ``rho = 4B/delta``."""
+    known = problem.known
+    beta, cost_beta = _widths(problem, task)
+    return CKB(
+        problem.actions,
+        **_beliefs(problem),
+        explore=explore(beta, cost_beta=cost_beta),
+        clip=(known.bound, known.cost_bound),
+        slater=known.slater,
+        cap=4 * known.bound / known.slater,
+        horizon=task.settings.horizon,
+        **task.common,
+    )
+
+
+def _stage_opt(problem: Any, task: Task) -> Policy:
+    """StageOpt from one known feasible action, at CKB's widths."""
+    beta, cost_beta = _widths(problem, task)
+    return StageOpt(
+        problem.actions,
+        **_beliefs(problem),
+        explore=UCB(beta, cost_beta=cost_beta),
+        safe=problem.known.safe,
+        rounds=SAFE_ROUNDS,
+        horizon=task.settings.horizon,
+        lipschitz=problem.known.cost_lipschitz,
+        **task.common,
+    )
+
+
+def _sgp_ucb(problem: Any, task: Task) -> Policy:
+    """SGP-UCB from one known feasible action, at CKB's widths."""
+    beta, cost_beta = _widths(problem, task)
+    return SGPUCB(
+        problem.actions,
+        **_beliefs(problem),
+        explore=UCB(beta, cost_beta=cost_beta),
+        safe=problem.known.safe,
+        rounds=SAFE_ROUNDS,
+        horizon=task.settings.horizon,
+        **task.common,
+    )
+
+
+POLICIES: dict[str, Factory] = {
+    "CKB-UCB": partial(_ckb, explore=UCB),
+    "CKB-TS": partial(_ckb, explore=TS),
+    "CKB-Rand": partial(_ckb, explore=Rand),
+    "StageOpt": _stage_opt,
+    "SGP-UCB": _sgp_ucb,
+}
+BETA = Parameter("theory", (), "exploration width: the theory's, or a number", 0)
+
+EXPERIMENTS = (
+    Experiment(
+        name="zhou-synthetic",
+        about="random functions on a line of 100 points (CKB, Figure 1)",
+        horizon=10_000,
+        trials=50,
+        problem=problem_of(zhou_synthetic, "cost"),
+        policies=POLICIES,
+        parameters={
+            "cost": Parameter(
+                "half",
+                ("half", "quarter", "independent"),
+                "g = -f + B/2, g = -f + B/4, or a random function of its own",
+            ),
+            "beta": BETA,
+        },
+    ),
+    Experiment(
+        name="zhou-light",
+        about="41 light sensors; needs data files",
+        horizon=1000,
+        trials=50,
+        problem=problem_of(zhou_light),
+        policies=POLICIES,
+        parameters={"beta": BETA},
+    ),
+    Experiment(
+        name="zhou-finance",
+        about="29 stocks, heavy-tailed noise; needs data files",
+        horizon=10_000,
+        trials=50,
+        problem=problem_of(zhou_finance),
+        policies=POLICIES,
+        parameters={"beta": BETA},
+    ),
+)

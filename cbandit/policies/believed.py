@@ -1,0 +1,177 @@
+"""What a GP policy is told and says of its beliefs: data from before, posteriors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit._core import checks
+from cbandit._core.distributed import Ranks
+from cbandit._core.randomness import Streams
+from cbandit.actions import Box
+from cbandit.errors import CBanditError
+from cbandit.posterior.beliefs import Part
+from cbandit.recommend import Recommendation, recommend
+from cbandit.search.box import best_feasible_point
+
+__all__ = ["Data", "Marginal", "Posterior", "data_rows", "posterior_of", "recommended"]
+
+INCUMBENTS = 160  # points tried last, which the search starts around too
+
+
+@dataclass(frozen=True)
+class Marginal:
+    """Means and standard deviations over the actions, in the user's units."""
+
+    mean: Tensor
+    std: Tensor
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """What is believed: reward ``(*trials, N)``, costs ``(*trials, m, N)``."""
+
+    reward: Marginal
+    costs: Marginal | None
+
+
+def posterior_of(
+    believed: tuple[Tensor, Tensor], outside: Callable[[Tensor], Tensor]
+) -> Posterior:
+    """Return means and deviations ``(T, F, N)`` as users see them."""
+    mean, std = believed
+    reward = Marginal(outside(mean[:, 0]), outside(std[:, 0]))
+    if mean.shape[1] == 1:
+        return Posterior(reward, None)
+    return Posterior(reward, Marginal(outside(mean[:, 1:]), outside(std[:, 1:])))
+
+
+Row = tuple[Sequence[Hashable], Tensor, list[Part]]
+
+
+@dataclass(frozen=True)
+class Data:
+    """Checked data from before.
+
+    Args:
+        numbers: the actions' numbers ``(1 or T, n)``; ``None``: points of a box.
+        places: the actions, ``(T, n, d)``.
+        parts: functions, 0 the reward, and their values ``(1 or T, n, f)``.
+    """
+
+    numbers: Tensor | None
+    places: Tensor
+    parts: list[tuple[list[int], Tensor]]
+
+    def rows(self) -> list[Row]:
+        """Return one row an observation, as beliefs take them in."""
+        out: list[Row] = []
+        every = [True] * len(self.places)
+        for i in range(self.places.shape[1]):
+            told: list[Part] = [
+                (functions, value[:, i].to(self.places.device), every, None)
+                for functions, value in self.parts
+            ]
+            keys: list[Hashable] = (
+                [tuple(point) for point in self.places[:, i].tolist()]
+                if self.numbers is None
+                else self.numbers[:, i].tolist()
+            )
+            out.append((keys, self.places[:, i], told))
+        return out
+
+
+def data_rows(policy: Any, index: Any, x: Any, reward: Any, cost: Any) -> Data:
+    """Check what ``observe`` is given."""
+    if (index is None) == (x is None):
+        raise CBanditError("observe takes either index= or x=")
+    if reward is None and cost is None:
+        raise CBanditError("observe needs reward=, cost= or both; got neither")
+    actions, batch, numbers = policy.actions, policy.batch_shape, None
+    size = batch[0] if batch else 1
+    if index is not None:
+        if isinstance(actions, Box):
+            raise CBanditError("a Box has no numbered actions: give x=")
+        numbers = checks.rows("index", checks.tensor("index", index, None), batch)
+        numbers = numbers.to(policy.device)
+        actions.points(numbers)
+        numbers = numbers.long()  # an empty list has no dtype of its own
+    else:
+        given = checks.tensor("x", x, policy.dtype, policy.device)
+        given = checks.rows("x", checks.finite("x", given), batch, (actions.dim,))
+        if isinstance(actions, Box):
+            places = actions.inside(given)
+        else:
+            numbers = actions.index(given)
+    if numbers is not None:
+        places = actions.at(numbers.expand(size, -1))
+    n, parts = places.shape[1], []
+    if reward is not None:
+        value = checks.finite("reward", checks.tensor("reward", reward))
+        parts.append(([0], checks.rows("reward", value, batch, (1,), n)))
+    if cost is not None:
+        m = policy.m
+        if m == 0:
+            raise CBanditError(f"{policy.name} has no costs; got cost=")
+        value = checks.finite("cost", checks.tensor("cost", cost))
+        value = checks.rows("cost", value, batch, (m,), n)
+        parts.append((list(range(1, m + 1)), value))
+    return Data(numbers, places, parts)
+
+
+def recommended(
+    beliefs: Any,
+    actions: Any,
+    limits: Tensor,
+    confidence: float,
+    streams: Streams,
+    ranks: Ranks,
+) -> Recommendation:
+    """Return the best action believed feasible, under thresholds ``limits (T, m)``.
+
+    Costs that beliefs say nothing of have unknown chances, and nowhere is feasible.
+    """
+    known, m = limits[:, : beliefs.functions - 1], limits.shape[-1]
+    if isinstance(actions, Box):
+        x = _likely(beliefs, actions, known, confidence, streams)
+        mean, std = beliefs.anywhere(x.unsqueeze(1))
+        found = recommend([(0, mean, std)], known, confidence)
+        found = replace(found, index=None)
+    else:
+        blocks = ((b.start, b.mean, b.std) for b in beliefs.blocks())
+        found = recommend(blocks, known, confidence, ranks)
+        x = actions.at(found.index)
+    if beliefs.functions <= m:
+        unknown = found.value.new_full((len(found.value), m), torch.nan)
+        nowhere = torch.zeros_like(found.feasible)
+        found = replace(
+            found, probability=unknown[:, 0], margin=unknown, feasible=nowhere
+        )
+    return replace(found, x=x)
+
+
+def _likely(
+    beliefs: Any, box: Box, limits: Tensor, confidence: float, streams: Streams
+) -> Tensor:
+    """Return the point of greatest mean reward among those likely feasible."""
+    look = beliefs.looking()
+
+    def estimate(x: Tensor) -> Tensor:
+        mean, std = look(x)
+        tau = limits.unsqueeze(-1)
+        # a chance below confidence is one cost over its limit
+        share = torch.special.log_ndtr((tau - mean[:, 1:]) / std[:, 1:])
+        short = math.log(confidence) - share.sum(-2, keepdim=True)
+        # chances far below one are astronomical, and all alike too low
+        return torch.cat([mean[:, :1], short.asinh()], 1)
+
+    incumbents = beliefs.incumbents(INCUMBENTS)
+    best, _ = best_feasible_point(box, estimate, streams, incumbents)
+    if best.x is None:
+        raise CBanditError("the search of a box came to no point")
+    return best.x

@@ -1,0 +1,135 @@
+"""What a rule is asked and what it answers, and a check of rules from outside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cbandit._core import checks
+from cbandit._core.randomness import Streams
+from cbandit.actions import Box, checked_index
+from cbandit.choice import Distribution
+from cbandit.errors import CBanditError
+from cbandit.policies.ledger import Entry, Ledger
+
+__all__ = ["Asked", "Decision", "checked"]
+
+
+class Asked(NamedTuple):
+    """What a rule is asked: one round.
+
+    Args:
+        t: the round, counted from 1.
+        actions: the set to choose from, mostly the policy's own.
+        mask: ``(1 or T, N)`` bool, what ``among`` allows; ``None``: everything.
+        observed_costs: this round's costs, as ``ask`` was given them.
+        streams: where draws come from; those of an ``ask`` that fails are drawn again.
+        ledger: the choices that wait for feedback.
+    """
+
+    t: int
+    actions: Any
+    mask: Tensor | None
+    observed_costs: Any
+    streams: Streams
+    ledger: Ledger
+
+    @property
+    def waiting(self) -> list[Entry]:
+        """The choices whose feedback has not all come, oldest first."""
+        return self.ledger.waiting(self.t - 1)
+
+
+@dataclass
+class Decision:
+    """What a policy's rule decides in a round, ``T`` trials at once.
+
+    Args:
+        index: the action's number, ``(T,)``.
+        infeasible: ``(T,)``, or ``None``: nothing to report.
+        distribution: what the action was drawn from, ``(T, k)``.
+        x: the action itself, ``(T, d)``, where it is not that of its number.
+        keys: see :class:`~cbandit.search.Best`, where they are known.
+        sure: whether it is known to fit the set; otherwise ``ask`` checks it.
+    """
+
+    index: Tensor | None
+    infeasible: Tensor | None = None
+    distribution: Distribution | None = None
+    x: Tensor | None = None
+    keys: list[Any] | None = None
+    sure: bool = False
+
+
+def checked(
+    rule: str,
+    given: Any,
+    asked: Asked,
+    size: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Decision:
+    """Return what a rule from outside decided, as tensors that fit the set.
+
+    Args:
+        rule: what errors call the rule.
+        given: what it returned.
+        asked: what it was asked.
+        size: how many trials there are.
+        device: where the policy's tensors live.
+        dtype: of its actions.
+    """
+    if not isinstance(given, Decision):
+        raise CBanditError(f"{rule} must return a cb.Decision; got {given!r}")
+    on, mask = asked.actions, asked.mask
+
+    def led(name: str, value: Any, *axes: int, kind: Any = None) -> Tensor:
+        out = checks.tensor(f"{rule}: {name}", value, kind, device)
+        if tuple(out.shape) != (size, *axes):
+            raise CBanditError(
+                f"{rule}: {name} must lead with the trials, of shape {(size, *axes)}; "
+                f"got {tuple(out.shape)}"
+            )
+        return out
+
+    def numbers(name: str, value: Any, *axes: int) -> Tensor:
+        try:
+            return checked_index(led(name, value, *axes), on.size, device)
+        except CBanditError as error:
+            said = str(error).removeprefix("index ")
+            raise CBanditError(
+                said if said.startswith(rule) else f"{rule}: {name} {said}"
+            ) from None
+
+    index, x, infeasible = given.index, given.x, given.infeasible
+    needed, each = ("x", "point") if isinstance(on, Box) else ("index", "number")
+    if getattr(given, needed) is None:
+        raise CBanditError(f"{rule} must say {needed}, one {each} a trial; got None")
+    if index is not None:
+        index = numbers("index", index)
+        allowed = mask is None or mask.expand(size, -1).gather(1, index.unsqueeze(-1))
+        if not torch.as_tensor(allowed).all():
+            raise CBanditError(
+                f"{rule}: index must be of what among allows; got {index.tolist()}"
+            )
+    if x is not None:
+        x = led("x", x, on.dim, kind=dtype)
+        checks.finite(f"{rule}: x", x)
+        x = on.inside(x, f"{rule}: x") if isinstance(on, Box) else x
+    if infeasible is not None:
+        infeasible = led("infeasible", infeasible).bool()
+    drawn = given.distribution
+    if drawn is not None:
+        if not isinstance(drawn, Distribution):
+            raise CBanditError(
+                f"{rule}: distribution must be a cb.Distribution; got {drawn!r}"
+            )
+        k = checks.tensor(f"{rule}: distribution", drawn.index).shape[-1:]
+        drawn = Distribution(
+            numbers("distribution.index", drawn.index, *k),
+            led("distribution.probability", drawn.probability, *k),
+        )
+    return replace(given, index=index, x=x, infeasible=infeasible, distribution=drawn)

@@ -1,0 +1,133 @@
+"""Step, slack and cap of CKB's multiplier: as given, or as the theorem has them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from cbandit._core import checks
+from cbandit.errors import CBanditError
+
+__all__ = ["Dual", "Schedule", "dual_of"]
+
+
+class Schedule:
+    """A number, or a callable of the round, as ``(T, m)``.
+
+    Args:
+        name: what errors call it.
+        value: the number or the callable.
+        shaped: turns a number into ``(T, m)``.
+        checked: raises an error at a number that cannot be.
+        root: divide the number by the root of ``length``.
+        length: the horizon; ``None``: the length of the round's epoch.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        value: Any,
+        shaped: Callable[[str, Any], Tensor],
+        checked: Callable[[str, Any], Tensor],
+        root: bool = False,
+        length: int | None = None,
+    ) -> None:
+        self._name, self._shaped, self._checked = name, shaped, checked
+        self._root, self._length = root, length
+        self._value = value if callable(value) else shaped(name, checked(name, value))
+
+    def __call__(self, t: int, start: int = 1) -> Tensor:
+        """Return the value in round ``t``, of an epoch that starts at ``start``."""
+        if callable(self._value):
+            given = self._checked(self._name, self._value(t))
+            return self._shaped(self._name, given)
+        value: Tensor = self._value
+        # a doubling epoch is as long as the number of its first round
+        return value / math.sqrt(self._length or start) if self._root else value
+
+
+@dataclass(frozen=True)
+class Dual:
+    """How CKB's multiplier moves.
+
+    Args:
+        kind: ``"projected"`` or ``"queue"``.
+        step: ``1 / V``.
+        slack: added to every estimate.
+        cap: ``rho``, ``(T, m)``; a queue has none.
+    """
+
+    kind: str
+    step: Schedule
+    slack: Schedule
+    cap: Tensor | None
+
+
+def dual_of(
+    policy: Any,
+    kind: str,
+    step: Any,
+    cap: Any,
+    slack: Any,
+    slater: Any,
+    length: int | None,
+    endless: bool,
+) -> Dual:
+    """Return step, slack and cap as given, or as they follow from the bounds.
+
+    Args:
+        policy: of these trials and costs, with its ``clip``.
+        kind: ``"projected"`` or ``"queue"``.
+        step: ``1 / V``; ``None``: ``rho / (G sqrt(length))``.
+        cap: ``rho``; ``None``: ``4 B / (slater - slack)``.
+        slack: what is added to every estimate.
+        slater: ``delta``.
+        length: how many rounds until the multiplier starts again; ``None``: as many as
+            the epoch has.
+        endless: whether there are neither a horizon nor epochs.
+    """
+    checks.one_of("dual", kind, "projected", "queue")
+    if kind == "projected" and (callable(step) or callable(slack)):
+        raise CBanditError(
+            "step and slack may be callables of the round with dual='queue' only"
+        )
+    if kind == "queue" and cap is not None and step is not None:
+        raise CBanditError(
+            f"cap goes with dual='projected', for a queue has none; got {cap!r} "
+            "(with step left out, the queue's step follows from it)"
+        )
+    shaped, bounds, room = policy._number, policy._bound, None
+    slacks = Schedule("slack", slack, shaped, checks.nonnegative)
+    if slater is not None:
+        room = shaped("slater", checks.positive("slater", slater)) - slacks(1)
+        if bool((room <= 0).any()):
+            raise CBanditError(
+                f"slack must be below slater = {slater}; got {slacks(1).tolist()}"
+            )
+    rho = None if cap is None else shaped("cap", checks.positive("cap", cap))
+    wanted, missing = [], []
+    # the queue itself has no cap, but its step rests on one
+    if cap is None and (kind == "projected" or step is None):
+        wanted.append("cap= (by the theorem 4 B / slater)")
+        missing += ["clip=(B, G)"] * (bounds is None)
+        missing += ["slater="] * (slater is None)
+        if bounds is not None and room is not None:
+            rho = 4 * bounds[:, :1] / room
+    if step is None:
+        wanted.append("step= (by the theorem cap / (G sqrt(T)))")
+        missing += ["clip=(B, G)"] * (bounds is None and cap is not None)
+        missing += ["horizon= (or anytime=True)"] * endless
+    if missing:
+        raise CBanditError(
+            f"give {' and '.join(wanted)}, or what they follow from: "
+            + ", ".join(missing)
+        )
+    root = step is None
+    if rho is not None and root:
+        step = rho / bounds[:, 1:]
+    steps = Schedule("step", step, shaped, checks.positive, root, length)
+    return Dual(kind, steps, slacks, rho)

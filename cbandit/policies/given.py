@@ -1,0 +1,133 @@
+"""Checks of what a user gives to ``ask`` and ``tell``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit._core import checks, devices
+from cbandit.actions import Actions, Box, Finite, checked_index
+from cbandit.errors import CBanditError
+
+__all__ = ["listed", "round_actions", "round_mask", "told_in", "told_values"]
+
+_TOGETHER = (
+    ". All costs of a choice are told at once: where one will never come, tell the "
+    "reward alone and cancel(choice)"
+)
+
+
+def listed(costs: Any, kind: type[Any]) -> list[Any]:
+    """Return one belief a cost; the caller checks each of them."""
+    if isinstance(costs, kind):
+        return [costs]
+    # no other iterables: a gpytorch kernel can be gone through without an end
+    if not isinstance(costs, Sequence):
+        raise CBanditError(
+            f"costs must be a cb.{kind.__name__} or a list of them; got "
+            f"{checks.kind(costs)}"
+        )
+    if not costs:
+        raise CBanditError("costs must hold at least one belief; got none")
+    return list(costs)
+
+
+def round_actions(given: Any, own: Any, batch_shape: tuple[int, ...]) -> Any:
+    """Return a set for one round, which fits the policy's ``own``."""
+    actions = given if isinstance(given, Actions) else Finite(given)
+    if actions.dim != own.dim:
+        raise CBanditError(
+            f"actions of this round must have d = {own.dim} coordinates; got "
+            f"{actions.dim}"
+        )
+    if actions.batch_shape and tuple(actions.batch_shape) != batch_shape:
+        raise CBanditError(
+            f"actions of this round have sets for {actions.batch_shape[0]} trials; "
+            f"this policy has trials of shape {batch_shape}"
+        )
+    return actions
+
+
+def round_mask(
+    among: Any, own: Any, batch_shape: tuple[int, ...], device: torch.device
+) -> Tensor:
+    """Return what ``among`` allows, ``(1 or T, N)``, with an action in each trial."""
+    if isinstance(own, Box):
+        raise CBanditError(f"among picks from numbered actions, and {own!r} has none")
+    size, trials = own.size, batch_shape[0] if batch_shape else 1
+    # looked at where it is, mostly on the host
+    given = checks.tensor("among", among, None)
+    if given.dim() not in (1, 2) or (
+        given.dim() == 2 and given.shape[0] not in (1, trials)
+    ):
+        raise CBanditError(
+            f"among must have shape (N,), (k,), (*trials, N) or (*trials, k) with "
+            f"N = {size} and trials = {batch_shape}; got {tuple(given.shape)}"
+        )
+    rows = given if given.dim() == 2 else given.unsqueeze(0)
+    if rows.dtype == torch.bool:
+        if rows.shape[-1] != size:
+            raise CBanditError(
+                f"among, a mask, must cover all {size} actions; got {rows.shape[-1]}"
+            )
+        some, mask = bool(rows.any(-1).all()), devices.put(rows, device)
+    else:
+        with checks.about("among"):
+            checked_index(rows, size, rows.device)
+        some = rows.shape[-1] > 0
+        mask = torch.zeros(len(rows), size, dtype=torch.bool, device=device)
+        mask.scatter_(-1, devices.put(rows.long(), device), True)
+    if not some:
+        raise CBanditError("among must leave at least one action in every trial")
+    return mask
+
+
+def told_in(where: Any, batch_shape: tuple[int, ...]) -> Tensor:
+    """Return the trials in which feedback has come, ``(T,)`` on the host."""
+    mask = checks.tensor("where", where, None, "cpu")
+    if mask.dtype != torch.bool or tuple(mask.shape) not in (batch_shape, (1,)):
+        raise CBanditError(
+            f"where must be bool of shape (*trials,) = {batch_shape}; got "
+            f"{mask.dtype} of shape {tuple(mask.shape)}"
+        )
+    return mask.reshape(-1).expand(batch_shape[0] if batch_shape else 1)
+
+
+def told_values(
+    name: str, value: Any, m: int, mask: Tensor | None, batch: tuple[int, ...]
+) -> Tensor:
+    """Return a reward or a cost that was told, ``(T, m)``, copied."""
+    if mask is None and not batch and m == 1 and _plain(value):
+        only = checks.number(name, value)
+        return torch.full((1, 1), only, dtype=torch.float64)
+    # looked at where it is: no device has to be waited for
+    if isinstance(value, Tensor) and value.dtype == torch.float64:
+        given = checks.plain(name, value)
+    else:
+        given = checks.tensor(name, value, torch.float64)
+    shape, size = tuple(given.shape), batch[0] if batch else 1
+    if shape == batch and m == 1:
+        out = given.reshape(size, 1)
+    elif shape == (*batch, m) and (name == "cost" or not batch):
+        out = given.reshape(size, m)
+    else:
+        wanted = "(*trials,)" if name == "reward" else "(*trials, m)"
+        expected = batch if name == "reward" else (*batch, m)
+        raise CBanditError(f"{name} must have shape {wanted} = {expected}; got {shape}")
+    # a copy: it is read later, and the caller may fill the same array again
+    if mask is None:
+        return checks.finite(name, out, _TOGETHER if m > 1 else "").clone()
+    # what is not said to have come may be anything, NaN included
+    came = devices.put(mask, out.device).unsqueeze(-1)
+    return checks.finite(name, torch.where(came, out, 0.0))
+
+
+def _plain(value: Any) -> bool:
+    """Return whether this is one real number on its own."""
+    if isinstance(value, Tensor):
+        odd = value.is_cuda or value.is_complex() or value.requires_grad
+        return value.dim() == 0 and not odd
+    return isinstance(value, float | int)

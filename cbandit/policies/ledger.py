@@ -1,0 +1,167 @@
+"""Who waits for what: the choices of a policy whose feedback has not all come.
+
+An entry a choice, which is replaced and never changed: one assignment puts what was
+told into it and closes it. Every item told has a serial number; a policy that has taken
+in the items up to one number remembers that number, so that an interrupt between its
+state and the ledger neither loses an item nor takes it in twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cbandit._core import devices
+from cbandit.choice import Choice
+
+__all__ = ["Entry", "Ledger", "News", "Told"]
+
+
+@dataclass(frozen=True)
+class Told:
+    """Feedback of one choice that waits to be absorbed.
+
+    Args:
+        values: ``(T, 1)`` for the reward, ``(T, m)`` for costs.
+        where: ``(T,)`` bool, on the host, or ``None``: all trials.
+        noise: this observation's variance, ``(T,)``, or ``None``.
+        at: the round in which it was told.
+        serial: its number among all that was told.
+    """
+
+    values: Tensor
+    where: Tensor | None
+    noise: Tensor | None
+    at: int
+    serial: int = 0
+
+    def mask(self) -> Tensor:
+        """Return ``where`` beside the values, all true if it is ``None``."""
+        if self.where is None:
+            shape, device = len(self.values), self.values.device
+            return torch.ones(shape, dtype=torch.bool, device=device)
+        return devices.put(self.where, self.values.device)
+
+
+class News(NamedTuple):
+    """What has come of one choice since it was last looked at.
+
+    Args:
+        choice: the choice, as ``ask`` gave it out.
+        rewards: what was told of its reward.
+        costs: what was told of its costs.
+        cancelled: whether the rest will never come.
+    """
+
+    choice: Choice
+    rewards: Sequence[Told]
+    costs: Sequence[Told]
+    cancelled: bool = False
+
+
+class Entry(NamedTuple):
+    """A choice, in which trials its feedback has come, and what is not absorbed yet.
+
+    Args:
+        choice: the policy's own copy.
+        given: the choice that the user was given, who may change it in place.
+        reward_seen: ``(T,)`` bool on the host, or one for all trials.
+        cost_seen: likewise.
+        rewards: what was told and may wait to be absorbed.
+        costs: likewise.
+        closed: whether nothing more can be told.
+        cancelled: the serial number of its cancellation, 0: it was not cancelled.
+    """
+
+    choice: Choice
+    given: Choice
+    reward_seen: Tensor | bool = False
+    cost_seen: Tensor | bool = False
+    rewards: tuple[Told, ...] = ()
+    costs: tuple[Told, ...] = ()
+    closed: bool = False
+    cancelled: int = 0
+
+    def missing(self) -> tuple[list[bool], list[bool]]:
+        """Return the trials that wait for the reward, and those that wait for costs."""
+        size = self.choice.x[..., 0].numel()
+        both = []
+        for seen in (self.reward_seen, self.cost_seen):
+            alike = isinstance(seen, bool)
+            both.append(
+                [not seen] * size if alike else (~torch.as_tensor(seen)).tolist()
+            )
+        return both[0], both[1]
+
+
+class Ledger:
+    """The entries by round. Rounds above a policy's own are of an ``ask`` cut short."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, Entry] = {}  # in the order of rounds
+        self._touched: dict[int, None] = {}  # rounds that may hold news
+        self._serial = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def open(self, choice: Choice, given: Choice) -> None:
+        """Enter a choice that is about to stand."""
+        self._entries[choice.t] = Entry(choice, given)
+
+    def entry(self, t: int) -> Entry | None:
+        """Return the entry of a round, if its choice waits for feedback."""
+        entry = self._entries.get(t)
+        return None if entry is None or entry.closed else entry
+
+    def waiting(self, t: int) -> list[Entry]:
+        """Return the entries that wait for feedback, up to round ``t``."""
+        every = self._entries.values()
+        return [each for each in every if not each.closed and each.choice.t <= t]
+
+    def number(self) -> int:
+        """Return a new serial number, above all before it."""
+        self._serial += 1
+        return self._serial
+
+    def put(self, entry: Entry) -> None:
+        """Replace an entry by one with news."""
+        # the mark first: a mark without news is harmless, news without one are lost
+        self._touched[entry.choice.t] = None
+        self._entries[entry.choice.t] = entry
+
+    def news(self, heard: int) -> list[News]:
+        """Return what was told after the item ``heard``, in the order of rounds."""
+        out = []
+        for t in sorted(self._touched):
+            entry = self._entries.get(t)
+            if entry is None:
+                continue
+            rewards = [told for told in entry.rewards if told.serial > heard]
+            costs = [told for told in entry.costs if told.serial > heard]
+            cancelled = entry.cancelled > heard
+            if rewards or costs or cancelled:
+                out.append(News(entry.choice, rewards, costs, cancelled))
+        return out
+
+    @property
+    def last(self) -> int:
+        """The serial number given out last."""
+        return self._serial
+
+    def tidy(self, heard: int) -> None:
+        """Drop what was told, all of it being taken in, and entries that are closed."""
+        if heard != self._serial:
+            return  # more was told meanwhile: another time
+        for t in list(self._touched):
+            entry = self._entries.get(t)
+            if entry is not None:
+                if entry.closed:
+                    del self._entries[t]
+                else:
+                    self._entries[t] = entry._replace(rewards=(), costs=())
+            del self._touched[t]

@@ -1,0 +1,88 @@
+"""Penalties ``psi`` of costs: 1 up to 0, convex and increasing above."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit._core import checks
+from cbandit.errors import CBanditError
+
+__all__ = ["exponential", "penalty", "polynomial"]
+
+
+def exponential(z: Tensor, c: float = 1.0) -> Tensor:
+    """Return ``exp(c z)`` above 0, 1 below."""
+    return (c * z.clamp_min(0)).exp()
+
+
+def polynomial(z: Tensor, n: float = 2.0, c: float = 1.0) -> Tensor:
+    """Return ``(c z + 1)^n`` above 0, 1 below; ``n >= 1``."""
+    return (c * z.clamp_min(0) + 1) ** n
+
+
+def penalty(psi: Any) -> Callable[[Tensor], Tensor]:
+    """Return the function that ``psi`` names, or ``psi`` itself with checks."""
+    if isinstance(psi, str) and psi in ("exp", "linear"):
+        return exponential
+    pair = isinstance(psi, tuple) and len(psi) == 2 and isinstance(psi[0], str)
+    if pair and psi[0] == "polynomial":
+        n = checks.number("psi's power n", psi[1], minimum=1.0)
+        return _Polynomial(n)
+    if not callable(psi):
+        raise CBanditError(
+            f"psi must be 'exp', ('polynomial', n), 'linear' or a callable; got {psi!r}"
+        )
+    _check_penalty(psi)
+    return _Own(psi)
+
+
+class _Own:
+    """A user's callable, with a check of what it returns."""
+
+    def __init__(self, psi: Callable[[Tensor], Any]) -> None:
+        self._psi = psi
+
+    def __call__(self, z: Tensor) -> Tensor:
+        value = checks.tensor("psi(z)", self._psi(z)).to(z)
+        if not bool((value >= 1 - 1e-9).all()):
+            raise CBanditError(
+                f"psi must be at least 1 everywhere; got {value.min().item():g}"
+            )
+        return value
+
+
+class _Polynomial:
+    def __init__(self, n: float) -> None:
+        self._n = n
+
+    def __call__(self, z: Tensor) -> Tensor:
+        return polynomial(z, self._n)
+
+
+def _check_penalty(psi: Callable[[Tensor], Tensor]) -> None:
+    """Raise an error that names a property which a user's ``psi`` lacks."""
+    z = torch.linspace(-1, 3, 81, dtype=torch.float64)
+    values = checks.finite("psi", checks.tensor("psi(z)", psi(z)))
+    if tuple(values.shape) != tuple(z.shape):
+        raise CBanditError(
+            f"psi must map a tensor to one of its shape; got {tuple(values.shape)} "
+            f"from {tuple(z.shape)}"
+        )
+    above, slack = values[20:], 1e-9 * values.abs().max()
+    gaps = above.diff()
+    for holds, what in (
+        (bool(((values[:21] - 1).abs() <= slack).all()), "be 1 for z <= 0"),
+        (bool((gaps > 0).all()), "increase for z > 0"),
+        (bool((gaps.diff() >= -slack).all()), "be convex for z > 0"),
+    ):
+        if not holds:
+            raise CBanditError(f"psi must {what}; it is not on [-1, 3]")
+    x = z[20:51]
+    together = checks.tensor("psi(z)", psi(x.unsqueeze(-1) + x))
+    apart = above[:31].unsqueeze(-1) * above[:31]
+    if bool((apart < together * (1 - 1e-9)).any()):
+        raise CBanditError("psi must satisfy psi(x) psi(y) >= psi(x + y); it does not")

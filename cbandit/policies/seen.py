@@ -1,0 +1,106 @@
+"""What epoch penalties keep: this epoch's costs, and rounds whose targets may move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cbandit.choice import Choice
+from cbandit.policies.ledger import News, Told
+
+__all__ = ["Epoch", "Seen"]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What came of one round, and in which trials.
+
+    Args:
+        choice: the round's.
+        reward: ``(T, 1)``.
+        cost: ``(T, m)``, less the thresholds.
+        rewarded: ``(T,)``, on the host, the trials whose reward has come.
+        charged: likewise for the costs.
+    """
+
+    choice: Choice
+    reward: Tensor
+    cost: Tensor
+    rewarded: Tensor
+    charged: Tensor
+
+    @classmethod
+    def nothing(cls, choice: Choice, like: Tensor) -> Seen:
+        """Return a round of which nothing has come; ``like`` is ``(T, m)``."""
+        nowhere = torch.zeros(len(like), dtype=torch.bool)
+        return cls(choice, torch.zeros_like(like[:, :1]), like * 0, nowhere, nowhere)
+
+    def whole(self) -> Tensor:
+        """Return the trials in which reward and costs have both come, ``(T,)``."""
+        return self.rewarded & self.charged
+
+    def told(self, news: News, limits: Tensor) -> Seen:
+        """Return what has come with the news, under thresholds ``(T, m)``."""
+        reward, rewarded, cost, charged = (
+            self.reward,
+            self.rewarded,
+            self.cost,
+            self.charged,
+        )
+        for told in news.rewards:
+            reward, rewarded = _with(reward, rewarded, told)
+        for told in news.costs:
+            less = replace(told, values=told.values - limits)
+            cost, charged = _with(cost, charged, less)
+        return Seen(self.choice, reward, cost, rewarded, charged)
+
+    def only(self, where: Tensor, mask: Tensor) -> Seen:
+        """Return what came in the trials ``where (T,)``, and ``mask (T, 1)`` beside."""
+        reward = torch.where(mask, self.reward, 0.0)
+        cost = torch.where(mask, self.cost, 0.0)
+        return Seen(self.choice, reward, cost, where, where)
+
+
+class Epoch(NamedTuple):
+    """The state of epoch penalties.
+
+    Args:
+        number: the epoch, counted from 0.
+        kept: the multipliers ``(T, m)``; their logarithms where they multiply.
+        sums: of this epoch's costs, ``(T, m)``.
+        counts: how many they are.
+        partly: rounds that have not been told in full.
+        data: rounds that have, by epoch; -1 is data from before.
+    """
+
+    number: int
+    kept: Tensor
+    sums: Tensor
+    counts: Tensor
+    partly: dict[int, Seen]
+    data: dict[int, tuple[Seen, ...]]
+
+    def added(self, number: int, seen: Seen) -> Epoch:
+        """Return the state with one more round of an epoch."""
+        rows = self.data.get(number, ())
+        place = len(rows)
+        while place and rows[place - 1].choice.t > seen.choice.t:
+            place -= 1
+        rows = (*rows[:place], seen, *rows[place:])
+        return self._replace(data={**self.data, number: rows})
+
+    def seen(self) -> list[Seen]:
+        """Return all rounds told in full, in the order of the beliefs' log."""
+        return [each for _, rows in sorted(self.data.items()) for each in rows]
+
+
+def _with(values: Tensor, seen: Tensor, told: Told) -> tuple[Tensor, Tensor]:
+    if told.where is None:
+        return told.values, torch.ones_like(seen)
+    return (
+        torch.where(told.mask().unsqueeze(-1), told.values, values),
+        seen | told.where,
+    )

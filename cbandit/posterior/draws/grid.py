@@ -1,0 +1,100 @@
+"""Draws over a product grid: exact in law, from a root of each group of axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from cbandit._core.randomness import Streams
+from cbandit.posterior.draws.roots import Root
+from cbandit.posterior.rows.protocol import Columns
+
+__all__ = ["GridPath", "even", "grid_normals", "kron"]
+
+
+class GridPath:
+    """``R_1 Z R_2^T``; a combination of kernel rows is taken off ``Z`` itself.
+
+    Args:
+        number: the tried actions' numbers, ``(T, U)``.
+        tails: the size of the second group of axes.
+        heads: what of the first group is kept.
+        roots: of the two groups' covariances.
+        z: standard normals, ``(T, F, r_1, r_2)``.
+        dtype: of what is handed out.
+        products: ``(left, right, k)``: products of the groups, stretch by stretch.
+    """
+
+    def __init__(
+        self,
+        number: Tensor,
+        tails: int,
+        heads: slice,
+        roots: tuple[Root, Root],
+        z: Tensor,
+        dtype: torch.dtype,
+        products: Callable[[Tensor, Tensor, int], Columns],
+    ) -> None:
+        self._tails, self._heads, self._dtype = tails, heads, dtype
+        self._z, self._products = z, products
+        self._first, self._second = roots
+        at = [number // tails, number % tails]
+        self._at = [
+            root.matrix.expand(len(number), -1, -1).gather(
+                1, place.unsqueeze(-1).expand(-1, -1, root.matrix.shape[-1])
+            )
+            for root, place in zip(roots, at, strict=True)
+        ]  # T x U x r
+        left = self._at[0].unsqueeze(1) @ self._z
+        self.tried = (left * self._at[1].unsqueeze(1)).sum(-1)
+
+    def corrected(self, weights: Tensor) -> Columns:
+        """The draw less ``weights (T, U, F)`` combinations of kernel rows."""
+        scaled = self._at[0].unsqueeze(1) * weights.mT.unsqueeze(-1)
+        z = self._z - scaled.mT @ self._at[1].unsqueeze(1)
+        tails, heads, dtype = self._tails, self._heads, self._dtype
+        left, second = self._first.times(z).to(dtype), self._second.to(dtype)
+        left = left[:, :, heads]
+        parts = self._products(left, second.matrix.mT.unsqueeze(1), z.shape[1])
+
+        def columns(start: int, stop: int) -> Tensor:
+            if stop - start < tails:
+                return parts(start, stop)
+            first, last = start // tails - heads.start, stop // tails - heads.start
+            rows = left[:, :, first:last]
+            return second.times(rows.mT).mT.reshape(*left.shape[:2], stop - start)
+
+        return columns
+
+
+def grid_normals(
+    streams: Streams, functions: int, first: Tensor, second: Tensor
+) -> Tensor:
+    """Normals ``(T, F, r_1, r_2)`` on the host; a trial draws for the columns it has.
+
+    ``first (T, r_1)`` and ``second (T, r_2)`` say which those are.
+    """
+    counts = [mask.sum(-1).tolist() for mask in (first, second)]
+    shapes = [(functions, rows, columns) for rows, columns in zip(*counts, strict=True)]
+    draws = streams.normals(shapes)
+    shape = functions, first.shape[-1], second.shape[-1]
+    if len(draws) == 1 and shapes[0] == shape:
+        return draws[0].unsqueeze(0)
+    z = torch.zeros(len(draws), *shape, dtype=torch.float64)
+    for each, rows, columns, draw in zip(z, first, second, draws, strict=True):
+        each[:, rows.unsqueeze(-1) & columns] = draw.flatten(1)
+    return z
+
+
+def even(axis: Tensor) -> bool:
+    """Whether an axis is the same read from both ends, but for rounding."""
+    turned = axis[0] + axis[-1] - axis.flip(-1)
+    return bool((axis - turned).abs().max() <= 1e-14 * axis.abs().max())
+
+
+def kron(a: Tensor, b: Tensor) -> Tensor:
+    """Kronecker product of ``(1 or T, n, r)`` and ``(1 or T, m, s)``."""
+    out = a[:, :, None, :, None] * b[:, None, :, None, :]
+    return out.reshape(out.shape[0], a.shape[1] * b.shape[1], -1)

@@ -1,0 +1,86 @@
+"""Roots of prior covariances, cut where the rest is below rounding."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["Root", "prior_root"]
+
+
+def prior_root(covariance: Tensor, tolerance: float = 1e-15) -> Tensor:
+    """``L (*b, N, r)`` with ``L L^T`` the covariance ``(*b, N, N)``.
+
+    Eigenvectors whose eigenvalue is below ``tolerance`` of the largest are left out:
+    together they are worth less than rounding. In a batch each covariance leaves out
+    its own; columns it lacks are 0.
+    """
+    values, vectors = torch.linalg.eigh(covariance.double())
+    least = tolerance * values[..., -1:].clamp_min(0)
+    kept = values > least
+    rank = max(1, int(kept.sum(-1).max()))
+    values = torch.where(kept, values, 0.0)[..., -rank:]
+    root: Tensor = vectors[..., -rank:] * values.sqrt().unsqueeze(-2)
+    return root
+
+
+class Root:
+    """A root ``R (1 or T, n, r)`` of a covariance, ``R R^T``, and products with it.
+
+    Where the covariance is the same read from both ends (a stationary kernel on an axis
+    that is), its eigenvectors are even or odd: the halves of a product are the sum and
+    the difference of two products of half the size, which halves the work.
+    """
+
+    def __init__(
+        self, matrix: Tensor, halves: tuple[Tensor, Tensor] | None = None
+    ) -> None:
+        self.matrix, self._halves = matrix, halves
+
+    @classmethod
+    def of(cls, covariance: Tensor, mirrored: bool) -> Root:
+        """A root of ``covariance (1 or T, n, n)``, ``mirrored`` or not."""
+        n = covariance.shape[-1]
+        turned = covariance.flip(-1, -2)
+        off = (covariance - turned).abs().max()
+        if n < 2 or not mirrored or bool(off > 1e-6 * covariance.abs().max()):
+            return cls(prior_root(covariance))
+        covariance = (covariance + turned) / 2  # but for rounding it was
+        half, rest = n // 2, n - n // 2  # a middle action is even
+        own = covariance[..., :rest, :rest]
+        across = covariance.flip(-1)[..., :rest, :rest]
+        weight = torch.ones(rest, dtype=covariance.dtype, device=covariance.device)
+        weight[half:] = 0.5**0.5
+        # covariances of (f(x) + f(-x)) / sqrt(2) and (f(x) - f(-x)) / sqrt(2)
+        even = prior_root((own + across) * weight * weight.unsqueeze(-1))
+        odd = prior_root((own - across)[..., :half, :half])
+        even = even * 0.5**0.5 / weight.unsqueeze(-1)
+        odd = odd * 0.5**0.5
+        top = torch.cat([even[..., :half, :], odd], -1)
+        bottom = torch.cat([even[..., :half, :], -odd], -1).flip(-2)
+        nothing = odd.new_zeros(*odd.shape[:-2], rest - half, odd.shape[-1])
+        middle = torch.cat([even[..., half:, :], nothing], -1)
+        matrix = torch.cat([top, middle, bottom], -2)
+        # of a thin root a product as it stands takes less than putting halves together
+        return cls(matrix, (even, odd) if 2 * matrix.shape[-1] > n else None)
+
+    def to(self, dtype: torch.dtype) -> Root:
+        """In another dtype."""
+        halves = self._halves
+        if halves is not None:
+            halves = halves[0].to(dtype), halves[1].to(dtype)
+        return Root(self.matrix.to(dtype), halves)
+
+    def times(self, right: Tensor) -> Tensor:
+        """``R right``, ``(T, F, n, c)``, of ``right (T, F, r, c)``."""
+        if self._halves is None:
+            return self.matrix.unsqueeze(1) @ right
+        even, odd = (half.unsqueeze(1) for half in self._halves)
+        rank, half = even.shape[-1], odd.shape[-2]
+        same, other = even @ right[..., :rank, :], odd @ right[..., rank:, :]
+        shape = (*same.shape[:-2], self.matrix.shape[-2], same.shape[-1])
+        out = same.new_empty(shape)
+        torch.add(same[..., :half, :], other, out=out[..., :half, :])
+        out[..., half : same.shape[-2], :] = same[..., half:, :]
+        out[..., same.shape[-2] :, :] = (same[..., :half, :] - other).flip(-2)
+        return out

@@ -1,0 +1,251 @@
+"""What every engine answers, wherever it keeps its numbers.
+
+An engine is the one thing here that changes in place. It carries the number of the log
+it stands for, which is away while it is being written: whoever uses it compares the two
+and, where they differ, calls :meth:`Engine.clear` and :meth:`Engine.observe`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from torch import Tensor
+
+from cbandit._core.randomness import Streams
+from cbandit.actions.partition import Block
+from cbandit.posterior.ahead import Coming
+from cbandit.posterior.history import History
+from cbandit.posterior.look import Best, Look
+
+__all__ = ["Base", "Engine", "Fused", "Pass", "Plan"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An engine's name and the reason it was chosen."""
+
+    name: str
+    why: str
+
+
+Fused = Callable[[Look, Streams | None], Best]
+"""One pass of a backend over the set: what was told is applied, the best one found."""
+
+
+class Pass(Protocol):
+    """One pass over the set, stretch by stretch; the stretches make up all of it.
+
+    What was told is applied to a stretch just before it is handed out, so that a round
+    reads and writes each number once.
+    """
+
+    def block(self, start: int, stop: int) -> Block:
+        """The stretch ``start .. stop - 1``, valid until the engine changes."""
+        ...
+
+    def end(self) -> None:
+        """Say that every stretch has been handed out."""
+        ...
+
+
+class Engine(Protocol):
+    """The posterior of ``F`` functions that share their observations, ``T`` trials."""
+
+    plan: Plan
+    history: History
+    functions: int
+    light: bool
+    """Whether a checkpoint leaves its arrays out."""
+
+    @property
+    def block(self) -> int | None:
+        """Actions that a stretch should hold; ``None``: all, for they are few."""
+        ...
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether it keeps the whole set however many ranks share it."""
+        ...
+
+    @property
+    def drifts(self) -> bool:
+        """Whether its dtype is so narrow that forgetting leaves errors."""
+        ...
+
+    @property
+    def fused(self) -> Fused | None:
+        """A round's one pass, where a backend has it."""
+        ...
+
+    def takes(self, keys: Sequence[Hashable]) -> bool:
+        """Whether it can condition on actions of these names."""
+        ...
+
+    def covers(self, stretch: tuple[int, int] | None) -> bool:
+        """Whether it keeps this stretch of the set; ``None``: the whole."""
+        ...
+
+    def append(
+        self,
+        keys: Sequence[Hashable],
+        x: Tensor,
+        values: Tensor,
+        precision: Tensor,
+        wanted: Sequence[bool],
+        usual: bool = False,
+    ) -> None:
+        """Condition on ``values (T, F)`` seen with ``precision (T,)`` at ``x (T, d)``.
+
+        ``keys`` name the actions; ``precision`` is 0 in trials that are not ``wanted``.
+        With ``usual`` it is the same as in every such call.
+        """
+        ...
+
+    def forget(
+        self,
+        keys: Sequence[Hashable],
+        x: Tensor,
+        values: Tensor,
+        precision: Tensor,
+        wanted: Sequence[bool],
+        usual: bool = False,
+    ) -> None:
+        """The reverse of :meth:`append`, from a solve without the observation."""
+        ...
+
+    def observe(
+        self,
+        keys: Sequence[Sequence[Hashable]],
+        x: Tensor,
+        values: Tensor,
+        precision: Tensor,
+        wanted: Sequence[Sequence[bool]],
+    ) -> None:
+        """Condition on many rows at once, then compute everything afresh.
+
+        ``keys`` and ``wanted`` are one list a row; ``x (n, T, d)``,
+        ``values (n, T, F)``, ``precision (n, T)``.
+        """
+        ...
+
+    def correct(
+        self, keys: Sequence[Hashable], change: Tensor, wanted: Sequence[bool]
+    ) -> None:
+        """Change targets at ``keys`` by ``change (T, F)``, times their precision."""
+        ...
+
+    def revise(self, weighted: Tensor) -> None:
+        """Replace all targets: ``weighted (T, F, U)`` sums of precision x target."""
+        ...
+
+    def clear(self, functions: int) -> None:
+        """Forget everything, and keep as many functions from now on."""
+        ...
+
+    def refresh(self) -> None:
+        """Compute all arrays afresh from the history: no drift is left."""
+        ...
+
+    def settle(self) -> None:
+        """Bring the arrays up to date with what was told."""
+        ...
+
+    def make_room(self) -> None:
+        """Change to rows that keep less, where memory runs short and there are any."""
+        ...
+
+    def split(self, kept: Tensor, apart: Tensor) -> Engine:
+        """Keep some functions; return an engine of the others, with the same data."""
+        ...
+
+    def begin(
+        self, streams: Streams | None = None, ahead: Coming | None = None
+    ) -> Pass:
+        """Begin a pass over the set.
+
+        With ``streams``, each block carries a joint draw less its mean; with ``ahead``,
+        deviations are those after the choices to come.
+        """
+        ...
+
+    def covariances(self, at: Tensor, to: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Posterior covariances ``(T, n, o)`` of actions, float64, by their numbers.
+
+        And the variances of both, ``(T, n)`` and ``(T, o)``.
+        """
+        ...
+
+    def gain(self) -> Tensor:
+        """The realised information gain, ``(T,)``."""
+        ...
+
+    def bytes(self) -> int:
+        """Bytes that the arrays take."""
+        ...
+
+
+class Base:
+    """The parts that engines have in common."""
+
+    plan: Plan
+    history: History
+    functions: int
+    mean: Tensor
+    light = False
+    keeps_all = True
+
+    @property
+    def block(self) -> int | None:
+        """All actions at once."""
+        return None
+
+    @property
+    def drifts(self) -> bool:
+        """Float64 does not."""
+        return False
+
+    @property
+    def fused(self) -> Fused | None:
+        """There is none."""
+        return None
+
+    @property
+    def name(self) -> str:
+        """The engine's name."""
+        return self.plan.name
+
+    def takes(self, keys: Sequence[Hashable]) -> bool:
+        """Any action can be conditioned on."""
+        return True
+
+    def covers(self, stretch: tuple[int, int] | None) -> bool:
+        """All of the set is kept, or none."""
+        return True
+
+    def settle(self) -> None:
+        """Nothing waits."""
+
+    def make_room(self) -> None:
+        """There is no smaller form."""
+
+    def split(self, kept: Tensor, apart: Tensor) -> Self:
+        """Keep some functions; return an engine of the others, with the same data."""
+        self.settle()
+        self.history.stands_for = None
+        shared = {id(each): each for each in self._shared()}
+        other = copy.deepcopy(self, shared)
+        self._keep(kept)
+        other._keep(apart)
+        return other
+
+    def _shared(self) -> list[Any]:
+        """Parts that never change, which two engines may have in common."""
+        return [self.history.covariance]
+
+    def _keep(self, functions: Tensor) -> None:
+        self.mean = self.mean[:, functions].contiguous()
+        self.functions = len(functions)
+        self.history.keep(functions)

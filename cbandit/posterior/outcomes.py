@@ -1,0 +1,91 @@
+"""The units of standardised outcomes: their average and spread, as a value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cbandit._core import devices
+from cbandit.posterior.log import Observation
+
+__all__ = ["Outcomes"]
+
+LOST = 1e-6  # below this share of the peak of the squares, count again from the log
+
+
+class Outcomes(NamedTuple):
+    """Running statistics of the outcomes of ``f`` functions in ``T`` trials.
+
+    Args:
+        seen: how many, ``(T, 1)``.
+        average: ``(T, f)``.
+        squares: ``(T, f)``, squared distances from the average, summed.
+        most: ``(T, f)``, the largest that sum has been.
+        origin: ``(T, f)``, a first guess of the mean: engines keep differences from it,
+            not levels.
+    """
+
+    seen: Tensor
+    average: Tensor
+    squares: Tensor
+    most: Tensor
+    origin: Tensor
+
+    @classmethod
+    def none(cls, trials: int, functions: int, device: torch.device) -> Outcomes:
+        """No outcome has been seen."""
+        seen = torch.zeros(trials, 1, dtype=torch.float64, device=device)
+        zeros = torch.zeros(trials, functions, dtype=torch.float64, device=device)
+        return cls(seen, zeros, zeros, zeros, zeros)
+
+    @classmethod
+    def of(
+        cls,
+        rows: Iterable[Observation],
+        trials: int,
+        functions: int,
+        device: torch.device,
+    ) -> Outcomes:
+        """The statistics of all these rows."""
+        out = cls.none(trials, functions, device)
+        for row in rows:
+            out = out.counted(row)
+        return out
+
+    def counted(self, row: Observation, sign: int = 1) -> Outcomes:
+        """These with a row more, or with ``sign=-1`` with one less."""
+        if row.arrived is None:
+            wanted = devices.put(row.wanted, self.seen.device).unsqueeze(-1)
+        else:
+            wanted = row.arrived[:, :1]  # one function, where outcomes are rescaled
+        first = wanted & (self.seen == 0) if sign > 0 else wanted & False
+        origin = torch.where(first, row.values, self.origin)
+        seen = self.seen + sign * wanted
+        gap = torch.where(wanted, row.values - self.average, 0.0)
+        average = self.average + sign * gap / seen.clamp_min(1)
+        squares = self.squares + sign * gap * (row.values - average) * wanted
+        if sign < 0:
+            # where nothing is left it is as if nothing had been seen
+            left = seen > 0
+            average, squares = average * left, squares * left
+        return Outcomes(
+            seen, average, squares, torch.maximum(self.most, squares), origin
+        )
+
+    @property
+    def lost(self) -> bool:
+        """Whether so little is left that rounding errors of what is gone show."""
+        return bool((self.squares < LOST * self.most).any())
+
+    def units(self) -> tuple[Tensor, Tensor]:
+        """The average and the spread, ``(T, f)`` each; 1 until two outcomes differ."""
+        spread = (self.squares / (self.seen - 1).clamp_min(1)).clamp_min(0).sqrt()
+        usable = (self.seen >= 2) & (spread > 0)
+        return self.average, torch.where(usable, spread, 1.0)
+
+    def columns(self, kept: Tensor) -> Outcomes:
+        """The same of some functions alone."""
+        return Outcomes(self.seen, *(value[:, kept] for value in self[1:]))

@@ -1,0 +1,286 @@
+"""Rows of a product grid, kept as factors over two groups of its axes."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit._core import devices
+from cbandit._core.randomness import Streams
+from cbandit.actions import Finite, ProductGrid
+from cbandit.actions.partition import grid_split
+from cbandit.errors import CBanditError
+from cbandit.posterior.axes import AxisKernel, axes_of
+from cbandit.posterior.covariance import Covariance
+from cbandit.posterior.draws.grid import GridPath, even, grid_normals, kron
+from cbandit.posterior.draws.roots import Root, prior_root
+from cbandit.posterior.rows.protocol import Columns, Path, Rounds, Rows, finishing
+from cbandit_kernels import Change, Look
+
+__all__ = ["Kronecker"]
+
+
+class Kronecker:
+    """A grid's rows as products over two groups of axes: one matrix product a round.
+
+    Where the kernel matrix of the second group has low rank ``r`` (the RBF), its rows
+    are kept on a basis of its range, and the product's inner dimension is ``r``, not
+    ``u``: exact up to the rounding of that matrix's own decomposition. A first group of
+    several axes is kept axis by axis, so that no row is ever as long as the group.
+    """
+
+    name = "product"
+    BASIS_LIMIT = 2048
+
+    def __init__(
+        self,
+        actions: Finite | ProductGrid,
+        covariance: Covariance,
+        trials: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        stretch: tuple[int, int] | None = None,
+    ) -> None:
+        if not isinstance(actions, ProductGrid):
+            raise CBanditError(f"engine='product' needs a ProductGrid; got {actions!r}")
+        self.actions, self.covariance, self.trials = actions, covariance, trials
+        self.dtype, self.device = dtype, device
+        self._axes, self._cut = _factors(covariance, actions), grid_split(actions)
+        self._tails = math.prod(actions.sizes[self._cut :])
+        # of the first group, what the stretch touches
+        first, last = stretch or (0, actions.size)
+        self._heads = slice(first // self._tails, (last - 1) // self._tails + 1)
+        # a first group of at most one axis is one front; else there is one an axis
+        cuts = range(self._cut + 1) if self._cut > 1 else (0, self._cut)
+        self._spans = list(itertools.pairwise(cuts))
+        self._roots: tuple[Root, Root] | None = None
+        self._ranked: list[Tensor] = []  # the columns of each root a trial has, (T, r)
+        self._basis = self._low_rank(self._cut, actions.dim)
+        self._bases = [self._low_rank(a, b) for a, b in self._spans[1:]]
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop the tried actions."""
+        trials, sizes = self.trials, self.actions.sizes
+        kept: dict[str, Any] = {"dtype": torch.float64, "device": self.device}
+        self._fronts = [
+            torch.zeros(trials, 0, math.prod(sizes[a:b]), **kept)
+            for a, b in self._spans
+        ]
+        rank = 0 if self._basis is None else self._basis.shape[-1]
+        self._code = torch.zeros(trials, 0, rank, **kept)
+        self._tail = torch.zeros(
+            trials, 0, self._tails, dtype=self.dtype, device=self.device
+        )
+        self._number = torch.zeros(trials, 0, dtype=torch.long, device=self.device)
+        self._off_grid = False
+
+    def roomier(self) -> Rows | None:
+        """Nothing keeps less."""
+        return None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # the factors are closures over the kernel: built again from it
+        return {k: v for k, v in vars(self).items() if k != "_axes"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._axes = _factors(self.covariance, self.actions)
+
+    def bytes_per_row(self) -> int:
+        """``T`` times a number for each value of the fronts' axes and of the tail."""
+        fronts = sum(front.shape[-1] for front in self._fronts)
+        return self.trials * (8 * fronts + self.dtype.itemsize * self._tails)
+
+    def bytes_per_column(self) -> int:
+        """The left factor of a product's column."""
+        inner = self._tails if self._basis is None else self._basis.shape[-1]
+        return self.trials * 8 * math.prod(self.actions.sizes[: self._cut]) * inner
+
+    def _low_rank(self, first: int, last: int) -> Tensor | None:
+        """An orthonormal basis ``(1 or T, n, r)`` of the range over some axes.
+
+        ``None`` where it is not much smaller than the axes themselves.
+        """
+        sizes = self.actions.sizes[first:last]
+        if max(sizes) > self.BASIS_LIMIT:
+            return None
+        parts = []
+        for j in range(first, last):
+            axis = self.actions.axes[j]
+            matrix = self._axes[j](axis, axis)
+            values, vectors = torch.linalg.eigh(matrix)
+            rank = int((values > 1e-15 * values[..., -1:]).sum(-1).max())
+            part = vectors[..., -rank:]
+            parts.append(part if part.dim() == 3 else part.unsqueeze(0))
+        basis = functools.reduce(kron, parts)
+        return basis if 2 * basis.shape[-1] < math.prod(sizes) else None
+
+    def _row(self, x: Tensor, first: int, last: int) -> Tensor:
+        """``(T, n)``: the factor of a row over the axes ``first .. last - 1``."""
+        row = torch.ones(x.shape[0], 1, dtype=torch.float64, device=self.device)
+        for j in range(first, last):
+            part = self._axes[j](self.actions.axes[j], x[:, j : j + 1])[..., 0]
+            part = part.expand(x.shape[0], -1)
+            row = (row.unsqueeze(-1) * part.unsqueeze(1)).flatten(1)
+        return row
+
+    def write(
+        self,
+        trials: list[int],
+        slots: list[int],
+        x: Tensor,
+        keys: Sequence[Hashable],
+    ) -> None:
+        """Keep the two factors of the rows of ``x``."""
+        room = self._code.shape[1]
+        if max(slots) >= room:
+            grown = max(16, 2 * room, max(slots) + 1) - room
+            pad = functools.partial(torch.nn.functional.pad, pad=(0, 0, 0, grown))
+            self._fronts = [pad(front) for front in self._fronts]
+            self._tail, self._code = pad(self._tail), pad(self._code)
+            self._number = torch.nn.functional.pad(self._number, (0, grown))
+        numbers = [key if isinstance(key, int) else 0 for key in keys]
+        self._off_grid |= not all(isinstance(key, int) for key in keys)
+        trial, slot, number = devices.put([trials, slots, numbers], self.device)
+        every = x.new_zeros(self.trials, x.shape[-1])
+        every[trial] = x
+        tail = self._row(every, self._cut, self.actions.dim)
+        for front, span in zip(self._fronts, self._spans, strict=True):
+            front[trial, slot] = self._row(every, *span)[trial]
+        self._tail[trial, slot] = tail[trial].to(self.dtype)
+        self._number[trial, slot] = number
+        if self._basis is not None:
+            code = (tail.unsqueeze(-2) @ self._basis).squeeze(-2)
+            self._code[trial, slot] = code[trial]
+
+    def multiply(self, weights: Tensor) -> Columns:
+        """``A^T diag(w) B`` for each column ``w`` of ``weights``."""
+        used, k = weights.shape[1], weights.shape[-1]
+        fronts = [front[:, :used] for front in self._fronts]
+        basis = self._basis
+        if basis is None or self._off_grid or used <= basis.shape[-1]:
+            rows = functools.reduce(_rowwise, fronts)[..., self._heads]
+            left = rows.mT.unsqueeze(1) * weights.mT.unsqueeze(2)
+            right = self._tail[:, None, :used]
+        else:
+            if len(fronts) == 1:
+                fronts = [fronts[0][..., self._heads]]
+            left = self._coded(fronts, weights, self._code[:, :used])
+            if len(fronts) > 1:
+                left = left[:, :, self._heads]
+            right = basis.to(self.dtype).mT.unsqueeze(1)
+        left = left.to(self.dtype)  # T x k x N_1 x r
+        return self._products(left, right, k)
+
+    def _coded(self, fronts: list[Tensor], weights: Tensor, code: Tensor) -> Tensor:
+        """``A^T diag(w) code``, ``(T, k, N_1, r)``, ``A`` the fronts' rowwise product.
+
+        The fronts after the first are kept on bases of their own until the tried
+        actions have been summed over.
+        """
+        inner = code
+        for front, basis in zip(fronts[:0:-1], self._bases[::-1], strict=True):
+            short = front if basis is None else front @ basis
+            inner = _rowwise(short, inner)
+        inner = weights.mT.unsqueeze(-1) * inner.unsqueeze(1)
+        left = (inner.mT @ fronts[0].unsqueeze(1)).mT
+        for front, basis in zip(fronts[1:], self._bases, strict=True):
+            if basis is not None:
+                shape = (*left.shape[:-1], basis.shape[-1], -1)
+                left = basis[:, None, None] @ left.reshape(shape)
+            else:
+                left = left.reshape(*left.shape[:-1], front.shape[-1], -1)
+            left = left.flatten(2, 3)
+        return left
+
+    def _products(self, left: Tensor, right: Tensor, k: int) -> Columns:
+        tails, trials, skipped = self._tails, self.trials, self._heads.start
+
+        def columns(start: int, stop: int) -> Tensor:
+            first, last = start // tails, (stop - 1) // tails
+            part = left[:, :, first - skipped : last + 1 - skipped]
+            if stop - start < tails:
+                low = start - first * tails
+                out = part @ right[..., low : low + stop - start]
+            elif trials == 1:
+                flat = part[0].reshape(-1, part.shape[-1])
+                out = flat @ right[0, 0]
+            else:
+                out = part @ right
+            return out.view(trials, k, stop - start)
+
+        return columns
+
+    @property
+    def seamless(self) -> bool:
+        """Columns need room."""
+        return False
+
+    def rounds(
+        self, weights: Tensor, change: Change, look: Look, backend: str | None
+    ) -> Rounds:
+        """Columns by :meth:`multiply`, the rest of the round in one pass over them."""
+        return finishing(self, weights, change, look, backend)
+
+    def path(self, streams: Streams, functions: int, points: Tensor) -> Path:
+        """Exact in law: ``R_1 Z R_2^T`` with a root of each group's covariance."""
+        if self._off_grid:
+            raise CBanditError(
+                "exact Thompson draws over a ProductGrid need all observations on the "
+                "grid; use engine='factor' where ask(actions=...) leaves it"
+            )
+        if self._roots is None:
+            cuts = (0, self._cut, self.actions.dim)
+            self._roots = self._root(*cuts[:2]), self._root(*cuts[1:])
+            # on the host, where the draws are made
+            self._ranked = [
+                root.matrix.ne(0).any(-2).expand(self.trials, -1).cpu()
+                for root in self._roots
+            ]
+        z = grid_normals(streams, functions, *self._ranked)
+        return GridPath(
+            self._number[:, : points.shape[1]],
+            self._tails,
+            self._heads,
+            self._roots,
+            devices.put(z, self.device),
+            self.dtype,
+            self._products,
+        )
+
+    def _root(self, first: int, last: int) -> Root:
+        matrices = []
+        for axis, kernel in zip(
+            self.actions.axes[first:last], self._axes[first:last], strict=True
+        ):
+            matrix = kernel(axis, axis)
+            matrices.append(matrix if matrix.dim() == 3 else matrix.unsqueeze(0))
+        if len(matrices) == 1:
+            # what all trials have in common decides: a trial draws what it would alone
+            stationary = bool(self.covariance.kernel.is_stationary)
+            return Root.of(matrices[0], even(self.actions.axes[first]) and stationary)
+        one = torch.ones(1, 1, 1, dtype=torch.float64, device=self.device)
+        return Root(functools.reduce(kron, map(prior_root, matrices), one))
+
+
+def _rowwise(a: Tensor, b: Tensor) -> Tensor:
+    """Kronecker products of the rows of ``(T, U, n)`` and ``(T, U, m)``."""
+    return (a.unsqueeze(-1) * b.unsqueeze(-2)).flatten(-2)
+
+
+def _factors(covariance: Covariance, actions: ProductGrid) -> list[AxisKernel]:
+    axes = axes_of(covariance, actions)
+    if axes is None:
+        raise CBanditError(
+            "engine='product' needs a kernel that factors over the axes (RBF, "
+            "periodic, or one kernel per axis through active_dims); got "
+            f"{type(covariance.kernel).__name__}. Use engine='factor' or 'stream'"
+        )
+    return axes

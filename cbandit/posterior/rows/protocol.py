@@ -1,0 +1,119 @@
+"""Rows of the prior covariance at the tried actions, over all actions.
+
+Three ways to the same numbers. *Stored* keeps the rows, *Kronecker* a factor of them
+per half of the grid's axes, *Recomputed* nothing: it computes them in blocks.
+Each is told of a new distinct action by ``write`` and hands out combinations by
+``multiply(weights)``, a function of a stretch of actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from cbandit._core.randomness import Streams
+from cbandit.actions import Finite, ProductGrid
+from cbandit.posterior.covariance import Covariance
+from cbandit_kernels import Change, Found, Look, finish_round
+
+__all__ = ["Columns", "Path", "Rounds", "Rows", "finishing"]
+
+Columns = Callable[[int, int], Tensor]
+"""``(start, stop) -> (T, k, n)``: combinations of rows over a stretch of actions."""
+
+Rounds = Callable[[int, Tensor, Tensor, Tensor | None], Found]
+"""``(start, mean, var, draw)``: a round's one pass over a stretch of actions."""
+
+
+class Path(Protocol):
+    """A prior draw of ``F`` functions, known over the set and at the tried actions."""
+
+    tried: Tensor
+    """``(T, F, U)``, float64."""
+
+    def corrected(self, weights: Tensor) -> Columns:
+        """The draw less ``weights (T, U, F)`` combinations of kernel rows."""
+        ...
+
+
+class Rows(Protocol):
+    """Kernel rows at the tried actions, over a stretch of the set."""
+
+    covariance: Covariance
+    dtype: torch.dtype
+
+    @property
+    def actions(self) -> Finite | ProductGrid:
+        """The set."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The name of the engine that keeps such rows."""
+        ...
+
+    def write(
+        self,
+        trials: list[int],
+        slots: list[int],
+        x: Tensor,
+        keys: Sequence[Hashable],
+    ) -> None:
+        """Take in a new distinct action ``x (len(trials), d)``, a slot a trial.
+
+        ``keys`` are its names: a number where it is one of the set's.
+        """
+        ...
+
+    def multiply(self, weights: Tensor) -> Columns:
+        """``weights^T K``, for ``weights (T, U, k)`` in float64."""
+        ...
+
+    def rounds(
+        self, weights: Tensor, change: Change, look: Look, backend: str | None
+    ) -> Rounds:
+        """A round's pass: apply the columns ``weights^T K``, score, take the best."""
+        ...
+
+    @property
+    def seamless(self) -> bool:
+        """Whether :meth:`rounds` takes all actions at once and needs no room."""
+        ...
+
+    def path(self, streams: Streams, functions: int, points: Tensor) -> Path:
+        """A prior draw; ``points (T, U, d)`` are the tried actions."""
+        ...
+
+    def clear(self) -> None:
+        """Drop all rows."""
+        ...
+
+    def roomier(self) -> Rows | None:
+        """Rows that keep less, and none of these yet; ``None``: there are none."""
+        ...
+
+    def bytes_per_row(self) -> int:
+        """Bytes that one more distinct action takes."""
+        ...
+
+    def bytes_per_column(self) -> int:
+        """Bytes that each column of ``multiply`` takes for as long as it is used."""
+        ...
+
+
+def finishing(
+    rows: Rows, weights: Tensor, change: Change, look: Look, backend: str | None
+) -> Rounds:
+    """Columns by a matrix product, the rest of the round in one pass over them."""
+    columns = rows.multiply(weights) if weights.shape[-1] else None
+
+    def go(start: int, mean: Tensor, var: Tensor, draw: Tensor | None) -> Found:
+        made = var.new_empty(len(var), 0, var.shape[-1])
+        if columns is not None:
+            made = columns(start, start + var.shape[-1])
+        return finish_round(made, change, mean, var, look, start, draw, backend=backend)
+
+    return go

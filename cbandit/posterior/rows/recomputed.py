@@ -1,0 +1,213 @@
+"""Rows that are not kept: kernel values are recomputed in cache-sized blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import torch
+from torch import Tensor
+
+from cbandit._core import devices
+from cbandit._core.randomness import Streams
+from cbandit.actions import Finite, ProductGrid
+from cbandit.errors import CBanditError
+from cbandit.posterior.covariance import Covariance
+from cbandit.posterior.draws.features import FeaturePath
+from cbandit.posterior.rows.protocol import Columns, Path, Rounds, Rows, finishing
+from cbandit_kernels import Change, Found, Frame, Look, kernel_columns, stream_round
+
+__all__ = ["Recomputed"]
+
+STREAM_BYTES = 1 << 22
+CUDA_STREAM_BYTES = 1 << 28
+
+
+def _streamed(
+    actions: Finite | ProductGrid,
+    covariance: Covariance,
+    points: Tensor,
+    weights: Tensor,
+    dtype: torch.dtype,
+    far: bool | None,
+) -> Columns:
+    """Combinations ``weights (T, U, k)`` of rows at ``points (T, U, d)``, in blocks."""
+    tried = covariance.scaled(points)
+    w = covariance.times(weights.clone()).to(dtype)
+    kinds = covariance.kinds
+    # distances are safe from cancellation, and a narrow dtype, near the origin
+    center = tried.mean((-3, -2), keepdim=True)
+    if "linear" in kinds:
+        center = torch.zeros_like(center)
+    y = (tried - center).to(dtype)
+    center = center if actions.batch_shape else center.squeeze(-3)
+    if covariance.batch_shape:
+        center = center if center.dim() == 4 else center.unsqueeze(-3)
+    # a block's kernel values, u x n, stay in cache
+    trials, used, k = weights.shape
+    room = CUDA_STREAM_BYTES if points.is_cuda else STREAM_BYTES
+    step = max(256, room // dtype.itemsize // max(1, used))
+
+    def columns(start: int, stop: int) -> Tensor:
+        out = y.new_empty(trials, k, stop - start)
+        for a in range(start, stop, step):
+            b = min(a + step, stop)
+            x = (covariance.scaled(actions.block(a, b)) - center).to(dtype)
+            out[..., a - start : b - start] = kernel_columns(x, y, w, kinds, far)
+        return out
+
+    return columns
+
+
+class Recomputed:
+    """Nothing kept: kernel values are recomputed in cache-sized blocks."""
+
+    name = "stream"
+
+    def __init__(
+        self,
+        actions: Finite | ProductGrid,
+        covariance: Covariance,
+        trials: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        stretch: tuple[int, int] | None = None,
+    ) -> None:
+        if covariance.forms is None:
+            raise CBanditError(
+                "engine='stream' computes kernels in closed form: RBF, Matern, linear, "
+                f"their products and scalings; got {type(covariance.kernel).__name__}. "
+                "Use engine='factor'"
+            )
+        self.actions, self.covariance, self.trials = actions, covariance, trials
+        self.dtype, self.device = dtype, device
+        self._known_frame: Frame | None = None
+        self._known_far: bool | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop the tried actions."""
+        shape = self.trials, 0, self.actions.dim
+        self._points = torch.zeros(shape, dtype=torch.float64, device=self.device)
+
+    def roomier(self) -> Rows | None:
+        """Nothing keeps less."""
+        return None
+
+    def bytes_per_row(self) -> int:
+        """``T d`` numbers."""
+        return self.trials * self.actions.dim * 8
+
+    def write(
+        self,
+        trials: list[int],
+        slots: list[int],
+        x: Tensor,
+        keys: Sequence[Hashable],
+    ) -> None:
+        """Keep the coordinates."""
+        room = self._points.shape[1]
+        if max(slots) >= room:
+            grown = max(16, 2 * room, max(slots) + 1) - room
+            self._points = torch.nn.functional.pad(self._points, (0, 0, 0, grown))
+        trial, slot = devices.put([trials, slots], self.device)
+        self._points[trial, slot] = x.double()
+
+    def multiply(self, weights: Tensor) -> Columns:
+        """Values made, combined and dropped, block by block."""
+        points, far = self._points[:, : weights.shape[1]], None
+        if self.device.type == "cuda":
+            far = self._far()
+        return _streamed(
+            self.actions, self.covariance, points, weights, self.dtype, far
+        )
+
+    DIMS = 16  # coordinates that a kernel holds in registers
+
+    @property
+    def seamless(self) -> bool:
+        """On points that lie in memory."""
+        return isinstance(self.actions, Finite) and self.actions.dim <= self.DIMS
+
+    def rounds(
+        self, weights: Tensor, change: Change, look: Look, backend: str | None
+    ) -> Rounds:
+        """Kernel values made, used and dropped within the pass itself."""
+        if not weights.shape[-1] or self.actions.dim > self.DIMS:
+            return finishing(self, weights, change, look, backend)
+        tried, kinds = self._points[:, : weights.shape[1]], self.covariance.kinds
+        weights, frame = self.covariance.times(weights), self._frame()
+
+        def go(start: int, mean: Tensor, var: Tensor, draw: Tensor | None) -> Found:
+            points = self.actions.block(start, start + var.shape[-1])
+            return stream_round(
+                points,
+                frame,
+                tried,
+                weights,
+                kinds,
+                change,
+                mean,
+                var,
+                look,
+                start,
+                draw,
+                backend=backend,
+            )
+
+        return go
+
+    def _frame(self) -> Frame:
+        """Coordinates about the middle of the set, where squares are small."""
+        if self._known_frame is None:
+            self._known_frame = self._new_frame()
+        return self._known_frame
+
+    def _far(self) -> bool:
+        """Whether squares of coordinates, where ``_streamed`` has them, would cancel.
+
+        Looked for once, by the set's extent: no device is waited for in a round.
+        """
+        if self._known_far is None:
+            self._known_far = False
+            if self.dtype != torch.float64:
+                ends = self.covariance.scaled(torch.stack(self._ends(), -2))
+                size = ends[..., 1, :] - ends[..., 0, :]
+                if "linear" in self.covariance.kinds:
+                    size = ends.abs().amax(-2)
+                self._known_far = bool((size.square().sum(-1) > 100).any())
+        return self._known_far
+
+    def _ends(self) -> tuple[Tensor, Tensor]:
+        """The least and the greatest coordinates, ``(d,)`` or ``(T, d)``."""
+        if isinstance(self.actions, ProductGrid):
+            ends = [(axis.min(), axis.max()) for axis in self.actions.axes]
+            low, high = (torch.stack(parts) for parts in zip(*ends, strict=True))
+        else:
+            low, high = self.actions.all.amin(-2), self.actions.all.amax(-2)
+        return low.double(), high.double()
+
+    def _new_frame(self) -> Frame:
+        forms, bounds = self.covariance.closed(), self.covariance.bounds
+        scale = torch.stack([form.scale for form in forms]).to(self.device)
+        low, high = self._ends()
+        origin = torch.zeros_like(low)
+        if bounds is not None:
+            scale, origin = scale / (bounds[1] - bounds[0]), origin + bounds[0]
+        middle = 0.5 * (low + high)
+        centers = [origin if form.kind == "linear" else middle for form in forms]
+        center = torch.stack(centers)
+        center, scale = (v if v.dim() == 3 else v.unsqueeze(1) for v in (center, scale))
+        center, scale = torch.broadcast_tensors(center, scale)
+        curved = torch.tensor([form.kind != "linear" for form in forms])
+        reach = (0.5 * (high - low) * scale)[curved.to(self.device)].square().sum(-1)
+        limit = 500.0 if self.dtype == torch.float64 else 100.0
+        far = bool((reach > limit).any())
+        return Frame(center.to(self.dtype), scale.to(self.dtype), far)
+
+    def bytes_per_column(self) -> int:
+        """Nothing: columns are made stretch by stretch."""
+        return 0
+
+    def path(self, streams: Streams, functions: int, points: Tensor) -> Path:
+        """By random features."""
+        return FeaturePath(self, streams, functions, points)

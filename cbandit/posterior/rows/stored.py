@@ -1,0 +1,148 @@
+"""Rows kept as they are: any kernel, any set, ``u N`` numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import torch
+from torch import Tensor
+
+from cbandit._core import devices
+from cbandit._core.randomness import Streams
+from cbandit.actions import Finite, ProductGrid
+from cbandit.posterior.covariance import Covariance
+from cbandit.posterior.draws.features import FeaturePath
+from cbandit.posterior.rows.protocol import Columns, Path, Rounds, Rows, finishing
+from cbandit.posterior.rows.recomputed import Recomputed
+from cbandit_kernels import Change, Look
+
+__all__ = ["Stored"]
+
+
+class Stored:
+    """Rows kept as they are, ``u N`` numbers; a round reads them once.
+
+    With a ``stretch`` of the actions, their part of the rows.
+    """
+
+    name = "factor"
+    CHUNK = 32
+
+    def __init__(
+        self,
+        actions: Finite | ProductGrid,
+        covariance: Covariance,
+        trials: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        stretch: tuple[int, int] | None = None,
+    ) -> None:
+        self.actions, self.covariance, self.trials = actions, covariance, trials
+        self.dtype, self.device = dtype, device
+        self.stretch = stretch or (0, actions.size)
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop all rows."""
+        self._rows: list[Tensor] = []
+        self._written = 0
+
+    def roomier(self) -> Rows | None:
+        """Rows that are recomputed, where the kernel has a closed form."""
+        if self.covariance.forms is None:
+            return None
+        return Recomputed(
+            self.actions,
+            self.covariance,
+            self.trials,
+            self.dtype,
+            self.device,
+            self.stretch,
+        )
+
+    def bytes_per_row(self) -> int:
+        """``T N`` numbers."""
+        first, last = self.stretch
+        return self.trials * (last - first) * self.dtype.itemsize
+
+    def write(
+        self,
+        trials: list[int],
+        slots: list[int],
+        x: Tensor,
+        keys: Sequence[Hashable],
+    ) -> None:
+        """Compute and keep the row of ``x``, in stretches that fit the cache."""
+        first, last = self.stretch
+        while self.CHUNK * len(self._rows) <= max(slots):
+            # memory that is not written to is not taken: a chunk fills row by row
+            shape = (self.trials, self.CHUNK, last - first)
+            self._rows.append(torch.empty(shape, dtype=self.dtype, device=self.device))
+        for slot in range(self._written, max(slots) + 1):
+            # trials without an action in this slot weigh it by 0, and 0 times what is
+            # found in fresh memory may be anything
+            if self.trials > 1:
+                self._rows[slot // self.CHUNK][:, slot % self.CHUNK].zero_()
+        self._written = max(self._written, max(slots) + 1)
+        step = 1 << 14
+        own = self.covariance.batch_shape or self.actions.batch_shape
+        at = devices.put(trials, self.device) if own else None
+        for start in range(first, last, step):
+            stop = min(start + step, last)
+            if at is not None:
+                every = x.new_zeros(self.trials, 1, x.shape[-1])
+                every[at, 0] = x
+                block = self.actions.block(start, stop)
+                rows = self.covariance.cross(every, block)[at, 0]
+            else:
+                rows = self.covariance.cross(x, self.actions.block(start, stop))
+            for trial, slot, row in zip(trials, slots, rows, strict=True):
+                chunk = self._rows[slot // self.CHUNK]
+                chunk[trial, slot % self.CHUNK, start - first : stop - first] = row
+
+    def multiply(self, weights: Tensor) -> Columns:
+        """One product with each chunk of rows."""
+        used, first = weights.shape[1], self.stretch[0]
+        parts = [
+            (
+                rows[:, : min(self.CHUNK, used - i * self.CHUNK)],
+                weights[:, i * self.CHUNK : (i + 1) * self.CHUNK].mT.to(self.dtype),
+            )
+            for i, rows in enumerate(self._rows)
+            if i * self.CHUNK < used
+        ]
+
+        def columns(start: int, stop: int) -> Tensor:
+            shape = self.trials, weights.shape[-1], stop - start
+            out = weights.new_empty(shape, dtype=self.dtype)
+            if not parts:
+                return out.zero_()
+            for i, (rows, part) in enumerate(parts):
+                stretch = rows[..., start - first : stop - first]
+                old = float(i > 0)
+                if self.trials == 1:  # a plain product reads memory a fifth faster
+                    out[0].addmm_(part[0], stretch[0], beta=old)
+                else:
+                    out.baddbmm_(part, stretch, beta=old)
+            return out
+
+        return columns
+
+    def bytes_per_column(self) -> int:
+        """Nothing: columns are made stretch by stretch."""
+        return 0
+
+    @property
+    def seamless(self) -> bool:
+        """Columns need room."""
+        return False
+
+    def rounds(
+        self, weights: Tensor, change: Change, look: Look, backend: str | None
+    ) -> Rounds:
+        """Columns by :meth:`multiply`, the rest of the round in one pass over them."""
+        return finishing(self, weights, change, look, backend)
+
+    def path(self, streams: Streams, functions: int, points: Tensor) -> Path:
+        """By random features."""
+        return FeaturePath(self, streams, functions, points)

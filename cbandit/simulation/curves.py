@@ -1,0 +1,125 @@
+"""Curves over the rounds: means and spreads over the trials, averages, exponents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from cbandit._core import checks
+
+__all__ = [
+    "EACH_ROUND",
+    "LABELS",
+    "Curve",
+    "Curves",
+    "HasCurves",
+    "averaged",
+    "exponent",
+    "over_trials",
+    "thinned",
+]
+
+LABELS = {
+    "regret": "regret",
+    "stochastic_regret": "stochastic regret",
+    "policy_regret": "policy regret",
+    "realised_regret": "realised regret",
+    "soft_violation": "soft violation",
+    "hard_violation": "hard violation",
+    "realised_violation": "realised violation",
+    "rounds_in_violation": "rounds in violation",
+    "reward": "reward",
+    "multiplier": "multiplier",
+    "expected_reward": "expected reward of each round",
+    "stage_cost": "expected cost of each round",
+}
+EACH_ROUND = ("expected_reward", "stage_cost")  # all others add up over the rounds
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One metric over the rounds, with its spread over the trials.
+
+    Args:
+        t: rounds, ``(n,)``, int64.
+        mean, std, sem: over the trials, ``(n,)``; spreads of a single trial are 0.
+    """
+
+    t: Tensor
+    mean: Tensor
+    std: Tensor
+    sem: Tensor
+
+    def until(self, last: int) -> Curve:
+        """The rounds up to ``last``."""
+        kept = self.t <= last
+        return Curve(self.t[kept], self.mean[kept], self.std[kept], self.sem[kept])
+
+
+Curves = Mapping[str, Mapping[str, Curve]]
+"""``curves[policy][metric]``."""
+
+
+@runtime_checkable
+class HasCurves(Protocol):
+    """A run, as far as figures need it."""
+
+    @property
+    def policy(self) -> str:
+        """The policy's name."""
+
+    @property
+    def stopped(self) -> Tensor | None:
+        """The round in which each trial's policy ended by itself, if it can."""
+
+    def curve(
+        self, name: str, points: int | None = None, average: bool = False
+    ) -> Curve:
+        """A metric's mean and spread over the trials."""
+
+
+def over_trials(values: Tensor, t: Tensor) -> Curve:
+    """The curve of ``values`` ``(trials, n)`` at the rounds ``t`` ``(n,)``."""
+    std = values.std(0) if len(values) > 1 else torch.zeros_like(values[0])
+    return Curve(t, values.mean(0), std, std / len(values) ** 0.5)
+
+
+def averaged(curve: Curve) -> Curve:
+    """A cumulative curve divided by the number of rounds."""
+    t = curve.t.double()
+    return replace(curve, mean=curve.mean / t, std=curve.std / t, sem=curve.sem / t)
+
+
+def thinned(rounds: int, points: int | None) -> Tensor:
+    """The rounds ``(n,)`` to keep of a curve: all, or about ``points`` at most.
+
+    Half of these are evenly spaced, half of them logarithmically.
+    """
+    every = torch.arange(1, rounds + 1)
+    if points is None or rounds <= checks.whole("points", points, 2):
+        return every
+    half = max(2, points // 2)
+    even = torch.linspace(1, rounds, half, dtype=torch.float64)
+    top = torch.log10(torch.tensor(float(rounds))).item()
+    log = torch.logspace(0, top, points - half, dtype=torch.float64)
+    wanted = torch.cat([even, log]).round().long().clamp(1, rounds)
+    return torch.tensor(sorted(set(wanted.tolist())))
+
+
+def exponent(curve: Curve, first: int) -> float:
+    """``a`` of ``mean ~ t^a`` from round ``first`` on, by least squares of logarithms.
+
+    0 for a curve that is 0; NaN for one that is not positive throughout.
+    """
+    chosen = curve.t >= first
+    t, mean = curve.t[chosen].double(), curve.mean[chosen].double()
+    if bool((mean == 0).all()):
+        return 0.0
+    if len(t) < 2 or not bool((mean > 0).all()):
+        return float("nan")
+    x, y = t.log() - t.log().mean(), mean.log() - mean.log().mean()
+    return float((x * y).sum() / x.square().sum())

@@ -1,0 +1,158 @@
+"""The parts of a run: a policy's protocol, and checks that its problem fits it."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from cbandit._core import checks
+from cbandit._core.randomness import Trials, trial_range
+from cbandit.actions import Actions
+from cbandit.choice import Choice
+from cbandit.errors import CBanditError, HorizonError
+from cbandit.problems.protocol import Problem
+
+__all__ = ["Policy", "check_memory", "check_parts", "check_rounds"]
+
+
+class Policy(Protocol):
+    """The part of a policy that the loop uses. It can be pickled.
+
+    A policy may also have ``actions``, ``t`` and ``horizon`` (its own last round),
+    ``sees_costs`` (false: it is not shown the costs of every action) and ``stopped``
+    (the round from which it plays what it found, ``(*trials,)``; 0: it goes on).
+    """
+
+    name: str
+    seed: int
+    m: int
+
+    @property
+    def trials(self) -> Trials:
+        """The numbers of its trials, or ``None`` without a trials axis."""
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """``()`` or ``(n,)``."""
+
+    @property
+    def multiplier(self) -> Tensor:
+        """The multipliers that the next ``ask`` will use, ``(*trials, m)``."""
+
+    def ask(
+        self, *, among: Any = None, actions: Any = None, observed_costs: Any = None
+    ) -> Choice:
+        """Begin a round and choose its action."""
+
+    def tell(
+        self, choice: Choice, *, reward: Any = None, cost: Any = None, where: Any = None
+    ) -> None:
+        """Take the feedback of a choice, or a part of it."""
+
+    def lighten(self) -> None:
+        """Drop, before a checkpoint, what is better computed anew than saved."""
+
+
+_POLICY = "name seed m trials batch_shape multiplier ask() tell() lighten()"
+_PROBLEM = "actions trials reward() costs() observe() optimum() stochastic_optimum()"
+
+
+def check_parts(policy: Policy, problem: Problem) -> None:
+    """Raise if either lacks something, or if they do not go together."""
+    _complete("policy", policy, _POLICY)
+    _complete("problem", problem, _PROBLEM)
+    _same_trials(policy, problem)
+    _same_actions(policy, problem)
+    _same_costs(policy, problem)
+    _same_thresholds(policy, problem)
+
+
+def check_memory(horizon: int, policy: Policy, problem: Problem) -> None:
+    """Raise if the account of so many rounds will not fit in memory."""
+    numbers = 8 + 4 * policy.m + int(problem.actions.dim)
+    try:
+        torch.empty(horizon, *policy.batch_shape, numbers, dtype=torch.float64)
+    except (RuntimeError, TypeError):
+        size = 8e-9 * horizon * math.prod(policy.batch_shape) * numbers
+        raise CBanditError(
+            f"horizon = {horizon} rounds need {size:.3g} GB for their account, more "
+            "than there is"
+        ) from None
+
+
+def check_rounds(policy: Policy, rounds: int) -> None:
+    """Raise if the policy's own horizon ends before so many more rounds."""
+    last, t = getattr(policy, "horizon", None), getattr(policy, "t", 0)
+    if isinstance(last, int) and t + rounds > last:
+        after = f" after its {t} so far" if t else ""
+        raise HorizonError(
+            f"horizon: the policy's own is {last} rounds; got {rounds} to play"
+            f"{after}. Build the policy with a larger horizon="
+        )
+
+
+def _complete(what: str, given: Any, parts: str) -> None:
+    missing = [p for p in parts.split() if not hasattr(given, p.removesuffix("()"))]
+    if missing:
+        raise CBanditError(
+            f"{what} must have all that the loop asks of it; {checks.kind(given)} "
+            f"lacks {', '.join(missing)}"
+        )
+
+
+def _same_trials(policy: Policy, problem: Problem) -> None:
+    ours, theirs = trial_range(policy.trials), trial_range(problem.trials)
+    if theirs is not None and ours != theirs:
+        raise CBanditError(
+            f"policy and problem must be for the same trials; the policy has {ours}, "
+            f"the problem {theirs}"
+        )
+
+
+def _same_actions(policy: Policy, problem: Problem) -> None:
+    ours, theirs = getattr(policy, "actions", None), problem.actions
+    if not isinstance(ours, Actions) or not isinstance(theirs, Actions):
+        return  # a policy of the user's own may know actions of another kind
+    numbered = ours.finite and theirs.finite
+    if ours.dim != theirs.dim or (numbered and ours.size != theirs.size):
+        raise CBanditError(
+            "policy and problem must be over the same actions: build the policy on "
+            f"problem.actions; the policy has {ours!r}, the problem {theirs!r}"
+        )
+
+
+def _same_costs(policy: Policy, problem: Problem) -> None:
+    # a problem of the user's own may mean something else by m: its answers will tell
+    ours = policy.m
+    theirs = getattr(problem, "m", ours) if hasattr(problem, "settings") else ours
+    if ours and ours != theirs:
+        raise CBanditError(
+            f"policy and problem must have the same costs; the policy has {ours}, the "
+            f"problem {theirs}"
+        )
+
+
+def _same_thresholds(policy: Policy, problem: Problem) -> None:
+    """Warn where a policy keeps to limits that nobody may have meant."""
+    given, batch = getattr(problem, "thresholds", 0.0), tuple(policy.batch_shape)
+    if callable(given) or not policy.m:
+        return
+    name, shape = "problem.thresholds", (*batch, policy.m)
+    theirs = checks.shaped(name, checks.tensor(name, given), shape, "(*trials, m)")
+    ours = getattr(policy, "_thresholds", None)
+    if not isinstance(ours, Tensor):
+        return  # a callable, or a policy of the user's own
+    ours, theirs = ours.cpu(), theirs.reshape(-1, policy.m)
+    above = bool((ours > theirs + 1e-6 * (1 + theirs.abs())).any())
+    if above or (not bool(ours.any()) and bool(theirs.any())):
+        told = [v[0].tolist() for v in (ours, theirs)]
+        warnings.warn(
+            f"{policy.name} keeps costs under thresholds {told[0]}, and the account is "
+            f"by the problem's, {told[1]}: build the policy with "
+            "thresholds=problem.thresholds, or lower ones for a margin",
+            stacklevel=4,
+        )

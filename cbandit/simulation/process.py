@@ -1,0 +1,88 @@
+"""The process around the loop: its threads, its signals, its progress bar."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any
+
+import torch
+
+__all__ = ["bar", "few_threads", "stop", "until_interrupted"]
+
+SMALL = 1 << 15  # actions x trials: torch itself splits nothing smaller
+
+
+@contextmanager
+def few_threads(size: float) -> Iterator[None]:
+    """Use one thread while tensors of ``size`` numbers are small.
+
+    More threads gain nothing then, and where other programs share the machine they
+    wait for each other: rounds become ten times slower.
+    """
+    before = torch.get_num_threads()
+    if size <= SMALL:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def until_interrupted(active: bool) -> Iterator[list[tuple[float, int]]]:
+    """Yield a list that Ctrl-C or SIGTERM fills, so that the round can be finished.
+
+    A second signal stops at once. (Launchers pass on the one that the terminal has sent
+    to all their processes: a signal within a second of the first is the same.) Handlers
+    other than Python's own stay as they are.
+    """
+    heard: list[tuple[float, int]] = []  # when, and which
+    before: dict[int, Any] = {}
+    if active and threading.current_thread() is threading.main_thread():
+        usual = {
+            signal.SIGINT: signal.default_int_handler,
+            signal.SIGTERM: signal.SIG_DFL,
+        }
+        found = {number: signal.getsignal(number) for number in usual}
+        before = {n: handler for n, handler in found.items() if handler is usual[n]}
+
+    def hear(number: int, frame: Any) -> None:
+        if not heard:
+            heard.append((monotonic(), number))
+        elif monotonic() > heard[0][0] + 1:
+            stop(number)
+
+    for number in before:
+        signal.signal(number, hear)
+    try:
+        yield heard
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def stop(number: int) -> None:
+    """End as the signal would have, had nobody listened."""
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise SystemExit(128 + number)
+
+
+def bar(shown: bool, name: str, done: int, total: int) -> Any:
+    """A progress bar, seen on a terminal and after a second only."""
+    from tqdm import tqdm
+
+    return tqdm(
+        total=total,
+        initial=done,
+        desc=name,
+        delay=1.0,
+        leave=False,
+        mininterval=0.2,
+        disable=not (shown and sys.stderr.isatty()),
+    )

@@ -1,0 +1,131 @@
+"""A run's checkpoint: what is in it, and who may go on with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cbandit._core import checkpoint as files
+from cbandit._core.arguments import differences, settings_of
+from cbandit._core.distributed import Ranks
+from cbandit._core.randomness import Streams, trial_range
+from cbandit.errors import CheckpointError
+from cbandit.problems.protocol import Problem
+from cbandit.simulation.delivery import Post
+from cbandit.simulation.parts import Policy
+from cbandit.simulation.tape import Tape
+
+__all__ = ["Checkpoint", "State"]
+
+SHOWN = 3  # differences that an error names
+
+
+@dataclass
+class State:
+    """The loop's own state between two rounds.
+
+    Args:
+        streams: the world's random streams.
+        tape: the rounds so far.
+        post: feedback on its way.
+    """
+
+    streams: Streams
+    tape: Tape
+    post: Post
+
+    @classmethod
+    def fresh(cls, policy: Policy) -> State:
+        """The state before the first round."""
+        streams = Streams(policy.seed, policy.trials, "world")
+        return cls(streams, Tape(tuple(policy.batch_shape)), Post())
+
+
+class Checkpoint:
+    """The file of one run of one policy on one problem.
+
+    Args:
+        path: where it lies, or will.
+        policy: as it was built.
+        problem: likewise.
+        ranks: the processes that share the run; the first of them reads and writes.
+    """
+
+    def __init__(
+        self, path: Path, policy: Policy, problem: Problem, ranks: Ranks
+    ) -> None:
+        if not ranks.first(path.parent.is_dir):
+            raise CheckpointError(f"checkpoint: no folder {path.parent}")
+        self.path, self._policy, self._ranks = path, policy, ranks
+        self._mark = {
+            "policy": f"{type(policy).__module__}.{type(policy).__qualname__}",
+            "name": policy.name,
+            "seed": policy.seed,
+            "trials": str(trial_range(policy.trials)),
+            "costs": policy.m,
+            "problem": type(problem).__qualname__,
+            "actions": repr(problem.actions),
+        }
+        self._settings = {
+            "policy": settings_of(policy),
+            "problem": settings_of(problem),
+        }
+
+    def exists(self) -> bool:
+        """Whether there is a file to go on from."""
+        return self._ranks.first(self.path.exists)
+
+    def write(self, state: State) -> None:
+        """Write the run as it is now, whole or not at all."""
+        self._policy.lighten()
+        # in one piece: choices under way stay the very objects that the policy knows
+        content = {
+            "mark": self._mark,
+            "settings": self._settings,
+            "state": state,
+            "policy": self._policy,
+        }
+        self._ranks.first(lambda: files.write(self.path, "simulation", content))
+
+    def read(self, horizon: int) -> State:
+        """Return the state in the file, and bring the policy to the one it had there.
+
+        A file of another run, or of more rounds than ``horizon``, is an error; then the
+        policy stays as it is.
+        """
+        found = files.read(self.path, "simulation")
+        self._check(found)
+        state: State = found["state"]
+        if state.tape.rounds > horizon:
+            raise CheckpointError(
+                f"{self.path} holds {state.tape.rounds} rounds, more than horizon = "
+                f"{horizon}; it was kept"
+            )
+        vars(self._policy).clear()
+        vars(self._policy).update(vars(found["policy"]))
+        return state
+
+    def _check(self, found: dict[str, Any]) -> None:
+        words = [
+            f"{key} is {found['mark'][key]!r}, expected {value!r}"
+            for key, value in self._mark.items()
+            if found["mark"][key] != value
+        ][:1]
+        if not words:
+            differing = list(differences(found["settings"], self._settings))
+            words = [_difference(*each) for each in differing]
+        if not words:
+            return
+        more = len(words) - SHOWN
+        said = ", its ".join(words[:SHOWN]) + (f", and {more} more differ" * (more > 0))
+        raise CheckpointError(
+            f"{self.path} belongs to another run: its {said}; give what it was begun "
+            "with, or delete the file (or name another) to begin anew; it was kept"
+        )
+
+
+def _difference(name: str, before: Any, now: Any) -> str:
+    if str(before) == str(now):
+        return f"{name} holds other {before}"
+    return f"{name} is {before}, expected {now}"

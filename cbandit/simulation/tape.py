@@ -1,0 +1,164 @@
+"""The tape: every quantity of every round, written as the rounds go by."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit._core import checks
+from cbandit._core.randomness import trial_range
+from cbandit.simulation.parts import Policy
+from cbandit.simulation.run import Run
+from cbandit.simulation.world import World
+
+__all__ = ["BLOCK", "Tape"]
+
+BLOCK = 256
+
+
+class Column:
+    """One quantity over the rounds: a block being filled, and the rounds before it.
+
+    The block lies where its values are made, so that the host waits for a policy on a
+    GPU once a block rather than once a round.
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self.block = like.new_empty(BLOCK, *like.shape)
+        self.rows = self.block.unbind(0)
+        self.kept = torch.empty(0, *like.shape, dtype=like.dtype)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"kept": self.kept, "device": self.block.device}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        kept = state["kept"]
+        self.kept = kept
+        self.block = torch.empty(
+            BLOCK, *kept.shape[1:], dtype=kept.dtype, device=state["device"]
+        )
+        self.rows = self.block.unbind(0)
+
+    def first(self, rounds: int) -> Column:
+        """The same column with only so many rounds kept, for a checkpoint."""
+        short = object.__new__(Column)
+        short.block, short.kept = self.block, self.kept[:rounds].clone()
+        return short
+
+
+class Tape:
+    """All rounds so far. Inside, rounds are the first axis and trials the second."""
+
+    def __init__(self, batch: tuple[int, ...]) -> None:
+        self.batch = batch
+        self.rounds = self.flushed = self.horizon = 0
+        self.columns: dict[str, Column] = {}
+        self.truth: dict[str, Tensor] = {}
+        self.seconds = array("d")
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(vars(self))
+        state["columns"] = {k: v.first(self.rounds) for k, v in self.columns.items()}
+        state["truth"] = {k: v[: self.rounds].clone() for k, v in self.truth.items()}
+        return state
+
+    def reserve(self, horizon: int) -> None:
+        """Make room for ``horizon`` rounds."""
+        self.horizon = horizon
+        for column in self.columns.values():
+            column.kept = _longer(column.kept, horizon)
+        self.truth = {k: _longer(v, horizon) for k, v in self.truth.items()}
+
+    def has(self, name: str) -> bool:
+        """Whether this quantity was noted in an earlier round."""
+        return name in self.columns
+
+    def put(self, name: str, value: Tensor) -> None:
+        """Note a quantity of the round being played."""
+        column = self.columns.get(name)
+        if column is None:
+            column = self.columns[name] = Column(value)
+            column.kept = _longer(column.kept, self.horizon)
+        column.rows[self.rounds % BLOCK].copy_(value)
+
+    def turn(self, seconds: float, world: World) -> None:
+        """End the round, which took so many seconds."""
+        self.seconds.append(seconds)
+        self.rounds += 1
+        if self.rounds % BLOCK == 0:
+            self.flush(world)
+
+    def flush(self, world: World) -> None:
+        """Put the block away, and ask a blockwise problem for the truth about it."""
+        start, stop = self.flushed, self.rounds
+        if start == stop:
+            return
+        first = start % BLOCK
+        for column in self.columns.values():
+            column.kept[start:stop] = column.block[first : first + stop - start]
+        if world.blockwise:
+            index = self._part("index", start, stop) if self.has("index") else None
+            x, t = self._part("actions", start, stop), torch.arange(start, stop) + 1
+            for name, value in world.truths(t, index, x).items():
+                rounds_first = value.movedim(len(self.batch), 0)
+                if name not in self.truth:
+                    empty = torch.empty(0, *rounds_first.shape[1:], dtype=value.dtype)
+                    self.truth[name] = _longer(empty, self.horizon)
+                self.truth[name][start:stop] = rounds_first
+        self.flushed = stop
+
+    def _part(self, name: str, start: int, stop: int) -> Tensor:
+        return self.columns[name].kept[start:stop].movedim(0, len(self.batch))
+
+    def run(self, policy: Policy, thresholds: Any) -> Run:
+        """Return the rounds so far as a run; this empties the tape, flushed before."""
+        out = {}
+        for name in list(self.columns):
+            out[name] = self._part(name, 0, self.rounds).contiguous()
+            del self.columns[name]  # never all of it twice
+        for name in list(self.truth):
+            value = self.truth.pop(name)[: self.rounds]
+            out[name] = value.movedim(0, len(self.batch)).contiguous()
+        index = out.pop("index", None)
+        tau = _thresholds(thresholds, out["true_costs"])
+        for name in ("true_costs", "expected_costs"):
+            if name in out:
+                out[name] = out[name] - tau
+        stopped = getattr(policy, "stopped", None)
+        if not isinstance(stopped, Tensor) or tuple(stopped.shape) != self.batch:
+            stopped = None
+        return Run(
+            policy=policy.name,
+            seed=policy.seed,
+            trials=trial_range(policy.trials),
+            horizon=self.horizon,
+            seconds=torch.tensor(self.seconds, dtype=torch.float64),
+            thresholds=tau,
+            index=index,
+            stopped=None if stopped is None else stopped.cpu(),
+            **out,
+        )
+
+
+def _longer(kept: Tensor, rounds: int) -> Tensor:
+    if len(kept) >= rounds:
+        return kept
+    out = torch.empty(rounds, *kept.shape[1:], dtype=kept.dtype)
+    out[: len(kept)] = kept
+    return out
+
+
+def _thresholds(given: Any, costs: Tensor) -> Tensor:
+    """``(*trials, T, m)``, or ``(*trials, 1, m)`` where they do not change."""
+    shape = (*costs.shape[:-2], costs.shape[-1])
+
+    def one(value: Any) -> Tensor:
+        tau = checks.tensor("problem.thresholds", value)
+        return checks.shaped("problem.thresholds", tau, shape, "(*trials, m)")
+
+    if callable(given):
+        return torch.stack([one(given(t + 1)) for t in range(costs.shape[-2])], -2)
+    return one(given).unsqueeze(-2).contiguous()

@@ -1,0 +1,150 @@
+"""The problem as the loop sees it: its answers checked, and as tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit import account
+from cbandit._core import checks
+from cbandit._core.randomness import Streams
+from cbandit.choice import Choice
+from cbandit.errors import CBanditError
+from cbandit.problems.protocol import Blockwise, Problem, Round
+from cbandit.simulation.parts import Policy
+
+__all__ = ["World"]
+
+
+class World:
+    """Asks a problem for one policy, with the world's own random streams.
+
+    Args:
+        problem: of any kind.
+        policy: says how many trials and costs there are, and whether it may see the
+            costs of every action before it chooses.
+        streams: where the noise comes from.
+    """
+
+    def __init__(self, problem: Problem, policy: Policy, streams: Streams) -> None:
+        self.problem, self.streams = problem, streams
+        self.batch, self.m = tuple(policy.batch_shape), policy.m
+        self._blocks = problem if isinstance(problem, Blockwise) else None
+        self.blockwise = self._blocks is not None
+        self._show = getattr(problem, "round", None)
+        self._hides = not getattr(policy, "sees_costs", True)
+
+    def show(self, t: int) -> tuple[Round, dict[str, Any]]:
+        """The problem's view before round ``t``, and the keywords for ``ask``."""
+        if self._show is None:
+            return _NOTHING, {}
+        shown = self._show(t, self.streams)
+        if not isinstance(shown, Round):
+            raise CBanditError(
+                "problem.round must return a cb.Round, cb.Round() where nothing is "
+                f"shown; got {shown!r}"
+            )
+        question = shown.question()
+        if self._hides:
+            question.pop("observed_costs", None)
+        return shown, question
+
+    def observe(self, choice: Choice) -> tuple[Tensor, Tensor]:
+        """The noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of a choice."""
+        seen = self.problem.observe(choice, self.streams)
+        if not isinstance(seen, tuple | list) or len(seen) != 2:
+            raise CBanditError(
+                f"problem.observe must return a pair, reward and costs; got {seen!r}"
+            )
+        reward, cost = seen
+        if not isinstance(reward, Tensor):
+            reward = checks.tensor("the reward of problem.observe", reward)
+        if not isinstance(cost, Tensor):
+            cost = checks.tensor("the costs of problem.observe", cost)
+        if reward.requires_grad or cost.requires_grad:
+            reward, cost = reward.detach(), cost.detach()
+        batch, m = self.batch, self.m
+        if reward.shape != batch:
+            raise CBanditError(
+                f"problem.observe must return a reward of shape (*trials,) = {batch}; "
+                f"got {tuple(reward.shape)}"
+            )
+        if cost.shape == batch:
+            cost = cost.unsqueeze(-1)
+        if cost.shape[:-1] != batch or (m and cost.shape[-1] != m):
+            shape = f"{(*batch, m)}" if m else f"{batch} and the costs"
+            raise CBanditError(
+                f"problem.observe must return costs of shape (*trials, m) = {shape}, "
+                f"one for each cost of the policy; got {tuple(cost.shape)}"
+            )
+        return reward, cost
+
+    # -- the noiseless truth ---------------------------------------------------------
+
+    def truth(self, x: Tensor, t: int, m: int) -> dict[str, Tensor]:
+        """The truth about round ``t`` at ``x``, of a problem that is not blockwise."""
+        found = {
+            "true_rewards": self._reward(x, t),
+            "true_costs": self._costs(x, t, m),
+        }
+        for name, value in (
+            ("optimum", self.problem.optimum(t)),
+            ("stochastic_optimum", self.problem.stochastic_optimum(t)),
+        ):
+            # a problem may not know: None
+            known = torch.nan if value is None else value
+            number = checks.tensor(f"problem.{name}", known)
+            shape, words = self.batch, "(*trials,)"
+            found[name] = checks.shaped(f"problem.{name}", number, shape, words)
+        return found
+
+    def truths(self, t: Tensor, index: Tensor | None, x: Tensor) -> dict[str, Tensor]:
+        """The truth about rounds ``t`` ``(n,)`` of a blockwise problem.
+
+        Names as in :meth:`truth`; each value ``(*trials, n)`` or ``(*trials, n, m)``.
+        """
+        if self._blocks is None:
+            raise TypeError(f"{self.problem!r} has no evaluate(t, index, x)")
+        truth = self._blocks.evaluate(t, index, x)
+        shape = (*self.batch, len(t))
+        return {
+            "true_rewards": truth.reward,
+            "true_costs": truth.costs,
+            "optimum": truth.optimum.expand(shape),
+            "stochastic_optimum": truth.stochastic_optimum.expand(shape),
+        }
+
+    def expected(self, choice: Choice, shown: Round, t: int) -> tuple[Tensor, Tensor]:
+        """The expected reward ``(*trials,)`` and costs ``(*trials, m)`` of a choice."""
+        if choice.distribution is None:
+            return self._reward(choice.x, t), self._costs(choice.x, t)
+        index, probability = choice.distribution.index, choice.distribution.probability
+        actions = shown.actions or self.problem.actions
+        points = actions.points(index)  # *trials x k x d
+        if self.blockwise:
+            rounds = torch.full((index.shape[-1],), t)
+            found = self.truths(rounds, index, points)
+            rewards, costs = found["true_rewards"], found["true_costs"]
+        else:
+            each = points.unbind(-2)
+            rewards = torch.stack([self._reward(x, t) for x in each], -1)
+            costs = torch.stack([self._costs(x, t) for x in each], -2)
+        weight = probability.to(rewards)
+        return account.expected(weight, rewards), account.stage_cost(weight, costs)
+
+    def _reward(self, x: Tensor, t: int) -> Tensor:
+        reward = checks.tensor("problem.reward", self.problem.reward(x, t))
+        return checks.shaped("problem.reward", reward, self.batch, "(*trials,)")
+
+    def _costs(self, x: Tensor, t: int, m: int | None = None) -> Tensor:
+        """``(*trials, m)``, also of a problem that leaves out the axis of one cost."""
+        batch = self.batch
+        costs = checks.tensor("problem.costs", self.problem.costs(x, t))
+        costs = costs.unsqueeze(-1) if costs.shape == batch else costs
+        count = costs.shape[-1] if m is None and costs.dim() else m or 0
+        return checks.shaped("problem.costs", costs, (*batch, count), "(*trials, m)")
+
+
+_NOTHING = Round()
