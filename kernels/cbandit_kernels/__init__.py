@@ -1,6 +1,6 @@
 """Kernels of the posterior's inner loop, each beside its plain-torch reference."""
 
-from cbandit_kernels.backends import native_at_hand
+from cbandit_kernels.backends import native, native_at_hand, streams_natively
 from cbandit_kernels.forms import (
     KINDS,
     kernel_columns,
@@ -16,6 +16,7 @@ from cbandit_kernels.rounds import (
 )
 from cbandit_kernels.types import SCORES, Change, Found, Frame, Look
 from cbandit_kernels.whole import (
+    FUSED_RANK,
     joint_round,
     joint_round_ref,
     product_round,
@@ -23,6 +24,7 @@ from cbandit_kernels.whole import (
 )
 
 __all__ = [
+    "FUSED_RANK",
     "KINDS",
     "SCORES",
     "Change",
@@ -37,9 +39,11 @@ __all__ = [
     "kernel_columns",
     "kernel_columns_ref",
     "kernel_matrix_ref",
+    "native",
     "native_at_hand",
     "product_round",
     "product_round_ref",
     "stream_round",
     "stream_round_ref",
+    "streams_natively",
 ]

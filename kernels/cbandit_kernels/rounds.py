@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cbandit_kernels.backends import native
+from cbandit_kernels.backends import native, streams_natively
 from cbandit_kernels.forms import kernel_columns_ref
 from cbandit_kernels.scores import score_ref
 from cbandit_kernels.types import Change, Found, Frame, Look
@@ -29,10 +29,6 @@ __all__ = [
     "stream_round",
     "stream_round_ref",
 ]
-
-
-FACTORS = 3  # kernels in a product that compiled loops take
-DIMS = 16  # coordinates that fit into registers
 
 
 def best_found(found: Sequence[Found]) -> tuple[Tensor, Tensor, Tensor]:
@@ -164,8 +160,8 @@ def stream_round(
         from cbandit_kernels._triton.rounds import stream
 
         return stream(*known)
-    compiled = len(kinds) <= FACTORS and points.shape[-1] <= DIMS
-    if backend == "native" or (backend is None and compiled and native(mean)):
+    dim = points.shape[-1]
+    if backend == "native" or (backend is None and streams_natively(mean, kinds, dim)):
         from cbandit_kernels._native.rounds import stream as stream_natively
 
         return stream_natively(*known)

@@ -18,8 +18,10 @@ from cbandit.actions.partition import Block
 from cbandit.posterior.ahead import Coming, explained
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.draws.roots import prior_root
-from cbandit.posterior.engines.protocol import Base, Plan
+from cbandit.posterior.engines.protocol import Base, Fused, Plan
 from cbandit.posterior.history import History
+from cbandit.posterior.look import Best, Look
+from cbandit_kernels import joint_round, native
 
 __all__ = ["Joint"]
 
@@ -65,6 +67,8 @@ class Joint(Base):
         known = self._covariance, trials, functions, device, self._table, points
         self.mean = self.cov.new_zeros(trials, functions, actions.size)
         self._gain = self.cov.new_zeros(trials)
+        # an observation that the next pass takes in, if it is a compiled one
+        self._told: tuple[Sequence[int], Tensor, Tensor] | None = None
         self._forgotten = 0
         self._stale = False  # whether the means are of older targets
         self.history = History(*known)
@@ -91,6 +95,25 @@ class Joint(Base):
         self.settle()
         slots = cast("Sequence[int]", keys)
         if len(slots) == 1:  # plain views are quicker than gathering
+            own = self.cov.select(1, slots[0]).select(1, slots[0])
+        else:
+            slot = devices.put(slots, self.cov.device)
+            own = self.cov[self._trial, slot, slot]
+        share = precision * own
+        self._gain = self._gain.add(torch.log1p(share), alpha=0.5)
+        self._told = slots, precision, values
+        if self.fused is None:
+            self._take_in()
+        self._stale |= self.history.clashes(slots, precision, usual)
+        self.history.add(slots, precision, values, usual=usual)
+        self.history.count(slots, wanted, 1)
+
+    def _take_in(self) -> None:
+        """Change means and covariance by what was told last."""
+        if self._told is None:
+            return
+        slots, precision, values = self._told
+        if len(slots) == 1:
             (k,) = slots
             column = self.cov.select(1, k).clone()
             own, seen = column.select(1, k), self.mean.select(2, k)
@@ -98,14 +121,9 @@ class Joint(Base):
             slot = devices.put(slots, self.cov.device)
             column = self.cov[self._trial, slot]  # T x N
             own, seen = column[self._trial, slot], self.mean[self._trial, :, slot]
-        share = precision * own
-        weight = (precision / (1 + share)).unsqueeze(-1)
-        gap = (values - seen) * weight
-        self._change(column, weight, gap, -1)
-        self._gain = self._gain.add(torch.log1p(share), alpha=0.5)
-        self._stale |= self.history.clashes(slots, precision, usual)
-        self.history.add(slots, precision, values, usual=usual)
-        self.history.count(slots, wanted, 1)
+        weight = (precision / (1 + precision * own)).unsqueeze(-1)
+        self._change(column, weight, (values - seen) * weight, -1)
+        self._told = None
 
     def _change(self, column: Tensor, weight: Tensor, gap: Tensor, sign: int) -> None:
         self.mean.addcmul_(gap.unsqueeze(-1), column.unsqueeze(1))
@@ -177,11 +195,15 @@ class Joint(Base):
         self.mean = system.alpha.mT @ rows
         half = system.half(rows)
         self.cov -= half.mT @ half
-        self._gain = system.gain()
+        self._gain, self._told = system.gain(), None
         self._stale = False
 
     def settle(self) -> None:
-        """Bring the means in line with targets that were changed."""
+        """Take in what waits, and bring the means in line with changed targets."""
+        if self._told is not None:
+            number, self.history.stands_for = self.history.stands_for, None
+            self._take_in()
+            self.history.stands_for = number
         if self._stale:
             weights = self.history.system().weights(self.actions.size)
             self.mean = self._combined(weights)
@@ -193,6 +215,23 @@ class Joint(Base):
         return weights.mT @ table
 
     # -- looking -------------------------------------------------------------------
+
+    @property
+    def fused(self) -> Fused | None:
+        """Compiled loops take in what was told and look, in one call."""
+        return self._find if native(self.cov) else None
+
+    def _find(self, look: Look, streams: Streams | None = None) -> Best:
+        """Take in what waits and find the best action."""
+        if self._stale:
+            self.settle()
+        draw = None if streams is None else self._draw(streams)
+        number, self.history.stands_for = self.history.stands_for, None
+        found = joint_round(self.cov, self.mean, look, self._told, draw)
+        self._told, self.history.stands_for = None, number
+        estimate = found.estimate[..., 0]
+        place = found.value[:, 0], found.index[:, 0]
+        return Best(*place, estimate[:, 0], estimate[:, 1:])
 
     def gain(self) -> Tensor:
         """The realised information gain, ``(T,)``."""
@@ -207,6 +246,7 @@ class Joint(Base):
 
     def covariances(self, at: Tensor, to: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Posterior covariances ``(T, n, o)`` and variances, read off."""
+        self.settle()
         own = self.cov.diagonal(dim1=-2, dim2=-1)
         return self.cov[:, at][..., to], own[:, at], own[:, to]
 

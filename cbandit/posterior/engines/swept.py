@@ -36,7 +36,7 @@ from cbandit.posterior.history import History
 from cbandit.posterior.look import Best, Look
 from cbandit.posterior.rows.protocol import Columns, Rows
 from cbandit.posterior.system import Spot
-from cbandit_kernels import Change, best_found
+from cbandit_kernels import Change, best_found, native
 
 __all__ = ["Swept"]
 
@@ -409,8 +409,9 @@ class Swept(Base):
 
     @property
     def fused(self) -> Fused | None:
-        """One kernel's pass, on CUDA or where a backend is insisted on."""
-        return self._find if self.device.type == "cuda" or self.BACKEND else None
+        """One kernel's pass: on CUDA, by compiled loops, or as a backend insists."""
+        known = self.device.type == "cuda" or native(self.mean)
+        return self._find if known or self.BACKEND else None
 
     def _find(self, look: Look, streams: Streams | None = None) -> Best:
         """Apply what was told and find the best action, in one pass over all."""

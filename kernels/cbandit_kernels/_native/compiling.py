@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import uuid
+
 import numba
 from numba.core import types
 from numba.extending import intrinsic
@@ -18,6 +20,7 @@ __all__ = [
 ]
 
 # sums may be contracted, never reordered: a NaN stays one, and a tie stays a tie
+NAMESPACE = uuid.UUID(int=0)
 EXACT = {"contract", "nsz"}
 
 
@@ -38,9 +41,15 @@ def _njit(function: Callable[..., Any], fastmath: set[str]) -> Any:
         "fastmath": fastmath,
     }
     try:
-        return numba.njit(cache=True, **options)(function)
+        made = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # no folder to keep it in: compiled again in every process
         return numba.njit(**options)(function)
+    # what is kept is found by the values a closure holds; of another compiled function
+    # that is a random number, unless it is named after what it is made of
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    plain = [c._uuid if hasattr(c, "_uuid") else repr(c) for c in cells]
+    made._set_uuid(uuid.uuid5(NAMESPACE, f"{function.__qualname__} {plain}"))
+    return made
 
 
 def _pointer(kind: Any) -> Any:
