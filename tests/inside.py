@@ -106,7 +106,7 @@ def cap_of(ckb):
 
 
 def bound_of(policy):
-    return policy._bound
+    return policy._estimating.bound
 
 
 def cost_noises(epochs):
@@ -214,3 +214,8 @@ def native_share(work, pieces, threads):
     from cbandit_kernels._native.threads import share
 
     share(work, pieces, threads)
+
+
+def next_look(policy):
+    """The look of a GP policy's next round."""
+    return policy._next_look()[1]

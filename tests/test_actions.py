@@ -384,3 +384,83 @@ def test_another_dtype_is_a_copy(actions):
         point = out.lower if isinstance(out, Box) else out.points(0)
         assert point.dtype == dtype
         assert (out.size, out.dim) == (actions.size, actions.dim)
+
+
+ALL = {
+    "points": Finite([[0.0, 3.0], [1.0, -1.0], [0.5, 2.0]]),
+    "own": Finite([[[0.0], [2.0]], [[5.0], [-1.0]]]),
+    "table": Finite(covariance=torch.eye(4)),
+    "grid": ProductGrid([[0.0, 1.0, 4.0], [2.0, -3.0]]),
+    "box": Box([0.0, -1.0], [2.0, 1.0]),
+    "choices": Box([0.0], [2.0], choices=[[3.0], [5.0]]),
+    "star": Star([0.0, 0.0], [[1.0, 0.0], [-2.0, 3.0]]),
+}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_set_says_what_it_is(name):
+    actions = ALL[name]
+    assert isinstance(actions, cb.Actions)
+    assert actions.finite == (name in ("points", "own", "table", "grid"))
+    assert bool(actions.continuous) == isinstance(actions, Box)
+    assert (actions.covariance is not None) == (name == "table")
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [
+        ("points", [0.0, -1.0], [1.0, 3.0]),
+        ("own", [[0.0], [-1.0]], [[2.0], [5.0]]),
+        ("table", [0.0], [3.0]),
+        ("grid", [0.0, -3.0], [4.0, 2.0]),
+        ("box", [0.0, -1.0], [2.0, 1.0]),
+        ("choices", [0.0, 3.0], [2.0, 5.0]),
+        ("star", [-2.0, 0.0], [1.0, 3.0]),
+    ],
+)
+def test_extent(name, low, high):
+    found = ALL[name].extent()
+    assert found[..., 0, :].tolist() == low
+    assert found[..., 1, :].tolist() == high
+
+
+def test_actions_are_named_by_number_or_else_by_coordinates():
+    grid = ALL["grid"]
+    assert grid.keys(torch.tensor([[1.0, -3.0], [0.0, 2.0]], dtype=F64)) == [3, 0]
+    outside = torch.tensor([[1.0, -3.0], [0.5, 2.0]], dtype=F64)
+    assert grid.keys(outside) == [(1.0, -3.0), (0.5, 2.0)]
+    inside = torch.tensor([[1.0, 0.5]], dtype=F64)
+    assert ALL["box"].keys(inside) == [(1.0, 0.5)]
+    assert ALL["own"].keys(torch.tensor([[2.0], [5.0]], dtype=F64)) == [1, 0]
+
+
+def test_the_same_actions_in_every_trial():
+    numbers = torch.tensor([1, 0])
+    assert ALL["own"].rows(numbers).tolist() == [[[2.0], [0.0]], [[-1.0], [5.0]]]
+    grid = ALL["grid"]
+    assert torch.equal(grid.rows(numbers), grid.points(numbers))
+
+
+@pytest.mark.parametrize("name", ["box", "star"])
+def test_sets_without_numbers_say_so(name):
+    for ask in (
+        lambda s: s.block(0, 1),
+        lambda s: s.at(torch.tensor(0)),
+        lambda s: s.rows(torch.tensor([0])),
+        lambda s: s.index([0.0, 0.0]),
+    ):
+        with pytest.raises(cb.CBanditError, match="is continuous: its actions are"):
+            ask(ALL[name])
+
+
+@pytest.mark.parametrize("target", [1, 2, 3, 5, 12, 100])
+@pytest.mark.parametrize("sizes", [(7,), (3, 4), (2, 3, 2)])
+def test_stretches_are_whole_rows_or_parts_of_one(sizes, target):
+    grid = ProductGrid([torch.arange(float(n)) for n in sizes])
+    for first, last in ((0, None), (1, grid.size - 1)):
+        found = list(grid.stretches(target, first, last))
+        covered = [k for start, stop in found for k in range(start, stop)]
+        assert covered == list(range(first, last or grid.size))
+        for start, stop in found:
+            parts = {start // grid.row, (stop - 1) // grid.row}
+            assert len(parts) == 1 or start % grid.row == stop % grid.row == 0

@@ -36,7 +36,7 @@ from cbandit.baselines.botorch_policy import BoTorchPolicy
 from cbandit.beliefs.gp import GP, _extent
 from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked, Decision
-from cbandit.policies.gp import GPState
+from cbandit.policies.state import GPState
 
 if TYPE_CHECKING:
     from botorch.acquisition.acquisition import AcquisitionFunction

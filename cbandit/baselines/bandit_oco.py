@@ -25,8 +25,8 @@ from cbandit.actions import Box
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.policies.decision import Decision
+from cbandit.policies.given import COST_COUNT
 from cbandit.policies.ledger import Told
-from cbandit.policies.policy import COST_COUNT
 from cbandit.policies.stepwise import Stepwise
 
 __all__ = ["BanditOCO"]

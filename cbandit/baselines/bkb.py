@@ -33,7 +33,8 @@ from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.decision import Asked
-from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.gp import GPPolicy
+from cbandit.policies.state import GPState
 
 __all__ = ["BKB"]
 

@@ -23,7 +23,8 @@ from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.decision import Asked, Decision
-from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.gp import GPPolicy
+from cbandit.policies.state import GPState
 
 if TYPE_CHECKING:
     from botorch.acquisition.acquisition import AcquisitionFunction
@@ -125,7 +126,7 @@ class BoTorchPolicy(GPPolicy):
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the action of greatest acquisition value in every trial."""
         on, mask = asked.actions, asked.mask
-        box = isinstance(on, Box)
+        box = bool(on.continuous)
         count = on.dim if box else 1
         draws = asked.streams.uniform(1 + count).reshape(self._size, -1)
         found = []
@@ -163,7 +164,7 @@ class BoTorchPolicy(GPPolicy):
                     "make_acquisition must return a BoTorch acquisition function; got "
                     f"{acquisition!r}"
                 )
-            if isinstance(asked, Box):
+            if asked.continuous:
                 options: Any = {
                     "bounds": asked.bounds.double(),
                     "q": 1,
@@ -178,9 +179,9 @@ class BoTorchPolicy(GPPolicy):
                         acquisition, fixed_features_list=fixed, **options
                     )
                 return x[0]
-            return self._search(acquisition, trial, asked, allowed)
+            return self._listed(acquisition, trial, asked, allowed)
 
-    def _search(
+    def _listed(
         self, acquisition: AcquisitionFunction, trial: int, asked: Any, allowed: Any
     ) -> Tensor:
         best, index = -math.inf, -1
@@ -215,7 +216,7 @@ def _fixed(box: Box, row: list[float]) -> dict[int, float]:
 
 def _drawn(asked: Any, allowed: Tensor | None, share: Tensor) -> Tensor:
     """A uniform action, from uniform draws."""
-    if isinstance(asked, Box):
+    if asked.continuous:
         x: Tensor = asked.lower + share.to(asked.lower) * (asked.upper - asked.lower)
         if asked.choices is not None:
             row = asked.choices[(share[-1] * len(asked.choices)).long()]

@@ -16,9 +16,10 @@ from typing import Any
 from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
 from cbandit.explore import Explore
-from cbandit.policies.ckb import CKB, needed
+from cbandit.policies.ckb import CKB
 from cbandit.policies.dual import dual_of
 from cbandit.policies.gp import GPPolicy
+from cbandit.policies.suits import believed_costs
 
 __all__ = ["CKBRestart"]
 
@@ -60,7 +61,7 @@ class CKBRestart(GPPolicy):
         super().__init__(
             actions,
             reward=reward,
-            costs=needed(costs),
+            costs=believed_costs(costs),
             explore=explore,
             start=0.0,
             restart=restart,

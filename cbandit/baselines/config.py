@@ -24,8 +24,8 @@ from cbandit import scores
 from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
-from cbandit.policies.ckb import needed
 from cbandit.policies.gp import GPPolicy
+from cbandit.policies.suits import believed_costs
 
 __all__ = ["CONFIG"]
 
@@ -63,7 +63,7 @@ class CONFIG(GPPolicy):
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
-        both = {"reward": reward, "costs": needed(costs)}
+        both = {"reward": reward, "costs": believed_costs(costs)}
         super().__init__(actions, **both, explore=explore, **common)
 
     def score(self, t: int, multiplier: Tensor) -> scores.Feasible:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit._core.distributed import Ranks
 from cbandit._core.randomness import Streams
 from cbandit.actions import Box
 from cbandit.errors import CBanditError
@@ -40,11 +39,20 @@ class Posterior:
     costs: Marginal | None
 
 
-def posterior_of(
-    believed: tuple[Tensor, Tensor], outside: Callable[[Tensor], Tensor]
-) -> Posterior:
-    """Return means and deviations ``(T, F, N)`` as users see them."""
-    mean, std = believed
+def posterior_of(policy: Any, beliefs: Any, x: Any) -> Posterior:
+    """Return what is believed over the policy's set, or at points ``x``."""
+    actions, outside = policy.actions, policy._outside
+    if x is not None:
+        given = checks.tensor("x", x, policy.dtype, policy.device)
+        axes, batch = (actions.dim,), policy.batch_shape
+        points = checks.rows("x", checks.finite("x", given), batch, axes)
+        mean, std = beliefs.anywhere(points)
+    elif actions.continuous:
+        raise CBanditError(
+            "posterior needs points on a Box: posterior(x) with x of shape (n, d)"
+        )
+    else:
+        mean, std = beliefs.posterior()
     reward = Marginal(outside(mean[:, 0]), outside(std[:, 0]))
     if mean.shape[1] == 1:
         return Posterior(reward, None)
@@ -95,7 +103,7 @@ def data_rows(policy: Any, index: Any, x: Any, reward: Any, cost: Any) -> Data:
     actions, batch, numbers = policy.actions, policy.batch_shape, None
     size = batch[0] if batch else 1
     if index is not None:
-        if isinstance(actions, Box):
+        if actions.continuous:
             raise CBanditError("a Box has no numbered actions: give x=")
         numbers = checks.rows("index", checks.tensor("index", index, None), batch)
         numbers = numbers.to(policy.device)
@@ -104,7 +112,7 @@ def data_rows(policy: Any, index: Any, x: Any, reward: Any, cost: Any) -> Data:
     else:
         given = checks.tensor("x", x, policy.dtype, policy.device)
         given = checks.rows("x", checks.finite("x", given), batch, (actions.dim,))
-        if isinstance(actions, Box):
+        if actions.continuous:
             places = actions.inside(given)
         else:
             numbers = actions.index(given)
@@ -124,27 +132,25 @@ def data_rows(policy: Any, index: Any, x: Any, reward: Any, cost: Any) -> Data:
     return Data(numbers, places, parts)
 
 
-def recommended(
-    beliefs: Any,
-    actions: Any,
-    limits: Tensor,
-    confidence: float,
-    streams: Streams,
-    ranks: Ranks,
-) -> Recommendation:
-    """Return the best action believed feasible, under thresholds ``limits (T, m)``.
+def recommended(policy: Any, beliefs: Any, confidence: float) -> Recommendation:
+    """Return the best action believed feasible with ``confidence``.
 
     Costs that beliefs say nothing of have unknown chances, and nowhere is feasible.
     """
+    confidence = checks.number("confidence", confidence)
+    if not 0 < confidence < 1:
+        raise CBanditError(f"confidence must lie between 0 and 1; got {confidence}")
+    limits, actions = policy._limits(max(policy.t, 1)), policy.actions
     known, m = limits[:, : beliefs.functions - 1], limits.shape[-1]
-    if isinstance(actions, Box):
+    streams = Streams(policy.seed, policy.trials, "recommend")
+    if actions.continuous:
         x = _likely(beliefs, actions, known, confidence, streams)
         mean, std = beliefs.anywhere(x.unsqueeze(1))
         found = recommend([(0, mean, std)], known, confidence)
         found = replace(found, index=None)
     else:
         blocks = ((b.start, b.mean, b.std) for b in beliefs.blocks())
-        found = recommend(blocks, known, confidence, ranks)
+        found = recommend(blocks, known, confidence, policy._ranks)
         x = actions.at(found.index)
     if beliefs.functions <= m:
         unknown = found.value.new_full((len(found.value), m), torch.nan)

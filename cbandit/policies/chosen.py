@@ -1,4 +1,4 @@
-"""Where a look is greatest: over the policy's own set, another one, or a box."""
+"""The search for the best action: over the policy's own set, another one, or a box."""
 
 from __future__ import annotations
 
@@ -13,96 +13,105 @@ from torch import Tensor
 from cbandit import scores
 from cbandit._core import checks, devices
 from cbandit._core.distributed import Ranks
-from cbandit._core.randomness import Streams
-from cbandit.actions import Box
 from cbandit.errors import CBanditError
 from cbandit.explore import clip
+from cbandit.policies.decision import Asked
 from cbandit.posterior.beliefs import Ahead
 from cbandit.posterior.look import Best, Look, scan, scorer
 from cbandit.search.box import Climbs, best_feasible_point, maximise_box
 from cbandit.search.finite import best_feasible
 
-__all__ = ["afresh", "best_action", "best_point", "seen_in_full", "stretches"]
+__all__ = ["Search", "seen_in_full"]
 
 INCUMBENTS = 16  # points tried last, which a continuous search starts around too
-LEAST = scores.LeastViolating.kind
 
 
-def best_action(
-    beliefs: Any,
-    look: Look,
-    streams: Streams | None,
-    ahead: list[Ahead],
-    other: Any,
-    ranks: Ranks,
-) -> tuple[Best, Tensor | None]:
-    """Return the best of numbered actions, and the trials where none is feasible.
+class Search:
+    """Finds where a look is greatest, over a policy's own set or another one.
 
     Args:
-        beliefs: about the policy's own set.
-        look: which score of which estimates is wanted.
-        streams: estimates are of a joint draw from these; ``None``: of deviations.
-        ahead: outstanding choices, whose variance counts as if they had been told.
-        other: a set of this round alone; ``None``: the policy's own.
+        actions: the policy's own set.
+        samples: whether estimates are of joint draws; else of deviations.
         ranks: the processes that share the set.
+
+    Attributes:
+        climbs: on a box, how many climbs the searches made, and how many failed.
     """
 
-    def search(look: Look) -> Best:
-        if other is None:
+    def __init__(self, actions: Any, samples: bool, ranks: Ranks) -> None:
+        self.actions, self.samples, self.ranks = actions, samples, ranks
+        self.climbs = Climbs()
+
+    def best(
+        self, beliefs: Any, look: Look, asked: Asked, ahead: list[Ahead], beside: Any
+    ) -> tuple[Best, Tensor | None]:
+        """Return the best action, and the trials where none is feasible.
+
+        Args:
+            beliefs: about the policy's own set.
+            look: which score of which estimates is wanted.
+            asked: the round.
+            ahead: outstanding choices, whose variance counts as if they had been told.
+            beside: costs that are known, ``(T, m, N)``, or on a box as a function of
+                ``x (T, n, d)``; ``None``: none are.
+        """
+        if asked.actions.continuous:
+            return self._point(beliefs, look, asked, ahead, beside)
+        if beside is not None:
+            look = replace(look, beside=beside)
+
+        def search(look: Look) -> Best:
+            if asked.actions is not self.actions:
+                points = afresh(beliefs, asked.actions, ahead)
+                return scan([(0, *points)], look, self.ranks)
+            streams = asked.streams if self.samples else None
             found: Best = beliefs.choose(look, streams, ahead)
             return found
-        return scan([(0, *afresh(beliefs, other, ahead))], look, ranks)
 
-    if look.score == scores.Feasible.kind:
-        return best_feasible(lambda score: search(replace(look, score=score.kind)))
-    return _finite(search(look)), None
+        if look.score == scores.Feasible.kind:
+            return best_feasible(lambda score: search(replace(look, score=score.kind)))
+        return _finite(search(look)), None
 
+    def _point(
+        self, beliefs: Any, look: Look, asked: Asked, ahead: list[Ahead], beside: Any
+    ) -> tuple[Best, Tensor | None]:
+        """Return the best point of a box."""
+        box, streams = asked.actions, asked.streams
+        draw = beliefs.draws(streams) if self.samples else None
+        believed, scale = beliefs.looking(ahead), look.coefficient.unsqueeze(-1)
+        offset, bound = (
+            None if each is None else each.to(box.lower.dtype).unsqueeze(-1)
+            for each in (look.offset, look.bound)
+        )
 
-def best_point(
-    box: Box,
-    beliefs: Any,
-    look: Look,
-    draws: Streams | None,
-    ahead: list[Ahead],
-    beside: Callable[[Tensor], Tensor] | None,
-    streams: Streams,
-    climbs: Climbs,
-) -> tuple[Best, Tensor | None]:
-    """Return the best point of a box, and the trials where none is feasible.
+        def estimate(x: Tensor) -> Tensor:
+            mean, spread = believed(x)
+            if draw is not None:
+                spread = draw(x)
+            found = mean + scale * spread
+            if offset is not None:
+                found += offset
+            if bound is not None:
+                found = clip(found, bound)
+            return found if beside is None else torch.cat([found, beside(x)], 1)
 
-    Args:
-        box: where to look.
-        beliefs: about functions on it.
-        look: which score of which estimates is wanted.
-        draws: estimates are of a joint draw from these; ``None``: of deviations.
-        ahead: outstanding choices, whose variance counts as if they had been told.
-        beside: costs that are known, as a function of ``x (T, n, d)``.
-        streams: draws of the search.
-        climbs: where climbs are counted.
-    """
-    draw = None if draws is None else beliefs.draws(draws)
-    believed, scale = beliefs.looking(ahead), look.coefficient.unsqueeze(-1)
-    offset, bound = (
-        None if each is None else each.to(box.lower.dtype).unsqueeze(-1)
-        for each in (look.offset, look.bound)
-    )
+        around, climbs = beliefs.incumbents(INCUMBENTS), self.climbs
+        if look.score == scores.Feasible.kind:
+            return best_feasible_point(box, estimate, streams, around, climbs)
+        score = scorer(look)
+        best = maximise_box(box, estimate, score, streams, around, climbs)
+        return _finite(best), None
 
-    def estimate(x: Tensor) -> Tensor:
-        mean, spread = believed(x)
-        if draw is not None:
-            spread = draw(x)
-        found = mean + scale * spread
-        if offset is not None:
-            found += offset
-        if bound is not None:
-            found = clip(found, bound)
-        return found if beside is None else torch.cat([found, beside(x)], 1)
-
-    around = beliefs.incumbents(INCUMBENTS)
-    if look.score == scores.Feasible.kind:
-        return best_feasible_point(box, estimate, streams, around, climbs)
-    score = scorer(look)
-    return _finite(maximise_box(box, estimate, score, streams, around, climbs)), None
+    def stretches(
+        self, beliefs: Any, asked: Asked, ahead: list[Ahead]
+    ) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yield ``(start, mean, spread)``, ``(T, F, n)`` each, over the round's set."""
+        if asked.actions is not self.actions:
+            yield 0, *afresh(beliefs, asked.actions, ahead)
+            return
+        streams = asked.streams if self.samples else None
+        for block in beliefs.blocks(streams, ahead):
+            yield block.start, block.mean, block.draw if self.samples else block.std
 
 
 def afresh(beliefs: Any, actions: Any, ahead: list[Ahead]) -> tuple[Tensor, Tensor]:
@@ -111,23 +120,12 @@ def afresh(beliefs: Any, actions: Any, ahead: list[Ahead]) -> tuple[Tensor, Tens
     return mean.to(beliefs.dtype), std.to(beliefs.dtype)
 
 
-def stretches(
-    beliefs: Any, streams: Streams | None, ahead: list[Ahead], other: Any
-) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield ``(start, mean, spread)``, ``(T, F, n)`` each, over all actions."""
-    if other is not None:
-        yield 0, *afresh(beliefs, other, ahead)
-        return
-    for block in beliefs.blocks(streams, ahead):
-        yield block.start, block.mean, block.std if streams is None else block.draw
-
-
 def seen_in_full(
     observed: Any, actions: Any, limits: Tensor, batch: tuple[int, ...]
 ) -> Tensor | Callable[[Tensor], Tensor]:
     """Return costs less thresholds: ``(T, m, N)``, on a box a function of points."""
     name, (trials, m) = "observed_costs", limits.shape
-    if isinstance(actions, Box):
+    if actions.continuous:
         if not callable(observed):
             raise CBanditError(
                 f"{name} must be a callable on a Box, x (*trials, n, d) -> "

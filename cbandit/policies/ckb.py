@@ -29,6 +29,7 @@ from cbandit.errors import CBanditError
 from cbandit.explore import Explore
 from cbandit.policies.dual import Dual, dual_of
 from cbandit.policies.gp import GPPolicy
+from cbandit.policies.suits import believed_costs
 
 __all__ = ["CKB"]
 
@@ -106,7 +107,7 @@ class CKB(GPPolicy):
         super().__init__(
             actions,
             reward=reward,
-            costs=needed(costs),
+            costs=believed_costs(costs),
             explore=explore,
             clip=clip,
             horizon=horizon,
@@ -135,10 +136,3 @@ class CKB(GPPolicy):
             return multipliers.queue(phi, g, slack, checked=False)
         step = dual.step(t, self._epoch(t))
         return multipliers.projected(phi, g, step, slack, dual.cap, checked=False)
-
-
-def needed(costs: Any) -> Any:
-    """Return ``costs``, which must be beliefs."""
-    if costs is None:
-        raise CBanditError("costs must be a cb.GP or a list of them; got None")
-    return costs

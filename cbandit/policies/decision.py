@@ -10,12 +10,12 @@ from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.randomness import Streams
-from cbandit.actions import Box, checked_index
-from cbandit.choice import Distribution
+from cbandit.actions import checked_index
+from cbandit.choice import Choice, Distribution
 from cbandit.errors import CBanditError
 from cbandit.policies.ledger import Entry, Ledger
 
-__all__ = ["Asked", "Decision", "checked"]
+__all__ = ["Asked", "Decision", "checked", "kept"]
 
 
 class Asked(NamedTuple):
@@ -105,7 +105,8 @@ def checked(
             ) from None
 
     index, x, infeasible = given.index, given.x, given.infeasible
-    needed, each = ("x", "point") if isinstance(on, Box) else ("index", "number")
+    box = bool(on.continuous)
+    needed, each = ("x", "point") if box else ("index", "number")
     if getattr(given, needed) is None:
         raise CBanditError(f"{rule} must say {needed}, one {each} a trial; got None")
     if index is not None:
@@ -118,7 +119,7 @@ def checked(
     if x is not None:
         x = led("x", x, on.dim, kind=dtype)
         checks.finite(f"{rule}: x", x)
-        x = on.inside(x, f"{rule}: x") if isinstance(on, Box) else x
+        x = on.inside(x, f"{rule}: x") if box else x
     if infeasible is not None:
         infeasible = led("infeasible", infeasible).bool()
     drawn = given.distribution
@@ -133,3 +134,12 @@ def checked(
             led("distribution.probability", drawn.probability, *k),
         )
     return replace(given, index=index, x=x, infeasible=infeasible, distribution=drawn)
+
+
+def kept(choice: Choice) -> Choice:
+    """Return a choice that shares no memory with it but for what the host knows too."""
+    own = object.__new__(Choice)
+    vars(own).update(vars(choice), x=choice.x.clone())
+    if choice.index is not None and choice.keys is None:
+        vars(own)["index"] = choice.index.clone()
+    return own

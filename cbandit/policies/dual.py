@@ -100,7 +100,7 @@ def dual_of(
             f"cap goes with dual='projected', for a queue has none; got {cap!r} "
             "(with step left out, the queue's step follows from it)"
         )
-    shaped, bounds, room = policy._number, policy._bound, None
+    shaped, bounds, room = policy._number, policy._estimating.bound, None
     slacks = Schedule("slack", slack, shaped, checks.nonnegative)
     if slater is not None:
         room = shaped("slater", checks.positive("slater", slater)) - slacks(1)

@@ -41,11 +41,12 @@ from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore
 from cbandit.policies.believed import Data
 from cbandit.policies.decision import Asked
-from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.given import COST_COUNT
+from cbandit.policies.gp import GPPolicy
 from cbandit.policies.ledger import News
 from cbandit.policies.penalties import penalty
-from cbandit.policies.policy import COST_COUNT
 from cbandit.policies.seen import Epoch, Seen
+from cbandit.policies.state import GPState
 from cbandit.recommend import Recommendation
 
 __all__ = ["EpochPenalty"]
@@ -129,6 +130,7 @@ class EpochPenalty(GPPolicy):
         super().__init__(actions, reward=one, costs=costs, explore=explore, **common)
         for k, belief in enumerate(self._beliefs_of):
             belief.suit(f"reward[{k}]", self.actions, self.batch_shape)
+        self._refits = any(belief.refit_every for belief in self._beliefs_of)
         self.epoch, self.reuse, self.inner = epoch, reuse, inner
         start = kappa if kappa is not None else (0.0 if self.linear else 1.0)
         checked = checks.nonnegative if self.linear else checks.positive
@@ -193,6 +195,8 @@ class EpochPenalty(GPPolicy):
         elif not self.reuse:
             beliefs = beliefs.forget_all()
         elif seen:
+            # what may fail goes first: a rebuilt engine is equal up to rounding only
+            self._limits(asked.t), self._coefficient(state._replace(own=own), asked)
             targets = torch.stack([self._target(own, each) for each in seen])
             beliefs = beliefs.retarget(targets)
         return state._replace(beliefs=beliefs, own=own)
@@ -244,7 +248,7 @@ class EpochPenalty(GPPolicy):
         return 2 * epochs if self.linear else epochs
 
     def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
-        parts = self._widths.rkhs_parts()
+        parts = self._estimating.widths.rkhs_parts()
         if not self.linear or not parts:
             return super()._coefficient(state, asked)
         # the targets' noise grows with the multipliers

@@ -1,14 +1,13 @@
 """When feedback counts: at once, within a window, or from the choice on.
 
-Each kind turns news into beliefs by three functions of values: ``stood`` when a choice
-is made, ``absorb`` when feedback of it comes, ``due`` before the next round.
+Each kind turns news into beliefs by functions of values: ``absorb`` when feedback
+comes, ``due`` before the next round. The one that counts choices has ``stood`` too.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -18,18 +17,11 @@ from cbandit._core import checks, devices
 from cbandit.beliefs.feedback import Delayed, Sliding, delayed_width
 from cbandit.confidence.bound import BoundWidths
 from cbandit.errors import CBanditError
-from cbandit.policies.ledger import News, Told
+from cbandit.policies.ledger import News
+from cbandit.policies.packing import Place, by_functions, packed, parts_of
 from cbandit.posterior.beliefs import Part, joined
 
-__all__ = ["Arrivals", "AtOnce", "Awaited", "Place", "Timing", "Windowed", "timing"]
-
-
-class Place(NamedTuple):
-    """Where a choice is: the actions' names and points ``(T, d)``, and its round."""
-
-    keys: list[Any]
-    x: Tensor
-    t: int
+__all__ = ["Arrivals", "AtOnce", "Awaited", "Timing", "Windowed", "timing"]
 
 
 class Arrivals(NamedTuple):
@@ -56,17 +48,21 @@ class AtOnce:
     def __init__(self, size: int, device: torch.device) -> None:
         self._size, self._device = size, device
 
-    def stood(self, both: Both, place: Place, limits: Tensor) -> Both:
-        """Return what a choice changes: nothing."""
-        return both
-
     def absorb(self, both: Both, news: News, place: Place, t: int) -> Both:
         """Return the beliefs with the news; what some trials saw waits for the rest."""
-        (beliefs, held), parts = both, _parts(news, self._size)
+        (beliefs, held), parts = both, parts_of(news, self._size)
         if any(not all(part[2]) for part in parts):
             new = tuple((place, part) for part in joined(parts))
             return beliefs, held._replace(loose=held.loose + new)
         return beliefs.absorb(place.keys, place.x, parts, place.t), held
+
+    def widened(self, width: Tensor, *rest: Any) -> Tensor:
+        """Return widths as they are."""
+        return width
+
+    def chances(self, functions: int, horizon: int | None) -> int:
+        """Return how many bounds hold together: one a function."""
+        return functions
 
     def due(self, both: Both, t: int) -> Both:
         """Return the beliefs with what waited.
@@ -77,7 +73,7 @@ class AtOnce:
         beliefs, held = both
         if not held.loose:
             return both
-        for row in _packed(held.loose, self._size):
+        for row in packed(held.loose, self._size):
             part = (row.functions, row.values, row.wanted, row.noise)
             beliefs = beliefs.absorb(row.keys, row.x, [part], row.t)
         return beliefs, held._replace(loose=())
@@ -89,18 +85,22 @@ class Windowed:
     def __init__(self, feedback: Sliding, size: int, device: torch.device) -> None:
         self._window, self._size, self._device = feedback.window, size, device
 
-    def stood(self, both: Both, place: Place, limits: Tensor) -> Both:
-        """Return what a choice changes: nothing."""
-        return both
-
     def absorb(self, both: Both, news: News, place: Place, t: int) -> Both:
         """Return the beliefs with the news of rounds in the window."""
-        (beliefs, held), parts = both, _parts(news, self._size)
+        (beliefs, held), parts = both, parts_of(news, self._size)
         if place.t < t + 1 - self._window:
             came = sum(torch.tensor(part[2]) for part in parts)
             late = held.late + devices.put(came, self._device)
             return beliefs, held._replace(late=late)
         return beliefs.absorb(place.keys, place.x, parts, place.t), held
+
+    def widened(self, width: Tensor, *rest: Any) -> Tensor:
+        """Return widths as they are."""
+        return width
+
+    def chances(self, functions: int, horizon: int | None) -> int:
+        """Return how many bounds hold together: each round has a window of its own."""
+        return functions if horizon is None else functions * horizon
 
     def due(self, both: Both, t: int) -> Both:
         """Return the beliefs without rounds that have left the window."""
@@ -131,7 +131,7 @@ class Awaited:
     def absorb(self, both: Both, news: News, place: Place, t: int) -> Both:
         """Return the beliefs with what came in time filled in."""
         beliefs, late = both[0], both[1].late
-        for told, functions in _by_functions(news):
+        for told, functions in by_functions(news):
             mask = told.mask()
             if told.at - place.t > self._window:
                 late = late + mask
@@ -142,6 +142,10 @@ class Awaited:
     def due(self, both: Both, t: int) -> Both:
         """Return the beliefs, no longer waiting for rounds before the window."""
         return both[0].stop_waiting(t - self._window), both[1]
+
+    def chances(self, functions: int, horizon: int | None) -> int:
+        """Return how many bounds hold together: one a function."""
+        return functions
 
     def widened(
         self, width: Tensor, widths: BoundWidths, beliefs: Any, recent: Sequence[Tensor]
@@ -188,101 +192,3 @@ def timing(
     if isinstance(feedback, Sliding):
         return Windowed(feedback, size, device)
     return AtOnce(size, device)
-
-
-def _by_functions(news: News) -> list[tuple[Told, list[int]]]:
-    """Return what was told and of which functions: 0 is the reward, then the costs."""
-    out = [(told, [0]) for told in news.rewards]
-    if news.costs:
-        m = news.costs[0].values.shape[-1]
-        out += [(told, list(range(1, m + 1))) for told in news.costs]
-    return out
-
-
-def _parts(news: News, size: int) -> list[Part]:
-    """Return the news as beliefs take them in."""
-    every = [True] * size
-    news = news._replace(rewards=_pieced(news.rewards), costs=_pieced(news.costs))
-    return [
-        (
-            functions,
-            told.values,
-            every if told.where is None else told.where.tolist(),
-            told.noise,
-        )
-        for told, functions in _by_functions(news)
-    ]
-
-
-def _pieced(news: Sequence[Told]) -> Sequence[Told]:
-    """Return what came to some trials now and to others then as one."""
-    if len(news) < 2 or any(t.where is None or t.noise is not None for t in news):
-        return news
-    values, where = news[0].values, news[0].where
-    for told in news[1:]:
-        values = torch.where(told.mask().unsqueeze(-1), told.values, values)
-        where = (
-            told.where if where is None or told.where is None else where | told.where
-        )
-    return [replace(news[0], values=values, where=where)]
-
-
-@dataclass
-class _Packed:
-    """One observation whose trials may be at different rounds.
-
-    Args:
-        functions: the functions that were seen.
-        keys: the actions' names, one a trial.
-        wanted: the trials that saw something.
-        noise: the observation's own variance ``(T,)``, or ``None``.
-        source: the number of what waits that each trial's is from.
-        t: the last round among them.
-        x: the actions' points, ``(T, d)``.
-        values: ``(T, f)``.
-    """
-
-    functions: list[int]
-    keys: list[Any]
-    wanted: list[bool]
-    noise: Tensor | None
-    source: list[int]
-    t: int
-    x: Tensor
-    values: Tensor
-
-
-def _packed(loose: Sequence[tuple[Place, Part]], size: int) -> list[_Packed]:
-    """Return what came to some trials only as few observations as will do."""
-    rows: list[_Packed] = []
-    for number, (place, (functions, values, wanted, noise)) in enumerate(loose):
-        for trial in [i for i, want in enumerate(wanted) if want]:
-            for row in rows:
-                alike = row.functions == functions and row.noise is noise
-                if alike and not row.wanted[trial]:
-                    break
-            else:
-                keys, nowhere, source = (
-                    list(place.keys),
-                    [False] * size,
-                    [number] * size,
-                )
-                first = (noise, source, place.t, place.x, values)
-                row = _Packed(functions, keys, nowhere, *first)
-                rows.append(row)
-            row.keys[trial], row.wanted[trial] = place.keys[trial], True
-            row.source[trial], row.t = number, max(row.t, place.t)
-    for row in rows:
-        numbers = sorted(set(row.source))
-        at = [numbers.index(number) for number in row.source]
-        row.x = _picked([loose[i][0].x for i in numbers], at)
-        row.values = _picked([loose[i][1][1] for i in numbers], at)
-    return rows
-
-
-def _picked(values: list[Tensor], at: list[int]) -> Tensor:
-    """Return ``(T, k)``: each trial's row of the one of ``values`` that ``at`` says."""
-    if len(values) == 1:
-        return values[0]
-    trial = torch.arange(len(at), device=values[0].device)
-    return torch.stack(values)[devices.put(at, values[0].device), trial]

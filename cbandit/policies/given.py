@@ -9,10 +9,21 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks, devices
-from cbandit.actions import Actions, Box, Finite, checked_index
+from cbandit.actions import Actions, Finite, checked_index
 from cbandit.errors import CBanditError
 
-__all__ = ["listed", "round_actions", "round_mask", "told_in", "told_values"]
+__all__ = [
+    "COST_COUNT",
+    "array_type",
+    "costs_not_for",
+    "listed",
+    "round_actions",
+    "round_mask",
+    "told_in",
+    "told_values",
+]
+
+COST_COUNT = "the number of costs, an int of at least 1"
 
 _TOGETHER = (
     ". All costs of a choice are told at once: where one will never come, tell the "
@@ -35,6 +46,19 @@ def listed(costs: Any, kind: type[Any]) -> list[Any]:
     return list(costs)
 
 
+def costs_not_for(name: str, sees: bool) -> CBanditError:
+    """Return the error about costs seen in full that are missing, or too many."""
+    if sees:
+        return CBanditError(
+            f"{name} sees the costs before it chooses: give ask(observed_costs=g_t) of "
+            "shape (*trials, m, N); to simulate, a problem whose round(t, generator) "
+            "returns cb.Round(observed_costs=g_t)"
+        )
+    return CBanditError(
+        f"{name} learns costs from feedback; observed_costs= goes to cb.SCGPUCB"
+    )
+
+
 def round_actions(given: Any, own: Any, batch_shape: tuple[int, ...]) -> Any:
     """Return a set for one round, which fits the policy's ``own``."""
     actions = given if isinstance(given, Actions) else Finite(given)
@@ -55,7 +79,7 @@ def round_mask(
     among: Any, own: Any, batch_shape: tuple[int, ...], device: torch.device
 ) -> Tensor:
     """Return what ``among`` allows, ``(1 or T, N)``, with an action in each trial."""
-    if isinstance(own, Box):
+    if own.continuous:
         raise CBanditError(f"among picks from numbered actions, and {own!r} has none")
     size, trials = own.size, batch_shape[0] if batch_shape else 1
     # looked at where it is, mostly on the host
@@ -131,3 +155,14 @@ def _plain(value: Any) -> bool:
         odd = value.is_cuda or value.is_complex() or value.requires_grad
         return value.dim() == 0 and not odd
     return isinstance(value, float | int)
+
+
+def array_type(dtype: Any, device: torch.device) -> torch.dtype:
+    """Return the dtype of arrays over the actions, which may be given by its name."""
+    if dtype is None:
+        return torch.float32 if device.type == "cuda" else torch.float64
+    if isinstance(dtype, str | torch.dtype):
+        for one in (torch.float32, torch.float64):
+            if str(dtype).removeprefix("torch.") == str(one).removeprefix("torch."):
+                return one
+    raise CBanditError(f"dtype must be 'float32' or 'float64'; got {dtype!r}")

@@ -7,8 +7,7 @@ greatest score is played, and what is told of it enters the beliefs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,86 +15,115 @@ from torch import Tensor
 from cbandit import scores
 from cbandit._core import checks, distributed
 from cbandit._core.arguments import stated
-from cbandit._core.randomness import Streams
-from cbandit.actions import Box, Finite, Star
 from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore, Rand
-from cbandit.policies import chosen, shared
+from cbandit.policies import shared
 from cbandit.policies.believed import (
     Data,
-    Marginal,
     Posterior,
     data_rows,
     posterior_of,
     recommended,
 )
+from cbandit.policies.chosen import Search, seen_in_full
 from cbandit.policies.decision import Asked, Decision
-from cbandit.policies.feedback import Arrivals, Awaited, Place, timing
-from cbandit.policies.given import listed
+from cbandit.policies.estimating import Estimating
+from cbandit.policies.feedback import Arrivals, Awaited, timing
 from cbandit.policies.ledger import News
-from cbandit.policies.policy import COST_COUNT, Policy
+from cbandit.policies.packing import Place
+from cbandit.policies.policy import Now, Policy
+from cbandit.policies.state import GPState
+from cbandit.policies.suits import (
+    NO_NOISE,
+    epochs,
+    functions,
+    round_points,
+    suited,
+)
 from cbandit.posterior.beliefs import Ahead, Beliefs
 from cbandit.posterior.look import Look
 from cbandit.recommend import Recommendation
-from cbandit.search.box import Climbs
 
 if TYPE_CHECKING:
     from botorch.models.model_list_gp_regression import ModelListGP
 
-__all__ = ["GPPolicy", "GPState", "Marginal", "Posterior"]
+__all__ = ["GPPolicy"]
 
 LIGHT = 256 * 1024**2  # bytes of arrays above which a checkpoint holds history only
 
 
-class GPState(NamedTuple):
-    """What a GP policy keeps from round to round.
-
-    Args:
-        beliefs: about the reward and the costs.
-        multiplier: what the last ``ask`` used, ``(T, m)``; at first what it will use.
-        held: what feedback left behind beside the beliefs.
-        estimate: of reward and costs where the last round chose, ``(T, 1 + m)``.
-        arrived: by how much costs told since were above their thresholds, ``(T, m)``
-            each, 0 in trials where nothing came.
-        moved: the multiplier of the next ``ask``, where it is known already.
-        own: what a policy keeps for itself.
-    """
-
-    beliefs: Any
-    multiplier: Tensor
-    held: Arrivals
-    estimate: Tensor | None = None
-    arrived: tuple[Tensor, ...] = ()
-    moved: Tensor | None = None
-    own: Any = None
-
-
 class GPPolicy(Policy):
-    """Beliefs, exploration and search; a policy adds its score and its multiplier.
+    """Beliefs, exploration and search; a policy adds a score and a multiplier's move.
+
+    Two methods make a policy: :meth:`score` says what to maximise, :meth:`move` how the
+    multiplier moves between rounds. The rest comes with this class, on every set and
+    engine, in batches of trials. Tensors lead with the trials, ``T`` of them, 1 where
+    there is no trials axis; multipliers are float64, estimates of the policy's dtype.
 
     Args:
         actions: what can be chosen.
         reward: the belief about the reward.
         costs: the belief about the cost, or one a cost; ``[gp] * m`` for ``m`` alike. A
-            number ``m``: so many costs without a belief. ``None``: none.
+            number ``m``: so many costs without a belief. ``None``: no costs.
         explore: how estimates come from beliefs: :class:`~cbandit.UCB`,
             :class:`~cbandit.TS` or :class:`~cbandit.Rand`.
         start: the first multiplier, a number, ``(*trials,)`` or ``(*trials, m)``;
             ``None``: there is none.
         restart: how many rounds an epoch has, or ``"doubling"``: the multiplier is back
-            at ``start`` in the first round of each; ``None``: one epoch.
-        forget: whether the beliefs drop their data then, too.
-        observed_costs: whether each round's costs are seen in full before choosing.
-        clip: ``(B, G)``: estimates are kept within ``[-B, B]`` and, thresholds
-            subtracted, ``[-G, G]``.
-        engine: ``"auto"``, ``"joint"``, ``"factor"``, ``"product"`` or ``"stream"``.
-        feedback: ``None``, :class:`~cbandit.Delayed` or :class:`~cbandit.Sliding`.
-        pending: ``"ignore"`` outstanding choices, or ``"hallucinate"``: count their
-            variance and keep their mean.
+            at ``start`` in the first round of each. ``None``: one epoch.
+        forget: whether the beliefs drop their data then too.
+        observed_costs: whether each round's costs are seen in full before choosing, by
+            ``ask(observed_costs=...)``.
         common: see below.
+
+    Example:
+        CKB with another dual update: the multiplier moves by factors, not by steps.
+
+        >>> import cbandit as cb, math, torch
+        >>> class Geometric(cb.GPPolicy):
+        ...     name = "Geometric"
+        ...
+        ...     def __init__(self, actions, *, step=0.1, **common):
+        ...         super().__init__(actions, start=1.0, **common)
+        ...         self.step = step
+        ...
+        ...     def score(self, t, phi):
+        ...         return cb.scores.PrimalDual(phi)  # f - sum_j phi_j g_j
+        ...
+        ...     def move(self, t, phi, estimate, arrived):
+        ...         return phi * (self.step * estimate[:, 1:]).exp()
+
+        RPOL with another penalty, the square of what is above the limit.
+
+        >>> class Squared(cb.GPPolicy):
+        ...     name = "Squared"
+        ...
+        ...     def __init__(self, actions, **common):
+        ...         super().__init__(actions, start=1.0, **common)
+        ...
+        ...     def score(self, t, q):
+        ...         def penalised(f, g):  # (T, n), (T, m, n) -> (T, n)
+        ...             return f - (q.to(g).unsqueeze(-1) * g.clamp(min=0) ** 2).sum(1)
+        ...
+        ...         return penalised
+        ...
+        ...     def move(self, t, q, estimate, arrived):
+        ...         for excess in arrived:
+        ...             q = q + excess.clamp(min=0)
+        ...         return q.clamp(min=math.sqrt(t))
+
+        Both run as the library's own do.
+
+        >>> world = cb.problems.zhou_synthetic(trials=2)
+        >>> gp = cb.GP.default(world.actions)
+        >>> for variant in (Geometric, Squared):
+        ...     policy = variant(
+        ...         world.actions, reward=gp, costs=gp, explore=cb.UCB(1.0), trials=2
+        ...     )
+        ...     run = cb.simulate(policy, world, 30)
     """
 
     explores: tuple[type, ...] = (UCB, TS, Rand)
@@ -121,108 +149,53 @@ class GPPolicy(Policy):
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
-        beliefs, m = _functions(reward, costs)
-        self._suit(actions, explore, feedback, pending)
+        beliefs, m = functions(reward, costs)
+        suited(self, actions, explore, feedback, pending)
         super().__init__(actions, m, **common)
         for j, belief in enumerate(beliefs):
             name = "reward" if j == 0 else f"costs[{j - 1}]"
             belief.suit(name, self.actions, self.batch_shape)
         self.feedback, self.explore, self.pending = feedback, explore, pending
-        if isinstance(feedback, Delayed):
-            self.no_noise = (
-                "noise= cannot go with feedback=cb.Delayed(...): a choice weighs in "
-                "when it is made, before its own variance is known"
-            )
-        self.patient = isinstance(feedback, Delayed) or pending == "hallucinate"
+        delayed = isinstance(feedback, Delayed)
+        if delayed:
+            self.no_noise = NO_NOISE
+        self.patient = delayed or pending == "hallucinate"
         self.learns_costs, self.sees_costs = not observed_costs, observed_costs
-        self.restart = _epochs(restart)
+        self.restart = epochs(restart)
         self.forget = checks.flag("forget", forget)
         if forget and restart is None:
             raise CBanditError("forget=True goes with restart=")
-        self._widths = explore.widths.bind(
-            self.batch_shape, len(beliefs) - 1, self.device
-        )
-        self._bound = None if clip is None else self._clip(clip)
-        varies = callable(self._thresholds) or callable(getattr(feedback, "drift", 0))
-        self._fixed_off = None if varies else self._off(1)
-        self._varies = varies
+        drift, count = getattr(feedback, "drift", None), len(beliefs)
+        self._estimating = Estimating(self, explore, count, clip, drift)
         self._timing = timing(feedback, self.batch_shape, self.device, self.horizon)
-        self._engine = engine
+        self._engine, self._refits = engine, any(each.refit_every for each in beliefs)
         self._ranks = distributed.current() if self.splits else distributed.ALONE
+        self._search = Search(self.actions, explore.samples, self._ranks)
         #: on a Box: how many climbs the searches made, and how many failed
-        self.climbs = Climbs()
+        self.climbs = self._search.climbs
         wide = torch.zeros(self._size, 0, dtype=torch.float64, device=self.device)
         self._start = wide if start is None else self._number("start", start).clone()
         late = torch.zeros(self._size, dtype=torch.long, device=self.device)
         fresh = self._fresh_beliefs(beliefs)
         self._begin(GPState(fresh, self._start, Arrivals(late)))
 
-    def _suit(
-        self, actions: Any, explore: Explore, feedback: Any, pending: Any
-    ) -> None:
-        """Raise an error unless these go together."""
-        if not isinstance(explore, self.explores):
-            kinds = " or ".join(f"cb.{each.__name__}(...)" for each in self.explores)
-            raise CBanditError(f"explore must be {kinds}; got {checks.kind(explore)}")
-        if isinstance(actions, Star) or (
-            isinstance(actions, Box) and not self.continuous
-        ):
-            kinds = "a Finite set or a ProductGrid" + ", or a Box" * self.continuous
-            raise CBanditError(
-                f"{type(self).__name__} chooses from {kinds}; got {actions!r}"
-            )
-        checks.one_of("pending", pending, "ignore", "hallucinate")
-        if pending == "hallucinate" and not isinstance(explore, UCB):
-            raise CBanditError(
-                "pending='hallucinate' goes with explore=cb.UCB(...): draws already "
-                f"spread choices apart; got cb.{explore.name}"
-            )
-        if not isinstance(feedback, Delayed | Sliding | None):
-            raise CBanditError(
-                "feedback must be None, cb.Delayed(window) or cb.Sliding(window); got "
-                f"{feedback!r}"
-            )
-        if isinstance(feedback, Delayed) and (
-            pending == "hallucinate" or not isinstance(explore, UCB)
-        ):
-            raise CBanditError(
-                "feedback=cb.Delayed(...) counts outstanding rounds itself: it goes "
-                f"with explore=cb.UCB(...) and pending='ignore'; got cb.{explore.name} "
-                f"and pending={pending!r}"
-            )
-
     def _fresh_beliefs(self, beliefs: list[GP]) -> Any:
         """Return beliefs without data."""
         apart = isinstance(self.feedback, Delayed) and beliefs[0].standardize
+        where, samples = (self.dtype, self.device), self.explore.samples
         fresh = Beliefs(
             beliefs,
             self.actions,
             self.batch_shape,
-            self.dtype,
-            self.device,
-            self._engine,
-            self.explore.samples,
-            apart,
-            self._ranks,
+            *where,
+            engine=self._engine,
+            samples=samples,
+            apart=apart,
+            ranks=self._ranks,
         )
-        if self.explore.samples:
+        if samples:
             fresh.check_samples()
         return fresh
-
-    def _clip(self, clip: Any) -> Tensor:
-        """Return ``(B, G_1, ...)``, ``(T, F)``."""
-        if self._widths.functions == 1 and not isinstance(clip, tuple | list):
-            bound = self._per_trial("clip B", checks.positive("clip B", clip))
-            return bound.unsqueeze(-1)
-        try:
-            bound, cost_bound = clip
-        except (TypeError, ValueError):
-            raise CBanditError(f"clip must be a pair (B, G); got {clip!r}") from None
-        b = self._per_trial("clip B", checks.positive("clip B", bound))
-        if self._widths.functions == 1:
-            return b.unsqueeze(-1)
-        g = self._number("clip G", checks.positive("clip G", cost_bound))
-        return torch.cat([b.unsqueeze(-1), g], -1)
 
     # -- what a policy fills in --------------------------------------------------------
 
@@ -235,7 +208,7 @@ class GPPolicy(Policy):
         estimates ``f (T, n)`` and ``g (T, m, n)``, thresholds subtracted, that returns
         ``(T, n)``.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define score")
+        raise NotImplementedError(f"{type(self).__name__} must define score()")
 
     def move(
         self,
@@ -260,30 +233,12 @@ class GPPolicy(Policy):
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the action of greatest score."""
         state = self._opened(state, asked)
-        limits, beside = self._limits(asked.t), None  # type: Tensor, Any
+        beside, beliefs, ahead = None, state.beliefs, self._ahead(asked)
         if self.sees_costs:
-            seen, batch = asked.observed_costs, self.batch_shape
-            beside = chosen.seen_in_full(seen, asked.actions, limits, batch)
+            seen, limits = asked.observed_costs, self._limits(asked.t)
+            beside = seen_in_full(seen, asked.actions, limits, self.batch_shape)
         look = self._look(state, asked)
-        beliefs, ranks, ahead = state.beliefs, self._ranks, self._ahead(asked)
-        draws = asked.streams if self.explore.samples else None
-        if isinstance(asked.actions, Box):
-            best, infeasible = chosen.best_point(
-                asked.actions,
-                beliefs,
-                look,
-                draws,
-                ahead,
-                beside,
-                asked.streams,
-                self.climbs,
-            )
-        else:
-            other = None if asked.actions is self.actions else asked.actions
-            look = look if beside is None else replace(look, beside=beside)
-            best, infeasible = chosen.best_action(
-                beliefs, look, draws, ahead, other, ranks
-            )
+        best, infeasible = self._search.best(beliefs, look, asked, ahead, beside)
         estimate = torch.cat([best.f.unsqueeze(-1), best.g], -1).double()
         decision = Decision(best.index, infeasible, x=best.x, keys=best.keys, sure=True)
         multiplier, held, own = state.multiplier, state.held, state.own
@@ -314,13 +269,14 @@ class GPPolicy(Policy):
 
     def _look(self, state: GPState, asked: Asked) -> Look:
         """Return which score of which estimates this round wants."""
-        t, score = asked.t, self.score(asked.t, state.multiplier)
-        off = self._off(t) if self._varies else self._fixed_off
+        t, estimating = asked.t, self._estimating
+        score, limits = self.score(t, state.multiplier), self._limits(t)
         coefficient = self._coefficient(state, asked)
-        bound, mask = self._bound, asked.mask
+        offset, bound = estimating.offset(self, t, limits), estimating.bound
         if isinstance(score, scores.Formed):
-            return Look(coefficient, off, bound, score.kind, score.weight, mask)
-        return Look(coefficient, off, bound, score, None, mask)
+            kind, weight = score.kind, score.weight
+            return Look(coefficient, offset, bound, kind, weight, asked.mask)
+        return Look(coefficient, offset, bound, score, None, asked.mask)
 
     def _next_look(self) -> tuple[Any, Look]:
         """Return the beliefs and the look of the next round, which is not begun."""
@@ -329,39 +285,19 @@ class GPPolicy(Policy):
         state = self._opened(now.state, asked)
         return state.beliefs, self._look(state, asked)
 
-    def _off(self, t: int) -> Tensor | None:
-        """Return what is added to estimates: minus thresholds, and for drift."""
-        drift = getattr(self.feedback, "drift", None)
-        functions, out = self._widths.functions, None
-        if drift is not None:
-            value = drift(t) if callable(drift) else drift
-            size = self._per_trial("drift", checks.nonnegative("drift", value))
-            signs = torch.ones(1, functions, dtype=self.dtype, device=self.device)
-            signs[:, 1:] = -1
-            out = size.to(self.dtype).unsqueeze(-1) * signs
-        if self._limited and functions > 1:
-            limits = self._limits(t)
-            tau = torch.cat([torch.zeros_like(limits[:, :1]), limits], -1)
-            out = -tau if out is None else out - tau
-        return out
-
     def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
         """Return what this round's spread is multiplied by, ``(T, F)``."""
-        beliefs, width = state.beliefs, self._widths.fixed
+        beliefs, widths = state.beliefs, self._estimating.widths
+        width = widths.fixed
         if width is None:
-            gains, noises = beliefs.gains(), beliefs.noises
-            width = self._widths(asked.t, gains, noises, self._chances(state))
-        if isinstance(self._timing, Awaited):
-            recent = state.held.recent
-            width = self._timing.widened(width, self._widths, beliefs, recent)
+            chances = self._chances(state)
+            width = widths(asked.t, beliefs.gains(), beliefs.noises, chances)
+        width = self._timing.widened(width, widths, beliefs, state.held.recent)
         return self.explore.coefficient(width, asked.streams)
 
     def _chances(self, state: GPState) -> int:
-        """Return ``c`` of the RKHS widths: functions, or with a window rounds too."""
-        functions: int = state.beliefs.functions
-        if isinstance(self.feedback, Sliding) and self.horizon is not None:
-            return functions * self.horizon
-        return functions
+        """Return ``c`` of the RKHS widths: how many bounds hold together."""
+        return self._timing.chances(state.beliefs.functions, self.horizon)
 
     def _ahead(self, asked: Asked) -> list[Ahead]:
         """Return outstanding choices, where they count."""
@@ -376,30 +312,11 @@ class GPPolicy(Policy):
         self, state: GPState, asked: Asked
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Yield ``(start, mean, spread)``, ``(T, F, n)`` each, over the round's set."""
-        streams = asked.streams if self.explore.samples else None
-        other = None if asked.actions is self.actions else asked.actions
-        return chosen.stretches(state.beliefs, streams, self._ahead(asked), other)
+        return self._search.stretches(state.beliefs, asked, self._ahead(asked))
 
     def _round_actions(self, actions: Any) -> Any:
-        if self.explore.samples:
-            raise CBanditError(
-                "ask(actions=...) needs explore=cb.UCB or cb.Rand on a GP policy; "
-                "joint draws are kept over the policy's own set"
-            )
         asked = super()._round_actions(actions)
-        if isinstance(asked, Box | Star):
-            raise CBanditError(
-                "actions of this round must be points, a cb.Finite or a "
-                f"cb.ProductGrid; got {asked!r}"
-            )
-        for each in (self.actions, asked):
-            if isinstance(each, Finite) and each.covariance is not None:
-                raise CBanditError(
-                    "ask(actions=...) needs coordinates; arms given by their "
-                    "covariance alone have none: use ask(among=...)"
-                )
-        if isinstance(self.actions, Box):
-            self.actions.inside(asked.block(0, asked.size), "actions of this round")
+        round_points(self.actions, asked, self.explore.samples)
         return asked
 
     # -- feedback ----------------------------------------------------------------------
@@ -432,7 +349,8 @@ class GPPolicy(Policy):
 
     def _due(self, state: GPState) -> GPState:
         beliefs, held = self._timing.due((state.beliefs, state.held), self.t)
-        beliefs = beliefs.refit(due_only=True)
+        if self._refits:
+            beliefs = beliefs.refit(due_only=True)
         if beliefs is state.beliefs and held is state.held:
             return state
         return state._replace(beliefs=beliefs, held=held)
@@ -445,12 +363,7 @@ class GPPolicy(Policy):
         if choice.actions is None and choice.index is not None:
             index = choice.index.tolist()
             return Place(index if isinstance(index, list) else [index], x, choice.t)
-        if not isinstance(self.actions, Box):
-            try:
-                return Place(self.actions.index(x).tolist(), x, choice.t)
-            except CBanditError:
-                pass
-        return Place([tuple(row) for row in x.tolist()], x, choice.t)
+        return Place(self.actions.keys(x), x, choice.t)
 
     def observe(
         self, *, index: Any = None, x: Any = None, reward: Any = None, cost: Any = None
@@ -476,11 +389,13 @@ class GPPolicy(Policy):
     @property
     def multiplier(self) -> Tensor:
         """As the next ``ask`` will use it, ``(*trials, m)``; empty: there is none."""
-        state: GPState = self._settled().state
-        if state.moved is None:
-            state = state._replace(moved=self._next(state, self.t + 1))
-            self._change(state)
-        moved = self._start if state.moved is None else state.moved
+        now = self._settled()
+        moved = now.state.moved
+        if moved is None:
+            b, phi, held, estimate, arrived, _, own = now.state
+            moved = self._next(now.state, now.t + 1)
+            state = GPState(b, phi, held, estimate, arrived, moved, own)
+            self._now = Now(now.t, state, now.position, now.heard, now.settled)
         return self._outside(moved.clone())
 
     @property
@@ -508,17 +423,7 @@ class GPPolicy(Policy):
         Or, by a dense solve, at points ``x``, ``(n, d)`` or ``(*trials, n, d)``; on a
         Box there is no other way.
         """
-        beliefs = self._settled().state.beliefs
-        if x is not None:
-            points = checks.finite("x", checks.tensor("x", x, self.dtype, self.device))
-            axes = (self.actions.dim,)
-            points = checks.rows("x", points, self.batch_shape, axes)
-            return posterior_of(beliefs.anywhere(points), self._outside)
-        if isinstance(self.actions, Box):
-            raise CBanditError(
-                "posterior needs points on a Box: posterior(x) with x of shape (n, d)"
-            )
-        return posterior_of(beliefs.posterior(), self._outside)
+        return posterior_of(self, self._settled().state.beliefs, x)
 
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Return what to deploy: the best action feasible with ``confidence``.
@@ -526,13 +431,7 @@ class GPPolicy(Policy):
         Of a policy without beliefs about its costs the action of greatest expected
         reward, nowhere called feasible.
         """
-        confidence = checks.number("confidence", confidence)
-        if not 0 < confidence < 1:
-            raise CBanditError(f"confidence must lie between 0 and 1; got {confidence}")
-        beliefs, limits = self._settled().state.beliefs, self._limits(max(self.t, 1))
-        streams = Streams(self.seed, self.trials, "recommend")
-        on, ranks = self.actions, self._ranks
-        found = recommended(beliefs, on, limits, confidence, streams, ranks)
+        found = recommended(self, self._settled().state.beliefs, confidence)
         return found.of(self._outside)
 
     def refit(self) -> None:
@@ -554,21 +453,3 @@ class GPPolicy(Policy):
     def lighten(self) -> None:
         """Before a checkpoint: large arrays are computed afresh instead of saved."""
         self._beliefs.lighten(LIGHT)
-
-
-def _functions(reward: Any, costs: Any) -> tuple[list[GP], int]:
-    """Return one belief a function, reward first, and how many costs there are."""
-    counted = isinstance(costs, int) and not isinstance(costs, bool)
-    beliefs = [reward, *([] if costs is None or counted else listed(costs, GP))]
-    for j, belief in enumerate(beliefs):
-        if not isinstance(belief, GP):
-            name = "reward" if j == 0 else f"costs[{j - 1}]"
-            raise CBanditError(f"{name} must be a cb.GP; got {checks.kind(belief)}")
-    m = checks.whole("costs", costs, 1, COST_COUNT) if counted else len(beliefs) - 1
-    return beliefs, m
-
-
-def _epochs(restart: Any) -> int | str | None:
-    if restart is None or restart == "doubling":
-        return None if restart is None else "doubling"
-    return checks.whole("restart", restart)

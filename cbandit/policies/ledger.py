@@ -9,7 +9,6 @@ state and the ledger neither loses an item nor takes it in twice.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -17,12 +16,12 @@ from torch import Tensor
 
 from cbandit._core import devices
 from cbandit.choice import Choice
+from cbandit.errors import ChoiceError
 
-__all__ = ["Entry", "Ledger", "News", "Told"]
+__all__ = ["Entry", "Ledger", "News", "Told", "also_seen", "check_unseen"]
 
 
-@dataclass(frozen=True)
-class Told:
+class Told(NamedTuple):
     """Feedback of one choice that waits to be absorbed.
 
     Args:
@@ -141,12 +140,19 @@ class Ledger:
             entry = self._entries.get(t)
             if entry is None:
                 continue
-            rewards = [told for told in entry.rewards if told.serial > heard]
-            costs = [told for told in entry.costs if told.serial > heard]
+            rewards, costs = _after(entry.rewards, heard), _after(entry.costs, heard)
             cancelled = entry.cancelled > heard
             if rewards or costs or cancelled:
                 out.append(News(entry.choice, rewards, costs, cancelled))
         return out
+
+    def reminder(self, name: str, costs: bool) -> str:
+        """Return a warning that many choices wait, for their costs too if ``costs``."""
+        return (
+            f"{name}: {len(self)} choices wait for their feedback; hand each to "
+            f"tell(choice, reward=...{', cost=...' if costs else ''}), or to "
+            "cancel(choice) if it will never come"
+        )
 
     @property
     def last(self) -> int:
@@ -165,3 +171,33 @@ class Ledger:
                 else:
                     self._entries[t] = entry._replace(rewards=(), costs=())
             del self._touched[t]
+
+
+def _after(every: tuple[Told, ...], heard: int) -> tuple[Told, ...]:
+    """Return what was told after the item ``heard``."""
+    if not every or every[0].serial > heard:
+        return every
+    return tuple(told for told in every if told.serial > heard)
+
+
+def check_unseen(
+    kind: str, seen: Tensor | bool, mask: Tensor | None, choice: Choice
+) -> None:
+    """Raise an error if this feedback was told before."""
+    if seen is False:
+        return
+    if mask is None or bool((mask & seen).any()):
+        raise ChoiceError(
+            f"choice of round {choice.t} was told its {kind} already"
+            + ("" if seen is True else " in some of these trials")
+        )
+
+
+def also_seen(seen: Tensor | bool, mask: Tensor | None) -> Tensor | bool:
+    """Return where feedback has come, with what comes in the trials of ``mask``."""
+    if mask is None:
+        return True
+    both = mask.clone() if seen is False else mask | seen
+    if bool(both.all()):
+        return True
+    return both if bool(both.any()) else False

@@ -24,14 +24,20 @@ from cbandit.actions import Actions
 from cbandit.choice import Choice, Distribution
 from cbandit.errors import CBanditError, ChoiceError, HorizonError
 from cbandit.policies import given, shared
-from cbandit.policies.decision import Asked, Decision, checked
-from cbandit.policies.ledger import Entry, Ledger, News, Told
+from cbandit.policies.decision import Asked, Decision, checked, kept
+from cbandit.policies.ledger import (
+    Entry,
+    Ledger,
+    News,
+    Told,
+    also_seen,
+    check_unseen,
+)
 
-__all__ = ["COST_COUNT", "Policy"]
+__all__ = ["Now", "Policy"]
 
 LONG = 60  # letters of a set in a policy's repr
 MANY = 100  # choices outstanding, of a policy that does not count on them
-COST_COUNT = "the number of costs, an int of at least 1"
 
 
 class Now(NamedTuple):
@@ -42,12 +48,14 @@ class Now(NamedTuple):
         state: what the rule keeps.
         position: where the streams of draws are.
         heard: the serial number of the last item told that ``state`` has absorbed.
+        settled: whether what time makes due is done.
     """
 
     t: int
     state: Any
     position: Position
     heard: int
+    settled: bool = False
 
 
 class Policy(Stated, metaclass=ABCMeta):
@@ -136,7 +144,7 @@ class Policy(Stated, metaclass=ABCMeta):
                 f"cb.ProductGrid, cb.Box or cb.Star; got {checks.kind(actions)}"
             )
         self.device = checks.device(device)
-        self.dtype, self.m = _dtype(dtype, self.device), m
+        self.dtype, self.m = given.array_type(dtype, self.device), m
         self.trials, self.seed = trial_range(trials), checks.seed(seed)
         self.batch_shape = () if self.trials is None else (len(self.trials),)
         self._size = 1 if self.trials is None else len(self.trials)
@@ -252,13 +260,11 @@ class Policy(Stated, metaclass=ABCMeta):
             actions: a set for this round alone, solved afresh; the choice's index
                 refers to it.
             observed_costs: this round's costs on every action, ``(*trials, m, N)``, for
-                policies that see them in full.
+                policies that see them in full; on a Box a callable, ``x (*trials, n, d)
+                -> (*trials, m, n)``.
         """
-        if observed_costs is not None and not self.sees_costs:
-            raise CBanditError(
-                f"{self.name} learns costs from feedback; observed_costs= goes to "
-                "cb.SCGPUCB"
-            )
+        if (observed_costs is not None) != self.sees_costs:
+            raise given.costs_not_for(self.name, self.sees_costs)
         t = self._now.t + 1
         if self.horizon is not None and t > self.horizon:
             raise HorizonError(
@@ -279,24 +285,15 @@ class Policy(Stated, metaclass=ABCMeta):
             rule, own = f"{type(self).__name__}.decide", (self.device, self.dtype)
             decision = checked(rule, decision, asked, self._size, *own)
         choice = self._choice(t, on, decision)
-        own_choice = _kept(choice)
+        own_choice = kept(choice)
         state = self._stood(state, own_choice)
         ledger.open(own_choice, choice)
         # all that a round changes; what came before does not count without this
         self._now = Now(t, state, streams.position(), now.heard)
         if len(ledger) >= MANY and not (self.patient or self._reminded):
-            self._remind()
+            self._reminded = True
+            warnings.warn(ledger.reminder(self.name, self._costs_due), stacklevel=2)
         return choice
-
-    def _remind(self) -> None:
-        self._reminded = True
-        costs = self.m > 0 and self.learns_costs
-        warnings.warn(
-            f"{self.name}: {len(self._ledger)} choices wait for their feedback; hand "
-            f"each to tell(choice, reward=...{', cost=...' if costs else ''}), or to "
-            "cancel(choice) if it will never come",
-            stacklevel=3,
-        )
 
     def _round_actions(self, actions: Any) -> Any:
         """Return the set of this round, on the policy's device."""
@@ -314,9 +311,9 @@ class Policy(Stated, metaclass=ABCMeta):
                 self._outside(distribution.index),
                 self._outside(distribution.probability),
             )
-        kept = None if on is self.actions else on
+        other = None if on is self.actions else on
         flags, mark, keys = infeasible.clone(), self._mark, decision.keys
-        return Choice(t, index, x, flags, distribution, mark, kept, keys)
+        return Choice(t, index, x, flags, distribution, mark, other, keys)
 
     # -- feedback --------------------------------------------------------------------
 
@@ -335,14 +332,16 @@ class Policy(Stated, metaclass=ABCMeta):
             reward: ``(*trials,)``.
             cost: ``(*trials, m)``, or ``(*trials,)`` where ``m`` is 1; all ``m`` at
                 once. Where one will never come, tell the reward alone, and then
-                :meth:`cancel`.
+                :meth:`cancel`. It teaches nothing where ``ask`` was given all costs.
             noise: this observation's variance, ``(*trials,)``, instead of the belief's,
                 where the policy can take it.
             where: ``(*trials,)`` bool, the trials in which this has come.
         """
         mask = None if where is None else given.told_in(where, self.batch_shape)
-        if mask is not None and self._finished(choice) and not bool(mask.any()):
-            return  # the rest of what has come already: nothing
+        known = self.sees_costs and reward is None and cost is not None
+        if (mask is not None or known) and self._finished(choice):
+            if known or not bool(torch.as_tensor(mask).any()):
+                return  # nothing that has not come already
         entry = self._entry(choice)
         if noise is not None and self.no_noise:
             raise CBanditError(self.no_noise)
@@ -354,25 +353,25 @@ class Policy(Stated, metaclass=ABCMeta):
         t, serial = self._now.t, self._ledger.number()
         _, _, reward_seen, cost_seen, rewards, costs, *_ = entry
         if reward is not None:
-            _unseen("reward", reward_seen, mask, choice)
+            check_unseen("reward", reward_seen, mask, choice)
             values = self._feedback("reward", reward, 1, mask)
-            values = devices.put(values, self.device)
             rewards = (*rewards, Told(values, mask, own, t, serial))
-            reward_seen = _seen(reward_seen, mask)
+            reward_seen = also_seen(reward_seen, mask)
         if cost is not None:
             if self.m == 0:
                 raise CBanditError(f"{self.name} has no costs; got cost={cost!r}")
-            _unseen("cost", cost_seen, mask, choice)
+            check_unseen("cost", cost_seen, mask, choice)
             values = self._feedback("cost", cost, self.m, mask)
-            values = devices.put(values, self.device)
             costs = (*costs, Told(values, mask, own, t, serial))
-            cost_seen = _seen(cost_seen, mask)
-        no_costs = self.m == 0 or not self.learns_costs
-        closed = reward_seen is True and (cost_seen is True or no_costs)
-        seen = (reward_seen, cost_seen)
-        self._ledger.put(
-            Entry(entry.choice, entry.given, *seen, rewards, costs, closed)
-        )
+            cost_seen = also_seen(cost_seen, mask)
+        closed = reward_seen is True and (cost_seen is True or not self._costs_due)
+        both, seen = (entry.choice, entry.given), (reward_seen, cost_seen)
+        self._ledger.put(Entry(*both, *seen, rewards, costs, closed))
+
+    @property
+    def _costs_due(self) -> bool:
+        """Whether a choice waits for its cost to be told."""
+        return self.m > 0 and self.learns_costs
 
     def cancel(self, choice: Choice) -> None:
         """Say that the rest of a choice's feedback will never come."""
@@ -399,13 +398,13 @@ class Policy(Stated, metaclass=ABCMeta):
             raise ChoiceError(
                 "choice belongs to another policy; tell the one that asked"
             )
+        if choice.t > self.t:
+            raise ChoiceError(
+                f"choice of round {choice.t} is unknown: this policy is in round "
+                f"{self.t}"
+            )
         entry = self._ledger.entry(choice.t)
-        if entry is None or choice.t > self.t:
-            if choice.t > self.t:
-                raise ChoiceError(
-                    f"choice of round {choice.t} is unknown: this policy is in round "
-                    f"{self.t}"
-                )
+        if entry is None:
             raise ChoiceError(
                 f"choice of round {choice.t} is finished: it was told in full, or "
                 "cancelled"
@@ -414,24 +413,25 @@ class Policy(Stated, metaclass=ABCMeta):
 
     def _feedback(self, name: str, value: Any, m: int, mask: Tensor | None) -> Tensor:
         """Return what was told, ``(T, m)``; an error if it cannot be."""
-        return given.told_values(name, value, m, mask, self.batch_shape)
+        values = given.told_values(name, value, m, mask, self.batch_shape)
+        return devices.put(values, self.device)
 
     def _settled(self) -> Now:
         """Absorb all that was told, in the order of rounds, and return what is now."""
         now, ledger = self._now, self._ledger
         heard, state = ledger.last, now.state
+        if now.settled and heard == now.heard:
+            return now
         if heard != now.heard:
             for news in ledger.news(now.heard):
                 state = self.absorb(state, news)
-        state = self._due(state)
-        if heard != now.heard or state is not now.state:
-            self._now = now = Now(now.t, state, now.position, heard)
-            ledger.tidy(heard)
+        self._now = now = Now(now.t, self._due(state), now.position, heard, True)
+        ledger.tidy(heard)
         return now
 
     def _change(self, state: Any) -> None:
         """Replace the state between rounds."""
-        self._now = self._now._replace(state=state)
+        self._now = self._now._replace(state=state, settled=False)
 
     # -- checkpoints -----------------------------------------------------------------
 
@@ -471,46 +471,3 @@ class Policy(Stated, metaclass=ABCMeta):
 
 
 Policy.__doc__ = shared.documented(Policy)
-
-
-def _kept(choice: Choice) -> Choice:
-    """Return a choice that shares no memory with it but for what the host knows too."""
-    index = choice.index
-    if index is not None and choice.keys is None:
-        index = index.clone()
-    t, x, distribution = choice.t, choice.x.clone(), choice.distribution
-    mark, asked, keys = choice.owner, choice.actions, choice.keys
-    return Choice(t, index, x, choice.infeasible, distribution, mark, asked, keys)
-
-
-def _unseen(
-    kind: str, seen: Tensor | bool, mask: Tensor | None, choice: Choice
-) -> None:
-    """Raise an error if this feedback was told before."""
-    if seen is False:
-        return
-    if mask is None or bool((mask & seen).any()):
-        raise ChoiceError(
-            f"choice of round {choice.t} was told its {kind} already"
-            + ("" if seen is True else " in some of these trials")
-        )
-
-
-def _seen(seen: Tensor | bool, mask: Tensor | None) -> Tensor | bool:
-    """Return where feedback has come, with what comes in the trials of ``mask``."""
-    if mask is None:
-        return True
-    both = mask.clone() if seen is False else mask | seen
-    if bool(both.all()):
-        return True
-    return both if bool(both.any()) else False
-
-
-def _dtype(dtype: Any, device: torch.device) -> torch.dtype:
-    if dtype is None:
-        return torch.float32 if device.type == "cuda" else torch.float64
-    if isinstance(dtype, str | torch.dtype):
-        for one in (torch.float32, torch.float64):
-            if str(dtype).removeprefix("torch.") == str(one).removeprefix("torch."):
-                return one
-    raise CBanditError(f"dtype must be 'float32' or 'float64'; got {dtype!r}")

@@ -30,8 +30,8 @@ from cbandit._core.arguments import stated
 from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
 from cbandit.explore import Explore
-from cbandit.policies.ckb import needed
 from cbandit.policies.gp import GPPolicy
+from cbandit.policies.suits import believed_costs
 
 __all__ = ["RPOL"]
 
@@ -76,7 +76,7 @@ class RPOL(GPPolicy):
         super().__init__(
             actions,
             reward=reward,
-            costs=needed(costs),
+            costs=believed_costs(costs),
             explore=explore,
             start=1.0,
             **common,

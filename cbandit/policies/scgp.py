@@ -27,11 +27,10 @@ from cbandit import multipliers, scores
 from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
-from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
+from cbandit.policies.given import COST_COUNT
 from cbandit.policies.gp import GPPolicy
-from cbandit.policies.policy import COST_COUNT
 
 __all__ = ["SCGPUCB"]
 
@@ -47,8 +46,8 @@ class SCGPUCB(GPPolicy):
         schedule: 1 or 2, of ``eps_t`` and ``V_t``.
         slater: ``delta``, a number or ``(*trials,)``.
         clip: ``B``, or ``(B, G)``; the schedules need it.
-        common: see below. Thresholds are subtracted from what
-            ``ask(observed_costs=...)`` is given.
+        common: see below. ``ask(observed_costs=g_t)`` needs this round's costs on every
+            action; thresholds are subtracted from them.
 
     Example:
         >>> import cbandit as cb
@@ -64,7 +63,6 @@ class SCGPUCB(GPPolicy):
     """
 
     name = "SCGP-UCB"
-    learns_costs, sees_costs = False, True
 
     def __init__(
         self,
@@ -97,7 +95,9 @@ class SCGPUCB(GPPolicy):
             observed_costs=True,
             **common,
         )
-        self.schedule, self._b = schedule, self._clip(clip)[:, :1]
+        self.schedule = schedule
+        bound = clip[0] if isinstance(clip, tuple | list) else clip
+        self._b = self._per_trial("clip B", bound).unsqueeze(-1)
         delta = self._per_trial("slater", checks.positive("slater", slater))
         self._delta = delta.unsqueeze(-1)
 
@@ -115,46 +115,3 @@ class SCGPUCB(GPPolicy):
         root, first = math.sqrt(t), self.schedule == 1
         eps = torch.full_like(self._b, 1 / root) if first else self._delta / (2 * root)
         return multipliers.queue(q, estimate[:, 1:], eps, checked=False)
-
-    def ask(
-        self, *, among: Any = None, actions: Any = None, observed_costs: Any = None
-    ) -> Choice:
-        """Start the next round and choose.
-
-        Args:
-            among: a mask ``(N,)`` or ``(*trials, N)``, or action numbers ``(k,)`` or
-                ``(*trials, k)``: only these may be chosen this round.
-            actions: a set for this round alone, solved afresh; the choice's index
-                refers to it.
-            observed_costs: ``g_t`` on every action, ``(*trials, m, N)``; on a Box a
-                callable, ``x (*trials, n, d) -> (*trials, m, n)``.
-        """
-        if observed_costs is None:
-            raise CBanditError(
-                "SCGP-UCB sees the costs before it chooses: give "
-                "ask(observed_costs=g_t) of shape (*trials, m, N); to simulate, a "
-                "problem whose round(t, generator) returns "
-                "cb.Round(observed_costs=g_t)"
-            )
-        return super().ask(among=among, actions=actions, observed_costs=observed_costs)
-
-    def tell(
-        self,
-        choice: Choice,
-        reward: Any = None,
-        cost: Any = None,
-        noise: Any = None,
-        where: Any = None,
-    ) -> None:
-        """Say what came of a choice; its cost is known already and may come or not.
-
-        Args:
-            choice: what ``ask`` returned.
-            reward: ``(*trials,)``.
-            cost: ``(*trials, m)``; teaches nothing.
-            noise: this observation's variance, ``(*trials,)``, instead of the belief's.
-            where: ``(*trials,)`` bool, the trials in which this has come.
-        """
-        if reward is None and cost is not None and self._finished(choice):
-            return
-        super().tell(choice, reward, cost, noise, where)

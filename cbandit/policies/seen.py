@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -53,7 +53,7 @@ class Seen:
         for told in news.rewards:
             reward, rewarded = _with(reward, rewarded, told)
         for told in news.costs:
-            less = replace(told, values=told.values - limits)
+            less = told._replace(values=told.values - limits)
             cost, charged = _with(cost, charged, less)
         return Seen(self.choice, reward, cost, rewarded, charged)
 

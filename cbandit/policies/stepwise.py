@@ -13,11 +13,12 @@ from torch import Tensor
 
 from cbandit.choice import Choice
 from cbandit.explore import UCB
-from cbandit.policies.ckb import needed
 from cbandit.policies.decision import Asked, Decision
-from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.gp import GPPolicy
 from cbandit.policies.ledger import News, Told
 from cbandit.policies.policy import Policy
+from cbandit.policies.state import GPState
+from cbandit.policies.suits import believed_costs
 from cbandit.posterior.look import Look, estimated
 
 __all__ = ["Constrained", "Stepwise", "StepwiseGP"]
@@ -129,7 +130,12 @@ class StepwiseGP(GPPolicy):
     def _estimates(
         self, coefficient: Tensor, limits: Tensor, asked: Any
     ) -> Iterator[tuple[int, Tensor]]:
-        look = Look(coefficient, self._off(self._asked.t), self._bound, "feasible")
+        look = Look(
+            coefficient,
+            self._estimating.offset(self, self._asked.t, limits),
+            self._estimating.bound,
+            "feasible",
+        )
         for start, mean, spread in self._looks(asked):
             yield start, estimated(look, mean, spread)
 
@@ -148,5 +154,5 @@ class Constrained(StepwiseGP):
     def __init__(
         self, actions: Any, *, reward: Any, costs: Any, explore: Any, **common: Any
     ) -> None:
-        both = {"reward": reward, "costs": needed(costs)}
+        both = {"reward": reward, "costs": believed_costs(costs)}
         super().__init__(actions, **both, explore=explore, **common)

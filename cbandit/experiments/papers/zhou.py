@@ -59,33 +59,26 @@ def _ckb(problem: Any, task: Task, explore: type[Explore]) -> Policy:
     )
 
 
-def _stage_opt(problem: Any, task: Task) -> Policy:
-    """StageOpt from one known feasible action, at CKB's widths."""
+def _safely(problem: Any, task: Task) -> dict[str, Any]:
+    """StageOpt's and SGP-UCB's arguments: a known feasible action, CKB's widths."""
     beta, cost_beta = _widths(problem, task)
-    return StageOpt(
-        problem.actions,
+    return {
         **_beliefs(problem),
-        explore=UCB(beta, cost_beta=cost_beta),
-        safe=problem.known.safe,
-        rounds=SAFE_ROUNDS,
-        horizon=task.settings.horizon,
-        lipschitz=problem.known.cost_lipschitz,
+        "explore": UCB(beta, cost_beta=cost_beta),
+        "safe": problem.known.safe,
+        "rounds": SAFE_ROUNDS,
+        "horizon": task.settings.horizon,
         **task.common,
-    )
+    }
+
+
+def _stage_opt(problem: Any, task: Task) -> Policy:
+    lipschitz = problem.known.cost_lipschitz
+    return StageOpt(problem.actions, lipschitz=lipschitz, **_safely(problem, task))
 
 
 def _sgp_ucb(problem: Any, task: Task) -> Policy:
-    """SGP-UCB from one known feasible action, at CKB's widths."""
-    beta, cost_beta = _widths(problem, task)
-    return SGPUCB(
-        problem.actions,
-        **_beliefs(problem),
-        explore=UCB(beta, cost_beta=cost_beta),
-        safe=problem.known.safe,
-        rounds=SAFE_ROUNDS,
-        horizon=task.settings.horizon,
-        **task.common,
-    )
+    return SGPUCB(problem.actions, **_safely(problem, task))
 
 
 POLICIES: dict[str, Factory] = {

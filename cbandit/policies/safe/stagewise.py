@@ -152,7 +152,7 @@ class Stagewise(Stepwise):
                     self._safe.learn(None, one.values, where, limits)
         if len(told) == 2 and all(o.where is None and o.noise is None for _, o in told):
             whole = torch.cat([one.values for _, one in told], -1)
-            told = [(_EVERY, replace(told[0][1], values=whole))]
+            told = [(_EVERY, told[0][1]._replace(values=whole))]
         for functions, one in told:
             weight = self._weight(one, functions)
             self._learn(functions, x, arm, one.values, weight)

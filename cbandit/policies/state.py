@@ -1,0 +1,34 @@
+"""What a GP policy keeps from round to round."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from cbandit.policies.feedback import Arrivals
+
+__all__ = ["GPState"]
+
+
+class GPState(NamedTuple):
+    """The state of a GP policy.
+
+    Args:
+        beliefs: about the reward and the costs.
+        multiplier: what the last ``ask`` used, ``(T, m)``; at first what it will use.
+        held: what feedback left behind beside the beliefs.
+        estimate: of reward and costs where the last round chose, ``(T, 1 + m)``.
+        arrived: by how much costs told since were above their thresholds, ``(T, m)``
+            each, 0 in trials where nothing came.
+        moved: the multiplier of the next ``ask``, where it is known already.
+        own: what a policy keeps for itself.
+    """
+
+    beliefs: Any
+    multiplier: Tensor
+    held: Arrivals
+    estimate: Tensor | None = None
+    arrived: tuple[Tensor, ...] = ()
+    moved: Tensor | None = None
+    own: Any = None
