@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-import uuid
-
+import llvmlite
 import numba
 from numba.core import types
+from numba.core.caching import FunctionCache
 from numba.extending import intrinsic
+
+from cbandit_kernels._native.kept import Folder
 
 __all__ = [
     "address_of_double",
@@ -20,8 +24,38 @@ __all__ = [
 ]
 
 # sums may be contracted, never reordered: a NaN stays one, and a tie stays a tie
-NAMESPACE = uuid.UUID(int=0)
 EXACT = {"contract", "nsz"}
+
+
+def _stamp() -> str:
+    """A digest of these sources and of the compiler: machine code of others is stale.
+
+    A loop holds the code of those that it calls, so a change in one file is a change
+    in all.
+    """
+    made = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        made.update(source.read_bytes())
+    return made.hexdigest()[:16]
+
+
+STAMP = _stamp()
+
+
+class _Cache(FunctionCache):  # type: ignore[misc]
+    """numba's cache, except that loops which call other loops are found again.
+
+    numba's own names a closure by the closure's contents, and gives a compiled function
+    among them another name in every process.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)  # raises where there is no folder to keep it in
+        name = f"{function.__module__.rpartition('.')[-1]}.{function.__qualname__}"
+        self._cache_file = Folder(self.cache_path, name, STAMP)
+
+    def _index_key(self, signature: Any, codegen: Any) -> str:
+        return repr((signature, codegen.magic_tuple()))
 
 
 def compiled(function: Callable[..., Any]) -> Any:
@@ -35,25 +69,20 @@ def reordered(function: Callable[..., Any]) -> Any:
 
 
 def _njit(function: Callable[..., Any], fastmath: set[str]) -> Any:
-    options: dict[str, Any] = {
-        "nogil": True,
-        "error_model": "numpy",
-        "fastmath": fastmath,
-    }
-    try:
-        made = numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # no folder to keep it in: compiled again in every process
-        return numba.njit(**options)(function)
-    # what is kept is found by the values a closure holds; of another compiled function
-    # that is a random number, unless it is named after what it is made of
+    # one name for each set of values that a closure holds, the same in all processes
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    plain = [c._uuid if hasattr(c, "_uuid") else repr(c) for c in cells]
-    made._set_uuid(uuid.uuid5(NAMESPACE, f"{function.__qualname__} {plain}"))
+    held = repr([getattr(value, "__qualname__", None) or repr(value) for value in cells])
+    name = function.__qualname__.rpartition(".")[-1]
+    function.__qualname__ = f"{name}-{hashlib.sha256(held.encode()).hexdigest()[:12]}"
+    made = numba.njit(nogil=True, error_model="numpy", fastmath=fastmath)(function)
+    try:
+        made._cache = _Cache(function)
+    except RuntimeError:  # no folder to keep it in: compiled again in every process
+        pass
     return made
 
 
 def _pointer(kind: Any) -> Any:
-    @intrinsic  # type: ignore[misc]
     def pointer(context: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
             wanted = context.get_value_type(signature.return_type)
@@ -61,7 +90,8 @@ def _pointer(kind: Any) -> Any:
 
         return types.CPointer(kind)(types.int64), generate
 
-    return pointer
+    pointer.__qualname__ = f"pointer to {kind}"
+    return intrinsic(pointer)
 
 
 #: an address as a pointer that ``numba.carray`` takes

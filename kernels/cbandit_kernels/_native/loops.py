@@ -53,7 +53,7 @@ def loops(double: bool) -> Loops:
     """The loops for float64, or for float32."""
     kind: Any = np.float64 if double else np.float32
     size = 8 if double else 4
-    address = address_of_double if double else address_of_float
+    address: Any = address_of_double if double else address_of_float
     zero, infinity = kind(0), kind(np.inf)
 
     @compiled
@@ -233,7 +233,9 @@ def loops(double: bool) -> Loops:
         column, v = np.empty(size_of, kind), np.empty(size_of, kind)
         s, room = np.empty(size_of, kind), np.empty(size_of, kind)
         steps = (functions * size_of, size_of)
-        held = (mean.ctypes.data, steps, v.ctypes.data, 0)
+        none = np.int64(0)  # of a type that does not tell its value
+        held = (np.int64(mean.ctypes.data), steps, np.int64(v.ctypes.data), none)
+        start = (-infinity, none)
         for t in range(low, high):
             if change:
                 slot = slots[t]
@@ -251,14 +253,14 @@ def loops(double: bool) -> Loops:
                         cov[t, i, j] -= here * (column[j] * w)
             for j in range(size_of):
                 v[j] = cov[t, j, j]
-            best = judge(size_of, held, asked, drawn, t, 0, 0, s, room, (-infinity, 0))
+            best = judge(size_of, held, asked, drawn, t, none, none, s, room, start)
             index = best[1]
             values[t], indices[t] = best
             for f in range(functions):
                 d = math.sqrt(v[index] if not (v[index] < zero) else zero)
                 if draw != 0:
-                    start = draw + size * (t * draw_steps[0] + f * draw_steps[1])
-                    d = carray(address(start), (size_of,), kind)[index]
+                    place = draw + size * (t * draw_steps[0] + f * draw_steps[1])
+                    d = carray(address(place), (size_of,), kind)[index]
                 e = mean[t, f, index] + scales[t, f] * d + offsets[t, f]
                 e = bounds[t, f] if e > bounds[t, f] else e
                 estimates[t, f] = -bounds[t, f] if e < -bounds[t, f] else e

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -39,8 +40,7 @@ def finish(
 ) -> Found:
     """See :func:`cbandit_kernels.rounds.finish_round_ref`."""
     trials, k, n = columns.shape
-    if columns.stride(-1) != 1:
-        columns = columns.contiguous()
+    columns, look, draw = _rows(columns), _looked(look), _drawn_as(mean, draw)
     go = loops(mean.dtype == torch.float64).finish
     given = columns.data_ptr(), (columns.stride(0), columns.stride(1))
     fixed = given, k, n, _changes(change, mean), *_round(mean, var, look, draw)
@@ -59,6 +59,7 @@ def product(
 ) -> Found:
     """See :func:`cbandit_kernels.whole.product_round_ref`."""
     trials, _, rows, _ = left.shape
+    look, draw = _looked(look), _drawn_as(mean, draw)
     go = loops(mean.dtype == torch.float64).product
     factors = left.contiguous().numpy(), right.contiguous().numpy()
     fixed = *factors, _changes(change, mean), *_round(mean, var, look, draw)
@@ -81,6 +82,7 @@ def stream(
 ) -> Found:
     """See :func:`cbandit_kernels.rounds.stream_round_ref`."""
     n, dim = points.shape[-2:]
+    look, draw = _looked(look), _drawn_as(mean, draw)
     go = streaming(kinds, dim, frame.far, mean.dtype == torch.float64)
     roots = torch.tensor([ROOTS[kind] for kind in kinds], dtype=torch.float64)
     scale = frame.scale.double() * roots.view(-1, 1, 1)
@@ -104,6 +106,12 @@ def joint(
     """See :func:`cbandit_kernels.whole.joint_round_ref`."""
     trials, size, _ = cov.shape
     functions = mean.shape[1]
+    look, draw = _looked(look), _drawn_as(mean, draw)
+    if not (cov.is_contiguous() and mean.is_contiguous()) or mean.dtype != cov.dtype:
+        raise ValueError(
+            "cov and mean must be contiguous and of one dtype; got strides "
+            f"{cov.stride()} and {mean.stride()}, {cov.dtype} and {mean.dtype}"
+        )
     asked, drawn = _asked(look, mean), _drawn(draw)
     go = loops(cov.dtype == torch.float64).joint
     if told is None:
@@ -133,6 +141,24 @@ def joint(
 
 
 # -- what the loops take, and what they give ---------------------------------------
+
+
+# an address keeps nothing alive: what it is of is bound to a name until the loops return
+
+
+def _rows(value: Tensor) -> Tensor:
+    """Neighbours side by side in memory, as the loops step from one to the next."""
+    return value if value.stride(-1) == 1 else value.contiguous()
+
+
+def _looked(look: Look) -> Look:
+    if look.mask is None or look.mask.stride(-1) == 1:
+        return look
+    return replace(look, mask=look.mask.contiguous())
+
+
+def _drawn_as(mean: Tensor, draw: Tensor | None) -> Tensor | None:
+    return None if draw is None else _rows(draw.to(mean.dtype))
 
 
 def _plain(value: Tensor, like: Tensor) -> Array:
@@ -185,6 +211,12 @@ def _round(
     mean: Tensor, var: Tensor, look: Look, draw: Tensor | None
 ) -> tuple[Any, Any, Any]:
     """The arrays over the set, by address and strides; the look; the draw."""
+    side_by_side = mean.shape[-1] < 2 or (mean.stride(-1) == 1 == var.stride(-1))
+    if not side_by_side or var.dtype != mean.dtype:
+        raise ValueError(
+            "mean and var must be of one dtype with a last stride of 1; got strides "
+            f"{mean.stride()} and {var.stride()}, {mean.dtype} and {var.dtype}"
+        )
     steps = mean.stride(0), mean.stride(1)
     held = mean.data_ptr(), steps, var.data_ptr(), var.stride(0)
     return held, _asked(look, mean), _drawn(draw)
