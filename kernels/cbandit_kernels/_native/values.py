@@ -28,12 +28,15 @@ ROOTS = {
     "linear": 1.0,
 }
 
+FEW = 3
+
 
 def _power_of_two(degree: int) -> tuple[float, ...]:
     """Coefficients of a polynomial for ``2^x`` on [-1/2, 1/2], lowest first."""
     nodes = 0.5 * np.cos(np.pi * (np.arange(400) + 0.5) / 400)
     fitted = Chebyshev.fit(nodes, 2.0**nodes, degree, domain=[-0.5, 0.5])
-    return tuple(float(c) for c in fitted.convert(kind=Polynomial).coef)
+    _, *rest = (float(c) for c in fitted.convert(kind=Polynomial).coef)
+    return 1.0, *rest  # a point's value with itself is 1, to the bit
 
 
 @cache
@@ -74,13 +77,15 @@ def kernel(kind: str, dim: int, far: bool, double: bool) -> Any:
     """``out[j] (or times) k(x_j, y)`` for a block ``x (dim, B)`` and one tried ``y``.
 
     Coordinates are scaled by :data:`ROOTS`. ``squares`` are ``|x_j|^2``: the RBF's
-    exponent is a product then, unless the points lie ``far`` from the origin.
+    exponent is a product then, in more than :data:`FEW` coordinates, unless the points
+    lie ``far`` from the origin.
     """
     two = power(double)
     number: Any = np.float64 if double else np.float32
     one, third = number(1.0), number(1.0 / 3.0)
     natural, nothing, twice = number(math.log(2)), number(0.0), number(2.0)
-    exponent = kind == "rbf" and not far
+    # in few coordinates differences cost no more, and are exact where points coincide
+    exponent = kind == "rbf" and not far and dim > FEW
     linear, rbf = kind == "linear", kind == "rbf"
     half, three_halves = kind == "matern12", kind == "matern32"
 
