@@ -13,6 +13,8 @@ from inside import EXPERIMENTS, number, settings_of_experiment
 from matplotlib.image import imread
 from terminal import SMALL, call, complaint
 
+from cbandit_kernels import native_at_hand
+
 
 def test_help_is_quick_and_has_examples(capsys):
     code, out, _ = call(capsys, "--help")
@@ -40,6 +42,14 @@ def test_version(capsys):
     assert (code, err) == (0, "")
     assert out.startswith("cbandit")
     assert versions()["cbandit"] in out
+
+
+def test_info_says_how_rounds_are_computed(capsys):
+    code, out, _ = call(capsys, "info")
+    (line,) = [line for line in out.splitlines() if line.startswith("rounds on the")]
+    assert code == 0
+    wanted = "compiled loops" if native_at_hand() else "pip install 'cbandit[native]'"
+    assert wanted in line
 
 
 def test_list(capsys):

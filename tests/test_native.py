@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -333,6 +335,112 @@ def test_rounds_in_several_threads_at_once():
     assert found == [39_999] * 80
 
 
+def test_work_within_work_and_in_forked_processes_ends():
+    """No thread of the pool waits for another that waits for it."""
+    done: list[int] = []
+    native_share(lambda piece: native_share(done.append, 5, 8), 40, 8)
+    assert sorted(done) == sorted([0, 1, 2, 3, 4] * 40)
+    code = """
+import os, sys, torch
+from cbandit_kernels._native.threads import share
+share(lambda piece: None, 10, 4)
+child = os.fork()
+done = []
+share(done.append, 100, 4)
+if child == 0:
+    os._exit(0 if sorted(done) == list(range(100)) else 1)
+print(os.waitpid(child, 0)[1])
+"""
+    assert ran(code) == "0"
+
+
+def test_one_piece_that_fails_ends_the_others():
+    begun: list[int] = []
+
+    def work(piece: int) -> None:
+        begun.append(piece)
+        if piece == 3:
+            raise KeyboardInterrupt
+        time.sleep(1e-3)
+
+    with pytest.raises(KeyboardInterrupt):
+        native_share(work, 1_000, 3)
+    assert len(begun) < 20
+
+
+@pytest.mark.parametrize("dtype", [F64, F32], ids=str)
+def test_draws_and_masks_of_any_layout(dtype):
+    normal = draws(0)
+    mask = (normal(40, 1) > 0).mT.expand(2, 40)
+    look = looked(normal, 2, 3, "rectified", True, mask)
+    columns = normal(2, 40, 1, dtype=dtype).mT
+    change = Change(normal(2, 1).abs() * 1e-2, normal(2, 3, 1))
+    mean, var = normal(2, 3, 40, dtype=dtype), normal(2, 40, dtype=dtype).abs() + 1
+    for draw in (normal(2, 40, 3).mT, normal(2, 3, 80, dtype=dtype)[..., ::2]):
+        mine, mine_var = mean.clone(), var.clone()
+        given = columns, change
+        wanted = finish_round_ref(*given, mean, var, look, 0, draw.to(dtype))
+        found = finish_round(*given, mine, mine_var, look, 0, draw, backend="native")
+        same(found, wanted, NEAR[dtype])
+    cov = torch.eye(40, dtype=dtype).expand(2, -1, -1).clone()
+    wanted = joint_round_ref(cov, mean, look, None, draw)
+    found = joint_round(cov, mean, look, None, draw, backend="native")
+    same(found, wanted, NEAR[dtype])
+
+
+def test_means_that_do_not_lie_side_by_side_are_refused():
+    columns, change, mean, var = plain(5)
+    apart = torch.zeros(1, 5, 2, dtype=F64).mT
+    with pytest.raises(ValueError, match="last stride of 1"):
+        finish_round(columns, change, apart, var, asked(), backend="native")
+    with pytest.raises(ValueError, match="one dtype"):
+        finish_round(columns, change, mean, var.float(), asked(), backend="native")
+    with pytest.raises(ValueError, match="must be contiguous"):
+        joint_round(torch.eye(5)[None].double(), apart, asked(), backend="native")
+
+
+ROUNDS = """
+import torch
+from cbandit_kernels import Change, Frame, Look, joint_round, stream_round
+from cbandit_kernels._native.loops import loops
+from cbandit_kernels._native.streams import stream
+one = torch.ones(1, 1, 1, dtype=torch.float64)
+look = Look(one[0], None, None, "primal-dual")
+mean = torch.tensor([[[0.0, 2.0, 1.0]]], dtype=torch.float64)
+eye = torch.eye(3, dtype=torch.float64)[None]
+chosen = joint_round(eye, mean, look, backend="native").index.item()
+points = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 2.0]], dtype=torch.float64)
+frame = Frame(0 * points[None, :1], points[None, :1] + 1)
+change, var = Change(0 * one[0], one), torch.ones(1, 3, dtype=torch.float64)
+given = points, frame, points[None, :1], one, ("rbf",), change, mean, var, look
+stream_round(*given, backend="native")
+made = loops(True).joint, stream(("rbf",), 2, False, True)
+print(chosen, *(sum(go.stats.cache_misses.values()) for go in made))
+"""
+
+
+def ran(code: str, **environment: str) -> str:
+    """What a process of its own prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | environment,
+    )
+    return done.stdout.strip()
+
+
+def test_the_next_process_finds_what_was_compiled(tmp_path):
+    folder = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    assert ran(ROUNDS, **folder) == "1 1 1"
+    assert ran(ROUNDS, **folder) == "1 0 0"
+    for file in tmp_path.rglob("*.nbc"):
+        file.write_bytes(file.read_bytes()[:100])  # a damaged file is made again
+    assert ran(ROUNDS, **folder) == "1 1 1"
+    assert ran(ROUNDS, **folder) == "1 0 0"
+
+
 def test_where_nothing_can_be_kept_it_is_compiled_again():
     """No folder to keep machine code in: every process compiles for itself."""
     code = """
@@ -347,7 +455,4 @@ look = Look(torch.ones(1, 1).double(), None, None, "primal-dual")
 mean = torch.tensor([[[0.0, 2.0, 1.0]]], dtype=torch.float64)
 print(joint_round(eye, mean, look, backend="native").index.item())
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "1"
+    assert ran(code) == "1"

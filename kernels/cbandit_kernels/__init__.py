@@ -1,6 +1,11 @@
 """Kernels of the posterior's inner loop, each beside its plain-torch reference."""
 
-from cbandit_kernels.backends import native, native_at_hand, streams_natively
+from cbandit_kernels.backends import (
+    describe_native,
+    native,
+    native_at_hand,
+    streams_natively,
+)
 from cbandit_kernels.forms import (
     KINDS,
     kernel_columns,
@@ -32,6 +37,7 @@ __all__ = [
     "Frame",
     "Look",
     "best_found",
+    "describe_native",
     "finish_round",
     "finish_round_ref",
     "joint_round",

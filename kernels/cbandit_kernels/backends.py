@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 
 from torch import Tensor
 
-__all__ = ["native", "native_at_hand", "streams_natively"]
+__all__ = ["describe_native", "native", "native_at_hand", "streams_natively"]
 
 FACTORS = 3  # kernels in a product that compiled loops take
 DIMS = 16  # coordinates that they keep in registers
 
 
-@cache
 def native_at_hand() -> bool:
-    """Whether the CPU's compiled loops can be used: whether numba is installed."""
-    return find_spec("numba") is not None
+    """Whether the CPU's compiled loops can be used: whether numba works here."""
+    return _obstacle() is None
+
+
+def describe_native() -> str:
+    """How rounds on the CPU are computed, and how they would be faster."""
+    obstacle = _obstacle()
+    if obstacle is None:
+        return "compiled loops (numba)"
+    return f"plain torch, because {obstacle}: pip install 'cbandit[native]'"
+
+
+@cache
+def _obstacle() -> str | None:
+    if find_spec("numba") is None:
+        return "numba is not installed"
+    try:
+        import_module("cbandit_kernels._native.rounds")
+    except (ImportError, AttributeError) as error:  # of a release too old or too new
+        return f"numba does not load ({error})"
+    return None
 
 
 def native(values: Tensor) -> bool:

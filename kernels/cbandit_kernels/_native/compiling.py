@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -71,14 +72,15 @@ def reordered(function: Callable[..., Any]) -> Any:
 def _njit(function: Callable[..., Any], fastmath: set[str]) -> Any:
     # one name for each set of values that a closure holds, the same in all processes
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    held = repr([getattr(value, "__qualname__", None) or repr(value) for value in cells])
+    held = repr(
+        [getattr(value, "__qualname__", None) or repr(value) for value in cells]
+    )
     name = function.__qualname__.rpartition(".")[-1]
     function.__qualname__ = f"{name}-{hashlib.sha256(held.encode()).hexdigest()[:12]}"
     made = numba.njit(nogil=True, error_model="numpy", fastmath=fastmath)(function)
-    try:
+    # where there is no folder to keep it in, it is compiled again in every process
+    with contextlib.suppress(RuntimeError):
         made._cache = _Cache(function)
-    except RuntimeError:  # no folder to keep it in: compiled again in every process
-        pass
     return made
 
 

@@ -44,7 +44,8 @@ def finish(
     go = loops(mean.dtype == torch.float64).finish
     given = columns.data_ptr(), (columns.stride(0), columns.stride(1))
     fixed = given, k, n, _changes(change, mean), *_round(mean, var, look, draw)
-    return _shared(go, fixed, (trials, n, PIECE), start, mean, var, look, draw)
+    cut = trials, n, PIECE
+    return _shared(go, fixed, cut, start, mean, var, look, draw, columns)
 
 
 def product(
@@ -133,7 +134,7 @@ def joint(
     else:
         each = -(-trials // PARTS)
 
-        def work(piece: int) -> None:
+        def work(piece: int, alive: object = (look, draw)) -> None:
             go(*given, (piece * each, min((piece + 1) * each, trials)), *out)
 
         share(work, -(-trials // each))
@@ -143,7 +144,7 @@ def joint(
 # -- what the loops take, and what they give ---------------------------------------
 
 
-# an address keeps nothing alive: what it is of is bound to a name until the loops return
+# an address keeps nothing alive: each piece of work holds on to the tensors behind it
 
 
 def _rows(value: Tensor) -> Tensor:
@@ -231,6 +232,7 @@ def _shared(
     var: Tensor,
     look: Look,
     draw: Tensor | None,
+    columns: Tensor | None = None,
 ) -> Found:
     """Share trials of ``size`` items, ``step`` at a time, and take the best of all."""
     trials, size, step = cut
@@ -239,7 +241,7 @@ def _shared(
     index = torch.empty(trials, each, dtype=torch.long)
     out = value.numpy(), index.numpy()
 
-    def work(number: int) -> None:
+    def work(number: int, alive: object = (mean, var, look, draw, columns)) -> None:
         t, piece = divmod(number, each)
         low = piece * step
         go(*fixed, (t, low, min(low + step, size), start, piece), *out)

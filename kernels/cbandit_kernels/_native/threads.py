@@ -23,29 +23,36 @@ def share(work: Callable[[int], None], pieces: int, threads: int | None = None) 
     """Call ``work(0) .. work(pieces - 1)``, each once, on several threads at a time."""
     helpers = min(torch.get_num_threads() if threads is None else threads, pieces) - 1
     numbers = itertools.count()
+    stopped = False
 
     def go() -> None:
-        # drawing a number is one step of the interpreter: no two threads get the same
-        for piece in numbers:
-            if piece >= pieces:
-                return
-            work(piece)
+        nonlocal stopped
+        try:
+            # drawing a number is one step of the interpreter: each is drawn once
+            for piece in numbers:
+                if stopped or piece >= pieces:
+                    return
+                work(piece)
+        except BaseException:
+            stopped = True  # what has begun is finished, nothing more is begun
+            raise
 
-    if helpers < 1:
-        go()
-        return
-    others = [_threads().submit(go) for _ in range(helpers)]
+    others = [_submit(go) for _ in range(helpers)]
     try:
         go()
     finally:
-        _finished(others)
+        for other in others:
+            # one that has not begun has nothing left to do: whoever asks, from however
+            # deep in the pool, never waits for a thread to become free
+            if other is not None and not other.cancel():
+                other.result()
 
 
-def _finished(others: list[Future[None]]) -> None:
-    for other in others:
-        # one that has not begun has nothing left to do
-        if not other.cancel():
-            other.result()
+def _submit(go: Callable[[], None]) -> Future[None] | None:
+    try:
+        return _threads().submit(go)
+    except RuntimeError:  # the interpreter ends, and starts no threads any more
+        return None
 
 
 def _threads() -> ThreadPoolExecutor:
