@@ -202,6 +202,15 @@ def hold(policy, beliefs):
     policy._change(settled(policy)._replace(beliefs=beliefs))
 
 
+@contextmanager
+def plain_torch():
+    """Rounds on the CPU without compiled loops, as where numba is not installed."""
+    from cbandit_kernels import backends
+
+    with mock.patch.object(backends, "_obstacle", return_value="a test says so"):
+        yield
+
+
 def native_power(double):
     """The compiled power of two."""
     from cbandit_kernels._native.values import power
