@@ -9,9 +9,10 @@ from cbandit._core.checkpoint import read, write
 from cbandit._core.peaks import argmax
 from cbandit._core.randomness import BLOCK, Streams, _seed, trial_range
 from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
-from cbandit.baselines.admmbo import feasible_improvement, improvement
+from cbandit.baselines import lipschitz
+from cbandit.baselines.admm import feasible_improvement, improvement
+from cbandit.baselines.sketch import Sketched
 from cbandit.beliefs.feedback import drift_allowance
-from cbandit.beliefs.linear import Ridge
 from cbandit.choice import Choice, Distribution
 from cbandit.cli import main
 from cbandit.experiments.catalogue import EXPERIMENTS, find, settings_from_toml
@@ -20,22 +21,27 @@ from cbandit.experiments.results import read_curves, soft_violation_over, versio
 from cbandit.experiments.runner import carry_out
 from cbandit.experiments.task import Task
 from cbandit.explore import TS, estimates
+from cbandit.policies import gp as gp_policy
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.draws.roots import Root
 from cbandit.posterior.engines import choice as engine_choice
 from cbandit.posterior.engines.dense import Dense as DenseEngine
 from cbandit.posterior.engines.joint import Joint
-from cbandit.posterior.engines.protocol import Plan
+from cbandit.posterior.engines.protocol import Engine, Plan, Seen
 from cbandit.posterior.engines.swept import Swept
 from cbandit.posterior.group import Group
 from cbandit.posterior.history import SPARE
-from cbandit.posterior.look import SHORT, maximise
+from cbandit.posterior.look import SHORT, Look, maximise, scan
 from cbandit.posterior.merge import merged
 from cbandit.posterior.refit import negative_log_likelihood
+from cbandit.posterior.ridge import Ridge
+from cbandit.posterior.rows.kronecker import Kronecker
+from cbandit.posterior.rows.recomputed import Recomputed
 from cbandit.posterior.rows.stored import Stored
 from cbandit.posterior.stacked import Stacked
 from cbandit.posterior.system import ROOM, System
+from cbandit.posterior.tally import Tally
 from cbandit.problems import data
 from cbandit.problems.gridded import poisson
 from cbandit.problems.protocol import delays_of
@@ -47,7 +53,7 @@ from cbandit.search.box import (
     maximise_box,
 )
 from cbandit.search.climb import climb
-from cbandit.search.simplex import hull
+from cbandit.search.simplex import hull, lp
 from cbandit.search.simplex.lp import solve_policy, solve_policy_by_pricing
 from cbandit.simulation.curves import Curve, exponent
 from cbandit.simulation.loop import simulate
@@ -115,7 +121,7 @@ def cost_noises(epochs):
 
 def rounds_told(epochs):
     """The rounds of which all has come, in the order of the beliefs' log."""
-    return settled(epochs).own.seen()
+    return [each.place.t for each in settled(epochs).own.seen()]
 
 
 def take_for(policy, other):
@@ -228,3 +234,30 @@ def native_share(work, pieces, threads):
 def next_look(policy):
     """The look of a GP policy's next round."""
     return policy._next_look()[1]
+
+
+def linear_widths(policy, t):
+    """The widths of a linear policy in round ``t``, and by what they are inflated."""
+    state = settled(policy)
+    return policy._plane.width(t, state), policy._alpha(state, policy._limits(t))
+
+
+def safe_of(policy):
+    """The safe action of a policy, as far as its user knows it."""
+    return policy._safe
+
+
+def hold_no_arms(monkeypatch):
+    """Let no programme over blocks keep its bounds: all are priced."""
+    monkeypatch.setattr(lp, "HELD", 0)
+
+
+def chunk_distances(monkeypatch, chunk, kept):
+    """Set how many distances between actions are made at once, and kept."""
+    monkeypatch.setattr(lipschitz, "CHUNK", chunk)
+    monkeypatch.setattr(lipschitz, "KEPT", kept)
+
+
+def set_light(monkeypatch, size):
+    """Let checkpoints leave out arrays above ``size`` bytes."""
+    monkeypatch.setattr(gp_policy, "LIGHT", size)

@@ -11,7 +11,9 @@ from inside import (
     cap_of,
     cost_noises,
     limits_of,
+    safe_of,
     settings_of_experiment,
+    settled,
     slack_of,
     step_of,
 )
@@ -89,7 +91,7 @@ def test_a_row_of_m_is_one_a_cost_however_many_trials(trials):
         horizon=9,
         trials=trials,
     )
-    assert arms._safe.cost.tolist() == [(-WIDE).tolist()] * trials
+    assert safe_of(arms).cost.tolist() == [(-WIDE).tolist()] * trials
     # the problem reads them likewise: its account is of the policy's limits
     table = cb.problems.Table(
         np.zeros(20), np.zeros((2, 20)), thresholds=WIDE, trials=trials
@@ -193,10 +195,13 @@ def test_arguments_are_missed_by_the_class_that_was_called():
     linear, both = cb.Linear(1.0), {"reward": gp, "costs": gp, "explore": one}
     baselines = cb.baselines
     for make, words in [
-        (lambda: baselines.SafeOpt(points, **both), r"^SafeOpt: .*'safe'"),
-        (lambda: baselines.CONFIG(points, reward=gp), r"^CONFIG: .*'costs'"),
-        (lambda: baselines.CKBRestart(points, restart=3), r"^CKBRestart: .*'reward'"),
-        (lambda: baselines.CONFIG(points, gp, gp), r"^CONFIG: too many positional"),
+        (lambda: baselines.SafeOpt(points, **both), r"^SafeOpt\.__init__.*'safe'"),
+        (lambda: baselines.CONFIG(points, reward=gp), r"^CONFIG\.__init__.*'costs'"),
+        (
+            lambda: baselines.CKBRestart(points, restart=3),
+            r"^CKBRestart\.__init__.*'reward'",
+        ),
+        (lambda: baselines.CONFIG(points, gp, gp), r"^CONFIG\.__init__.*positional"),
         (lambda: cb.GPUCB(points, **both), r"^GPUCB takes no argument 'costs'"),
         (lambda: baselines.BKB(points, **both), r"^BKB takes no argument 'costs'"),
         (lambda: baselines.ADMMBO(points, **both), r"^ADMMBO takes no .*'explore'"),
@@ -341,7 +346,8 @@ def test_settings_of_admmbo_that_cannot_be():
     ]:
         with pytest.raises(cb.CBanditError, match=words):
             make(**more)
-    assert make(rho=[0.1, 0.2], budgets=[1, 2])._rho.tolist() == [0.1, 0.2]
+    split = settled(make(rho=[0.1, 0.2], budgets=[1, 2])).own.split
+    assert split.rho.tolist() == [0.1, 0.2]
     with pytest.raises(cb.CBanditError, match="name must be a str; got 3"):
         cb.baselines.BoTorchPolicy(
             points, reward=gp, make_acquisition=lambda m, p: None, name=3

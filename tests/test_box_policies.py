@@ -156,7 +156,7 @@ class TestLooking:
         policy = self.policy([gp, gp], trials=trials)
         if standardize and name != "linear":
             policy.refit()  # from here on each function has a kernel of its own
-        look, x = beliefs_of(policy).looking(), self.points(policy)
+        look, x = beliefs_of(policy).solver(), self.points(policy)
         assert isinstance(look, Stacked)
         found, expected = look(x), beliefs_of(policy).anywhere(x)
         for one, other in zip(found, expected, strict=True):
@@ -170,7 +170,7 @@ class TestLooking:
         policy = self.policy([gp, gp])
         policy.refit()
         x = self.points(policy)
-        mean, std = beliefs_of(policy).looking()(x)
+        mean, std = beliefs_of(policy).solver()(x)
         believed = policy.model.posterior(x[0])
         torch.testing.assert_close(mean[0].mT, believed.mean, rtol=1e-6, atol=1e-6)
         variance = believed.variance
@@ -186,7 +186,7 @@ class TestLooking:
         late = self.policy([gp, gp])
         late.tell(late.ask(), reward=1.0)
         for policy in (mixed, late):
-            look, x = beliefs_of(policy).looking(), self.points(policy)
+            look, x = beliefs_of(policy).solver(), self.points(policy)
             assert not isinstance(look, Stacked)
             for one, two in zip(look(x), beliefs_of(policy).anywhere(x), strict=True):
                 assert torch.equal(one, two)
@@ -194,7 +194,7 @@ class TestLooking:
     def test_before_any_data(self):
         gp = cb.GP(kernel_of("rbf", 3), noise=0.1)
         policy = self.policy([gp, gp], rounds=0)
-        mean, std = beliefs_of(policy).looking()(self.points(policy))
+        mean, std = beliefs_of(policy).solver()(self.points(policy))
         assert (mean == 0).all()
         torch.testing.assert_close(std, torch.ones_like(std))
 

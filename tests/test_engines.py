@@ -14,6 +14,7 @@ import torch
 from inside import (
     Covariance,
     Joint,
+    Seen,
     Stored,
     Swept,
     beliefs_of,
@@ -101,13 +102,10 @@ class Bench:
         kept = [p if w else 0.0 for p, w in zip(precision, wanted, strict=True)]
         x = self.actions.at(torch.tensor(keys))
         move = self.engine.forget if forget else self.engine.append
-        move(
-            keys,
-            x,
-            torch.as_tensor(values, dtype=F64),
-            torch.tensor(kept, dtype=F64),
-            wanted,
+        values_of, precision_of = (
+            torch.as_tensor(each, dtype=F64) for each in (values, kept)
         )
+        move(Seen(keys, x, values_of, precision_of, wanted))
         for i in range(self.trials):
             for j in range(self.functions):
                 if not wanted[i]:
@@ -460,16 +458,19 @@ def test_many_at_once_is_one_by_one(name, cases, dense, rng):
     many.dense = one.dense
     precision = torch.tensor(wanted, dtype=F64) / many.lam
     x = torch.stack([many.actions.at(torch.as_tensor(k)) for k in keys])
-    many.engine.observe(keys.tolist(), x, values, precision, wanted)
+    rows = zip(keys.tolist(), x, values, precision, wanted, strict=True)
+    many.engine.observe([Seen(*row) for row in rows])
     assert one.errors() <= 1e-10
     assert many.errors() <= 1e-10
     one.tell([1, 2, 3], np.ones((3, 2)))
     many.engine.append(
-        [1, 2, 3],
-        many.actions.at(torch.tensor([1, 2, 3])),
-        torch.ones(3, 2, dtype=F64),
-        torch.full((3,), 100.0, dtype=F64),
-        [True] * 3,
+        Seen(
+            [1, 2, 3],
+            many.actions.at(torch.tensor([1, 2, 3])),
+            torch.ones(3, 2, dtype=F64),
+            torch.full((3,), 100.0, dtype=F64),
+            [True] * 3,
+        )
     )
     assert many.errors() <= 1e-10
 

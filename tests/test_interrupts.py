@@ -82,6 +82,12 @@ def linear():
     return cb.LCLUCB(GRID, **both, safe=safe, delta=0.1)
 
 
+def arms():
+    counts, safe = cb.Counts(0.1), cb.Safe(index=0, reward=0.0, cost=0.0)
+    both = {"reward": counts, "costs": [counts, counts], "thresholds": 2.0}
+    return cb.OPB(GRID, **both, safe=safe, largest=3.0, horizon=100)
+
+
 class Fragile(gpytorch.kernels.RBFKernel):
     left = 1_000
 
@@ -104,6 +110,7 @@ POLICIES = {
     "scaled": lambda: rpol(belief(standardize=True)),
     "epochs": epochs,
     "linear": linear,
+    "arms": arms,
 }
 
 

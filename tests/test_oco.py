@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from inside import settled
 
 import cbandit as cb
 from cbandit import problems
@@ -67,7 +68,7 @@ def test_oco_late_and_lost_feedback():
     assert policy.multiplier.tolist() == [[1.0], [2.0]]
     policy.cancel(second)
     policy.ask()
-    assert sorted(policy._played) == [3, 4]
+    assert sorted(settled(policy).rounds) == [3, 4]
 
 
 def test_oco_climbs_to_a_constrained_optimum():

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import torch
 from gpytorch import kernels as gpk
-from inside import Streams, beliefs_of, cap_of, step_of, streams_of, torn
+from inside import Streams, beliefs_of, cap_of, set_light, step_of, streams_of, torn
 
 import cbandit as cb
-from cbandit.policies import gp as gp_policy
 
 F64 = torch.float64
 
@@ -697,7 +696,7 @@ def test_the_botorch_model_before_any_data():
 @pytest.mark.parametrize("engine", ["joint", "factor"])
 def test_a_checkpoint_goes_on_bit_for_bit(kind, engine, light, tmp_path, monkeypatch):
     if light:
-        monkeypatch.setattr(gp_policy, "LIGHT", 0)
+        set_light(monkeypatch, 0)
     explore = {"UCB": cb.UCB(1.5), "TS": cb.TS(1.5), "Rand": cb.Rand(1.5)}[kind]
     policy = policy_of(2, explore, trials=2, engine=engine, pending="ignore")
     play(policy, 15, m=2)
@@ -714,7 +713,7 @@ def test_a_checkpoint_goes_on_bit_for_bit(kind, engine, light, tmp_path, monkeyp
         torch.equal(a, b) for a, b in zip(state(policy), state(twin), strict=True)
     )
     if light:
-        monkeypatch.setattr(gp_policy, "LIGHT", 2**28)
+        set_light(monkeypatch, 2**28)
         policy.save(tmp_path / "heavy.ckpt")
         assert os.path.getsize(tmp_path / "heavy.ckpt") > size
 
@@ -733,7 +732,7 @@ def test_kernel_rows_are_made_again_rather_than_saved(tmp_path, monkeypatch):
     play(policy, 30)
     used = beliefs_of(policy).groups[0].engine.history.used
     rows = used * 2000 * 8
-    monkeypatch.setattr(gp_policy, "LIGHT", 4 * rows)
+    set_light(monkeypatch, 4 * rows)
     policy.save(tmp_path / "run.ckpt")
     assert os.path.getsize(tmp_path / "run.ckpt") < rows / 2
     assert play(policy, 10, 9) == play(cb.load(tmp_path / "run.ckpt"), 10, 9)

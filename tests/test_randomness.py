@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inside import BLOCK, Streams, trial_range
 
-from cbandit.errors import CBanditError
+from cbandit import CBanditError
 
 # Every statistical test below draws from fixed seeds, so it gives the same verdict each
 # time; its bound was chosen to fail with probability below 1e-6 for a sound generator.

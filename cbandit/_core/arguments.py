@@ -12,14 +12,14 @@ import difflib
 import functools
 import inspect
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Numbers", "Stated", "described", "differences", "settings_of", "stated"]
+__all__ = ["Numbers", "described", "differences", "settings_of", "stated"]
 
 APART = ("self", "__class__", "actions", "device", "dtype", "trials")  # see settings_of
 FEW = 8  # arrays up to this size are kept whole, larger ones as two sums
@@ -191,53 +191,3 @@ def differences(
         return
     short = [d.get("", "several") if isinstance(d, dict) else d for d in (before, now)]
     yield where, *short
-
-
-# ------------------------------------- until every constructor notes its own arguments
-
-
-class Stated:
-    """Note the constructor's arguments for classes that do not do it themselves."""
-
-    settings: Mapping[str, Any] = {}
-
-    def __new__(cls, *arguments: Any, **named: Any) -> Self:
-        """An object that knows what it is about to be given."""
-        cls._about_to_take(arguments, named)
-        self = super().__new__(cls)
-        self.settings = _given(cls, arguments, named)
-        return self
-
-    @classmethod
-    def _about_to_take(cls, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Where a class looks at what its constructor is given, before that runs."""
-
-
-@functools.cache
-def _parameters(cls: Any) -> tuple[inspect.Signature, dict[str, Any]]:
-    """A constructor's parameters, and the defaults of all it hands keywords on to."""
-    defaults: dict[str, Any] = {}
-    for base in cls.__mro__:
-        if "__init__" in vars(base) and base is not object:
-            for each in inspect.signature(base.__init__).parameters.values():
-                if each.kind is each.KEYWORD_ONLY and each.default is not each.empty:
-                    defaults.setdefault(each.name, each.default)
-    return inspect.signature(cls.__init__), defaults
-
-
-def _given(
-    cls: Any, arguments: Sequence[Any], named: Mapping[str, Any]
-) -> dict[str, Any]:
-    signature, defaults = _parameters(cls)
-    try:
-        bound = signature.bind(None, *arguments, **named)
-    except TypeError:
-        return {}  # the constructor says what is wrong, or what is unpickled knows
-    bound.apply_defaults()
-    given = dict(bound.arguments)
-    for each in signature.parameters.values():
-        if each.kind is each.VAR_KEYWORD:
-            given |= given.pop(each.name)
-    own = next(iter(signature.parameters))
-    given = {k: v for k, v in (defaults | given).items() if k not in (own, *APART)}
-    return {name: described(value) for name, value in sorted(given.items())}

@@ -1,4 +1,8 @@
-"""What the papers compare with; each is a policy of the library."""
+"""The policies that the papers compare with, one algorithm a file.
+
+Safe sets (safe_set, seeds, lipschitz, made_up), ADMMBO's splitting (admm) and BKB's
+sketch have files of their own.
+"""
 
 from cbandit.baselines.admmbo import ADMMBO
 from cbandit.baselines.bandit_oco import BanditOCO

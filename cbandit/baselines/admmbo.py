@@ -8,8 +8,7 @@ with multipliers ``y_j``, in turn:
    ``-(1[g_j(z) > 0] + (rho/2M) |x - z + y_j/rho|^2)``, the indicator Bernoulli under
    the belief about ``g_j``;
 3. ``y_j += rho (x - z_j)``; ``rho`` doubled or halved where the residuals ``|x - z|``
-and
-   ``rho |z - z_before|`` differ tenfold; stop where both are small.
+   and ``rho |z - z_before|`` differ tenfold; stop where both are small.
 
 Each step has its own budget of evaluations, and all of them count as rounds. After it
 has stopped, the best action seen that is believed feasible is played for ever.
@@ -22,49 +21,59 @@ observations are noisy.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit.actions import Box
-from cbandit.baselines.botorch_policy import BoTorchPolicy
+from cbandit._core.arguments import stated
+from cbandit.baselines.admm import Split
+from cbandit.baselines.botorch_policy import best_on_box, drawn, refused
 from cbandit.beliefs.gp import GP, _extent
 from cbandit.errors import CBanditError
+from cbandit.explore import UCB
 from cbandit.policies.decision import Asked, Decision
+from cbandit.policies.gp import GPPolicy
 from cbandit.policies.state import GPState
+from cbandit.policies.suits import believed_costs
 
 if TYPE_CHECKING:
     from botorch.acquisition.acquisition import AcquisitionFunction
-    from botorch.models.model_list_gp_regression import ModelListGP
 
-__all__ = ["ADMMBO", "feasible_improvement", "improvement"]
-
-
-def improvement(mean: Tensor, std: Tensor, best: Tensor) -> Tensor:
-    """Expected improvement of ``N(mean, std^2)`` over ``best``."""
-    std = std.clamp_min(1e-12)
-    u = (mean - best) / std
-    density = torch.exp(-0.5 * u.square()) / math.sqrt(2 * math.pi)
-    gain: Tensor = std * (density + u * torch.special.ndtr(u))
-    return gain
+__all__ = ["ADMMBO"]
 
 
-def feasible_improvement(
-    mean: Tensor, std: Tensor, distance: Tensor, best: Tensor
-) -> Tensor:
-    """Expected fall of ``1[g > 0] + distance`` below ``best``, ``g`` Gaussian."""
-    share = torch.special.ndtr(mean / std.clamp_min(1e-12))
-    room = best - distance
-    gain: Tensor = (1 - share) * room.clamp_min(0) + share * (room - 1).clamp_min(0)
-    return gain
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """How far ADMMBO is.
+
+    Args:
+        split: the augmented Lagrangian.
+        incumbent: the action that is played once a trial has stopped, ``(T, d)``.
+        stopped: the round from which it is, ``(T,)``; 0 until then.
+        iteration: counted from 0.
+        step: 0 the reward's, ``j`` that of cost ``j``.
+        done: evaluations of this step.
+    """
+
+    split: Split
+    incumbent: Tensor
+    stopped: Tensor
+    iteration: int = 0
+    step: int = 0
+    done: int = 0
+
+    @property
+    def going(self) -> Tensor:
+        """Trials that have not stopped, ``(T,)``."""
+        return self.stopped == 0
 
 
-class ADMMBO(BoTorchPolicy):
+class ADMMBO(GPPolicy):
     """Alternating directions with expected improvement in each.
 
     Args:
@@ -82,6 +91,9 @@ class ADMMBO(BoTorchPolicy):
         common: see below. Coordinates are needed.
     """
 
+    name = "ADMMBO"
+    splits = False
+
     def __init__(
         self,
         actions: Any,
@@ -98,18 +110,14 @@ class ADMMBO(BoTorchPolicy):
         raw_samples: int = 64,
         **common: Any,
     ) -> None:
-        if costs is None:
-            raise CBanditError("costs must be a cb.GP or a list of them; got None")
-        super().__init__(
-            actions,
-            reward=reward,
-            costs=costs,
-            make_acquisition=_acquisition,
-            num_restarts=num_restarts,
-            raw_samples=raw_samples,
-            name="ADMMBO",
-            **common,
-        )
+        self.settings = stated(self, locals())
+        refused(common)
+        both: dict[str, Any] = {
+            "reward": reward,
+            "costs": believed_costs(costs),
+            "explore": UCB(0.0),
+        }
+        super().__init__(actions, **both, **common)
         for name, pair in (("budgets", budgets), ("cost_budgets", cost_budgets)):
             if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise CBanditError(f"{name} must be two positive ints; got {pair!r}")
@@ -121,238 +129,180 @@ class ADMMBO(BoTorchPolicy):
         self.budgets, self.cost_budgets = tuple(budgets), tuple(cost_budgets)
         self.tolerance = checks.number("tolerance", tolerance, minimum=0.0)
         self.iterations = checks.whole("iterations", iterations)
-        kept: dict[str, Any] = {"dtype": torch.float64, "device": self.device}
-        low, high = _extent(self.actions).to(**kept)
+        expected = "a positive int"
+        self.num_restarts = checks.whole("num_restarts", num_restarts, 1, expected)
+        self.raw_samples = checks.whole("raw_samples", raw_samples, 1, expected)
+        low, high = _extent(self.actions).to(self.device)
         self._diagonal = float((high - low).norm())
-        shape = (self._size, self.m, self.actions.dim)
-        self._rho = self._per_trial("rho", checks.positive("rho", rho))
-        self._y = torch.zeros(shape, **kept)
-        self._z = high.expand(shape).clone()  # the upper corner, as published
-        self._z_before = self._z.clone()
-        self._x = high.expand(self._size, -1).clone()
-        self._schedule = (0, 0, 0)  # iteration, step (0 the reward's), evaluations
-        self._incumbent: Tensor = self._x.clone()
-        #: the round from which the incumbent is played, ``(T,)``; 0 until then
-        self.stopped = torch.zeros(self._size, dtype=torch.long, device=self.device)
+        rho = self._per_trial("rho", checks.positive("rho", rho))
+        # from the upper corner, as published
+        split = Split.start(high, self.m, rho, self.weight)
+        stopped = torch.zeros(self._size, dtype=torch.long, device=self.device)
+        own = Progress(split, split.x, stopped)
+        self._begin(self._now.state._replace(own=own))
 
     @property
     def multiplier(self) -> Tensor:
         """``|y_j|``, ``(*trials, m)``."""
-        return self._outside(self._y.norm(dim=-1))
+        return self._outside(self._now.state.own.split.y.norm(dim=-1))
 
-    # -- one round -----------------------------------------------------------------
+    @property
+    def stopped(self) -> Tensor:
+        """The round from which the incumbent is played, ``(T,)``; 0 until then."""
+        stopped: Tensor = self._now.state.own.stopped.clone()
+        return stopped
 
-    def _decide(
-        self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
-    ) -> Decision:
-        if mask is not None or asked is not self.actions:
-            raise CBanditError("ADMMBO chooses from its own set: no among=, actions=")
-        seen = [self._known(self._beliefs, i) for i in range(self._size)]
-        if t <= self.initial or not all(seen):
-            return super().decide(self._now.state, self._asked)[0]
-        if not bool((self.stopped == 0).any()):
-            return self._play(t, self._incumbent)
-        self._advance(t)
-        iteration, step, done = self._schedule
-        self._schedule = (iteration, step, done + 1)
-        best, here = self._best_so_far(step)
-        if isinstance(asked, Box):
-            seeds = self._streams.uniform(1).reshape(self._size)
-            found = torch.stack(
-                [
-                    self._best(self._beliefs, i, asked, None, int(seeds[i] * 2**31))
-                    for i in range(self._size)
-                ]
-            ).double()
-        else:
-            found = self._over_set(step, best, here)
-        return self._play(t, torch.where(self._over(), self._incumbent, found))
+    # -- one round -------------------------------------------------------------------
 
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
-        """Call the rule; temporary."""
-        before = dict(vars(self))
-        self._asked = asked
-        try:
-            decision = self._decide(asked.t, asked.actions, asked.mask, None)
-        except BaseException:
-            vars(self).clear()
-            vars(self).update(before)
-            raise
-        decision.sure = True
-        return decision, state
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        state.pop("_asked", None)
-        return state
-
-    def _best(
-        self, beliefs: Any, trial: int, asked: Any, allowed: Tensor | None, seed: int
-    ) -> Tensor:
-        from botorch.exceptions.warnings import BadInitialCandidatesWarning
-
-        with warnings.catch_warnings():
-            # no improvement to be had anywhere tried is an answer, not a fault
-            warnings.simplefilter("ignore", BadInitialCandidatesWarning)
-            return super()._best(beliefs, trial, asked, allowed, seed)
-
-    def _over(self) -> Tensor:
-        return (self.stopped > 0).unsqueeze(-1)
-
-    def _play(self, t: int, x: Tensor) -> Decision:
-        if isinstance(self.actions, Box):
-            return Decision(None, x=x.to(self.dtype))
-        return Decision(self.actions.index(x.to(self.dtype)))
-
-    def _advance(self, t: int) -> None:
-        """On to the next step, and the next iteration, where a budget is used up."""
-        iteration, step, done = self._schedule
-        budget = (self.cost_budgets if step else self.budgets)[min(iteration, 1)]
-        if done < budget:
-            return
-        found = torch.where(self._over(), self._x, self._best_so_far(step)[1])
-        if step == 0:
-            self._x = found
+        """Return the greatest improvement of the present step."""
+        if asked.mask is not None or asked.actions is not self.actions:
+            raise CBanditError("ADMMBO chooses from its own set: no among=, actions=")
+        beliefs, own = state.beliefs, state.own
+        trials = range(self._size)
+        if asked.t == 1 or not all(beliefs.observed(i) for i in trials):
+            return self._first(asked), state
+        if not bool(own.going.any()):
+            return self._play(own.incumbent), state
+        before = self._limits(max(asked.t - 1, 1))
+        own = self._advanced(beliefs, own, asked.t, before)
+        best, here = _best_so_far(beliefs, own.split, own.step, before)
+        limit = _of_step(self._limits(asked.t), own.step)
+        if self.actions.continuous:
+            found = self._on_box(asked, beliefs, own, limit, best)
         else:
-            z = self._z.clone()
-            z[:, step - 1] = torch.where(self._over(), z[:, step - 1], found)
-            self._z = z
+            found = self._on_set(beliefs, own, limit, best, here)
+        x = torch.where(own.going.unsqueeze(-1), found, own.incumbent)
+        return self._play(x), state._replace(own=replace(own, done=own.done + 1))
+
+    def _first(self, asked: Asked) -> Decision:
+        """Return uniform actions, until every trial has seen every function."""
+        count = asked.actions.dim if asked.actions.continuous else 1
+        share = asked.streams.uniform(1 + count).reshape(self._size, -1)
+        shares = share[:, 1:].to(self.device)
+        found = torch.stack([drawn(asked.actions, None, each) for each in shares])
+        if asked.actions.continuous:
+            return Decision(None, x=found.to(self.dtype), sure=True)
+        return Decision(found, sure=True)
+
+    def _play(self, x: Tensor) -> Decision:
+        x = x.to(self.dtype)
+        if self.actions.continuous:
+            return Decision(None, x=x, sure=True)
+        return Decision(self.actions.index(x), sure=True)
+
+    def _advanced(
+        self, beliefs: Any, own: Progress, t: int, limits: Tensor
+    ) -> Progress:
+        """Return the next step, and the next iteration, where a budget is used up."""
+        step, going = own.step, own.going
+        budget = (self.cost_budgets if step else self.budgets)[min(own.iteration, 1)]
+        if own.done < budget:
+            return own
+        _, found = _best_so_far(beliefs, own.split, step, limits)
+        split = own.split.stepped(step, found, going)
         if step < self.m:
-            self._schedule = (iteration, step + 1, 0)
-            return
-        going = (self.stopped == 0).view(-1, 1, 1)
-        gap = self._x.unsqueeze(1) - self._z
-        self._y = torch.where(going, self._y + self._rho.view(-1, 1, 1) * gap, self._y)
-        primal = gap.flatten(1).norm(dim=-1)
-        dual = self._rho * (self._z - self._z_before).flatten(1).norm(dim=-1)
-        small = self.tolerance * self._diagonal
-        ends = (primal <= small) & (dual <= small) | (iteration + 1 >= self.iterations)
-        ends &= self.stopped == 0
-        factor = torch.where(primal > 10 * dual, 2.0, 1.0)
-        factor = torch.where(dual > 10 * primal, 0.5, factor)
-        self._rho = torch.where(self.stopped == 0, self._rho * factor, self._rho)
-        self._z_before = self._z.clone()
-        self._incumbent = torch.where(
-            ends.unsqueeze(-1), self._deployed(), self._incumbent
-        )
-        self.stopped = torch.where(ends, t, self.stopped)
-        self._schedule = (iteration + 1, 0, 0)
+            return replace(own, split=split, step=step + 1, done=0)
+        small, last = self.tolerance * self._diagonal, own.iteration + 1
+        primal, dual = split.residuals()
+        ends = (primal <= small) & (dual <= small) | (last >= self.iterations)
+        ends &= going
+        best = _deployed(beliefs, limits)
+        incumbent = torch.where(ends.unsqueeze(-1), best, own.incumbent)
+        stopped = torch.where(ends, t, own.stopped)
+        return Progress(split.iterated(going), incumbent, stopped, last)
 
-    # -- what was seen -------------------------------------------------------------
+    # -- the search ------------------------------------------------------------------
 
-    def _best_so_far(self, step: int) -> tuple[Tensor, Tensor]:
-        """The step's best value among what was seen ``(T,)``, and where, ``(T, d)``."""
-        x, mean, seen = self._beliefs.tried(step)
-        x = x.double()
-        if step == 0:
-            value = mean - self._penalty(x)
-        else:
-            limit = self._limits(max(self.t, 1))[:, step - 1 : step]
-            value = -((mean > limit).double() + self._distance(step, x))
-        best, place = value.masked_fill(~seen, -torch.inf).max(-1)
-        return best, _at(x, place)
-
-    def _deployed(self) -> Tensor:
-        """The best action seen that is believed feasible; else the least violating."""
-        x, reward, seen = self._beliefs.tried(0)
-        costs = self._beliefs.anywhere(x)[0][:, 1:]
-        worst = (costs - self._limits(max(self.t, 1)).unsqueeze(-1)).amax(1)
-        feasible = (worst <= 0) & seen
-        value = torch.where(feasible, reward, -torch.inf)
-        least = torch.where(seen, -worst, -torch.inf)
-        place = torch.where(feasible.any(-1), value.argmax(-1), least.argmax(-1))
-        return _at(x.double(), place)
-
-    def _penalty(self, x: Tensor, trial: int | None = None) -> Tensor:
-        """``sum_j (rho/2) |x - z_j + y_j/rho|^2``, ``(T, n)``.
-
-        ``x`` is ``(n, d)``, or ``(T, n, d)`` where trials look at points of their own.
-        """
-        pick = slice(None) if trial is None else slice(trial, trial + 1)
-        rho = self._rho[pick].view(-1, 1, 1)
-        squares = _squares(self._z[pick] - self._y[pick] / rho, x)  # T x m x n
-        total: Tensor = (rho / 2 * squares).sum(1)
-        return total
-
-    def _distance(self, step: int, x: Tensor, trial: int | None = None) -> Tensor:
-        """``(rho/2M) |x_hat - z + y_j/rho|^2`` at ``z = x``, ``(T, n)``; as above."""
-        pick = slice(None) if trial is None else slice(trial, trial + 1)
-        rho = self._rho[pick].view(-1, 1)
-        target = self._x[pick] + self._y[pick, step - 1] / rho
-        scaled: Tensor = _squares(target.unsqueeze(1), x).squeeze(1)
-        scaled *= rho / (2 * self.weight)
-        return scaled
-
-    # -- the search ----------------------------------------------------------------
-
-    def _over_set(self, step: int, best: Tensor, here: Tensor) -> Tensor:
-        """Where the improvement is greatest, ``(T, d)``; ``here`` where it is 0."""
-        top = torch.zeros_like(best)
-        found = here.clone()
-        limits = self._limits(self.t + 1)
-        for start, stop, mean, std in self._beliefs.look(step):
+    def _on_set(
+        self, beliefs: Any, own: Progress, limit: Any, best: Tensor, here: Tensor
+    ) -> Tensor:
+        """Return where a step gains most, ``(T, d)``; ``here`` where nothing gains."""
+        top, found = torch.zeros_like(best), here.clone()
+        for start, stop, mean, std in beliefs.one(own.step):
             points = self.actions.block(start, stop).double()
-            if step == 0:
-                gain = improvement(
-                    mean.double() - self._penalty(points),
-                    std.double(),
-                    best.unsqueeze(-1),
-                )
-            else:
-                gain = feasible_improvement(
-                    mean.double() - limits[:, step - 1 : step],
-                    std.double(),
-                    self._distance(step, points),
-                    -best.unsqueeze(-1),
-                )
-            value, place = gain.max(-1)
+            numbers = mean.double(), std.double(), points, limit, best.unsqueeze(-1)
+            value, place = own.split.gain(own.step, *numbers).max(-1)
             better = value > top
             at = self.actions.at(place + start).double()
             found = torch.where(better.unsqueeze(-1), at, found)
             top = torch.where(better, value, top)
         return found
 
+    def _on_box(
+        self, asked: Asked, beliefs: Any, own: Progress, limit: Any, best: Tensor
+    ) -> Tensor:
+        """Return the same on a box, by BoTorch's search, trial by trial."""
+        from botorch.exceptions.warnings import BadInitialCandidatesWarning
+        from botorch.utils.sampling import manual_seed
+
+        from cbandit.posterior.botorch import model_list
+
+        seeds, found = asked.streams.uniform(1).reshape(self._size), []
+        for i in range(self._size):
+            mine = None if limit is None else limit[i : i + 1]
+            with warnings.catch_warnings(), manual_seed(int(seeds[i] * 2**31)):
+                # no improvement to be had anywhere tried is an answer, not a fault
+                warnings.simplefilter("ignore", BadInitialCandidatesWarning)
+                model = model_list(beliefs, i)
+                gain = _acquisition(model, own.split.of(i), own.step, mine, best[i])
+                search = self.num_restarts, self.raw_samples
+                found.append(best_on_box(gain, asked.actions, *search))
+        return torch.stack(found).double()
+
+
+def _of_step(limits: Tensor, step: int) -> Tensor | None:
+    """Return the threshold of a step's cost, ``(T, 1)``; ``None`` of the reward's."""
+    return None if step == 0 else limits[:, step - 1 : step]
+
+
+def _best_so_far(
+    beliefs: Any, split: Split, step: int, limits: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return a step's best value among actions seen ``(T,)``, and where, ``(T, d)``."""
+    x, mean, seen = beliefs.tried(step)
+    x = x.double()
+    value = split.value(step, mean, x, _of_step(limits, step))
+    best, place = value.masked_fill(~seen, -torch.inf).max(-1)
+    return best, _at(x, place)
+
+
+def _deployed(beliefs: Any, limits: Tensor) -> Tensor:
+    """Return the best feasible action that was seen; else the least violating."""
+    x, reward, seen = beliefs.tried(0)
+    costs = beliefs.anywhere(x)[0][:, 1:]
+    worst = (costs - limits.unsqueeze(-1)).amax(1)
+    feasible = (worst <= 0) & seen
+    value = torch.where(feasible, reward, -torch.inf)
+    least = torch.where(seen, -worst, -torch.inf)
+    place = torch.where(feasible.any(-1), value.argmax(-1), least.argmax(-1))
+    return _at(x.double(), place)
+
 
 def _at(x: Tensor, place: Tensor) -> Tensor:
-    """Of ``x (T, n, d)`` the row ``place (T,)`` of each trial, ``(T, d)``."""
+    """Return the row ``place (T,)`` of each trial of ``x (T, n, d)``, ``(T, d)``."""
     rows = place.view(-1, 1, 1).expand(-1, 1, x.shape[-1])
     found: Tensor = x.gather(1, rows).squeeze(1)
     return found
 
 
-def _squares(a: Tensor, x: Tensor) -> Tensor:
-    """``|a - x|^2``, ``(T, k, n)``: ``a (T, k, d)``, ``x (n, d)`` or ``(T, n, d)``."""
-    mode = "donot_use_mm_for_euclid_dist"  # exact where points coincide
-    if x.dim() == 3:
-        own: Tensor = torch.cdist(a, x, compute_mode=mode).square()
-        return own
-    flat: Tensor = torch.cdist(a.flatten(0, 1), x, compute_mode=mode).square()
-    return flat.view(*a.shape[:2], -1)
-
-
-def _acquisition(model: ModelListGP, policy: BoTorchPolicy) -> AcquisitionFunction:
-    """The present step's improvement, for ``optimize_acqf`` on a box."""
+def _acquisition(
+    model: Any, split: Split, step: int, limit: Tensor | None, best: Tensor
+) -> AcquisitionFunction:
+    """Return one trial's improvement as BoTorch takes it."""
     from botorch.acquisition.acquisition import AcquisitionFunction
     from botorch.utils.transforms import t_batch_mode_transform
 
-    assert isinstance(policy, ADMMBO)
-    admm: ADMMBO = policy
-    step, trial = admm._schedule[1], admm.trial
     believed: Any = model.models[step]
-    best = admm._best_so_far(step)[0][trial]
-    limit = None if step == 0 else admm._limits(admm.t + 1)[trial, step - 1]
 
     class Improvement(AcquisitionFunction):
         @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
         def forward(self, X: Tensor) -> Tensor:
             """``b x 1 x d -> b``."""
             posterior = believed.posterior(X)
-            mean = posterior.mean.reshape(-1)
-            std = posterior.variance.reshape(-1).clamp_min(1e-18).sqrt()
+            mean = posterior.mean.reshape(1, -1)
+            std = posterior.variance.reshape(1, -1).clamp_min(1e-18).sqrt()
             x = X.reshape(1, -1, X.shape[-1])
-            if limit is None:
-                return improvement(mean - admm._penalty(x, trial)[0], std, best)
-            distance = admm._distance(step, x, trial)[0]
-            return feasible_improvement(mean - limit, std, distance, -best)
+            return split.gain(step, mean, std, x, limit, best).reshape(-1)
 
     return Improvement(model)

@@ -13,26 +13,72 @@ bandit feedback, 2018.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from cbandit._core import checks, devices
+from cbandit._core.arguments import stated
 from cbandit.actions import Box
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
-from cbandit.policies.decision import Decision
+from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.given import COST_COUNT
-from cbandit.policies.ledger import Told
-from cbandit.policies.stepwise import Stepwise
+from cbandit.policies.ledger import News, Told
+from cbandit.policies.policy import Policy
 
 __all__ = ["BanditOCO"]
 
 
-class BanditOCO(Stepwise):
+class Played(NamedTuple):
+    """A round's direction, and what has come of it in which trials.
+
+    Args:
+        u: ``(T, d)``.
+        reward: ``(T, 1)``, 0 until it comes.
+        cost: thresholds subtracted, ``(T, m)``, 0 until they come.
+        rewarded: trials whose reward has come, ``(T,)`` on the host.
+        charged: trials whose costs have come.
+        used: trials in which both have moved the centre.
+        over: whether nothing more will come.
+    """
+
+    u: Tensor
+    reward: Tensor
+    cost: Tensor
+    rewarded: Tensor
+    charged: Tensor
+    used: Tensor
+    over: bool = False
+
+    @property
+    def due(self) -> Tensor:
+        """Trials in which all has come and nothing has been made of it, ``(T,)``."""
+        return self.rewarded & self.charged & ~self.used
+
+    def spent(self) -> Played | None:
+        """Return the round after it has moved the centre; ``None``: it is over."""
+        used = self.used | self.due
+        return None if self.over or bool(used.all()) else self._replace(used=used)
+
+
+class Walk(NamedTuple):
+    """Where the ascent is.
+
+    Args:
+        centre: ``y``, ``(T, d)``.
+        multiplier: ``lam``, ``(T, m)``.
+        rounds: those whose feedback has not moved it yet, by number.
+    """
+
+    centre: Tensor
+    multiplier: Tensor
+    rounds: Mapping[int, Played]
+
+
+class BanditOCO(Policy):
     """Projected primal ascent and dual descent from single values.
 
     Feedback moves the centre and the multiplier at the next ``ask``, in the order of
@@ -60,7 +106,6 @@ class BanditOCO(Stepwise):
     """
 
     name = "OCO"
-    _multiplier: Tensor
 
     def __init__(
         self,
@@ -74,6 +119,7 @@ class BanditOCO(Stepwise):
         start: Any = None,
         **common: Any,
     ) -> None:
+        self.settings = stated(self, locals())
         if not isinstance(actions, Box):
             raise CBanditError(
                 f"BanditOCO moves in a cb.Box; got {actions!r} (a gridded problem of "
@@ -103,11 +149,9 @@ class BanditOCO(Stepwise):
         middle = (lower + upper) / 2 if start is None else checks.tensor("start", start)
         middle = checks.finite("start", middle.to(**kept))
         shape = (self._size, self.actions.dim)
-        self._centre = self._within(
-            checks.shaped("start", middle, shape, "(*trials, d)")
-        )
-        self._multiplier = torch.zeros(self._size, self.m, **kept)
-        self._played: dict[int, _Round] = {}
+        centre = self._within(checks.shaped("start", middle, shape, "(*trials, d)"))
+        multiplier = torch.zeros(self._size, self.m, **kept)
+        self._begin(Walk(centre, multiplier, {}))
 
     def _column(self, name: str, value: Tensor) -> Tensor:
         return self._per_trial(name, value).unsqueeze(-1)
@@ -118,14 +162,12 @@ class BanditOCO(Stepwise):
     @property
     def multiplier(self) -> Tensor:
         """``lam`` as the next ``ask`` will use it, ``(*trials, m)``."""
-        self._catch_up()
-        return self._outside(self._moved()[1].clone())
+        return self._outside(self._moved(self._settled().state)[1].clone())
 
     @property
     def centre(self) -> Tensor:
-        """What the next ``ask`` will play around, ``(*trials, d)``."""
-        self._catch_up()
-        return self._outside(self._moved()[0].clone())
+        """The point that the next ``ask`` will play around, ``(*trials, d)``."""
+        return self._outside(self._moved(self._settled().state)[0].clone())
 
     def ask(
         self, *, among: Any = None, actions: Any = None, observed_costs: Any = None
@@ -144,38 +186,31 @@ class BanditOCO(Stepwise):
             )
         return super().ask()
 
-    def _decide(
-        self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
-    ) -> Decision:
-        centre, multiplier = self._moved()
-        draws = self._streams.normal(self.actions.dim).view(self._size, -1)
+    def decide(self, state: Walk, asked: Asked) -> tuple[Decision, Walk]:
+        """Return ``y + e u``, ``u`` uniform on the unit sphere."""
+        centre, multiplier = self._moved(state)
+        draws = asked.streams.normal(self.actions.dim).view(self._size, -1)
         u = devices.put(draws, centre.device)
         u = u / u.norm(dim=-1, keepdim=True)
-        self._centre, self._multiplier = centre, multiplier
-        for s in [s for s, each in self._played.items() if bool(each.due().any())]:
-            each = self._played[s]
-            each.used = each.used | each.due()
-            if bool(each.used.all()):
-                del self._played[s]
+        rounds = {
+            t: left
+            for t, each in state.rounds.items()
+            if (left := each.spent()) is not None
+        }
         nowhere = torch.zeros(self._size, dtype=torch.bool)
-        self._played[t] = _Round(
-            u,
-            torch.zeros_like(u[:, :1]),
-            torch.zeros_like(multiplier),
-            nowhere,
-            nowhere,
-            nowhere,
-        )
-        return Decision(None, x=(centre + self._radius * u).to(self.dtype))
+        nothing = torch.zeros_like(u[:, :1]), torch.zeros_like(multiplier)
+        rounds[asked.t] = Played(u, *nothing, nowhere, nowhere, nowhere)
+        x = (centre + self._radius * u).to(self.dtype)
+        return Decision(None, x=x, sure=True), Walk(centre, multiplier, rounds)
 
-    def _moved(self) -> tuple[Tensor, Tensor]:
-        """Centre and multiplier after all feedback that has come since the last ask."""
-        centre, lam = self._centre, self._multiplier
+    def _moved(self, state: Walk) -> tuple[Tensor, Tensor]:
+        """Return centre and multiplier after all feedback that has come by now."""
+        centre, lam = state.centre, state.multiplier
         share = self.actions.dim / self._radius
-        for _, each in sorted(self._played.items()):
-            if not bool(each.due().any()):
+        for _, each in sorted(state.rounds.items()):
+            if not bool(each.due.any()):
                 continue
-            due = devices.put(each.due(), centre.device).unsqueeze(-1)
+            due = devices.put(each.due, centre.device).unsqueeze(-1)
             value = each.reward - (lam * each.cost).sum(-1, keepdim=True)
             moved = self._within(centre + self._step * share * value * each.u)
             dual = (lam + self._dual * (each.cost - self._leak * lam)).clamp_min(0)
@@ -183,45 +218,28 @@ class BanditOCO(Stepwise):
             lam = torch.where(due, dual, lam)
         return centre, lam
 
-    def _absorb(
-        self, choice: Choice, rewards: Sequence[Told], costs: Sequence[Told]
-    ) -> None:
-        each = self._played[choice.t]
-        every = torch.ones(self._size, dtype=torch.bool)
-        for told in rewards:
-            came = told.mask().unsqueeze(-1)
-            each.reward = torch.where(came, told.values, each.reward)
-            each.rewarded = each.rewarded | (
-                every if told.where is None else told.where
-            )
-        for told in costs:
-            over, came = told.values - self._limits(choice.t), told.mask().unsqueeze(-1)
-            each.cost = torch.where(came, over, each.cost)
-            each.charged = each.charged | (every if told.where is None else told.where)
+    def absorb(self, state: Walk, news: News) -> Walk:
+        """Return the state with what has come of a round; it moves nothing yet."""
+        t = news.choice.t
+        if t not in state.rounds:
+            return state
+        each = state.rounds[t]._replace(over=news.cancelled)
+        for told in news.rewards:
+            reward = torch.where(told.mask().unsqueeze(-1), told.values, each.reward)
+            rewarded = each.rewarded | self._came(told)
+            each = each._replace(reward=reward, rewarded=rewarded)
+        for told in news.costs:
+            over = told.values - self._limits(t)
+            cost = torch.where(told.mask().unsqueeze(-1), over, each.cost)
+            charged = each.charged | self._came(told)
+            each = each._replace(cost=cost, charged=charged)
+        rounds = {**state.rounds, t: each}
+        if each.over and not bool(each.due.any()):
+            del rounds[t]
+        return state._replace(rounds=rounds)
 
-    def cancel(self, choice: Choice) -> None:
-        """Say that the rest of a choice's feedback will never come."""
-        self._settled()
-        super().cancel(choice)
-        each = self._played.get(choice.t)
-        if each is not None and not bool(each.due().any()):
-            del self._played[choice.t]
-
-
-@dataclass
-class _Round:
-    """A round's direction ``(T, d)``, and what has come of it in which trials.
-
-    Masks ``(T,)`` are on the host.
-    """
-
-    u: Tensor
-    reward: Tensor
-    cost: Tensor
-    rewarded: Tensor
-    charged: Tensor
-    used: Tensor
-
-    def due(self) -> Tensor:
-        """Trials in which all has come and nothing has been made of it, ``(T,)``."""
-        return self.rewarded & self.charged & ~self.used
+    def _came(self, told: Told) -> Tensor:
+        """Return the trials in which something was told, ``(T,)`` on the host."""
+        if told.where is None:
+            return torch.ones(self._size, dtype=torch.bool)
+        return told.where

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from botorch.acquisition.acquisition import AcquisitionFunction
     from botorch.models.model_list_gp_regression import ModelListGP
 
-__all__ = ["BoTorchPolicy"]
+__all__ = ["BoTorchPolicy", "best_on_box", "drawn", "refused"]
 
 CHUNK = 1024
 
@@ -102,16 +102,7 @@ class BoTorchPolicy(GPPolicy):
             checks.whole(what, value, 1, "a positive int")
         if not isinstance(name, str):
             raise CBanditError(f"name must be a str; got {name!r}")
-        if common.get("pending", "ignore") != "ignore":
-            raise CBanditError(
-                "pending must be 'ignore': give the acquisition function X_pending, "
-                "from policy.outstanding"
-            )
-        if isinstance(common.get("feedback"), Delayed):
-            raise CBanditError(
-                "feedback must be None or cb.Sliding(window): tell what is late when "
-                "it comes"
-            )
+        refused(common)
         super().__init__(
             actions, reward=reward, costs=costs, explore=UCB(0.0), **common
         )
@@ -133,7 +124,7 @@ class BoTorchPolicy(GPPolicy):
         for trial in range(self._size):
             allowed = None if mask is None else mask[trial if len(mask) > 1 else 0]
             if asked.t <= self.initial or not self._known(state.beliefs, trial):
-                found.append(_drawn(on, allowed, draws[trial, 1:].to(self.device)))
+                found.append(drawn(on, allowed, draws[trial, 1:].to(self.device)))
                 continue
             seed = int(draws[trial, 0] * 2**31)
             found.append(self._best(state.beliefs, trial, on, allowed, seed))
@@ -151,7 +142,6 @@ class BoTorchPolicy(GPPolicy):
         self, beliefs: Any, trial: int, asked: Any, allowed: Tensor | None, seed: int
     ) -> Tensor:
         """Return the point or the number of the greatest value in one trial."""
-        from botorch.optim.optimize import optimize_acqf, optimize_acqf_mixed
         from botorch.utils.sampling import manual_seed
 
         from cbandit.posterior.botorch import model_list
@@ -165,20 +155,8 @@ class BoTorchPolicy(GPPolicy):
                     f"{acquisition!r}"
                 )
             if asked.continuous:
-                options: Any = {
-                    "bounds": asked.bounds.double(),
-                    "q": 1,
-                    "num_restarts": self.num_restarts,
-                    "raw_samples": self.raw_samples,
-                }
-                if asked.choices is None:
-                    x, _ = optimize_acqf(acquisition, **options)
-                else:
-                    fixed = [_fixed(asked, row) for row in asked.choices.tolist()]
-                    x, _ = optimize_acqf_mixed(
-                        acquisition, fixed_features_list=fixed, **options
-                    )
-                return x[0]
+                search = self.num_restarts, self.raw_samples
+                return best_on_box(acquisition, asked, *search)
             return self._listed(acquisition, trial, asked, allowed)
 
     def _listed(
@@ -209,13 +187,46 @@ class BoTorchPolicy(GPPolicy):
         return torch.tensor(index, device=self.device)
 
 
+def refused(common: dict[str, Any]) -> None:
+    """Raise an error for keywords that do not go with acquisition functions."""
+    if common.get("pending", "ignore") != "ignore":
+        raise CBanditError(
+            "pending must be 'ignore': give the acquisition function X_pending, from "
+            "policy.outstanding"
+        )
+    if isinstance(common.get("feedback"), Delayed):
+        raise CBanditError(
+            "feedback must be None or cb.Sliding(window): tell what is late when it "
+            "comes"
+        )
+
+
+def best_on_box(acquisition: Any, box: Box, restarts: int, samples: int) -> Tensor:
+    """Return the point ``(d,)`` of greatest acquisition value that BoTorch finds."""
+    from botorch.optim.optimize import optimize_acqf, optimize_acqf_mixed
+
+    options: Any = {
+        "bounds": box.bounds.double(),
+        "q": 1,
+        "num_restarts": restarts,
+        "raw_samples": samples,
+    }
+    if box.choices is None:
+        x, _ = optimize_acqf(acquisition, **options)
+    else:
+        rows = [_fixed(box, row) for row in box.choices.tolist()]
+        x, _ = optimize_acqf_mixed(acquisition, fixed_features_list=rows, **options)
+    found: Tensor = x[0]
+    return found
+
+
 def _fixed(box: Box, row: list[float]) -> dict[int, float]:
-    """The coordinates that a row of a box' choices fixes."""
+    """Return the coordinates that a row of a box' choices fixes."""
     return dict(enumerate(row, start=box.dim - len(row)))
 
 
-def _drawn(asked: Any, allowed: Tensor | None, share: Tensor) -> Tensor:
-    """A uniform action, from uniform draws."""
+def drawn(asked: Any, allowed: Tensor | None, share: Tensor) -> Tensor:
+    """Return a uniform action, from uniform draws ``share``."""
     if asked.continuous:
         x: Tensor = asked.lower + share.to(asked.lower) * (asked.upper - asked.lower)
         if asked.choices is not None:

@@ -20,17 +20,21 @@ from typing import Any
 from torch import Tensor
 
 from cbandit._core import devices
+from cbandit._core.arguments import stated
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
-from cbandit.policies.decision import Decision
+from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.safe.action import Safe
-from cbandit.policies.safe.stagewise import must_hold
+from cbandit.policies.safe.linear import Bounds, Plane, linear_safe
+from cbandit.policies.safe.model import Stage
+from cbandit.policies.safe.stagewise import Stagewise, beliefs_of
 from cbandit.policies.safe.surely import SurelySafe
+from cbandit.recommend import Recommendation
 
 __all__ = ["SafeLTS"]
 
 
-class SafeLTS(SurelySafe):
+class SafeLTS(Stagewise):
     """Thompson sampling among actions that are surely within their limits.
 
     Args:
@@ -59,32 +63,46 @@ class SafeLTS(SurelySafe):
         beta: Any = None,
         **common: Any,
     ) -> None:
-        super().__init__(
-            actions, reward, costs, safe, delta, alpha, beta, None, **common
-        )
+        self.settings = stated(self, locals())
+        beliefs = beliefs_of(Linear, reward, costs)
+        safe = linear_safe(safe, actions)
+        super().__init__(actions, beliefs, safe, delta, alpha, None, **common)
+        linear = self.actions, beliefs, self._safe, self.delta, beta, self.batch_shape
+        self._plane = Plane(*linear)
+        self._start(self._plane)
+        self._surely = SurelySafe(self.name, self._plane, self.dtype)
         if not bool(self._safe.origin.all()):
             raise CBanditError(
                 f"safe must be x = 0 for Safe-LTS; got x = {self._safe.x.tolist()}"
             )
-        self._inflated = alpha is not None
-        self._norm = self._per_trial("norm", reward.norm)
+        self._inflated, self._norm = (
+            alpha is not None,
+            self._per_trial("norm", reward.norm),
+        )
 
-    def _decide(
-        self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
-    ) -> Decision:
-        tau = self._limits(t)
-        self._safe.check(tau)
-        # what can fail, and what a longer action widens, goes before what is drawn
-        must_hold(mask, self._at_safe(asked))
-        width = self._width(t)[:, :1]
-        inflation = self._alpha(tau)[0]
-        if not self._inflated:
-            length = self._longest if self._stated is None else self._stated
-            inflation = 1 + 2 * length * self._norm / tau.amin(-1)
-        eta = devices.put(self._streams.normal(self.actions.dim), self.device)
-        eta = eta.reshape(self._size, -1, 1) * inflation.view(-1, 1, 1)
-        root = self._ridge.solve()[1][:, 0]  # root' root = Sigma^{-1}
-        shift = width * (root.mT @ eta).squeeze(-1)
-        alpha = tau.new_ones(self._size, 1 + self.m)
-        alpha[:, 0] = 0.0
-        return self._best_safe(t, asked, mask, tau, alpha, shift)
+    def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
+        """Return the best action for a draw among those with ``V_c <= tau``."""
+        tau = self._limits(asked.t)
+        at, state = self._plane.meet(state, asked.actions)
+        beta = self._plane.width(asked.t, state)
+        eta = devices.put(asked.streams.normal(self.actions.dim), self.device)
+        eta = eta.view(self._size, -1, 1) * self._inflation(state, tau).view(-1, 1, 1)
+        root = state.seen.solved[1][:, 0]  # root' root = Sigma^{-1}
+        shift = beta[:, :1] * (root.mT @ eta).squeeze(-1)
+        scale = beta.clone()
+        scale[:, 0] = 0.0
+        # V_r is <x, theta~>: no width, but moved coefficients
+        bounds = Bounds(state.seen, scale, shift)
+        return self._surely.play(state, asked, bounds, tau, at)
+
+    def _inflation(self, state: Stage, tau: Tensor) -> Tensor:
+        """Return by what the draw is inflated, ``(T,)``."""
+        if self._inflated:
+            return self._alpha(state, tau)[:, 0]
+        length = state.longest if self._plane.stated is None else self._plane.stated
+        return 1 + 2 * length * self._norm / tau.amin(-1)
+
+    def _likely(
+        self, state: Stage, limits: Tensor, confidence: float
+    ) -> Recommendation:
+        return self._surely.likely(state, limits, confidence)

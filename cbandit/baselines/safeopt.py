@@ -21,88 +21,25 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit.baselines.safe_set import SafeSet, seed_set, sure
+from cbandit._core.arguments import stated
+from cbandit.baselines.lipschitz import ByLipschitz
+from cbandit.baselines.made_up import ByObservation
+from cbandit.baselines.safe_set import Growth, SafeSet, play, tightened, whole
+from cbandit.baselines.seeds import seed_set, sure
 from cbandit.beliefs.gp import GP
-from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.decision import Decision
-from cbandit.policies.stepwise import Constrained
+from cbandit.policies.decision import Asked, Decision
+from cbandit.policies.gp import GPPolicy
+from cbandit.policies.state import GPState
+from cbandit.policies.suits import believed_costs
 
-__all__ = ["SafeOpt", "SafelyGrowing"]
-
-
-class SafelyGrowing(Constrained):
-    """A policy that plays within a safe set grown from a seed set."""
-
-    def __init__(
-        self,
-        actions: Any,
-        *,
-        reward: GP,
-        costs: GP | Sequence[GP],
-        explore: UCB,
-        safe: Any,
-        lipschitz: Any = None,
-        **common: Any,
-    ) -> None:
-        sure(self.name, common)
-        super().__init__(actions, reward=reward, costs=costs, explore=explore, **common)
-        seed = seed_set(safe, self.actions, self.batch_shape, self.device)
-        if lipschitz is not None:
-            lipschitz = checks.nonnegative("lipschitz", lipschitz)
-            lipschitz = self._per_cost("lipschitz", lipschitz)
-        shape = (self._size, self.m + 1, self.actions.size)
-        self._sets = SafeSet(
-            self.actions,
-            seed,
-            lipschitz,
-            shape,
-            not callable(self._thresholds),
-            self.dtype,
-            self.device,
-        )
-
-    @property
-    def safe(self) -> Tensor:
-        """The safe set as of the last ``ask``, ``(*trials, N)``."""
-        return self._outside(self._sets.safe.clone())
-
-    def _bounds(self, t: int, asked: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Means ``(T, F, N)``, ``beta`` and ``beta std``; the safe set is grown."""
-        if asked is not self.actions:
-            raise CBanditError(
-                f"{self.name} keeps its bounds over its own set: use ask(among=...)"
-            )
-        beta, limits = self._coefficient(t).abs(), self._limits(t)
-        looks = list(self._looks(asked))
-        mean = looks[0][1] if len(looks) == 1 else torch.cat([x[1] for x in looks], -1)
-        std = looks[0][2] if len(looks) == 1 else torch.cat([x[2] for x in looks], -1)
-        mean = mean.to(self.dtype)
-        spread = beta.to(mean).unsqueeze(-1) * std.to(self.dtype)
-        self._sets.update(mean, spread, limits)
-        return mean, beta, spread
-
-    def _play(self, value: Tensor, mask: Tensor | None, t: int) -> Decision:
-        """The greatest ``value (T, N)`` of the safe set.
-
-        Where ``among`` leaves nothing safe, the least ``max_j`` upper bound.
-        """
-        sets = self._sets
-        value = value.masked_fill(~sets.safe, -math.inf)
-        if mask is None:
-            return Decision(value.max(-1).indices)
-        infeasible = ~(sets.safe & mask).any(-1)
-        risk = sets.upper[:, 1:] - self._limits(t).to(value).unsqueeze(-1)
-        value = torch.where(infeasible.unsqueeze(-1), -risk.amax(1), value)
-        value = value.masked_fill(~mask, -math.inf)
-        return Decision(value.max(-1).indices, infeasible)
+__all__ = ["SafeOpt", "growth_of"]
 
 
-class SafeOpt(SafelyGrowing):
+class SafeOpt(GPPolicy):
     """The widest action among expanders and maximisers of the safe set.
 
     Args:
@@ -125,19 +62,63 @@ class SafeOpt(SafelyGrowing):
     """
 
     name = "SafeOpt"
+    explores = (UCB,)
+    continuous = False
+    splits = False
 
-    def _decide(
-        self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
-    ) -> Decision:
-        mean, beta, _ = self._bounds(t, asked)
-        sets = self._sets
-        expanders = sets.expanders(self._beliefs, mean, beta)
+    def __init__(
+        self,
+        actions: Any,
+        *,
+        reward: GP,
+        costs: GP | Sequence[GP],
+        explore: UCB,
+        safe: Any,
+        lipschitz: Any = None,
+        **common: Any,
+    ) -> None:
+        self.settings = stated(self, locals())
+        sure(self.name, common)
+        both: dict[str, Any] = {
+            "reward": reward,
+            "costs": believed_costs(costs),
+            "explore": explore,
+        }
+        super().__init__(actions, **both, **common)
+        self._seed = seed_set(safe, self.actions, self.batch_shape, self.device)
+        self._growth = growth_of(self, self._seed, lipschitz)
+        shape = (self._size, self.m + 1, self.actions.size)
+        own = SafeSet.start(self._seed, shape, self.dtype)
+        self._begin(self._now.state._replace(own=own))
+
+    @property
+    def safe(self) -> Tensor:
+        """The safe set as of the last ``ask``, ``(*trials, N)``."""
+        return self._outside(self._now.state.own.safe.clone())
+
+    def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
+        """Return the widest of expanders and maximisers."""
+        tau, believed = self._limits(asked.t), whole(self, state, asked)
+        sets = tightened(state.own, self._seed, believed, tau)
+        sets = self._growth.grown(sets, tau)
+        mean, beta, _ = believed
+        expanders = self._growth.expanders(sets, tau, state.beliefs, mean, beta)
         lower, upper = sets.lower[:, 0], sets.upper[:, 0]
         best = lower.masked_fill(~sets.safe, -math.inf).amax(-1, keepdim=True)
         wanted = (expanders | (upper >= best)) & sets.safe
-        if mask is not None:
-            wanted = wanted & mask
+        if asked.mask is not None:
+            wanted = wanted & asked.mask
         # bounds that crossed, or among, may leave neither: then all that is safe
         wanted = wanted | ~wanted.any(-1, keepdim=True)
-        width = (sets.upper - sets.lower).amax(1)
-        return self._play(width.masked_fill(~wanted, -math.inf), mask, t)
+        width = (sets.upper - sets.lower).amax(1).masked_fill(~wanted, -math.inf)
+        return play(sets, width, asked.mask, tau), state._replace(own=sets)
+
+
+def growth_of(policy: GPPolicy, seed: Tensor, lipschitz: Any) -> Growth:
+    """Return how the safe set grows: by constants, if a user gives any, or without."""
+    if lipschitz is None:
+        return ByObservation(seed)
+    given = checks.nonnegative("lipschitz", lipschitz)
+    constants = policy._per_cost("lipschitz", given)
+    fixed = not callable(policy.thresholds)
+    return ByLipschitz(policy.actions, seed, constants, fixed, policy.dtype)

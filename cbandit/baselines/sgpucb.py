@@ -13,23 +13,30 @@ optimization, 2020.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cbandit.baselines.safe_set import rounds_of, seed_set, sure
+from cbandit import scores
+from cbandit._core.arguments import stated
+from cbandit.baselines.seeds import rounds_of, seed_set, sure
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
-from cbandit.policies.decision import Decision
-from cbandit.policies.stepwise import Constrained
-from cbandit.search.finite import best_feasible, maximise
+from cbandit.policies.chosen import afresh
+from cbandit.policies.decision import Asked, Decision
+from cbandit.policies.gp import GPPolicy
+from cbandit.policies.state import GPState
+from cbandit.policies.suits import believed_costs
+from cbandit.posterior.look import Best, Look, scan
+from cbandit.search import best_feasible
 
 __all__ = ["SGPUCB"]
 
 
-class SGPUCB(Constrained):
+class SGPUCB(GPPolicy):
     """Uniform play of a safe seed set, then UCB over what is surely safe.
 
     Args:
@@ -46,6 +53,9 @@ class SGPUCB(Constrained):
     """
 
     name = "SGP-UCB"
+    explores = (UCB,)
+    continuous = False
+    splits = False
 
     def __init__(
         self,
@@ -58,46 +68,62 @@ class SGPUCB(Constrained):
         rounds: Any,
         **common: Any,
     ) -> None:
+        self.settings = stated(self, locals())
         sure(self.name, common)
-        super().__init__(actions, reward=reward, costs=costs, explore=explore, **common)
+        both: dict[str, Any] = {
+            "reward": reward,
+            "costs": believed_costs(costs),
+            "explore": explore,
+        }
+        super().__init__(actions, **both, **common)
         self.rounds = rounds_of(rounds, self.batch_shape).to(self.device)
         self._last = int(self.rounds.max())
         self._seed = seed_set(safe, self.actions, self.batch_shape, self.device)
 
-    def _decide(
-        self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
-    ) -> Decision:
-        own = asked is self.actions
+    def score(self, t: int, multiplier: Tensor) -> scores.Feasible:
+        """Return ``f`` where all ``g_j <= 0``, of upper bounds."""
+        return scores.Feasible()
+
+    def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
+        """Return a uniform draw at first, then the best of what is surely safe."""
+        own, first = asked.actions is self.actions, None
         seed = self._seed.expand(self._size, -1)
-        if own and mask is not None:
-            seed = seed & mask
-        early = (self.rounds >= t) & seed.any(-1) & own
-        # what can fail goes before what draws
-        coefficient, limits = self._coefficient(t).abs(), self._limits(t)
-        # one draw a round whatever happens: a trial's stream is its own
-        drawn = (
-            _uniform(seed, self._streams.uniform()) if own and t <= self._last else None
+        if own and asked.mask is not None:
+            seed = seed & asked.mask
+        early = (self.rounds >= asked.t) & seed.any(-1) & own
+        if own and asked.t <= self._last:
+            # one draw a round whatever happens: a trial's stream is its own
+            first = _uniform(seed, asked.streams.uniform())
+            if bool(early.all()):
+                return Decision(first, sure=True), state
+        look = self._look(state, asked)
+        look = replace(look, coefficient=look.coefficient.abs())
+        best, infeasible = best_feasible(
+            lambda score: self._among_safe(state.beliefs, asked.actions, look, score)
         )
-        if drawn is not None and bool(early.all()):
-            return Decision(drawn)
+        if first is None or best.index is None:
+            return Decision(best.index, infeasible, sure=True), state
+        index = torch.where(early, first, best.index)
+        return Decision(index, infeasible & ~early, sure=True), state
 
-        def bounds() -> Iterator[tuple[int, Tensor]]:
-            for start, upper in self._estimates(coefficient, limits, asked):
-                if own:
-                    known = self._seed[:, start : start + upper.shape[-1]]
-                    safe = upper[:, 1:].clamp_max(0)
-                    upper[:, 1:] = torch.where(known.unsqueeze(1), safe, upper[:, 1:])
-                yield start, upper
+    def _among_safe(
+        self, beliefs: Any, on: Any, look: Look, score: scores.Formed
+    ) -> Best:
+        """Return the best action of a set; the seed set's costs are known to be low."""
+        if on is not self.actions:
+            return scan([(0, *afresh(beliefs, on, []))], replace(look, score=score))
 
-        best, infeasible = best_feasible(lambda score: maximise(bounds(), score, mask))
-        if drawn is None:
-            return Decision(best.index, infeasible)
-        assert best.index is not None
-        return Decision(torch.where(early, drawn, best.index), infeasible & ~early)
+        def known(f: Tensor, g: Tensor) -> Tensor:
+            g, seed = g[:, :-1], g[:, -1:] > 0
+            return score(f, torch.where(seed, g.clamp_max(0), g))
+
+        beside = self._seed.to(self.dtype).unsqueeze(1).expand(self._size, -1, -1)
+        found: Best = beliefs.choose(replace(look, score=known, beside=beside))
+        return found
 
 
 def _uniform(mask: Tensor, share: Tensor) -> Tensor:
-    """The action a ``share (*trials,)`` of the way through those of ``mask (T, N)``."""
+    """Return the action a ``share (*trials,)`` of the way through ``mask (T, N)``."""
     ranks = mask.cumsum(-1)
     count = ranks[:, -1]
     place = (share.reshape(-1).to(mask.device) * count).long().clamp_max(count - 1)

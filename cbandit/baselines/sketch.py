@@ -12,14 +12,14 @@ from torch import Tensor
 from cbandit._core import checks, devices
 from cbandit._core.randomness import Streams
 from cbandit.actions import Finite, ProductGrid
-from cbandit.actions.partition import Block, partition
+from cbandit.actions.partition import Block
 from cbandit.beliefs.gp import GP
 from cbandit.posterior.ahead import Ahead
-from cbandit.posterior.beliefs import Part
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.history import BLANK, History
 from cbandit.posterior.log import Log, Observation
 from cbandit.posterior.look import Best, Look, Scan
+from cbandit.posterior.parts import Part
 from cbandit.posterior.value import Value
 
 __all__ = ["Sketched"]
@@ -240,7 +240,7 @@ class Sketched(Value):
         self, streams: Streams | None = None, ahead: Sequence[Ahead] = ()
     ) -> Iterator[Block]:
         """All actions, block by block."""
-        for start, stop in partition(self.actions, BLOCK):
+        for start, stop in self.actions.stretches(BLOCK):
             mean, std = self.anywhere(self.actions.block(start, stop))
             yield Block(start, stop, mean.to(self.dtype), std.to(self.dtype))
 

@@ -18,22 +18,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit.baselines.safe_set import rounds_of
-from cbandit.baselines.safeopt import SafelyGrowing
+from cbandit._core.arguments import stated
+from cbandit.baselines.safe_set import SafeSet, play, tightened, whole
+from cbandit.baselines.safeopt import growth_of
+from cbandit.baselines.seeds import rounds_of, seed_set, sure
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
-from cbandit.policies.decision import Decision
+from cbandit.policies.decision import Asked, Decision
+from cbandit.policies.gp import GPPolicy
+from cbandit.policies.state import GPState
+from cbandit.policies.suits import believed_costs
 
 __all__ = ["StageOpt"]
 
 
-class StageOpt(SafelyGrowing):
+class Expansion(NamedTuple):
+    """How far StageOpt is.
+
+    Args:
+        sets: bounds and the safe set.
+        going: trials whose expansion has not ended for good, ``(T,)``.
+    """
+
+    sets: SafeSet
+    going: Tensor
+
+
+class StageOpt(GPPolicy):
     """Safe expansion, then UCB over the safe set, which keeps growing.
 
     Args:
@@ -54,6 +71,9 @@ class StageOpt(SafelyGrowing):
     """
 
     name = "StageOpt"
+    explores = (UCB,)
+    continuous = False
+    splits = False
 
     def __init__(
         self,
@@ -68,37 +88,47 @@ class StageOpt(SafelyGrowing):
         eps: Any = 0.0,
         **common: Any,
     ) -> None:
-        super().__init__(
-            actions,
-            reward=reward,
-            costs=costs,
-            explore=explore,
-            safe=safe,
-            lipschitz=lipschitz,
-            **common,
-        )
+        self.settings = stated(self, locals())
+        sure(self.name, common)
+        both: dict[str, Any] = {
+            "reward": reward,
+            "costs": believed_costs(costs),
+            "explore": explore,
+        }
+        super().__init__(actions, **both, **common)
+        self._seed = seed_set(safe, self.actions, self.batch_shape, self.device)
+        self._growth = growth_of(self, self._seed, lipschitz)
         self.rounds = rounds_of(rounds, self.batch_shape).to(self.device)
         self._last = int(self.rounds.max())
-        self._eps = self._per_trial("eps", checks.nonnegative("eps", eps)).to(
-            self.dtype
-        )
-        self._expanding = torch.ones(self._size, dtype=torch.bool, device=self.device)
+        eps = self._per_trial("eps", checks.nonnegative("eps", eps))
+        self._eps = eps.to(self.dtype)
+        shape = (self._size, self.m + 1, self.actions.size)
+        sets = SafeSet.start(self._seed, shape, self.dtype)
+        going = torch.ones(self._size, dtype=torch.bool, device=self.device)
+        self._begin(self._now.state._replace(own=Expansion(sets, going)))
 
-    def _decide(
-        self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
-    ) -> Decision:
-        mean, beta, spread = self._bounds(t, asked)
+    @property
+    def safe(self) -> Tensor:
+        """The safe set as of the last ``ask``, ``(*trials, N)``."""
+        return self._outside(self._now.state.own.sets.safe.clone())
+
+    def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
+        """Return the widest expander, and later the best action of the safe set."""
+        tau, believed = self._limits(asked.t), whole(self, state, asked)
+        (sets, going), (mean, beta, spread) = state.own, believed
+        sets = tightened(sets, self._seed, believed, tau)
+        sets = self._growth.grown(sets, tau)
         value = mean[:, 0] + spread[:, 0]
-        if t <= self._last and bool(self._expanding.any()):
-            sets = self._sets
-            found = sets.expanders(self._beliefs, mean, beta)
+        if asked.t <= self._last and bool(going.any()):
+            found = self._growth.expanders(sets, tau, state.beliefs, mean, beta)
             width = (sets.upper - sets.lower)[:, 1:].amax(1)
             width = width.masked_fill(~found, -math.inf)
             # where there is no expander its width is 0: nothing to learn from it
-            wide = width.amax(-1).clamp_min(0) >= self._eps
-            self._expanding = self._expanding & wide
-            if mask is not None:
-                found, width = found & mask, width.masked_fill(~mask, -math.inf)
-            expand = self._expanding & (self.rounds >= t) & found.any(-1)
+            going = going & (width.amax(-1).clamp_min(0) >= self._eps)
+            if asked.mask is not None:
+                found = found & asked.mask
+                width = width.masked_fill(~asked.mask, -math.inf)
+            expand = going & (self.rounds >= asked.t) & found.any(-1)
             value = torch.where(expand.unsqueeze(-1), width, value)
-        return self._play(value, mask, t)
+        decision = play(sets, value, asked.mask, tau)
+        return decision, state._replace(own=Expansion(sets, going))

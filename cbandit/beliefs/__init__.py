@@ -1,5 +1,4 @@
-"""Beliefs: what is assumed of a function before any data.
+"""Beliefs before any data: specifications, which hold no state.
 
-They are specifications only and hold no data; ``posterior`` keeps them current.
-``feedback`` says when observations count.
+A policy copies those it is given; :mod:`cbandit.posterior` keeps them current.
 """

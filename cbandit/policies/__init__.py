@@ -1,4 +1,8 @@
-"""One algorithm a file; each reads like its pseudo-code."""
+"""The papers' algorithms, one a file, each readable beside its pseudo-code.
+
+``policy.py`` has the rounds of every policy, ``gp.py`` what those share whose beliefs
+are Gaussian processes, ``safe/`` what the stage-wise ones share.
+"""
 
 from cbandit.policies.ckb import CKB
 from cbandit.policies.epoch import EpochPenalty

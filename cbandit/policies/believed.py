@@ -1,9 +1,9 @@
-"""What a GP policy is told and says of its beliefs: data from before, posteriors."""
+"""Posteriors, data from before and recommendations of a GP policy."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,15 @@ from cbandit.posterior.beliefs import Part
 from cbandit.recommend import Recommendation, recommend
 from cbandit.search.box import best_feasible_point
 
-__all__ = ["Data", "Marginal", "Posterior", "data_rows", "posterior_of", "recommended"]
+__all__ = [
+    "Data",
+    "Marginal",
+    "Posterior",
+    "data_rows",
+    "posterior_at",
+    "posterior_of",
+    "recommended",
+]
 
 INCUMBENTS = 160  # points tried last, which the search starts around too
 
@@ -33,30 +41,36 @@ class Marginal:
 
 @dataclass(frozen=True)
 class Posterior:
-    """What is believed: reward ``(*trials, N)``, costs ``(*trials, m, N)``."""
+    """Beliefs about the reward, ``(*trials, N)``, and costs, ``(*trials, m, N)``."""
 
     reward: Marginal
     costs: Marginal | None
 
 
-def posterior_of(policy: Any, beliefs: Any, x: Any) -> Posterior:
-    """Return what is believed over the policy's set, or at points ``x``."""
+def posterior_of(
+    believed: tuple[Tensor, Tensor], outside: Callable[[Tensor], Tensor]
+) -> Posterior:
+    """Return means and deviations ``(T, F, N)`` as users see them."""
+    mean, std = believed
+    reward = Marginal(outside(mean[:, 0]), outside(std[:, 0]))
+    if mean.shape[1] == 1:
+        return Posterior(reward, None)
+    return Posterior(reward, Marginal(outside(mean[:, 1:]), outside(std[:, 1:])))
+
+
+def posterior_at(policy: Any, beliefs: Any, x: Any) -> Posterior:
+    """Return the posterior over the policy's set, or at points ``x``."""
     actions, outside = policy.actions, policy._outside
     if x is not None:
         given = checks.tensor("x", x, policy.dtype, policy.device)
         axes, batch = (actions.dim,), policy.batch_shape
         points = checks.rows("x", checks.finite("x", given), batch, axes)
-        mean, std = beliefs.anywhere(points)
-    elif actions.continuous:
+        return posterior_of(beliefs.anywhere(points), outside)
+    if actions.continuous:
         raise CBanditError(
             "posterior needs points on a Box: posterior(x) with x of shape (n, d)"
         )
-    else:
-        mean, std = beliefs.posterior()
-    reward = Marginal(outside(mean[:, 0]), outside(std[:, 0]))
-    if mean.shape[1] == 1:
-        return Posterior(reward, None)
-    return Posterior(reward, Marginal(outside(mean[:, 1:]), outside(std[:, 1:])))
+    return posterior_of(beliefs.posterior(), outside)
 
 
 Row = tuple[Sequence[Hashable], Tensor, list[Part]]
@@ -165,7 +179,7 @@ def _likely(
     beliefs: Any, box: Box, limits: Tensor, confidence: float, streams: Streams
 ) -> Tensor:
     """Return the point of greatest mean reward among those likely feasible."""
-    look = beliefs.looking()
+    look = beliefs.solver()
 
     def estimate(x: Tensor) -> Tensor:
         mean, std = look(x)

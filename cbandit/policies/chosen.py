@@ -13,15 +13,16 @@ from torch import Tensor
 from cbandit import scores
 from cbandit._core import checks, devices
 from cbandit._core.distributed import Ranks
+from cbandit._core.randomness import Streams
 from cbandit.errors import CBanditError
 from cbandit.explore import clip
 from cbandit.policies.decision import Asked
-from cbandit.posterior.beliefs import Ahead
+from cbandit.posterior.ahead import Ahead
 from cbandit.posterior.look import Best, Look, scan, scorer
 from cbandit.search.box import Climbs, best_feasible_point, maximise_box
 from cbandit.search.finite import best_feasible
 
-__all__ = ["Search", "seen_in_full"]
+__all__ = ["Search", "afresh", "seen_in_full", "stretches"]
 
 INCUMBENTS = 16  # points tried last, which a continuous search starts around too
 
@@ -78,7 +79,7 @@ class Search:
         """Return the best point of a box."""
         box, streams = asked.actions, asked.streams
         draw = beliefs.draws(streams) if self.samples else None
-        believed, scale = beliefs.looking(ahead), look.coefficient.unsqueeze(-1)
+        believed, scale = beliefs.solver(ahead), look.coefficient.unsqueeze(-1)
         offset, bound = (
             None if each is None else each.to(box.lower.dtype).unsqueeze(-1)
             for each in (look.offset, look.bound)
@@ -102,22 +103,26 @@ class Search:
         best = maximise_box(box, estimate, score, streams, around, climbs)
         return _finite(best), None
 
-    def stretches(
-        self, beliefs: Any, asked: Asked, ahead: list[Ahead]
-    ) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield ``(start, mean, spread)``, ``(T, F, n)`` each, over the round's set."""
-        if asked.actions is not self.actions:
-            yield 0, *afresh(beliefs, asked.actions, ahead)
-            return
-        streams = asked.streams if self.samples else None
-        for block in beliefs.blocks(streams, ahead):
-            yield block.start, block.mean, block.draw if self.samples else block.std
-
 
 def afresh(beliefs: Any, actions: Any, ahead: list[Ahead]) -> tuple[Tensor, Tensor]:
     """Return means and deviations ``(T, F, n)`` on a set of this round alone."""
     mean, std = beliefs.anywhere(actions.block(0, actions.size), ahead)
     return mean.to(beliefs.dtype), std.to(beliefs.dtype)
+
+
+def stretches(
+    beliefs: Any, streams: Streams | None, ahead: list[Ahead], other: Any
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yield ``(start, mean, spread)``, ``(T, F, n)`` each, over all actions.
+
+    Those of the set ``other``, or of the policy's own where that is ``None``. With
+    ``streams`` the spread is that of a joint draw from them, else the deviation.
+    """
+    if other is not None:
+        yield 0, *afresh(beliefs, other, ahead)
+        return
+    for block in beliefs.blocks(streams, ahead):
+        yield block.start, block.mean, block.std if streams is None else block.draw
 
 
 def seen_in_full(
@@ -154,7 +159,7 @@ def seen_in_full(
 
 def _finite(best: Best) -> Best:
     """Return ``best``, whose numbers are on the host then, if its scores are finite."""
-    if not all(map(math.isfinite, best.look())):
+    if not all(map(math.isfinite, best.read())):
         raise CBanditError(
             "the score is not a finite number at any allowed action; look at "
             "policy.posterior() and policy.multiplier"

@@ -42,24 +42,24 @@ class CKB(GPPolicy):
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them.
         explore: :class:`~cbandit.UCB`, :class:`~cbandit.TS` or :class:`~cbandit.Rand`.
-        step: ``1 / V``, above 0: what a multiplier gains in a round whose estimate is a
-            unit above the limit; a small part of the limit's price over the usual
-            excess. A number, ``(*trials,)`` or one a cost, ``(*trials, m)``, as
-            ``cap``, ``slack`` and ``slater``; with ``dual="queue"`` also a callable of
-            the round. Left out, ``rho / (G sqrt(T))``.
-        cap: ``rho``. Left out, ``4 B / (slater - slack)``. A multiplier is reward for
-            a unit of cost, in the units of what is told, standardised beliefs or not:
-            a cap below the limit's price never makes the policy keep it.
-        slack: added to every estimate in the dual step; ``0 < slack <= slater / 2``
-            turns bounded violation into none. With ``dual="queue"`` also a callable of
-            the round.
+        step: ``1 / V``, above 0: the multiplier's gain in a round whose estimate is one
+            unit above the limit. A good choice is a small part of the limit's price,
+            divided by the usual excess. A number, ``(*trials,)`` or one a cost,
+            ``(*trials, m)``, as ``cap``, ``slack`` and ``slater``; with
+            ``dual="queue"`` also a callable of the round. Left out,
+            ``rho / (G sqrt(T))``.
+        cap: ``rho``. Left out, ``4 B / (slater - slack)``. A multiplier is the reward
+            paid for a unit of cost, in the units that are told, standardised beliefs or
+            not: with a cap below the limit's price the policy does not keep the limit.
+        slack: added to every estimate in the dual step; with ``0 < slack <= slater /
+            2`` the cumulative violation is not only bounded but zero. With
+            ``dual="queue"`` also a callable of the round.
         clip: ``(B, G)``, bounds of reward and costs.
         horizon: ``T``; asking beyond it is an error.
         slater: ``delta``: some action (or distribution) has every cost ``<= -delta``.
-        anytime: no horizon: epochs of doubling length, the multiplier back at 0 in
-            each. The data go on, and so do widths: a callable ``beta`` gets the round
-            of the run, and round ``t`` is in the epoch of ``1 << (t.bit_length() - 1)``
-            rounds, should it rest on the length.
+        anytime: no horizon: epochs double in length, and the multiplier is back at 0 in
+            each. Data and widths go on: a callable ``beta`` is given the round of the
+            run. The epoch of round ``t`` has ``1 << (t.bit_length() - 1)`` rounds.
         forget: with ``anytime``, drop the data at every epoch too.
         dual: ``"projected"``, or ``"queue"``: ``Q = [Q + g_t(x_t) + slack]_+`` scored
             as ``f_t - step Q g_t`` (no cap: ``cap`` is for the step it implies).

@@ -1,4 +1,4 @@
-"""What a rule is asked and what it answers, and a check of rules from outside."""
+"""A round as a question to a policy's rule, and the rule's answer."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from cbandit.choice import Choice, Distribution
 from cbandit.errors import CBanditError
 from cbandit.policies.ledger import Entry, Ledger
 
-__all__ = ["Asked", "Decision", "checked", "kept"]
+__all__ = ["Asked", "Decision", "checked", "choice_of", "kept"]
 
 
 class Asked(NamedTuple):
-    """What a rule is asked: one round.
+    """One round, as a policy's rule is asked.
 
     Args:
         t: the round, counted from 1.
@@ -45,7 +45,7 @@ class Asked(NamedTuple):
 
 @dataclass
 class Decision:
-    """What a policy's rule decides in a round, ``T`` trials at once.
+    """The answer of a policy's rule, for ``T`` trials at once.
 
     Args:
         index: the action's number, ``(T,)``.
@@ -134,6 +134,21 @@ def checked(
             led("distribution.probability", drawn.probability, *k),
         )
     return replace(given, index=index, x=x, infeasible=infeasible, distribution=drawn)
+
+
+def choice_of(policy: Any, asked: Asked, decision: Decision) -> Choice:
+    """Return a policy's decision as users see it: without ``T``, if trials is None."""
+    outside, on, nowhere = policy._outside, asked.actions, policy._nowhere
+    index = None if decision.index is None else outside(decision.index)
+    x = on.at(index) if decision.x is None else outside(decision.x)
+    infeasible = decision.infeasible
+    # a copy: whoever asked may change it in place
+    flags = (nowhere if infeasible is None else outside(infeasible)).clone()
+    pi = decision.distribution
+    if pi is not None:
+        pi = Distribution(outside(pi.index), outside(pi.probability))
+    other = None if on is policy.actions else on
+    return Choice(asked.t, index, x, flags, pi, policy._mark, other, decision.keys)
 
 
 def kept(choice: Choice) -> Choice:

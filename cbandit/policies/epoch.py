@@ -35,7 +35,6 @@ from cbandit import scores
 from cbandit._core import checks, devices
 from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
-from cbandit.choice import Choice
 from cbandit.confidence import RKHS
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore
@@ -44,7 +43,8 @@ from cbandit.policies.decision import Asked
 from cbandit.policies.given import COST_COUNT
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.ledger import News
-from cbandit.policies.penalties import penalty
+from cbandit.policies.packing import Place
+from cbandit.policies.penalties import penalty_of
 from cbandit.policies.seen import Epoch, Seen
 from cbandit.policies.state import GPState
 from cbandit.recommend import Recommendation
@@ -114,17 +114,7 @@ class EpochPenalty(GPPolicy):
             raise CBanditError(
                 "EpochPenalty takes no feedback=: epochs need every round"
             )
-        self._psi = penalty(psi)
-        self.linear = isinstance(psi, str) and psi == "linear"
-        if self.linear and rate is None:
-            raise CBanditError("rate is needed with psi='linear'; O(1 / sqrt(epochs))")
-        self._rate = 0.0 if rate is None else checks.number("rate", rate, minimum=0.0)
-        self._still = rate is not None and self._rate == 0
-        if not self.linear and rate is not None and not self._still:
-            raise CBanditError(
-                "rate goes with psi='linear'; with another psi only rate=0, a kappa "
-                f"that stays; got {rate!r}"
-            )
+        self._penalty = penalty_of(psi, rate)
         self._beliefs_of = _listed(reward, reuse)
         one = self._beliefs_of[0]
         super().__init__(actions, reward=one, costs=costs, explore=explore, **common)
@@ -132,13 +122,13 @@ class EpochPenalty(GPPolicy):
             belief.suit(f"reward[{k}]", self.actions, self.batch_shape)
         self._refits = any(belief.refit_every for belief in self._beliefs_of)
         self.epoch, self.reuse, self.inner = epoch, reuse, inner
-        start = kappa if kappa is not None else (0.0 if self.linear else 1.0)
-        checked = checks.nonnegative if self.linear else checks.positive
+        linear = self._penalty.linear
+        start = kappa if kappa is not None else (0.0 if linear else 1.0)
+        checked = checks.nonnegative if linear else checks.positive
         first = self._per_cost("kappa", checked("kappa", start)).clone()
         self._noises = self._subgaussians(explore)
         self._warned = False
-        # multiplicative: only the logarithm is kept, it outlives the dtype
-        kept, none = first if self.linear else first.log(), torch.zeros_like(first)
+        kept, none = self._penalty.kept(first), torch.zeros_like(first)
         own = Epoch(0, kept, none, none, {}, {})
         self._begin(self._now.state._replace(own=own))
 
@@ -147,28 +137,12 @@ class EpochPenalty(GPPolicy):
         """``kappa`` as the next ``ask`` will use it, ``(*trials, m)``."""
         own = self._settled().state.own
         over = self._epoch_of(self.t + 1) > own.number
-        return self._outside(self._values(self._moved(own) if over else own.kept))
+        kept = self._penalty.moved(own.kept, own.mean()) if over else own.kept
+        return self._outside(self._penalty.kappa(kept))
 
     def _epoch_of(self, t: int) -> int:
         """Return the number of round ``t``'s epoch, -1 before the first."""
         return (t - 1) // self.epoch
-
-    def _values(self, kept: Tensor) -> Tensor:
-        """Return multipliers from what is kept of them, never infinite."""
-        if self.linear:
-            return kept.clone()
-        largest = torch.finfo(kept.dtype).max
-        return kept.exp().clamp_max(largest)
-
-    def _moved(self, own: Epoch) -> Tensor:
-        """Return what is kept of the multipliers after this epoch's costs."""
-        if self._still:
-            return own.kept
-        mean = own.sums / own.counts.clamp_min(1)
-        if self.linear:
-            return (own.kept + self._rate * mean).clamp_min(0)
-        # an epoch of which nothing is known has mean 0, and psi(0) = 1
-        return own.kept + self._psi(mean).log()
 
     def score(self, t: int, multiplier: Tensor) -> scores.Reward:
         """Return the estimate of the penalised reward."""
@@ -179,8 +153,8 @@ class EpochPenalty(GPPolicy):
         own, number = state.own, self._epoch_of(asked.t)
         if number == own.number:
             return state
-        kept = self._moved(own)
-        if not self.linear:
+        kept = self._penalty.moved(own.kept, own.mean())
+        if not self._penalty.linear:
             edge = math.log(torch.finfo(kept.dtype).max)
             self._warn(bool((kept > edge).any()))
             kept = kept.clamp_max(2 * edge)  # psi itself may be infinite
@@ -213,16 +187,15 @@ class EpochPenalty(GPPolicy):
             )
 
     def _target(self, own: Epoch, seen: Seen) -> Tensor:
-        """Return ``r - sum_j kappa_j (psi(c_j) - 1)``, or linear, ``(T, 1)``."""
-        charge = seen.cost if self.linear else self._psi(seen.cost) - 1
-        weighted = (self._values(own.kept) * charge).sum(-1, keepdim=True)
+        """Return the reward less the penalty, ``(T, 1)``."""
+        charge = self._penalty.charge(own.kept, seen.cost)
         # squares of targets, and their sums, must stay finite too
         largest = min(torch.finfo(self.dtype).max ** 0.5, 1e75)
-        return seen.reward - weighted.clamp(-largest, largest)
+        return seen.reward - charge.clamp(-largest, largest)
 
     def _conditioned(self, beliefs: Any, own: Epoch, seen: Seen) -> Any:
         """Return the beliefs with one more round."""
-        keys, x, t = self._place(seen.choice)
+        keys, x, t = seen.place
         part = ([0], self._target(own, seen), seen.whole().tolist(), None)
         return beliefs.absorb(keys, x, [part], t)
 
@@ -245,11 +218,11 @@ class EpochPenalty(GPPolicy):
             epochs = begun * (begun + 1)
         else:
             epochs = self._epoch_of(self.horizon) + 1
-        return 2 * epochs if self.linear else epochs
+        return 2 * epochs if self._penalty.linear else epochs
 
     def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
         parts = self._estimating.widths.rkhs_parts()
-        if not self.linear or not parts:
+        if not self._penalty.linear or not parts:
             return super()._coefficient(state, asked)
         # the targets' noise grows with the multipliers
         part, beliefs = parts[0][0], state.beliefs
@@ -265,15 +238,15 @@ class EpochPenalty(GPPolicy):
 
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state with rounds of which all has come; others wait."""
-        own, choice = state.own, news.choice
-        before = own.partly.get(choice.t) or Seen.nothing(choice, own.sums)
-        seen = before.told(news, self._limits(choice.t))
-        partly = {t: each for t, each in own.partly.items() if t != choice.t}
+        own, t = state.own, news.choice.t
+        before = own.partly.get(t) or Seen.nothing(self._place(news.choice), own.sums)
+        seen = before.told(news, self._limits(t))
+        partly = {s: each for s, each in own.partly.items() if s != t}
         if not (news.cancelled or bool(seen.whole().all())):
-            partly[choice.t] = seen
+            partly[t] = seen
         own = own._replace(partly=partly)
         fresh = seen.whole() & ~before.whole()
-        number = self._epoch_of(choice.t)
+        number = self._epoch_of(t)
         current = number == own.number
         # of an epoch that has ended data may be dropped
         if not bool(fresh.any()) or not (current or self.reuse):
@@ -304,16 +277,11 @@ class EpochPenalty(GPPolicy):
         super().observe(index=index, x=x, reward=reward, cost=cost)
 
     def _observed(self, state: GPState, data: Data) -> GPState:
-        (_, rewards), (_, costs) = data.parts
-        limits, numbers = self._limits(max(self.t, 1)), data.numbers
+        limits = self._limits(max(self.t, 1))
         every = torch.ones(self._size, dtype=torch.bool)
         own, beliefs = state.own, state.beliefs
-        for i in range(data.places.shape[1]):
-            x = self._outside(data.places[:, i])
-            index = None if numbers is None else self._outside(numbers[:, i])
-            choice = Choice(0, index, x, self._nowhere, None, self._mark)
-            reward, cost = (v[:, i].to(self.device) for v in (rewards, costs))
-            seen = Seen(choice, reward, cost - limits, every, every)
+        for keys, x, ((_, reward, *_), (_, cost, *_)) in data.rows():
+            seen = Seen(Place(list(keys), x, 0), reward, cost - limits, every, every)
             own = own.added(-1, seen)
             beliefs = self._conditioned(beliefs, own, seen)
         return state._replace(beliefs=beliefs, own=own)

@@ -33,8 +33,8 @@ class Estimating:
         self.widths = explore.widths.bind(batch, functions - 1, device)
         #: ``(T, F)``; ``None``: estimates are not clipped
         self.bound = None if clip is None else self._bounds(policy, clip)
-        self._fixed = not (callable(policy._thresholds) or callable(drift))
-        limits = policy._thresholds
+        self._fixed = not (callable(policy.thresholds) or callable(drift))
+        limits = policy.thresholds
         self._always = self._offset(policy, 1, limits) if self._fixed else None
 
     def _bounds(self, policy: Any, clip: Any) -> Tensor:

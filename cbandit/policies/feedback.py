@@ -19,13 +19,13 @@ from cbandit.confidence.bound import BoundWidths
 from cbandit.errors import CBanditError
 from cbandit.policies.ledger import News
 from cbandit.policies.packing import Place, by_functions, packed, parts_of
-from cbandit.posterior.beliefs import Part, joined
+from cbandit.posterior.parts import Part, joined
 
 __all__ = ["Arrivals", "AtOnce", "Awaited", "Timing", "Windowed", "timing"]
 
 
 class Arrivals(NamedTuple):
-    """What feedback leaves behind beside the beliefs.
+    """Traces of feedback beside the beliefs.
 
     Args:
         late: ``(T,)``, how many values came too late to count.

@@ -6,7 +6,7 @@ greatest score is played, and what is told of it enters the beliefs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,10 +25,10 @@ from cbandit.policies.believed import (
     Data,
     Posterior,
     data_rows,
-    posterior_of,
+    posterior_at,
     recommended,
 )
-from cbandit.policies.chosen import Search, seen_in_full
+from cbandit.policies.chosen import Search, seen_in_full, stretches
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.estimating import Estimating
 from cbandit.policies.feedback import Arrivals, Awaited, timing
@@ -43,8 +43,9 @@ from cbandit.policies.suits import (
     round_points,
     suited,
 )
-from cbandit.posterior.beliefs import Ahead, Beliefs
-from cbandit.posterior.look import Look
+from cbandit.posterior.ahead import Ahead
+from cbandit.posterior.beliefs import Beliefs
+from cbandit.posterior.look import Look, Score
 from cbandit.recommend import Recommendation
 
 if TYPE_CHECKING:
@@ -182,12 +183,13 @@ class GPPolicy(Policy):
     def _fresh_beliefs(self, beliefs: list[GP]) -> Any:
         """Return beliefs without data."""
         apart = isinstance(self.feedback, Delayed) and beliefs[0].standardize
-        where, samples = (self.dtype, self.device), self.explore.samples
+        samples = self.explore.samples
         fresh = Beliefs(
             beliefs,
             self.actions,
             self.batch_shape,
-            *where,
+            self.dtype,
+            self.device,
             engine=self._engine,
             samples=samples,
             apart=apart,
@@ -199,9 +201,7 @@ class GPPolicy(Policy):
 
     # -- what a policy fills in --------------------------------------------------------
 
-    def score(
-        self, t: int, multiplier: Tensor
-    ) -> scores.Formed | Callable[[Tensor, Tensor], Tensor]:
+    def score(self, t: int, multiplier: Tensor) -> scores.Formed | Score:
         """Return what to maximise in round ``t``, given the multiplier ``(T, m)``.
 
         One of :mod:`cbandit.scores`, which engines form in passing, or a function of
@@ -211,11 +211,7 @@ class GPPolicy(Policy):
         raise NotImplementedError(f"{type(self).__name__} must define score()")
 
     def move(
-        self,
-        t: int,
-        multiplier: Tensor,
-        estimate: Tensor,
-        arrived: Sequence[Tensor],
+        self, t: int, multiplier: Tensor, estimate: Tensor, arrived: Sequence[Tensor]
     ) -> Tensor:
         """Return the multiplier ``(T, m)`` after round ``t``; called between rounds.
 
@@ -303,16 +299,16 @@ class GPPolicy(Policy):
         """Return outstanding choices, where they count."""
         if self.pending == "ignore":
             return []
-        return [
-            Ahead(*self._place(entry.choice)[:2], *entry.missing())
-            for entry in asked.waiting
-        ]
+        place, waiting = self._place, asked.waiting
+        return [Ahead(*place(e.choice)[:2], *e.missing()) for e in waiting]
 
     def _looks(
         self, state: GPState, asked: Asked
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Yield ``(start, mean, spread)``, ``(T, F, n)`` each, over the round's set."""
-        return self._search.stretches(state.beliefs, asked, self._ahead(asked))
+        streams = asked.streams if self.explore.samples else None
+        other = None if asked.actions is self.actions else asked.actions
+        return stretches(state.beliefs, streams, self._ahead(asked), other)
 
     def _round_actions(self, actions: Any) -> Any:
         asked = super()._round_actions(actions)
@@ -411,8 +407,7 @@ class GPPolicy(Policy):
     @property
     def engine(self) -> str:
         """Which engines keep the posterior, and why."""
-        described: str = self._beliefs.describe()
-        return described
+        return str(self._beliefs.describe())
 
     def _engines(self) -> list[str]:
         return [f"engine={' and '.join(self._beliefs.engines())}"]
@@ -423,7 +418,7 @@ class GPPolicy(Policy):
         Or, by a dense solve, at points ``x``, ``(n, d)`` or ``(*trials, n, d)``; on a
         Box there is no other way.
         """
-        return posterior_of(self, self._settled().state.beliefs, x)
+        return posterior_at(self, self._settled().state.beliefs, x)
 
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Return what to deploy: the best action feasible with ``confidence``.
@@ -452,4 +447,4 @@ class GPPolicy(Policy):
 
     def lighten(self) -> None:
         """Before a checkpoint: large arrays are computed afresh instead of saved."""
-        self._beliefs.lighten(LIGHT)
+        self._settled().state.beliefs.lighten(LIGHT)

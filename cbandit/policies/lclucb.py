@@ -12,9 +12,9 @@ ridge estimates ``theta`` of the reward and ``mu`` of each cost (the latter only
 
 Along a segment from ``x0``, ``V_c`` is affine and ``V_r`` convex: the best point is
 ``x0`` or the furthest one that is safe. Where ``r0`` or ``c0`` is unknown, ``x0`` is
-played until it is known well enough (``SafeAction``); ``mu`` is then
-estimated in all directions, ``V_c`` is convex along a segment, and the candidates are
-both ends of the safe interval, and ``x0``, which is always admissible.
+played until it is known well enough (:mod:`cbandit.policies.safe.known`); ``mu`` is
+then estimated in all directions, ``V_c`` is convex along a segment, and the candidates
+are both ends of the safe interval, and ``x0``, which is always admissible.
 
 A. Pacchiano, M. Ghavamzadeh, P. Bartlett, Contextual bandits with stage-wise
 constraints, 2024, Algorithms 1 and 5.
@@ -24,18 +24,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from cbandit._core.arguments import stated
 from cbandit.beliefs.linear import Linear
-from cbandit.policies.decision import Decision
+from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.safe.action import Safe
+from cbandit.policies.safe.linear import Bounds, Plane, linear_safe
+from cbandit.policies.safe.model import Stage
+from cbandit.policies.safe.stagewise import Stagewise, beliefs_of
 from cbandit.policies.safe.surely import SurelySafe
+from cbandit.recommend import Recommendation
 
 __all__ = ["LCLUCB"]
 
 
-class LCLUCB(SurelySafe):
+class LCLUCB(Stagewise):
     """Optimism about the reward among actions that are surely within their limits.
 
     Args:
@@ -80,16 +84,24 @@ class LCLUCB(SurelySafe):
         largest: Any = None,
         **common: Any,
     ) -> None:
-        super().__init__(
-            actions, reward, costs, safe, delta, alpha, beta, largest, **common
-        )
+        self.settings = stated(self, locals())
+        beliefs = beliefs_of(Linear, reward, costs)
+        safe = linear_safe(safe, actions)
+        super().__init__(actions, beliefs, safe, delta, alpha, largest, **common)
+        linear = self.actions, beliefs, self._safe, self.delta, beta, self.batch_shape
+        self._plane = Plane(*linear)
+        self._start(self._plane)
+        self._surely = SurelySafe(self.name, self._plane, self.dtype)
 
-    def _decide(
-        self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
-    ) -> Decision:
-        tau = self._limits(t)
-        alpha_r, alpha_c = self._alpha(tau)
-        alpha = torch.cat(
-            [alpha_r.unsqueeze(-1), alpha_c.unsqueeze(-1).expand(-1, self.m)], -1
-        )
-        return self._best_safe(t, asked, mask, tau, alpha)
+    def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
+        """Return the action of greatest ``V_r`` among those with ``V_c <= tau``."""
+        tau = self._limits(asked.t)
+        at, state = self._plane.meet(state, asked.actions)
+        alpha, beta = self._alpha(state, tau), self._plane.width(asked.t, state)
+        bounds = Bounds(state.seen, beta * alpha)  # V_r and V_c
+        return self._surely.play(state, asked, bounds, tau, at)
+
+    def _likely(
+        self, state: Stage, limits: Tensor, confidence: float
+    ) -> Recommendation:
+        return self._surely.likely(state, limits, confidence)

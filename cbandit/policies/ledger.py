@@ -18,7 +18,7 @@ from cbandit._core import devices
 from cbandit.choice import Choice
 from cbandit.errors import ChoiceError
 
-__all__ = ["Entry", "Ledger", "News", "Told", "also_seen", "check_unseen"]
+__all__ = ["Entry", "Ledger", "News", "Told", "also_seen", "unseen"]
 
 
 class Told(NamedTuple):
@@ -47,7 +47,7 @@ class Told(NamedTuple):
 
 
 class News(NamedTuple):
-    """What has come of one choice since it was last looked at.
+    """Feedback of one choice that has not been absorbed.
 
     Args:
         choice: the choice, as ``ask`` gave it out.
@@ -180,9 +180,7 @@ def _after(every: tuple[Told, ...], heard: int) -> tuple[Told, ...]:
     return tuple(told for told in every if told.serial > heard)
 
 
-def check_unseen(
-    kind: str, seen: Tensor | bool, mask: Tensor | None, choice: Choice
-) -> None:
+def unseen(kind: str, seen: Tensor | bool, mask: Tensor | None, choice: Choice) -> None:
     """Raise an error if this feedback was told before."""
     if seen is False:
         return

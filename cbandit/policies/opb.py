@@ -12,7 +12,7 @@ averages and counts of every arm, with ``w = R sqrt(2 ln(1 / delta') / n)`` and
 3. draw an arm from ``pi``; observe, update.
 
 Where ``r1`` or ``c1`` is unknown, the safe arm is played until it is known well enough
-(:class:`~cbandit.policies.safe.action.SafeAction`).
+(:mod:`cbandit.policies.safe.known`).
 
 A. Pacchiano, M. Ghavamzadeh, P. Bartlett, Contextual bandits with stage-wise
 constraints, 2024, Algorithms 3 and 5.
@@ -21,22 +21,26 @@ constraints, 2024, Algorithms 3 and 5.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cbandit._core import checks
+from cbandit._core.arguments import stated
 from cbandit.actions import Finite, ProductGrid
 from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
-from cbandit.policies.decision import Decision
+from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.opb_gp import GPOPB
-from cbandit.policies.safe.action import Safe
-from cbandit.policies.safe.arms import ArmPolicy
-from cbandit.policies.safe.stagewise import drawn
+from cbandit.policies.safe.action import Safe, numbered
+from cbandit.policies.safe.arms import Arms, own_arms
+from cbandit.policies.safe.draws import drawn
+from cbandit.policies.safe.model import Stage
+from cbandit.policies.safe.stagewise import Stagewise, beliefs_of
+from cbandit.posterior.tally import Tally
 from cbandit.search.simplex.lp import solve_policy
 
 __all__ = ["OPB", "CountOPB"]
@@ -76,7 +80,7 @@ def OPB(actions: Any, **arguments: Any) -> CountOPB | GPOPB:
     return CountOPB(actions, **arguments)
 
 
-class CountOPB(ArmPolicy):
+class CountOPB(Stagewise):
     """OPB over independent arms.
 
     Args:
@@ -106,6 +110,7 @@ class CountOPB(ArmPolicy):
         largest: Any = None,
         **common: Any,
     ) -> None:
+        self.settings = stated(self, locals())
         if not isinstance(actions, Finite | ProductGrid):
             raise CBanditError(
                 f"OPB chooses from a Finite set or a ProductGrid; got {actions!r}"
@@ -114,51 +119,55 @@ class CountOPB(ArmPolicy):
             raise CBanditError(
                 "horizon must be given: OPB's widths rest on it; got none"
             )
-        super().__init__(
-            actions,
-            Counts,
-            reward,
-            costs,
-            safe,
-            delta,
-            alpha,
-            largest,
-            horizon=horizon,
-            **common,
+        beliefs, common = (
+            beliefs_of(Counts, reward, costs),
+            common | {"horizon": horizon},
         )
-        size, m = int(actions.size), self.m
-        log = math.log(2 * (m + 1) * size * horizon / self.delta)
+        super().__init__(actions, beliefs, safe, delta, alpha, largest, **common)
+        self._start(Arms(self.actions, self._subgaussian, self.dtype))
+        log = math.log(2 * (self.m + 1) * int(actions.size) * horizon / self.delta)
         self._width = self._subgaussian * math.sqrt(2 * log)  # T x F
+        self._least, self._most = _ends(self._ranges, self._width)
 
-    def _decide(
-        self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
-    ) -> Decision:
-        infeasible = self._safe_round(t, asked, mask)
-        tau = self._limits(t)
-        pi = solve_policy(*self._bounds(tau, mask), tau)
-        self._multiplier = pi.multiplier
-        return drawn(pi.distribution, self._safe, self._streams, infeasible)
+    def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
+        """Return a draw from the distribution that solves the programme."""
+        tau, safe = self._limits(asked.t), state.safe
+        infeasible = own_arms(self.name, safe, asked, self.actions, tau)
+        width = self._width * self._alpha(state, tau)
+        u = _bounds(state.seen, width, self._least, self._most)
+        safe.exact(u, tau)
+        if asked.mask is not None:
+            u[:, 0].masked_fill_(~asked.mask, -torch.inf)
+        pi = solve_policy(u[:, 0], u[:, 1:], tau)
+        at = numbered(self._safe.index)
+        decision = drawn(pi.distribution, safe, at, asked.streams, infeasible)
+        return decision, state._replace(multiplier=pi.multiplier)
 
-    def _bounds(self, tau: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """``u_r`` ``(T, K)`` and ``u_c`` ``(T, m, K)``."""
-        alpha_r, alpha_c = self._alpha(tau)
-        width = self._width.clone()
-        width[:, 0] *= alpha_r
-        width[:, 1:] *= alpha_c.unsqueeze(-1)
-        tally, width = self._tally, width.to(self._tally.mean).unsqueeze(-1)
-        u = torch.addcmul(tally.mean, tally.spread, width)
-        for j, stated in enumerate(self._ranges):
-            # of an arm never pulled nothing is known but the range, [0, 1] unless said
-            top = 1.0 if stated is None else stated[1]
-            unseen = tally.count[:, j] == 0
-            u[:, j] = torch.where(unseen, u[:, j].clamp_min(top), u[:, j])
-            if j and stated is not None:
-                u[:, j].clamp_(max=top)
-        self._safe.exact(u, tau)
-        if mask is not None:
-            u[:, 0].masked_fill_(~mask, -torch.inf)
-        return u[:, 0], u[:, 1:]
 
-    def _believed(self) -> Iterator[tuple[int, Tensor, Tensor]]:
-        r = self._subgaussian.to(self._tally.mean).unsqueeze(-1)
-        yield 0, self._tally.mean, self._tally.spread * r
+def _bounds(seen: Tally, width: Tensor, least: Tensor, most: Tensor | None) -> Tensor:
+    """Return ``u_r`` and every ``u_c``, ``(T, 1 + m, K)``.
+
+    Args:
+        seen: averages and counts.
+        width: of one pull, inflated, ``(T, 1 + m)``.
+        least: of an arm never pulled the bounds are at least this, ``(1 + m, 1)``.
+        most: no bound is above this, ``(1 + m, 1)``.
+    """
+    u = torch.addcmul(seen.mean, seen.spread, width.to(seen.mean).unsqueeze(-1))
+    floor = torch.where(seen.count == 0, least.to(u), -torch.inf)
+    torch.maximum(u, floor, out=u)
+    return u if most is None else torch.minimum(u, most.to(u), out=u)
+
+
+def _ends(
+    ranges: Sequence[tuple[float, float] | None], like: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """Return ``least`` and ``most`` of :func:`_bounds`, from the stated ranges.
+
+    Nothing is known of an arm never pulled but the range, whose top is 1 unless said.
+    """
+    least = [1.0 if one is None else one[1] for one in ranges]
+    most = [math.inf, *(math.inf if one is None else one[1] for one in ranges[1:])]
+    top = like.new_tensor(least).unsqueeze(-1)
+    stated = any(map(math.isfinite, most))
+    return top, like.new_tensor(most).unsqueeze(-1) if stated else None

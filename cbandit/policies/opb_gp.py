@@ -27,17 +27,20 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
+from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
-from cbandit.choice import Choice
 from cbandit.explore import UCB
-from cbandit.policies.decision import Decision
+from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.given import listed
-from cbandit.policies.ledger import Told
-from cbandit.policies.safe.action import Safe, SafeAction
-from cbandit.policies.safe.stagewise import drawn, given_scales, must_hold, share
-from cbandit.policies.stepwise import StepwiseGP
+from cbandit.policies.gp import GPPolicy
+from cbandit.policies.ledger import News
+from cbandit.policies.safe.action import Safe, SafeAction, numbered
+from cbandit.policies.safe.draws import drawn, must_hold
+from cbandit.policies.safe.known import Known
+from cbandit.policies.safe.scales import Scales, share
+from cbandit.policies.state import GPState
 from cbandit.recommend import Recommendation, recommend_policy
-from cbandit.search.simplex.lp import PolicySolution, solve_policy_in_blocks
+from cbandit.search.simplex.lp import solve_policy_in_blocks
 
 __all__ = ["GPOPB", "BayesWidth"]
 
@@ -53,11 +56,11 @@ class BayesWidth:
         self._scale = functions * size * math.pi**2 / (6 * delta)
 
     def __call__(self, t: int, gain: Tensor) -> float:
-        """The width of round ``t``."""
+        """Return the width of round ``t``."""
         return math.sqrt(2 * math.log(self._scale * t * t))
 
 
-class GPOPB(StepwiseGP):
+class GPOPB(GPPolicy):
     """OPB over a finite set or a grid whose actions are correlated.
 
     Args:
@@ -76,6 +79,7 @@ class GPOPB(StepwiseGP):
 
     name = "OPB"
     explores = (UCB,)
+    splits = False
 
     def __init__(
         self,
@@ -90,99 +94,108 @@ class GPOPB(StepwiseGP):
         largest: Any = None,
         **common: Any,
     ) -> None:
+        self.settings = stated(self, locals())
         self.delta = share("delta", delta)
         if explore is None:
             functions = 1 + len(listed(costs, GP))
             explore = UCB(BayesWidth(functions, actions.size, self.delta))
-        super().__init__(actions, reward=reward, costs=costs, explore=explore, **common)
-        given = checks.finite(
-            "largest", checks.tensor("largest", 1.0 if largest is None else largest)
-        )
-        self._scales = given_scales(alpha, self._per_trial)
-        self._safe = SafeAction(
+        both: dict[str, Any] = {"reward": reward, "costs": costs, "explore": explore}
+        super().__init__(actions, **both, **common)
+        top = checks.tensor("largest", 1.0 if largest is None else largest)
+        largest = self._per_trial("largest", checks.finite("largest", top))
+        self._scales = Scales.of(alpha, self._per_trial)
+        self._safe = SafeAction.of(
             safe,
             self.actions,
             self.batch_shape,
             self._beliefs.noises().sqrt(),
-            self._per_trial("largest", given),
+            largest,
             self.delta,
             self.horizon,
+            not callable(self.thresholds),
         )
-        if self._safe.given[1]:
-            self._safe.check(self._limits(1))
-        # the last programme's dual solution
-        self._multiplier = torch.zeros(
-            self._size, self.m, dtype=torch.float64, device=self.device
-        )
+        self._safe.below(self._limits(1))
+        # the multiplier is the last programme's dual solution
+        zero = torch.zeros(self._size, self.m, dtype=torch.float64, device=self.device)
+        known = Known.start(self._safe)
+        self._begin(self._now.state._replace(multiplier=zero, own=known))
 
-    def _decide(
-        self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
-    ) -> Decision:
-        tau = self._limits(t)
-        infeasible = self._safe.check(tau)
-        at = self._safe.index if asked is self.actions else self._safe.within(asked)
-        assert at is not None
-        must_hold(mask, at)
-        pi = self._programme(t, asked, mask, tau, at)
-        self._multiplier = pi.multiplier
-        return drawn(pi.distribution, self._safe, self._streams, infeasible, at)
+    @property
+    def multiplier(self) -> Tensor:
+        """The dual solution of the last programme, ``(*trials, m)``."""
+        return self._outside(self._now.state.multiplier.clone())
 
-    def _programme(
-        self, t: int, asked: Any, mask: Tensor | None, tau: Tensor, at: Tensor
-    ) -> PolicySolution:
-        width = self._coefficient(t).abs()
-        rho = self._safe.ratio(tau)
-        alpha_r, alpha_c = self._scales(rho)
-        if self._scales.reward is not None:
-            rho = (alpha_r - 1).unsqueeze(-1).expand_as(rho)
-        width = torch.cat([width[:, :1], width[:, 1:] * alpha_c.unsqueeze(-1)], -1)
+    def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
+        """Return a draw from the distribution that solves the programme."""
+        tau, safe, on = self._limits(asked.t), state.own, asked.actions
+        infeasible = safe.unsafe(tau)
+        own = on is self.actions
+        at = numbered(self._safe.index if own else self._safe.within(on))
+        must_hold(asked.mask, at)
+        width, rho = self._inflated(state, asked, tau)
 
         def bounds() -> Iterator[tuple[int, Tensor]]:
-            for start, mean, std in self._looks(asked):
+            for start, mean, std in self._looks(state, asked):
                 u = _bounds(mean, std, width, rho)
                 here = (at >= start) & (at < start + u.shape[-1])
-                self._safe.exact(u, tau, here, at - start)
-                if mask is not None:
-                    hidden = ~mask[:, start : start + u.shape[-1]]
+                safe.exact(u, tau, here, at - start)
+                if asked.mask is not None:
+                    hidden = ~asked.mask[:, start : start + u.shape[-1]]
                     u[:, 0].masked_fill_(hidden, -torch.inf)
                 yield start, u
 
-        return solve_policy_in_blocks(bounds, int(asked.size), tau)
+        pi = solve_policy_in_blocks(bounds, int(on.size), tau)
+        decision = drawn(pi.distribution, safe, at, asked.streams, infeasible)
+        return decision, state._replace(multiplier=pi.multiplier)
+
+    def _inflated(
+        self, state: GPState, asked: Asked, tau: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return ``beta (T, 1 + m)`` of reward and costs, and ``rho (T, m)``."""
+        width, rho = self._coefficient(state, asked).abs(), state.own.ratio(tau)
+        alpha = self._scales.from_gaps(rho)
+        if self._scales.reward is not None:
+            rho = (alpha[:, :1] - 1).expand_as(rho)
+        return torch.cat([width[:, :1], width[:, 1:] * alpha[:, 1:]], -1), rho
+
+    def absorb(self, state: GPState, news: News) -> GPState:
+        """Return the state with the news in its beliefs, and of the safe action."""
+        safe, choice = state.own, news.choice
+        if not safe.ready:
+            x, limits = choice.x.reshape(self._size, -1), self._limits(choice.t)
+            safe = safe.after(x.double(), news, limits)
+        return super().absorb(state._replace(own=safe), news)
 
     def recommend(self, confidence: float = 0.95) -> Recommendation:
-        """What to deploy: the best distribution believed feasible with ``confidence``.
+        """Say what to deploy: the best distribution believed feasible.
 
-        Over the policy's own set; its expected costs are what is to be feasible.
+        Over the policy's own set, with probability ``confidence``; its expected costs
+        are what is to be feasible.
         """
         confidence = share("confidence", confidence)
-        self._catch_up()
-        limits, size = self._limits(max(self.t, 1)), int(self.actions.size)
-        found = recommend_policy(self._known, size, limits, confidence)
-        assert found.index is not None
+        now = self._settled()
+        limits, state = self._limits(max(now.t, 1)), now.state
+
+        def blocks() -> Iterator[tuple[int, Tensor, Tensor]]:
+            safe: Known = state.own
+            found = ((b.start, b.mean, b.std) for b in state.beliefs.blocks())
+            return safe.among(found)
+
+        size = int(self.actions.size)
+        found = recommend_policy(blocks, size, limits, confidence)
         x = self.actions.at(found.index)
         return replace(found, x=x).of(self._outside)
 
-    def _known(self) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """The posterior block by block, with what is given of the safe action."""
-        blocks = ((b.start, b.mean, b.std) for b in self._beliefs.blocks())
-        return self._safe.known(blocks)
-
-    def _absorb(
-        self, choice: Choice, rewards: Sequence[Told], costs: Sequence[Told]
-    ) -> None:
-        if not self._safe.ready:
-            at = (choice.x.reshape(self._size, -1).double() == self._safe.x).all(-1)
-            limits = self._limits(choice.t)
-            for told in rewards:
-                where = at if told.where is None else at & told.mask()
-                self._safe.learn(told.values, None, where, limits)
-            for told in costs:
-                where = at if told.where is None else at & told.mask()
-                self._safe.learn(None, told.values, where, limits)
-
 
 def _bounds(mean: Tensor, std: Tensor, width: Tensor, rho: Tensor) -> Tensor:
-    """``u_r`` and every ``u_c``, ``(T, 1 + m, n)``."""
+    """Return ``u_r`` and every ``u_c``, ``(T, 1 + m, n)``.
+
+    Args:
+        mean: posterior means, ``(T, 1 + m, n)``.
+        std: deviations, ``(T, 1 + m, n)``, or ``(T, 1, n)``: all alike.
+        width: ``beta``, ``(T, 1 + m)``.
+        rho: ``(T, m)``.
+    """
     extra = rho * width[:, 1:]
     if std.shape[1] == 1:
         whole = width.clone()

@@ -24,29 +24,30 @@ constraints, 2024, Algorithms 2 and 5.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from cbandit import search
 from cbandit._core import checks, devices
+from cbandit._core.arguments import stated
 from cbandit.actions import Star
 from cbandit.beliefs.linear import Linear
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
-from cbandit.policies.decision import Decision
-from cbandit.policies.safe.action import Safe
-from cbandit.policies.safe.linear import LinearPolicy
-from cbandit.policies.safe.stagewise import drawn, must_hold
-from cbandit.search.conic import Array, SafePolicies, needed
+from cbandit.policies.decision import Asked, Decision
+from cbandit.policies.safe.action import Safe, numbered
+from cbandit.policies.safe.draws import drawn, must_hold
+from cbandit.policies.safe.linear import Plane, linear_safe
+from cbandit.policies.safe.mixtures import best_mixture, played, within_limits
+from cbandit.policies.safe.model import Stage
+from cbandit.policies.safe.stagewise import Stagewise, beliefs_of
+from cbandit.search.conic import needed
 
 __all__ = ["OPLB"]
 
 
-class OPLB(LinearPolicy):
+class OPLB(Stagewise):
     """Optimism and pessimism over distributions on finite sets of vectors.
 
     Args:
@@ -80,129 +81,57 @@ class OPLB(LinearPolicy):
         largest: Any = None,
         **common: Any,
     ) -> None:
+        self.settings = stated(self, locals())
         checks.one_of("solver", solver, "l1", "ascent")
         if isinstance(actions, Star):
             raise CBanditError(
                 "actions must be a Finite set: a distribution over the centre and the "
                 "tips of a Star does all that its segments can"
             )
-        super().__init__(
-            actions, reward, costs, safe, delta, alpha, beta, largest, **common
-        )
+        beliefs = beliefs_of(Linear, reward, costs)
+        safe = linear_safe(safe, actions)
+        super().__init__(actions, beliefs, safe, delta, alpha, largest, **common)
+        linear = self.actions, beliefs, self._safe, self.delta, beta, self.batch_shape
+        self._plane = Plane(*linear)
+        self._start(self._plane)
         self.solver = solver
         needed()
 
-    def _decide(
-        self, t: int, asked: Any, mask: Tensor | None, observed_costs: Any
-    ) -> Decision:
-        if isinstance(asked, Star):
+    def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
+        """Return a draw from the distribution of greatest ``V_r`` found."""
+        on, tau = asked.actions, self._limits(asked.t)
+        if isinstance(on, Star):
             raise CBanditError("actions of this round must be a Finite set; got a Star")
-        tau = self._limits(t)
-        infeasible = self._safe.check(tau)
-        at = self._at_safe(asked)
-        assert at is not None
-        must_hold(mask, at)
-        alpha_r, alpha_c = self._alpha(tau)
-        width = self._width(t) * torch.cat(
-            [alpha_r.unsqueeze(-1), alpha_c.unsqueeze(-1).expand(-1, self.m)], -1
-        )
-        points = torch.cat([p for _, p in self._stretches(asked)], 1)
-        w, root = self._ridge.solve()
-        root, safe = root * width[..., None, None], self._safe
-        # the programmes are solved on the host: all they need in one look
-        known = points, w, root, tau, safe.x, safe.cost, at, safe.warm
-        points, w, root, tau, x0, c0, here, warm = devices.host(*known)
+        infeasible = state.safe.unsafe(tau)
+        at, state = self._plane.meet(state, on)
+        at = numbered(at)
+        must_hold(asked.mask, at)
+        width = self._plane.width(asked.t, state) * self._alpha(state, tau)
+        pi = self._programmes(state, asked, width, tau, at)
+        return drawn(pi, state.safe, at, asked.streams, infeasible), state
+
+    def _programmes(
+        self, state: Stage, asked: Asked, width: Tensor, tau: Tensor, at: Tensor
+    ) -> Distribution:
+        """Return the distribution found best in each trial.
+
+        The programmes are solved on the host: all they need is taken there in one look.
+        """
+        points = torch.cat([p for _, p in self._plane.blocks(asked.actions)], 1)
+        w, root = state.seen.solved
+        root, warm = root * width[..., None, None], state.safe.warm
+        x0, c0 = state.safe.action.x, state.safe.cost.mean
+        held = devices.host(points, w, root, tau, x0, c0, at, warm)
+        points, w, root, tau, x0, c0, at, warm = held
         points = points.expand(self._size, -1, -1)
-        allowed = None if mask is None else mask.cpu()
+        allowed = None if asked.mask is None else asked.mask.cpu()
         shares = torch.zeros(points.shape[:2], dtype=torch.float64)
         for i in [i for i, known in enumerate(warm.tolist()) if known]:
             some = slice(None) if allowed is None else allowed[i % len(allowed)]
-            held = (points[i, some], w[i], root[i], tau[i], x0[i])
-            best = self._best(*(v.numpy() for v in held))
+            mine = (points[i, some], w[i], root[i], tau[i], x0[i])
+            best = best_mixture(self.solver, *(v.numpy() for v in mine))
             if best is not None:
                 shares[i, some] = torch.as_tensor(best)
-        shares = self._within_limits(shares, points, w, root, tau, x0, c0, here)
-        number = torch.arange(shares.shape[1]).expand_as(shares)
-        played = (devices.put(v, self.device) for v in _played(number, shares))
-        return drawn(Distribution(*played), safe, self._streams, infeasible, at)
-
-    def _best(
-        self, points: Array, w: Array, root: Array, tau: Array, x0: Array
-    ) -> Array | None:
-        """The distribution ``(K,)`` found best in one trial; ``None``: none is safe."""
-        safe = SafePolicies(points, w[1:], root[1:], tau)
-        dim = points.shape[1]
-        # Sigma^{-1} = A' A, whatever root A is: its symmetric one spans the vertices
-        inverse = root[0].T @ root[0]
-        value, vectors = np.linalg.eigh(inverse)
-        symmetric = (vectors * np.sqrt(value.clip(0))) @ vectors.T
-        vertices = w[0] + math.sqrt(dim) * np.concatenate([symmetric, -symmetric])
-
-        def towards(x: Array) -> tuple[Array, float]:
-            """The ellipsoid's best ``theta'`` for ``x``, and ``V_r(x)``."""
-            length = float(np.linalg.norm(root[0] @ x))
-            step = inverse @ x / length if length > 0 else np.zeros(dim)
-            return w[0] + step, float(w[0] @ x) + length
-
-        if self.solver == "l1":
-            tried = [
-                (pi, float(pi @ (points @ v)))
-                for v in vertices
-                if (pi := safe.best(v)) is not None
-            ]
-            return max(tried, key=lambda one: one[1])[0] if tried else None
-        best, reached = None, -math.inf
-        for theta in [towards(x0)[0], *vertices]:
-            value_now = -math.inf
-            while (pi := safe.best(theta)) is not None:
-                theta, value_new = towards(points.T @ pi)
-                if value_new > reached:
-                    best, reached = pi, value_new
-                if value_new <= value_now + 1e-9 * (1 + abs(value_now)):
-                    break
-                value_now = value_new
-        return best
-
-    def _within_limits(
-        self,
-        shares: Tensor,
-        points: Tensor,
-        w: Tensor,
-        root: Tensor,
-        tau: Tensor,
-        x0: Tensor,
-        c0: Tensor,
-        at: Tensor,
-    ) -> Tensor:
-        """``shares`` mixed with the safe action as far as ``V_c <= tau`` needs."""
-        x0 = x0.unsqueeze(1)  # T x 1 x d
-        way = torch.einsum("tk,tkd->td", shares, points).unsqueeze(1) - x0
-        if self._safe.given[1]:
-            end = x0 + way
-            cost = (w[:, 1:] @ end.mT) + (root[:, 1:] @ end.mT.unsqueeze(1)).norm(
-                dim=-2
-            )
-            a = search.furthest(c0.unsqueeze(-1), cost, tau.unsqueeze(-1))
-        else:
-            start, step = (root[:, 1:] @ v.mT.unsqueeze(1) for v in (x0, way))
-            a = search.safe_interval(
-                tau.unsqueeze(-1) - w[:, 1:] @ x0.mT,
-                w[:, 1:] @ way.mT,
-                torch.ones_like(tau).unsqueeze(-1),
-                start.square().sum(-2),
-                (start * step).sum(-2),
-                step.square().sum(-2),
-            )[..., 1]
-        empty = shares.sum(-1, keepdim=True) == 0
-        mixed = shares * torch.where(empty, 0.0, a)
-        rest = 1 - mixed.sum(-1, keepdim=True)
-        return mixed.scatter_add(-1, at.unsqueeze(-1), rest.clamp_min(0.0))
-
-
-def _played(number: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-    """Only actions with a share, by number, zero-padded."""
-    width = int((shares > 0).sum(-1).max())
-    order = (shares > 0).to(torch.int8).argsort(dim=-1, descending=True, stable=True)
-    order = order[:, :width]
-    probability = shares.gather(-1, order)
-    return number.gather(-1, order).masked_fill(probability <= 0, 0), probability
+        given = None if self._safe.cost is None else c0
+        shares = within_limits(shares, points, w, root, tau, x0, given, at)
+        return played(shares, self.device)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cbandit._core import devices
 from cbandit.policies.ledger import News, Told
-from cbandit.posterior.beliefs import Part
+from cbandit.posterior.parts import Part
 
 __all__ = ["Place", "by_functions", "packed", "parts_of"]
 

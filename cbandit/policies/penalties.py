@@ -1,8 +1,9 @@
-"""Penalties ``psi`` of costs: 1 up to 0, convex and increasing above."""
+"""Penalties of costs for Shi and Eryilmaz: ``psi`` is 1 up to 0, convex above."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit.errors import CBanditError
 
-__all__ = ["exponential", "penalty", "polynomial"]
+__all__ = ["Penalty", "exponential", "penalty_of", "polynomial"]
 
 
 def exponential(z: Tensor, c: float = 1.0) -> Tensor:
@@ -24,7 +25,65 @@ def polynomial(z: Tensor, n: float = 2.0, c: float = 1.0) -> Tensor:
     return (c * z.clamp_min(0) + 1) ** n
 
 
-def penalty(psi: Any) -> Callable[[Tensor], Tensor]:
+@dataclass(frozen=True)
+class Penalty:
+    """A penalty of costs, and how its multiplier ``kappa`` moves.
+
+    Args:
+        psi: the penalty; not used where it is linear.
+        linear: whether the penalty is the cost itself and ``kappa`` moves by steps;
+            otherwise ``kappa`` moves by factors, and its logarithm is kept, which
+            outlives the dtype.
+        rate: the step of a linear one.
+        still: whether ``kappa`` stays as it is.
+    """
+
+    psi: Callable[[Tensor], Tensor]
+    linear: bool
+    rate: float
+    still: bool
+
+    def kept(self, kappa: Tensor) -> Tensor:
+        """Return what is kept of multipliers ``(T, m)``."""
+        return kappa if self.linear else kappa.log()
+
+    def kappa(self, kept: Tensor) -> Tensor:
+        """Return multipliers from what is kept of them, never infinite."""
+        if self.linear:
+            return kept.clone()
+        return kept.exp().clamp_max(torch.finfo(kept.dtype).max)
+
+    def moved(self, kept: Tensor, mean: Tensor) -> Tensor:
+        """Return what is kept after an epoch whose costs were ``mean (T, m)``."""
+        if self.still:
+            return kept
+        if self.linear:
+            return (kept + self.rate * mean).clamp_min(0)
+        # an epoch of which nothing is known has mean 0, and psi(0) = 1
+        return kept + self.psi(mean).log()
+
+    def charge(self, kept: Tensor, cost: Tensor) -> Tensor:
+        """Return ``sum_j kappa_j (psi(c_j) - 1)``, or of linear costs, ``(T, 1)``."""
+        charge = cost if self.linear else self.psi(cost) - 1
+        return (self.kappa(kept) * charge).sum(-1, keepdim=True)
+
+
+def penalty_of(psi: Any, rate: Any) -> Penalty:
+    """Return the penalty that a user's ``psi`` and ``rate`` describe."""
+    form, linear = _form(psi), isinstance(psi, str) and psi == "linear"
+    if linear and rate is None:
+        raise CBanditError("rate is needed with psi='linear'; O(1 / sqrt(epochs))")
+    step = 0.0 if rate is None else checks.number("rate", rate, minimum=0.0)
+    still = rate is not None and step == 0
+    if not linear and rate is not None and not still:
+        raise CBanditError(
+            "rate goes with psi='linear'; with another psi only rate=0, a kappa that "
+            f"stays; got {rate!r}"
+        )
+    return Penalty(form, linear, step, still)
+
+
+def _form(psi: Any) -> Callable[[Tensor], Tensor]:
     """Return the function that ``psi`` names, or ``psi`` itself with checks."""
     if isinstance(psi, str) and psi in ("exp", "linear"):
         return exponential

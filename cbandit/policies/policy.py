@@ -11,28 +11,21 @@ from __future__ import annotations
 import secrets
 import warnings
 from abc import ABCMeta, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from cbandit._core import checks, devices
-from cbandit._core.arguments import Stated, stated
+from cbandit._core.arguments import stated
 from cbandit._core.randomness import Position, Streams, Trials, trial_range
 from cbandit.actions import Actions
-from cbandit.choice import Choice, Distribution
+from cbandit.choice import Choice
 from cbandit.errors import CBanditError, ChoiceError, HorizonError
 from cbandit.policies import given, shared
-from cbandit.policies.decision import Asked, Decision, checked, kept
-from cbandit.policies.ledger import (
-    Entry,
-    Ledger,
-    News,
-    Told,
-    also_seen,
-    check_unseen,
-)
+from cbandit.policies.decision import Asked, Decision, checked, choice_of, kept
+from cbandit.policies.ledger import Entry, Ledger, News, Told, also_seen, unseen
 
 __all__ = ["Now", "Policy"]
 
@@ -58,7 +51,7 @@ class Now(NamedTuple):
     settled: bool = False
 
 
-class Policy(Stated, metaclass=ABCMeta):
+class Policy(metaclass=ABCMeta):
     """Bookkeeping of rounds, choices and feedback.
 
     A policy is two functions of its state, a value that they replace and never change:
@@ -157,19 +150,15 @@ class Policy(Stated, metaclass=ABCMeta):
         if horizon is not None:
             horizon = checks.whole("horizon", horizon, 1, "None or a positive int")
         self.horizon = horizon
-        self._thresholds = (
-            thresholds
-            if callable(thresholds)
-            else self._per_cost("thresholds", thresholds)
-        )
+        if not callable(thresholds):
+            thresholds = self._per_cost("thresholds", thresholds)
+        self.thresholds: Callable[[int], Any] | Tensor = thresholds
         # whether there is anything to subtract
-        self._limited = callable(self._thresholds) or bool(self._thresholds.any())
+        self._limited = callable(thresholds) or bool(thresholds.any())
         self._streams = Streams(self.seed, self.trials, "policy")
         self._mark = secrets.token_hex(8)
         self._ledger = Ledger()
-        self._nowhere = torch.zeros(
-            self.batch_shape, dtype=torch.bool, device=self.device
-        )
+        self._nowhere = torch.zeros(self.batch_shape, dtype=torch.bool).to(self.device)
         self._now = Now(0, None, self._streams.position(), 0)
 
     # -- what a policy fills in ------------------------------------------------------
@@ -230,9 +219,9 @@ class Policy(Stated, metaclass=ABCMeta):
 
     def _limits(self, t: int) -> Tensor:
         """Return the thresholds of a round, ``(T, m)``."""
-        if callable(self._thresholds):
-            return self._per_cost("thresholds", self._thresholds(t))
-        return self._thresholds
+        if callable(self.thresholds):
+            return self._per_cost("thresholds", self.thresholds(t))
+        return self.thresholds
 
     # -- rounds ----------------------------------------------------------------------
 
@@ -282,38 +271,24 @@ class Policy(Stated, metaclass=ABCMeta):
         asked = Asked(t, on, mask, observed_costs, streams, ledger)
         decision, state = self.decide(now.state, asked)
         if type(decision) is not Decision or not decision.sure:
-            rule, own = f"{type(self).__name__}.decide", (self.device, self.dtype)
-            decision = checked(rule, decision, asked, self._size, *own)
-        choice = self._choice(t, on, decision)
-        own_choice = kept(choice)
-        state = self._stood(state, own_choice)
-        ledger.open(own_choice, choice)
+            rule, kind = f"{type(self).__name__}.decide", (self.device, self.dtype)
+            decision = checked(rule, decision, asked, self._size, *kind)
+        choice = choice_of(self, asked, decision)
+        own = kept(choice)
+        state = self._stood(state, own)
+        ledger.open(own, choice)
         # all that a round changes; what came before does not count without this
         self._now = Now(t, state, streams.position(), now.heard)
         if len(ledger) >= MANY and not (self.patient or self._reminded):
             self._reminded = True
-            warnings.warn(ledger.reminder(self.name, self._costs_due), stacklevel=2)
+            costs = self.m > 0 and self.learns_costs
+            warnings.warn(ledger.reminder(self.name, costs), stacklevel=2)
         return choice
 
     def _round_actions(self, actions: Any) -> Any:
         """Return the set of this round, on the policy's device."""
         found = given.round_actions(actions, self.actions, self.batch_shape)
         return found.to(self.device, self.dtype)
-
-    def _choice(self, t: int, on: Any, decision: Decision) -> Choice:
-        index = None if decision.index is None else self._outside(decision.index)
-        x = on.at(index) if decision.x is None else self._outside(decision.x)
-        infeasible = decision.infeasible
-        infeasible = self._nowhere if infeasible is None else self._outside(infeasible)
-        distribution = decision.distribution
-        if distribution is not None:
-            distribution = Distribution(
-                self._outside(distribution.index),
-                self._outside(distribution.probability),
-            )
-        other = None if on is self.actions else on
-        flags, mark, keys = infeasible.clone(), self._mark, decision.keys
-        return Choice(t, index, x, flags, distribution, mark, other, keys)
 
     # -- feedback --------------------------------------------------------------------
 
@@ -353,25 +328,21 @@ class Policy(Stated, metaclass=ABCMeta):
         t, serial = self._now.t, self._ledger.number()
         _, _, reward_seen, cost_seen, rewards, costs, *_ = entry
         if reward is not None:
-            check_unseen("reward", reward_seen, mask, choice)
+            unseen("reward", reward_seen, mask, choice)
             values = self._feedback("reward", reward, 1, mask)
             rewards = (*rewards, Told(values, mask, own, t, serial))
             reward_seen = also_seen(reward_seen, mask)
         if cost is not None:
             if self.m == 0:
                 raise CBanditError(f"{self.name} has no costs; got cost={cost!r}")
-            check_unseen("cost", cost_seen, mask, choice)
+            unseen("cost", cost_seen, mask, choice)
             values = self._feedback("cost", cost, self.m, mask)
             costs = (*costs, Told(values, mask, own, t, serial))
             cost_seen = also_seen(cost_seen, mask)
-        closed = reward_seen is True and (cost_seen is True or not self._costs_due)
+        no_costs = self.m == 0 or not self.learns_costs
+        closed = reward_seen is True and (cost_seen is True or no_costs)
         both, seen = (entry.choice, entry.given), (reward_seen, cost_seen)
         self._ledger.put(Entry(*both, *seen, rewards, costs, closed))
-
-    @property
-    def _costs_due(self) -> bool:
-        """Whether a choice waits for its cost to be told."""
-        return self.m > 0 and self.learns_costs
 
     def cancel(self, choice: Choice) -> None:
         """Say that the rest of a choice's feedback will never come."""
@@ -436,13 +407,13 @@ class Policy(Stated, metaclass=ABCMeta):
     # -- checkpoints -----------------------------------------------------------------
 
     def lighten(self) -> None:
-        """Before a checkpoint: drop what is better computed afresh than saved."""
+        """Absorb all that was told; drop what is better computed afresh than saved."""
+        self._settled()
 
     def save(self, path: Any) -> None:
         """Write all to ``path``, atomically; :func:`cbandit.load` goes on from it."""
         from cbandit._core.checkpoint import save
 
-        self._settled()
         save(self, path)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What epoch penalties keep: this epoch's costs, and rounds whose targets may move."""
+"""The state of epoch penalties: this epoch's costs, rounds whose targets may move."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cbandit.choice import Choice
 from cbandit.policies.ledger import News, Told
+from cbandit.policies.packing import Place
 
 __all__ = ["Epoch", "Seen"]
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What came of one round, and in which trials.
+    """Feedback of one round, and the trials in which it has come.
 
     Args:
-        choice: the round's.
+        place: the round, and where its choice is.
         reward: ``(T, 1)``.
         cost: ``(T, m)``, less the thresholds.
         rewarded: ``(T,)``, on the host, the trials whose reward has come.
         charged: likewise for the costs.
     """
 
-    choice: Choice
+    place: Place
     reward: Tensor
     cost: Tensor
     rewarded: Tensor
     charged: Tensor
 
     @classmethod
-    def nothing(cls, choice: Choice, like: Tensor) -> Seen:
+    def nothing(cls, place: Place, like: Tensor) -> Seen:
         """Return a round of which nothing has come; ``like`` is ``(T, m)``."""
         nowhere = torch.zeros(len(like), dtype=torch.bool)
-        return cls(choice, torch.zeros_like(like[:, :1]), like * 0, nowhere, nowhere)
+        return cls(place, torch.zeros_like(like[:, :1]), like * 0, nowhere, nowhere)
 
     def whole(self) -> Tensor:
         """Return the trials in which reward and costs have both come, ``(T,)``."""
@@ -55,13 +55,13 @@ class Seen:
         for told in news.costs:
             less = told._replace(values=told.values - limits)
             cost, charged = _with(cost, charged, less)
-        return Seen(self.choice, reward, cost, rewarded, charged)
+        return Seen(self.place, reward, cost, rewarded, charged)
 
     def only(self, where: Tensor, mask: Tensor) -> Seen:
         """Return what came in the trials ``where (T,)``, and ``mask (T, 1)`` beside."""
         reward = torch.where(mask, self.reward, 0.0)
         cost = torch.where(mask, self.cost, 0.0)
-        return Seen(self.choice, reward, cost, where, where)
+        return Seen(self.place, reward, cost, where, where)
 
 
 class Epoch(NamedTuple):
@@ -83,11 +83,15 @@ class Epoch(NamedTuple):
     partly: dict[int, Seen]
     data: dict[int, tuple[Seen, ...]]
 
+    def mean(self) -> Tensor:
+        """Return the mean of this epoch's costs, 0 where nothing came, ``(T, m)``."""
+        return self.sums / self.counts.clamp_min(1)
+
     def added(self, number: int, seen: Seen) -> Epoch:
         """Return the state with one more round of an epoch."""
         rows = self.data.get(number, ())
         place = len(rows)
-        while place and rows[place - 1].choice.t > seen.choice.t:
+        while place and rows[place - 1].place.t > seen.place.t:
             place -= 1
         rows = (*rows[:place], seen, *rows[place:])
         return self._replace(data={**self.data, number: rows})

@@ -1,4 +1,4 @@
-"""What a GP policy keeps from round to round."""
+"""The state of a GP policy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["GPState"]
 
 
 class GPState(NamedTuple):
-    """The state of a GP policy.
+    """All that a GP policy keeps from round to round.
 
     Args:
         beliefs: about the reward and the costs.

@@ -54,7 +54,7 @@ class Coming(NamedTuple):
     def of(
         cls, ahead: Sequence[Ahead], functions: Sequence[int], noise: Tensor
     ) -> Coming | None:
-        """What is to come of these functions; ``None``: nothing."""
+        """The outcomes to come of these functions; ``None``: there are none."""
         mine = [a.reward if 0 in functions else a.cost for a in ahead]
         if not any(any(waits) for waits in mine):
             return None

@@ -27,6 +27,8 @@ from cbandit.posterior.engines.protocol import Pass
 from cbandit.posterior.group import Group
 from cbandit.posterior.log import Observation
 from cbandit.posterior.look import Best, Look, Scan, among
+from cbandit.posterior.parts import Part, columns_of, each_alone, joined, told_apart
+from cbandit.posterior.passes import Merged
 from cbandit.posterior.stacked import Stacked, stackable
 from cbandit.posterior.value import Value
 from cbandit_kernels import SCORES
@@ -34,9 +36,6 @@ from cbandit_kernels import SCORES
 __all__ = ["Ahead", "Beliefs", "Part", "joined"]
 
 FEW = 8  # rows up to which they are conditioned on one by one
-
-Part = tuple[list[int], Tensor, Sequence[bool], "Tensor | None"]
-"""Functions, their values ``(T, f)``, the trials that saw them, their own noise."""
 
 
 class Beliefs(Value):
@@ -126,14 +125,14 @@ class Beliefs(Value):
             t: the round.
         """
         groups = list(self.groups)
-        if any(part[3] is not None for part in parts):
-            # a noise is scaled by its own function's spread
-            groups = _each_alone(groups, lambda group: group.gp.standardize)
+        for part in parts:
+            if part[3] is not None:  # it is scaled by its own function's spread
+                groups = each_alone(groups, lambda group: group.scale.standardize)
         for functions, values, wanted, noise in joined(parts):
-            groups = _told_apart(groups, functions)
+            groups = told_apart(groups, functions)
             for place, group in enumerate(groups):
                 if group.functions[0] in functions:
-                    chosen = _columns(values, functions, group.functions)
+                    chosen = columns_of(values, functions, group.functions)
                     row = Observation(keys, x, chosen, wanted, noise, t)
                     groups[place] = group.append(row)
         return self._with(groups=tuple(groups))
@@ -148,13 +147,13 @@ class Beliefs(Value):
                 beliefs = beliefs.absorb(keys, x, parts)
             return beliefs
         covered = [f for _, _, parts in rows for part in parts for f in part[0]]
-        groups = _told_apart(list(self.groups), covered)
+        groups = told_apart(list(self.groups), covered)
         for place, group in enumerate(groups):
             new = []
             for keys, x, parts in rows:
                 for functions, values, wanted, noise in joined(parts):
                     if group.functions[0] in functions:
-                        chosen = _columns(values, functions, group.functions)
+                        chosen = columns_of(values, functions, group.functions)
                         new.append(Observation(keys, x, chosen, wanted, noise))
             if new:
                 groups[place] = group.observe(new)
@@ -169,7 +168,7 @@ class Beliefs(Value):
         """
         every, groups = [True] * len(keys), []
         for group in self.groups:
-            values = group.means.clone()
+            values = group.scale.means.clone()
             for column, f in enumerate(group.functions):
                 if f > 0:
                     values[:, column] = limits[:, f - 1]
@@ -187,7 +186,7 @@ class Beliefs(Value):
             mine = [f for f in group.functions if f in functions]
             if mine:
                 columns = [group.functions.index(f) for f in mine]
-                told = _columns(values, functions, mine)
+                told = columns_of(values, functions, mine)
                 group = group.fill(t, columns, told, mask)
             groups.append(group)
         return self._with(groups=tuple(groups))
@@ -214,7 +213,7 @@ class Beliefs(Value):
                 return self
             fitted = [group.refit() if group.due() else group for group in groups]
         else:
-            fitted = [group.refit() for group in _each_alone(groups)]
+            fitted = [group.refit() for group in each_alone(groups)]
         return self._with(groups=tuple(fitted))
 
     def retarget(self, targets: Tensor) -> Self:
@@ -270,12 +269,12 @@ class Beliefs(Value):
     def _begin(self, streams: Streams | None, ahead: Sequence[Ahead]) -> Pass:
         if len(self.groups) == 1:
             return self.groups[0].begin(streams, ahead)
-        return _Merged([(g.functions, g.begin(streams, ahead)) for g in self.groups])
+        return Merged([(g.functions, g.begin(streams, ahead)) for g in self.groups])
 
     def _stretches(self) -> Iterator[tuple[int, int]]:
         """Of this rank's actions; small sets are looked at as a whole."""
         if isinstance(self.actions, Box):
-            raise CBanditError("a Box has no numbered actions to look at")
+            raise CBanditError("a Box has no numbered actions")
         steps = [step for g in self.groups if (step := g.block) is not None]
         if not steps:
             return iter(((0, self.actions.size),))
@@ -302,7 +301,7 @@ class Beliefs(Value):
         for group in self.groups:
             group.engine.settle()
 
-    def look(self, function: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+    def one(self, function: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
         """One function over all actions: stretches, mean and deviation ``(T, n)``."""
         group = self._of(function)
         column = group.functions.index(function)
@@ -357,10 +356,10 @@ class Beliefs(Value):
         order = [f for group in self.groups for f in group.functions]
         return [order.index(f) for f in range(self.functions)]
 
-    def looking(
+    def solver(
         self, ahead: Sequence[Ahead] = ()
     ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-        """:meth:`anywhere` as of now, for many looks at points ``(T, n, d)``."""
+        """:meth:`anywhere` as of now, for many calls at points ``(T, n, d)``."""
         if ahead or not stackable(self.groups):
             return lambda x: self.anywhere(x, ahead)
         return Stacked(self.groups)
@@ -435,89 +434,3 @@ class Beliefs(Value):
         """Fail now, not in a round, where joint draws cannot be had."""
         for group in self.groups:
             group.check_samples()
-
-
-class _Merged:
-    """The passes of several groups as one."""
-
-    __slots__ = ("_passes",)
-
-    def __init__(self, passes: list[tuple[list[int], Pass]]) -> None:
-        self._passes = passes
-
-    def block(self, start: int, stop: int) -> Block:
-        """The stretch ``start .. stop - 1`` of all functions."""
-        blocks = [(own, each.block(start, stop)) for own, each in self._passes]
-        first = blocks[0][1].mean
-        count = sum(len(own) for own, _ in blocks)
-        shape = (first.shape[0], count, first.shape[-1])
-        mean, std = first.new_empty(shape), first.new_empty(shape)
-        drawn = blocks[0][1].draw is not None
-        draw = first.new_empty(shape) if drawn else None
-        for own, block in blocks:
-            spread = block.std.expand(-1, len(own), -1)
-            for j, f in enumerate(own):
-                mean[:, f], std[:, f] = block.mean[:, j], spread[:, j]
-                if draw is not None and block.draw is not None:
-                    draw[:, f] = block.draw[:, j]
-        return Block(start, stop, mean, std, draw)
-
-    def end(self) -> None:
-        """Say that every stretch has been handed out."""
-        for _, each in self._passes:
-            each.end()
-
-
-def _told_apart(groups: list[Group], functions: Sequence[int]) -> list[Group]:
-    """Groups that hold these functions alone, or none of them."""
-    out, more = [], []
-    for group in groups:
-        mine = [f for f in group.functions if f in functions]
-        if mine and len(mine) < len(group.functions):
-            group, other = group.split(mine)
-            more.append(other)
-        out.append(group)
-    return out + more
-
-
-def _each_alone(
-    groups: list[Group], which: Callable[[Group], bool] = lambda group: True
-) -> list[Group]:
-    """Groups of a single function each, of ``which``."""
-    out, more = [], []
-    for group in groups:
-        while which(group) and len(group.functions) > 1:
-            group, other = group.split(group.functions[-1:])
-            more.append(other)
-        out.append(group)
-    return out + more
-
-
-def _columns(values: Tensor, functions: list[int], wanted: list[int]) -> Tensor:
-    """The columns of ``wanted`` among ``values (T, f)`` of some functions."""
-    if wanted == functions:
-        return values
-    return torch.stack([values[:, functions.index(f)] for f in wanted], -1)
-
-
-def joined(parts: Sequence[Part]) -> list[Part]:
-    """Join parts that were seen in the same trials with the same noise."""
-    if len(parts) < 2:
-        return list(parts)
-    first, *rest = parts
-    alike = all(
-        (part[2] is first[2] or list(part[2]) == list(first[2]))
-        and (
-            (part[3] is None and first[3] is None)
-            or (
-                part[3] is not None
-                and first[3] is not None
-                and bool((part[3] == first[3]).all())
-            )
-        )
-        for part in rest
-    )
-    if not alike:
-        return list(parts)
-    functions = [f for part in parts for f in part[0]]
-    return [(functions, torch.cat([p[1] for p in parts], -1), first[2], first[3])]

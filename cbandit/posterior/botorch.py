@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BeliefGP", "model_list"]
 
-PADDING = 1e20  # variance of a point that stands for none, in prior variances
+PADDING = 1e20  # variance of a padding point, in prior variances
 
 
 class BeliefGP(SingleTaskGP):
@@ -113,7 +113,7 @@ def _model(group: Group, place: int, batched: bool, trial: int | None) -> Belief
             kernel = TableKernel(kernel.table[trial])
         elif kernel.batch_shape:
             kernel = kernel[trial]
-    if group.gp.standardize:
+    if group.scale.standardize:
         # back in the user's units: values by the scale, the kernel by its square
         batch = scale.shape if batched else torch.Size()
         kernel = ScaleKernel(kernel, batch_shape=batch).double()
@@ -125,7 +125,7 @@ def _model(group: Group, place: int, batched: bool, trial: int | None) -> Belief
     if not batched:
         x, y, variance, noise = x[0], y[0], variance[0], noise[0]
     if not bool(variance.isfinite().all()):
-        # infinity would do in exact arithmetic; not every Cholesky bears it
+        # an infinite variance would be exact, but breaks some Cholesky factorisations
         largest = PADDING * kernel(x, diag=True).detach().amax()
         variance = variance.where(variance.isfinite(), largest)
     transform = None
@@ -153,12 +153,12 @@ def _data(group: Group, place: int) -> tuple[Tensor, Tensor, Tensor]:
     x, p, sums = group.engine.history.merged()
     shift, scale = (v[:, place : place + 1] for v in group.units())
     w = sums[:, place]
-    if group.gp.standardize:
-        # less the mean, where an outcome has come: what is waited for stands for it
-        gap = shift - group.outcomes.origin[:, place : place + 1]
+    if group.scale.standardize:
+        # outcomes that are waited for stand at the mean; the others are counted from it
+        gap = shift - group.scale.outcomes.origin[:, place : place + 1]
         w = w - gap * sums[:, -1]
     if not p.shape[-1]:
-        # no data: one point that is worth nothing, for a model needs some
+        # a model needs data: one point of infinite variance
         x = p.new_zeros(group.trials, 1, group.covariance.dim)
         p, w = (v.new_zeros(group.trials, 1) for v in (p, w))
     seen = p > 0

@@ -14,27 +14,27 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from cbandit._core import checks, devices
+from cbandit._core import checks
 from cbandit._core.distributed import Ranks
 from cbandit._core.randomness import Streams
 from cbandit.actions import Box, Finite, ProductGrid
-from cbandit.actions.partition import Block
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.posterior.ahead import Ahead, Coming
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.draws.features import check_features, pathwise
 from cbandit.posterior.engines.choice import BLOCK, make_engine, plan
-from cbandit.posterior.engines.protocol import Engine, Pass, Plan
+from cbandit.posterior.engines.protocol import Engine, Pass, Plan, Seen
 from cbandit.posterior.history import BLANK
 from cbandit.posterior.log import Log, Observation
 from cbandit.posterior.look import Best, Look
 from cbandit.posterior.merge import add_up, merged
-from cbandit.posterior.outcomes import Outcomes
+from cbandit.posterior.passes import Scaled
 from cbandit.posterior.refit import fit_hyperparameters
+from cbandit.posterior.scale import Scale
 from cbandit.posterior.value import Value
 
-__all__ = ["Group", "GroupPass"]
+__all__ = ["Group"]
 
 FEW = 8  # rows up to which they are conditioned on one by one
 
@@ -57,24 +57,19 @@ class Group(Value):
 
     gp: GP
     functions: list[int]
-    means: Tensor
     actions: Finite | ProductGrid | Box
     ranks: Ranks
     dtype: torch.dtype
     device: torch.device
     trials: int
     covariance: Covariance
-    noise: Tensor
+    scale: Scale
     log: Log
-    outcomes: Outcomes
     unfitted: int  # observations since the last fit
     forgotten: int  # observations since the last refresh
     _engine: Engine
-    _least: Tensor
-    _usual: Tensor
     _batched: bool
     _elastic: bool
-    _shifted: bool
     _own_noise: bool
 
     def __init__(
@@ -101,24 +96,21 @@ class Group(Value):
         super().__init__(
             gp=gp,
             functions=functions,
-            means=means,
             actions=actions,
             ranks=ranks,
             dtype=dtype,
             device=device,
             trials=trials,
             covariance=covariance,
+            scale=Scale(means, noise, covariance.least_noise(actions), gp.standardize),
             log=Log(),
-            outcomes=Outcomes.none(trials, len(functions), device),
             unfitted=0,
             forgotten=0,
             _batched=bool(batch_shape),
             _elastic=engine == "auto",
-            _shifted=bool((means != 0).any()),
             _own_noise=False,
-            **_of_noise(covariance, noise, actions),
         )
-        # memory may differ from rank to rank
+        # decided by one rank, for free memory may differ
         vars(self)["_engine"] = self._fresh(ranks.first(planned))
 
     # -- a value ---------------------------------------------------------------------
@@ -126,14 +118,14 @@ class Group(Value):
     def __getstate__(self) -> dict[str, object]:
         state = dict(vars(self))
         if self._engine.light:
-            state["_engine"] = self._engine.plan
+            state |= {"_engine": None, "_left_out": self._engine.plan}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        left_out, engine = state.pop("_left_out", None), state["_engine"]
         super().__setstate__(state)
-        engine = state["_engine"]
-        if isinstance(engine, Plan):
-            vars(self)["_engine"] = self._fresh(engine)
+        if left_out is not None:
+            vars(self)["_engine"] = self._fresh(left_out)
         elif not engine.covers(self._stretch()):  # another rank's
             vars(self)["_engine"] = self._fresh(engine.plan)
 
@@ -162,15 +154,13 @@ class Group(Value):
         """Whether the whole set is kept however many ranks share it."""
         return self._engine.keeps_all
 
-    def _fresh(self, planned: Plan, **other: Any) -> Engine:
-        count = len(self.functions) + int(self.gp.standardize)
-        covariance = other.get("covariance", self.covariance)
+    def _fresh(self, planned: Plan, covariance: Covariance | None = None) -> Engine:
         return make_engine(
             planned,
             self.actions,
-            covariance,
+            covariance or self.covariance,
             self.trials,
-            count,
+            self.scale.columns,
             self.dtype,
             self.device,
             self._stretch(),
@@ -183,21 +173,21 @@ class Group(Value):
 
     def _rebuild(self, engine: Engine) -> None:
         """Compute everything in the engine afresh from the log."""
-        count = len(self.functions) + int(self.gp.standardize)
-        if engine.history.stands_for != BLANK or engine.functions != count:
-            engine.history.stands_for = None
-            engine.clear(count)
+        blank, count = engine.history.stands_for == BLANK, self.scale.columns
         engine.history.stands_for = None
-        rows = list(self.log)
-        if rows:
-            engine.observe(
-                [row.keys for row in rows],
-                torch.stack([row.x for row in rows]),
-                torch.stack([self._targets(row) for row in rows]),
-                torch.stack([self._precision(row) for row in rows]),
-                [row.wanted for row in rows],
-            )
+        if not blank or engine.functions != count:
+            engine.clear(count)
+            engine.history.stands_for = None
+        if len(self.log):
+            engine.observe([self._seen(row) for row in self.log])
         engine.history.stands_for = self.log.number
+
+    def _seen(self, row: Observation) -> Seen:
+        """A row as the engine takes it."""
+        scale, (keys, x, _, wanted, _, _, _) = self.scale, row
+        precision = scale.precision(row)
+        usual = precision is scale.usual
+        return Seen(keys, x, scale.targets(row), precision, wanted, usual)
 
     def lighten(self, light: bool) -> None:
         """Say whether a checkpoint leaves the engine's arrays out.
@@ -208,77 +198,37 @@ class Group(Value):
         if light:
             self._engine.history.stands_for = None
 
-    # -- units -----------------------------------------------------------------------
-
     def units(self) -> tuple[Tensor, Tensor]:
         """The shift and the divisor of outcomes, ``(T, f)`` each."""
-        if self.gp.standardize:
-            return self.outcomes.units()
-        return self.means, torch.ones_like(self.means)
+        return self.scale.units()
 
-    def _targets(self, row: Observation) -> Tensor:
-        """Differences that the engine conditions on, with a column of ones."""
-        targets = row.values
-        if not self.gp.standardize:
-            return targets - self.means if self._shifted else targets
-        targets = targets - self.outcomes.origin
-        ones = torch.ones(self.trials, 1, dtype=torch.float64, device=self.device)
-        if row.arrived is not None:
-            targets = torch.where(row.arrived, targets, 0.0)
-            ones = row.arrived[:, :1].double()
-        return torch.cat([targets, ones], -1)
-
-    def _precision(self, row: Observation) -> Tensor:
-        precision: Tensor = self._usual
-        if row.noise is not None:
-            noise = row.noise
-            if self.gp.standardize:
-                noise = noise / self.units()[1][:, 0].square()
-            precision = noise.maximum(self._least).reciprocal()
-        if all(row.wanted):
-            return precision
-        return devices.put(row.wanted, self.device) * precision
-
-    def _counted(self, log: Log) -> Outcomes:
-        """The statistics of a log, counted afresh."""
-        rows = log if self.gp.standardize else ()
-        return Outcomes.of(rows, self.trials, len(self.functions), self.device)
+    @property
+    def noise(self) -> Tensor:
+        """The likelihood's variance, ``(T,)``, in the engine's units."""
+        return self.scale.noise
 
     def _over(self, log: Log, **more: Any) -> Self:
         """The same functions with another log, whose engine is yet to be rebuilt."""
-        return self._with(log=log, outcomes=self._counted(log), **more)
+        return self._with(log=log, **{"scale": self.scale.over(log), **more})
 
     # -- feedback --------------------------------------------------------------------
 
     def append(self, row: Observation) -> Self:
         """Condition on one more observation."""
+        log, scale, unfitted = self.log.enter(row), self.scale, self.unfitted + 1
         own_noise = self._own_noise or row.noise is not None
-        counters = {"unfitted": self.unfitted + 1, "_own_noise": own_noise}
+        other = self._with(log=log, unfitted=unfitted, _own_noise=own_noise)
         if not self._engine.takes(row.keys):
             chosen = Plan("factor", "an action outside the set was observed")
-            log = self.log.enter(row)
-            return self._over(log, _engine=self._fresh(chosen), **counters)
-        if self.gp.standardize and own_noise:
-            # its weight depends on the outcomes' spread, which has changed
-            return self._over(self.log.enter(row), **counters)
-        engine = self.engine
-        other = self._with(log=self.log.enter(row), **counters)
-        if self.gp.standardize:
-            vars(other)["outcomes"] = self.outcomes.counted(row)
-        precision = self._precision(row)
-        history = engine.history
-        history.stands_for = None
-        engine.append(
-            row.keys,
-            row.x,
-            other._targets(row),
-            precision,
-            row.wanted,
-            precision is self._usual,
-        )
-        if self._elastic:
-            engine.make_room()
-        history.stands_for = other.log.number
+            return other._over(log, _engine=self._fresh(chosen))
+        if scale.standardize:
+            if own_noise:  # its weight depends on the outcomes' spread, which moves
+                return other._over(log)
+            other = other._with(scale=scale.counted(row))
+        with _Writing(self.engine, log) as engine:
+            engine.append(other._seen(row))
+            if self._elastic:
+                engine.make_room()
         return other
 
     def observe(self, rows: list[Observation]) -> Self:
@@ -309,17 +259,14 @@ class Group(Value):
             told[:, own] = torch.where(come, values[:, j : j + 1], told[:, own])
             arrived[:, own] |= come
         full = row._replace(values=told, arrived=arrived)
-        engine = self.engine
-        other = self._with(log=self.log.replaced(place, full))
-        if self.gp.standardize:
-            only = full._replace(noise=None, arrived=come)
-            vars(other)["outcomes"] = self.outcomes.counted(only)
-        change = other._targets(full) - self._targets(row)
-        change *= self._precision(row).unsqueeze(-1)
-        engine.history.stands_for = None
-        engine.correct(row.keys, change, row.wanted)
-        engine.history.stands_for = other.log.number
-        return other
+        log, scale = self.log.replaced(place, full), self.scale
+        if scale.standardize:
+            scale = scale.counted(full._replace(noise=None, arrived=come))
+        change = scale.targets(full) - self.scale.targets(row)
+        change *= self.scale.precision(row).unsqueeze(-1)
+        with _Writing(self.engine, log) as engine:
+            engine.correct(row.keys, change, row.wanted)
+        return self._with(log=log, scale=scale)
 
     def expire(self, first: int) -> Self:
         """Forget the observations of rounds before ``first``."""
@@ -331,30 +278,20 @@ class Group(Value):
     def forget_oldest(self) -> Self:
         """Take the oldest observation out again."""
         row, log = self.log[0], self.log.without_first()
-        other = self._with(log=log, forgotten=self.forgotten + 1)
-        if self.gp.standardize:
-            vars(other)["outcomes"] = self.outcomes.counted(row, -1)
-            if self._own_noise or other.outcomes.lost:
-                return other._over(log)
+        scale = self.scale.counted(row, -1)
+        other = self._with(log=log, scale=scale, forgotten=self.forgotten + 1)
+        if scale.standardize and (self._own_noise or scale.outcomes.lost):
+            return other._over(log)
         if self._own_noise and self._drowns(row):
             return other
-        engine, precision = self.engine, other._precision(row)
-        engine.history.stands_for = None
-        engine.forget(
-            row.keys,
-            row.x,
-            other._targets(row),
-            precision,
-            row.wanted,
-            precision is self._usual,
-        )
-        engine.history.stands_for = log.number
+        with _Writing(self.engine, log) as engine:
+            engine.forget(other._seen(row))
         return other
 
     def _drowns(self, row: Observation) -> bool:
         history = self.engine.history
         slots, _ = history.place(row.keys, row.x, row.wanted)
-        return history.drowns(slots, self._precision(row), row.wanted)
+        return history.drowns(slots, self.scale.precision(row), row.wanted)
 
     def refreshed(self, every: int) -> Self:
         """Compute narrow arrays afresh, once ``every`` reverse changes are in them."""
@@ -370,49 +307,39 @@ class Group(Value):
         engine, other = self.engine, self._over(log)
         history, rows = engine.history, list(log)
         slots = [history.place(row.keys, row.x, row.wanted)[0] for row in rows]
-        changes = [
-            other._targets(row) * other._precision(row).unsqueeze(-1) for row in rows
-        ]
+        seen = [other._seen(row) for row in rows]
+        changes = [each.values * each.precision.unsqueeze(-1) for each in seen]
         weighted = torch.zeros_like(history.weighted)
         add_up(weighted.mT, slots, torch.stack(changes))
-        history.stands_for = None
-        engine.revise(weighted[..., : history.used])
-        history.stands_for = log.number
+        with _Writing(engine, log):
+            engine.revise(weighted[..., : history.used])
         return other
 
     def emptied(self) -> Self:
-        """The same without data; hyperparameters stay."""
-        return self._over(Log())
+        """The same without data, on an engine of its own; hyperparameters stay."""
+        return self._over(Log(), _engine=self._fresh(self._engine.plan))
 
     def split(self, functions: list[int]) -> tuple[Self, Self]:
         """These without some functions, and those alone."""
         mine = [f for f in self.functions if f not in functions]
         engine = self.engine
-        kept, apart = self._narrowed(mine), self._narrowed(functions)
-        columns = [each._engine_columns(self) for each in (kept, apart)]
-        other = engine.split(*columns)
-        vars(apart)["_engine"] = other
-        for each in (kept, apart):
-            each._engine.history.stands_for = each.log.number
-        return kept, apart
-
-    def _engine_columns(self, whole: Group) -> Tensor:
-        columns = [whole.functions.index(f) for f in self.functions]
-        if self.gp.standardize:
-            columns.append(len(whole.functions))
-        return torch.tensor(columns, device=self.device)
-
-    def _narrowed(self, functions: list[int]) -> Self:
-        columns = [self.functions.index(f) for f in functions]
-        kept = torch.tensor(columns, device=self.device)
-        means = self.means[:, kept]
-        return self._with(
-            functions=functions,
-            means=means,
-            outcomes=self.outcomes.columns(kept),
-            log=Log.of([row.columns(kept) for row in self.log]),
-            _shifted=bool((means != 0).any()),
+        places = [
+            torch.tensor([self.functions.index(f) for f in each], device=self.device)
+            for each in (mine, functions)
+        ]
+        kept, apart = (
+            self._with(
+                functions=own,
+                scale=self.scale.narrowed(at),
+                log=Log.of([row.columns(at) for row in self.log]),
+            )
+            for own, at in zip((mine, functions), places, strict=True)
         )
+        other = engine.split(*map(self.scale.engine_columns, places))
+        apart = apart._with(_engine=other)
+        engine.history.stands_for = kept.log.number
+        other.history.stands_for = apart.log.number
+        return kept, apart
 
     # -- hyperparameters -------------------------------------------------------------
 
@@ -429,7 +356,7 @@ class Group(Value):
         if self._batched and not kernel.batch_shape and list(kernel.parameters()):
             kernel = kernel.expand_batch(torch.Size([self.trials]))
             for parameter in kernel.parameters():
-                # trials part ways from here: no memory in common
+                # from here on each trial has parameters of its own
                 parameter.data = parameter.data.clone()
         data = merged(self.log, *self.units())
         noise = fit_hyperparameters(
@@ -440,12 +367,12 @@ class Group(Value):
             self.gp.noise_prior,
         )
         covariance = self.covariance.fitted(kernel)
-        return self._over(
-            self.log,
+        scale = self.scale.fitted(noise, covariance.least_noise(self.actions))
+        return self._with(
             unfitted=0,
             covariance=covariance,
-            _engine=self._fresh(self._engine.plan, covariance=covariance),
-            **_of_noise(covariance, noise, self.actions),
+            scale=scale.over(self.log),
+            _engine=self._fresh(self._engine.plan, covariance),
         )
 
     # -- looking ---------------------------------------------------------------------
@@ -453,16 +380,16 @@ class Group(Value):
     @property
     def fused(self) -> Callable[[Look, Streams | None], Best] | None:
         """The engine's one pass, where it knows all there is to do."""
-        return None if self.gp.standardize else self._engine.fused
+        return None if self.scale.standardize else self._engine.fused
 
     def find(self, look: Look, streams: Streams | None) -> Best:
         """The best action by the engine's one pass."""
         find = self.engine.fused
         if find is None:
             raise CBanditError(f"engine={self.plan.name!r} has no fused pass here")
-        if self._shifted:  # the engine's means lack the prior's
-            offset = self.means if look.offset is None else look.offset + self.means
-            look = replace(look, offset=offset)
+        if self.scale.shifted:  # the engine's means lack the prior's
+            means, offset = self.scale.means, look.offset
+            look = replace(look, offset=means if offset is None else offset + means)
         return find(look, streams)
 
     def begin(
@@ -471,9 +398,9 @@ class Group(Value):
         """Begin a pass over the set, in the user's units."""
         coming = Coming.of(ahead, self.functions, self.noise) if ahead else None
         inner = self.engine.begin(streams, coming)
-        if not (self._shifted or self.gp.standardize):
+        if not (self.scale.shifted or self.scale.standardize):
             return inner
-        return GroupPass(self, inner)
+        return Scaled(inner, self.scale, self.dtype)
 
     def anywhere(self, x: Tensor, ahead: Sequence[Ahead] = ()) -> tuple[Tensor, Tensor]:
         """Means ``(T, f, n)`` and standard deviations ``(T, f, n)`` at any points."""
@@ -483,30 +410,15 @@ class Group(Value):
         # the floor keeps gradients finite where nothing is uncertain
         std = var.clamp_min(1e-300).sqrt().unsqueeze(1) * self.units()[1].unsqueeze(-1)
         std = std.expand_as(mean[:, : len(self.functions)])
-        return self._in_units(mean), std
-
-    def _in_units(self, mean: Tensor) -> Tensor:
-        shift = self.units()[0].unsqueeze(-1)
-        if not self.gp.standardize:
-            return mean + shift
-        origin = self.outcomes.origin.unsqueeze(-1)
-        known, ones = mean[:, :-1], mean[:, -1:]
-        return known + (shift - origin) * (1 - ones) + origin
+        return self.scale.mean(mean), std
 
     def tried(self) -> tuple[Tensor, Tensor, Tensor]:
         """Distinct actions ``(T, U, d)``, means there ``(T, f, U)``, which are real."""
         history = self.engine.history
         used = history.used
         weights = history.system().weights(used)
-        mean = self._in_units((history.gram @ weights).mT)
+        mean = self.scale.mean((history.gram @ weights).mT)
         return history.points[:, :used], mean, history.precision[:, :used] > 0
-
-    def weights(self, alpha: Tensor) -> Tensor:
-        """``w (T, f, U)``: the mean in user units is ``w k_u(x)`` and the shift."""
-        if not self.gp.standardize:
-            return alpha.mT
-        known, ones = alpha.mT[:, :-1], alpha.mT[:, -1:]
-        return known - (self.units()[0] - self.outcomes.origin).unsqueeze(-1) * ones
 
     def draw(self, streams: Streams) -> Callable[[Tensor], Tensor]:
         """A joint draw less the mean, in user units: ``(T, n, d) -> (T, f, n)``."""
@@ -521,45 +433,18 @@ class Group(Value):
             check_features(self.covariance)
 
 
-def _of_noise(
-    covariance: Covariance, noise: Tensor, actions: Finite | ProductGrid | Box
-) -> dict[str, Any]:
-    least = covariance.least_noise(actions)
-    noise = noise.maximum(least)
-    return {"_least": least, "noise": noise, "_usual": noise.reciprocal()}
+class _Writing:
+    """An engine that is being brought in line with a log; until then with none."""
 
+    __slots__ = ("_engine", "_number")
 
-class GroupPass:
-    """An engine's pass in the user's units."""
+    def __init__(self, engine: Engine, log: Log) -> None:
+        self._engine, self._number = engine, log.number
 
-    __slots__ = ("_inner", "_origin", "_scale", "_shift")
+    def __enter__(self) -> Engine:
+        self._engine.history.stands_for = None
+        return self._engine
 
-    def __init__(self, group: Group, inner: Pass) -> None:
-        self._inner = inner
-        self._scale: Tensor | None = None
-        shift = group.means
-        if group.gp.standardize:
-            shift, scale = group.units()
-            origin = group.outcomes.origin.to(group.dtype).unsqueeze(-1)
-            self._scale = scale.to(group.dtype).unsqueeze(-1)
-            self._origin = origin
-            self._shift = shift.to(group.dtype).unsqueeze(-1) - origin
-        else:
-            self._shift = shift.to(group.dtype).unsqueeze(-1)
-
-    def block(self, start: int, stop: int) -> Block:
-        """The stretch ``start .. stop - 1``."""
-        block, scale = self._inner.block(start, stop), self._scale
-        if scale is None:
-            block.mean = block.mean + self._shift
-            return block
-        # the mean is linear in its targets: those of (y - shift) are those of y less
-        # shift times those of 1
-        known, ones = block.mean[:, :-1], block.mean[:, -1:]
-        mean = known + self._shift * (1 - ones) + self._origin
-        draw = None if block.draw is None else block.draw[:, :-1] * scale
-        return Block(start, stop, mean, block.std * scale, draw)
-
-    def end(self) -> None:
-        """Say that every stretch has been handed out."""
-        self._inner.end()
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:
+            self._engine.history.stands_for = self._number

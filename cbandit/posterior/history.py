@@ -1,4 +1,4 @@
-"""What was observed, merged by action, and the small linear system it makes.
+"""Observations merged by action, and the small linear system they make.
 
 A *slot* holds one distinct action: its coordinates, the summed precision of its
 observations and their weighted sum. Always float64. A history changes in place: it
@@ -25,7 +25,7 @@ __all__ = ["BLANK", "History"]
 BLANK = 0  # the number of no log: nothing has been observed
 WAITING = 64
 SPARE = 32
-SHARP = 1e5  # prior variance over noise: above it outcomes that differ cost over 1e-10
+SHARP = 1e5  # prior variance over noise; above it, repeats one by one cost over 1e-10
 DROWNED = 1e-4  # an observation whose slot keeps less than this share is not taken away
 
 
@@ -302,7 +302,7 @@ class History:
             self._system = system = self._factored()
             self._stale = False
             return system
-        self._system = None  # until it knows of all of them
+        self._system = None  # an interrupt must not leave half of a change
         for slots, precision, values, spot in self._news:
             if spot is None:
                 spot = self._spot(system, devices.put(slots, self.device))
@@ -410,7 +410,7 @@ class History:
         return system.alpha.mT @ cross, system.half(cross)
 
     def merged(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What was seen by action: places, precisions, sums of precision x target.
+        """All observations by action: places, precisions, sums of precision x target.
 
         ``(T, W, d)``, ``(T, W)`` and ``(T, F, W)``, ``W`` the distinct actions of the
         trial with most; others are padded by places of precision 0.

@@ -1,4 +1,4 @@
-"""What was observed, as a value: every version stays as it is.
+"""The log of observations, as a value: every version stays as it is.
 
 Versions share their rows. A row more costs O(1); a row put in late, or replaced, costs
 a copy of the chunks behind it, or of its own.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -53,7 +53,7 @@ class Observation(NamedTuple):
 class Log:
     """Observations in the order of their rounds; ``number`` is this version's alone."""
 
-    __slots__ = ("_chunks", "_start", "_tail", "_used", "number")
+    __slots__ = ("_chunks", "_latest", "_start", "_tail", "_used", "number")
 
     number: int
 
@@ -63,11 +63,13 @@ class Log:
         tail: list[Observation] | None = None,
         used: int = 0,
         start: int = 0,
+        latest: int = 0,
     ) -> None:
         # full chunks; a tail that later versions append to, and how much of it is ours;
         # how many rows of the first chunk are gone
         self._chunks, self._tail = chunks, [] if tail is None else tail
         self._used, self._start = used, start
+        self._latest = latest  # the round of the last row
         self.number = next(_numbers)
 
     @classmethod
@@ -76,7 +78,8 @@ class Log:
         every = list(rows)
         full = len(every) // CHUNK * CHUNK
         chunks = tuple(every[i : i + CHUNK] for i in range(0, full, CHUNK))
-        return cls(chunks, every[full:], len(every) - full)
+        latest = every[-1].t if every else 0
+        return cls(chunks, every[full:], len(every) - full, 0, latest)
 
     def __len__(self) -> int:
         return CHUNK * len(self._chunks) + self._used - self._start
@@ -94,20 +97,20 @@ class Log:
 
     def append(self, row: Observation) -> Log:
         """This and a row more, which is of no earlier round than any."""
-        tail, used = self._tail, self._used
+        tail, used, latest = self._tail, self._used, row.t
         if len(tail) != used:  # another version has gone on from here
             tail = tail[:used]
         tail.append(row)
         if used + 1 == CHUNK:
-            return Log((*self._chunks, tail), None, 0, self._start)
-        return Log(self._chunks, tail, used + 1, self._start)
+            return Log((*self._chunks, tail), None, 0, self._start, latest)
+        return Log(self._chunks, tail, used + 1, self._start, latest)
 
     def enter(self, row: Observation) -> Log:
         """This and a row more, behind those of its round and before later ones."""
-        place = len(self)
-        while place and self[place - 1].t > row.t:
-            place -= 1
-        if place == len(self):
+        if row.t >= self._latest:
+            return self.append(row)
+        place = bisect_right(self, row.t, key=_round)
+        if place == len(self):  # the latest row is gone
             return self.append(row)
         kept = (place + self._start) // CHUNK
         back = [each for chunk in self._chunks[kept:] for each in chunk]
@@ -115,7 +118,7 @@ class Log:
         back.insert(place + self._start - CHUNK * kept, row)
         rest = Log.of(back)
         chunks = self._chunks[:kept] + rest._chunks
-        return Log(chunks, rest._tail, rest._used, self._start)
+        return Log(chunks, rest._tail, rest._used, self._start, rest._latest)
 
     def merged(self, rows: Iterable[Observation]) -> Log:
         """This and many rows more, in the order of rounds."""
@@ -126,7 +129,7 @@ class Log:
         start, chunks = self._start + 1, self._chunks
         if start == CHUNK and chunks:
             chunks, start = chunks[1:], 0
-        return Log(chunks, self._tail, self._used, start)
+        return Log(chunks, self._tail, self._used, start, self._latest)
 
     def replaced(self, place: int, row: Observation) -> Log:
         """This with another row at ``place``."""
@@ -134,11 +137,11 @@ class Log:
         if chunk == len(self._chunks):
             tail = self._tail[: self._used]
             tail[at] = row
-            return Log(self._chunks, tail, self._used, self._start)
+            return Log(self._chunks, tail, self._used, self._start, self._latest)
         other = list(self._chunks[chunk])
         other[at] = row
         chunks = (*self._chunks[:chunk], other, *self._chunks[chunk + 1 :])
-        return Log(chunks, self._tail, self._used, self._start)
+        return Log(chunks, self._tail, self._used, self._start, self._latest)
 
     def first_of(self, t: int) -> int:
         """The place of the first row of round ``t``, or of a later one."""

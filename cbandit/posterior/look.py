@@ -9,12 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit import scores
 from cbandit._core import devices
 from cbandit._core.distributed import ALONE, Ranks
 from cbandit._core.peaks import argmax
 from cbandit.errors import CBanditError
 from cbandit.explore import clip, estimates
+from cbandit.scores import (
+    least_violating,
+    optimistic_feasible,
+    primal_dual,
+    rectified,
+)
 from cbandit_kernels import SCORES, Look
 
 __all__ = [
@@ -57,7 +62,7 @@ class Best:
     x: Tensor | None = None
     keys: list[Any] | None = None
 
-    def look(self) -> list[float]:
+    def read(self) -> list[float]:
         """Copy scores and ``keys`` to the host; return the scores.
 
         A round waits for its device here, and nowhere else.
@@ -89,17 +94,17 @@ def scorer(look: Look) -> Score:
     if not isinstance(score, str):
         return score
     if score == "feasible":
-        return scores.Feasible()
+        return optimistic_feasible
     if score == "least":
-        return scores.LeastViolating()
+        return lambda f, g: least_violating(g)
     if score not in SCORES:
         raise CBanditError(
             f"score must be a function or one of {SCORES}; got {score!r}"
         )
     if weight is None:
-        return scores.Reward()
-    kind = scores.Rectified if score == "rectified" else scores.PrimalDual
-    return kind(weight)
+        return lambda f, g: f
+    form = rectified if score == "rectified" else primal_dual
+    return lambda f, g: form(f, g, weight.to(f))
 
 
 class Scan:
@@ -149,7 +154,7 @@ class Running:
             stop = start + values.shape[-1]
             values = values.masked_fill(~self._mask[:, start:stop], -torch.inf)
         if len(values) == 1 and not values.is_cuda:
-            # on the CPU one comparison saves the look at a worse stretch
+            # comparing is cheap on the CPU: a worse stretch needs no place
             long = values.numel() > SHORT
             value, place = (values.amax(-1), None) if long else values.max(-1)
             if best is None or _beats(value, best.value):

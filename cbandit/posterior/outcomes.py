@@ -35,22 +35,15 @@ class Outcomes(NamedTuple):
     origin: Tensor
 
     @classmethod
-    def none(cls, trials: int, functions: int, device: torch.device) -> Outcomes:
-        """No outcome has been seen."""
-        seen = torch.zeros(trials, 1, dtype=torch.float64, device=device)
-        zeros = torch.zeros(trials, functions, dtype=torch.float64, device=device)
-        return cls(seen, zeros, zeros, zeros, zeros)
+    def none(cls, like: Tensor) -> Outcomes:
+        """No outcome has been seen, of functions as in ``like (T, f)``."""
+        zeros = torch.zeros_like(like, dtype=torch.float64)
+        return cls(zeros.new_zeros(len(like), 1), zeros, zeros, zeros, zeros)
 
     @classmethod
-    def of(
-        cls,
-        rows: Iterable[Observation],
-        trials: int,
-        functions: int,
-        device: torch.device,
-    ) -> Outcomes:
+    def of(cls, rows: Iterable[Observation], like: Tensor) -> Outcomes:
         """The statistics of all these rows."""
-        out = cls.none(trials, functions, device)
+        out = cls.none(like)
         for row in rows:
             out = out.counted(row)
         return out

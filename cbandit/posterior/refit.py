@@ -53,7 +53,7 @@ def negative_log_likelihood(gram: Tensor, noise: Tensor, data: Merged) -> Tensor
     half = torch.linalg.solve_triangular(factor, s.unsqueeze(-1), upper=False)
     quadratic = half.squeeze(-1).square().sum(-1)
     log_det = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    # what the slots' weighted means leave out where noises of both kinds meet
+    # weighted means leave out how far both kinds of noise lie apart within a slot
     own = torch.where(data.own_precision > 0, data.own_precision, 1.0)
     usual = data.count.clamp_min(1)
     gap = (data.total / usual - data.own_weighted / own).square()
@@ -178,7 +178,7 @@ def _minimise(
             torch.zeros_like(p) if g is None else g
             for p, g in zip(parameters, gradients, strict=True)
         ]
-        # in one look
+        # copied to the host at once
         parts = [value.detach().reshape(1), *(g.flatten() for g in flat)]
         joined = torch.cat(parts).cpu().double().numpy()
         if not np.isfinite(joined[0]):

@@ -60,7 +60,7 @@ class Stacked:
             halves.append(
                 torch.linalg.solve_triangular(system.factor, eye, upper=False)
             )
-            weights.append(group.weights(system.alpha))
+            weights.append(group.scale.weights(system.alpha))
             ones = torch.ones(trials, 1, 1, dtype=torch.float64, device=zero.device)
             amplitudes.append(covariance.times(ones).squeeze(-1))
         self._rates, self._origins = torch.stack(rates), torch.stack(origins)

@@ -6,10 +6,10 @@ An *entry* is a place tried and a precision. Over entries, with ``R = diag(sqrt 
     B = I + R K R        since   (K + P^-1)^-1 = R B^-1 R,
 
 which stays exact for an empty entry (``p = 0``): trials that saw less, and room to
-grow, are padding. An observation more is an entry more, even of a place tried before:
-it borders the factor by a row, which takes ``O(E^2)`` where a factor from nothing takes
-``O(E^3)``, and is the same arithmetic. Weights of entries at one place add up to that
-place's. Always float64.
+grow, are padding. A new observation adds an entry, even at a place tried before: it
+borders the factor by a row, which takes ``O(E^2)`` where a new factor takes ``O(E^3)``,
+and is the same arithmetic. Weights of entries at one place add up to that place's.
+Always float64.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cbandit._core import devices
 __all__ = ["Spot", "System"]
 
 ROOM = 16
-LEAST = 1e-15  # times the entries: of a prior variance, what its rounding may cost
+LEAST = 1e-15  # rounding may cost this share of a prior variance, times the entries
 
 
 class Spot(NamedTuple):
@@ -64,7 +64,7 @@ class System:
         self.aim(target)
 
     def aim(self, target: Tensor) -> None:
-        """Other targets, times ``root``: the factor stays."""
+        """Replace the targets, times ``root``; the factor stays."""
         self._half = torch.linalg.solve_triangular(self.factor, target, upper=False)
         self._alpha: Tensor | None = None
 
@@ -125,7 +125,7 @@ class System:
         return column.scatter_add_(1, spot.slot.unsqueeze(-1), one)
 
     def border(self, spot: Spot, precision: Tensor, values: Tensor) -> None:
-        """One entry more, seen with ``precision (T,)`` to be ``values (T, F)``.
+        """Add an entry, seen with ``precision (T,)`` to be ``values (T, F)``.
 
         ``spot`` is of this system as it is.
         """
@@ -143,7 +143,7 @@ class System:
         self.count, self._alpha = at + 1, None
 
     def _grow(self) -> None:
-        """Empty entries, for some observations to come."""
+        """Make room for observations to come: empty entries."""
         more = max(ROOM, self.count // 16)
         pad = torch.nn.functional.pad
         self.factor = pad(self.factor, (0, more, 0, more))

@@ -30,7 +30,7 @@ def best_feasible(
         The best actions, and which trials ``(T,)`` had no feasible one.
     """
     best = search(scores.Feasible())
-    if all(map(math.isfinite, best.look())):
+    if all(map(math.isfinite, best.read())):
         return best, torch.zeros_like(best.value, dtype=torch.bool)
     infeasible = best.value.isneginf()
     least = search(scores.LeastViolating())
@@ -43,7 +43,7 @@ def best_feasible(
         torch.where(infeasible, least.f, best.f),
         torch.where(infeasible.unsqueeze(-1), least.g, best.g),
     )
-    if not all(map(math.isfinite, both.look())):
+    if not all(map(math.isfinite, both.read())):
         raise CBanditError(
             "the estimates are not finite numbers at any allowed action; look at "
             "policy.posterior()"

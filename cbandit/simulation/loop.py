@@ -26,7 +26,7 @@ from cbandit.simulation.run import Run
 from cbandit.simulation.tape import Tape
 from cbandit.simulation.world import World
 
-__all__ = ["Played", "Policy", "simulate"]
+__all__ = ["Played", "simulate"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -143,7 +143,7 @@ def _same_thresholds(policy: Policy, problem: Problem) -> None:
         return
     name, shape = "problem.thresholds", (*batch, policy.m)
     theirs = checks.shaped(name, checks.tensor(name, given), shape, "(*trials, m)")
-    ours = getattr(policy, "_thresholds", None)
+    ours = getattr(policy, "thresholds", None)
     if not isinstance(ours, Tensor):
         return  # a callable, or a policy of the user's own
     ours, theirs = ours.cpu(), theirs.reshape(-1, policy.m)

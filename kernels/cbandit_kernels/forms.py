@@ -127,7 +127,8 @@ def kernel_columns_ref(
         else:
             part = _by_product(xs, ys, kind)
         values = part if values is None else values.mul_(part)
-    assert values is not None
+    if values is None:
+        raise ValueError("kinds must name at least one kernel; got none")
     return weights.mT @ values
 
 

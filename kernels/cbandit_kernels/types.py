@@ -1,4 +1,4 @@
-"""What a round's pass takes and gives, whichever backend makes it.
+"""The arguments and answers of a round's pass, whichever backend makes it.
 
 ``T`` trials, ``F`` functions (the reward first), ``n`` actions, ``d`` coordinates.
 """

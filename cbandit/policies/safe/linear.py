@@ -1,131 +1,174 @@
-"""Policies whose beliefs are linear functions of an action's coordinates."""
+"""The model of stage-wise policies with linear beliefs: estimates, widths, bounds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from cbandit._core import checks
-from cbandit.actions import Box, Finite, ProductGrid, Star
-from cbandit.actions.partition import partition
-from cbandit.beliefs.linear import Linear, Ridge
+from cbandit._core import checks, devices
+from cbandit.actions import Star
+from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
-from cbandit.policies.safe.action import Safe
-from cbandit.policies.safe.stagewise import Stagewise
+from cbandit.policies.safe.action import Safe, SafeAction
+from cbandit.policies.safe.known import Known
+from cbandit.policies.safe.model import Block, Part, Stage
+from cbandit.posterior.ridge import Ridge
 
-__all__ = ["LinearPolicy"]
+__all__ = ["Bounds", "Plane", "linear_safe"]
 
 CHUNK = 2**14  # actions looked at together
 LEAST = 1e-10  # of a squared length: less ridge is lost in rounding
 
 
-class LinearPolicy(Stagewise):
-    """Ridge estimates of reward and costs, and their confidence widths.
+class Plane:
+    """Linear functions of an action's coordinates, in ``T`` trials.
 
     Args:
-        actions: a set of vectors.
-        reward: the belief about the reward.
-        costs: the belief about the cost, or one a cost.
-        safe: the action known to be safe. Where its cost is given, costs are estimated
-            across it only.
+        actions: the policy's set.
+        beliefs: about the reward and every cost.
+        safe: the safe action. Where its cost is given, costs are estimated across it
+            only.
         delta: the share of runs in which the reward's bound may fail; likewise that in
             which any cost's may.
-        alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; the theorem's unless given.
         beta: the width, a number, ``(*trials,)`` or a callable of the round, in place
             of the theory's.
-        largest: ``r_max``, the largest possible mean reward.
-        common: see :class:`~cbandit.policies.policy.Policy`.
+        batch: ``()`` or ``(trials,)``.
     """
 
     def __init__(
         self,
         actions: Any,
-        reward: Linear,
-        costs: Any,
-        safe: Safe | None,
+        beliefs: Sequence[Linear],
+        safe: SafeAction,
         delta: float,
-        alpha: Any,
         beta: Any,
-        largest: Any,
-        **common: Any,
+        batch: tuple[int, ...],
     ) -> None:
-        if isinstance(actions, Finite) and actions.covariance is not None:
-            raise CBanditError(
-                "actions must have coordinates: cb.Linear knows nothing of arms given "
-                "by their covariance alone"
-            )
-        safe = _at_origin(safe, actions)
-        super().__init__(
-            actions, Linear, reward, costs, safe, delta, alpha, largest, **common
-        )
-        beliefs: list[Linear] = [
-            reward,
-            *([costs] if isinstance(costs, Linear) else costs),
-        ]
-        per_trial = self._per_trial
-        ridge = torch.stack([per_trial("ridge", b.ridge) for b in beliefs], -1)
-        norm = torch.stack([per_trial("norm", b.norm) for b in beliefs], -1)
+        self.actions, self.safe, self._batch = actions, safe, batch
+        self.subgaussian = safe.subgaussian
+        self._lam = self._stacked("ridge", [b.ridge for b in beliefs])  # T x F
+        norm = self._stacked("norm", [b.norm for b in beliefs])
         lengths = [b.length for b in beliefs if b.length is not None]
-        self._stated = None  # L, (T,)
-        if lengths:
-            each = [per_trial("length", length) for length in lengths]
-            self._stated = torch.stack(each).amin(0)
-        self._smallest = ridge.amin(-1)
-        self._longest = self._length(self.actions)
-        at = self._safe
-        if bool((at.origin & ((at.reward != 0) | (at.cost != 0).any(-1))).any()):
+        #: ``L``, where it is stated, ``(T,)``
+        self.stated = self._stacked("length", lengths).amin(-1) if lengths else None
+        self._smallest = self._lam.amin(-1)
+        #: the length of the longest action of the policy's set, ``(1 or T,)``
+        self.longest = self.length(actions)
+        self._look_at_origin()
+        # R sqrt(d ln((1 + n L^2 / lam) / delta)) + sqrt(lam) S
+        dim = torch.full_like(self._lam, actions.dim)
+        if safe.cost is not None:
+            dim[:, 1:] -= (~safe.origin).double().unsqueeze(-1)
+        share = torch.full_like(self._lam, delta)
+        share[:, 1:] /= len(beliefs) - 1
+        self._inverse_ridge, self._log_share = 1 / self._lam, -share.log()
+        self._slope, self._floor = (
+            self.subgaussian.square() * dim,
+            self._lam.sqrt() * norm,
+        )
+        self._beta = beta if beta is None or callable(beta) else self._given(beta)
+
+    def _stacked(self, name: str, values: Sequence[Any]) -> Tensor:
+        """Return numbers or ``(*trials,)`` as columns, ``(T, k)``."""
+        each = [checks.per_trial(name, value, self._batch) for value in values]
+        return devices.put(torch.stack(each, -1), self.subgaussian.device)
+
+    def _look_at_origin(self) -> None:
+        safe, zero = self.safe, torch.zeros_like(self.subgaussian)
+        reward = zero[:, 0] if safe.reward is None else safe.reward
+        cost = zero[:, 1:] if safe.cost is None else safe.cost
+        if bool((safe.origin & ((reward != 0) | (cost != 0).any(-1))).any()):
             raise CBanditError(
                 "safe: the reward and cost of x = 0 are 0, for they are linear; got "
-                f"reward = {at.reward.tolist()}, cost = {at.cost.tolist()}"
+                f"reward = {reward.tolist()}, cost = {cost.tolist()}"
             )
-        self._ridge = self._fresh(ridge)
-        dim = torch.full_like(ridge, actions.dim)
-        dim[:, 1:] -= self._ridge.along[:, 1:].any(-1).double()
-        # R sqrt(d ln((1 + n L^2 / lam) / delta)) + sqrt(lam) S
-        share = torch.full_like(ridge, self.delta)
-        share[:, 1:] /= self.m
-        self._inverse_ridge, self._log_share = 1 / ridge, -share.log()
-        self._slope, self._floor = self._subgaussian.square() * dim, ridge.sqrt() * norm
-        self._beta = beta if beta is None or callable(beta) else self._given_beta(beta)
 
-    def _fresh(self, ridge: Tensor) -> Ridge:
-        """Nothing seen; what is along a safe action of known cost is known."""
-        at, dim = self._safe, self.actions.dim
-        along = torch.zeros(*ridge.shape, dim, dtype=torch.float64, device=self.device)
-        slope = torch.zeros_like(ridge)
-        if at.given[1]:
-            length = at.x.norm(dim=-1, keepdim=True).clamp_min(1e-300)
-            along[:, 1:] = (at.x / length).unsqueeze(1)
-            slope[:, 1:] = at.cost / length
-        return Ridge(ridge, dim, along, slope)
+    # -- learning --------------------------------------------------------------------
 
-    def _given_beta(self, beta: Any) -> Tensor:
-        return self._per_trial("beta", checks.nonnegative("beta", beta)).unsqueeze(-1)
+    def begun(self, safe: Known, alpha: Tensor | None, multiplier: Tensor) -> Stage:
+        """Return the state before data; see ``Model``."""
+        return Stage(self._start(), safe, alpha, multiplier, self.longest)
 
-    def _length(self, actions: Any) -> Tensor:
-        """The longest action, ``(1 or T,)``; an error if it is longer than stated."""
-        if isinstance(actions, Star):
-            ends = torch.cat(
-                [actions.tips, actions.center.expand_as(actions.tips[..., :1, :])], -2
-            )
-            longest: Tensor = ends.double().norm(dim=-1).amax(-1).reshape(-1)
-        else:
-            longest = torch.stack(
-                [
-                    actions.block(a, b).double().norm(dim=-1).amax(-1).reshape(-1)
-                    for a, b in partition(actions, CHUNK)
-                ]
-            ).amax(0)
-        if self._stated is not None and bool(
-            (longest > self._stated * (1 + 1e-9)).any()
-        ):
+    def _start(self) -> Ridge:
+        """Return estimates before data; along a safe action costs may be known."""
+        dim, safe = self.actions.dim, self.safe
+        if safe.cost is None:
+            return Ridge.start(self._lam, dim)
+        along = self._lam.new_zeros(*self._lam.shape, dim)
+        slope = torch.zeros_like(self._lam)
+        length = safe.x.norm(dim=-1, keepdim=True).clamp_min(1e-300)
+        along[:, 1:] = (safe.x / length).unsqueeze(1)
+        slope[:, 1:] = safe.cost / length
+        return Ridge.start(self._lam, dim, along, slope)
+
+    def added(
+        self, seen: Ridge, x: Tensor, arm: Tensor | None, parts: Sequence[Part]
+    ) -> Ridge:
+        """Return the estimates after one more observation; see ``Model``."""
+        for functions, y, weight in parts:
+            seen = seen.added(x, y, weight, functions)
+        return seen
+
+    def numbers(self, points: Tensor) -> None:
+        """Return no numbers: coordinates say all."""
+
+    def believed(self, seen: Ridge) -> Iterator[Block]:
+        """Yield estimates and spreads over the policy's set; of a star, at its tips."""
+        for start, points in self.blocks(self.actions):
+            mean, norm = seen.at(points)
+            yield start, mean, norm * self.subgaussian.unsqueeze(-1)
+
+    # -- widths ----------------------------------------------------------------------
+
+    def width(self, t: int, state: Stage) -> Tensor:
+        """Return ``beta`` of every function in round ``t``, ``(T, F)``."""
+        if self._beta is not None:
+            given = self._given(self._beta(t)) if callable(self._beta) else self._beta
+            return given.expand_as(self._floor)
+        length = state.longest if self.stated is None else self.stated
+        square = length.square().unsqueeze(-1)
+        grown = torch.log1p(state.seen.count * square * self._inverse_ridge)
+        return (self._slope * (grown + self._log_share)).sqrt() + self._floor
+
+    def _given(self, beta: Any) -> Tensor:
+        return self._stacked("beta", [checks.nonnegative("beta", beta)])
+
+    # -- sets ------------------------------------------------------------------------
+
+    def meet(self, state: Stage, on: Any) -> tuple[Tensor | None, Stage]:
+        """Return the safe action's number in a round's set, ``(T,)``, and the state.
+
+        A longer action than any before widens all bounds from now on.
+        """
+        if on is self.actions:
+            return self.safe.index, state
+        if on.continuous:
             raise CBanditError(
-                f"actions must be no longer than length = "
-                f"{self._stated.min().item():g}; "
-                f"the longest has length {longest.max().item():g}"
+                "actions of this round must be points, a cb.Finite, a cb.ProductGrid "
+                f"or a cb.Star; got {on!r}"
+            )
+        longest, at = self.length(on), self.safe.within(on)
+        longest = torch.maximum(state.longest, longest)
+        return at, state._replace(longest=longest)
+
+    def length(self, actions: Any) -> Tensor:
+        """Return the longest action's length, ``(1 or T,)``; an error if too long."""
+        if isinstance(actions, Star):
+            ends = actions.ends.double()
+            longest: Tensor = ends.norm(dim=-1).amax(-1).reshape(-1)
+        else:
+            each = [
+                p.norm(dim=-1).amax(-1).reshape(-1) for _, p in self.blocks(actions)
+            ]
+            longest = torch.stack(each).amax(0)
+        stated = self.stated
+        if stated is not None and bool((longest > stated * (1 + 1e-9)).any()):
+            raise CBanditError(
+                f"actions must be no longer than length = {stated.min().item():g}; the "
+                f"longest has length {longest.max().item():g}"
             )
         if bool((self._smallest < LEAST * longest.square()).any()):
             raise CBanditError(
@@ -136,78 +179,57 @@ class LinearPolicy(Stagewise):
             )
         return longest
 
-    def _round_actions(self, actions: Any) -> Any:
-        asked = super()._round_actions(actions)
-        if isinstance(asked, Box):
-            raise CBanditError(
-                "actions of this round must be points, a cb.Finite, a cb.ProductGrid "
-                f"or a cb.Star; got {asked!r}"
-            )
-        batch = tuple(asked.batch_shape)
-        if batch and batch != self.batch_shape:
-            raise CBanditError(
-                f"actions of this round have sets for {batch[0]} trials; the policy "
-                f"has {self.batch_shape}"
-            )
-        self._asked_longest = self._length(asked)
-        self._asked_safe = self._safe.within(asked)
-        return asked
-
-    def _width(self, t: int) -> Tensor:
-        """``beta`` of every function, ``(T, F)``."""
-        if self._beta is not None:
-            if callable(self._beta):
-                return self._given_beta(self._beta(t)).expand_as(self._floor)
-            return self._beta.expand_as(self._floor)
-        length = self._longest if self._stated is None else self._stated
-        grown = torch.log1p(
-            self._ridge.count * length.square().unsqueeze(-1) * self._inverse_ridge
-        )
-        return (self._slope * (grown + self._log_share)).sqrt() + self._floor
-
-    def _at_safe(self, asked: Any) -> Tensor | None:
-        """The safe action's number in the set asked on, ``(T,)``."""
-        if asked is self.actions:
-            return self._safe.index
-        # a longer action than any before widens every bound from now on
-        self._longest = torch.maximum(self._longest, self._asked_longest)
-        return self._asked_safe
-
-    def _stretches(self, actions: Any) -> Iterator[tuple[int, Tensor]]:
-        """``(start, points (1 or T, n, d))``; the tips of a star."""
+    @staticmethod
+    def blocks(actions: Any) -> Iterator[tuple[int, Tensor]]:
+        """Yield ``(start, points (1 or T, n, d))``; the tips of a star."""
         if isinstance(actions, Star):
             tips = actions.tips.double()
             yield 0, tips if tips.dim() == 3 else tips.unsqueeze(0)
             return
-        if isinstance(actions, ProductGrid) or actions.size > CHUNK:
-            for a, b in partition(actions, CHUNK):
-                points = actions.block(a, b).double()
-                yield a, points if points.dim() == 3 else points.unsqueeze(0)
-            return
-        points = actions.all.double()
-        yield 0, points if points.dim() == 3 else points.unsqueeze(0)
-
-    def _learn(
-        self,
-        functions: slice,
-        x: Tensor,
-        arm: Tensor | None,
-        y: Tensor,
-        weight: Tensor | None,
-    ) -> None:
-        self._ridge.add(functions, x, y, weight)
-
-    def _arms(self, points: Tensor) -> Tensor | None:
-        return None
-
-    def _believed(self) -> Iterator[tuple[int, Tensor, Tensor]]:
-        for start, points in self._stretches(self.actions):
-            mean, norm = self._ridge.at(points)
-            yield start, mean, norm * self._subgaussian.unsqueeze(-1)
+        for start, stop in actions.stretches(CHUNK):
+            points = actions.block(start, stop).double()
+            yield start, points if points.dim() == 3 else points.unsqueeze(0)
 
 
-def _at_origin(safe: Any, actions: Any) -> Any:
-    """A linear function is 0 at 0: nothing about it has to be estimated there."""
+class Bounds(NamedTuple):
+    """``V_r`` and every ``V_c``: ``<x, w> + scale ||x||_{Sigma^-1}``.
+
+    Args:
+        ridge: the estimates.
+        scale: the inflated widths, ``(T, F)``.
+        shift: added to the reward's coefficients, ``(T, d)``.
+    """
+
+    ridge: Ridge
+    scale: Tensor
+    shift: Tensor | None = None
+
+    def at(self, x: Tensor) -> Tensor:
+        """Return the bounds ``(T, F, n)`` at points ``(T or 1, n, d)``."""
+        mean, norm = self.ridge.at(x)
+        bounds = torch.addcmul(mean, norm, self.scale.unsqueeze(-1))
+        if self.shift is not None:
+            bounds[:, 0] += (x @ self.shift.unsqueeze(-1)).squeeze(-1)
+        return bounds
+
+    def parts(self, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means ``(T, F, n)`` and ``A x`` ``(T, F, d, n)`` at ``(.., d, n)``."""
+        mean = self.ridge.solved[0] @ columns
+        if self.shift is not None:
+            mean[:, 0] += (self.shift.unsqueeze(-2) @ columns).squeeze(-2)
+        return mean, self.ridge.rays(columns)
+
+
+def linear_safe(safe: Any, actions: Any) -> Any:
+    """Return ``safe``; at 0 its reward and costs are 0, nothing has to be estimated.
+
+    An error if the actions have no coordinates.
+    """
+    if getattr(actions, "covariance", None) is not None:
+        raise CBanditError(
+            "actions must have coordinates: cb.Linear knows nothing of arms given by "
+            "their covariance alone"
+        )
     if not isinstance(safe, Safe) or (
         safe.reward is not None and safe.cost is not None
     ):

@@ -1,1 +1,4 @@
-"""How joint samples of a belief are drawn."""
+"""How joint samples are drawn.
+
+From a root of a small covariance, from roots of a grid's axes, or by random features.
+"""

@@ -45,7 +45,7 @@ class Root:
         off = (covariance - turned).abs().max()
         if n < 2 or not mirrored or bool(off > 1e-6 * covariance.abs().max()):
             return cls(prior_root(covariance))
-        covariance = (covariance + turned) / 2  # but for rounding it was
+        covariance = (covariance + turned) / 2  # symmetric already, but for rounding
         half, rest = n // 2, n - n // 2  # a middle action is even
         own = covariance[..., :rest, :rest]
         across = covariance.flip(-1)[..., :rest, :rest]
@@ -61,7 +61,7 @@ class Root:
         nothing = odd.new_zeros(*odd.shape[:-2], rest - half, odd.shape[-1])
         middle = torch.cat([even[..., half:, :], nothing], -1)
         matrix = torch.cat([top, middle, bottom], -2)
-        # of a thin root a product as it stands takes less than putting halves together
+        # a thin root is multiplied faster as a whole than by halves
         return cls(matrix, (even, odd) if 2 * matrix.shape[-1] > n else None)
 
     def to(self, dtype: torch.dtype) -> Root:

@@ -1,1 +1,5 @@
-"""Where the numbers are kept: one engine a group of functions, one answer from all."""
+"""Where the numbers of a posterior are kept.
+
+Four engines over sets and one over boxes, behind one protocol; an engine is the only
+thing of the posterior that changes in place.
+"""

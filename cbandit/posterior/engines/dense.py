@@ -16,7 +16,7 @@ from cbandit.actions import Box
 from cbandit.errors import CBanditError
 from cbandit.posterior.ahead import Coming
 from cbandit.posterior.covariance import Covariance
-from cbandit.posterior.engines.protocol import Base, Pass, Plan
+from cbandit.posterior.engines.protocol import Base, Pass, Plan, Seen
 from cbandit.posterior.history import History
 
 __all__ = ["Dense"]
@@ -25,7 +25,7 @@ PLAN = Plan("dense", "a continuous box: points are solved for as asked")
 
 
 class Dense(Base):
-    """What was observed; ``history.at`` answers for any point."""
+    """The history alone; its ``at`` answers for any point."""
 
     def __init__(
         self,
@@ -44,53 +44,30 @@ class Dense(Base):
         """Forget everything, and keep as many functions from now on."""
         covariance, trials, device = self._kept
         self.functions = functions
-        # nothing over a set: an empty one, which splitting may cut
+        # an empty set's means, for the functions to be split like those of others
         nothing = torch.zeros(trials, functions, 0, dtype=torch.float64, device=device)
         self.mean = nothing
         self.history = History(covariance, trials, functions, device)
 
-    def append(
-        self,
-        keys: Sequence[Hashable],
-        x: Tensor,
-        values: Tensor,
-        precision: Tensor,
-        wanted: Sequence[bool],
-        usual: bool = False,
-    ) -> None:
-        """Condition on ``values (T, F)`` seen with ``precision (T,)`` at ``x``."""
-        slots, _ = self.history.place(keys, x, wanted)
+    def append(self, seen: Seen) -> None:
+        """Condition on one more observation."""
+        slots, _ = self.history.place(seen.keys, seen.x, seen.wanted)
         if self.history.used:
-            self.history.add(slots, precision, values, usual=usual)
-            self.history.count(slots, wanted, 1)
+            self.history.add(slots, seen.precision, seen.values, usual=seen.usual)
+            self.history.count(slots, seen.wanted, 1)
 
-    def forget(
-        self,
-        keys: Sequence[Hashable],
-        x: Tensor,
-        values: Tensor,
-        precision: Tensor,
-        wanted: Sequence[bool],
-        usual: bool = False,
-    ) -> None:
+    def forget(self, seen: Seen) -> None:
         """The reverse of :meth:`append`."""
-        slots, _ = self.history.place(keys, x, wanted)
+        slots, _ = self.history.place(seen.keys, seen.x, seen.wanted)
         if self.history.used:
-            self.history.add(slots, precision, values, sign=-1)
-            self.history.count(slots, wanted, -1)
+            self.history.add(slots, seen.precision, seen.values, sign=-1)
+            self.history.count(slots, seen.wanted, -1)
             self.history.release()
 
-    def observe(
-        self,
-        keys: Sequence[Sequence[Hashable]],
-        x: Tensor,
-        values: Tensor,
-        precision: Tensor,
-        wanted: Sequence[Sequence[bool]],
-    ) -> None:
-        """Condition on many rows."""
-        for row, names in enumerate(keys):
-            self.append(names, x[row], values[row], precision[row], wanted[row])
+    def observe(self, rows: Sequence[Seen]) -> None:
+        """Condition on many observations."""
+        for seen in rows:
+            self.append(seen._replace(usual=False))
 
     def correct(
         self, keys: Sequence[Hashable], change: Tensor, wanted: Sequence[bool]
@@ -111,11 +88,11 @@ class Dense(Base):
         self, streams: Streams | None = None, ahead: Coming | None = None
     ) -> Pass:
         """An error: a box has no actions to pass over."""
-        raise CBanditError(f"{self.actions!r} has no numbered actions to look at")
+        raise CBanditError(f"{self.actions!r} has no numbered actions")
 
     def covariances(self, at: Tensor, to: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """An error: a box has no numbered actions."""
-        raise CBanditError(f"{self.actions!r} has no numbered actions to look at")
+        raise CBanditError(f"{self.actions!r} has no numbered actions")
 
     def gain(self) -> Tensor:
         """The realised information gain, ``(T,)``."""

@@ -18,7 +18,7 @@ from cbandit.actions.partition import Block
 from cbandit.posterior.ahead import Coming, explained
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.draws.roots import prior_root
-from cbandit.posterior.engines.protocol import Base, Fused, Plan
+from cbandit.posterior.engines.protocol import Base, Fused, Plan, Seen
 from cbandit.posterior.history import History
 from cbandit.posterior.look import Best, Look
 from cbandit_kernels import joint_round, native
@@ -32,7 +32,8 @@ class Joint(Base):
     """Means ``(T, F, N)`` and covariance ``(T, N, N)``, current after every change."""
 
     REWEIGH_EVERY = 64  # reverse changes, after which the means are computed afresh
-    MANY = 512  # actions, from which on a draw must not take O(N^3)
+    SHARES = 64  # of the gain, that are summed together
+    MANY = 512  # from this many actions on a draw must not take O(N^3)
 
     def __init__(
         self,
@@ -67,6 +68,8 @@ class Joint(Base):
         known = self._covariance, trials, functions, device, self._table, points
         self.mean = self.cov.new_zeros(trials, functions, actions.size)
         self._gain = self.cov.new_zeros(trials)
+        # precision x variance of what was told since the gain was last asked for
+        self._shares: list[Tensor] = []
         # an observation that the next pass takes in, if it is a compiled one
         self._told: tuple[Sequence[int], Tensor, Tensor] | None = None
         self._forgotten = 0
@@ -82,31 +85,24 @@ class Joint(Base):
 
     # -- changes -------------------------------------------------------------------
 
-    def append(
-        self,
-        keys: Sequence[Hashable],
-        x: Tensor,
-        values: Tensor,
-        precision: Tensor,
-        wanted: Sequence[bool],
-        usual: bool = False,
-    ) -> None:
-        """Condition on ``values (T, F)`` seen with ``precision (T,)`` at ``keys``."""
+    def append(self, seen: Seen) -> None:
+        """Condition on one more observation."""
         self.settle()
-        slots = cast("Sequence[int]", keys)
+        slots, values, precision = _numbered(seen)
         if len(slots) == 1:  # plain views are quicker than gathering
             own = self.cov.select(1, slots[0]).select(1, slots[0])
         else:
             slot = devices.put(slots, self.cov.device)
             own = self.cov[self._trial, slot, slot]
-        share = precision * own
-        self._gain = self._gain.add(torch.log1p(share), alpha=0.5)
+        self._shares.append(precision * own)
+        if len(self._shares) >= self.SHARES:
+            self.gain()
         self._told = slots, precision, values
         if self.fused is None:
             self._take_in()
-        self._stale |= self.history.clashes(slots, precision, usual)
-        self.history.add(slots, precision, values, usual=usual)
-        self.history.count(slots, wanted, 1)
+        self._stale |= self.history.clashes(slots, precision, seen.usual)
+        self.history.add(slots, precision, values, usual=seen.usual)
+        self.history.count(slots, seen.wanted, 1)
 
     def _take_in(self) -> None:
         """Change means and covariance by what was told last."""
@@ -130,21 +126,13 @@ class Joint(Base):
         scaled = (column * weight).unsqueeze(-2)
         self.cov.addcmul_(column.unsqueeze(-1), scaled, value=sign)
 
-    def forget(
-        self,
-        keys: Sequence[Hashable],
-        x: Tensor,
-        values: Tensor,
-        precision: Tensor,
-        wanted: Sequence[bool],
-        usual: bool = False,
-    ) -> None:
+    def forget(self, seen: Seen) -> None:
         """The reverse of :meth:`append`, from a solve without the observation."""
         self.settle()
-        slots = cast("Sequence[int]", keys)
+        slots, values, precision = _numbered(seen)
         slot = devices.put(slots, self.cov.device)
         self.history.add(slots, precision, values, sign=-1)
-        self.history.count(slots, wanted, -1)
+        self.history.count(slots, seen.wanted, -1)
         system = self.history.system()
         prior = self._table.expand(len(slot), -1, -1)[self._trial, slot].unsqueeze(-1)
         column = prior[..., 0] - self._combined(system.solve(prior))[:, 0]
@@ -153,25 +141,18 @@ class Joint(Base):
         weight = (precision / (1 + share)).unsqueeze(-1)
         mean = (system.alpha.mT @ system.entries(prior)).squeeze(-1)
         self._change(column, weight, (mean - values) * weight, 1)
-        self._gain = self._gain.sub(torch.log1p(share), alpha=0.5)
+        self._gain = self.gain().sub(torch.log1p(share), alpha=0.5)
         self._forgotten += 1
         # changes come and go, their rounding errors only come
         self._stale |= self._forgotten % self.REWEIGH_EVERY == 0
-        self._stale |= self.history.clashes(slots, precision, usual)
+        self._stale |= self.history.clashes(slots, precision, seen.usual)
 
-    def observe(
-        self,
-        keys: Sequence[Sequence[Hashable]],
-        x: Tensor,
-        values: Tensor,
-        precision: Tensor,
-        wanted: Sequence[Sequence[bool]],
-    ) -> None:
-        """Condition on many rows at once, then compute everything afresh."""
-        for row, names in enumerate(keys):
-            slots = cast("Sequence[int]", names)
-            self.history.add(slots, precision[row], values[row])
-            self.history.count(slots, wanted[row], 1)
+    def observe(self, rows: Sequence[Seen]) -> None:
+        """Condition on many observations, then compute everything afresh."""
+        for seen in rows:
+            slots, values, precision = _numbered(seen)
+            self.history.add(slots, precision, values)
+            self.history.count(slots, seen.wanted, 1)
         self.refresh()
 
     def revise(self, weighted: Tensor) -> None:
@@ -192,10 +173,10 @@ class Joint(Base):
         self.cov.copy_(self._table)
         system = self.history.system()
         rows = self.history.rows(system.slots)
-        self.mean = system.alpha.mT @ rows
+        self.mean = (system.alpha.mT @ rows).contiguous()
         half = system.half(rows)
         self.cov -= half.mT @ half
-        self._gain, self._told = system.gain(), None
+        self._gain, self._shares, self._told = system.gain(), [], None
         self._stale = False
 
     def settle(self) -> None:
@@ -206,7 +187,7 @@ class Joint(Base):
             self.history.stands_for = number
         if self._stale:
             weights = self.history.system().weights(self.actions.size)
-            self.mean = self._combined(weights)
+            self.mean = self._combined(weights).contiguous()
             self._stale = False
 
     def _combined(self, weights: Tensor) -> Tensor:
@@ -235,6 +216,9 @@ class Joint(Base):
 
     def gain(self) -> Tensor:
         """The realised information gain, ``(T,)``."""
+        if self._shares:
+            more = torch.log1p(torch.stack(self._shares)).sum(0)
+            self._gain, self._shares = self._gain.add(more, alpha=0.5), []
         return self._gain
 
     def at(self, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -315,6 +299,11 @@ class Joint(Base):
         """Bytes that the arrays take."""
         own: int = self.mean.nbytes + self.cov.nbytes
         return own
+
+
+def _numbered(seen: Seen) -> tuple[Sequence[int], Tensor, Tensor]:
+    """Where, what and how precisely: actions of the set are named by their numbers."""
+    return cast("Sequence[int]", seen.keys), seen.values, seen.precision
 
 
 class _Pass:

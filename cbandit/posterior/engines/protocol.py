@@ -1,4 +1,4 @@
-"""What every engine answers, wherever it keeps its numbers.
+"""The calls that every engine answers, wherever it keeps its numbers.
 
 An engine is the one thing here that changes in place. It carries the number of the log
 it stands for, which is away while it is being written: whoever uses it compares the two
@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from torch import Tensor
 
@@ -20,7 +20,7 @@ from cbandit.posterior.ahead import Coming
 from cbandit.posterior.history import History
 from cbandit.posterior.look import Best, Look
 
-__all__ = ["Base", "Engine", "Fused", "Pass", "Plan"]
+__all__ = ["Base", "Engine", "Fused", "Pass", "Plan", "Seen"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,26 @@ class Plan:
 
     name: str
     why: str
+
+
+class Seen(NamedTuple):
+    """An observation of ``F`` functions in ``T`` trials, in the engine's units.
+
+    Args:
+        keys: the actions' names, one a trial.
+        x: ``(T, d)``.
+        values: ``(T, F)``.
+        precision: ``(T,)``, 0 in trials that are not ``wanted``.
+        wanted: trials that saw something.
+        usual: whether the precision is the belief's own, the same in all such calls.
+    """
+
+    keys: Sequence[Hashable]
+    x: Tensor
+    values: Tensor
+    precision: Tensor
+    wanted: Sequence[bool]
+    usual: bool = False
 
 
 Fused = Callable[[Look, Streams | None], Best]
@@ -88,47 +108,16 @@ class Engine(Protocol):
         """Whether it keeps this stretch of the set; ``None``: the whole."""
         ...
 
-    def append(
-        self,
-        keys: Sequence[Hashable],
-        x: Tensor,
-        values: Tensor,
-        precision: Tensor,
-        wanted: Sequence[bool],
-        usual: bool = False,
-    ) -> None:
-        """Condition on ``values (T, F)`` seen with ``precision (T,)`` at ``x (T, d)``.
-
-        ``keys`` name the actions; ``precision`` is 0 in trials that are not ``wanted``.
-        With ``usual`` it is the same as in every such call.
-        """
+    def append(self, seen: Seen) -> None:
+        """Condition on one more observation."""
         ...
 
-    def forget(
-        self,
-        keys: Sequence[Hashable],
-        x: Tensor,
-        values: Tensor,
-        precision: Tensor,
-        wanted: Sequence[bool],
-        usual: bool = False,
-    ) -> None:
+    def forget(self, seen: Seen) -> None:
         """The reverse of :meth:`append`, from a solve without the observation."""
         ...
 
-    def observe(
-        self,
-        keys: Sequence[Sequence[Hashable]],
-        x: Tensor,
-        values: Tensor,
-        precision: Tensor,
-        wanted: Sequence[Sequence[bool]],
-    ) -> None:
-        """Condition on many rows at once, then compute everything afresh.
-
-        ``keys`` and ``wanted`` are one list a row; ``x (n, T, d)``,
-        ``values (n, T, F)``, ``precision (n, T)``.
-        """
+    def observe(self, rows: Sequence[Seen]) -> None:
+        """Condition on many observations, then compute everything afresh."""
         ...
 
     def correct(

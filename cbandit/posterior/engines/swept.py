@@ -17,7 +17,7 @@ all of it, score and argmax included.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -26,12 +26,15 @@ from torch import Tensor
 from cbandit._core import devices
 from cbandit._core.randomness import Streams
 from cbandit.actions import Finite, ProductGrid
-from cbandit.actions.partition import Block, free_memory, partition
+from cbandit.actions.partition import free_memory
 from cbandit.errors import CBanditError
 from cbandit.posterior.ahead import Coming, explained
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.draws.features import correction
-from cbandit.posterior.engines.protocol import Base, Fused, Plan
+from cbandit.posterior.engines.afresh import compute_afresh
+from cbandit.posterior.engines.arrays import Arrays
+from cbandit.posterior.engines.blocks import BlockPass, Changes
+from cbandit.posterior.engines.protocol import Fused, Plan, Seen
 from cbandit.posterior.history import History
 from cbandit.posterior.look import Best, Look
 from cbandit.posterior.rows.protocol import Columns, Rows
@@ -41,18 +44,15 @@ from cbandit_kernels import Change, best_found, native
 __all__ = ["Swept"]
 
 
-class Swept(Base):
+class Swept(Arrays):
     """Means ``(T, F, N)`` and variance ``(T, N)``, from kernel rows.
 
     With a ``stretch`` of the actions, of these alone: its first, and one past its last.
     """
 
-    keeps_all = False
-
     BACKEND: str | None = None  # "triton" insists on its kernels, on the CPU too
     PENDING_LIMIT = 32
     FUSED_LIMIT = 4  # changes that one kernel applies in passing
-    REFRESH_BYTES = 1 << 30
     REWEIGH_EVERY = 64  # reverse changes, after which the means are computed afresh
     CHECK_EVERY = 512
     CHECK_ACTIONS = 32
@@ -71,16 +71,11 @@ class Swept(Base):
         stretch: tuple[int, int] | None = None,
         plan: Plan | None = None,
     ) -> None:
-        self.actions, self.covariance, self.rows = actions, covariance, rows
-        self.dtype, self.device, self._block = dtype, device, block
+        super().__init__(
+            actions, covariance, trials, functions, dtype, device, rows, block, stretch
+        )
         self.plan = plan or Plan(rows.name, "asked for")
         self._trial = torch.arange(trials, device=device)
-        self.stretch = stretch or (0, actions.size)
-        size = self.stretch[1] - self.stretch[0]
-        kept: dict[str, Any] = {"dtype": dtype, "device": device}
-        self.mean = torch.zeros(trials, functions, size, **kept)
-        self.var = torch.empty(trials, size, **kept)
-        self._to_prior()
         self._scale = float(self.var[:, :1024].double().mean().clamp_min(1e-300)) ** 0.5
         self._begin_anew(functions)
 
@@ -92,7 +87,7 @@ class Swept(Base):
             self.mean.zero_()
         else:
             self.mean = self.mean.new_zeros(trials, functions, self.var.shape[-1])
-        self._to_prior()
+        self.to_prior()
         self._begin_anew(functions)
         self.history.sharp = sharp
 
@@ -106,54 +101,14 @@ class Swept(Base):
         self._told = False
         self.history = History(self.covariance, trials, functions, self.device)
 
-    def _to_prior(self) -> None:
-        for start, stop in self._stretches(self.small):
-            self.var[:, self._own(start, stop)] = self._prior(start, stop)
-
     def _shared(self) -> list[Any]:
         return [self.covariance, self.actions]
 
-    def covers(self, stretch: tuple[int, int] | None) -> bool:
-        """Whether it keeps this stretch of the set; ``None``: the whole."""
-        return self.stretch == (stretch or (0, self.actions.size))
-
-    @property
-    def block(self) -> int | None:
-        """Actions that a stretch should hold."""
-        return self._block
-
-    @property
-    def drifts(self) -> bool:
-        """Whether its dtype is so narrow that forgetting leaves errors."""
-        return self.dtype != torch.float64
-
-    @property
-    def small(self) -> int:
-        """Actions in a stretch whose temporaries are large or many."""
-        return 1 << 22 if self.device.type == "cuda" else 1 << 16
-
-    def _stretches(self, target: int) -> Iterator[tuple[int, int]]:
-        return partition(self.actions, target, *self.stretch)
-
-    def _own(self, start: int, stop: int) -> slice:
-        """Where the actions ``start .. stop - 1`` are kept."""
-        return slice(start - self.stretch[0], stop - self.stretch[0])
-
-    def _prior(self, start: int, stop: int) -> Tensor:
-        return self.covariance.variance(self.actions.block(start, stop))
-
     # -- changes ---------------------------------------------------------------
 
-    def append(
-        self,
-        keys: Sequence[Hashable],
-        x: Tensor,
-        values: Tensor,
-        precision: Tensor,
-        wanted: Sequence[bool],
-        usual: bool = False,
-    ) -> None:
-        """Condition on ``values (T, F)`` seen with ``precision (T,)`` at ``x``."""
+    def append(self, seen: Seen) -> None:
+        """Condition on one more observation."""
+        keys, x, values, precision, wanted, usual = seen
         slots = self._place(keys, x, wanted)
         if slots is None:
             return
@@ -164,16 +119,9 @@ class Swept(Base):
         self.history.count(slots, wanted, 1)
         self._changed()
 
-    def forget(
-        self,
-        keys: Sequence[Hashable],
-        x: Tensor,
-        values: Tensor,
-        precision: Tensor,
-        wanted: Sequence[bool],
-        usual: bool = False,
-    ) -> None:
+    def forget(self, seen: Seen) -> None:
         """The reverse of :meth:`append`, from the system without the observation."""
+        keys, x, values, precision, wanted, usual = seen
         slots = self._place(keys, x, wanted)
         if slots is None:
             return
@@ -188,21 +136,13 @@ class Swept(Base):
         self._assign |= self.history.clashes(slots, precision, usual)
         self._changed()
 
-    def observe(
-        self,
-        keys: Sequence[Sequence[Hashable]],
-        x: Tensor,
-        values: Tensor,
-        precision: Tensor,
-        wanted: Sequence[Sequence[bool]],
-    ) -> None:
-        """Condition on many rows at once, then compute everything afresh."""
-        for row, row_keys in enumerate(keys):
-            slots = self._place(row_keys, x[row], wanted[row])
-            if slots is None:
-                continue
-            self.history.add(slots, precision[row], values[row])
-            self.history.count(slots, wanted[row], 1)
+    def observe(self, rows: Sequence[Seen]) -> None:
+        """Condition on many observations, then compute everything afresh."""
+        for seen in rows:
+            slots = self._place(seen.keys, seen.x, seen.wanted)
+            if slots is not None:
+                self.history.add(slots, seen.precision, seen.values)
+                self.history.count(slots, seen.wanted, 1)
         self.refresh()
 
     def _place(
@@ -247,70 +187,12 @@ class Swept(Base):
     def refresh(self) -> None:
         """Compute means and variances afresh from the history: no drift is left."""
         number, self.history.stands_for = self.history.stands_for, None
-        self._refresh()
-        self.history.stands_for = number
-
-    def _refresh(self) -> None:
         self._pending.clear()
         self._assign = False
         self.refreshes += 1
         self.history.release()
-        used = self.history.used
-        if used == 0:
-            self.mean.zero_()
-            self._to_prior()
-            return
-        system = self.history.system(fresh=True)
-        inverse = torch.linalg.solve_triangular(
-            system.factor, torch.diag_embed(system.root), upper=False
-        )
-        means = self.rows.multiply(system.alpha)
-        each, room = self.rows.bytes_per_column(), self._room()
-        if each * used > room:
-            self._refresh_by_groups(means, inverse, max(1, room // each))
-            return
-        # var = k(x, x) - |L^-1 S k_u(x)|^2, a few columns of weights at a time; on CUDA
-        # all, for kernel values are made once for each group
-        group, step = 64, min(self._block, 1 << 15)
-        if self.device.type == "cuda":
-            group, step = used, self._step(used)
-        halves = [
-            self.rows.multiply(inverse[:, i : i + group].mT)
-            for i in range(0, used, group)
-        ]
-        for start, stop in self._stretches(step):
-            own = self._own(start, stop)
-            self.mean[..., own] = means(start, stop)
-            explained = torch.zeros(
-                self.var[:, own].shape, dtype=torch.float64, device=self.device
-            )
-            for half in halves:
-                explained += half(start, stop).double().square().sum(-2)
-            self.var[:, own] = self._prior(start, stop) - explained
-
-    def _refresh_by_groups(self, means: Columns, inverse: Tensor, group: int) -> None:
-        """The same where the columns' own factors do not fit in memory together."""
-        step = self._step(group)
-        for start, stop in self._stretches(step):
-            own = self._own(start, stop)
-            self.mean[..., own] = means(start, stop)
-            self.var[:, own] = self._prior(start, stop)
-        for i in range(0, self.history.used, group):
-            half = self.rows.multiply(inverse[:, i : i + group].mT)
-            for start, stop in self._stretches(step):
-                self.var[:, self._own(start, stop)] -= (
-                    half(start, stop).square().sum(-2)
-                )
-
-    def _step(self, columns: int) -> int:
-        """A stretch of which some columns fit in memory."""
-        return max(1 << 12, self._room() // (8 * len(self._trial) * columns))
-
-    def _room(self) -> int:
-        """Bytes that a refresh may take in passing."""
-        if self.device.type != "cuda":
-            return self.REFRESH_BYTES
-        return max(self.REFRESH_BYTES, free_memory(self.device) // 16)
+        compute_afresh(self)
+        self.history.stands_for = number
 
     # -- looking ---------------------------------------------------------------
 
@@ -329,12 +211,12 @@ class Swept(Base):
         number, self.history.stands_for = self.history.stands_for, None
         changes = self._columns()
         if changes is not None:
-            for start, stop in self._stretches(self._block):
-                own = self._own(start, stop)
+            for start, stop in self.stretches(self.step):
+                own = self.own(start, stop)
                 changes(start, stop, self.mean[..., own], self.var[:, own])
-        self._settled(number)
+        self.settled(number)
 
-    def _settled(self, number: int | None) -> None:
+    def settled(self, number: int | None) -> None:
         """Nothing waits any more: the arrays stand for the log of this number."""
         self.history.stands_for = None
         self._pending.clear()
@@ -352,13 +234,13 @@ class Swept(Base):
     def check(self) -> None:
         """Compare a few actions with a fresh solve; refresh if they have drifted.
 
-        What is off even then is the dtype's doing: a warning says so, once.
+        An error that stays is the dtype's: a warning says so, once.
         """
         if self.history.used == 0:
             return
         self.settle()
         self.drift = self._off()
-        # what is not a number has drifted too
+        # NaN counts as drift
         if self.drift <= (1e-10 if self.dtype == torch.float64 else 1e-4):
             return
         self.refresh()
@@ -376,7 +258,7 @@ class Swept(Base):
             )
 
     def _off(self) -> float:
-        """By how much a few actions differ from a fresh solve, relative to the size."""
+        """The largest relative error of a few actions against a fresh solve."""
         size = self.var.shape[-1]
         count = min(self.CHECK_ACTIONS, size)
         offset = (self._changes * 7919) % size
@@ -384,7 +266,7 @@ class Swept(Base):
             torch.arange(count, device=self.device) * (size // count) + offset
         ) % size + self.stretch[0]
         places = index.expand(len(self._trial), -1)
-        mean, var = self.history.at(self._points(index))
+        mean, var = self.history.at(self.points_of(index))
         seen_mean, seen_var = self.at(places)
         scale = self._scale + float(mean.abs().max())
         off = torch.stack(
@@ -397,7 +279,7 @@ class Swept(Base):
 
     def begin(
         self, streams: Streams | None = None, ahead: Coming | None = None
-    ) -> _Pass:
+    ) -> BlockPass:
         """Begin a pass that applies what waits, block by block."""
         number, self.history.stands_for = self.history.stands_for, None
         less = None if ahead is None else self._ahead(ahead)
@@ -405,7 +287,7 @@ class Swept(Base):
         draw = None if streams is None else self._draw(streams)
         if changes is None:
             self.history.stands_for = number
-        return _Pass(self, changes, less, draw, number)
+        return BlockPass(self, changes, less, draw, lambda: self.settled(number))
 
     @property
     def fused(self) -> Fused | None:
@@ -423,12 +305,12 @@ class Swept(Base):
         go = self.rows.rounds(weights, Change(spread, shift), look, self.BACKEND)
         whole = self.rows.seamless and draw is None
         found = []
-        for start, stop in self._stretches(self.actions.size if whole else self._block):
+        for start, stop in self.stretches(self.actions.size if whole else self.step):
             drawn = None if draw is None else draw(start, stop).to(self.dtype)
-            own = self._own(start, stop)
+            own = self.own(start, stop)
             mean, var = self.mean[..., own], self.var[:, own]
             found.append(go(start, mean, var, drawn))
-        self._settled(number)
+        self.settled(number)
         value, index, estimate = best_found(found)
         return Best(value, index, estimate[:, 0], estimate[:, 1:])
 
@@ -470,7 +352,7 @@ class Swept(Base):
         z = explained(inner, weights.mT, ahead.precision)
         return self.rows.multiply(z.mT)
 
-    def _columns(self) -> _Changes | None:
+    def _columns(self) -> Changes | None:
         if not self._pending and not self._assign:
             return None
         count, means = len(self._pending), self.functions if self._assign else 0
@@ -478,7 +360,7 @@ class Swept(Base):
         if means:
             used = self.history.used
             weights[..., count:] = self.history.system().weights(used)
-        return _Changes(
+        return Changes(
             self.rows.multiply(weights),
             count,
             spread.to(self.dtype) if count else None,
@@ -513,94 +395,10 @@ class Swept(Base):
 
     def covariances(self, at: Tensor, to: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Posterior covariances ``(T, n, o)`` and variances, by a dense solve."""
-        x, y = (self._points(index).double() for index in (at, to))
+        x, y = (self.points_of(index).double() for index in (at, to))
         return self.history.covariances(x, y)
-
-    def _points(self, index: Tensor) -> Tensor:
-        """Actions ``(n, d)``, or ``(T, n, d)`` of sets of their own, by number."""
-        if self.actions.batch_shape:
-            index = index.expand(len(self._trial), -1)
-        return self.actions.at(index)
 
     def bytes(self) -> int:
         """Bytes that the arrays take now."""
         own: int = self.mean.nbytes + self.var.nbytes
         return own + self.history.used * self.rows.bytes_per_row()
-
-
-class _Pass:
-    """A pass over the blocks of an engine, with what waits applied on the way."""
-
-    __slots__ = ("_changes", "_draw", "_engine", "_history", "_less", "_number")
-
-    def __init__(
-        self,
-        engine: Swept,
-        changes: _Changes | None,
-        less: Columns | None,
-        draw: Columns | None,
-        number: int | None,
-    ) -> None:
-        self._engine, self._changes, self._number = engine, changes, number
-        self._less, self._draw, self._history = less, draw, engine.history
-
-    def block(self, start: int, stop: int) -> Block:
-        """The stretch ``start .. stop - 1``, current."""
-        engine, draw = self._engine, self._draw
-        self._check()
-        own = engine._own(start, stop)
-        mean, var = engine.mean[..., own], engine.var[:, own]
-        if self._changes is not None:
-            self._changes(start, stop, mean, var)
-        if self._less is not None:
-            var = var - self._less(start, stop).square().sum(-2)
-        return Block(
-            start,
-            stop,
-            mean,
-            var.clamp_min(0).sqrt_().unsqueeze(1),
-            None if draw is None else draw(start, stop),
-        )
-
-    def end(self) -> None:
-        """Note that nothing waits any more."""
-        self._check()
-        self._engine._settled(self._number)
-
-    def _check(self) -> None:
-        if self._engine.history is not self._history:
-            raise CBanditError("beliefs must not be read within a score of theirs")
-
-
-class _Changes:
-    """Pending changes as columns; applied to one stretch at a time, in place."""
-
-    def __init__(
-        self, columns: Columns, count: int, spread: Tensor | None, shift: Tensor | None
-    ) -> None:
-        self._columns, self._count = columns, count
-        self._spread, self._shift = spread, shift
-        self._single = False
-        self._shifts: list[float] = []
-        if spread is not None and not spread.is_cuda:
-            self._single = spread.numel() == 1
-        if shift is not None and not shift.is_cuda:
-            self._shifts = shift.flatten().tolist()
-        self._value = -float(spread) if self._single and spread is not None else 0.0
-
-    def __call__(self, start: int, stop: int, mean: Tensor, var: Tensor) -> None:
-        columns, count = self._columns(start, stop), self._count
-        if self._shift is None:
-            mean.copy_(columns[:, count:])
-        elif self._single and self._shift.device.type == "cpu":
-            for row, shift in zip(mean[0], self._shifts, strict=True):
-                row.add_(columns[0, 0], alpha=shift)
-        else:
-            mean.baddbmm_(self._shift, columns)
-        if self._spread is None:
-            return
-        if self._single:
-            var.addcmul_(columns[:, 0], columns[:, 0], value=self._value)
-            return
-        changes = columns[:, :count]
-        var -= (self._spread.unsqueeze(1) @ changes.square()).squeeze(1)

@@ -1,1 +1,4 @@
-"""Where kernel rows come from: stored, recomputed, or products of small factors."""
+"""Where kernel rows over a large set come from.
+
+Stored, recomputed, or kept as factors over a grid's axes, behind one protocol.
+"""

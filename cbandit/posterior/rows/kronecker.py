@@ -61,10 +61,10 @@ class Kronecker:
         self.dtype, self.device = dtype, device
         self._axes, self._cut = _factors(covariance, actions), grid_split(actions)
         self._tails = math.prod(actions.sizes[self._cut :])
-        # of the first group, what the stretch touches
+        # the part of the first group that the stretch touches
         first, last = stretch or (0, actions.size)
         self._heads = slice(first // self._tails, (last - 1) // self._tails + 1)
-        # a first group of at most one axis is one front; else there is one an axis
+        # one front for each axis of the first group; a short group is a single front
         cuts = range(self._cut + 1) if self._cut > 1 else (0, self._cut)
         self._spans = list(itertools.pairwise(cuts))
         self._roots: tuple[Root, Root] | None = None
@@ -302,7 +302,7 @@ class Kronecker:
             matrix = kernel(axis, axis)
             matrices.append(matrix if matrix.dim() == 3 else matrix.unsqueeze(0))
         if len(matrices) == 1:
-            # what all trials have in common decides: a trial draws what it would alone
+            # what all trials share decides, so that one draws what it would alone
             stationary = bool(self.covariance.kernel.is_stationary)
             return Root.of(matrices[0], even(self.actions.axes[first]) and stationary)
         one = torch.ones(1, 1, 1, dtype=torch.float64, device=self.device)

@@ -42,7 +42,7 @@ def _streamed(
     tried = covariance.scaled(points)
     w = covariance.times(weights.clone()).to(dtype)
     kinds = covariance.kinds
-    # distances are safe from cancellation, and a narrow dtype, near the origin
+    # near the origin distances do not cancel, in a narrow dtype either
     center = tried.mean((-3, -2), keepdim=True)
     if "linear" in kinds:
         center = torch.zeros_like(center)

@@ -75,12 +75,12 @@ class Stored:
         """Compute and keep the row of ``x``, in stretches that fit the cache."""
         first, last = self.stretch
         while self.CHUNK * len(self._rows) <= max(slots):
-            # memory that is not written to is not taken: a chunk fills row by row
+            # untouched memory is not allocated yet: a chunk fills row by row
             shape = (self.trials, self.CHUNK, last - first)
             self._rows.append(torch.empty(shape, dtype=self.dtype, device=self.device))
         for slot in range(self._written, max(slots) + 1):
-            # trials without an action in this slot weigh it by 0, and 0 times what is
-            # found in fresh memory may be anything
+            # trials without an action here weigh it by 0, and 0 times NaN, which
+            # fresh memory may hold, is NaN
             if self.trials > 1:
                 self._rows[slot // self.CHUNK][:, slot % self.CHUNK].zero_()
         self._written = max(self._written, max(slots) + 1)

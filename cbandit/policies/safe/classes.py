@@ -1,0 +1,77 @@
+"""Confidence sets of finite classes of functions."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from cbandit._core import checks, devices
+from cbandit.beliefs.classes import FiniteClass
+from cbandit.errors import CBanditError
+from cbandit.policies.safe.action import SafeAction, numbered
+
+__all__ = ["ConfidenceClass"]
+
+
+class ConfidenceClass:
+    """A finite class and its confidence sets, on the host.
+
+    Args:
+        belief: the functions.
+        j: 0: of the reward; else of cost ``j``, whose functions have its value ``c0``
+            at the safe arm.
+        safe: the safe arm.
+        arms: how many arms there are.
+    """
+
+    def __init__(
+        self, belief: FiniteClass, j: int, safe: SafeAction, arms: int
+    ) -> None:
+        #: ``(G, K)``
+        self.values = values = belief.values
+        self._radius = belief.radius
+        if values.shape[-1] != arms:
+            raise CBanditError(
+                f"values must have one column for each of {arms} arms; got "
+                f"{tuple(values.shape)}"
+            )
+        shape = len(safe.x), len(values)
+        self._agree = torch.ones(shape, dtype=torch.bool)  # T x G
+        if j > 0 and safe.cost is not None:
+            at, cost = devices.host(numbered(safe.index), safe.cost)
+            gap = (values[:, at].mT - cost[:, j - 1, None]).abs()
+            self._agree = gap <= 1e-9 * (1 + values.abs().max())
+            if not bool(self._agree.any(-1).all()):
+                raise CBanditError(
+                    f"costs[{j - 1}] must hold a function whose value at the safe arm "
+                    f"is safe.cost = {cost[:, j - 1].tolist()}; got none"
+                )
+
+    def fit(self, count: Tensor, mean: Tensor) -> Tensor:
+        """Return the function nearest to what was observed, ``(T, K)``.
+
+        Args:
+            count: observations of every arm, ``(T, K)``.
+            mean: their averages, ``(T, K)``.
+        """
+        away = self.values - mean.unsqueeze(1)
+        error = (count.unsqueeze(1) * away.square()).sum(-1)
+        return self.values[error.masked_fill(~self._agree, torch.inf).argmin(-1)]
+
+    def inside(self, t: int, delta: float, count: Tensor, mean: Tensor) -> Tensor:
+        """Return which functions are in the confidence set, ``(T, G)``."""
+        away = self.values - self.fit(count, mean).unsqueeze(1)
+        squared = (count.unsqueeze(1) * away.square()).sum(-1)
+        return self._agree & (squared <= self.radius(t, delta))
+
+    def radius(self, t: int, delta: float) -> float:
+        """Return the given radius of round ``t``, or the theory's."""
+        given = self._radius
+        if given is None:
+            # gamma(t, delta / 2)
+            size = len(self.values)
+            return 512 * math.log(24 * size * math.log(2 * max(t, 1)) * 2 / delta)
+        value = given(t) if callable(given) else given
+        return checks.number("radius", value, minimum=0)

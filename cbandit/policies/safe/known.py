@@ -1,0 +1,205 @@
+"""The safe action's reward and costs: given, or estimated first by Algorithm 5.
+
+It is played until ``c0 + w <= tau`` and ``r0 + w <= r_max`` hold for the averages seen,
+``w = 3 R sqrt(2 ln((m + 1) T / delta) / n)``; each estimate is frozen when its own test
+passes. Then both gaps are known within a factor of 1/2 to 3/2.
+
+A. Pacchiano, M. Ghavamzadeh, P. Bartlett, Contextual bandits with stage-wise
+constraints, 2024, Algorithm 5, with the analysis' width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit.errors import InfeasibleError
+from cbandit.policies.ledger import News
+from cbandit.policies.safe.action import SafeAction
+
+__all__ = ["Estimate", "Known"]
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """An average of plays of the safe action, until its test has passed.
+
+    Args:
+        mean: ``(T, k)``.
+        scale: ``3 R``, ``(T, k)``.
+        log: ``2 ln((m + 1) T / delta)``.
+        plays: ``(T,)``.
+        known: trials in which the test has passed, ``(T,)``.
+    """
+
+    mean: Tensor
+    scale: Tensor
+    log: float
+    plays: Tensor
+    known: Tensor
+
+    @property
+    def width(self) -> Tensor:
+        """``w``, ``(T, k)``."""
+        return self.scale * (self.log / self.plays.unsqueeze(-1)).sqrt()
+
+    def told(self, values: Tensor, where: Tensor, limit: Tensor) -> Estimate:
+        """Return the estimate after one more play in the trials ``where`` ``(T,)``.
+
+        Args:
+            values: what was observed, ``(T, k)``.
+            where: trials in which the action was played and this was observed.
+            limit: what the estimate and its width must stay under, ``(T, k)``.
+        """
+        fresh = (where & ~self.known).double()
+        plays = self.plays + fresh
+        share = (fresh / plays.clamp_min(1)).unsqueeze(-1)
+        mean = self.mean + share * (values - self.mean)
+        now = replace(self, mean=mean, plays=plays)
+        passed = (mean + now.width <= limit).all(-1)
+        return replace(now, known=self.known | ((fresh > 0) & passed))
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """The safe action's reward and costs, given or estimated, as a value.
+
+    Args:
+        action: what was given.
+        reward: its reward, ``(T, 1)``.
+        cost: its costs, ``(T, m)``.
+        ready: whether both are known in all trials.
+    """
+
+    action: SafeAction
+    reward: Estimate
+    cost: Estimate
+    ready: bool
+
+    @classmethod
+    def start(cls, action: SafeAction) -> Known:
+        """Return what is known before any play."""
+        size, functions = action.subgaussian.shape
+        nothing = action.subgaussian.new_zeros(size, functions)
+        given = None if action.reward is None else action.reward.unsqueeze(-1)
+        scale, log = 3 * action.subgaussian, action.log
+
+        def begun(given: Tensor | None, columns: slice) -> Estimate:
+            mean = nothing[:, columns] if given is None else given
+            known = torch.full_like(nothing[:, 0], given is not None, dtype=torch.bool)
+            return Estimate(mean, scale[:, columns], log, nothing[:, 0], known)
+
+        ready = action.reward is not None and action.cost is not None
+        reward, cost = begun(given, slice(0, 1)), begun(action.cost, slice(1, None))
+        return cls(action, reward, cost, ready)
+
+    @property
+    def warm(self) -> Tensor:
+        """Trials in which both are known, ``(T,)``."""
+        return self.reward.known & self.cost.known
+
+    def after(self, x: Tensor, news: News, limits: Tensor) -> Known:
+        """Return this after feedback of a choice, if that was the safe action.
+
+        Args:
+            x: the actions chosen, ``(T, d)``.
+            news: what came of them.
+            limits: that round's thresholds, ``(T, m)``.
+        """
+        at, reward, cost = (x == self.action.x).all(-1), self.reward, self.cost
+        for told in news.rewards:
+            where = at if told.where is None else at & told.mask()
+            largest = self.action.largest.unsqueeze(-1)
+            reward = reward.told(told.values, where, largest)
+        for told in news.costs:
+            where = at if told.where is None else at & told.mask()
+            cost = cost.told(told.values, where, limits)
+        ready = bool((reward.known & cost.known).all())
+        return Known(self.action, reward, cost, ready)
+
+    def unsafe(self, limits: Tensor) -> Tensor | None:
+        """Return the trials ``(T,)`` in which it is seen not to be safe.
+
+        ``None``: in no trial; an error if that is so in all.
+
+        Args:
+            limits: this round's thresholds, ``(T, m)``.
+        """
+        if self.action.cost is not None:
+            if not self.action.fixed:
+                self.action.below(limits)
+            return None
+        if self.ready:
+            return None
+        room, seen = limits - self.cost.mean, self.cost.plays > 0
+        # w is three times the width that holds with probability 1 - delta
+        beyond = (room + self.cost.width / 3 < 0).any(-1)
+        found = seen & ~self.cost.known & beyond
+        if bool(found.all()):
+            raise InfeasibleError(
+                f"safe: after {int(self.cost.plays.max())} plays the safe action's "
+                f"mean cost of {self.cost.mean.tolist()} is above its threshold "
+                f"{limits.tolist()} beyond doubt; no round can be guaranteed",
+                violation=-room,
+            )
+        return found
+
+    def ratio(self, limits: Tensor) -> Tensor:
+        """Return ``2 (r_max - r0) / (tau_j - c0_j)``, ``(T, m)``.
+
+        With an estimate it is 6 in place of 2; 1 for the gap where too little is known.
+        """
+        given = self.action.reward is not None and self.action.cost is not None
+        gap = (self.action.largest - self.reward.mean[:, 0]).unsqueeze(-1)
+        room = torch.where(self.warm.unsqueeze(-1), limits - self.cost.mean, 1.0)
+        return (2.0 if given else 6.0) * gap / room
+
+    def exact(
+        self, u: Tensor, limits: Tensor, here: Tensor | None = None, at: Any = None
+    ) -> None:
+        """Write what is known of the action into fresh bounds ``u`` ``(T, 1 + m, n)``.
+
+        Where its cost is estimated, it is admissible all the same. ``here`` and ``at``
+        ``(T,)`` say where it is among the ``n``; at its own number unless given.
+        """
+        at = self.action.index if at is None else at
+        place = at.clamp(0, u.shape[-1] - 1)[:, None, None].expand(-1, u.shape[1], 1)
+        own = u.gather(-1, place).squeeze(-1)
+        known = own.clone()
+        if self.action.reward is not None:
+            known[:, 0] = self.action.reward
+        if self.action.cost is not None:
+            known[:, 1:] = self.action.cost
+        else:
+            known[:, 1:] = torch.minimum(own[:, 1:], limits.to(u))
+        if here is not None:
+            known = torch.where(here.unsqueeze(-1), known, own)
+        u.scatter_(-1, place, known.unsqueeze(-1))
+
+    def among(
+        self, blocks: Iterable[tuple[int, Tensor, Tensor]]
+    ) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yield blocks with what is given of the action, whose spread is 0 there.
+
+        Args:
+            blocks: ``(start, mean (T, F, n), std (T, 1 or F, n))``.
+        """
+        at, reward, cost = self.action.index, self.action.reward, self.action.cost
+        for start, mean, std in blocks:
+            if at is None or (reward is None and cost is None):
+                yield start, mean, std
+                continue
+            here = (at >= start) & (at < start + mean.shape[-1])
+            rows, place = here.nonzero()[:, 0], (at - start)[here]
+            mean, std = mean.clone(), std.expand_as(mean).clone()
+            if reward is not None:
+                mean[rows, 0, place] = reward[rows].to(mean)
+                std[rows, 0, place] = 0.0
+            if cost is not None:
+                mean[rows, 1:, place] = cost[rows].to(mean)
+                std[rows, 1:, place] = 0.0
+            yield start, mean, std

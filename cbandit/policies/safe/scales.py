@@ -1,0 +1,67 @@
+"""By what the stage-wise policies' bounds are inflated.
+
+Optimism about the reward, pessimism about costs, and a reward that is inflated as much
+as pessimism takes away: ``alpha_r = 1 + 2 (r_max - r0) / min_j (tau_j - c0_j)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit._core import checks
+from cbandit.errors import CBanditError
+
+__all__ = ["Scales", "share"]
+
+
+@dataclass(frozen=True, eq=False)
+class Scales:
+    """``alpha_r`` and ``alpha_c``: given, or the theorem's from the safety gaps.
+
+    Args:
+        reward: ``alpha_r``, ``(T,)``, or ``None``: the theorem's.
+        cost: ``alpha_c``, likewise.
+    """
+
+    reward: Tensor | None
+    cost: Tensor | None
+
+    @classmethod
+    def of(cls, alpha: Any, per_trial: Callable[[str, Any], Tensor]) -> Scales:
+        """Return the scales that a user gives as ``alpha``."""
+        if alpha is None:
+            return cls(None, None)
+        pair = alpha if isinstance(alpha, tuple) else (alpha, None)
+        if len(pair) != 2:
+            raise CBanditError(
+                f"alpha must be alpha_r or (alpha_r, alpha_c); got {alpha!r}"
+            )
+        reward, cost = (
+            None if a is None else per_trial("alpha", checks.nonnegative("alpha", a))
+            for a in pair
+        )
+        return cls(reward, cost)
+
+    def from_gaps(self, ratio: Tensor) -> Tensor:
+        """Return ``alpha`` of the reward and every cost, ``(T, 1 + m)``.
+
+        Args:
+            ratio: ``2 (r_max - r0) / (tau_j - c0_j)``, ``(T, m)``.
+        """
+        reward = 1 + ratio.amax(-1) if self.reward is None else self.reward
+        cost = torch.ones_like(reward) if self.cost is None else self.cost
+        costs = cost.unsqueeze(-1).expand_as(ratio)
+        return torch.cat([reward.unsqueeze(-1), costs], -1)
+
+
+def share(name: str, value: Any) -> float:
+    """Return ``value`` as a number strictly between 0 and 1."""
+    out = checks.number(name, value)
+    if not 0 < out < 1:
+        raise CBanditError(f"{name} must lie between 0 and 1; got {out:g}")
+    return out

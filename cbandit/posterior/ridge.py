@@ -1,0 +1,168 @@
+"""Ridge estimates of linear functions, and the ellipsoids around them.
+
+Every function ``h(x) = <x, w>`` has ``Sigma = lam I + sum x x'`` and ``w = Sigma^{-1}
+sum y x``; with probability ``1 - delta``, in all rounds, ``|<x, w - w*>|`` is at most
+``beta ||x||_{Sigma^{-1}}`` (Abbasi-Yadkori, Pal, Szepesvari, 2011).
+
+Where ``h(x0)`` is known, so is ``h`` along ``x0``: only the part across ``x0`` is
+estimated, from ``x`` without its part along ``x0`` and ``y`` without what that part
+gives. ``Sigma`` then keeps ``lam`` along ``x0``, where it meets zeros only: it stays
+invertible, and its inverse serves as the pseudo-inverse.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+__all__ = ["Ridge"]
+
+BLOCK = 1024  # rounds summed apart before they join the rest: rounding stays small
+EVERY = slice(None)
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """Where ``F`` functions are known before data, in ``T`` trials.
+
+    Args:
+        along: unit vectors, ``(T, F, d)``, along which a function is known; zero where
+            it is known nowhere.
+        slope: the function's value at them, ``(T, F)``.
+        some: whether any function is known anywhere.
+    """
+
+    along: Tensor
+    slope: Tensor
+    some: bool
+
+    @cached_property
+    def eye(self) -> Tensor:
+        """The identity, ``(d, d)``."""
+        dim, device = self.along.shape[-1], self.along.device
+        return torch.eye(dim, dtype=torch.float64, device=device)
+
+    @cached_property
+    def part(self) -> Tensor:
+        """The known part of ``w``, ``(T, F, d)``."""
+        return self.along * self.slope.unsqueeze(-1)
+
+    @cached_property
+    def across(self) -> Tensor:
+        """The projections onto what is not known, ``(T, F, d, d)``."""
+        return self.eye - self.along.unsqueeze(-1) * self.along.unsqueeze(-2)
+
+
+@dataclass(frozen=True, eq=False)
+class Ridge:
+    """Estimates of ``F`` linear functions in ``T`` trials, as a value.
+
+    Args:
+        known: where the functions are known before data.
+        total: ``Sigma``, and ``sum y x`` as one more column, ``(T, F, d, d + 1)``.
+        recent: the same of the latest rounds, which join the rest in blocks.
+        fresh: how many rounds ``recent`` holds.
+        count: observations of each function, ``(T, F)``.
+    """
+
+    known: Known
+    total: Tensor
+    recent: Tensor
+    fresh: int
+    count: Tensor
+
+    @classmethod
+    def start(
+        cls,
+        ridge: Tensor,
+        dim: int,
+        along: Tensor | None = None,
+        slope: Tensor | None = None,
+    ) -> Ridge:
+        """Return estimates before any observation.
+
+        Args:
+            ridge: ``lam``, ``(T, F)``.
+            dim: ``d``.
+            along: see :class:`Known`; nothing is known unless given.
+            slope: likewise.
+        """
+        if along is None or slope is None:
+            along, slope = ridge.new_zeros(*ridge.shape, dim), torch.zeros_like(ridge)
+        known = Known(along, slope, bool(along.any()))
+        total = ridge.new_zeros(*ridge.shape, dim, dim + 1)
+        total[..., :dim] = ridge[..., None, None] * known.eye
+        return cls(known, total, torch.zeros_like(total), 0, torch.zeros_like(ridge))
+
+    def added(
+        self,
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor | None = None,
+        functions: slice = EVERY,
+    ) -> Ridge:
+        """Return the estimates after one more observation.
+
+        Args:
+            x: the action, ``(T, d)``.
+            y: the outcomes of ``functions``, ``(T, f)``.
+            weight: how much each counts, ``(T, f)``, 0 for what was not observed;
+                ``None``: all count once.
+            functions: which of them were observed.
+        """
+        row, target = x.unsqueeze(1), y
+        if self.known.some:
+            along = self.known.along[:, functions]
+            share = (row * along).sum(-1, keepdim=True)
+            target = y - share.squeeze(-1) * self.known.slope[:, functions]
+            row = row - share * along
+        else:
+            row = row.expand(*y.shape, -1)
+        wide = torch.cat([row, target.unsqueeze(-1)], -1)  # T x f x (d + 1)
+        if weight is not None:
+            wide = wide * weight.unsqueeze(-1)
+        once = 1.0 if weight is None else (weight > 0).double()
+        square = row.unsqueeze(-1), wide.unsqueeze(-2)
+        if functions == EVERY:
+            count, recent = self.count + once, torch.addcmul(self.recent, *square)
+        else:
+            count, recent = self.count.clone(), self.recent.clone()
+            count[:, functions] += once
+            recent[:, functions] = torch.addcmul(recent[:, functions], *square)
+        if self.fresh + 1 < BLOCK:
+            return Ridge(self.known, self.total, recent, self.fresh + 1, count)
+        total = self.total + recent
+        return Ridge(self.known, total, torch.zeros_like(total), 0, count)
+
+    @property
+    def system(self) -> tuple[Tensor, Tensor]:
+        """``Sigma`` ``(T, F, d, d)`` and ``sum y x`` ``(T, F, d)``."""
+        whole = self.total + self.recent
+        return whole[..., :-1], whole[..., -1]
+
+    @cached_property
+    def solved(self) -> tuple[Tensor, Tensor]:
+        """``w`` ``(T, F, d)`` and ``A`` with ``||x||_{Sigma^{-1}} = ||A x||``."""
+        sigma, right = self.system
+        # positive definite whatever comes: a multiple of I plus squares
+        factor = torch.linalg.cholesky_ex(sigma).L
+        root = torch.linalg.solve_triangular(factor, self.known.eye, upper=False)
+        w = (root.mT @ (root @ right.unsqueeze(-1))).squeeze(-1)
+        if self.known.some:
+            root, w = root @ self.known.across, w + self.known.part
+        return w, root
+
+    def at(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and ``||x||_{Sigma^{-1}}``, ``(T, F, n)``, at ``(T or 1, n, d)``."""
+        w, _ = self.solved
+        points = x.mT
+        return w @ points, self.rays(points).square().sum(-2).sqrt()
+
+    def rays(self, points: Tensor) -> Tensor:
+        """``A x``, ``(T, F, d, n)``, at points given as columns ``(T or 1, d, n)``."""
+        _, root = self.solved
+        flat = root.flatten(1, 2) @ points
+        return torch.unflatten(flat, 1, root.shape[1:3])

@@ -1,0 +1,114 @@
+"""Averages and counts of independent arms."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cbandit.errors import CBanditError
+
+__all__ = ["Tally"]
+
+EVERY = slice(None)
+
+
+class Tally:
+    """Averages of ``F`` functions at ``N`` arms in ``T`` trials: a value.
+
+    An observation gives a new tally and leaves the old one as it was, at no cost that
+    grows with ``N``: both share one table, which holds the numbers of the newer one,
+    while the older one keeps the few numbers that were its own. Using the older one
+    again takes the table back; the newer ones are lost then, and say so.
+
+    Args:
+        table: counts, averages and ``1 / sqrt(n)``, ``(T, 3, F, N)``. An arm never
+            pulled has the width of one pull, around 0.
+    """
+
+    def __init__(self, table: Tensor) -> None:
+        self._table = table
+        self._newer: _Newer | None = None
+        self._lost = False
+
+    @classmethod
+    def start(
+        cls, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device
+    ) -> Tally:
+        """Return the tally of ``shape`` ``(T, F, N)`` before any pull."""
+        trials, functions, arms = shape
+        table = torch.zeros(trials, 3, functions, arms, dtype=dtype, device=device)
+        table[:, 2] = 1.0
+        return cls(table)
+
+    @property
+    def count(self) -> Tensor:
+        """How often each arm was observed, ``(T, F, N)``."""
+        return self._numbers()[:, 0]
+
+    @property
+    def mean(self) -> Tensor:
+        """Averages, ``(T, F, N)``."""
+        return self._numbers()[:, 1]
+
+    @property
+    def spread(self) -> Tensor:
+        """``1 / sqrt(n)``, ``(T, F, N)``."""
+        return self._numbers()[:, 2]
+
+    def added(
+        self,
+        arm: Tensor,
+        y: Tensor,
+        weight: Tensor | None = None,
+        functions: slice = EVERY,
+    ) -> Tally:
+        """Return the tally after one more observation.
+
+        Args:
+            arm: its number, ``(T,)``.
+            y: the outcomes of ``functions``, ``(T, f)``.
+            weight: how much each counts, ``(T, f)``; ``None``: all count once.
+            functions: which of them were observed.
+        """
+        own = self._numbers()[:, :, functions]  # T x 3 x f x N
+        place = arm[:, None, None, None].expand(-1, 3, y.shape[-1], 1)
+        before = own.gather(-1, place)
+        count, mean = before[..., 0].double().unbind(1)[:2]  # T x f
+        once = 1.0 if weight is None else weight
+        n = count + once
+        real = torch.where(n > 0, n, 1.0)
+        mean = mean + once * (y - mean) / real
+        after = torch.stack([n, mean, real.rsqrt()], 1).unsqueeze(-1).to(own)
+        newer = Tally(self._table)
+        # in this order: an interrupt leaves this tally as it was
+        self._newer = _Newer(newer, own, place, before)
+        own.scatter_(-1, place, after)
+        return newer
+
+    def _numbers(self) -> Tensor:
+        """Return the table with this tally's numbers."""
+        if self._lost:
+            raise CBanditError("this tally was left for an older one, and is lost")
+        if self._newer is not None:
+            steps = [self._newer]
+            while (step := steps[-1].tally._newer) is not None:
+                steps.append(step)
+            for newer, own, place, before in reversed(steps):
+                newer._lost = True
+                own.scatter_(-1, place, before)
+            self._newer = None
+        return self._table
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tally, (self._numbers(),)
+
+
+class _Newer(NamedTuple):
+    """The tally that followed, and what the table held before."""
+
+    tally: Tally
+    own: Tensor  # the part of the table that was written
+    place: Tensor
+    before: Tensor

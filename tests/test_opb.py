@@ -1,0 +1,187 @@
+"""OPB, over arms and over Gaussian processes, against its pseudo-code."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from inside import hold_no_arms
+from stagewise import noise, programme, rbf
+
+import cbandit as cb
+
+
+@pytest.mark.parametrize("m", [1, 3])
+def test_opb_is_its_pseudo_code(m):
+    k, horizon, delta, r = 6, 50, 0.1, 0.5
+    g = torch.Generator().manual_seed(2)
+    means = torch.rand(1 + m, k, generator=g).double()
+    tau = np.full(m, means[1:, 0].max().item() + 0.3)
+    r0, c0 = means[0, 0].item(), means[1:, 0].numpy()
+    policy = cb.OPB(
+        cb.Finite(torch.arange(k).double().unsqueeze(-1)),
+        reward=cb.Counts(r),
+        costs=[cb.Counts(r)] * m,
+        safe=cb.Safe(index=0, reward=r0, cost=c0),
+        thresholds=tau,
+        delta=delta,
+        horizon=horizon,
+    )
+    n, total = np.zeros(k), np.zeros((1 + m, k))
+    for _ in range(horizon):
+        choice = policy.ask()
+        w = r * np.sqrt(
+            2 * math.log(2 * (m + 1) * k * horizon / delta) / np.maximum(n, 1)
+        )
+        mean = total / np.maximum(n, 1)
+        u = mean + w
+        u[0] += (2 * (1 - r0) / (tau - c0).min()) * w
+        u[:, 0] = [r0, *c0]
+        pi, p = choice.distribution.index.numpy(), choice.distribution.probability
+        p = p.numpy()
+        assert p.sum() == pytest.approx(1)
+        assert u[0, pi] @ p == pytest.approx(programme(u[0], u[1:], tau), abs=1e-9)
+        assert (u[1:, pi] @ p <= tau + 1e-12).all()
+        assert choice.index.item() in pi[p > 0]
+        y = (torch.rand(1 + m, generator=g) < means[:, choice.index]).double()
+        policy.tell(choice, reward=y[0], cost=y[1:])
+        n[choice.index] += 1
+        total[:, choice.index] += y.numpy()
+
+
+def test_opb_draws_from_its_distribution():
+    k, rounds = 4, 4000
+    policy = cb.OPB(
+        cb.Finite(torch.arange(k).double().unsqueeze(-1)),
+        reward=cb.Counts(0.1),
+        costs=cb.Counts(0.1),
+        safe=cb.Safe(index=0, reward=0.0, cost=0.0),
+        thresholds=0.05,
+        horizon=10,
+        trials=rounds,
+    )
+    choice = policy.ask()
+    p = choice.distribution.probability[0, 1].item()
+    share = (choice.index != 0).double().mean().item()
+    # one run in 10^6 is further off than 5 standard errors
+    assert abs(share - p) < 5 * math.sqrt(p * (1 - p) / rounds)
+
+
+def test_opb_estimates_an_unknown_safe_arm_first():
+    k, horizon, r = 3, 3000, 0.1
+    policy = cb.OPB(
+        cb.Finite(torch.arange(k).double().unsqueeze(-1)),
+        reward=cb.Counts(r),
+        costs=cb.Counts(r),
+        safe=cb.Safe(index=1),
+        thresholds=0.5,
+        horizon=horizon,
+        trials=4,
+    )
+    log = math.log(2 * horizon / 0.1)
+    # 0.1 + 3 R sqrt(2 ln / n) <= 0.5 after n rounds without noise
+    needed = math.ceil((3 * r * math.sqrt(2 * log) / 0.4) ** 2)
+    for t in range(needed + 1):
+        choice = policy.ask()
+        if t < needed:
+            assert (choice.index == 1).all()
+            assert (choice.distribution.probability.amax(-1) == 1).all()
+        policy.tell(choice, reward=torch.full((4,), 0.1), cost=torch.full((4,), 0.1))
+    assert (choice.distribution.probability.amax(-1) < 1).all()
+
+
+@pytest.mark.slow
+def test_opb_keeps_its_stage_cost():
+    """At least 1 - delta of the runs in every round; delta = 0.1, 100 runs."""
+    problem = cb.problems.pacchiano_opb_random(5, 0.3, trials=100, seed=3)
+    counts = cb.Counts(0.5)
+    policy = cb.OPB(
+        problem.actions,
+        reward=counts,
+        costs=counts,
+        safe=cb.Safe(index=0, reward=0.0, cost=0.0),
+        thresholds=problem.thresholds,
+        horizon=3000,
+        trials=100,
+    )
+    run = cb.simulate(policy, problem, 3000, progress=False)
+    kept = (run.stage_costs <= 1e-12).all(-1).all(-1)
+    assert kept.double().mean() >= 0.9
+    gap = run.stochastic_optimum - run.expected_rewards
+    early, late = gap[:, :200].mean(), gap[:, -200:].mean()
+    assert late < 0.5 * early
+
+
+def test_an_arm_never_pulled_may_cost_all_that_is_possible():
+    def first(**known):
+        belief = cb.Counts(0.05, **known)
+        policy = cb.OPB(
+            cb.Finite(torch.arange(2.0).unsqueeze(-1)),
+            reward=belief,
+            costs=belief,
+            safe=cb.Safe(index=0, reward=0.1, cost=0.0),
+            thresholds=0.5,
+            horizon=200,
+        )
+        chosen = policy.ask().distribution
+        return float(chosen.probability[chosen.index == 1].sum())
+
+    # share p of an arm that may cost c keeps p c <= 0.5
+    for known, worst in (
+        ({}, 1.0),
+        ({"range": (0.0, 1.0)}, 1.0),
+        ({"range": (-1, 5)}, 5),
+    ):
+        assert 0 < first(**known) <= 0.5 / worst + 1e-12
+
+
+@pytest.mark.parametrize("engine", ["joint", "product"])
+@pytest.mark.parametrize("pricing", [False, True])
+def test_gp_opb_is_its_programme(engine, pricing, monkeypatch):
+    if pricing:
+        hold_no_arms(monkeypatch)
+    m, lam, beta = 2, 0.01, (1.5, 0.8)
+    axis = torch.linspace(0, 1, 9).double()
+    grid = cb.ProductGrid([axis, axis])
+    actions = (
+        grid if engine == "product" else cb.Finite(torch.cartesian_prod(axis, axis))
+    )
+    policy = cb.OPB(
+        actions,
+        reward=cb.GP(rbf(), noise=lam),
+        costs=[cb.GP(rbf(0.4), noise=lam)] * m,
+        safe=cb.Safe(index=3, reward=0.2, cost=[-0.1, 0.0]),
+        explore=cb.UCB(*beta),
+        thresholds=0.4,
+        largest=1.5,
+        engine=engine,
+    )
+    x = torch.cartesian_prod(axis, axis)
+    seen, y = [], []
+    z = noise(15, 3, seed=3)
+    for t in range(15):
+        choice = policy.ask()
+        mean, std = [], []
+        for kernel, column in ((rbf(), 0), (rbf(0.4), 1), (rbf(0.4), 2)):
+            k = kernel(x).to_dense().detach()
+            s = torch.tensor(seen, dtype=torch.long)
+            inverse = torch.linalg.inv(k[s][:, s] + lam * torch.eye(len(s)).double())
+            target = torch.tensor([v[column] for v in y]).double()
+            mean.append(k[:, s] @ inverse @ target)
+            std.append((k.diagonal() - (k[:, s] @ inverse * k[:, s]).sum(-1)).sqrt())
+        mean, std = torch.stack(mean).numpy(), torch.stack(std).numpy()
+        u_c = mean[1:] + beta[1] * std[1:]
+        rho = 2 * (1.5 - 0.2) / (0.4 - np.array([-0.1, 0.0]))
+        u_r = mean[0] + beta[0] * std[0] + (rho[:, None] * beta[1] * std[1:]).max(0)
+        u_r[3], u_c[:, 3] = 0.2, [-0.1, 0.0]
+        pi = choice.distribution.index.numpy()
+        p = choice.distribution.probability.numpy()
+        best = programme(u_r, u_c, [0.4, 0.4])
+        assert u_r[pi] @ p == pytest.approx(best, abs=1e-6)
+        assert (u_c[:, pi] @ p <= 0.4 + 1e-6).all()
+        seen.append(int(choice.index))
+        a = x[choice.index]
+        y.append(torch.stack([a.sum(), a[0], a[1] - 0.5]).add(z[t]).tolist())
+        policy.tell(choice, reward=y[-1][0], cost=y[-1][1:])

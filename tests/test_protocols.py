@@ -1,0 +1,420 @@
+"""What every engine, every kind of kernel rows and all beliefs answer alike.
+
+An implementation joins by a row of the table it belongs to.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import gpytorch
+import pytest
+import torch
+from inside import (
+    Beliefs,
+    Covariance,
+    Engine,
+    Kronecker,
+    Look,
+    Recomputed,
+    Seen,
+    Sketched,
+    Stored,
+    Streams,
+    engine_choice,
+    make_engine,
+    partition,
+    passed_over,
+    scan,
+)
+
+import cbandit as cb
+
+F64 = torch.float64
+CPU = torch.device("cpu")
+TRIALS = 2
+NOISE = 0.05
+
+
+def kernel(scale=0.3):
+    made = gpytorch.kernels.RBFKernel().double()
+    made.lengthscale = torch.tensor(scale, dtype=F64)
+    return made
+
+
+AXES = [torch.linspace(0, 1, n, dtype=F64) ** p for n, p in ((6, 1.2), (7, 0.9))]
+GRID = cb.ProductGrid(AXES)
+BOX = cb.Box([0.0, 0.0], [1.0, 1.0])
+POINTS = GRID.block(0, GRID.size)
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """A set of 42 actions takes several blocks."""
+    monkeypatch.setattr(engine_choice, "BLOCK", 14)
+
+
+def draws(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+# -- engines ---------------------------------------------------------------------------
+
+ENGINES = {
+    "joint": lambda: engine("joint"),
+    "factor": lambda: engine("factor"),
+    "product": lambda: engine("product"),
+    "stream": lambda: engine("stream"),
+    "dense": lambda: engine("dense", BOX),
+}
+OVER_A_SET = [name for name in ENGINES if name != "dense"]
+
+
+def engine(name, actions=GRID, functions=2) -> Engine:
+    covariance = Covariance.of(kernel(), actions)
+    return make_engine(name, actions, covariance, TRIALS, functions, F64, CPU)
+
+
+def told(count, functions=2, seed=1):
+    """Observations of some places, of which trial 1 sees two in three."""
+    generator, rows = draws(seed), []
+    for t in range(count):
+        keys = torch.randint(12, (TRIALS,), generator=generator)
+        values = torch.randn(TRIALS, functions, generator=generator, dtype=F64)
+        wanted = [True, t % 3 != 0]
+        precision = torch.tensor(wanted) / torch.full((TRIALS,), NOISE, dtype=F64)
+        rows.append(Seen(keys.tolist(), GRID.at(keys), values, precision, wanted))
+    return rows
+
+
+def answers(engine):
+    """Means and variances at all points by the history, and the gain."""
+    return *engine.history.at(POINTS), engine.gain()
+
+
+def kept(engine):
+    """Means and variances over the set as the arrays have them."""
+    blocks = passed_over(engine)
+    mean = torch.cat([block.mean for block in blocks], -1)
+    return mean, torch.cat([block.std for block in blocks], -1)[:, 0].square()
+
+
+def close(one, other, limit=1e-10):
+    for a, b in zip(one, other, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=limit)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+class TestEngine:
+    def test_one_by_one_is_many_at_once(self, name):
+        one, many = ENGINES[name](), ENGINES[name]()
+        for seen in told(20):
+            one.append(seen)
+        many.observe(told(20))
+        close(answers(one), answers(many))
+
+    def test_what_is_forgotten_was_never_seen(self, name):
+        engine, rest = ENGINES[name](), ENGINES[name]()
+        first, then = told(8), told(8, seed=2)
+        engine.observe([*first, *then])
+        for seen in first:
+            engine.forget(seen)
+        rest.observe(then)
+        close(answers(engine), answers(rest))
+
+    def test_other_targets(self, name):
+        engine, other = ENGINES[name](), ENGINES[name]()
+        rows = told(10)
+        engine.observe(rows)
+        seen = rows[3]
+        change = torch.ones(TRIALS, 2, dtype=F64) * seen.precision.unsqueeze(-1)
+        engine.correct(seen.keys, change, seen.wanted)
+        rows[3] = seen._replace(values=seen.values + 1)
+        other.observe(rows)
+        close(answers(engine), answers(other))
+        history = other.history
+        engine.revise(2 * history.weighted[..., : history.used])
+        close([engine.history.at(POINTS)[0]], [2 * history.at(POINTS)[0]])
+
+    def test_a_cleared_engine_knows_the_prior(self, name):
+        engine, fresh = ENGINES[name](), engine_of(name, 3)
+        engine.observe(told(10))
+        engine.clear(3)
+        assert engine.functions == 3
+        close(answers(engine), answers(fresh), 0)
+        engine.observe(told(10, 3))
+        fresh.observe(told(10, 3))
+        close(answers(engine), answers(fresh), 0)
+
+    def test_split_functions_keep_their_data(self, name):
+        engine, whole = ENGINES[name](), ENGINES[name]()
+        for each in (engine, whole):
+            each.observe(told(10))
+        apart = engine.split(torch.tensor([1]), torch.tensor([0]))
+        mean, var = whole.history.at(POINTS)
+        close(engine.history.at(POINTS), (mean[:, 1:], var))
+        close(apart.history.at(POINTS), (mean[:, :1], var))
+        for each, column in ((engine, 1), (apart, 0)):
+            for seen in told(4, seed=5):
+                own = seen.values[:, column : column + 1]
+                each.append(seen._replace(values=own))
+        whole.observe(told(4, seed=5))
+        mean, var = whole.history.at(POINTS)
+        close(engine.history.at(POINTS), (mean[:, 1:], var))
+        close(apart.history.at(POINTS), (mean[:, :1], var))
+
+    def test_it_goes_on_after_a_pickle(self, name):
+        engine = ENGINES[name]()
+        engine.observe(told(10))
+        again = pickle.loads(pickle.dumps(engine))
+        for each in (engine, again):
+            each.append(told(1, seed=7)[0])
+        close(answers(engine), answers(again), 0)
+
+    def test_what_it_says_of_itself(self, name):
+        engine = ENGINES[name]()
+        assert engine.plan.name == name
+        assert engine.covers(None)
+        assert engine.takes([3, 4])
+        assert engine.takes([(0.1, 0.2)]) == (name != "joint")
+        assert engine.keeps_all == (name in ("joint", "dense"))
+        assert engine.fused is None
+        assert not engine.drifts
+        assert engine.bytes() >= 0
+        assert not engine.light
+        engine.make_room()
+        assert engine.plan.name == name
+
+
+def engine_of(name, functions):
+    return engine(name, BOX if name == "dense" else GRID, functions)
+
+
+@pytest.mark.parametrize("name", OVER_A_SET)
+class TestEngineOverASet:
+    def test_the_arrays_are_the_dense_solve(self, name):
+        engine = ENGINES[name]()
+        for t, seen in enumerate(told(30)):
+            engine.append(seen)
+            if t % 4 == 0:
+                passed_over(engine)
+        close(kept(engine), engine.history.at(POINTS))
+        engine.refresh()
+        close(kept(engine), engine.history.at(POINTS))
+
+    def test_a_pass_of_a_settled_engine_only_reads(self, name):
+        engine = ENGINES[name]()
+        engine.observe(told(10))
+        engine.append(told(1, seed=3)[0])
+        engine.settle()
+        before = kept(engine)
+        number = engine.history.stands_for
+        passing = engine.begin()
+        step = engine.block or GRID.size
+        passing.block(*next(iter(partition(GRID, step))))  # and no more
+        assert engine.history.stands_for == number
+        close(kept(engine), before, 0)
+
+    def test_covariances(self, name):
+        engine = ENGINES[name]()
+        engine.observe(told(15))
+        at, to = torch.tensor([0, 5, 40]), torch.tensor([1, 5])
+        between, own, other = engine.covariances(at, to)
+        _, var = engine.history.at(POINTS)
+        close((own, other), (var[:, at], var[:, to]))
+        close([between[:, 1, 1]], [var[:, 5]])
+        assert between.shape == (TRIALS, 3, 2)
+
+
+# -- rows ------------------------------------------------------------------------------
+
+ROWS = {
+    "stored": lambda: Stored(GRID, Covariance(kernel(), 2), TRIALS, F64, CPU),
+    "kronecker": lambda: Kronecker(GRID, Covariance(kernel(), 2), TRIALS, F64, CPU),
+    "recomputed": lambda: Recomputed(GRID, Covariance(kernel(), 2), TRIALS, F64, CPU),
+}
+
+
+def written(rows, numbers):
+    for slot, number in enumerate(numbers):
+        x = GRID.at(torch.tensor([number] * TRIALS))
+        every = list(range(TRIALS))
+        rows.write(every, [slot] * TRIALS, x, [number] * TRIALS)
+    return Covariance(kernel(), 2).cross(POINTS[list(numbers)], POINTS)
+
+
+@pytest.mark.parametrize("name", ROWS)
+class TestRows:
+    @pytest.mark.parametrize("columns", [1, 3])
+    def test_combinations(self, name, columns):
+        rows, numbers = ROWS[name](), (3, 17, 40, 8)
+        dense = written(rows, numbers)
+        shape = TRIALS, len(numbers), columns
+        weights = torch.randn(shape, generator=draws(2), dtype=F64)
+        made = rows.multiply(weights)
+        for start, stop in partition(GRID, 14):
+            want = weights.mT @ dense[:, start:stop]
+            assert (made(start, stop) - want).abs().max() <= 1e-12
+
+    def test_cleared_rows_are_written_anew(self, name):
+        rows = ROWS[name]()
+        written(rows, (1, 2, 3))
+        rows.clear()
+        dense = written(rows, (30, 4))
+        weights = torch.ones(TRIALS, 2, 1, dtype=F64)
+        want = weights.mT @ dense
+        assert (rows.multiply(weights)(0, GRID.size) - want).abs().max() <= 1e-12
+
+    def test_a_prior_draw_less_a_combination(self, name):
+        rows, numbers = ROWS[name](), (3, 17)
+        dense = written(rows, numbers)
+        points = POINTS[list(numbers)].expand(TRIALS, -1, -1)
+        path = rows.path(Streams(4, TRIALS), 1, points)
+        weights = torch.full((TRIALS, 2, 1), 0.5, dtype=F64)
+        plain = path.corrected(0 * weights)(0, GRID.size)
+        less = path.corrected(weights)(0, GRID.size)
+        assert (plain - less - weights.mT @ dense).abs().max() <= 1e-12
+        assert (plain[..., list(numbers)] - path.tried).abs().max() <= 1e-12
+
+    def test_what_they_say_of_themselves(self, name):
+        rows = ROWS[name]()
+        assert rows.bytes_per_row() > 0
+        assert rows.bytes_per_column() >= 0
+        assert (rows.roomier() is None) == (name != "stored")
+
+
+# -- beliefs ---------------------------------------------------------------------------
+
+
+def believed(engine="auto", count=2, actions=GRID, apart=False, **more):
+    gps = [cb.GP(kernel(), noise=NOISE, **more) for _ in range(count)]
+    return Beliefs(gps, actions, (TRIALS,), F64, CPU, engine, apart=apart)
+
+
+def sketched():
+    gp = cb.GP(kernel(), noise=NOISE, mean=0.2)
+    return Sketched(gp, GRID, (TRIALS,), F64, CPU, 5.0)
+
+
+BELIEFS = {
+    "joint": lambda: believed("joint", mean=0.3),
+    "factor": lambda: believed("factor"),
+    "product": lambda: believed("product", mean=0.3),
+    "stream": lambda: believed("stream"),
+    "apart": lambda: believed("factor", apart=True),
+    "standardised": lambda: believed("product", standardize=True),
+    "sketch": sketched,
+}
+
+
+def learned(beliefs, count=12, seed=1, t=0):
+    for number, seen in enumerate(told(count, beliefs.functions, seed)):
+        every = list(range(beliefs.functions))
+        part = (every, seen.values, seen.wanted, None)
+        beliefs = beliefs.absorb(seen.keys, seen.x, [part], t + number)
+    # a sketch knows what its dictionary does, which is drawn anew
+    fresh = isinstance(beliefs, Sketched)
+    return beliefs.resampled(Streams(seed, TRIALS)) if fresh else beliefs
+
+
+def look_at(beliefs, score="primal-dual", **more):
+    count = beliefs.functions
+    signs = torch.tensor([1.0] + [-1.0] * (count - 1), dtype=F64)
+    weight = torch.full((TRIALS, count - 1), 0.5, dtype=F64) if count > 1 else None
+    return Look(1.5 * signs.expand(TRIALS, -1), None, None, score, weight, **more)
+
+
+@pytest.mark.parametrize("name", BELIEFS)
+class TestBeliefs:
+    def test_a_change_leaves_the_old_beliefs_as_they_were(self, name):
+        old = learned(BELIEFS[name]())
+        before, gain = old.posterior(), old.gains().clone()
+        new = learned(old, 5, seed=2)
+        after = new.posterior()
+        assert (after[0] - before[0]).abs().max() > 1e-3
+        close(old.posterior(), before)
+        close([old.gains()], [gain])
+        close(new.posterior(), after)
+
+    def test_nothing_can_be_set(self, name):
+        with pytest.raises(AttributeError, match="never change"):
+            BELIEFS[name]().functions = 3
+
+    @pytest.mark.parametrize("score", ["primal-dual", "own", "beside"])
+    @pytest.mark.parametrize("masked", [False, True])
+    def test_the_choice_is_the_best_of_the_blocks(self, name, score, masked):
+        beliefs = learned(BELIEFS[name]())
+        more = {"mask": torch.arange(GRID.size).remainder(3).eq(1)[None]}
+        more = more if masked else {}
+        if score == "beside":
+            known = torch.randn(TRIALS, 1, GRID.size, generator=draws(3), dtype=F64)
+            more["beside"] = known
+        own = score != "primal-dual"
+        look = look_at(beliefs, (lambda f, g: f - g.sum(-2)) if own else score, **more)
+        best = beliefs.choose(look)
+        mean, std = beliefs.posterior()
+        want = scan([(0, mean, std)], look)
+        assert torch.equal(best.index, want.index)
+        close((best.value, best.f, best.g), (want.value, want.f, want.g))
+        again = beliefs.choose(look)
+        assert torch.equal(best.index, again.index)
+        close([best.value], [again.value], 0)
+
+    def test_reading_stops_anywhere(self, name):
+        beliefs = learned(BELIEFS[name]())
+        before = copy.deepcopy(beliefs).posterior()
+        for _ in beliefs.blocks():
+            break
+        close(beliefs.posterior(), before, 0)
+
+    @pytest.mark.parametrize("block", [0, 1])
+    def test_a_choice_broken_off_loses_nothing(self, name, block):
+        beliefs = learned(BELIEFS[name]())
+        want, left = copy.deepcopy(beliefs).posterior(), [block]
+
+        def fragile(f, g):
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            return f
+
+        blocks = len(list(copy.deepcopy(beliefs).blocks()))
+        if blocks > block:
+            with pytest.raises(KeyboardInterrupt):
+                beliefs.choose(look_at(beliefs, fragile))
+        close(beliefs.posterior(), want)
+        more = learned(beliefs, 3, seed=8)
+        close(more.posterior(), learned(copy.deepcopy(beliefs), 3, seed=8).posterior())
+
+    def test_copies_and_pickles_go_on(self, name):
+        beliefs = learned(BELIEFS[name]())
+        others = copy.deepcopy(beliefs), pickle.loads(pickle.dumps(beliefs))
+        for again in others:
+            close(again.posterior(), beliefs.posterior(), 0)
+        want = learned(beliefs, 4).posterior()
+        for again in others:
+            close(learned(again, 4).posterior(), want, 0)
+
+    def test_a_light_checkpoint_holds_the_data(self, name):
+        beliefs = learned(BELIEFS[name]())
+        before = beliefs.posterior()
+        heavy = len(pickle.dumps(beliefs))
+        beliefs.lighten(0)
+        light = pickle.dumps(beliefs)
+        assert len(light) < heavy or name == "sketch"
+        close(pickle.loads(light).posterior(), before)
+        close(pickle.loads(light).posterior(), beliefs.posterior(), 0)
+
+    def test_what_they_say_of_themselves(self, name):
+        beliefs = learned(BELIEFS[name]())
+        shape = TRIALS, beliefs.functions
+        assert beliefs.gains().shape == beliefs.noises().shape == shape
+        assert beliefs.describe()
+        assert beliefs.engines()
+        assert beliefs.refit(due_only=True) is beliefs
+        mean, std = beliefs.anywhere(POINTS)
+        close((mean, std), beliefs.posterior(), 1e-8)
+        told_of = [(s, ([0], s.values[:, :1], s.wanted, None)) for s in told(9)]
+        more = beliefs.observe([(s.keys, s.x, [part]) for s, part in told_of])
+        assert (more.gains() > beliefs.gains()).any()
