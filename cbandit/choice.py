@@ -43,7 +43,7 @@ class Choice:
             feasible. It is never true of policies that weigh costs instead (CKB,
             RPOL): with them ``recommend()`` says it.
         distribution: the one that a randomised policy drew the action from.
-        owner: the policy's mark.
+        id: its name, which no other choice has; ``tell`` takes it too.
         actions: the set of this round alone, where ``ask`` was given one.
         keys: the number, or on a box the coordinates, of each trial's action on the
             host, where the policy knows them there.
@@ -54,7 +54,7 @@ class Choice:
     x: Tensor
     infeasible: Tensor
     distribution: Distribution | None = None
-    owner: str = field(default="", repr=False)
+    id: str = field(default="", repr=False)
     actions: Any = field(default=None, repr=False)
     keys: list[Any] | None = field(default=None, repr=False)
 

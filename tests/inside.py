@@ -22,6 +22,7 @@ from cbandit.experiments.runner import carry_out
 from cbandit.experiments.task import Task
 from cbandit.explore import TS, estimates
 from cbandit.policies import gp as gp_policy
+from cbandit.posterior.ahead import Coming
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.draws.roots import Root
@@ -32,6 +33,7 @@ from cbandit.posterior.engines.protocol import Engine, Plan, Seen
 from cbandit.posterior.engines.swept import Swept
 from cbandit.posterior.group import Group
 from cbandit.posterior.history import SPARE
+from cbandit.posterior.log import Log, Observation
 from cbandit.posterior.look import SHORT, Look, maximise, scan
 from cbandit.posterior.merge import merged
 from cbandit.posterior.refit import negative_log_likelihood
@@ -126,7 +128,7 @@ def rounds_told(epochs):
 
 def take_for(policy, other):
     """Let ``policy`` take the choices of ``other`` for its own."""
-    policy._mark = other._mark
+    policy._prefixes += other._prefixes
 
 
 def set_multiplier(policy, multiplier):
@@ -261,3 +263,9 @@ def chunk_distances(monkeypatch, chunk, kept):
 def set_light(monkeypatch, size):
     """Let checkpoints leave out arrays above ``size`` bytes."""
     monkeypatch.setattr(gp_policy, "LIGHT", size)
+
+
+def renumbered(choice, t):
+    """A choice of the same policy that claims to be of round ``t``."""
+    name = f"{choice.id.rpartition('-')[0]}-{t}"
+    return Choice(t, choice.index, choice.x, choice.infeasible, id=name)

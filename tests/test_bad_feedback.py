@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from inside import renumbered
 from midway import INF, NAN, belief, line, policy_of, prepared, same_future
 
 import cbandit as cb
@@ -82,15 +83,15 @@ def test_what_came_in_no_trial_may_still_come_in_all(trials):
 def test_choices_told_twice_foreign_unknown_or_cancelled():
     (policy, half, _), (twin, _, _) = prepared(), prepared()
     stranger = twin.outstanding[-1]
-    finished = cb.Choice(1, half.index, half.x, half.infeasible, owner=half.owner)
-    future = cb.Choice(99, half.index, half.x, half.infeasible, owner=half.owner)
+    finished = renumbered(half, 1)
+    future = renumbered(half, 99)
     for bad, told, words in [
         (half, {"reward": 1.0}, ["round 7", "reward", "already"]),
         (half, {"reward": 1.0, "cost": [0.0, 0.0]}, ["reward", "already"]),
         (stranger, {"reward": 1.0}, ["another policy"]),
         (finished, {"reward": 1.0}, ["round 1", "finished"]),
         (future, {"reward": 1.0}, ["round 99", "unknown"]),
-        ("x", {"reward": 1.0}, ["choice", "str"]),
+        ("x", {"reward": 1.0}, ["choice", "id 'x'"]),
         (None, {"reward": 1.0}, ["choice", "NoneType"]),
     ]:
         with pytest.raises(cb.ChoiceError) as error:

@@ -289,6 +289,7 @@ def test_rounds_of_every_policy(name, trials, tmp_path):
     for t in (1, 2, 3):
         choice = ask(policy)
         assert choice.t == t
+        assert isinstance(choice.id, str)
         assert choice.x.shape == (*lead, 1)
         assert choice.infeasible.shape == lead
         assert choice.infeasible.dtype == torch.bool
@@ -363,7 +364,7 @@ def test_a_live_policy(trials):
     assert [each.t for each in policy.outstanding] == [1, 2, 3]
     policy.tell(second, cost=torch.zeros(*lead, 2))
     policy.tell(first, reward=torch.ones(lead), cost=torch.zeros(*lead, 2))
-    policy.tell(second, reward=torch.ones(lead), noise=0.1)
+    policy.tell(second.id, reward=torch.ones(lead), noise=0.1)
     policy.cancel(third)
     assert policy.outstanding == []
     if trials:

@@ -327,6 +327,18 @@ def test_what_a_variant_lacks_is_named():
         built(Geometric, forget=True)
 
 
+@pytest.mark.parametrize("answer", [torch.zeros(1, 2), torch.zeros(2), 0.5, None])
+def test_a_move_that_is_no_multiplier_is_named(answer):
+    class Strange(Projected):
+        def move(self, t, phi, estimate, arrived):
+            return answer
+
+    policy = built(Strange, trials=3)
+    told(policy, policy.ask())
+    with pytest.raises(cb.CBanditError, match=r"Strange\.move must return .*\(3, "):
+        policy.ask()
+
+
 def test_a_score_that_is_nowhere_finite_is_named():
     class Lost(Projected):
         def score(self, t, phi):

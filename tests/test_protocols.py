@@ -13,6 +13,7 @@ import pytest
 import torch
 from inside import (
     Beliefs,
+    Coming,
     Covariance,
     Engine,
     Kronecker,
@@ -215,6 +216,26 @@ class TestEngineOverASet:
         passing.block(*next(iter(partition(GRID, step))))  # and no more
         assert engine.history.stands_for == number
         close(kept(engine), before, 0)
+
+    @pytest.mark.parametrize("within", [True, False])
+    def test_deviations_after_choices_to_come(self, name, within):
+        engine = ENGINES[name]()
+        engine.observe(told(15))
+        numbers = torch.tensor([[3, 30], [20, 20]])
+        x = GRID.at(numbers) + (0.0 if within else 0.01)
+        keys = numbers.tolist() if within else [[(k, "off") for k in range(2)]] * 2
+        if not within:
+            keys[1] = [(k, "other") for k in range(2)]
+        precision = torch.tensor([[20.0, 0.0], [20.0, 10.0]], dtype=F64)
+        ahead = Coming(keys, x, precision)
+        want = engine.history.at(POINTS, (ahead.places(), precision))[1]
+        step = engine.block or GRID.size
+        passing = engine.begin(None, ahead)
+        blocks = [passing.block(*each) for each in partition(GRID, step)]
+        passing.end()
+        std = torch.cat([block.std for block in blocks], -1)[:, 0]
+        close([std.square()], [want])
+        close(kept(engine), engine.history.at(POINTS))
 
     def test_covariances(self, name):
         engine = ENGINES[name]()

@@ -6,16 +6,11 @@ A grid's actions come in rows of equal length; in other sets a row is one action
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
-from torch import Tensor
-
-from cbandit._core.devices import free_memory
 from cbandit.errors import CBanditError
 
-__all__ = ["Block", "free_memory", "grid_split", "partition", "shares", "stretches"]
+__all__ = ["shares", "stretches"]
 
 
 def stretches(
@@ -51,38 +46,3 @@ def shares(size: int, row: int, target: int, ranks: int) -> list[tuple[int, int]
         starts = [start for start, _ in stretches(row, finer, 0, size)]
     edges = [starts[len(starts) * rank // ranks] for rank in range(ranks)]
     return list(pairwise([*edges, size]))
-
-
-# -- until their callers have moved: A takes Block, others call the methods of the sets
-
-
-@dataclass
-class Block:
-    """The actions ``start .. stop - 1`` (``n`` of them) in ``T`` trials.
-
-    Args:
-        start: the first action.
-        stop: one past the last action.
-        mean: posterior means of ``F`` functions, ``(T, F, n)``.
-        std: their standard deviations, ``(T, 1 or F, n)``; ``None`` where only a draw
-            was asked for.
-        draw: a draw of the functions less their means, ``(T, F, n)``, where asked for.
-    """
-
-    start: int
-    stop: int
-    mean: Tensor
-    std: Tensor
-    draw: Tensor | None = None
-
-
-def partition(
-    actions: Any, target: int, first: int = 0, last: int | None = None
-) -> Iterator[tuple[int, int]]:
-    """Cut a set: ``actions.stretches(...)``."""
-    return stretches(actions.row, target, first, actions.size if last is None else last)
-
-
-def grid_split(grid: Any) -> int:
-    """Return ``grid.cut``."""
-    return int(grid.cut)

@@ -36,6 +36,7 @@ from cbandit.baselines.botorch_policy import best_on_box, drawn, refused
 from cbandit.beliefs.gp import GP, _extent
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
+from cbandit.policies.alone import alone
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.state import GPState
@@ -142,11 +143,13 @@ class ADMMBO(GPPolicy):
         self._begin(self._now.state._replace(own=own))
 
     @property
+    @alone
     def multiplier(self) -> Tensor:
         """``|y_j|``, ``(*trials, m)``."""
         return self._outside(self._now.state.own.split.y.norm(dim=-1))
 
     @property
+    @alone
     def stopped(self) -> Tensor:
         """The round from which the incumbent is played, ``(T,)``; 0 until then."""
         stopped: Tensor = self._now.state.own.stopped.clone()

@@ -24,6 +24,7 @@ from cbandit._core.arguments import stated
 from cbandit.actions import Box
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
+from cbandit.policies.alone import alone
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.given import COST_COUNT
 from cbandit.policies.ledger import News, Told
@@ -160,15 +161,18 @@ class BanditOCO(Policy):
         return torch.minimum(torch.maximum(y, self._low), self._high)
 
     @property
+    @alone
     def multiplier(self) -> Tensor:
         """``lam`` as the next ``ask`` will use it, ``(*trials, m)``."""
         return self._outside(self._moved(self._settled().state)[1].clone())
 
     @property
+    @alone
     def centre(self) -> Tensor:
         """The point that the next ``ask`` will play around, ``(*trials, d)``."""
         return self._outside(self._moved(self._settled().state)[0].clone())
 
+    @alone
     def ask(
         self, *, among: Any = None, actions: Any = None, observed_costs: Any = None
     ) -> Choice:

@@ -32,6 +32,7 @@ from cbandit.baselines.sketch import Sketched
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
+from cbandit.policies.alone import alone
 from cbandit.policies.decision import Asked
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.state import GPState
@@ -87,6 +88,7 @@ class BKB(GPPolicy):
         return Sketched(gp, self.actions, shape, *kept, q)
 
     @property
+    @alone
     def model(self) -> Any:
         """Raise an error: a sketch has no BoTorch model."""
         raise CBanditError("BKB keeps a sketch, not a model; see policy.posterior()")

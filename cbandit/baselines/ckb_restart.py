@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
+
+from cbandit import scores
 from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
 from cbandit.explore import Explore
-from cbandit.policies.ckb import CKB
 from cbandit.policies.dual import dual_of
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.suits import believed_costs
@@ -71,5 +73,12 @@ class CKBRestart(GPPolicy):
         self.name = f"CKB-Restart{explore.name}"
         self._dual = dual_of(self, dual, step, cap, slack, slater, restart, False)
 
-    score = CKB.score  # type: ignore[assignment]
-    move = CKB.move  # type: ignore[assignment]
+    def score(self, t: int, phi: Tensor) -> scores.PrimalDual:
+        """Return ``f - sum_j phi_j g_j``."""
+        return scores.PrimalDual(self._dual.weight(phi, t, self._epoch(t)))
+
+    def move(
+        self, t: int, phi: Tensor, estimate: Tensor, arrived: Sequence[Tensor]
+    ) -> Tensor:
+        """Move by the estimated costs of what was played."""
+        return self._dual.moved(phi, estimate[:, 1:], t, self._epoch(t))

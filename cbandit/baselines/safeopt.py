@@ -31,6 +31,7 @@ from cbandit.baselines.safe_set import Growth, SafeSet, play, tightened, whole
 from cbandit.baselines.seeds import seed_set, sure
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
+from cbandit.policies.alone import alone
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.state import GPState
@@ -92,6 +93,7 @@ class SafeOpt(GPPolicy):
         self._begin(self._now.state._replace(own=own))
 
     @property
+    @alone
     def safe(self) -> Tensor:
         """The safe set as of the last ``ask``, ``(*trials, N)``."""
         return self._outside(self._now.state.own.safe.clone())

@@ -13,6 +13,7 @@ optimization, 2020.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -79,6 +80,10 @@ class SGPUCB(GPPolicy):
         self.rounds = rounds_of(rounds, self.batch_shape).to(self.device)
         self._last = int(self.rounds.max())
         self._seed = seed_set(safe, self.actions, self.batch_shape, self.device)
+        # the most that any cost may be, beside its threshold: T x 1 x N
+        most = torch.full(self._seed.shape, math.inf, dtype=self.dtype).to(self.device)
+        most = most.masked_fill(self._seed, 0.0).unsqueeze(1)
+        self._most = most.expand(self._size, -1, -1)
 
     def score(self, t: int, multiplier: Tensor) -> scores.Feasible:
         """Return ``f`` where all ``g_j <= 0``, of upper bounds."""
@@ -114,11 +119,9 @@ class SGPUCB(GPPolicy):
             return scan([(0, *afresh(beliefs, on, []))], replace(look, score=score))
 
         def known(f: Tensor, g: Tensor) -> Tensor:
-            g, seed = g[:, :-1], g[:, -1:] > 0
-            return score(f, torch.where(seed, g.clamp_max(0), g))
+            return score(f, torch.minimum(g[:, :-1], g[:, -1:]))
 
-        beside = self._seed.to(self.dtype).unsqueeze(1).expand(self._size, -1, -1)
-        found: Best = beliefs.choose(replace(look, score=known, beside=beside))
+        found: Best = beliefs.choose(replace(look, score=known, beside=self._most))
         return found
 
 

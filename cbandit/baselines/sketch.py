@@ -12,9 +12,9 @@ from torch import Tensor
 from cbandit._core import checks, devices
 from cbandit._core.randomness import Streams
 from cbandit.actions import Finite, ProductGrid
-from cbandit.actions.partition import Block
 from cbandit.beliefs.gp import GP
 from cbandit.posterior.ahead import Ahead
+from cbandit.posterior.block import Block
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.history import BLANK, History
 from cbandit.posterior.log import Log, Observation

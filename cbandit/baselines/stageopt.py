@@ -30,6 +30,7 @@ from cbandit.baselines.safeopt import growth_of
 from cbandit.baselines.seeds import rounds_of, seed_set, sure
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
+from cbandit.policies.alone import alone
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.state import GPState
@@ -108,6 +109,7 @@ class StageOpt(GPPolicy):
         self._begin(self._now.state._replace(own=Expansion(sets, going)))
 
     @property
+    @alone
     def safe(self) -> Tensor:
         """The safe set as of the last ``ask``, ``(*trials, N)``."""
         return self._outside(self._now.state.own.sets.safe.clone())

@@ -1,7 +1,8 @@
 """The papers' algorithms, one a file, each readable beside its pseudo-code.
 
-``policy.py`` has the rounds of every policy, ``gp.py`` what those share whose beliefs
-are Gaussian processes, ``safe/`` what the stage-wise ones share.
+The algorithms are ckb, epoch, lclucb, opb, opb_gp, opnlb, oplb, rpol, scgp and
+unconstrained. ``policy.py`` has the rounds of every policy, ``gp.py`` what those share
+whose beliefs are Gaussian processes, ``safe/`` what the stage-wise ones share.
 """
 
 from cbandit.policies.ckb import CKB

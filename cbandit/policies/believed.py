@@ -14,7 +14,7 @@ from cbandit._core import checks
 from cbandit._core.randomness import Streams
 from cbandit.actions import Box
 from cbandit.errors import CBanditError
-from cbandit.posterior.beliefs import Part
+from cbandit.posterior.parts import Part
 from cbandit.recommend import Recommendation, recommend
 from cbandit.search.box import best_feasible_point
 

@@ -61,17 +61,25 @@ class Search:
         if beside is not None:
             look = replace(look, beside=beside)
 
-        def search(look: Look) -> Best:
-            if asked.actions is not self.actions:
-                points = afresh(beliefs, asked.actions, ahead)
-                return scan([(0, *points)], look, self.ranks)
-            streams = asked.streams if self.samples else None
-            found: Best = beliefs.choose(look, streams, ahead)
-            return found
-
         if look.score == scores.Feasible.kind:
-            return best_feasible(lambda score: search(replace(look, score=score.kind)))
-        return _finite(search(look)), None
+            rest = (asked, ahead)
+            return best_feasible(
+                lambda score: self._numbered(
+                    beliefs, replace(look, score=score.kind), *rest
+                )
+            )
+        return _finite(self._numbered(beliefs, look, asked, ahead)), None
+
+    def _numbered(
+        self, beliefs: Any, look: Look, asked: Asked, ahead: list[Ahead]
+    ) -> Best:
+        """Return the best of numbered actions."""
+        if asked.actions is not self.actions:
+            points = afresh(beliefs, asked.actions, ahead)
+            return scan([(0, *points)], look, self.ranks)
+        streams = asked.streams if self.samples else None
+        found: Best = beliefs.choose(look, streams, ahead)
+        return found
 
     def _point(
         self, beliefs: Any, look: Look, asked: Asked, ahead: list[Ahead], beside: Any

@@ -21,7 +21,7 @@ from typing import Any
 
 from torch import Tensor
 
-from cbandit import multipliers, scores
+from cbandit import scores
 from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
@@ -123,16 +123,10 @@ class CKB(GPPolicy):
 
     def score(self, t: int, phi: Tensor) -> scores.PrimalDual:
         """Return ``f - sum_j phi_j g_j``."""
-        if self._dual.kind == "queue":
-            phi = phi * self._dual.step(t, self._epoch(t))
-        return scores.PrimalDual(phi)
+        return scores.PrimalDual(self._dual.weight(phi, t, self._epoch(t)))
 
     def move(
         self, t: int, phi: Tensor, estimate: Tensor, arrived: Sequence[Tensor]
     ) -> Tensor:
         """Move by the estimated costs of what was played."""
-        g, dual, slack = estimate[:, 1:], self._dual, self._dual.slack(t)
-        if dual.cap is None or dual.kind == "queue":
-            return multipliers.queue(phi, g, slack, checked=False)
-        step = dual.step(t, self._epoch(t))
-        return multipliers.projected(phi, g, step, slack, dual.cap, checked=False)
+        return self._dual.moved(phi, estimate[:, 1:], t, self._epoch(t))

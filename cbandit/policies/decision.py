@@ -148,7 +148,8 @@ def choice_of(policy: Any, asked: Asked, decision: Decision) -> Choice:
     if pi is not None:
         pi = Distribution(outside(pi.index), outside(pi.probability))
     other = None if on is policy.actions else on
-    return Choice(asked.t, index, x, flags, pi, policy._mark, other, decision.keys)
+    name = f"{policy._prefixes[-1]}-{asked.t}"
+    return Choice(asked.t, index, x, flags, pi, name, other, decision.keys)
 
 
 def kept(choice: Choice) -> Choice:

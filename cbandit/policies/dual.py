@@ -1,4 +1,4 @@
-"""Step, slack and cap of CKB's multiplier: as given, or as the theorem has them."""
+"""How CKB's multiplier moves: step, slack and cap as given, or by the theorem."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from cbandit import multipliers
 from cbandit._core import checks
 from cbandit.errors import CBanditError
 
@@ -65,6 +66,21 @@ class Dual:
     step: Schedule
     slack: Schedule
     cap: Tensor | None
+
+    def weight(self, phi: Tensor, t: int, start: int) -> Tensor:
+        """Return what costs weigh in the score: ``phi``, or a queue's ``phi / V``."""
+        return phi * self.step(t, start) if self.kind == "queue" else phi
+
+    def moved(self, phi: Tensor, g: Tensor, t: int, start: int) -> Tensor:
+        """Return ``phi`` after round ``t``, in which costs were estimated at ``g``.
+
+        ``start`` is the first round of the epoch.
+        """
+        slack = self.slack(t)
+        if self.kind == "queue" or self.cap is None:
+            return multipliers.queue(phi, g, slack, checked=False)
+        step = self.step(t, start)
+        return multipliers.projected(phi, g, step, slack, self.cap, checked=False)
 
 
 def dual_of(

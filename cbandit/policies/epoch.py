@@ -38,12 +38,13 @@ from cbandit.beliefs.gp import GP
 from cbandit.confidence import RKHS
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore
+from cbandit.policies.alone import alone
 from cbandit.policies.believed import Data
 from cbandit.policies.decision import Asked
 from cbandit.policies.given import COST_COUNT
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.ledger import News
-from cbandit.policies.packing import Place
+from cbandit.policies.packing import Place, place_of
 from cbandit.policies.penalties import penalty_of
 from cbandit.policies.seen import Epoch, Seen
 from cbandit.policies.state import GPState
@@ -133,6 +134,7 @@ class EpochPenalty(GPPolicy):
         self._begin(self._now.state._replace(own=own))
 
     @property
+    @alone
     def multiplier(self) -> Tensor:
         """``kappa`` as the next ``ask`` will use it, ``(*trials, m)``."""
         own = self._settled().state.own
@@ -183,7 +185,7 @@ class EpochPenalty(GPPolicy):
                 "value; a slower penalty such as psi=('polynomial', 2) keeps it "
                 "smaller",
                 RuntimeWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
 
     def _target(self, own: Epoch, seen: Seen) -> Tensor:
@@ -239,7 +241,9 @@ class EpochPenalty(GPPolicy):
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state with rounds of which all has come; others wait."""
         own, t = state.own, news.choice.t
-        before = own.partly.get(t) or Seen.nothing(self._place(news.choice), own.sums)
+        before = own.partly.get(t) or Seen.nothing(
+            place_of(self, news.choice), own.sums
+        )
         seen = before.told(news, self._limits(t))
         partly = {s: each for s, each in own.partly.items() if s != t}
         if not (news.cancelled or bool(seen.whole().all())):
@@ -259,6 +263,7 @@ class EpochPenalty(GPPolicy):
         beliefs = self._conditioned(state.beliefs, own, new)
         return state._replace(beliefs=beliefs, own=own)
 
+    @alone
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Return what to deploy: the action of greatest reward less penalties.
 
@@ -266,6 +271,7 @@ class EpochPenalty(GPPolicy):
         """
         return replace(super().recommend(confidence), penalised=True)
 
+    @alone
     def observe(
         self, *, index: Any = None, x: Any = None, reward: Any = None, cost: Any = None
     ) -> None:

@@ -50,8 +50,8 @@ class AtOnce:
 
     def absorb(self, both: Both, news: News, place: Place, t: int) -> Both:
         """Return the beliefs with the news; what some trials saw waits for the rest."""
-        (beliefs, held), parts = both, parts_of(news, self._size)
-        if any(not all(part[2]) for part in parts):
+        (beliefs, held), (parts, whole) = both, parts_of(news, self._size)
+        if not whole:
             new = tuple((place, part) for part in joined(parts))
             return beliefs, held._replace(loose=held.loose + new)
         return beliefs.absorb(place.keys, place.x, parts, place.t), held
@@ -87,7 +87,7 @@ class Windowed:
 
     def absorb(self, both: Both, news: News, place: Place, t: int) -> Both:
         """Return the beliefs with the news of rounds in the window."""
-        (beliefs, held), parts = both, parts_of(news, self._size)
+        (beliefs, held), (parts, _) = both, parts_of(news, self._size)
         if place.t < t + 1 - self._window:
             came = sum(torch.tensor(part[2]) for part in parts)
             late = held.late + devices.put(came, self._device)

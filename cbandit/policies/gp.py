@@ -21,6 +21,7 @@ from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore, Rand
 from cbandit.policies import shared
+from cbandit.policies.alone import alone
 from cbandit.policies.believed import (
     Data,
     Posterior,
@@ -33,13 +34,14 @@ from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.estimating import Estimating
 from cbandit.policies.feedback import Arrivals, Awaited, timing
 from cbandit.policies.ledger import News
-from cbandit.policies.packing import Place
+from cbandit.policies.packing import place_of
 from cbandit.policies.policy import Now, Policy
 from cbandit.policies.state import GPState
 from cbandit.policies.suits import (
     NO_NOISE,
     epochs,
     functions,
+    moved,
     round_points,
     suited,
 )
@@ -62,7 +64,7 @@ class GPPolicy(Policy):
     Two methods make a policy: :meth:`score` says what to maximise, :meth:`move` how the
     multiplier moves between rounds. The rest comes with this class, on every set and
     engine, in batches of trials. Tensors lead with the trials, ``T`` of them, 1 where
-    there is no trials axis; multipliers are float64, estimates of the policy's dtype.
+    there is no trials axis. They are float64, but for ``f`` and ``g`` of a float32 set.
 
     Args:
         actions: what can be chosen.
@@ -218,9 +220,10 @@ class GPPolicy(Policy):
         Args:
             t: the round that has ended.
             multiplier: what it used, ``(T, m)``.
-            estimate: of reward and costs where it chose, ``(T, 1 + m)``.
-            arrived: by how much costs were above their thresholds, one ``(T, m)`` for
-                everything told since the round before; 0 in trials where nothing came.
+            estimate: explored and clipped, thresholds subtracted, at its choice,
+                ``(T, 1 + m)``: the reward's, then the costs'.
+            arrived: a ``(T, m)`` for each cost told since the round before, its excess
+                over the threshold, not rectified; 0 in trials where nothing came.
         """
         return multiplier
 
@@ -235,7 +238,7 @@ class GPPolicy(Policy):
             beside = seen_in_full(seen, asked.actions, limits, self.batch_shape)
         look = self._look(state, asked)
         best, infeasible = self._search.best(beliefs, look, asked, ahead, beside)
-        estimate = torch.cat([best.f.unsqueeze(-1), best.g], -1).double()
+        estimate = best.estimate.to(torch.float64, copy=True)  # else it holds them all
         decision = Decision(best.index, infeasible, x=best.x, keys=best.keys, sure=True)
         multiplier, held, own = state.multiplier, state.held, state.own
         return decision, GPState(beliefs, multiplier, held, estimate, (), None, own)
@@ -253,7 +256,7 @@ class GPPolicy(Policy):
             return state.moved
         if state.estimate is None or self._epoch(t) == t:
             return self._start
-        return self.move(t - 1, state.multiplier, state.estimate, state.arrived)
+        return moved(self, state, t - 1)
 
     def _epoch(self, t: int) -> int:
         """Return the first round of the epoch that round ``t`` is in."""
@@ -269,10 +272,9 @@ class GPPolicy(Policy):
         score, limits = self.score(t, state.multiplier), self._limits(t)
         coefficient = self._coefficient(state, asked)
         offset, bound = estimating.offset(self, t, limits), estimating.bound
-        if isinstance(score, scores.Formed):
-            kind, weight = score.kind, score.weight
-            return Look(coefficient, offset, bound, kind, weight, asked.mask)
-        return Look(coefficient, offset, bound, score, None, asked.mask)
+        if not isinstance(score, scores.Formed):
+            return Look(coefficient, offset, bound, score, None, asked.mask)
+        return Look(coefficient, offset, bound, score.kind, score.weight, asked.mask)
 
     def _next_look(self) -> tuple[Any, Look]:
         """Return the beliefs and the look of the next round, which is not begun."""
@@ -286,8 +288,8 @@ class GPPolicy(Policy):
         beliefs, widths = state.beliefs, self._estimating.widths
         width = widths.fixed
         if width is None:
-            chances = self._chances(state)
-            width = widths(asked.t, beliefs.gains(), beliefs.noises, chances)
+            gains, chances = beliefs.gains(), self._chances(state)
+            width = widths(asked.t, gains, beliefs.noises, chances)
         width = self._timing.widened(width, widths, beliefs, state.held.recent)
         return self.explore.coefficient(width, asked.streams)
 
@@ -299,8 +301,8 @@ class GPPolicy(Policy):
         """Return outstanding choices, where they count."""
         if self.pending == "ignore":
             return []
-        place, waiting = self._place, asked.waiting
-        return [Ahead(*place(e.choice)[:2], *e.missing()) for e in waiting]
+        waiting = asked.waiting
+        return [Ahead(*place_of(self, e.choice)[:2], *e.missing()) for e in waiting]
 
     def _looks(
         self, state: GPState, asked: Asked
@@ -323,7 +325,7 @@ class GPPolicy(Policy):
             news = news._replace(costs=())  # they are known already
         if not (news.rewards or news.costs):
             return state
-        arrived, place = state.arrived, self._place(news.choice)
+        arrived, place = state.arrived, place_of(self, news.choice)
         if self._start.shape[-1]:
             limits = self._limits(place.t) if news.costs and self._limited else None
             for told in news.costs:
@@ -340,7 +342,7 @@ class GPPolicy(Policy):
         if not isinstance(self._timing, Awaited):
             return state
         both, limits = (state.beliefs, state.held), self._limits(choice.t)
-        beliefs, held = self._timing.stood(both, self._place(choice), limits)
+        beliefs, held = self._timing.stood(both, place_of(self, choice), limits)
         return state._replace(beliefs=beliefs, held=held)
 
     def _due(self, state: GPState) -> GPState:
@@ -351,16 +353,7 @@ class GPPolicy(Policy):
             return state
         return state._replace(beliefs=beliefs, held=held)
 
-    def _place(self, choice: Choice) -> Place:
-        """Return what the history calls the actions chosen, and where they are."""
-        x = choice.x.reshape(self._size, -1)
-        if choice.actions is None and choice.keys is not None:
-            return Place(choice.keys, x, choice.t)
-        if choice.actions is None and choice.index is not None:
-            index = choice.index.tolist()
-            return Place(index if isinstance(index, list) else [index], x, choice.t)
-        return Place(self.actions.keys(x), x, choice.t)
-
+    @alone
     def observe(
         self, *, index: Any = None, x: Any = None, reward: Any = None, cost: Any = None
     ) -> None:
@@ -383,6 +376,7 @@ class GPPolicy(Policy):
     # -- what is believed --------------------------------------------------------------
 
     @property
+    @alone
     def multiplier(self) -> Tensor:
         """As the next ``ask`` will use it, ``(*trials, m)``; empty: there is none."""
         now = self._settled()
@@ -395,6 +389,7 @@ class GPPolicy(Policy):
         return self._outside(moved.clone())
 
     @property
+    @alone
     def late(self) -> Tensor:
         """How many values came too late to count, ``(*trials,)``."""
         return self._outside(self._settled().state.held.late.clone())
@@ -405,6 +400,7 @@ class GPPolicy(Policy):
         return self._now.state.beliefs
 
     @property
+    @alone
     def engine(self) -> str:
         """Which engines keep the posterior, and why."""
         return str(self._beliefs.describe())
@@ -412,6 +408,7 @@ class GPPolicy(Policy):
     def _engines(self) -> list[str]:
         return [f"engine={' and '.join(self._beliefs.engines())}"]
 
+    @alone
     def posterior(self, x: Any = None) -> Posterior:
         """Return means and standard deviations over the set, in the user's units.
 
@@ -420,6 +417,7 @@ class GPPolicy(Policy):
         """
         return posterior_at(self, self._settled().state.beliefs, x)
 
+    @alone
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Return what to deploy: the best action feasible with ``confidence``.
 
@@ -429,12 +427,14 @@ class GPPolicy(Policy):
         found = recommended(self, self._settled().state.beliefs, confidence)
         return found.of(self._outside)
 
+    @alone
     def refit(self) -> None:
         """Fit hyperparameters to all data now, by marginal likelihood."""
         state: GPState = self._settled().state
         self._change(state._replace(beliefs=state.beliefs.refit()))
 
     @property
+    @alone
     def model(self) -> ModelListGP:
         """The beliefs as a BoTorch ``ModelListGP``, reward first: a snapshot.
 

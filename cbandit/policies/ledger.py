@@ -103,6 +103,7 @@ class Ledger:
     def __init__(self) -> None:
         self._entries: dict[int, Entry] = {}  # in the order of rounds
         self._touched: dict[int, None] = {}  # rounds that may hold news
+        self._rounds: dict[str, int] = {}  # of the choices, by id
         self._serial = 0
 
     def __len__(self) -> int:
@@ -110,12 +111,18 @@ class Ledger:
 
     def open(self, choice: Choice, given: Choice) -> None:
         """Enter a choice that is about to stand."""
+        self._rounds[choice.id] = choice.t
         self._entries[choice.t] = Entry(choice, given)
 
     def entry(self, t: int) -> Entry | None:
         """Return the entry of a round, if its choice waits for feedback."""
         entry = self._entries.get(t)
         return None if entry is None or entry.closed else entry
+
+    def named(self, name: str) -> Entry | None:
+        """Return the entry of the choice with an id, if it waits for feedback."""
+        entry = self.entry(self._rounds.get(name, 0))
+        return entry if entry is not None and entry.choice.id == name else None
 
     def waiting(self, t: int) -> list[Entry]:
         """Return the entries that wait for feedback, up to round ``t``."""
@@ -167,6 +174,7 @@ class Ledger:
             entry = self._entries.get(t)
             if entry is not None:
                 if entry.closed:
+                    self._rounds.pop(entry.choice.id, None)
                     del self._entries[t]
                 else:
                     self._entries[t] = entry._replace(rewards=(), costs=())

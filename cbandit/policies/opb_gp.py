@@ -30,6 +30,7 @@ from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
+from cbandit.policies.alone import alone
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.given import listed
 from cbandit.policies.gp import GPPolicy
@@ -121,6 +122,7 @@ class GPOPB(GPPolicy):
         self._begin(self._now.state._replace(multiplier=zero, own=known))
 
     @property
+    @alone
     def multiplier(self) -> Tensor:
         """The dual solution of the last programme, ``(*trials, m)``."""
         return self._outside(self._now.state.multiplier.clone())
@@ -166,6 +168,7 @@ class GPOPB(GPPolicy):
             safe = safe.after(x.double(), news, limits)
         return super().absorb(state._replace(own=safe), news)
 
+    @alone
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Say what to deploy: the best distribution believed feasible.
 

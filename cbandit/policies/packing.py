@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from cbandit._core import devices
+from cbandit.choice import Choice
 from cbandit.policies.ledger import News, Told
 from cbandit.posterior.parts import Part
 
-__all__ = ["Place", "by_functions", "packed", "parts_of"]
+__all__ = ["Place", "by_functions", "packed", "parts_of", "place_of"]
 
 
 class Place(NamedTuple):
@@ -33,20 +34,19 @@ def by_functions(news: News) -> list[tuple[Told, list[int]]]:
     return out
 
 
-def parts_of(news: News, size: int) -> list[Part]:
-    """Return the news as beliefs take them in."""
-    every = [True] * size
+def parts_of(news: News, size: int) -> tuple[list[Part], bool]:
+    """Return the news as beliefs take them in, and whether all trials saw them."""
     if len(news.rewards) > 1 or len(news.costs) > 1:
         news = news._replace(rewards=_pieced(news.rewards), costs=_pieced(news.costs))
-    return [
-        (
-            functions,
-            told.values,
-            every if told.where is None else told.where.tolist(),
-            told.noise,
-        )
-        for told, functions in by_functions(news)
-    ]
+    parts: list[Part] = []
+    every, whole = [True] * size, True
+    for told, functions in by_functions(news):
+        wanted = every
+        if told.where is not None:
+            wanted = told.where.tolist()
+            whole = whole and all(wanted)
+        parts.append((functions, told.values, wanted, told.noise))
+    return parts, whole
 
 
 def _pieced(news: Sequence[Told]) -> Sequence[Told]:
@@ -121,3 +121,14 @@ def _picked(values: list[Tensor], at: list[int]) -> Tensor:
         return values[0]
     trial = torch.arange(len(at), device=values[0].device)
     return torch.stack(values)[devices.put(at, values[0].device), trial]
+
+
+def place_of(policy: Any, choice: Choice) -> Place:
+    """Return what the history calls the actions chosen, and where they are."""
+    x = choice.x.reshape(policy._size, -1)
+    if choice.actions is None and choice.keys is not None:
+        return Place(choice.keys, x, choice.t)
+    if choice.actions is None and choice.index is not None:
+        index = choice.index.tolist()
+        return Place(index if isinstance(index, list) else [index], x, choice.t)
+    return Place(policy.actions.keys(x), x, choice.t)

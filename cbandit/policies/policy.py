@@ -22,10 +22,12 @@ from cbandit._core.arguments import stated
 from cbandit._core.randomness import Position, Streams, Trials, trial_range
 from cbandit.actions import Actions
 from cbandit.choice import Choice
-from cbandit.errors import CBanditError, ChoiceError, HorizonError
+from cbandit.errors import CBanditError, HorizonError
 from cbandit.policies import given, shared
+from cbandit.policies.alone import Door, alone
 from cbandit.policies.decision import Asked, Decision, checked, choice_of, kept
 from cbandit.policies.ledger import Entry, Ledger, News, Told, also_seen, unseen
+from cbandit.policies.names import meant, prefix
 
 __all__ = ["Now", "Policy"]
 
@@ -156,7 +158,9 @@ class Policy(metaclass=ABCMeta):
         # whether there is anything to subtract
         self._limited = callable(thresholds) or bool(thresholds.any())
         self._streams = Streams(self.seed, self.trials, "policy")
-        self._mark = secrets.token_hex(8)
+        # of the ids that this policy gives out, and gave out before it was copied
+        self._prefixes: tuple[str, ...] = (secrets.token_hex(6),)
+        self._door = Door()
         self._ledger = Ledger()
         self._nowhere = torch.zeros(self.batch_shape, dtype=torch.bool).to(self.device)
         self._now = Now(0, None, self._streams.position(), 0)
@@ -231,11 +235,13 @@ class Policy(metaclass=ABCMeta):
         return self._now.t
 
     @property
+    @alone
     def multiplier(self) -> Tensor:
         """As the next ``ask`` will use it, ``(*trials, m)``; empty: there is none."""
         shape = (*self.batch_shape, 0)
         return torch.zeros(shape, dtype=torch.float64, device=self.device)
 
+    @alone
     def ask(
         self, *, among: Any = None, actions: Any = None, observed_costs: Any = None
     ) -> Choice:
@@ -282,7 +288,7 @@ class Policy(metaclass=ABCMeta):
         if len(ledger) >= MANY and not (self.patient or self._reminded):
             self._reminded = True
             costs = self.m > 0 and self.learns_costs
-            warnings.warn(ledger.reminder(self.name, costs), stacklevel=2)
+            warnings.warn(ledger.reminder(self.name, costs), stacklevel=3)
         return choice
 
     def _round_actions(self, actions: Any) -> Any:
@@ -292,9 +298,10 @@ class Policy(metaclass=ABCMeta):
 
     # -- feedback --------------------------------------------------------------------
 
+    @alone
     def tell(
         self,
-        choice: Choice,
+        choice: Choice | str,
         reward: Any = None,
         cost: Any = None,
         noise: Any = None,
@@ -303,7 +310,7 @@ class Policy(metaclass=ABCMeta):
         """Say what came of a choice: reward and cost together, or apart and later.
 
         Args:
-            choice: what ``ask`` returned.
+            choice: what ``ask`` returned, or its ``id``.
             reward: ``(*trials,)``.
             cost: ``(*trials, m)``, or ``(*trials,)`` where ``m`` is 1; all ``m`` at
                 once. Where one will never come, tell the reward alone, and then
@@ -328,14 +335,14 @@ class Policy(metaclass=ABCMeta):
         t, serial = self._now.t, self._ledger.number()
         _, _, reward_seen, cost_seen, rewards, costs, *_ = entry
         if reward is not None:
-            unseen("reward", reward_seen, mask, choice)
+            unseen("reward", reward_seen, mask, entry.choice)
             values = self._feedback("reward", reward, 1, mask)
             rewards = (*rewards, Told(values, mask, own, t, serial))
             reward_seen = also_seen(reward_seen, mask)
         if cost is not None:
             if self.m == 0:
                 raise CBanditError(f"{self.name} has no costs; got cost={cost!r}")
-            unseen("cost", cost_seen, mask, choice)
+            unseen("cost", cost_seen, mask, entry.choice)
             values = self._feedback("cost", cost, self.m, mask)
             costs = (*costs, Told(values, mask, own, t, serial))
             cost_seen = also_seen(cost_seen, mask)
@@ -344,43 +351,27 @@ class Policy(metaclass=ABCMeta):
         both, seen = (entry.choice, entry.given), (reward_seen, cost_seen)
         self._ledger.put(Entry(*both, *seen, rewards, costs, closed))
 
-    def cancel(self, choice: Choice) -> None:
+    @alone
+    def cancel(self, choice: Choice | str) -> None:
         """Say that the rest of a choice's feedback will never come."""
         entry = self._entry(choice)
         serial = self._ledger.number()
         self._ledger.put(entry._replace(closed=True, cancelled=serial))
 
     @property
+    @alone
     def outstanding(self) -> list[Choice]:
         """Choices whose feedback has not all come, oldest first."""
         return [entry.given for entry in self._ledger.waiting(self._now.t)]
 
     def _finished(self, choice: Any) -> bool:
         """Return whether a choice is ours, and told in full or cancelled."""
-        ours = isinstance(choice, Choice) and choice.owner == self._mark
+        ours = isinstance(choice, Choice) and prefix(choice) in self._prefixes
         return ours and choice.t <= self.t and self._ledger.entry(choice.t) is None
 
-    def _entry(self, choice: Choice) -> Entry:
-        if not isinstance(choice, Choice):
-            raise ChoiceError(
-                f"choice must come from ask(); got {type(choice).__name__}"
-            )
-        if choice.owner != self._mark:
-            raise ChoiceError(
-                "choice belongs to another policy; tell the one that asked"
-            )
-        if choice.t > self.t:
-            raise ChoiceError(
-                f"choice of round {choice.t} is unknown: this policy is in round "
-                f"{self.t}"
-            )
-        entry = self._ledger.entry(choice.t)
-        if entry is None:
-            raise ChoiceError(
-                f"choice of round {choice.t} is finished: it was told in full, or "
-                "cancelled"
-            )
-        return entry
+    def _entry(self, choice: Choice | str) -> Entry:
+        """Return the entry of a choice that waits for feedback."""
+        return meant(choice, self._ledger, self.t, self._prefixes)
 
     def _feedback(self, name: str, value: Any, m: int, mask: Tensor | None) -> Tensor:
         """Return what was told, ``(T, m)``; an error if it cannot be."""
@@ -406,16 +397,19 @@ class Policy(metaclass=ABCMeta):
 
     # -- checkpoints -----------------------------------------------------------------
 
+    @alone
     def lighten(self) -> None:
         """Absorb all that was told; drop what is better computed afresh than saved."""
         self._settled()
 
+    @alone
     def save(self, path: Any) -> None:
         """Write all to ``path``, atomically; :func:`cbandit.load` goes on from it."""
         from cbandit._core.checkpoint import save
 
         save(self, path)
 
+    @alone
     def __getstate__(self) -> dict[str, Any]:
         # the streams themselves say where they are
         self._streams.go(self._now.position)
@@ -423,6 +417,7 @@ class Policy(metaclass=ABCMeta):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
+        self._prefixes = (*self._prefixes, secrets.token_hex(6))
         now = Now(*state["_now"])
         self._now = now._replace(position=self._streams.position())
 

@@ -37,7 +37,7 @@ __all__ = ["RPOL"]
 
 
 class RPOL(GPPolicy):
-    """Rectified penalties: one round's slack never pays for another's violation.
+    """Rectified penalties: no round below a limit pays for another's excess.
 
     ``multiplier`` is 1 at first, gains every rectified cost that comes, however late,
     and is at least ``sqrt(t)`` after round ``t``, whatever came.
@@ -48,8 +48,8 @@ class RPOL(GPPolicy):
         costs: the belief about the cost, or a list of them.
         explore: :class:`~cbandit.UCB` in the paper.
         penalty: ``"observation"``: ``Q`` gains the rectified cost observed, as in the
-            paper. ``"estimate"`` (ours): ``Q`` gains ``[g_t(x_t)]_+``, for rectified
-            noise makes ``Q`` grow at feasible points too.
+            paper. ``"estimate"`` (ours): ``Q`` gains ``[g_t(x_t)]_+``, because
+            noise, once rectified, makes ``Q`` grow at feasible points too.
         common: ``thresholds``, ``clip``, ``horizon``, ``feedback``, ``seed``,
             ``trials``, ``device``, ``dtype``, ``engine``, ``pending``.
 

@@ -33,7 +33,7 @@ GP_POLICY = {
 
 
 def documented(cls: Any) -> str | None:
-    """Return the class' help, with what it shares in place of ``common: see below``."""
+    """Return the class' help, shared arguments appended where it has ``common:``."""
     own: str | None = cls.__dict__.get("__doc__")
     if own is None or "\n        common: " not in own:
         return own or cls.__doc__

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from cbandit._core import checks
 from cbandit.actions import Actions
 from cbandit.beliefs.feedback import Delayed, Sliding
@@ -11,8 +13,16 @@ from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.given import COST_COUNT, listed
+from cbandit.policies.state import GPState
 
-__all__ = ["believed_costs", "epochs", "functions", "round_points", "suited"]
+__all__ = [
+    "believed_costs",
+    "epochs",
+    "functions",
+    "moved",
+    "round_points",
+    "suited",
+]
 
 NO_NOISE = (
     "noise= cannot go with feedback=cb.Delayed(...): a choice weighs in when it is "
@@ -107,3 +117,16 @@ def round_points(own: Any, asked: Any, samples: bool) -> None:
         )
     if own.continuous:
         own.inside(asked.block(0, asked.size), "actions of this round")
+
+
+def moved(policy: Any, state: GPState, t: int) -> Tensor:
+    """Return the multiplier after round ``t``, an error if ``move`` gave none."""
+    old = state.multiplier
+    new = policy.move(t, old, state.estimate, state.arrived)
+    if isinstance(new, Tensor) and new.shape == old.shape:
+        return new
+    got = tuple(new.shape) if isinstance(new, Tensor) else checks.kind(new)
+    raise CBanditError(
+        f"{type(policy).__name__}.move must return the multiplier, a tensor of shape "
+        f"(T, m) = {tuple(old.shape)}; got {got}"
+    )

@@ -17,11 +17,11 @@ from torch import Tensor
 from cbandit._core import checks, devices
 from cbandit._core.distributed import ALONE, Ranks
 from cbandit._core.randomness import Streams
-from cbandit.actions import Box, Finite, ProductGrid
-from cbandit.actions.partition import Block, partition
+from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.posterior.ahead import Ahead
+from cbandit.posterior.block import Block
 from cbandit.posterior.engines.choice import BLOCK
 from cbandit.posterior.engines.protocol import Pass
 from cbandit.posterior.group import Group
@@ -33,7 +33,7 @@ from cbandit.posterior.stacked import Stacked, stackable
 from cbandit.posterior.value import Value
 from cbandit_kernels import SCORES
 
-__all__ = ["Ahead", "Beliefs", "Part", "joined"]
+__all__ = ["Beliefs"]
 
 FEW = 8  # rows up to which they are conditioned on one by one
 
@@ -53,7 +53,7 @@ class Beliefs(Value):
         ranks: the processes that share the set; each keeps, and looks at, its own part.
     """
 
-    actions: Finite | ProductGrid | Box
+    actions: Actions
     batch_shape: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
@@ -66,7 +66,7 @@ class Beliefs(Value):
     def __init__(
         self,
         beliefs: Sequence[GP],
-        actions: Finite | ProductGrid | Box,
+        actions: Actions,
         batch_shape: tuple[int, ...],
         dtype: torch.dtype,
         device: torch.device,
@@ -273,13 +273,13 @@ class Beliefs(Value):
 
     def _stretches(self) -> Iterator[tuple[int, int]]:
         """Of this rank's actions; small sets are looked at as a whole."""
-        if isinstance(self.actions, Box):
+        if self.actions.continuous:
             raise CBanditError("a Box has no numbered actions")
         steps = [step for g in self.groups if (step := g.block) is not None]
         if not steps:
             return iter(((0, self.actions.size),))
         own = self.ranks.stretch(self.actions, BLOCK)
-        return partition(self.actions, min(steps), *own)
+        return self.actions.stretches(min(steps), *own)
 
     # -- readers ---------------------------------------------------------------------
 
@@ -332,7 +332,7 @@ class Beliefs(Value):
         for block in self.blocks():
             mean[..., block.start : block.stop] = block.mean
             std[..., block.start : block.stop] = block.std
-        if self.ranks.size == 1 or isinstance(self.actions, Box):
+        if self.ranks.size == 1 or self.actions.continuous:
             return mean, std
         own = slice(*self.ranks.stretch(self.actions, BLOCK))
         both = torch.stack([mean[..., own], std[..., own]])

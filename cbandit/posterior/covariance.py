@@ -12,7 +12,7 @@ import torch
 from gpytorch import kernels as gpk
 from torch import Tensor
 
-from cbandit.actions import Actions, Box, Finite, ProductGrid
+from cbandit.actions import Actions, Finite
 from cbandit.errors import CBanditError
 from cbandit_kernels import kernel_matrix_ref
 
@@ -240,10 +240,10 @@ class Covariance:
             return out
         return out.expand(*torch.broadcast_shapes(self.batch_shape, x.shape[:-2]), -1)
 
-    def least_noise(self, actions: Finite | ProductGrid | Box) -> Tensor:
+    def least_noise(self, actions: Actions) -> Tensor:
         """Less noise over these actions, ``()`` or ``(T,)``, counts as this."""
-        if isinstance(actions, Box):
-            some = torch.stack([actions.lower, actions.upper])
+        if actions.continuous:
+            some = actions.extent()
         else:
             some = actions.block(0, min(actions.size, DIAGONAL))
         return LEAST * self.variance(some).amax(-1)

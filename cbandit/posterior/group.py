@@ -17,7 +17,7 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit._core.distributed import Ranks
 from cbandit._core.randomness import Streams
-from cbandit.actions import Box, Finite, ProductGrid
+from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.posterior.ahead import Ahead, Coming
@@ -57,7 +57,7 @@ class Group(Value):
 
     gp: GP
     functions: list[int]
-    actions: Finite | ProductGrid | Box
+    actions: Actions
     ranks: Ranks
     dtype: torch.dtype
     device: torch.device
@@ -77,7 +77,7 @@ class Group(Value):
         gp: GP,
         functions: list[int],
         means: Tensor,
-        actions: Finite | ProductGrid | Box,
+        actions: Actions,
         batch_shape: tuple[int, ...],
         dtype: torch.dtype,
         device: torch.device,
@@ -167,7 +167,7 @@ class Group(Value):
         )
 
     def _stretch(self) -> tuple[int, int] | None:
-        if self.ranks.size == 1 or isinstance(self.actions, Box):
+        if self.ranks.size == 1 or self.actions.continuous:
             return None
         return self.ranks.stretch(self.actions, BLOCK)
 
@@ -190,10 +190,7 @@ class Group(Value):
         return Seen(keys, x, scale.targets(row), precision, wanted, usual)
 
     def lighten(self, light: bool) -> None:
-        """Say whether a checkpoint leaves the engine's arrays out.
-
-        Then they are computed afresh here too, as what is loaded will be.
-        """
+        """Leave arrays out of checkpoints, and compute them afresh here too."""
         self._engine.light = light
         if light:
             self._engine.history.stands_for = None
@@ -317,7 +314,9 @@ class Group(Value):
 
     def emptied(self) -> Self:
         """The same without data, on an engine of its own; hyperparameters stay."""
-        return self._over(Log(), _engine=self._fresh(self._engine.plan))
+        engine = self._fresh(self._engine.plan)
+        engine.history.sharp = self._engine.history.sharp  # asks the device once
+        return self._over(Log(), _engine=engine)
 
     def split(self, functions: list[int]) -> tuple[Self, Self]:
         """These without some functions, and those alone."""

@@ -49,18 +49,26 @@ class Best:
     Args:
         value: its score, ``(T,)``; minus infinity where no action was allowed.
         index: its number, ``(T,)``; ``None`` on a box.
-        f: the reward's estimate, ``(T,)``.
-        g: the costs' estimates, less their thresholds, ``(T, m)``.
+        estimate: of the reward and the costs, less thresholds, ``(T, 1 + m)``.
         x: the action itself on a box, ``(T, d)``.
         keys: its number, or on a box its coordinates, of each trial, on the host.
     """
 
     value: Tensor
     index: Tensor | None
-    f: Tensor
-    g: Tensor
+    estimate: Tensor
     x: Tensor | None = None
     keys: list[Any] | None = None
+
+    @property
+    def f(self) -> Tensor:
+        """The reward's estimate, ``(T,)``."""
+        return self.estimate[:, 0]
+
+    @property
+    def g(self) -> Tensor:
+        """The costs' estimates, less their thresholds, ``(T, m)``."""
+        return self.estimate[:, 1:]
 
     def read(self) -> list[float]:
         """Copy scores and ``keys`` to the host; return the scores.
@@ -161,21 +169,20 @@ class Running:
                 place = argmax(values) if place is None else place
                 here = estimate.select(-1, int(place))
                 index = place + start if start else place
-                self._best = Best(value, index, here[:, 0], here[:, 1:])
+                self._best = Best(value, index, here)
             return
         value, place = values.max(-1)
         at = place[:, None, None].expand(-1, estimate.shape[1], 1)
         here = estimate.gather(-1, at).squeeze(-1)
         index = place + start
         if best is None:
-            self._best = Best(value, index, here[:, 0], here[:, 1:])
+            self._best = Best(value, index, here)
             return
         better = _beats(value, best.value)
         self._best = Best(
             torch.where(better, value, best.value),
             index if best.index is None else torch.where(better, index, best.index),
-            torch.where(better, here[:, 0], best.f),
-            torch.where(better.unsqueeze(-1), here[:, 1:], best.g),
+            torch.where(better.unsqueeze(-1), here, best.estimate),
         )
 
     def best(self, ranks: Ranks = ALONE) -> Best:
@@ -231,7 +238,7 @@ def among(best: Best, ranks: Ranks) -> Best:
     """The best of all ranks' candidates, on every rank."""
     if best.index is None:
         raise CBanditError("ranks share numbered actions; got a point of a box")
-    numbers = torch.cat([torch.stack([best.value, best.f], -1), best.g], -1)
+    numbers = torch.cat([best.value.unsqueeze(-1), best.estimate], -1)
     index, numbers = ranks.candidates(best.index, numbers)
     value = numbers[..., 0]
     # a later rank's actions have higher numbers: it must do better, not as well
@@ -241,4 +248,4 @@ def among(best: Best, ranks: Ranks) -> Best:
         chosen = torch.where(_beats(value[rank], so_far), rank, chosen)
     trial = torch.arange(len(chosen), device=chosen.device)
     found = numbers[chosen, trial]
-    return Best(found[:, 0], index[chosen, trial], found[:, 1], found[:, 2:])
+    return Best(found[:, 0], index[chosen, trial], found[:, 1:])

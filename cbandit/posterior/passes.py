@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cbandit.actions.partition import Block
+from cbandit.posterior.block import Block
 from cbandit.posterior.engines.protocol import Pass
 from cbandit.posterior.scale import Scale
 

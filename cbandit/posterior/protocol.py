@@ -8,8 +8,8 @@ from typing import Protocol, Self
 from torch import Tensor
 
 from cbandit._core.randomness import Streams
-from cbandit.actions.partition import Block
 from cbandit.posterior.ahead import Ahead
+from cbandit.posterior.block import Block
 from cbandit.posterior.look import Best, Look
 from cbandit.posterior.parts import Part
 

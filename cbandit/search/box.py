@@ -86,7 +86,7 @@ class _Point(NamedTuple):
         )
 
     def best(self, value: Tensor) -> Best:
-        return Best(value, None, self.estimate[:, 0], self.estimate[:, 1:], self.x)
+        return Best(value, None, self.estimate, self.x)
 
 
 def maximise_box(

@@ -40,8 +40,7 @@ def best_feasible(
     both = Best(
         found,
         torch.where(infeasible, least.index, best.index),
-        torch.where(infeasible, least.f, best.f),
-        torch.where(infeasible.unsqueeze(-1), least.g, best.g),
+        torch.where(infeasible.unsqueeze(-1), least.estimate, best.estimate),
     )
     if not all(map(math.isfinite, both.read())):
         raise CBanditError(

@@ -14,6 +14,7 @@ from cbandit.beliefs.classes import FiniteClass
 from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
+from cbandit.policies.alone import alone
 from cbandit.policies.believed import Posterior, posterior_of
 from cbandit.policies.given import listed
 from cbandit.policies.ledger import News, Told
@@ -92,6 +93,7 @@ class Stagewise(Policy):
         self._begin(model.begun(safe, self._lasting_alpha(safe), zero))
 
     @property
+    @alone
     def multiplier(self) -> Tensor:
         """The dual solution of the last programme, ``(*trials, m)``; 0 without one."""
         return self._outside(self._now.state.multiplier.clone())
@@ -167,6 +169,7 @@ class Stagewise(Policy):
             weight = weight * told.mask().unsqueeze(-1)
         return Part(functions, told.values, weight)
 
+    @alone
     def observe(
         self, *, index: Any = None, x: Any = None, reward: Any = None, cost: Any = None
     ) -> None:
@@ -218,6 +221,7 @@ class Stagewise(Policy):
         """Yield estimates and spreads over the policy's own set."""
         return self._model.believed(state.seen)
 
+    @alone
     def posterior(self) -> Posterior:
         """Return estimates over the set; ``std`` is theirs under noise ``R^2``."""
         found = list(self._believed(self._settled().state))
@@ -225,6 +229,7 @@ class Stagewise(Policy):
         std = torch.cat([f[2] for f in found], -1)
         return posterior_of((mean, std), self._outside)
 
+    @alone
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Say what to deploy: the best distribution believed feasible.
 

@@ -77,7 +77,7 @@ class SurelySafe:
                 f"{self._name} plays the safe action, being sure of no other. On a "
                 "Finite set it may never leave it, as that teaches nothing about the "
                 "others; a Star around it, where one can go part of the way, does",
-                stacklevel=4,
+                stacklevel=5,
             )
         if not safe.ready:
             index = torch.where(safe.warm, index, at)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cbandit.actions.partition import free_memory
+from cbandit._core.devices import free_memory
 from cbandit.posterior.engines.arrays import Arrays
 from cbandit.posterior.rows.protocol import Columns
 

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit.actions import Finite, ProductGrid
-from cbandit.actions.partition import partition
+from cbandit.actions import Actions
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.engines.protocol import Base
 from cbandit.posterior.rows.protocol import Rows
@@ -37,7 +36,7 @@ class Arrays(Base):
 
     def __init__(
         self,
-        actions: Finite | ProductGrid,
+        actions: Actions,
         covariance: Covariance,
         trials: int,
         functions: int,
@@ -77,7 +76,7 @@ class Arrays(Base):
 
     def stretches(self, target: int) -> Iterator[tuple[int, int]]:
         """Stretches of about ``target`` actions, of those that are kept."""
-        return partition(self.actions, target, *self.stretch)
+        return self.actions.stretches(target, *self.stretch)
 
     def own(self, start: int, stop: int) -> slice:
         """Where the actions ``start .. stop - 1`` are kept."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from cbandit.actions.partition import Block
 from cbandit.errors import CBanditError
+from cbandit.posterior.block import Block
 from cbandit.posterior.engines.arrays import Arrays
 from cbandit.posterior.rows.protocol import Columns
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
 from gpytorch.kernels import RBFKernel
 
 from cbandit._core import checks
-from cbandit.actions import Box, Finite, ProductGrid
-from cbandit.actions.partition import free_memory, grid_split
+from cbandit._core.devices import free_memory
+from cbandit.actions import Actions, Finite, ProductGrid
 from cbandit.errors import CBanditError
 from cbandit.posterior.axes import axes_of
 from cbandit.posterior.covariance import Covariance
@@ -30,7 +29,6 @@ __all__ = [
     "Plan",
     "block_of",
     "describe_engines",
-    "free_memory",
     "make_engine",
     "plan",
 ]
@@ -51,7 +49,7 @@ ROWS: dict[str, Callable[..., Rows]] = {
 
 def plan(
     wanted: str,
-    actions: Finite | ProductGrid | Box,
+    actions: Actions,
     covariance: Covariance,
     trials: int,
     dtype: torch.dtype,
@@ -60,7 +58,7 @@ def plan(
 ) -> Plan:
     """The engine for a set: the one ``wanted``, or for ``"auto"`` what suits."""
     checks.one_of("engine", wanted, *ENGINES)
-    if isinstance(actions, Box):
+    if actions.continuous:
         if wanted != "auto":
             raise CBanditError(
                 "engine must be 'auto' on a Box, which has no set to keep; got "
@@ -91,7 +89,7 @@ def plan(
 
 def make_engine(
     plan: Plan,
-    actions: Finite | ProductGrid | Box,
+    actions: Actions,
     covariance: Covariance,
     trials: int,
     functions: int,
@@ -100,7 +98,7 @@ def make_engine(
     stretch: tuple[int, int] | None = None,
 ) -> Engine:
     """A fresh engine that knows only the prior; for large sets, of a ``stretch``."""
-    if isinstance(actions, Box):
+    if actions.continuous:
         return Dense(actions, covariance, trials, functions, device, plan)
     if plan.name == "joint":
         return Joint(actions, covariance, trials, functions, device, plan)
@@ -109,7 +107,7 @@ def make_engine(
     block = block_of(size, trials, functions, dtype, device)
     if device.type == "cuda" and isinstance(actions, ProductGrid):
         # whole rows of the second group, 16 at a time: kernels load 16 bytes at once
-        whole = 16 * math.prod(actions.sizes[grid_split(actions) :])
+        whole = 16 * actions.row
         block = max(block - block % whole, whole if whole <= 2 * block else block)
     return Swept(
         actions,
@@ -146,7 +144,7 @@ def describe_engines(device: torch.device | None = None) -> str:
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.float32 if device.type == "cuda" else torch.float64
     axis = torch.linspace(0, 1, 1000, dtype=dtype)
-    sets: list[tuple[str, Finite | ProductGrid, int, bool]] = [
+    sets: list[tuple[str, Actions, int, bool]] = [
         ("100 points, 50 trials", _points(100, dtype), 50, False),
         ("3 000 points, Thompson draws", _points(3000, dtype), 1, True),
         ("10^5 points", _points(100_000, dtype), 1, False),

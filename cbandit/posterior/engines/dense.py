@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cbandit._core import devices
 from cbandit._core.randomness import Streams
-from cbandit.actions import Box
+from cbandit.actions import Actions
 from cbandit.errors import CBanditError
 from cbandit.posterior.ahead import Coming
 from cbandit.posterior.covariance import Covariance
@@ -29,7 +29,7 @@ class Dense(Base):
 
     def __init__(
         self,
-        actions: Box,
+        actions: Actions,
         covariance: Covariance,
         trials: int,
         functions: int,

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from cbandit._core import devices
 from cbandit._core.randomness import Streams
-from cbandit.actions import Finite, ProductGrid
-from cbandit.actions.partition import Block
+from cbandit.actions import Actions
 from cbandit.posterior.ahead import Coming, explained
+from cbandit.posterior.block import Block
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.draws.roots import prior_root
 from cbandit.posterior.engines.protocol import Base, Fused, Plan, Seen
@@ -37,7 +37,7 @@ class Joint(Base):
 
     def __init__(
         self,
-        actions: Finite | ProductGrid,
+        actions: Actions,
         covariance: Covariance,
         trials: int,
         functions: int,

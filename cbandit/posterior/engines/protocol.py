@@ -1,8 +1,8 @@
 """The calls that every engine answers, wherever it keeps its numbers.
 
-An engine is the one thing here that changes in place. It carries the number of the log
-it stands for, which is away while it is being written: whoever uses it compares the two
-and, where they differ, calls :meth:`Engine.clear` and :meth:`Engine.observe`.
+An engine is the one thing here that changes in place. ``history.stands_for`` is the
+number of the log whose observations its arrays hold, ``None`` during a change: whoever
+uses it compares the two and, where they differ, clears the engine and has it observe.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Protocol, Self
 from torch import Tensor
 
 from cbandit._core.randomness import Streams
-from cbandit.actions.partition import Block
 from cbandit.posterior.ahead import Coming
+from cbandit.posterior.block import Block
 from cbandit.posterior.history import History
 from cbandit.posterior.look import Best, Look
 

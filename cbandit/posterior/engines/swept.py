@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from cbandit._core import devices
+from cbandit._core.devices import free_memory
 from cbandit._core.randomness import Streams
-from cbandit.actions import Finite, ProductGrid
-from cbandit.actions.partition import free_memory
+from cbandit.actions import Actions
 from cbandit.errors import CBanditError
 from cbandit.posterior.ahead import Coming, explained
 from cbandit.posterior.covariance import Covariance
@@ -60,7 +60,7 @@ class Swept(Arrays):
 
     def __init__(
         self,
-        actions: Finite | ProductGrid,
+        actions: Actions,
         covariance: Covariance,
         trials: int,
         functions: int,
@@ -312,7 +312,7 @@ class Swept(Arrays):
             found.append(go(start, mean, var, drawn))
         self.settled(number)
         value, index, estimate = best_found(found)
-        return Best(value, index, estimate[:, 0], estimate[:, 1:])
+        return Best(value, index, estimate)
 
     def _stacked(self, columns: int) -> tuple[Tensor, Tensor, Tensor]:
         """Pending changes: weights ``(T, U, columns)``, zeros after them, and what

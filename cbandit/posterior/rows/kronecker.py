@@ -13,8 +13,7 @@ from torch import Tensor
 
 from cbandit._core import devices
 from cbandit._core.randomness import Streams
-from cbandit.actions import Finite, ProductGrid
-from cbandit.actions.partition import grid_split
+from cbandit.actions import Actions, ProductGrid
 from cbandit.errors import CBanditError
 from cbandit.posterior.axes import AxisKernel, axes_of
 from cbandit.posterior.covariance import Covariance
@@ -48,7 +47,7 @@ class Kronecker:
 
     def __init__(
         self,
-        actions: Finite | ProductGrid,
+        actions: Actions,
         covariance: Covariance,
         trials: int,
         dtype: torch.dtype,
@@ -59,7 +58,7 @@ class Kronecker:
             raise CBanditError(f"engine='product' needs a ProductGrid; got {actions!r}")
         self.actions, self.covariance, self.trials = actions, covariance, trials
         self.dtype, self.device = dtype, device
-        self._axes, self._cut = _factors(covariance, actions), grid_split(actions)
+        self._axes, self._cut = _factors(covariance, actions), actions.cut
         self._tails = math.prod(actions.sizes[self._cut :])
         # the part of the first group that the stretch touches
         first, last = stretch or (0, actions.size)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core.randomness import Streams
-from cbandit.actions import Finite, ProductGrid
+from cbandit.actions import Actions
 from cbandit.posterior.covariance import Covariance
 from cbandit_kernels import Change, Found, Look, finish_round
 
@@ -46,7 +46,7 @@ class Rows(Protocol):
     dtype: torch.dtype
 
     @property
-    def actions(self) -> Finite | ProductGrid:
+    def actions(self) -> Actions:
         """The set."""
         ...
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cbandit._core import devices
 from cbandit._core.randomness import Streams
-from cbandit.actions import Finite, ProductGrid
+from cbandit.actions import Actions, Finite
 from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.draws.features import FeaturePath
@@ -31,7 +31,7 @@ CUDA_STREAM_BYTES = 1 << 28
 
 
 def _streamed(
-    actions: Finite | ProductGrid,
+    actions: Actions,
     covariance: Covariance,
     points: Tensor,
     weights: Tensor,
@@ -73,7 +73,7 @@ class Recomputed:
 
     def __init__(
         self,
-        actions: Finite | ProductGrid,
+        actions: Actions,
         covariance: Covariance,
         trials: int,
         dtype: torch.dtype,
@@ -181,26 +181,17 @@ class Recomputed:
         if self._known_far is None:
             self._known_far = False
             if self.dtype != torch.float64:
-                ends = self.covariance.scaled(torch.stack(self._ends(), -2))
+                ends = self.covariance.scaled(self.actions.extent().double())
                 size = ends[..., 1, :] - ends[..., 0, :]
                 if "linear" in self.covariance.kinds:
                     size = ends.abs().amax(-2)
                 self._known_far = bool((size.square().sum(-1) > 100).any())
         return self._known_far
 
-    def _ends(self) -> tuple[Tensor, Tensor]:
-        """The least and the greatest coordinates, ``(d,)`` or ``(T, d)``."""
-        if isinstance(self.actions, ProductGrid):
-            ends = [(axis.min(), axis.max()) for axis in self.actions.axes]
-            low, high = (torch.stack(parts) for parts in zip(*ends, strict=True))
-        else:
-            low, high = self.actions.all.amin(-2), self.actions.all.amax(-2)
-        return low.double(), high.double()
-
     def _new_frame(self) -> Frame:
         forms, bounds = self.covariance.closed(), self.covariance.bounds
         scale = torch.stack([form.scale for form in forms]).to(self.device)
-        low, high = self._ends()
+        low, high = self.actions.extent().double().unbind(-2)
         origin = torch.zeros_like(low)
         if bounds is not None:
             scale, origin = scale / (bounds[1] - bounds[0]), origin + bounds[0]

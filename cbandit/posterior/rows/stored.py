@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cbandit._core import devices
 from cbandit._core.randomness import Streams
-from cbandit.actions import Finite, ProductGrid
+from cbandit.actions import Actions
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.draws.features import FeaturePath
 from cbandit.posterior.rows.protocol import Columns, Path, Rounds, Rows, finishing
@@ -30,7 +30,7 @@ class Stored:
 
     def __init__(
         self,
-        actions: Finite | ProductGrid,
+        actions: Actions,
         covariance: Covariance,
         trials: int,
         dtype: torch.dtype,

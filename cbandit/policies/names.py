@@ -1,0 +1,60 @@
+"""Which choice is meant: by itself, or by its id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cbandit._core import checks
+from cbandit.choice import Choice
+from cbandit.errors import ChoiceError
+from cbandit.policies.ledger import Entry, Ledger
+
+__all__ = ["meant", "prefix"]
+
+
+def prefix(choice: Choice) -> str:
+    """Return the part of a choice's id that its policy puts into all of them."""
+    return choice.id.rpartition("-")[0]
+
+
+def meant(choice: Any, ledger: Ledger, t: int, prefixes: tuple[str, ...]) -> Entry:
+    """Return the entry of a choice, or of its id, that waits for feedback.
+
+    Args:
+        choice: what a user handed over.
+        ledger: the policy's.
+        t: the policy's round.
+        prefixes: of the ids that the policy gave out, before it was copied too.
+    """
+    if isinstance(choice, str):
+        entry = ledger.named(choice)
+        if entry is None or entry.choice.t > t:
+            raise ChoiceError(
+                f"no choice with id {choice!r} waits for feedback here: it was told in "
+                "full or cancelled, or another policy gave it out"
+            )
+        return entry
+    if not isinstance(choice, Choice):
+        raise ChoiceError(
+            f"choice must come from ask(), or be its id; got {checks.kind(choice)}"
+        )
+    entry = ledger.entry(choice.t)
+    if entry is not None and entry.choice.id == choice.id and choice.t <= t:
+        return entry
+    if prefix(choice) not in prefixes:
+        raise ChoiceError(
+            "choice belongs to another policy; tell the one that asked (of two copies "
+            "of a checkpoint each knows its own choices only)"
+        )
+    if choice.t > t:
+        raise ChoiceError(
+            f"choice of round {choice.t} is unknown: this policy is in round {t}"
+        )
+    if entry is not None:
+        raise ChoiceError(
+            f"choice of round {choice.t} was given out by another copy of this policy; "
+            "tell that one"
+        )
+    raise ChoiceError(
+        f"choice of round {choice.t} is finished: it was told in full, or cancelled"
+    )
