@@ -210,9 +210,7 @@ class Joint(Base):
         number, self.history.stands_for = self.history.stands_for, None
         found = joint_round(self.cov, self.mean, look, self._told, draw)
         self._told, self.history.stands_for = None, number
-        estimate = found.estimate[..., 0]
-        place = found.value[:, 0], found.index[:, 0]
-        return Best(*place, estimate[:, 0], estimate[:, 1:])
+        return Best(found.value[:, 0], found.index[:, 0], found.estimate[..., 0])
 
     def gain(self) -> Tensor:
         """The realised information gain, ``(T,)``."""
