@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 from inside import EXPERIMENTS, number, settings_of_experiment
 from matplotlib.image import imread
-from terminal import SMALL, call, complaint
-
-from cbandit_kernels import native_at_hand
+from terminal import SMALL, call, complaint, printed
 
 
 def test_help_is_quick_and_has_examples(capsys):
@@ -44,12 +43,17 @@ def test_version(capsys):
     assert versions()["cbandit"] in out
 
 
-def test_info_says_how_rounds_are_computed(capsys):
-    code, out, _ = call(capsys, "info")
+@pytest.mark.parametrize("switch", ["0", "1"])
+def test_info_says_how_rounds_are_computed(switch):
+    code = "import cbandit.cli as cli; cli.main(['info'])"
+    out = printed(code, CBANDIT_NATIVE=switch)
     (line,) = [line for line in out.splitlines() if line.startswith("rounds on the")]
-    assert code == 0
-    wanted = "compiled loops" if native_at_hand() else "pip install 'cbandit[native]'"
-    assert wanted in line
+    if switch == "0":
+        assert line == "rounds on the CPU: plain torch, because CBANDIT_NATIVE=0 is set"
+    elif find_spec("numba"):
+        assert line == "rounds on the CPU: compiled loops (numba)"
+    else:
+        assert "pip install 'cbandit[native]'" in line
 
 
 def test_list(capsys):

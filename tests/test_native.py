@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
-import threading
-import time
 
-import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("numba", reason="numba is not installed: plain torch is used")
 
-from inside import native_power, native_share
+from looks import NEAR, draws, looked, same
 
 from cbandit_kernels import (
     SCORES,
     Change,
-    Found,
-    Frame,
     Look,
     finish_round,
     finish_round_ref,
@@ -29,40 +21,9 @@ from cbandit_kernels import (
     joint_round_ref,
     product_round,
     product_round_ref,
-    stream_round,
-    stream_round_ref,
 )
 
 F64, F32 = torch.float64, torch.float32
-NEAR = {F64: 1e-12, F32: 2e-4}
-
-
-def draws(seed: int):
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int, dtype: torch.dtype = F64) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator, dtype=F64).to(dtype)
-
-    return normal
-
-
-def looked(normal, trials, functions, score, bound=False, mask=None) -> Look:
-    weight = normal(trials, functions - 1).abs()
-    return Look(
-        normal(trials, functions),
-        normal(trials, functions),
-        normal(trials, functions).abs() + 0.3 if bound else None,
-        score,
-        weight,
-        mask,
-    )
-
-
-def same(found: Found, wanted: Found, near: float) -> None:
-    assert torch.allclose(found.value, wanted.value, atol=10 * near, rtol=near)
-    if near < 1e-9:
-        assert torch.equal(found.index, wanted.index)
-        assert torch.allclose(found.estimate, wanted.estimate, atol=10 * near)
 
 
 def poisoned(trials: int, functions: int, n: int, dtype: torch.dtype):
@@ -144,90 +105,6 @@ def test_a_round_over_a_grid(trials, k, rows, rank, tails, dtype):
     same(found, wanted, near)
 
 
-KINDS = [
-    (("rbf",), False),
-    (("rbf",), True),
-    (("matern12",), False),
-    (("matern32",), False),
-    (("matern52",), False),
-    (("linear",), False),
-    (("rbf", "linear", "matern52"), False),
-]
-
-
-@pytest.mark.parametrize("dtype", [F64, F32], ids=str)
-@pytest.mark.parametrize(("kinds", "far"), KINDS, ids=str)
-def test_a_round_over_points(kinds, far, dtype):
-    for trials, dim, used, k, n in ((1, 3, 1, 1, 1), (2, 3, 37, 2, 1_003)):
-        normal = draws(dim + used)
-        own = len(kinds) == 1 and trials > 1  # every trial has points of its own
-        points = normal(*((trials,) if own else ()), n, dim, dtype=dtype)
-        tried = normal(trials, used, dim)
-        if not own:
-            tried[:, 0] = points[0].double()  # at no distance at all
-        shape = len(kinds), 1, dim
-        frame = Frame(torch.full(shape, 0.1, dtype=dtype), torch.ones(shape), far)
-        frame = frame._replace(scale=frame.scale.to(dtype) * 0.7)
-        weights = normal(trials, used, k)
-        change = Change(normal(trials, k).abs() * 1e-4, normal(trials, 2, k) * 0.1)
-        look = looked(normal, trials, 2, "primal-dual", True)
-        mean = normal(trials, 2, n, dtype=dtype)
-        var = normal(trials, n, dtype=dtype).abs() + 0.5
-        mine, mine_var = mean.clone(), var.clone()
-        given = points, frame, tried, weights, kinds, change
-        wanted = stream_round_ref(*given, mean, var, look)
-        found = stream_round(*given, mine, mine_var, look, backend="native")
-        near = 1e-11 if dtype == F64 else 5e-3
-        assert torch.allclose(mine, mean, atol=near)
-        assert torch.allclose(mine_var, var, atol=near)
-        same(found, wanted, near)
-
-
-def test_one_kernel_value_against_mpmath():
-    """A single tried point with weight 1: the column is the kernel itself."""
-    mpmath = pytest.importorskip("mpmath")
-    points = torch.tensor([[0.0], [0.3], [1.7], [-2.5], [25.0]], dtype=F64)
-    one = torch.ones(1, 1, 1, dtype=F64)
-    nothing = Change(torch.zeros(1, 1, dtype=F64), one)
-    look = Look(torch.zeros(1, 1).double(), None, None, "primal-dual")
-    frame = Frame(torch.zeros(1, 1, 1, dtype=F64), torch.ones(1, 1, 1, dtype=F64))
-    exact = {
-        "rbf": lambda r: mpmath.exp(-r * r / 2),
-        "matern12": lambda r: mpmath.exp(-r),
-        "matern32": lambda r: (
-            (1 + mpmath.sqrt(3) * r) * mpmath.exp(-mpmath.sqrt(3) * r)
-        ),
-        "matern52": lambda r: (
-            (1 + mpmath.sqrt(5) * r + 5 * r * r / 3) * mpmath.exp(-mpmath.sqrt(5) * r)
-        ),
-    }
-    for kind, formula in exact.items():
-        mean, var = torch.zeros(1, 1, 5, dtype=F64), torch.ones(1, 5, dtype=F64)
-        tried = torch.zeros(1, 1, 1, dtype=F64)
-        given = points, frame, tried, one, (kind,), nothing, mean, var, look
-        stream_round(*given, backend="native")
-        for value, x in zip(mean.flatten().tolist(), points.flatten(), strict=True):
-            wanted = float(formula(mpmath.mpf(abs(float(x)))))
-            # the exponent itself is rounded, as exp's argument is anywhere
-            allowed = 4e-15 * (1 + abs(math.log(wanted)) / 8)
-            assert value == pytest.approx(wanted, rel=allowed, abs=1e-300)
-
-
-def test_powers_of_two():
-    generator = np.random.default_rng(0)
-    exponents = np.concatenate(
-        [-generator.uniform(0, 900, 20_000), generator.uniform(-1, 1, 20_000), [0.0]]
-    )
-    found = np.array([native_power(True)(e) for e in exponents])
-    assert np.max(np.abs(found / np.exp2(exponents) - 1)) < 4e-15
-    few = exponents[exponents > -100].astype(np.float32)
-    found = np.array([native_power(False)(e) for e in few], dtype=np.float64)
-    assert np.max(np.abs(found / np.exp2(few.astype(np.float64)) - 1)) < 2e-7
-    assert native_power(True)(-5000.0) < 1e-300  # and no bits run over
-    assert math.isnan(native_power(True)(math.nan))
-    assert math.isnan(native_power(False)(np.float32(np.nan)))
-
-
 @pytest.mark.parametrize(("trials", "n"), [(1, 1), (1, 100), (4, 7), (50, 60)])
 def test_a_round_over_a_small_set(trials, n):
     for number, score in enumerate(SCORES):
@@ -306,68 +183,6 @@ def test_a_planted_fault_is_caught(monkeypatch):
         test_a_round_whose_columns_are_known(SHAPES[3], F64)
 
 
-def test_each_piece_is_done_once():
-    for threads in (1, 2, 5):
-        done: list[int] = []
-        native_share(done.append, 1_000, threads)
-        assert sorted(done) == list(range(1_000))
-    with pytest.raises(ZeroDivisionError):
-        native_share(lambda piece: 1 // (piece - 7), 100, 3)
-
-
-def test_rounds_in_several_threads_at_once():
-    columns, change, mean, var = plain(40_000)
-    mean[0, 0] = torch.linspace(0, 1, 40_000)
-    found: list[int] = []
-
-    def go() -> None:
-        for _ in range(20):
-            best = finish_round(
-                columns, change, mean.clone(), var.clone(), asked(), backend="native"
-            )
-            found.append(best.index.item())
-
-    threads = [threading.Thread(target=go) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [39_999] * 80
-
-
-def test_work_within_work_and_in_forked_processes_ends():
-    """No thread of the pool waits for another that waits for it."""
-    done: list[int] = []
-    native_share(lambda piece: native_share(done.append, 5, 8), 40, 8)
-    assert sorted(done) == sorted([0, 1, 2, 3, 4] * 40)
-    code = """
-import os, sys, torch
-from cbandit_kernels._native.threads import share
-share(lambda piece: None, 10, 4)
-child = os.fork()
-done = []
-share(done.append, 100, 4)
-if child == 0:
-    os._exit(0 if sorted(done) == list(range(100)) else 1)
-print(os.waitpid(child, 0)[1])
-"""
-    assert ran(code) == "0"
-
-
-def test_one_piece_that_fails_ends_the_others():
-    begun: list[int] = []
-
-    def work(piece: int) -> None:
-        begun.append(piece)
-        if piece == 3:
-            raise KeyboardInterrupt
-        time.sleep(1e-3)
-
-    with pytest.raises(KeyboardInterrupt):
-        native_share(work, 1_000, 3)
-    assert len(begun) < 20
-
-
 @pytest.mark.parametrize("dtype", [F64, F32], ids=str)
 def test_draws_and_masks_of_any_layout(dtype):
     normal = draws(0)
@@ -397,62 +212,3 @@ def test_means_that_do_not_lie_side_by_side_are_refused():
         finish_round(columns, change, mean, var.float(), asked(), backend="native")
     with pytest.raises(ValueError, match="must be contiguous"):
         joint_round(torch.eye(5)[None].double(), apart, asked(), backend="native")
-
-
-ROUNDS = """
-import torch
-from cbandit_kernels import Change, Frame, Look, joint_round, stream_round
-from cbandit_kernels._native.loops import loops
-from cbandit_kernels._native.streams import stream
-one = torch.ones(1, 1, 1, dtype=torch.float64)
-look = Look(one[0], None, None, "primal-dual")
-mean = torch.tensor([[[0.0, 2.0, 1.0]]], dtype=torch.float64)
-eye = torch.eye(3, dtype=torch.float64)[None]
-chosen = joint_round(eye, mean, look, backend="native").index.item()
-points = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 2.0]], dtype=torch.float64)
-frame = Frame(0 * points[None, :1], points[None, :1] + 1)
-change, var = Change(0 * one[0], one), torch.ones(1, 3, dtype=torch.float64)
-given = points, frame, points[None, :1], one, ("rbf",), change, mean, var, look
-stream_round(*given, backend="native")
-made = loops(True).joint, stream(("rbf",), 2, False, True)
-print(chosen, *(sum(go.stats.cache_misses.values()) for go in made))
-"""
-
-
-def ran(code: str, **environment: str) -> str:
-    """What a process of its own prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | environment,
-    )
-    return done.stdout.strip()
-
-
-def test_the_next_process_finds_what_was_compiled(tmp_path):
-    folder = {"NUMBA_CACHE_DIR": str(tmp_path)}
-    assert ran(ROUNDS, **folder) == "1 1 1"
-    assert ran(ROUNDS, **folder) == "1 0 0"
-    for file in tmp_path.rglob("*.nbc"):
-        file.write_bytes(file.read_bytes()[:100])  # a damaged file is made again
-    assert ran(ROUNDS, **folder) == "1 1 1"
-    assert ran(ROUNDS, **folder) == "1 0 0"
-
-
-def test_where_nothing_can_be_kept_it_is_compiled_again():
-    """No folder to keep machine code in: every process compiles for itself."""
-    code = """
-import os, sys
-from numba.core import caching
-def refused(*given, **named): raise RuntimeError("no locator available")
-caching.FunctionCache.__init__ = refused
-import torch
-from cbandit_kernels import Look, joint_round
-eye = torch.eye(3, dtype=torch.float64)[None]
-look = Look(torch.ones(1, 1).double(), None, None, "primal-dual")
-mean = torch.tensor([[[0.0, 2.0, 1.0]]], dtype=torch.float64)
-print(joint_round(eye, mean, look, backend="native").index.item())
-"""
-    assert ran(code) == "1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -10,6 +11,7 @@ from torch import Tensor
 
 __all__ = ["describe_native", "native", "native_at_hand", "streams_natively"]
 
+SWITCH = "CBANDIT_NATIVE"  # environment variable: 0 keeps to plain torch
 FACTORS = 3  # kernels in a product that compiled loops take
 DIMS = 16  # coordinates that they keep in registers
 
@@ -24,17 +26,20 @@ def describe_native() -> str:
     obstacle = _obstacle()
     if obstacle is None:
         return "compiled loops (numba)"
-    return f"plain torch, because {obstacle}: pip install 'cbandit[native]'"
+    return f"plain torch, because {obstacle}"
 
 
 @cache
 def _obstacle() -> str | None:
+    """Why compiled loops cannot be used, or ``None``."""
+    if os.environ.get(SWITCH) == "0":
+        return f"{SWITCH}=0 is set"
     if find_spec("numba") is None:
-        return "numba is not installed"
+        return "numba is not installed: pip install 'cbandit[native]'"
     try:
         import_module("cbandit_kernels._native.rounds")
     except (ImportError, AttributeError) as error:  # of a release too old or too new
-        return f"numba does not load ({error})"
+        return f"numba does not load ({error}): pip install 'cbandit[native]'"
     return None
 
 

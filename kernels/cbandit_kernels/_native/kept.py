@@ -31,7 +31,7 @@ class Folder:
         return self._path / f"{self._name}.{self._stamp}.{number}.nbc"
 
     def load(self, key: str) -> Any:
-        """What was kept for ``key``, or ``None``."""
+        """Return what was kept for ``key``, or ``None``."""
         try:
             kept, data = pickle.loads(self._file(key).read_bytes())
         except Exception:  # not there, or damaged: it is compiled

@@ -31,7 +31,7 @@ PRIMAL_DUAL, RECTIFIED, FEASIBLE, LEAST, REWARD = range(5)
 
 
 class Loops(NamedTuple):
-    """What :func:`loops` builds; see there."""
+    """The loops that :func:`loops` builds for one number type."""
 
     finish: Any
     product: Any

@@ -9,14 +9,12 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import lru_cache
 
 import torch
 
 __all__ = ["share"]
-
-_pool: ThreadPoolExecutor | None = None
-_owner = 0  # the process whose threads they are: a fork inherits none
 
 
 def share(work: Callable[[int], None], pieces: int, threads: int | None = None) -> None:
@@ -37,28 +35,43 @@ def share(work: Callable[[int], None], pieces: int, threads: int | None = None) 
             stopped = True  # what has begun is finished, nothing more is begun
             raise
 
-    others = [_submit(go) for _ in range(helpers)]
+    others: list[Future[None]] = []
     try:
+        for _ in range(helpers):
+            others += _submitted(go)
         go()
     finally:
-        for other in others:
-            # one that has not begun has nothing left to do: whoever asks, from however
-            # deep in the pool, never waits for a thread to become free
-            if other is not None and not other.cancel():
-                other.result()
+        # one that has not begun has nothing left to do: whoever asks, from however deep
+        # in the pool, never waits for a thread to become free
+        begun = [other for other in others if not other.cancel()]
+        _await(begun)
+    for other in begun:
+        other.result()
 
 
-def _submit(go: Callable[[], None]) -> Future[None] | None:
+def _await(begun: list[Future[None]]) -> None:
+    """Wait until all have ended, whatever happens: they write where the caller will.
+
+    Their pieces take milliseconds. Ctrl-C counts after that.
+    """
+    late: BaseException | None = None
+    while not all(other.done() for other in begun):
+        try:
+            wait(begun)
+        except KeyboardInterrupt as error:
+            late = error
+    if late is not None:
+        raise late
+
+
+def _submitted(go: Callable[[], None]) -> list[Future[None]]:
     try:
-        return _threads().submit(go)
+        return [_pool(os.getpid()).submit(go)]
     except RuntimeError:  # the interpreter ends, and starts no threads any more
-        return None
+        return []
 
 
-def _threads() -> ThreadPoolExecutor:
-    global _pool, _owner
-    if _pool is None or _owner != os.getpid():
-        count = os.cpu_count() or 1
-        _pool = ThreadPoolExecutor(count, thread_name_prefix="cbandit")
-        _owner = os.getpid()
-    return _pool
+@lru_cache(maxsize=1)
+def _pool(process: int) -> ThreadPoolExecutor:
+    """The threads of a process: a fork inherits none."""
+    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="cbandit")
