@@ -243,7 +243,7 @@ class TestEngineOverASet:
         engine = ENGINES[name]()
         engine.observe(told(15))
         at, to = torch.tensor([0, 5, 40]), torch.tensor([1, 5])
-        between, own, other = engine.covariances(at, to)
+        between, own, other = engine.covariances(to)(at)
         _, var = engine.history.at(POINTS)
         close((own, other), (var[:, at], var[:, to]))
         close([between[:, 1, 1]], [var[:, 5]])

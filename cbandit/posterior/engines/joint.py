@@ -19,7 +19,7 @@ from cbandit.posterior.block import Block
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.draws.roots import prior_root
 from cbandit.posterior.engines.protocol import Base, Fused, Plan, Seen
-from cbandit.posterior.history import History
+from cbandit.posterior.history import Between, History
 from cbandit.posterior.look import Best, Look
 from cbandit_kernels import joint_round, native
 
@@ -226,11 +226,11 @@ class Joint(Base):
         own = self.cov.diagonal(dim1=-2, dim2=-1)
         return self.mean.gather(-1, places), own.gather(-1, index)
 
-    def covariances(self, at: Tensor, to: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def covariances(self, to: Tensor) -> Between:
         """Posterior covariances ``(T, n, o)`` and variances, read off."""
         self.settle()
         own = self.cov.diagonal(dim1=-2, dim2=-1)
-        return self.cov[:, at][..., to], own[:, at], own[:, to]
+        return lambda at: (self.cov[:, at][..., to], own[:, at], own[:, to])
 
     def begin(
         self, streams: Streams | None = None, ahead: Coming | None = None

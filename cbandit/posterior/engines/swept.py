@@ -35,7 +35,7 @@ from cbandit.posterior.engines.afresh import compute_afresh
 from cbandit.posterior.engines.arrays import Arrays
 from cbandit.posterior.engines.blocks import BlockPass, Changes
 from cbandit.posterior.engines.protocol import Fused, Plan, Seen
-from cbandit.posterior.history import History
+from cbandit.posterior.history import Between, History
 from cbandit.posterior.look import Best, Look
 from cbandit.posterior.rows.protocol import Columns, Rows
 from cbandit.posterior.system import Spot
@@ -393,10 +393,10 @@ class Swept(Arrays):
         self.rows = rows
         self.plan = Plan(rows.name, "kernel rows no longer fit in memory")
 
-    def covariances(self, at: Tensor, to: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def covariances(self, to: Tensor) -> Between:
         """Posterior covariances ``(T, n, o)`` and variances, by a dense solve."""
-        x, y = (self.points_of(index).double() for index in (at, to))
-        return self.history.covariances(x, y)
+        of = self.history.covariances(self.points_of(to).double())
+        return lambda at: of(self.points_of(at).double())
 
     def bytes(self) -> int:
         """Bytes that the arrays take now."""
