@@ -6,7 +6,7 @@ import random
 import shutil
 
 import pytest
-from inside import main, read_boxes, read_curves, read_summary, reproduced
+from inside import main, read_boxes, read_curves, read_rounds, read_summary, reproduced
 from midway import prepared
 from worlds import Uniform, table
 
@@ -74,8 +74,10 @@ def test_a_run(tmp_path):
     [
         ("summary.json", read_summary),
         ("summary.json", read_curves),
-        ("rounds.parquet", read_curves),
+        ("rounds.parquet", read_rounds),
         ("rounds.parquet", read_summary),
+        ("means.parquet", read_curves),
+        ("means.parquet", read_summary),
         ("boxes.parquet", read_boxes),
         ("boxes.parquet", read_summary),
     ],
@@ -84,13 +86,13 @@ def test_results(name, reader, results):
     refused(results / name, lambda: reader(results))
 
 
-@pytest.mark.parametrize("name", ["summary.json", "config.toml", "rounds.parquet"])
-@pytest.mark.parametrize("command", ["resume", "plot"])
+@pytest.mark.parametrize("name", ["summary.json", "config.toml", "means.parquet"])
+@pytest.mark.parametrize("command", ["resume", "plot", "compare"])
 def test_the_command_line(name, command, results, capsys):
     path, whole = results / name, (results / name).read_bytes()
     words = ["run", str(results / "config.toml"), "--out", str(results), "--resume"]
-    if command == "plot":
-        words = ["plot", str(results)]
+    if command != "resume":
+        words = [command, str(results)]
     for bit, content in list(flipped(whole, 19))[:10]:
         path.write_bytes(content)
         with pytest.raises(SystemExit) as ended:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import secrets
@@ -12,7 +13,7 @@ from typing import Any, BinaryIO
 
 from cbandit.errors import CBanditError
 
-__all__ = ["atomic", "digest", "sealed", "unsealed", "writable"]
+__all__ = ["atomic", "digest", "file_digest", "sealed", "unsealed", "writable"]
 
 
 @contextlib.contextmanager
@@ -44,6 +45,13 @@ def digest(*parts: Any) -> bytes:
     for part in parts:
         found.update(part)
     return found.hexdigest().encode()
+
+
+def file_digest(path: Path) -> str:
+    """Return the digest of a file's bytes."""
+    with open(path, "rb") as file:
+        new = functools.partial(hashlib.blake2b, digest_size=16)
+        return hashlib.file_digest(file, new).hexdigest()
 
 
 def sealed(text: str, before: str, after: str) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import math
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 
 from cbandit import account
-from cbandit._core.files import atomic, digest, sealed, unsealed
+from cbandit._core.files import atomic, file_digest, sealed, unsealed
 from cbandit.errors import CBanditError, MissingExtraError
 from cbandit.experiments.settings import Settings
 from cbandit.simulation.curves import Curve, Curves
@@ -29,15 +28,16 @@ __all__ = [
     "read_curves",
     "read_summary",
     "summarise",
+    "table",
     "versions",
     "write_boxes",
     "write_curves",
     "write_summary",
 ]
 
-TABLES = ("rounds.parquet", "boxes.parquet")
+TABLES = ("rounds.parquet", "means.parquet", "boxes.parquet")
 SEAL = (',\n "digest": "', '"\n}')  # the last key of summary.json
-POINTS = 1000  # rounds kept of each curve in rounds.parquet: well below a megabyte each
+POINTS = 1000  # rounds kept of each curve in means.parquet: well below a megabyte each
 PACKAGES = (
     "cbandit",
     "torch",
@@ -127,8 +127,7 @@ def versions() -> dict[str, str]:
 
 def write_summary(summary: dict[str, Any], out: Path) -> None:
     """Write ``summary.json``, with digests of the tables beside it and of itself."""
-    tables = [out / name for name in TABLES if (out / name).exists()]
-    digests = {each.name: digest(each.read_bytes()).decode() for each in tables}
+    digests = {k: file_digest(out / k) for k in TABLES if (out / k).exists()}
     text = json.dumps(_without_nan({**summary, "tables": digests}), indent=1)
     with atomic(out / "summary.json") as file:
         file.write(sealed(text.removesuffix("\n}"), *SEAL))
@@ -145,7 +144,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
     """Read ``summary.json``, and make sure that the tables beside it are whole."""
     summary = _summary(folder)
     for name in summary.pop("tables"):
-        _table(folder, name)
+        table(folder, name)
     del summary["digest"]
     return summary
 
@@ -166,29 +165,37 @@ def _summary(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _table(folder: Path, name: str) -> Any:
-    """Read one of the tables that a summary tells of; ``None`` if it tells of none."""
+def table(folder: Path, name: str) -> Path | None:
+    """Where a table lies, the very one of which the folder's summary tells.
+
+    ``None`` if it tells of none; an error if the table is missing or has changed.
+    """
+    path = folder / name
+    if not (folder / "summary.json").is_file():
+        advice = ""
+        if (folder / "config.toml").is_file():
+            advice = "; if it was interrupted, --resume goes on with it"
+        raise CBanditError(
+            f"{folder} holds no results: {folder / 'summary.json'} is missing{advice}"
+        )
     wanted = _summary(folder)["tables"].get(name)
     if wanted is None:
         return None
-    path = folder / name
+    if not path.is_file():
+        raise CBanditError(
+            f"{folder} holds no results: {path} is missing; --resume computes it all "
+            "again"
+        )
     try:
-        raw = path.read_bytes()
+        found = file_digest(path)
     except OSError as error:
-        raise CBanditError(f"{path} cannot be read ({error})") from None
-    if digest(raw).decode() != wanted:
+        raise CBanditError(f"{path} cannot be read: {error.strerror}") from None
+    if found != wanted:
         raise CBanditError(
             f"{path} is not one of ours, or broken (its checksum fails); without that "
             "file --resume computes it all again"
         )
-    return _pandas().read_parquet(io.BytesIO(raw), page_checksum_verification=True)
-
-
-def _write_table(parts: list[Any], path: Path) -> Any:
-    whole = _pandas().concat(parts, ignore_index=True)
-    with atomic(path) as file:
-        whole.to_parquet(file, index=False, write_page_checksum=True)
-    return whole
+    return path
 
 
 # -------------------------------------------------------------------------- parquet
@@ -207,7 +214,7 @@ def _pandas() -> Any:
 
 
 def write_curves(table: Curves, out: Path) -> None:
-    """Write ``rounds.parquet``: policy, metric, t, mean, std, sem."""
+    """Write ``means.parquet``: policy, metric, t, mean, std, sem."""
     pandas = _pandas()
     parts = [
         pandas.DataFrame(
@@ -223,25 +230,32 @@ def write_curves(table: Curves, out: Path) -> None:
         for policy, each in table.items()
         for metric, curve in each.items()
     ]
-    _write_table(parts, out / "rounds.parquet")
+    _write_frame(parts, out / "means.parquet")
 
 
 def read_curves(folder: str | os.PathLike[str]) -> Curves:
     """Read back the curves in a folder."""
-    path = Path(folder) / "rounds.parquet"
-    if not path.is_file() or not (Path(folder) / "summary.json").is_file():
-        advice = ""
-        if (Path(folder) / "config.toml").is_file():
-            advice = "; if it was interrupted, --resume goes on with it"
-        missing = "summary.json" if path.is_file() else path.name
-        raise CBanditError(f"{folder} holds no results: {missing} is missing{advice}")
-    frame = _table(Path(folder), path.name)
+    frame = _frame(Path(folder), "means.parquet")
     out: dict[str, dict[str, Curve]] = {}
     for (policy, metric), part in frame.groupby(["policy", "metric"], sort=False):
         columns = ("t", "mean", "std", "sem")
         numbers = (torch.tensor(part[name].to_numpy()) for name in columns)
         out.setdefault(policy, {})[metric] = Curve(*numbers)
     return out
+
+
+def _frame(folder: Path, name: str) -> Any:
+    path = table(folder, name)
+    if path is None:
+        return None
+    return _pandas().read_parquet(path, page_checksum_verification=True)
+
+
+def _write_frame(parts: list[Any], path: Path) -> Any:
+    whole = _pandas().concat(parts, ignore_index=True)
+    with atomic(path) as file:
+        whole.to_parquet(file, index=False, write_page_checksum=True)
+    return whole
 
 
 def write_boxes(
@@ -275,9 +289,9 @@ def write_boxes(
                     }
                 )
             )
-    return _write_table(parts, out / "boxes.parquet")
+    return _write_frame(parts, out / "boxes.parquet")
 
 
 def read_boxes(folder: Path) -> Any:
     """Read back the boxes in a folder; ``None`` where there are none."""
-    return _table(folder, "boxes.parquet")
+    return _frame(folder, "boxes.parquet")
