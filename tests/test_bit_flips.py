@@ -42,7 +42,7 @@ def refused(path, call):
 def results(tmp_path_factory):
     """The folder of an experiment that has boxes."""
     out = tmp_path_factory.mktemp("results") / "shi"
-    few = {"trials": 2, "horizon": 25, "policies": ["EpochPenalty"]}
+    few = {"trials": 2, "horizon": 25, "policies": ["EpochPenalty", "OCO"]}
     reproduced(out, "shi-small-feasible", **few)
     return out
 
@@ -86,9 +86,20 @@ def test_results(name, reader, results):
     refused(results / name, lambda: reader(results))
 
 
-@pytest.mark.parametrize("name", ["summary.json", "config.toml", "means.parquet"])
-@pytest.mark.parametrize("command", ["resume", "plot", "compare"])
-def test_the_command_line(name, command, results, capsys):
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("resume", "summary.json"),
+        ("resume", "config.toml"),
+        ("resume", "rounds.parquet"),
+        ("plot", "summary.json"),
+        ("plot", "config.toml"),
+        ("plot", "means.parquet"),
+        ("compare", "config.toml"),
+        ("compare", "rounds.parquet"),
+    ],
+)
+def test_the_command_line(command, name, results, capsys):
     path, whole = results / name, (results / name).read_bytes()
     words = ["run", str(results / "config.toml"), "--out", str(results), "--resume"]
     if command != "resume":
