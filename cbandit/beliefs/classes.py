@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cbandit._core import checks
-from cbandit.beliefs.linear import checked_range
+from cbandit.beliefs.linear import checked_range, turned_range
 from cbandit.errors import CBanditError
 
 __all__ = ["FiniteClass"]
@@ -38,6 +38,10 @@ class FiniteClass:
             radius = checks.number("radius", radius, minimum=0.0)
         self.radius = radius
         self.range = checked_range(range)
+
+    def turned(self) -> FiniteClass:
+        """A belief about minus the function."""
+        return FiniteClass(-self.values, self.radius, turned_range(self.range))
 
     def __repr__(self) -> str:
         return f"FiniteClass(G={self.values.shape[0]}, N={self.values.shape[1]})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cbandit._core import checks
-from cbandit.beliefs.linear import checked_range
+from cbandit.beliefs.linear import checked_range, turned_range
 
 __all__ = ["Counts"]
 
@@ -26,6 +26,10 @@ class Counts:
     def __init__(self, subgaussian: Any, range: Any = None) -> None:
         self.subgaussian = checks.nonnegative("subgaussian", subgaussian)
         self.range = checked_range(range)
+
+    def turned(self) -> Counts:
+        """A belief about minus the function."""
+        return Counts(self.subgaussian, turned_range(self.range))
 
     def __repr__(self) -> str:
         return f"Counts(subgaussian={self.subgaussian.tolist()}, range={self.range})"
