@@ -119,7 +119,7 @@ class GPPolicy(Policy):
         actions: Any,
         *,
         reward: GP,
-        costs: GP | Sequence[GP] | int | None,
+        costs: Any,
         explore: Explore,
         start: Any = None,
         restart: int | str | None = None,
@@ -149,8 +149,7 @@ class GPPolicy(Policy):
         self.forget = checks.flag("forget", forget)
         if forget and restart is None:
             raise CBanditError("forget=True goes with restart=")
-        drift, count = getattr(feedback, "drift", None), len(beliefs)
-        self._estimating = Estimating(self, explore, count, clip, drift)
+        self._estimating = Estimating(self, explore, beliefs, clip)
         self._timing = timing(feedback, self.batch_shape, self.device, self.horizon)
         self._engine, self._refits = engine, any(each.refit_every for each in beliefs)
         self._ranks = distributed.current() if self.splits else distributed.ALONE
@@ -266,17 +265,14 @@ class GPPolicy(Policy):
 
     def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
         """Return what this round's spread is multiplied by, ``(T, F)``."""
-        beliefs, widths = state.beliefs, self._estimating.widths
-        width = widths.fixed
-        if width is None:
-            gains, chances = beliefs.gains(), self._chances(state)
-            width = widths(asked.t, gains, beliefs.noises, chances)
-        width = self._timing.widened(width, widths, beliefs, state.held.recent)
+        widths, chances = self._estimating.widths, self._chances(state)
+        both = state.beliefs, state.held
+        width = self._timing.width(asked.t, widths, both, chances)
         return self.explore.coefficient(width, asked.streams)
 
     def _chances(self, state: GPState) -> int:
         """Return ``c`` of the RKHS widths: how many bounds hold together."""
-        return self._timing.chances(state.beliefs.functions, self.horizon)
+        return self._timing.chances(state.beliefs.functions)
 
     def _ahead(self, asked: Asked) -> list[Ahead]:
         """Return outstanding choices, where they count."""

@@ -128,7 +128,7 @@ class Senses:
         return [(f"cost[{names[j]!r}]", cost[names[j]]) for j in columns]
 
     def stacked(self, cost: Any) -> Any:
-        """Return a mapping of all costs as an array ``(..., m)``; others as they are."""
+        """Return all costs by name as an array ``(..., m)``; an array as it is."""
         if not isinstance(cost, Mapping):
             return cost
         self._known(cost, "cost", whole=True)
@@ -196,6 +196,27 @@ class Senses:
         return replace(found, value=self.reward(found.value), costs=self.names)
 
     # -- reading -----------------------------------------------------------------------
+
+    def plainly(self) -> dict[str, Any]:
+        """Return this as JSON holds it."""
+        above = [sign < 0 for sign in self.signs[1:].tolist()]
+        costs = self.m if self.names is None else list(self.names)
+        return {"costs": costs, "above": above, "minimise": self.minimise}
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Senses:
+        """Return what :meth:`plainly` put into plain values."""
+        limits = [">= 0" if above else 0.0 for above in plain["above"]]
+        return cls(plain["costs"], limits, plain["minimise"])
+
+    @classmethod
+    def of_problem(cls, problem: Any, m: int, names: Sequence[str] | None) -> Senses:
+        """Return the words of a problem, of ``m`` costs that may have names."""
+        limits = getattr(problem, "thresholds", 0.0)
+        costs: int | Sequence[str] = m if names is None else names
+        if isinstance(limits, Mapping):
+            costs = list(limits)
+        return cls(costs, limits, getattr(problem, "minimise", False))
 
     def label(self, j: int) -> str:
         """Return what to call a cost in frames and figures."""

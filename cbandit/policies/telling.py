@@ -1,4 +1,4 @@
-"""What a user tells, as a new entry of the ledger: checked, turned, not yet absorbed."""
+"""Put what a user tells into a new entry of the ledger, checked and turned."""
 
 from __future__ import annotations
 
