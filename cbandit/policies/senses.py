@@ -184,7 +184,8 @@ class Senses:
         if isinstance(costs, Mapping):
             self._known(costs, "observed_costs", whole=True)
             every = self.listed(costs, range(self.m))
-            costs = torch.stack([checks.tensor(n, v) for n, v in every], -2)
+            parts = torch.broadcast_tensors(*(checks.tensor(n, v) for n, v in every))
+            costs = torch.stack(parts, -2)
         if self.plain:
             return costs
         given = checks.tensor("observed_costs", costs)
