@@ -125,10 +125,11 @@ def joint(
     else:
         slots, precision, values = told
         seen = True, np.array(slots, np.int64), precision.numpy(), values.numpy()
-    value, estimate = mean.new_empty(trials), mean.new_empty(trials, functions)
-    index = torch.empty(trials, dtype=torch.long)
-    given = cov.numpy(), mean.numpy(), seen, asked, drawn
-    out = value.numpy(), index.numpy(), estimate.numpy()
+    table = cov.numpy()
+    given = table, mean.numpy(), seen, asked, drawn
+    # made here and lent to torch, which is quicker than the other way around
+    value, index = np.empty((trials, 1), table.dtype), np.empty((trials, 1), np.int64)
+    out = value, index, np.empty((trials, functions, 1), table.dtype)
     if trials * size * size <= ALONE or trials == 1:
         go(*given, (0, trials), *out)
     else:
@@ -138,7 +139,7 @@ def joint(
             go(*given, (piece * each, min((piece + 1) * each, trials)), *out)
 
         share(work, -(-trials // each))
-    return Found(value.unsqueeze(-1), index.unsqueeze(-1), estimate.unsqueeze(-1))
+    return Found(*map(torch.from_numpy, out))
 
 
 # -- what the loops take, and what they give ---------------------------------------
