@@ -135,7 +135,7 @@ def joint(
     # made here and lent to torch, which is quicker than the other way around
     value, index = np.empty((trials, 1), table.dtype), np.empty((trials, 1), np.int64)
     out = value, index, np.empty((trials, functions, 1), table.dtype)
-    if trials * size * size <= ALONE or trials == 1:
+    if trials * size * size <= ALONE or trials == 1 or torch.get_num_threads() == 1:
         go(*given, (0, trials), *out)
     else:
         each = -(-trials // PARTS)
@@ -237,7 +237,7 @@ def _spread(go: Any, work: Callable[[int], None], pieces: int) -> None:
     The first is done alone where it compiles the loop: no thread waits for another
     inside of the compiler.
     """
-    first = 0 if go.signatures else 1
+    first = 0 if go.overloads else 1
     if first:
         work(0)
     share(lambda piece: work(first + piece), pieces - first)
