@@ -15,9 +15,13 @@ from cbandit.baselines.sketch import Sketched
 from cbandit.beliefs.feedback import drift_allowance
 from cbandit.choice import Choice, Distribution
 from cbandit.cli import main
+from cbandit.experiments import rounds
 from cbandit.experiments.catalogue import EXPERIMENTS, find, settings_from_toml
+from cbandit.experiments.compare import interval
+from cbandit.experiments.figures import Drawn, draw_together
 from cbandit.experiments.report import number
 from cbandit.experiments.results import read_curves, soft_violation_over, versions
+from cbandit.experiments.rounds import write_rounds
 from cbandit.experiments.runner import carry_out
 from cbandit.experiments.task import Task
 from cbandit.explore import TS, estimates
@@ -147,6 +151,21 @@ def reproduced(folder, name, resume=False, **given):
     return carry_out(find(name), settings, folder, resume=resume, progress=False)
 
 
+def draw_panels(folders, panels=None):
+    """The figure of several folders, as it is drawn together."""
+    drawn = []
+    for folder in folders:
+        settings = settings_from_toml(folder / "config.toml")
+        experiment = find(settings.experiment)
+        drawn.append(Drawn(folder.name, experiment, settings, read_curves(folder)))
+    kept = []
+    with mock.patch(
+        "cbandit.simulation.plots.save", lambda figure, _: kept.append(figure)
+    ):
+        draw_together(drawn, None, panels)
+    return kept[0]
+
+
 def after_round(t, function):
     """Call ``function`` at the end of round ``t`` of every run of this process."""
     turn = Tape.turn
@@ -209,6 +228,29 @@ def counted_refits():
 def hold(policy, beliefs):
     """Let a policy hold other beliefs."""
     policy._change(settled(policy)._replace(beliefs=beliefs))
+
+
+@contextmanager
+def plain_torch():
+    """Rounds on the CPU without compiled loops, as where numba is not installed."""
+    from cbandit_kernels import backends
+
+    with mock.patch.object(backends, "_obstacle", return_value="a test says so"):
+        yield
+
+
+def native_power(double):
+    """The compiled power of two."""
+    from cbandit_kernels._native.values import power
+
+    return power(double)
+
+
+def native_share(work, pieces, threads):
+    """The compiled loops' way to share work."""
+    from cbandit_kernels._native.threads import share
+
+    share(work, pieces, threads)
 
 
 def next_look(policy):
