@@ -20,6 +20,7 @@ __all__ = [
     "Seed",
     "Set",
     "Trials",
+    "Trust",
     "Workers",
     "options",
     "pairs",
@@ -55,6 +56,14 @@ Workers = Annotated[
     str,
     typer.Option(
         "--workers", metavar="N|ray", help="Processes to share the trials, or Ray's."
+    ),
+]
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust",
+        metavar="MODULE",
+        help="A module of yours that a folder of results may name; may be repeated.",
     ),
 ]
 Every = Annotated[
