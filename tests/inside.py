@@ -30,6 +30,7 @@ from cbandit.experiments.study import expanded
 from cbandit.experiments.task import Task
 from cbandit.explore import TS, estimates
 from cbandit.policies import gp as gp_policy
+from cbandit.policies.safe.mixtures import best_mixture
 from cbandit.posterior.ahead import Coming
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.covariance import Covariance
