@@ -76,6 +76,7 @@ SIGNATURES = {
     "baselines.BanditOCO": "actions, *, costs, radius, step, dual_step",
     "baselines.BKB": "actions, *, reward, explore",
     "baselines.CKBRestart": "actions, *, reward, costs, explore, restart",
+    "baselines.Random": "actions, *, costs=0",
     "baselines.BoTorchPolicy": "actions, *, reward, costs=None, make_acquisition",
     # policies of the user's own
     "GPPolicy": "actions, *, reward, costs, explore, start=None, restart=None, "
@@ -195,6 +196,7 @@ POLICIES = {
         {},
     ),
     "baselines.BKB": (POINTS, REWARD | {"reward": KNOWN}, {}),
+    "baselines.Random": (POINTS, {"costs": 1}, {}),
     "baselines.CKBRestart": (
         POINTS,
         BOTH | {"restart": 5, "step": 0.1, "cap": 10.0},
@@ -208,6 +210,7 @@ POLICIES = {
 }
 EVERYWHERE = {
     "thresholds": 0.0,
+    "minimise": False,
     "seed": 0,
     "trials": None,
     "device": None,

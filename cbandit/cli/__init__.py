@@ -24,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Constrained bandits: run the papers' experiments.",
+    help="Constrained bandits: the papers' experiments, and studies of your own.",
 )
 app.command("list")(list_)
 for command in (reproduce, run, compare, plot, info):

@@ -63,7 +63,7 @@ Trust = Annotated[
     typer.Option(
         "--trust",
         metavar="MODULE",
-        help="A module that checkpoints may name; may be repeated.",
+        help="A module of yours that a folder of results may name; may be repeated.",
     ),
 ]
 Every = Annotated[

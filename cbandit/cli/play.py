@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,6 +29,9 @@ from cbandit.cli.options import (
     pairs,
 )
 from cbandit.errors import CBanditError, LostRankError
+
+if TYPE_CHECKING:
+    from cbandit.experiments.catalogue import Job
 
 __all__ = ["list_", "reproduce", "run"]
 
@@ -79,15 +83,15 @@ def reproduce(
 
     Example: cbandit reproduce zhou-synthetic --set cost=quarter --trials 10
     """
-    from cbandit.experiments.catalogue import find
+    from cbandit.experiments.catalogue import jobs_of
 
     given = options(trials, horizon, policies, seed, device, dtype)
-    settings = find(name).settings(parameters=pairs(set_), **given)
-    _carry_out(settings, out, resume, workers, every, trust)
+    jobs = jobs_of(name, parameters=pairs(set_), **given)
+    _carry_out(jobs, out, resume, workers, every, trust)
 
 
 def run(
-    config: Annotated[Path, typer.Argument(help="A settings file.")],
+    config: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The file.")],
     set_: Set = None,
     trials: Trials = None,
     horizon: Horizon = None,
@@ -101,45 +105,43 @@ def run(
     every: Every = 1,
     trust: Trust = None,
 ) -> None:
-    """Run the experiment of a settings file; options given here win over the file's.
+    """Run the study, or the experiment, of a file; options given here win over it.
 
-    Results go into --out, results/EXPERIMENT unless given.
+    A study is policies on a problem of your own: a test function of BoTorch, or
+    module:object, which is looked up in the working directory and among installed
+    packages. All of it is checked before anything runs. Results go into --out,
+    results/NAME unless given. With --resume, and from the config.toml in a folder of
+    results, only modules that --trust names are imported.
 
-    Example: cbandit run benchmarks/zhou-synthetic.toml --trials 5
+    Example: cbandit run study.toml --trials 5
     """
-    from cbandit.experiments.catalogue import settings_from_toml
+    from cbandit.experiments.catalogue import jobs_in
 
     given = options(trials, horizon, policies, seed, device, dtype)
-    settings = settings_from_toml(config, parameters=pairs(set_), **given)
-    _carry_out(settings, out, resume, workers, every, trust)
+    known = trust or () if resume or config.name == "config.toml" else None
+    jobs = jobs_in(config, pairs(set_), known, **given)
+    _carry_out(jobs, out, resume, workers, every, trust)
 
 
 def _carry_out(
-    settings: Any,
+    jobs: Sequence[Job],
     out: Path | None,
     resume: bool,
     workers: str,
     every: int,
     trust: list[str] | None,
 ) -> None:
-    from functools import partial
-
     from cbandit._core.distributed import launched
-    from cbandit.experiments.catalogue import find
-    from cbandit.experiments.runner import carry_out
 
     if workers != "ray" and (not workers.isdecimal() or int(workers) < 1):
         raise CBanditError(
             f"--workers must be a number above 0, or ray; got {workers!r}"
         )
-    folder = out or Path("results") / settings.experiment
     if trust:
         sys.path.append(os.getcwd())
+    home = out or Path("results") / jobs[0].experiment.name
     work = partial(
-        carry_out,
-        find(settings.experiment),
-        settings,
-        folder,
+        _done,
         resume=resume,
         workers=workers if workers == "ray" else int(workers),
         every=every,
@@ -147,13 +149,12 @@ def _carry_out(
     )
     with launched() as ranks, warnings.catch_warnings():
         if ranks.rank == 0:
-            again = not resume and (folder / "summary.json").exists()
-            _tell(_summary(work, folder), folder, again)
+            _all_done(jobs, home, work)
             return
         # the first rank says all, except that it was lost
         warnings.simplefilter("ignore")
         try:
-            work()
+            _all_done(jobs, home, work, aloud=False)
         except LostRankError:
             raise
         except CBanditError:
@@ -162,16 +163,41 @@ def _carry_out(
             raise SystemExit(130) from None
 
 
-def _summary(work: Callable[[], dict[str, Any]], folder: Path) -> dict[str, Any]:
+def _all_done(
+    jobs: Sequence[Job], home: Path, work: Callable[..., Any], aloud: bool = True
+) -> None:
+    """Try out every study, then carry all jobs out."""
+    from cbandit.experiments.study import tried
+
+    for job in jobs:
+        if job.settings.tables:
+            tried(job.experiment, job.settings)
+    for job in jobs:
+        work(job, home / job.folder, aloud=aloud)
+    if aloud and len(jobs) > 1:
+        folders = " ".join(str(home / job.folder) for job in jobs)
+        print(f"to compare them: cbandit compare {folders}")
+
+
+def _done(job: Job, folder: Path, aloud: bool, resume: bool, **options: Any) -> None:
+    from cbandit.experiments.runner import carry_out
+
+    again = not resume and (folder / "summary.json").exists()
     try:
-        return work()
+        summary = carry_out(
+            job.experiment, job.settings, folder, resume=resume, **options
+        )
     except (KeyboardInterrupt, SystemExit) as stop:
+        if not aloud:
+            raise
         print(
             f"\ninterrupted; the same with --resume goes on from {folder}",
             file=sys.stderr,
         )
         code = stop.code if isinstance(stop, SystemExit) else 130
         raise SystemExit(code) from None
+    if aloud:
+        _tell(summary, folder, again)
 
 
 def _tell(summary: dict[str, Any], folder: Path, again: bool) -> None:

@@ -37,12 +37,9 @@ def compare(
     Example: cbandit compare results/mine results/other --latex
     """
     from cbandit.experiments import compare as comparing
-    from cbandit.experiments.catalogue import settings_from_toml
+    from cbandit.experiments.catalogue import kept_in
 
-    read = [
-        (folder, settings_from_toml(folder / "config.toml", ours=True))
-        for folder in folders
-    ]
+    read = [(folder, kept_in(folder).settings) for folder in folders]
     found = comparing.compare(read, by)
     words = comparing.in_latex if latex else comparing.in_lines
     print("\n".join(words(found, read[0][1])))
@@ -72,7 +69,7 @@ def plot(
 
     Example: cbandit plot results/four-0.8 results/four-0.2 --figure four.png
     """
-    from cbandit.experiments.catalogue import find, settings_from_toml
+    from cbandit.experiments.catalogue import kept_in
     from cbandit.experiments.figures import Drawn, draw, draw_together
     from cbandit.experiments.results import read_boxes, read_curves
 
@@ -81,8 +78,8 @@ def plot(
     drawn = []
     for folder in folders:
         table = read_curves(folder)
-        settings = settings_from_toml(folder / "config.toml", ours=True)
-        experiment = find(settings.experiment)
+        job = kept_in(folder)
+        experiment, settings = job.experiment, job.settings
         if figure is None:
             for path in draw(experiment, settings, table, read_boxes(folder), folder):
                 print(path)

@@ -93,7 +93,7 @@ def compare(
     """
     by = by or ("policy" if len(folders) == 1 else "folder")
     _check_alike(folders)
-    labels = [{"folder": _name(path, folders), **s.parameters} for path, s in folders]
+    labels = [{"folder": _name(path, folders), **s.world} for path, s in folders]
     known = ["policy", *dict.fromkeys(key for each in labels for key in each)]
     if by not in known:
         raise CBanditError(f"--by must be one of {', '.join(known)}; got {by!r}")

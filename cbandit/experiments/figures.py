@@ -139,7 +139,7 @@ class Drawn:
         """All in which it may differ from another: parameters, then the rest."""
         rest = ("horizon", "trials", "seed", "dtype")
         numbers = {name: getattr(self.settings, name) for name in rest}
-        return {**self.settings.parameters, **numbers}
+        return {**self.settings.world, **numbers}
 
 
 def draw_together(
@@ -159,8 +159,8 @@ def draw_together(
     if len(names) > 1:
         raise CBanditError(f"folders must hold one experiment; got {', '.join(names)}")
     for each in folders:
-        if panels is not None and panels not in each.settings.parameters:
-            has = ", ".join(each.settings.parameters) or "none"
+        if panels is not None and panels not in each.settings.world:
+            has = ", ".join(each.settings.world) or "none"
             raise CBanditError(
                 f"panels must be a parameter of every folder; {each.name} has no "
                 f"{panels!r}, it has: {has}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import tomllib
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
@@ -24,7 +25,7 @@ from cbandit.experiments import results
 from cbandit.experiments.figures import draw
 from cbandit.experiments.report import in_words
 from cbandit.experiments.rounds import write_rounds
-from cbandit.experiments.settings import SEAL, Settings, read_toml
+from cbandit.experiments.settings import SEAL, Settings, flat, read_toml
 from cbandit.experiments.task import Experiment, Task
 from cbandit.experiments.workers import in_processes, on_ray, ray_cluster
 from cbandit.simulation import plots
@@ -132,10 +133,16 @@ def _prepare(
 
 def _difference(experiment: Experiment, now: Settings, config: Path) -> str:
     """The settings in which a folder's file differs, in words."""
-    name, given = read_toml(config, {}, ours=True)
+    raw = read_toml(config, ours=True)
+    if now.tables or "problem" in raw:
+        ours, theirs = flat(tomllib.loads(now.toml())), flat(raw)
+        keys = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
+        said = (f"{k} = {theirs.get(k)!r}, not {ours.get(k)!r}" for k in keys)
+        return ", ".join(said)
+    name = raw.pop("experiment")
     if name != now.experiment:
         return f"experiment = {name!r}, not {now.experiment!r}"
-    before = experiment.settings(**given)
+    before = experiment.settings(**raw)
     pairs = [
         (f.name, getattr(before, f.name), getattr(now, f.name)) for f in fields(now)
     ]
