@@ -14,7 +14,7 @@ import gpytorch
 import pandas as pd
 import pytest
 import torch
-from inside import belief_of, expanded, jobs_in, kept_in, modules
+from inside import belief_of, expanded, jobs_in, kept_in, modules, write_config
 from terminal import call, command, complaint
 
 import cbandit as cb
@@ -298,7 +298,7 @@ class TestSweeps:
         text = STUDY.replace("rate = [0.1, 0.5]", "clip = [[3.0, 2.0]]")
         (job,) = jobs_in(written(text))
         assert job.settings.tables["policies"]["mine"]["clip"] == [3.0, 2.0]
-        written(job.settings.toml(), "config.toml")
+        write_config(job.settings, Path())
         assert kept_in(".").settings == job.settings
 
 
