@@ -124,11 +124,12 @@ SIGNATURES = {
     "problems.cbo_gpu_allocation": "trials=None, seed=0",
     # BoTorch plug-ins
     "acquisition.PrimalDual": "model, beta, multiplier, cost_beta=None, "
-    "thresholds=0.0, clip=None",
+    "thresholds=0.0, clip=None, *, units=None",
     "acquisition.RectifiedPenalty": "model, beta, multiplier, cost_beta=None, "
-    "thresholds=0.0",
-    "acquisition.OptimisticFeasible": "model, beta, cost_beta=None, thresholds=0.0",
-    "acquisition.PathwisePrimalDual": "model, beta, multiplier, *, seed",
+    "thresholds=0.0, *, units=None",
+    "acquisition.OptimisticFeasible": "model, beta, cost_beta=None, thresholds=0.0, "
+    "*, units=None",
+    "acquisition.PathwisePrimalDual": "model, beta, multiplier, *, seed, units=None",
     # ranks that share an action set
     "distributed.shard": "group=None",
 }
@@ -286,6 +287,7 @@ def test_rounds_of_every_policy(name, trials, tmp_path):
     lead = () if trials is None else (trials,)
     m = policy.m
     assert policy.multiplier.shape in ((*lead, m), (*lead, 0))
+    assert policy.price.shape == policy.multiplier.shape
     for t in (1, 2, 3):
         choice = ask(policy)
         assert choice.t == t
@@ -469,7 +471,7 @@ def test_a_world_of_the_contract_alone_and_its_account(tmp_path):
     for name in (*CUMULATIVE, "rewards"):
         assert getattr(run, name).shape == (5,), name
     assert run.actions.shape == (5, 1)
-    assert run.costs.shape == run.multipliers.shape == (5, 1)
+    assert run.costs.shape == run.multipliers.shape == run.prices.shape == (5, 1)
     assert len(run.seconds) == 5
     assert {*CUMULATIVE} <= run.summary().keys()
     assert run.summary()["regret"].keys() == {"mean", "sem"}

@@ -29,6 +29,7 @@ from cbandit.explore import UCB
 from cbandit.policies.chosen import afresh
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.gp import GPPolicy
+from cbandit.policies.safe.trust import FAR, trusted
 from cbandit.policies.state import GPState
 from cbandit.policies.suits import believed_costs
 from cbandit.posterior.look import Best, Look, scan
@@ -48,6 +49,9 @@ class SGPUCB(GPPolicy):
         safe: the seed set, as for :class:`~cbandit.baselines.SafeOpt`.
         rounds: ``T'``, a number or ``(*trials,)``.
         common: see below.
+
+    A standardised belief says nothing of safety before it has seen five outcomes: until
+    then only the seed set is played, and a warning says so.
 
     Where ``ask(among=...)`` leaves no action known to be safe, the choice says
     infeasible and the action of least ``max_j`` upper bound is played.
@@ -103,8 +107,10 @@ class SGPUCB(GPPolicy):
                 return Decision(first, sure=True), state
         look = self._look(state, asked)
         look = replace(look, coefficient=look.coefficient.abs())
+        enough = trusted(self, state.beliefs.units())
+        doubt = None if enough is None else FAR * ~enough.view(-1, 1, 1)
         best, infeasible = best_feasible(
-            lambda score: self._among_safe(state.beliefs, asked.actions, look, score)
+            lambda score: self._among_safe(state, asked.actions, look, score, doubt)
         )
         if first is None or best.index is None:
             return Decision(best.index, infeasible, sure=True), state
@@ -112,16 +118,28 @@ class SGPUCB(GPPolicy):
         return Decision(index, infeasible & ~early, sure=True), state
 
     def _among_safe(
-        self, beliefs: Any, on: Any, look: Look, score: scores.Formed
+        self,
+        state: GPState,
+        on: Any,
+        look: Look,
+        score: scores.Formed,
+        doubt: Tensor | None,
     ) -> Best:
-        """Return the best action of a set; the seed set's costs are known to be low."""
-        if on is not self.actions:
-            return scan([(0, *afresh(beliefs, on, []))], replace(look, score=score))
+        """Return the best action of a set; the seed set's costs are known to be low.
+
+        All other costs are ``doubt (T, 1, 1)`` higher than believed.
+        """
+        own = on is self.actions
 
         def known(f: Tensor, g: Tensor) -> Tensor:
-            return score(f, torch.minimum(g[:, :-1], g[:, -1:]))
+            g, most = (g[:, :-1], g[:, -1:]) if own else (g, None)
+            g = g if doubt is None else g + doubt
+            return score(f, g if most is None else torch.minimum(g, most))
 
-        found: Best = beliefs.choose(replace(look, score=known, beside=self._most))
+        look = replace(look, score=known, beside=self._most if own else None)
+        if not own:
+            return scan([(0, *afresh(state.beliefs, on, []))], look)
+        found: Best = state.beliefs.choose(look)
         return found
 
 

@@ -31,9 +31,11 @@ class GP:
             of the prior variance counts as that, which rounding allows. ``None``:
             learned by marginal likelihood, with the kernel's hyperparameters.
         mean: the prior mean, in the user's units, a number or ``(*trials,)``.
-        standardize: outcomes are rescaled to mean 0 and spread 1 every round, and
-            ``noise`` and the exploration width are in those units. What users give and
-            get (feedback, thresholds, posteriors) stays in theirs.
+        standardize: outcomes are rescaled to mean 0 and spread 1 every round. Then
+            ``noise``, and all that a policy weighs, is in spreads: estimates, clips,
+            steps, caps and multipliers. So it does the same whatever outcomes are
+            measured in. What users give and get (feedback, thresholds, posteriors,
+            ``policy.price``) stays in their units.
         refit_every: hyperparameters are fitted anew after this many observations;
             ``None``: only by ``policy.refit()``. A refit rebuilds the posterior, which
             at 10^6 actions takes as long as 50 to 100 rounds.

@@ -49,8 +49,9 @@ class CKB(GPPolicy):
             ``dual="queue"`` also a callable of the round. Left out,
             ``rho / (G sqrt(T))``.
         cap: ``rho``. Left out, ``4 B / (slater - slack)``. A multiplier is the reward
-            paid for a unit of cost, in the units that are told, standardised beliefs or
-            not: with a cap below the limit's price the policy does not keep the limit.
+            paid for a unit of cost: of spreads where beliefs are standardised, else of
+            the units that are told. With a cap below the limit's price the policy does
+            not keep the limit.
         slack: added to every estimate in the dual step; with ``0 < slack <= slater /
             2`` the cumulative violation is not only bounded but zero. With
             ``dual="queue"`` also a callable of the round.

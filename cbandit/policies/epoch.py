@@ -142,6 +142,11 @@ class EpochPenalty(GPPolicy):
         kept = self._penalty.moved(own.kept, own.mean()) if over else own.kept
         return self._outside(self._penalty.kappa(kept))
 
+    @property
+    def price(self) -> Tensor:
+        """As :attr:`multiplier`, which is in the user's units here."""
+        return self.multiplier
+
     def _epoch_of(self, t: int) -> int:
         """Return the number of round ``t``'s epoch, -1 before the first."""
         return (t - 1) // self.epoch

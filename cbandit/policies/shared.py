@@ -23,7 +23,7 @@ POLICY = {
 }
 GP_POLICY = {
     "clip": """``(B, G)``: estimates are kept within ``[-B, B]`` and, thresholds
-        subtracted, ``[-G, G]``.""",
+        subtracted, ``[-G, G]``; in spreads where a belief is standardised.""",
     "engine": '``"auto"``, ``"joint"``, ``"factor"``, ``"product"`` or ``"stream"``.',
     "feedback": "``None``, :class:`~cbandit.Delayed` or :class:`~cbandit.Sliding`.",
     "pending": """``"ignore"`` outstanding choices, or ``"hallucinate"``: count their

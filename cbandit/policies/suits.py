@@ -13,6 +13,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.given import COST_COUNT, listed
+from cbandit.policies.pricing import measured
 from cbandit.policies.state import GPState
 
 __all__ = [
@@ -122,7 +123,8 @@ def round_points(own: Any, asked: Any, samples: bool) -> None:
 def moved(policy: Any, state: GPState, t: int) -> Tensor:
     """Return the multiplier after round ``t``, an error if ``move`` gave none."""
     old = state.multiplier
-    new = policy.move(t, old, state.estimate, state.arrived)
+    arrived, _ = measured(state.beliefs, state.arrived, state.waiting)
+    new = policy.move(t, old, state.estimate, arrived)
     if isinstance(new, Tensor) and new.shape == old.shape:
         return new
     got = tuple(new.shape) if isinstance(new, Tensor) else checks.kind(new)

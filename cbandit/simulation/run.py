@@ -65,6 +65,7 @@ class Run:
         expected_costs: likewise, less thresholds, ``(*trials, T, m)``.
         stopped: of a policy that ends by itself, the round from which it plays what it
             found, ``(*trials,)``; 0 for trials in which it went on.
+        priced: the multipliers in the user's units, where they are not already.
     """
 
     policy: str
@@ -86,6 +87,15 @@ class Run:
     expected_rewards: Tensor | None = None
     expected_costs: Tensor | None = None
     stopped: Tensor | None = None
+    priced: Tensor | None = None
+
+    @property
+    def prices(self) -> Tensor:
+        """The multipliers in the user's units, before each round, as they are there.
+
+        ``(*trials, T, m)``; NaN where a standardised belief had no unit yet.
+        """
+        return self.multipliers if self.priced is None else self.priced
 
     @property
     def rounds(self) -> int:
