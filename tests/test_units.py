@@ -405,3 +405,13 @@ def test_nothing_is_certified_by_a_few_outcomes(kind):
     (one,) = said
     assert "before it has seen 5" in str(one.message)
     assert set(played[:5]) <= {0, 2} and not set(played[5:]) <= {0, 2}
+
+
+def test_opb_says_when_outcomes_do_not_differ():
+    belief = cb.GP.default(LINE)
+    safe = cb.Safe(index=3, reward=0.0, cost=1.0)
+    policy = cb.OPB(LINE, reward=belief, costs=belief, safe=safe, thresholds=2.0)
+    for _ in range(5):
+        policy.tell(policy.ask(), reward=0.0, cost=1.0)
+    with pytest.warns(UserWarning, match="has seen 5 outcomes; before"):
+        assert int(policy.ask().index) == 3

@@ -39,7 +39,7 @@ from cbandit.policies.safe.action import Safe, SafeAction, numbered
 from cbandit.policies.safe.draws import drawn, must_hold
 from cbandit.policies.safe.known import Known
 from cbandit.policies.safe.scales import Scales, share
-from cbandit.policies.safe.trust import trusted
+from cbandit.policies.safe.trust import FEW, trusted
 from cbandit.policies.state import GPState
 from cbandit.posterior.units import level, told
 from cbandit.recommend import Recommendation, recommend_policy
@@ -66,8 +66,8 @@ class BayesWidth:
 class GPOPB(GPPolicy):
     """OPB over a finite set or a grid whose actions are correlated.
 
-    A standardised belief says nothing of safety before it has seen five outcomes: until
-    then the safe action is played, and a warning says so.
+    A standardised belief says nothing of safety before it has seen five outcomes, not
+    all alike: until then the safe action is played.
 
     Args:
         actions: what can be chosen.
@@ -138,7 +138,8 @@ class GPOPB(GPPolicy):
         units = state.beliefs.units()
         infeasible = state.own.unsafe(limits, units)
         tau, safe = level(units, limits), state.own.within(units)
-        enough, own = trusted(self, units), on is self.actions
+        # outcomes come by themselves; that they are all alike is worth a warning
+        enough, own = trusted(self, units, patience=FEW), on is self.actions
         at = numbered(self._safe.index if own else self._safe.within(on))
         must_hold(asked.mask, at)
         width, rho = self._inflated(state, asked, limits)
