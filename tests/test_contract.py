@@ -39,7 +39,8 @@ SIGNATURES = {
     "ProductGrid.points": "index",
     "Star.points": "index",
     # beliefs
-    "GP": "kernel=None, noise=None, mean=0.0, standardize=False, refit_every=None",
+    "GP": "kernel=None, noise=None, mean=0.0, standardize=False, refit_every=None, "
+    "noise_prior=None",
     "GP.default": "actions",
     "Linear": "subgaussian, ridge, norm",
     "Counts": "subgaussian",
@@ -53,34 +54,35 @@ SIGNATURES = {
     "Delayed": "window",
     "Sliding": "window",
     # policies
-    "CKB": "actions, *, reward, costs, explore, step=None, cap=None, slack=0.0, "
+    "CKB": "actions, *, reward, costs, explore=None, step=None, cap=None, slack=0.0, "
     "clip=None, horizon=None, slater=None, anytime=False, forget=False, "
-    "dual='projected'",
-    "RPOL": "actions, *, reward, costs, explore, penalty='observation'",
-    "SCGPUCB": "actions, *, reward, costs, explore, schedule=1, slater, clip=None",
-    "EpochPenalty": "actions, *, reward, costs, explore, epoch, psi='exp', rate=None, "
-    "inner='ucb', reuse=True",
-    "GPUCB": "actions, *, reward, explore",
-    "GPTS": "actions, *, reward, explore",
+    "dual='projected', dual_beta=None",
+    "RPOL": "actions, *, reward, costs, explore=None, penalty='observation'",
+    "SCGPUCB": "actions, *, reward, costs, explore=None, schedule=1, slater, clip=None",
+    "EpochPenalty": "actions, *, reward, costs, explore=None, epoch, psi='exp', "
+    "rate=None, inner='ucb', reuse=True",
+    "GPUCB": "actions, *, reward, explore=None",
+    "GPTS": "actions, *, reward, explore=None",
     "LCLUCB": "actions, *, reward, costs, safe, delta, alpha=None",
     "OPLB": "actions, *, reward, costs, safe, delta, alpha=None",
     "OPB": "actions",  # hands its keywords on to one of two; see POLICIES
     "OPNLB": "actions, *, reward, costs, safe, delta, alpha=None",
     "Safe": "index=None, x=None, reward=None, cost=None",
-    "baselines.CONFIG": "actions, *, reward, costs, explore",
-    "baselines.SafeOpt": "actions, *, reward, costs, explore, safe",
-    "baselines.StageOpt": "actions, *, reward, costs, explore, safe, rounds",
-    "baselines.SGPUCB": "actions, *, reward, costs, explore, safe, rounds",
+    "baselines.CONFIG": "actions, *, reward, costs, explore=None",
+    "baselines.SafeOpt": "actions, *, reward, costs, explore=None, safe",
+    "baselines.StageOpt": "actions, *, reward, costs, explore=None, safe, rounds",
+    "baselines.SGPUCB": "actions, *, reward, costs, explore=None, safe, rounds",
+    "baselines.Random": "actions, *, reward=None, costs=None, feasible=False",
     "baselines.SafeLTS": "actions, *, reward, costs, safe, delta, alpha=None",
     "baselines.ADMMBO": "actions, *, reward, costs",
     "baselines.BanditOCO": "actions, *, costs, radius, step, dual_step",
-    "baselines.BKB": "actions, *, reward, explore",
-    "baselines.CKBRestart": "actions, *, reward, costs, explore, restart",
+    "baselines.BKB": "actions, *, reward, explore=None",
+    "baselines.CKBRestart": "actions, *, reward, costs, explore=None, restart",
     "baselines.BoTorchPolicy": "actions, *, reward, costs=None, make_acquisition",
     # policies of the user's own
-    "GPPolicy": "actions, *, reward, costs, explore, start=None, restart=None, "
+    "GPPolicy": "actions, *, reward, costs, explore=None, start=None, restart=None, "
     "forget=False, observed_costs=False, clip=None, engine='auto', feedback=None, "
-    "pending='ignore'",
+    "pending=None",
     "GPPolicy.score": "t, multiplier",
     "GPPolicy.move": "t, multiplier, estimate, arrived",
     "Policy.absorb": "state, news",
@@ -160,7 +162,7 @@ REWARD = {"reward": BELIEF, "explore": cb.UCB(2.0)}
 BOTH = {"costs": BELIEF, **REWARD}
 STAGEWISE = {"safe": ONE_SAFE, "delta": 0.1, "alpha": None}
 LINEAR = {"reward": LINE, "costs": LINE, "safe": CENTRE, "thresholds": 0.5}
-GP_POLICY = {"engine": "auto", "feedback": None, "pending": "ignore"}
+GP_POLICY = {"engine": "auto", "feedback": None, "pending": None}
 
 
 def acquisition(model, policy):
@@ -199,6 +201,11 @@ POLICIES = {
     "baselines.CKBRestart": (
         POINTS,
         BOTH | {"restart": 5, "step": 0.1, "cap": 10.0},
+        GP_POLICY,
+    ),
+    "baselines.Random": (
+        POINTS,
+        {"reward": BELIEF, "costs": BELIEF, "feasible": True},
         GP_POLICY,
     ),
     "baselines.BoTorchPolicy": (

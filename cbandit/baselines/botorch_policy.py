@@ -189,7 +189,7 @@ class BoTorchPolicy(GPPolicy):
 
 def refused(common: dict[str, Any]) -> None:
     """Raise an error for keywords that do not go with acquisition functions."""
-    if common.get("pending", "ignore") != "ignore":
+    if common.get("pending") not in (None, "ignore"):
         raise CBanditError(
             "pending must be 'ignore': give the acquisition function X_pending, from "
             "policy.outstanding"
@@ -226,12 +226,12 @@ def _fixed(box: Box, row: list[float]) -> dict[int, float]:
 
 
 def drawn(asked: Any, allowed: Tensor | None, share: Tensor) -> Tensor:
-    """Return a uniform action, from uniform draws ``share``."""
+    """Return a uniform action, from uniform draws ``share``, ``(*n, d)`` on a box."""
     if asked.continuous:
         x: Tensor = asked.unit.point(share.to(asked.lower))
         if asked.choices is not None:
-            row = asked.choices[(share[-1] * len(asked.choices)).long()]
-            x[~asked.free] = row
+            row = asked.choices[(share[..., -1] * len(asked.choices)).long()]
+            x[..., ~asked.free] = row
         return x
     if allowed is None:
         return (share[0] * int(asked.size)).long()

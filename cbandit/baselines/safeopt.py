@@ -48,7 +48,8 @@ class SafeOpt(GPPolicy):
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them; ``thresholds`` are what
             they are kept under (SafeOpt's ``fmin``, turned around).
-        explore: :class:`~cbandit.UCB` (SafeOpt's ``beta``).
+        explore: :class:`~cbandit.UCB` (SafeOpt's ``beta``), ``cb.UCB(2.0)`` unless
+            given.
         safe: the seed set: an action's number, a list of numbers, a tensor of numbers
             ``(*trials,)`` or ``(*trials, k)``, a mask ``(N,)`` or ``(*trials, N)``, or
             points ``(k, d)`` or ``(*trials, k, d)``.
@@ -68,6 +69,7 @@ class SafeOpt(GPPolicy):
 
     name = "SafeOpt"
     explores = (UCB,)
+    usual = UCB(2.0)
     continuous = False
     splits = False
 
@@ -77,7 +79,7 @@ class SafeOpt(GPPolicy):
         *,
         reward: GP,
         costs: GP | Sequence[GP],
-        explore: UCB,
+        explore: UCB | None = None,
         safe: Any,
         lipschitz: Any = None,
         **common: Any,

@@ -32,7 +32,7 @@ from cbandit.policies.gp import GPPolicy
 from cbandit.policies.safe.trust import FAR, trusted
 from cbandit.policies.state import GPState
 from cbandit.policies.suits import believed_costs
-from cbandit.posterior.look import Best, Look, scan
+from cbandit.posterior.look import Best, Look, Score, scan
 from cbandit.search import best_feasible
 
 __all__ = ["SGPUCB"]
@@ -45,7 +45,7 @@ class SGPUCB(GPPolicy):
         actions: what can be chosen.
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them.
-        explore: :class:`~cbandit.UCB`.
+        explore: :class:`~cbandit.UCB`, ``cb.UCB(2.0)`` unless given.
         safe: the seed set, as for :class:`~cbandit.baselines.SafeOpt`.
         rounds: ``T'``, a number or ``(*trials,)``.
         common: see below.
@@ -59,6 +59,7 @@ class SGPUCB(GPPolicy):
 
     name = "SGP-UCB"
     explores = (UCB,)
+    usual = UCB(2.0)
     continuous = False
     splits = False
 
@@ -68,7 +69,7 @@ class SGPUCB(GPPolicy):
         *,
         reward: GP,
         costs: GP | Sequence[GP],
-        explore: UCB,
+        explore: UCB | None = None,
         safe: Any,
         rounds: Any,
         **common: Any,
@@ -122,7 +123,7 @@ class SGPUCB(GPPolicy):
         state: GPState,
         on: Any,
         look: Look,
-        score: scores.Formed,
+        score: scores.Formed | Score,
         doubt: Tensor | None,
     ) -> Best:
         """Return the best action of a set; the seed set's costs are known to be low.

@@ -58,7 +58,7 @@ class StageOpt(GPPolicy):
         actions: what can be chosen.
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them.
-        explore: :class:`~cbandit.UCB`.
+        explore: :class:`~cbandit.UCB`, ``cb.UCB(2.0)`` unless given.
         safe: the seed set, as for :class:`~cbandit.baselines.SafeOpt`.
         rounds: ``T0``, how many rounds may go to expansion: a number or ``(*trials,)``.
         lipschitz: Lipschitz constants of the costs, a number, ``(m,)`` or
@@ -77,6 +77,7 @@ class StageOpt(GPPolicy):
 
     name = "StageOpt"
     explores = (UCB,)
+    usual = UCB(2.0)
     continuous = False
     splits = False
 
@@ -86,7 +87,7 @@ class StageOpt(GPPolicy):
         *,
         reward: GP,
         costs: GP | Sequence[GP],
-        explore: UCB,
+        explore: UCB | None = None,
         safe: Any,
         rounds: Any,
         lipschitz: Any = None,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from gpytorch import kernels as gpk
-from gpytorch.priors import LogNormalPrior
+from gpytorch.priors import LogNormalPrior, Prior
 from torch import Tensor
 
 from cbandit._core import checks
@@ -39,6 +39,8 @@ class GP:
         refit_every: hyperparameters are fitted anew after this many observations;
             ``None``: only by ``policy.refit()``. A refit rebuilds the posterior, which
             at 10^6 actions takes as long as 50 to 100 rounds.
+        noise_prior: a gpytorch prior of the noise that is learned, as a share of the
+            outcomes' variance; ``None``: none.
 
     Example:
         >>> import cbandit as cb, gpytorch, torch
@@ -54,6 +56,7 @@ class GP:
         mean: Any = 0.0,
         standardize: bool = False,
         refit_every: int | None = None,
+        noise_prior: Prior | None = None,
     ) -> None:
         if kernel is not None and not isinstance(kernel, gpk.Kernel):
             raise CBanditError(
@@ -73,7 +76,16 @@ class GP:
                 "outcomes' own"
             )
         self.refit_every = refit_every
-        self.noise_prior: LogNormalPrior | None = None
+        if noise_prior is not None and not isinstance(noise_prior, Prior):
+            raise CBanditError(
+                f"noise_prior must be a gpytorch prior; got {checks.kind(noise_prior)}"
+            )
+        if noise_prior is not None and not self.learn_noise:
+            raise CBanditError(
+                "noise_prior goes with a noise that is learned: leave noise= out; got "
+                f"noise = {self.noise.tolist()}"
+            )
+        self.noise_prior = copy.deepcopy(noise_prior)
         self.unit: Unit | None = None
 
     @classmethod
@@ -97,17 +109,17 @@ class GP:
                 "actions must be a cb.Finite (which takes points as rows), "
                 f"cb.ProductGrid, cb.Box or cb.Star; got {checks.kind(actions)}"
             )
+        prior = LogNormalPrior(-4.0, 1.0)
         if actions.covariance is not None:
-            out = cls(noise=None, standardize=True, refit_every=20)
+            out = cls(standardize=True, refit_every=20, noise_prior=prior)
         else:
             kernel = _default_kernel(actions).double()
             mode = math.exp(_location(actions.dim) - 3.0)
             for part in kernel.modules():
                 if isinstance(part, gpk.Kernel) and part.has_lengthscale:
                     part.lengthscale = mode
-            out = cls(kernel, noise=None, standardize=True, refit_every=20)
+            out = cls(kernel, None, 0.0, True, 20, prior)
             out.unit = Unit.over(_extent(actions), actions.names)
-        out.noise_prior = LogNormalPrior(-4.0, 1.0)
         return out
 
     def suit(self, name: str, actions: Actions, batch_shape: tuple[int, ...]) -> None:

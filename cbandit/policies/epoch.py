@@ -61,7 +61,8 @@ class EpochPenalty(GPPolicy):
         reward: the belief about the penalised reward; or a list, one an epoch, the last
             one kept for all that follow.
         costs: how many costs, ``m``.
-        explore: :class:`~cbandit.UCB`, or :class:`~cbandit.TS` with ``inner="ts"``.
+        explore: :class:`~cbandit.UCB`, or :class:`~cbandit.TS` with ``inner="ts"``; of
+            width 1 unless given.
         epoch: ``S``, rounds an epoch.
         psi: ``"exp"``, ``("polynomial", n)``, ``"linear"`` (noisy constraints), or a
             callable that is 1 up to 0, convex and increasing above, with
@@ -92,7 +93,7 @@ class EpochPenalty(GPPolicy):
         *,
         reward: GP,
         costs: int,
-        explore: Explore,
+        explore: Explore | None = None,
         epoch: int,
         psi: Any = "exp",
         rate: Any = None,
@@ -105,7 +106,8 @@ class EpochPenalty(GPPolicy):
         costs = checks.whole("costs", costs, 1, COST_COUNT)
         epoch, reuse = checks.whole("epoch", epoch), checks.flag("reuse", reuse)
         checks.one_of("inner", inner, "ucb", "ts")
-        wanted = {"ucb": UCB, "ts": TS}[inner]
+        wanted: type[UCB | TS] = UCB if inner == "ucb" else TS
+        explore = wanted(1.0) if explore is None else explore
         if not isinstance(explore, wanted):
             raise CBanditError(
                 f"inner={inner!r} goes with explore=cb.{wanted.__name__}(...); got "

@@ -48,7 +48,7 @@ from cbandit.policies.suits import (
     suited,
 )
 from cbandit.posterior.ahead import Ahead
-from cbandit.posterior.look import Look, Score
+from cbandit.posterior.look import Best, Look, Score
 from cbandit.recommend import Recommendation
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ class GPPolicy(Policy):
         costs: the belief about the cost, or one a cost; ``[gp] * m`` for ``m`` alike. A
             number ``m``: so many costs without a belief. ``None``: no costs.
         explore: how estimates come from beliefs: :class:`~cbandit.UCB`,
-            :class:`~cbandit.TS` or :class:`~cbandit.Rand`.
+            :class:`~cbandit.TS` or :class:`~cbandit.Rand`; ``cb.UCB(1.0)`` unless
+            given.
         start: the first multiplier, a number, ``(*trials,)`` or ``(*trials, m)``;
             ``None``: there is none.
         restart: how many rounds an epoch has, or ``"doubling"``: the multiplier is back
@@ -109,6 +110,8 @@ class GPPolicy(Policy):
     """
 
     explores: tuple[type, ...] = (UCB, TS, Rand)
+    usual: Explore = UCB(1.0)  # what explore=None is
+    spreads = False  # whether pending=None is "hallucinate", where that goes
     continuous = True  # whether it can choose from a Box
     splits = True  # whether ranks may share the set; else each keeps all of it
     common = shared.GP_POLICY
@@ -119,7 +122,7 @@ class GPPolicy(Policy):
         *,
         reward: GP,
         costs: GP | Sequence[GP] | int | None,
-        explore: Explore,
+        explore: Explore | None = None,
         start: Any = None,
         restart: int | str | None = None,
         forget: bool = False,
@@ -127,12 +130,14 @@ class GPPolicy(Policy):
         clip: Any = None,
         engine: str = "auto",
         feedback: Delayed | Sliding | None = None,
-        pending: str = "ignore",
+        pending: str | None = None,
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
         beliefs, m = functions(reward, costs)
-        suited(self, actions, explore, feedback, pending)
+        explore = self.usual if explore is None else explore
+        patient = pending == "hallucinate"
+        pending = suited(self, actions, explore, feedback, pending)
         super().__init__(actions, m, **common)
         for j, belief in enumerate(beliefs):
             name = "reward" if j == 0 else f"costs[{j - 1}]"
@@ -142,7 +147,7 @@ class GPPolicy(Policy):
         delayed = isinstance(feedback, Delayed)
         if delayed:
             self.no_noise = NO_NOISE
-        self.patient = delayed or pending == "hallucinate"
+        self.patient = delayed or patient
         self.learns_costs, self.sees_costs = not observed_costs, observed_costs
         self.restart = epochs(restart)
         self.forget = checks.flag("forget", forget)
@@ -204,9 +209,14 @@ class GPPolicy(Policy):
             beside = seen_in_full(seen, asked.actions, limits, self.batch_shape)
         look = self._look(state, asked)
         best, infeasible = self._search.best(beliefs, look, asked, ahead, beside)
-        estimate = best.estimate.to(torch.float64, copy=True)  # else it holds them all
+        judged = self.judged(beliefs, look, best, asked)
+        estimate = judged.to(torch.float64, copy=True)  # else it holds them all
         decision = Decision(best.index, infeasible, x=best.x, keys=best.keys, sure=True)
         return decision, state._replace(estimate=estimate)
+
+    def judged(self, beliefs: Any, look: Look, best: Best, asked: Asked) -> Tensor:
+        """Return the estimates that the multiplier moves by, ``(T, 1 + m)``."""
+        return best.estimate
 
     def _opened(self, state: GPState, asked: Asked) -> GPState:
         """Return the state that a round starts from: the multiplier has moved."""

@@ -72,7 +72,7 @@ class SCGPUCB(GPPolicy):
         *,
         reward: GP,
         costs: int,
-        explore: Explore,
+        explore: Explore | None = None,
         schedule: int = 1,
         slater: Any = None,
         clip: Any = None,

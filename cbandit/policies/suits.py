@@ -50,10 +50,12 @@ def believed_costs(costs: Any) -> Any:
     return costs
 
 
-def suited(
-    policy: Any, actions: Any, explore: Any, feedback: Any, pending: Any
-) -> None:
-    """Raise an error unless these go with the policy and with each other."""
+def suited(policy: Any, actions: Any, explore: Any, feedback: Any, pending: Any) -> str:
+    """Raise an error unless these go with the policy and with each other.
+
+    Returns:
+        What ``pending`` means.
+    """
     if not isinstance(explore, policy.explores):
         kinds = " or ".join(f"cb.{each.__name__}(...)" for each in policy.explores)
         raise CBanditError(f"explore must be {kinds}; got {checks.kind(explore)}")
@@ -65,7 +67,11 @@ def suited(
         raise CBanditError(
             f"{type(policy).__name__} chooses from {kinds}; got {actions!r}"
         )
-    checks.one_of("pending", pending, "ignore", "hallucinate")
+    if pending is None:
+        spreads = policy.spreads and isinstance(explore, UCB)
+        late = isinstance(feedback, Delayed)
+        pending = "hallucinate" if spreads and not late else "ignore"
+    checks.one_of("pending", pending, "ignore", "hallucinate", other="None")
     if pending == "hallucinate" and not isinstance(explore, UCB):
         raise CBanditError(
             "pending='hallucinate' goes with explore=cb.UCB(...): draws already "
@@ -84,6 +90,7 @@ def suited(
             f"with explore=cb.UCB(...) and pending='ignore'; got cb.{explore.name} "
             f"and pending={pending!r}"
         )
+    return str(pending)
 
 
 def epochs(restart: Any) -> int | str | None:

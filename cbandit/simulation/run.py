@@ -182,6 +182,17 @@ class Run:
         return account.hard_violation(self.true_costs)
 
     @property
+    def hard_violation_in_spreads(self) -> Tensor:
+        """As :attr:`hard_violation`, each cost in spreads of what was seen of it.
+
+        ``(*trials, T)``. Costs of different units add up to something then.
+        """
+        seen = self.costs.double().flatten(0, -2)
+        spread = seen.std(0) if len(seen) > 1 else torch.ones_like(seen[0])
+        spread = torch.where(spread > 0, spread, 1.0)
+        return account.hard_violation(self.true_costs / spread)
+
+    @property
     def realised_violation(self) -> Tensor:
         """The soft violation of the costs as observed, ``(*trials, T)``."""
         return account.realised_violation(self.costs - self.thresholds)
@@ -201,7 +212,8 @@ class Run:
 
         For a policy that randomises it also holds :data:`STAGES`: policy regret, the
         largest stage cost, and the shares of rounds, and of whole runs, whose stage
-        costs were at most their thresholds.
+        costs were at most their thresholds. With several costs it holds their hard
+        violation in spreads too.
 
         Example:
             >>> print(run.summary())                            # doctest: +SKIP
@@ -213,8 +225,14 @@ class Run:
         for name in METRICS + (STAGES if self.randomised else ()):
             final = getattr(self, name)[..., -1:].double().reshape(-1)
             values[name] = mean_and_sem(final)
+        if self.m > 1:
+            final = self.hard_violation_in_spreads[..., -1:].double().reshape(-1)
+            values["hard_violation_in_spreads"] = mean_and_sem(final)
         trials = 1 if self.trials is None else len(self.trials)
-        return Summary(self.policy, self.rounds, values, self.seconds_per_round, trials)
+        played = (self.actions, self.rewards, self.costs)
+        alike = trials > 1 and all(bool((each == each[:1]).all()) for each in played)
+        pace = self.seconds_per_round
+        return Summary(self.policy, self.rounds, values, pace, trials, alike)
 
     def curve(
         self, name: str, points: int | None = None, average: bool = False
