@@ -180,6 +180,14 @@ def test_where_outstanding_choices_do_not_count_unless_asked():
     assert cb.RPOL(LINE, **both, feedback=cb.Sliding(5)).pending == "hallucinate"
 
 
+def test_choices_that_left_the_window_no_longer_count():
+    policy = cb.GPUCB(LINE, reward=smooth(), feedback=cb.Sliding(3))
+    first = [policy.ask() for _ in range(4)]
+    later = [policy.ask() for _ in range(2)]
+    assert torch.equal(later[0].x, first[0].x)
+    assert torch.equal(later[1].x, first[1].x)
+
+
 def test_the_reminder_stays():
     policy = cb.GPUCB(LINE, reward=smooth())
     for _ in range(99):

@@ -138,7 +138,7 @@ class CKB(GPPolicy):
         """Return ``f - sum_j phi_j g_j``."""
         return scores.PrimalDual(self._dual.weight(phi, t, self._epoch(t)))
 
-    def judged(self, beliefs: Any, look: Look, best: Best, asked: Asked) -> Tensor:
+    def _judged(self, beliefs: Any, look: Look, best: Best, asked: Asked) -> Tensor:
         """Return the estimates that the multiplier moves by, ``(T, 1 + m)``."""
         return self._dual.judged(self, beliefs, look, best, asked)
 

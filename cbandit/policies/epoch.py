@@ -145,6 +145,7 @@ class EpochPenalty(GPPolicy):
         return self._outside(self._penalty.kappa(kept))
 
     @property
+    @alone
     def price(self) -> Tensor:
         """As :attr:`multiplier`, which is in the user's units here."""
         return self.multiplier

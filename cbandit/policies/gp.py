@@ -209,12 +209,12 @@ class GPPolicy(Policy):
             beside = seen_in_full(seen, asked.actions, limits, self.batch_shape)
         look = self._look(state, asked)
         best, infeasible = self._search.best(beliefs, look, asked, ahead, beside)
-        judged = self.judged(beliefs, look, best, asked)
+        judged = self._judged(beliefs, look, best, asked)
         estimate = judged.to(torch.float64, copy=True)  # else it holds them all
         decision = Decision(best.index, infeasible, x=best.x, keys=best.keys, sure=True)
         return decision, state._replace(estimate=estimate)
 
-    def judged(self, beliefs: Any, look: Look, best: Best, asked: Asked) -> Tensor:
+    def _judged(self, beliefs: Any, look: Look, best: Best, asked: Asked) -> Tensor:
         """Return the estimates that the multiplier moves by, ``(T, 1 + m)``."""
         return best.estimate
 
@@ -269,7 +269,9 @@ class GPPolicy(Policy):
         """Return outstanding choices, where they count."""
         if self.pending == "ignore":
             return []
-        waiting = asked.waiting
+        waiting, late = asked.waiting, self.feedback
+        first = asked.t - late.window if isinstance(late, Sliding) else 0
+        waiting = [each for each in waiting if each.choice.t >= first]
         return [Ahead(*place_of(self, e.choice)[:2], *e.missing()) for e in waiting]
 
     def _looks(

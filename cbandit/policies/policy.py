@@ -243,6 +243,7 @@ class Policy(metaclass=ABCMeta):
         return torch.zeros(shape, dtype=torch.float64, device=self.device)
 
     @property
+    @alone
     def price(self) -> Tensor:
         """The multiplier in the user's units, ``(*trials, m)``."""
         return self.multiplier
