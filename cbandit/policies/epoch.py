@@ -48,6 +48,7 @@ from cbandit.policies.packing import Place, place_of
 from cbandit.policies.penalties import penalty_of
 from cbandit.policies.seen import Epoch, Seen
 from cbandit.policies.state import GPState
+from cbandit.posterior.look import Look, scorer
 from cbandit.recommend import Recommendation
 
 __all__ = ["EpochPenalty"]
@@ -119,6 +120,9 @@ class EpochPenalty(GPPolicy):
             )
         self._penalty = penalty_of(psi, rate)
         self._beliefs_of = _listed(reward, reuse)
+        listed = reward if isinstance(reward, list | tuple) else [reward]
+        # targets that are rescaled here alone are looked at in the user's units
+        self._in_spreads = all(belief.standardize for belief in listed)
         one = self._beliefs_of[0]
         super().__init__(actions, reward=one, costs=costs, explore=explore, **common)
         for k, belief in enumerate(self._beliefs_of):
@@ -157,6 +161,19 @@ class EpochPenalty(GPPolicy):
     def score(self, t: int, multiplier: Tensor) -> scores.Reward:
         """Return the estimate of the penalised reward."""
         return scores.Reward()
+
+    def _look(self, state: GPState, asked: Asked) -> Look:
+        """Return which score is wanted, of estimates in the belief's own units."""
+        look, units = super()._look(state, asked), state.beliefs.units()
+        if units is None or self._in_spreads:
+            return look
+        form, bound = scorer(look), look.bound
+
+        def score(f: Tensor, g: Tensor) -> Tensor:
+            f = torch.addcmul(units.center.to(f), f, units.size.to(f))
+            return form(f if bound is None else f.clamp(-bound.to(f), bound.to(f)), g)
+
+        return replace(look, score=score, bound=None)
 
     def _opened(self, state: GPState, asked: Asked) -> GPState:
         """Move multipliers and targets at the start of an epoch."""
