@@ -72,7 +72,7 @@ SIGNATURES = {
     "baselines.SafeOpt": "actions, *, reward, costs, explore=None, safe",
     "baselines.StageOpt": "actions, *, reward, costs, explore=None, safe, rounds",
     "baselines.SGPUCB": "actions, *, reward, costs, explore=None, safe, rounds",
-    "baselines.Random": "actions, *, reward=None, costs=None, feasible=False",
+    "baselines.Random": "actions, *, reward=None, costs=0, feasible=False",
     "baselines.SafeLTS": "actions, *, reward, costs, safe, delta, alpha=None",
     "baselines.ADMMBO": "actions, *, reward, costs",
     "baselines.BanditOCO": "actions, *, costs, radius, step, dual_step",
@@ -198,12 +198,13 @@ POLICIES = {
         {},
     ),
     "baselines.BKB": (POINTS, REWARD | {"reward": KNOWN}, {}),
+    "baselines.Random": (POINTS, {"costs": 1}, {}),
     "baselines.CKBRestart": (
         POINTS,
         BOTH | {"restart": 5, "step": 0.1, "cap": 10.0},
         GP_POLICY,
     ),
-    "baselines.Random": (
+    "baselines.Random, feasible": (
         POINTS,
         {"reward": BELIEF, "costs": BELIEF, "feasible": True},
         GP_POLICY,
@@ -216,6 +217,7 @@ POLICIES = {
 }
 EVERYWHERE = {
     "thresholds": 0.0,
+    "minimise": False,
     "seed": 0,
     "trials": None,
     "device": None,
@@ -529,6 +531,7 @@ COMMANDS = {
     "list": "",
     "reproduce": REPEATED,
     "run": REPEATED,
+    "compare": "--by --latex",
     "plot": "",
     "info": "",
 }
@@ -587,7 +590,7 @@ def test_what_an_experiment_writes(capsys, tmp_path):
     few = ["--trials", "2", "--horizon", "3", "--policies", "CKB-UCB"]
     said(capsys, "reproduce", "zhou-synthetic", *few, "--out", str(tmp_path))
     files = {path.name for path in tmp_path.iterdir()}
-    assert files >= {"summary.json", "rounds.parquet", "config.toml"}
+    assert files >= {"summary.json", "rounds.parquet", "means.parquet", "config.toml"}
     assert any(name.endswith(".png") for name in files)
     summary = json.loads((tmp_path / "summary.json").read_text())
     kinds = {

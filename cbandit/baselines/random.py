@@ -1,17 +1,11 @@
-"""Uniform play, over all actions or those believed feasible: what others must beat.
+"""Uniformly random actions: what every comparison should beat.
 
-Each round:
-
-1. ``x_t`` is uniform over the set; with ``feasible=True`` over the actions where every
-   cost's mean is at or below its threshold, failing that the action whose largest mean
-   excess is least;
-2. observe reward and costs, update the beliefs: ``recommend`` and ``posterior`` are
-   those of any policy.
+Over all actions, or with ``feasible=True`` over those where every cost's mean is at or
+below its threshold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,82 +13,146 @@ from torch import Tensor
 
 from cbandit._core import checks, devices
 from cbandit._core.arguments import stated
-from cbandit.baselines.botorch_policy import drawn
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.gp import GPPolicy
+from cbandit.policies.ledger import News
+from cbandit.policies.policy import Policy
 from cbandit.policies.state import GPState
+from cbandit.policies.suits import believed_costs
 from cbandit.posterior.units import level
 
-__all__ = ["Random"]
+__all__ = ["FeasibleRandom", "Random", "Uniform", "drawn"]
 
 TRIES = 1024  # points of a box that are drawn, of which a feasible one is played
 
 
-class Random(GPPolicy):
-    """Uniformly random actions.
+def Random(
+    actions: Any,
+    *,
+    reward: GP | None = None,
+    costs: Any = 0,
+    feasible: bool = False,
+    **common: Any,
+) -> Uniform | FeasibleRandom:
+    """Uniformly random actions, of all or of those believed feasible.
+
+    Args:
+        actions: what can be chosen; on a star its tips.
+        reward: with ``feasible=True`` the belief about the reward,
+            :meth:`GP.default <cbandit.GP.default>` unless given.
+        costs: how many costs it is told; with ``feasible=True`` the belief about the
+            cost, or a list of them.
+        feasible: whether to learn, and to play only what is believed feasible.
+        common: ``thresholds``, ``seed``, ``trials``, ``device``, ``dtype``,
+            ``horizon``; with ``feasible=True`` also ``feedback``, ``engine``.
+
+    Example:
+        >>> import cbandit as cb
+        >>> actions = cb.Finite([[0.0], [1.0]])
+        >>> policy = cb.baselines.Random(actions, costs=1)
+        >>> policy.tell(policy.ask(), reward=1.0, cost=0.2)
+        >>> gp = cb.GP.default(actions)
+        >>> policy = cb.baselines.Random(actions, costs=gp, feasible=True)
+        >>> policy.tell(policy.ask(), reward=1.0, cost=0.2)
+    """
+    if not checks.flag("feasible", feasible):
+        if isinstance(costs, GP) or costs is None:
+            costs = int(isinstance(costs, GP))
+        elif isinstance(costs, list | tuple | dict):
+            costs = len(costs)
+        return Uniform(actions, costs=costs, **common)
+    if costs is None or isinstance(costs, int):
+        raise CBanditError(
+            "feasible=True needs beliefs about the costs: give costs= as a cb.GP or a "
+            f"list of them; got {costs!r}"
+        )
+    return FeasibleRandom(actions, reward=reward, costs=costs, **common)
+
+
+class Uniform(Policy):
+    """Every allowed action with the same probability, whatever came of others.
+
+    On a star these are the tips.
 
     Args:
         actions: what can be chosen.
-        reward: the belief about the reward, :meth:`GP.default <cbandit.GP.default>`
-            unless given.
-        costs: the belief about the cost, or a list of them; or how many costs there
-            are, without beliefs; ``None``: no costs.
-        feasible: play only actions that are believed feasible. On a box it is the first
-            of 1 024 uniform points.
+        costs: how many costs it is told; it learns nothing from them.
         common: see below.
-
-    Example:
-        >>> import cbandit as cb, torch
-        >>> actions = cb.Finite(torch.linspace(0, 1, 50).double().unsqueeze(-1))
-        >>> gp = cb.GP.default(actions)
-        >>> policy = cb.baselines.Random(actions, reward=gp, costs=gp, feasible=True)
-        >>> policy.tell(policy.ask(), reward=0.1, cost=0.2)
     """
 
+    name = "Random"
+
+    def __init__(self, actions: Any, *, costs: int = 0, **common: Any) -> None:
+        self.settings = stated(self, locals())
+        m = checks.whole("costs", costs, 0, "how many costs there are")
+        super().__init__(actions, m, **common)
+        self._begin(None)
+
+    def decide(self, state: None, asked: Asked) -> tuple[Decision, None]:
+        """Return one draw a trial."""
+        on, mask = asked.actions, asked.mask
+        count = on.dim if on.continuous else 1
+        shares = asked.streams.uniform(count).reshape(self._size, -1)
+        found = torch.stack(
+            [
+                drawn(on, None if mask is None else mask[k % len(mask)], share)
+                for k, share in enumerate(shares.to(self.device))
+            ]
+        )
+        if on.continuous:
+            return Decision(None, x=found.to(self.dtype), sure=True), state
+        return Decision(found, sure=True), state
+
+    def absorb(self, state: None, news: News) -> None:
+        """Learn nothing."""
+
+
+def drawn(asked: Any, allowed: Tensor | None, share: Tensor) -> Tensor:
+    """Return a uniform action, from uniform draws ``share``, ``(*n, d)`` on a box."""
+    if asked.continuous:
+        x: Tensor = asked.unit.point(share.to(asked.lower))
+        if asked.choices is not None:
+            row = asked.choices[(share[..., -1] * len(asked.choices)).long()]
+            x[..., ~asked.free] = row
+        return x
+    if allowed is None:
+        return (share[0] * int(asked.size)).long()
+    numbers = allowed.nonzero().squeeze(-1)
+    return numbers[(share[0] * len(numbers)).long()]
+
+
+class FeasibleRandom(GPPolicy):
+    """Uniformly random actions of those believed feasible.
+
+    Where none is, the action whose largest mean excess is least.
+
+    Args:
+        actions: what can be chosen. On a box it is the first of 1 024 uniform points.
+        reward: the belief about the reward.
+        costs: the belief about the cost, or a list of them.
+        common: see below.
+    """
+
+    name = "Random-feasible"
     splits = False
 
     def __init__(
-        self,
-        actions: Any,
-        *,
-        reward: GP | None = None,
-        costs: GP | Sequence[GP] | int | None = None,
-        feasible: bool = False,
-        **common: Any,
+        self, actions: Any, *, reward: GP | None = None, costs: Any, **common: Any
     ) -> None:
         self.settings = stated(self, locals())
-        self.feasible = checks.flag("feasible", feasible)
-        if feasible and (costs is None or isinstance(costs, int)):
-            raise CBanditError(
-                "feasible=True needs beliefs about the costs: give costs= as a cb.GP "
-                f"or a list of them; got {costs!r}"
-            )
         reward = GP.default(actions) if reward is None else reward
-        both: dict[str, Any] = {"reward": reward, "costs": costs}
+        both = {"reward": reward, "costs": believed_costs(costs)}
         super().__init__(actions, **both, explore=UCB(0.0), **common)
-        self.name = "Random-feasible" if feasible else "Random"
 
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
-        """Return uniform actions."""
-        on, box = asked.actions, bool(asked.actions.continuous)
-        if self.feasible:
-            tau = level(state.beliefs.units(), self._limits(asked.t))
-            if box:
-                return self._near(state, asked, tau), state
-            return self._believed(state, asked, tau), state
-        share = asked.streams.uniform(on.dim if box else 1)
-        share = share.reshape(self._size, -1).to(self.device)
-        if box:
-            x = drawn(on, None, share).to(self.dtype)
-            return Decision(None, x=x, sure=True), state
-        none = [None] * self._size
-        masks = none if asked.mask is None else asked.mask.expand(self._size, -1)
-        rows = zip(masks, share, strict=True)
-        found = torch.stack([drawn(on, mask, each) for mask, each in rows])
-        return Decision(found, sure=True), state
+        """Return one draw a trial."""
+        tau = level(state.beliefs.units(), self._limits(asked.t))
+        if asked.actions.continuous:
+            return self._near(state, asked, tau), state
+        return self._believed(state, asked, tau), state
 
     def _believed(self, state: GPState, asked: Asked, tau: Tensor) -> Decision:
         """Return the action a random share of the way through the feasible ones."""

@@ -3,7 +3,6 @@
 from cbandit_kernels.backends import (
     describe_native,
     native,
-    native_at_hand,
     streams_natively,
 )
 from cbandit_kernels.forms import (
@@ -46,7 +45,6 @@ __all__ = [
     "kernel_columns_ref",
     "kernel_matrix_ref",
     "native",
-    "native_at_hand",
     "product_round",
     "product_round_ref",
     "stream_round",

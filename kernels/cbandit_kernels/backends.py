@@ -9,16 +9,11 @@ from importlib.util import find_spec
 
 from torch import Tensor
 
-__all__ = ["describe_native", "native", "native_at_hand", "streams_natively"]
+__all__ = ["describe_native", "native", "streams_natively"]
 
 SWITCH = "CBANDIT_NATIVE"  # environment variable: 0 keeps to plain torch
 FACTORS = 3  # kernels in a product that compiled loops take
 DIMS = 16  # coordinates that they keep in registers
-
-
-def native_at_hand() -> bool:
-    """Whether the CPU's compiled loops can be used: whether numba works here."""
-    return _obstacle() is None
 
 
 def describe_native() -> str:
@@ -45,7 +40,7 @@ def _obstacle() -> str | None:
 
 def native(values: Tensor) -> bool:
     """Whether compiled loops take these: numba is there, and no device holds them."""
-    return values.device.type == "cpu" and native_at_hand()
+    return values.is_cpu and _obstacle() is None
 
 
 def streams_natively(values: Tensor, kinds: tuple[str, ...], dim: int) -> bool:

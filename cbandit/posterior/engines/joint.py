@@ -215,7 +215,12 @@ class Joint(Base):
     def gain(self) -> Tensor:
         """The realised information gain, ``(T,)``."""
         if self._shares:
-            more = torch.log1p(torch.stack(self._shares)).sum(0)
+            first, *rest = self._shares
+            more = (
+                torch.log1p(torch.stack([first, *rest])).sum(0)
+                if rest
+                else first.log1p()
+            )
             self._gain, self._shares = self._gain.add(more, alpha=0.5), []
         return self._gain
 

@@ -255,7 +255,7 @@ def loops(double: bool) -> Loops:
                 v[j] = cov[t, j, j]
             best = judge(size_of, held, asked, drawn, t, none, none, s, room, start)
             index = best[1]
-            values[t], indices[t] = best
+            values[t, 0], indices[t, 0] = best
             for f in range(functions):
                 d = math.sqrt(v[index] if not (v[index] < zero) else zero)
                 if draw != 0:
@@ -263,6 +263,6 @@ def loops(double: bool) -> Loops:
                     d = carray(address(place), (size_of,), kind)[index]
                 e = mean[t, f, index] + scales[t, f] * d + offsets[t, f]
                 e = bounds[t, f] if e > bounds[t, f] else e
-                estimates[t, f] = -bounds[t, f] if e < -bounds[t, f] else e
+                estimates[t, f, 0] = -bounds[t, f] if e < -bounds[t, f] else e
 
     return Loops(finish, product, joint, update, judge)

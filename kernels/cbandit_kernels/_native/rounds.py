@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -124,12 +124,18 @@ def joint(
         )
     else:
         slots, precision, values = told
-        seen = True, np.array(slots, np.int64), precision.numpy(), values.numpy()
-    value, estimate = mean.new_empty(trials), mean.new_empty(trials, functions)
-    index = torch.empty(trials, dtype=torch.long)
-    given = cov.numpy(), mean.numpy(), seen, asked, drawn
-    out = value.numpy(), index.numpy(), estimate.numpy()
-    if trials * size * size <= ALONE or trials == 1:
+        seen = (
+            True,
+            np.array(slots, np.int64),
+            _plain(precision, cov),
+            _plain(values, cov),
+        )
+    table = cov.numpy()
+    given = table, mean.numpy(), seen, asked, drawn
+    # made here and lent to torch, which is quicker than the other way around
+    value, index = np.empty((trials, 1), table.dtype), np.empty((trials, 1), np.int64)
+    out = value, index, np.empty((trials, functions, 1), table.dtype)
+    if trials * size * size <= ALONE or trials == 1 or torch.get_num_threads() == 1:
         go(*given, (0, trials), *out)
     else:
         each = -(-trials // PARTS)
@@ -137,8 +143,8 @@ def joint(
         def work(piece: int, alive: object = (look, draw)) -> None:
             go(*given, (piece * each, min((piece + 1) * each, trials)), *out)
 
-        share(work, -(-trials // each))
-    return Found(value.unsqueeze(-1), index.unsqueeze(-1), estimate.unsqueeze(-1))
+        _spread(go, work, -(-trials // each))
+    return Found(*map(torch.from_numpy, out))
 
 
 # -- what the loops take, and what they give ---------------------------------------
@@ -163,7 +169,9 @@ def _drawn_as(mean: Tensor, draw: Tensor | None) -> Tensor | None:
 
 
 def _plain(value: Tensor, like: Tensor) -> Array:
-    return value.to(like.dtype).contiguous().numpy()
+    if value.dtype != like.dtype:
+        value = value.to(like.dtype)
+    return value.contiguous().numpy()
 
 
 @lru_cache(maxsize=64)
@@ -223,6 +231,18 @@ def _round(
     return held, _asked(look, mean), _drawn(draw)
 
 
+def _spread(go: Any, work: Callable[[int], None], pieces: int) -> None:
+    """Share the pieces among threads.
+
+    The first is done alone where it compiles the loop: no thread waits for another
+    inside of the compiler.
+    """
+    first = 0 if go.overloads else 1
+    if first:
+        work(0)
+    share(lambda piece: work(first + piece), pieces - first)
+
+
 def _shared(
     go: Any,
     fixed: tuple[Any, ...],
@@ -246,12 +266,7 @@ def _shared(
         low = piece * step
         go(*fixed, (t, low, min(low + step, size), start, piece), *out)
 
-    # the first piece alone where this compiles the loop: no thread waits for another
-    # inside of the compiler
-    begin = 0 if go.signatures else 1
-    if begin:
-        work(0)
-    share(lambda number: work(begin + number), trials * each - begin)
+    _spread(go, work, trials * each)
     if each > 1:
         top = value.amax(-1, keepdim=True)
         # of equals the lowest number, wherever it was found
