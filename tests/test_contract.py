@@ -207,7 +207,7 @@ POLICIES = {
     "baselines.Random, feasible": (
         POINTS,
         {"reward": BELIEF, "costs": BELIEF, "feasible": True},
-        GP_POLICY,
+        {},
     ),
     "baselines.BoTorchPolicy": (
         POINTS,
