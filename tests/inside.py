@@ -17,7 +17,12 @@ from cbandit.choice import Choice, Distribution
 from cbandit.cli import main
 from cbandit.experiments.catalogue import EXPERIMENTS, find, settings_from_toml
 from cbandit.experiments.report import number
-from cbandit.experiments.results import read_curves, soft_violation_over, versions
+from cbandit.experiments.results import (
+    read_boxes,
+    read_curves,
+    soft_violation_over,
+    versions,
+)
 from cbandit.experiments.runner import carry_out
 from cbandit.experiments.task import Task
 from cbandit.explore import TS, estimates
