@@ -19,7 +19,7 @@ CLASSES = {
     "cbandit.actions.star": "Star",
     "cbandit.actions.unit": "Unit",
     "cbandit.baselines.admm": "Split",
-    "cbandit.baselines.admmbo": "ADMMBO Progress",
+    "cbandit.baselines.admmbo": "ADMMBO Progress _InUnits",
     "cbandit.baselines.bandit_oco": "BanditOCO Played Walk",
     "cbandit.baselines.bkb": "BKB",
     "cbandit.baselines.botorch_policy": "BoTorchPolicy",
@@ -57,7 +57,8 @@ CLASSES = {
     "cbandit.policies.oplb": "OPLB",
     "cbandit.policies.opnlb": "OPNLB",
     "cbandit.policies.packing": "Place _Packed",
-    "cbandit.policies.penalties": "Penalty _Own _Polynomial",
+    "cbandit.policies.penalties": "Penalty _Family _Own",
+    "cbandit.policies.pricing": "Waiting",
     "cbandit.policies.rpol": "RPOL",
     "cbandit.policies.safe.action": "Safe SafeAction",
     "cbandit.policies.safe.arms": "Arms",
@@ -99,6 +100,8 @@ CLASSES = {
     "cbandit.posterior.stacked": "Stacked",
     "cbandit.posterior.system": "Spot System",
     "cbandit.posterior.tally": "Tally",
+    "cbandit.posterior.units": "Units",
+    "cbandit.scores": "Feasible LeastViolating PrimalDual Rectified Reward",
     "cbandit.search.box": "Climbs",
     "cbandit.simulation.delivery": "Post",
     "cbandit.simulation.resume": "State",
@@ -146,7 +149,8 @@ CLASSES = {
 
 FUNCTIONS = {
     "cbandit._core.checks": "nonnegative per_cost per_trial positive",
-    "cbandit.policies.penalties": "exponential polynomial",
+    "cbandit.multipliers": "exponential polynomial",
+    "cbandit.scores": "least_total",
     "cbandit.policies.policy": "Policy._number Policy._per_cost Policy._per_trial",
     "gpytorch.constraints.constraints": "inv_sigmoid inv_softplus",
     "gpytorch.kernels.hamming_kernel": "HammingIMQKernel._alpha_closure "
