@@ -35,6 +35,10 @@ __all__ = ["BoTorchPolicy", "best_on_box", "drawn", "refused"]
 CHUNK = 1024
 
 
+NOTHING = -1e10  # the value of what has failed
+TRIES, GOLDEN = 1000, 0.5 * (5**0.5 - 1)
+
+
 class BoTorchPolicy(GPPolicy):
     """The ``argmax`` of one of BoTorch's acquisition functions.
 
@@ -124,10 +128,11 @@ class BoTorchPolicy(GPPolicy):
         for trial in range(self._size):
             allowed = None if mask is None else mask[trial if len(mask) > 1 else 0]
             if asked.t <= self.initial or not self._known(state.beliefs, trial):
-                found.append(drawn(on, allowed, draws[trial, 1:].to(self.device)))
+                share = draws[trial, 1:].to(self.device)
+                found.append(drawn(asked, trial, share))
                 continue
             seed = int(draws[trial, 0] * 2**31)
-            found.append(self._best(state.beliefs, trial, on, allowed, seed))
+            found.append(self._best(state.beliefs, trial, asked, allowed, seed))
         if box:
             x = torch.stack(found).to(self.dtype)
             return Decision(None, x=x, sure=True), state
@@ -139,7 +144,7 @@ class BoTorchPolicy(GPPolicy):
         return known
 
     def _best(
-        self, beliefs: Any, trial: int, asked: Any, allowed: Tensor | None, seed: int
+        self, beliefs: Any, trial: int, asked: Asked, allowed: Any, seed: int
     ) -> Tensor:
         """Return the point or the number of the greatest value in one trial."""
         from botorch.utils.sampling import manual_seed
@@ -154,10 +159,10 @@ class BoTorchPolicy(GPPolicy):
                     "make_acquisition must return a BoTorch acquisition function; got "
                     f"{acquisition!r}"
                 )
-            if asked.continuous:
+            if asked.actions.continuous:
                 search = self.num_restarts, self.raw_samples
-                return best_on_box(acquisition, asked, *search)
-            return self._listed(acquisition, trial, asked, allowed)
+                return best_on_box(acquisition, asked, trial, *search)
+            return self._listed(acquisition, trial, asked.actions, allowed)
 
     def _listed(
         self, acquisition: AcquisitionFunction, trial: int, asked: Any, allowed: Any
@@ -201,10 +206,15 @@ def refused(common: dict[str, Any]) -> None:
         )
 
 
-def best_on_box(acquisition: Any, box: Box, restarts: int, samples: int) -> Tensor:
+def best_on_box(
+    acquisition: Any, asked: Asked, trial: int, restarts: int, samples: int
+) -> Tensor:
     """Return the point ``(d,)`` of greatest acquisition value that BoTorch finds."""
     from botorch.optim.optimize import optimize_acqf, optimize_acqf_mixed
 
+    box: Box = asked.actions
+    if asked.barred is not None:
+        acquisition = _Around(acquisition, box, asked.barred.of(trial))
     options: Any = {
         "bounds": box.bounds.double(),
         "q": 1,
@@ -225,15 +235,34 @@ def _fixed(box: Box, row: list[float]) -> dict[int, float]:
     return dict(enumerate(row, start=box.dim - len(row)))
 
 
-def drawn(asked: Any, allowed: Tensor | None, share: Tensor) -> Tensor:
-    """Return a uniform action, from uniform draws ``share``."""
-    if asked.continuous:
-        x: Tensor = asked.unit.point(share.to(asked.lower))
-        if asked.choices is not None:
-            row = asked.choices[(share[-1] * len(asked.choices)).long()]
-            x[~asked.free] = row
-        return x
-    if allowed is None:
-        return (share[0] * int(asked.size)).long()
-    numbers = allowed.nonzero().squeeze(-1)
+class _Around(torch.nn.Module):
+    """An acquisition function that has nothing to gain where actions have failed."""
+
+    def __init__(self, acquisition: Any, box: Box, barred: Barred) -> None:
+        super().__init__()
+        self._acquisition, self._box, self._barred = acquisition, box, barred
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return values ``(b,)`` of points ``x (b, 1, d)``."""
+        values: Tensor = self._acquisition(x)
+        z = self._box.unit.of(x).reshape(1, -1, x.shape[-1])
+        return values.masked_fill(self._barred(z).reshape(values.shape), NOTHING)
+
+
+def drawn(asked: Asked, trial: int, share: Tensor) -> Tensor:
+    """Return a uniform action of one trial, from uniform draws ``share``."""
+    on, mask, barred = asked.actions, asked.mask, asked.barred
+    if on.continuous:
+        for _ in range(TRIES):
+            x: Tensor = on.unit.point(share.to(on.lower))
+            if on.choices is not None:
+                row = on.choices[(share[-1] * len(on.choices)).long()]
+                x[~on.free] = row
+            if barred is None or not bool(barred.of(trial).holds(x.unsqueeze(0)).any()):
+                return x
+            share = (share + GOLDEN) % 1  # as even as they come
+        raise CBanditError("every action tried at random has failed")
+    if mask is None:
+        return (share[0] * int(on.size)).long()
+    numbers = mask[trial if len(mask) > 1 else 0].nonzero().squeeze(-1)
     return numbers[(share[0] * len(numbers)).long()]

@@ -88,6 +88,7 @@ class Entry(NamedTuple):
         closed: whether nothing more can be told.
         cancelled: the serial number of its cancellation, 0: it was not cancelled.
         held: costs ``(T, m)`` that wait for the others, where all count together.
+        failed: trials in which the action has failed, ``(T,)``; ``None``: in none.
     """
 
     choice: Choice
@@ -99,6 +100,7 @@ class Entry(NamedTuple):
     closed: bool = False
     cancelled: int = 0
     held: Tensor | None = None
+    failed: Tensor | None = None
 
     def missing(self) -> tuple[list[bool], list[bool]]:
         """Return the trials that wait for the reward, and those that wait for costs."""

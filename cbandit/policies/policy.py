@@ -26,6 +26,7 @@ from cbandit.errors import CBanditError, HorizonError
 from cbandit.policies import given, shared
 from cbandit.policies.alone import Door, alone
 from cbandit.policies.decision import Asked, Decision, checked, choice_of, kept
+from cbandit.policies.failures import Failed, failed_in
 from cbandit.policies.ledger import Entry, Ledger, News
 from cbandit.policies.names import meant, prefix
 from cbandit.policies.senses import Senses
@@ -117,6 +118,7 @@ class Policy(metaclass=ABCMeta):
     patient = False  # whether it counts on choices that wait for their feedback
     common: Mapping[str, str] = shared.POLICY  # what constructors hand on, with help
     _reminded = False
+    _failed: Failed | None = None
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Help on a policy names the arguments it shares with others too."""
@@ -201,6 +203,10 @@ class Policy(metaclass=ABCMeta):
         """Return the state after a choice that stands, before any feedback."""
         return state
 
+    def leans_on(self) -> Sequence[tuple[int | None, Tensor]] | None:
+        """Return the action it cannot do without: number and point of each trial."""
+        return None
+
     def _due(self, state: Any) -> Any:
         """Return the state after what time makes due, all feedback being absorbed."""
         return state
@@ -283,7 +289,10 @@ class Policy(metaclass=ABCMeta):
         now, streams, ledger = self._settled(), self._streams, self._ledger
         streams.go(now.position)
         on = self.actions if actions is None else self._round_actions(actions)
-        asked = Asked(t, on, mask, observed_costs, streams, ledger)
+        barred = None
+        if self._failed is not None:
+            mask, barred = self._failed.restricted(self, on, mask)
+        asked = Asked(t, on, mask, observed_costs, streams, ledger, barred)
         decision, state = self.decide(now.state, asked)
         if type(decision) is not Decision or not decision.sure:
             rule, kind = f"{type(self).__name__}.decide", (self.device, self.dtype)
@@ -315,6 +324,7 @@ class Policy(metaclass=ABCMeta):
         cost: Any = None,
         noise: Any = None,
         where: Any = None,
+        failed: bool = False,
     ) -> None:
         """Say what came of a choice: reward and cost together, or apart and later.
 
@@ -328,6 +338,10 @@ class Policy(metaclass=ABCMeta):
             noise: this observation's variance, ``(*trials,)``, instead of the belief's,
                 where the policy can take it.
             where: ``(*trials,)`` bool, the trials in which this has come.
+            failed: that the action cannot be measured. It is not asked for again, on a
+                Box nor is what lies within 1e-3 of it (of the unit cube, in the same
+                row of choices), on a Star nor is its segment. No belief and no
+                multiplier moves. For what may work another time, :meth:`cancel`.
         """
         mask = None if where is None else given.told_in(where, self.batch_shape)
         known = self.sees_costs and reward is None and cost is not None
@@ -335,7 +349,15 @@ class Policy(metaclass=ABCMeta):
             if known or not bool(torch.as_tensor(mask).any()):
                 return  # nothing that has not come already
         entry = self._entry(choice)
-        self._ledger.put(entered(self, entry, reward, cost, noise, mask))
+        if not checks.flag("failed", failed):
+            self._ledger.put(entered(self, entry, reward, cost, noise, mask))
+            return
+        if not (reward is None and cost is None and noise is None):
+            raise CBanditError("tell takes failed=True or feedback, not both")
+        new = failed_in(entry, mask, self._ledger.number(), self._size)
+        before = self._failed or Failed.none(self._size, self.actions.dim)
+        self._failed = before.added(self, entry.choice, mask)
+        self._ledger.put(new)
 
     @alone
     def cancel(self, choice: Choice | str) -> None:

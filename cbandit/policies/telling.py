@@ -83,7 +83,10 @@ def entered(
     no_costs = policy.m == 0 or not policy.learns_costs
     closed = reward_seen is True and (cost_seen is True or no_costs)
     both, seen = (entry.choice, entry.given), (reward_seen, cost_seen)
-    return Entry(*both, *seen, rewards, costs, closed, held=None if closed else held)
+    held, failed = None if closed else held, entry.failed
+    # where it has failed the rest will never come
+    over = serial if closed and failed is not None else 0
+    return Entry(*both, *seen, rewards, costs, closed, over, held, failed)
 
 
 def _values(
