@@ -33,6 +33,8 @@ from cbandit.policies.senses import counted
 
 __all__ = ["BanditOCO"]
 
+TRIES = 100  # directions, before all is taken to have failed
+
 
 class Played(NamedTuple):
     """A round's direction, and what has come of it in which trials.

@@ -23,6 +23,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.decision import Asked, Decision
+from cbandit.policies.failures import Barred
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.state import GPState
 
@@ -33,10 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["BoTorchPolicy", "best_on_box", "drawn", "refused"]
 
 CHUNK = 1024
-
-
 NOTHING = -1e10  # the value of what has failed
-TRIES, GOLDEN = 1000, 0.5 * (5**0.5 - 1)
+TRIES, GOLDEN = 1000, 0.5 * (5**0.5 - 1)  # of random draws around what has failed
 
 
 class BoTorchPolicy(GPPolicy):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -176,6 +177,21 @@ def failed_in(entry: Entry, mask: Tensor | None, serial: int, size: int) -> Entr
     )
 
 
+def without(
+    policy: Any, blocks: Iterable[tuple[int, Tensor, Tensor]]
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yield estimates ``(start, mean, std)`` in which no failed action is any good."""
+    if policy._failed is None:
+        yield from blocks
+        return
+    left, _ = policy._failed.restricted(policy, policy.actions, None)
+    for start, mean, std in blocks:
+        here = left[:, start : start + mean.shape[-1]].unsqueeze(1)
+        bad = torch.full_like(mean[:1, :, :1], torch.inf)
+        bad[:, 0] = -torch.inf
+        yield start, torch.where(here, mean, bad), std
+
+
 def _numbered(policy: Any, choice: Choice) -> list[int | None]:
     """Return the actions' numbers in the policy's own set, where they have any."""
     own = policy.actions
@@ -191,7 +207,10 @@ def _numbered(policy: Any, choice: Choice) -> list[int | None]:
         away = (x.double() - centre.double()).abs().amax(-1) > 0
         pairs = zip(numbers, away.tolist(), strict=True)
         return [number if moved else None for number, moved in pairs]
-    return [k if isinstance(k, int) else None for k in own.keys(choice.x.reshape(policy._size, -1))]
+    return [
+        k if isinstance(k, int) else None
+        for k in own.keys(choice.x.reshape(policy._size, -1))
+    ]
 
 
 def _some(left: Tensor, what: str) -> Tensor:
