@@ -86,7 +86,8 @@ SIGNATURES = {
     "Policy.absorb": "state, news",
     # a round
     "Policy.ask": "*, among=None, actions=None, observed_costs=None",
-    "Policy.tell": "choice, reward=None, cost=None, noise=None, where=None",
+    "Policy.tell": "choice, reward=None, cost=None, noise=None, where=None, "
+    "failed=False",
     "Policy.cancel": "choice",
     "Policy.save": "path",
     "load": "path",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.quasirandom import SobolEngine
 
 from cbandit._core import checks
 from cbandit._core.arguments import stated
@@ -23,7 +24,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.decision import Asked, Decision
-from cbandit.policies.failures import Barred
+from cbandit.policies.failures import RADIUS, Barred
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.state import GPState
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["BoTorchPolicy", "best_on_box", "drawn", "refused"]
 
 CHUNK = 1024
-NOTHING = -1e10  # the value of what has failed
+DIRECTIONS = 64  # looked into around what has failed
 TRIES, GOLDEN = 1000, 0.5 * (5**0.5 - 1)  # of random draws around what has failed
 
 
@@ -212,8 +213,6 @@ def best_on_box(
     from botorch.optim.optimize import optimize_acqf, optimize_acqf_mixed
 
     box: Box = asked.actions
-    if asked.barred is not None:
-        acquisition = _Around(acquisition, box, asked.barred.of(trial))
     options: Any = {
         "bounds": box.bounds.double(),
         "q": 1,
@@ -226,7 +225,9 @@ def best_on_box(
         rows = [_fixed(box, row) for row in box.choices.tolist()]
         x, _ = optimize_acqf_mixed(acquisition, fixed_features_list=rows, **options)
     found: Tensor = x[0]
-    return found
+    if asked.barred is None:
+        return found
+    return _beside(acquisition, box, asked.barred.of(trial), found)
 
 
 def _fixed(box: Box, row: list[float]) -> dict[int, float]:
@@ -234,18 +235,21 @@ def _fixed(box: Box, row: list[float]) -> dict[int, float]:
     return dict(enumerate(row, start=box.dim - len(row)))
 
 
-class _Around(torch.nn.Module):
-    """An acquisition function that has nothing to gain where actions have failed."""
-
-    def __init__(self, acquisition: Any, box: Box, barred: Barred) -> None:
-        super().__init__()
-        self._acquisition, self._box, self._barred = acquisition, box, barred
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return values ``(b,)`` of points ``x (b, 1, d)``."""
-        values: Tensor = self._acquisition(x)
-        z = self._box.unit.of(x).reshape(1, -1, x.shape[-1])
-        return values.masked_fill(self._barred(z).reshape(values.shape), NOTHING)
+def _beside(acquisition: Any, box: Box, barred: Barred, best: Tensor) -> Tensor:
+    """Return the best of some points around ``best (d,)`` where nothing has failed."""
+    if not bool(barred.holds(best.unsqueeze(0))):
+        return best
+    even = SobolEngine(box.dim).draw(DIRECTIONS, dtype=torch.float64).to(best.device)
+    away = ((2 * even - 1) * box.free).unsqueeze(1)
+    away = away / away.norm(dim=-1, keepdim=True).clamp_min(1e-9)
+    far = (1.01 * RADIUS * 2.0 ** torch.arange(10)).to(away).unsqueeze(-1)
+    z = (box.unit.of(best) + far * away).clamp(0, 1).reshape(-1, box.dim)
+    z = z[~barred(z.unsqueeze(0))[0]]
+    if not len(z):
+        raise CBanditError("nothing is left to ask for: all around has failed")
+    x = box.nearest(box.unit.point(z))
+    with torch.no_grad():
+        return x[acquisition(x.unsqueeze(1)).argmax()]
 
 
 def drawn(asked: Asked, trial: int, share: Tensor) -> Tensor:
