@@ -57,6 +57,7 @@ class Decision:
         distribution: what the action was drawn from, ``(T, k)``.
         x: the action itself, ``(T, d)``, where it is not that of its number.
         keys: see :class:`~cbandit.search.Best`, where they are known.
+        score: of the action, ``(T,)``, for the history.
         sure: whether it is known to fit the set; otherwise ``ask`` checks it.
     """
 
@@ -65,6 +66,7 @@ class Decision:
     distribution: Distribution | None = None
     x: Tensor | None = None
     keys: list[Any] | None = None
+    score: Tensor | None = None
     sure: bool = False
 
 

@@ -11,10 +11,9 @@ from torch import Tensor
 from cbandit._core import devices
 from cbandit.actions import Box
 from cbandit.choice import Choice
-from cbandit.errors import CBanditError, ChoiceError
-from cbandit.policies.ledger import Entry, also_seen
+from cbandit.errors import CBanditError
 
-__all__ = ["Barred", "Failed", "failed_in"]
+__all__ = ["RADIUS", "Barred", "Failed", "without"]
 
 RADIUS = 1e-3  # of the ball around a point of a box, in the unit cube
 APART = 1.0001  # a search keeps this much further away, for rounding
@@ -151,30 +150,6 @@ class Barred:
         near = gap[..., free].square().sum(-1) <= radius**2
         # rows of choices fail one by one
         return (near & (gap[..., ~free].abs() < 1e-9).all(-1)).any(-1)
-
-
-def failed_in(entry: Entry, mask: Tensor | None, serial: int, size: int) -> Entry:
-    """Return the entry of a choice that has failed in the trials ``mask (T,)``.
-
-    They wait for nothing more. An error if nothing was to come there.
-    """
-    reward, cost = (torch.tensor(waits) for waits in entry.missing())
-    now = torch.ones(size, dtype=torch.bool) if mask is None else mask
-    before = torch.zeros_like(now) if entry.failed is None else entry.failed
-    if bool((now & ~(reward | cost)).any()) or bool((now & before).any()):
-        raise ChoiceError(
-            f"choice of round {entry.choice.t} was told in full, or has failed, "
-            "already in some of these trials"
-        )
-    seen = also_seen(entry.reward_seen, now), also_seen(entry.cost_seen, now)
-    closed = seen[0] is True and seen[1] is True
-    return entry._replace(
-        reward_seen=seen[0],
-        cost_seen=seen[1],
-        failed=before | now,
-        closed=closed,
-        cancelled=serial if closed else 0,
-    )
 
 
 def without(

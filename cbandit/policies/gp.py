@@ -219,7 +219,8 @@ class GPPolicy(Policy):
         look = self._look(state, asked)
         best, infeasible = self._search.best(beliefs, look, asked, ahead, beside)
         estimate = best.estimate.to(torch.float64, copy=True)  # else it holds them all
-        decision = Decision(best.index, infeasible, x=best.x, keys=best.keys, sure=True)
+        place = best.index, infeasible, None, best.x, best.keys
+        decision = Decision(*place, score=best.value, sure=True)
         multiplier, held, own = state.multiplier, state.held, state.own
         return decision, GPState(beliefs, multiplier, held, estimate, (), None, own)
 

@@ -12,7 +12,8 @@ import secrets
 import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from time import time
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,15 +27,20 @@ from cbandit.errors import CBanditError, HorizonError
 from cbandit.policies import given, shared
 from cbandit.policies.alone import Door, alone
 from cbandit.policies.decision import Asked, Decision, checked, choice_of, kept
-from cbandit.policies.failures import Failed, failed_in
-from cbandit.policies.ledger import Entry, Ledger, News
+from cbandit.policies.failures import Failed
+from cbandit.policies.ledger import Entry, Ledger, Made, News
 from cbandit.policies.names import meant, prefix
+from cbandit.policies.record import Record, history
 from cbandit.policies.senses import Senses
-from cbandit.policies.telling import entered
+from cbandit.policies.telling import entered, failed_in
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Now", "Policy"]
 
 LONG = 60  # letters of a set in a policy's repr
+MADE = ("multiplier", "estimate")  # what the history has of a state
 MANY = 100  # choices outstanding, of a policy that does not count on them
 
 
@@ -171,6 +177,8 @@ class Policy(metaclass=ABCMeta):
         self._prefixes: tuple[str, ...] = (secrets.token_hex(6),)
         self._door = Door()
         self._ledger = Ledger()
+        costs = self.m > 0 and self.learns_costs
+        self._record = Record(self._size, self.m, self.actions.dim, costs)
         self._nowhere = torch.zeros(self.batch_shape, dtype=torch.bool).to(self.device)
         self._now = Now(0, None, self._streams.position(), 0)
 
@@ -300,13 +308,15 @@ class Policy(metaclass=ABCMeta):
         choice = choice_of(self, asked, decision)
         own = kept(choice)
         state = self._stood(state, own)
-        ledger.open(own, choice)
+        multiplier, estimate = (getattr(state, name, None) for name in MADE)
+        ledger.open(own, choice, Made(time(), multiplier, estimate, decision.score))
         # all that a round changes; what came before does not count without this
         self._now = Now(t, state, streams.position(), now.heard)
         if len(ledger) >= MANY and not (self.patient or self._reminded):
             self._reminded = True
-            costs = self.m > 0 and self.learns_costs
-            warnings.warn(ledger.reminder(self.name, costs), stacklevel=3)
+            warnings.warn(
+                ledger.reminder(self.name, self._record.waits_for_costs), stacklevel=3
+            )
         return choice
 
     def _round_actions(self, actions: Any) -> Any:
@@ -352,9 +362,7 @@ class Policy(metaclass=ABCMeta):
         if not checks.flag("failed", failed):
             self._ledger.put(entered(self, entry, reward, cost, noise, mask))
             return
-        if not (reward is None and cost is None and noise is None):
-            raise CBanditError("tell takes failed=True or feedback, not both")
-        new = failed_in(entry, mask, self._ledger.number(), self._size)
+        new = failed_in(self, entry, (reward, cost, noise), mask)
         before = self._failed or Failed.none(self._size, self.actions.dim)
         self._failed = before.added(self, entry.choice, mask)
         self._ledger.put(new)
@@ -371,6 +379,17 @@ class Policy(metaclass=ABCMeta):
     def outstanding(self) -> list[Choice]:
         """Choices whose feedback has not all come, oldest first."""
         return [entry.given for entry in self._ledger.waiting(self._now.t)]
+
+    @alone
+    def history(self) -> pd.DataFrame:
+        """Return what happened so far: a pandas frame, a row a round (and trial).
+
+        Its columns: ``id``, ``round``, the action by name (or ``action``, its number,
+        and ``x1``..), ``state`` (open, told, failed or cancelled), when it was
+        ``asked`` and last ``told``, ``reward``, costs and multipliers by name, and
+        ``score``, where the policy maximises one.
+        """
+        return history(self, self._ledger.all(self._now.t))
 
     def _finished(self, choice: Any) -> bool:
         """Return whether a choice is ours, and told in full or cancelled."""
@@ -397,7 +416,7 @@ class Policy(metaclass=ABCMeta):
             for news in ledger.news(now.heard):
                 state = self.absorb(state, news)
         self._now = now = Now(now.t, self._due(state), now.position, heard, True)
-        ledger.tidy(heard)
+        ledger.tidy(heard, self._record.put)
         return now
 
     def _change(self, state: Any) -> None:
