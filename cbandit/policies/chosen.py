@@ -111,7 +111,8 @@ class Search:
         score = scorer(look)
         rest = around, climbs, asked.barred
         best = maximise_box(box, estimate, score, streams, *rest)
-        if asked.barred is not None and bool(asked.barred.holds(best.x).any()):
+        barred = asked.barred
+        if barred is not None and best.x is not None and barred.holds(best.x).any():
             raise CBanditError("nothing is left to ask for: everything has failed")
         return _finite(best), None
 

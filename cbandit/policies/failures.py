@@ -128,7 +128,7 @@ class Barred:
         for row, each in zip(centres, points, strict=True):
             row[: len(each)] = box.unit.of(each.to(box.lower)).double().cpu()
         self.centres = devices.put(centres, box.lower.device)
-        self._box = box
+        self._box, self.points = box, points
 
     def __call__(self, z: Tensor) -> Tensor:
         """Return which points ``z (T, n, d)`` of the unit cube lie in a ball."""
@@ -142,6 +142,7 @@ class Barred:
         """Return the balls of one trial."""
         one = object.__new__(Barred)
         one.centres, one._box = self.centres[trial : trial + 1], self._box
+        one.points = self.points[trial : trial + 1]
         return one
 
     def _within(self, z: Tensor, radius: float) -> Tensor:

@@ -153,6 +153,10 @@ class Ledger:
         self._rounds[choice.id] = choice.t
         self._entries[choice.t] = Entry(choice, given, made=made)
 
+    def latest(self, t: int) -> Entry:
+        """Return the entry of round ``t``, of which nothing has been dropped yet."""
+        return self._entries[t]
+
     def all(self, t: int) -> list[Entry]:
         """Return the entries up to round ``t``."""
         return [each for each in self._entries.values() if each.choice.t <= t]

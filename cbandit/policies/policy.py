@@ -13,7 +13,7 @@ import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from time import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,14 +24,17 @@ from cbandit._core.randomness import Position, Streams, Trials, trial_range
 from cbandit.actions import Actions
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError, HorizonError
+from cbandit.explain import Explanation
 from cbandit.policies import given, shared
 from cbandit.policies.alone import Door, alone
 from cbandit.policies.decision import Asked, Decision, checked, choice_of, kept
+from cbandit.policies.explained import Rivals, explained
 from cbandit.policies.failures import Failed
 from cbandit.policies.ledger import Entry, Ledger, Made, News
-from cbandit.policies.names import meant, prefix
+from cbandit.policies.names import finished, meant, said
 from cbandit.policies.record import Record, history
 from cbandit.policies.senses import Senses
+from cbandit.policies.state import Now
 from cbandit.policies.telling import entered, failed_in
 
 if TYPE_CHECKING:
@@ -39,27 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Now", "Policy"]
 
-LONG = 60  # letters of a set in a policy's repr
 MADE = ("multiplier", "estimate")  # what the history has of a state
 MANY = 100  # choices outstanding, of a policy that does not count on them
-
-
-class Now(NamedTuple):
-    """All that rounds change.
-
-    Args:
-        t: the round last asked for.
-        state: what the rule keeps.
-        position: where the streams of draws are.
-        heard: the serial number of the last item told that ``state`` has absorbed.
-        settled: whether what time makes due is done.
-    """
-
-    t: int
-    state: Any
-    position: Position
-    heard: int
-    settled: bool = False
 
 
 class Policy(metaclass=ABCMeta):
@@ -125,6 +109,7 @@ class Policy(metaclass=ABCMeta):
     common: Mapping[str, str] = shared.POLICY  # what constructors hand on, with help
     _reminded = False
     _failed: Failed | None = None
+    _latest: tuple[Asked, Position] | None = None  # the round, and draws before it
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Help on a policy names the arguments it shares with others too."""
@@ -312,6 +297,7 @@ class Policy(metaclass=ABCMeta):
         ledger.open(own, choice, Made(time(), multiplier, estimate, decision.score))
         # all that a round changes; what came before does not count without this
         self._now = Now(t, state, streams.position(), now.heard)
+        self._latest = asked, now.position
         if len(ledger) >= MANY and not (self.patient or self._reminded):
             self._reminded = True
             warnings.warn(
@@ -355,7 +341,8 @@ class Policy(metaclass=ABCMeta):
         """
         mask = None if where is None else given.told_in(where, self.batch_shape)
         known = self.sees_costs and reward is None and cost is not None
-        if (mask is not None or known) and self._finished(choice):
+        rest = self._ledger, self.t, self._prefixes
+        if (mask is not None or known) and finished(choice, *rest):
             if known or not bool(torch.as_tensor(mask).any()):
                 return  # nothing that has not come already
         entry = self._entry(choice)
@@ -391,10 +378,19 @@ class Policy(metaclass=ABCMeta):
         """
         return history(self, self._ledger.all(self._now.t))
 
-    def _finished(self, choice: Any) -> bool:
-        """Return whether a choice is ours, and told in full or cancelled."""
-        ours = isinstance(choice, Choice) and prefix(choice) in self._prefixes
-        return ours and choice.t <= self.t and self._ledger.entry(choice.t) is None
+    @alone
+    def explain(self, choice: Choice | str) -> Explanation:
+        """Return why a choice, or that of an id, was made; it prints as text.
+
+        Whole for the latest choice of a GP policy until something is absorbed, by the
+        next ``ask`` or by a look at the beliefs. Of older ones it has what was stored:
+        estimates, multiplier and score.
+        """
+        return explained(self, choice)
+
+    def _rivals(self, asked: Asked, position: Position) -> Rivals | None:
+        """Return beliefs at the latest choice and its alternatives, where known."""
+        return None
 
     def _entry(self, choice: Choice | str) -> Entry:
         """Return the entry of a choice that waits for feedback."""
@@ -412,6 +408,7 @@ class Policy(metaclass=ABCMeta):
         heard, state = ledger.last, now.state
         if now.settled and heard == now.heard:
             return now
+        self._latest = None
         if heard != now.heard:
             for news in ledger.news(now.heard):
                 state = self.absorb(state, news)
@@ -421,7 +418,7 @@ class Policy(metaclass=ABCMeta):
 
     def _change(self, state: Any) -> None:
         """Replace the state between rounds."""
-        self._now = self._now._replace(state=state, settled=False)
+        self._now, self._latest = self._now._replace(state=state, settled=False), None
 
     # -- checkpoints -----------------------------------------------------------------
 
@@ -441,7 +438,8 @@ class Policy(metaclass=ABCMeta):
     def __getstate__(self) -> dict[str, Any]:
         # the streams themselves say where they are
         self._streams.go(self._now.position)
-        return {**vars(self), "_now": tuple(self._now._replace(position=None))}  # type: ignore[arg-type]
+        now = tuple(self._now._replace(position=None))  # type: ignore[arg-type]
+        return {**vars(self), "_now": now, "_latest": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -450,14 +448,7 @@ class Policy(metaclass=ABCMeta):
         self._now = now._replace(position=self._streams.position())
 
     def __repr__(self) -> str:
-        actions = repr(self.actions)
-        if len(actions) > LONG:
-            actions = f"{type(self.actions).__name__}(dim={self.actions.dim})"
-        parts = [actions, *self._engines(), f"costs={self.m}"]
-        if self.trials is not None:
-            first, count = self.trials[0], len(self.trials)
-            parts.append(f"trials={self.trials if first else count}")
-        return f"{type(self).__name__}({', '.join(parts)}, t={self.t})"
+        return said(self)
 
     def _engines(self) -> list[str]:
         """Return what keeps its beliefs, for ``repr``, where there is a choice."""

@@ -87,8 +87,7 @@ def entered(
     held, failed = None if closed else held, entry.failed
     # where it has failed the rest will never come
     over = serial if closed and failed is not None else 0
-    rest = (closed, over, held, failed, entry.made)
-    return Entry(*both, *seen, rewards, costs, *rest)
+    return Entry(*both, *seen, rewards, costs, closed, over, held, failed, entry.made)
 
 
 def failed_in(
