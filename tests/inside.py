@@ -210,6 +210,29 @@ def hold(policy, beliefs):
     policy._change(settled(policy)._replace(beliefs=beliefs))
 
 
+@contextmanager
+def plain_torch():
+    """Rounds on the CPU without compiled loops, as where numba is not installed."""
+    from cbandit_kernels import backends
+
+    with mock.patch.object(backends, "_obstacle", return_value="a test says so"):
+        yield
+
+
+def native_power(double):
+    """The compiled power of two."""
+    from cbandit_kernels._native.values import power
+
+    return power(double)
+
+
+def native_share(work, pieces, threads):
+    """The compiled loops' way to share work."""
+    from cbandit_kernels._native.threads import share
+
+    share(work, pieces, threads)
+
+
 def next_look(policy):
     """The look of a GP policy's next round."""
     return policy._next_look()[1]

@@ -405,7 +405,7 @@ def test_policy_and_problem_must_state_things_alike():
             {"costs": [rbf(), rbf()], "thresholds": {"latency": 1}},
             "thresholds by name need costs by name",
         ),
-        ({"costs": {"latency": 3}}, r"costs\[0\] must be a cb.GP; got int"),
+        ({"costs": {"latency": 3}}, r"costs\['latency'\] must be a cb.GP; got int"),
     ],
 )
 def test_words_that_say_nothing(own, words):

@@ -21,6 +21,7 @@ from cbandit.posterior.rows.kronecker import Kronecker
 from cbandit.posterior.rows.protocol import Rows
 from cbandit.posterior.rows.recomputed import Recomputed
 from cbandit.posterior.rows.stored import Stored
+from cbandit_kernels import describe_native
 
 __all__ = [
     "ENGINES",
@@ -161,6 +162,7 @@ def describe_engines(device: torch.device | None = None) -> str:
             block = block_of(actions.size, trials, 2, dtype, device)
             line += f", {min(block, actions.size):,} actions at a time"
         lines.append(line)
+    lines.append(f"rounds on the CPU: {describe_native()}")
     return "\n".join(lines)
 
 
