@@ -1,4 +1,4 @@
-"""How a policy explains a choice: what was stored of it, and what can be asked again."""
+"""Explain a choice by what was stored of it, and by asking its round again."""
 
 from __future__ import annotations
 
@@ -16,20 +16,25 @@ from cbandit.policies.decision import Asked
 from cbandit.policies.failures import Barred
 from cbandit.policies.names import prefix
 
-__all__ = ["Rivals", "explained", "rivals"]
+__all__ = ["Rivals", "explain", "rivals"]
 
 Rivals = tuple[Tensor, Tensor, Rival | None, Rival | None]
 """Means and deviations ``(T, F)``, the runner-up, and the best without costs."""
 
 
-def explained(policy: Any, choice: Choice | str) -> Explanation:
-    """Return what is known of a choice; see ``policy.explain``."""
-    table, row = _found(policy, choice)
-    senses, outside, m = policy.senses, policy._outside, policy.m
-    t, names = int(table["round"][row]), policy.actions.names
-    latest, again = policy._latest, None
+def explain(self: Any, choice: Choice | str) -> Explanation:
+    """Return why a choice, or that of an id, was made; it prints as text.
+
+    It is whole for the latest choice of a GP policy, until the next ``ask`` or look at
+    the beliefs absorbs something. Of others it has what was stored: estimates,
+    multiplier and score.
+    """
+    table, row = _found(self, choice)
+    senses, outside, m = self.senses, self._outside, self.m
+    t, names = int(table["round"][row]), self.actions.names
+    latest, again = self._latest, None
     if latest is not None and t == latest[0].t:
-        again = policy._rivals(*latest)
+        again = self._rivals(*latest)
 
     def kept(name: str) -> Tensor | None:
         value = table[name][row]
@@ -42,7 +47,7 @@ def explained(policy: Any, choice: Choice | str) -> Explanation:
         std = outside(std)
     index = table["index"][row]
     return Explanation(
-        id=policy._record.id_of(int(table["prefix"][row]), t),
+        id=self._record.id_of(int(table["prefix"][row]), t),
         t=t,
         index=None if bool((index < 0).any()) else outside(index),
         x=outside(table["x"][row]),

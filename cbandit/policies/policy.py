@@ -12,23 +12,24 @@ import secrets
 import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from logging import DEBUG
 from time import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cbandit._core import checks, devices
 from cbandit._core.arguments import stated
+from cbandit._core.log import LOG
 from cbandit._core.randomness import Position, Streams, Trials, trial_range
 from cbandit.actions import Actions
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError, HorizonError
-from cbandit.explain import Explanation
 from cbandit.policies import given, shared
 from cbandit.policies.alone import Door, alone
 from cbandit.policies.decision import Asked, Decision, checked, choice_of, kept
-from cbandit.policies.explained import Rivals, explained
+from cbandit.policies.explained import Rivals, explain
 from cbandit.policies.failures import Failed
 from cbandit.policies.ledger import Entry, Ledger, Made, News
 from cbandit.policies.names import finished, meant, said
@@ -36,9 +37,6 @@ from cbandit.policies.record import Record, history
 from cbandit.policies.senses import Senses
 from cbandit.policies.state import Now
 from cbandit.policies.telling import entered, failed_in
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["Now", "Policy"]
 
@@ -298,11 +296,12 @@ class Policy(metaclass=ABCMeta):
         # all that a round changes; what came before does not count without this
         self._now = Now(t, state, streams.position(), now.heard)
         self._latest = asked, now.position
+        if LOG.isEnabledFor(DEBUG):
+            LOG.debug("%s asks %s", self.name, choice)
         if len(ledger) >= MANY and not (self.patient or self._reminded):
             self._reminded = True
-            warnings.warn(
-                ledger.reminder(self.name, self._record.waits_for_costs), stacklevel=3
-            )
+            text = ledger.reminder(self.name, self._record.costly)
+            warnings.warn(text, stacklevel=3)
         return choice
 
     def _round_actions(self, actions: Any) -> Any:
@@ -353,6 +352,7 @@ class Policy(metaclass=ABCMeta):
         before = self._failed or Failed.none(self._size, self.actions.dim)
         self._failed = before.added(self, entry.choice, mask)
         self._ledger.put(new)
+        LOG.info("%s: choice %s has failed", self.name, entry.choice.id)
 
     @alone
     def cancel(self, choice: Choice | str) -> None:
@@ -360,6 +360,7 @@ class Policy(metaclass=ABCMeta):
         entry = self._entry(choice)
         serial = self._ledger.number()
         self._ledger.put(entry._replace(closed=True, cancelled=serial))
+        LOG.info("%s: choice %s is cancelled", self.name, entry.choice.id)
 
     @property
     @alone
@@ -367,26 +368,8 @@ class Policy(metaclass=ABCMeta):
         """Choices whose feedback has not all come, oldest first."""
         return [entry.given for entry in self._ledger.waiting(self._now.t)]
 
-    @alone
-    def history(self) -> pd.DataFrame:
-        """Return what happened so far: a pandas frame, a row a round (and trial).
-
-        Its columns: ``id``, ``round``, the action by name (or ``action``, its number,
-        and ``x1``..), ``state`` (open, told, failed or cancelled), when it was
-        ``asked`` and last ``told``, ``reward``, costs and multipliers by name, and
-        ``score``, where the policy maximises one.
-        """
-        return history(self, self._ledger.all(self._now.t))
-
-    @alone
-    def explain(self, choice: Choice | str) -> Explanation:
-        """Return why a choice, or that of an id, was made; it prints as text.
-
-        Whole for the latest choice of a GP policy until something is absorbed, by the
-        next ``ask`` or by a look at the beliefs. Of older ones it has what was stored:
-        estimates, multiplier and score.
-        """
-        return explained(self, choice)
+    history = alone(history)
+    explain = alone(explain)
 
     def _rivals(self, asked: Asked, position: Position) -> Rivals | None:
         """Return beliefs at the latest choice and its alternatives, where known."""

@@ -38,7 +38,7 @@ class Record:
 
     def __init__(self, size: int, m: int, dim: int, costs: bool) -> None:
         self._size, self._m, self._dim = size, m, dim
-        self.waits_for_costs = costs
+        self.costly = costs
         self._waiting: list[Entry] = []
         self._columns: list[dict[str, Tensor]] = []
         self._prefixes: list[str] = []
@@ -104,7 +104,7 @@ class Record:
     def _states(self, entry: Entry) -> Tensor:
         """Return what became of a choice in each trial, a place in ``STATES``."""
         reward, cost = (torch.tensor(waits) for waits in entry.missing())
-        waits = reward | cost if self.waits_for_costs else reward
+        waits = reward | cost if self.costly else reward
         out = torch.where(waits, 3 if entry.cancelled else 0, 1)
         if entry.failed is not None:
             out = torch.where(entry.failed, 2, out)
@@ -156,17 +156,22 @@ def _length(columns: dict[str, Tensor]) -> int:
     return len(columns["round"])
 
 
-def history(policy: Any, entries: Sequence[Entry]) -> pd.DataFrame:
-    """Return a frame with a row for each round and trial."""
+def history(self: Any) -> pd.DataFrame:
+    """Return what happened: a pandas frame with a row for each round and trial.
+
+    Columns: ``id``, ``round``, the action by name (else ``action`` and ``x1``..),
+    ``state`` (open, told, failed or cancelled), times of ``asked`` and last ``told``,
+    ``reward``, costs, multipliers and ``score``, where the policy maximises one.
+    """
     try:
         import pandas as pd
     except ImportError:
         raise MissingExtraError(
             "policy.history() needs pandas: pip install 'cbandit[experiments]'"
         ) from None
-    record, senses, names = policy._record, policy.senses, policy.actions.names
-    table = record.table(entries)
-    size, batched = policy._size, bool(policy.batch_shape)
+    record, senses, names = self._record, self.senses, self.actions.names
+    table = record.table(self._ledger.all(self._now.t))
+    size, batched = self._size, bool(self.batch_shape)
     rounds = table["round"].repeat_interleave(size)
     prefixes = table["prefix"].repeat_interleave(size).tolist()
 
@@ -180,8 +185,8 @@ def history(policy: Any, entries: Sequence[Entry]) -> pd.DataFrame:
     ids = map(record.id_of, prefixes, rounds.tolist())
     columns: dict[str, Any] = {"id": list(ids), "round": flat(rounds)}
     if batched:
-        columns["trial"] = list(policy.trials) * len(table["round"])
-    taken = [*OWN, *map(senses.label, range(policy.m))]
+        columns["trial"] = list(self.trials) * len(table["round"])
+    taken = [*OWN, *map(senses.label, range(self.m))]
     if names is not None:
         for name, values in names.read(table["x"]).items():
             columns[f"x.{name}" if name in taken else name] = values.reshape(-1)
