@@ -15,9 +15,13 @@ from cbandit.baselines.sketch import Sketched
 from cbandit.beliefs.feedback import drift_allowance
 from cbandit.choice import Choice, Distribution
 from cbandit.cli import main
+from cbandit.experiments import rounds
 from cbandit.experiments.catalogue import EXPERIMENTS, find, settings_from_toml
+from cbandit.experiments.compare import interval
+from cbandit.experiments.figures import Drawn, draw_together
 from cbandit.experiments.report import number
 from cbandit.experiments.results import read_curves, soft_violation_over, versions
+from cbandit.experiments.rounds import write_rounds
 from cbandit.experiments.runner import carry_out
 from cbandit.experiments.task import Task
 from cbandit.explore import TS, estimates
@@ -144,6 +148,21 @@ def reproduced(folder, name, resume=False, **given):
     """Carry out an experiment of the catalogue; its summary."""
     settings = settings_of_experiment(name, **given)
     return carry_out(find(name), settings, folder, resume=resume, progress=False)
+
+
+def draw_panels(folders, panels=None):
+    """The figure of several folders, as it is drawn together."""
+    drawn = []
+    for folder in folders:
+        settings = settings_from_toml(folder / "config.toml")
+        experiment = find(settings.experiment)
+        drawn.append(Drawn(folder.name, experiment, settings, read_curves(folder)))
+    kept = []
+    with mock.patch(
+        "cbandit.simulation.plots.save", lambda figure, _: kept.append(figure)
+    ):
+        draw_together(drawn, None, panels)
+    return kept[0]
 
 
 def after_round(t, function):

@@ -522,6 +522,7 @@ COMMANDS = {
     "list": "",
     "reproduce": REPEATED,
     "run": REPEATED,
+    "compare": "--by --latex",
     "plot": "",
     "info": "",
 }
@@ -580,7 +581,7 @@ def test_what_an_experiment_writes(capsys, tmp_path):
     few = ["--trials", "2", "--horizon", "3", "--policies", "CKB-UCB"]
     said(capsys, "reproduce", "zhou-synthetic", *few, "--out", str(tmp_path))
     files = {path.name for path in tmp_path.iterdir()}
-    assert files >= {"summary.json", "rounds.parquet", "config.toml"}
+    assert files >= {"summary.json", "rounds.parquet", "means.parquet", "config.toml"}
     assert any(name.endswith(".png") for name in files)
     summary = json.loads((tmp_path / "summary.json").read_text())
     kinds = {

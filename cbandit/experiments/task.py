@@ -77,6 +77,8 @@ class Figures:
             where one has its own; ``None``: no boxplots.
         early: a figure of the time averages up to this round, if given.
         traded: two metrics to draw against each other, a point a policy, if given.
+        sweeps: policies that differ in one argument alone, in its order; there, a line
+            joins those of each sweep.
     """
 
     spread: str = "sem"
@@ -86,6 +88,7 @@ class Figures:
     boxes: Mapping[str, int] | None = None
     early: int | None = None
     traded: tuple[str, str] | None = None
+    sweeps: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
