@@ -89,6 +89,8 @@ SIGNATURES = {
     "Policy.tell": "choice, reward=None, cost=None, noise=None, where=None, "
     "failed=False",
     "Policy.cancel": "choice",
+    "Policy.history": "",
+    "Policy.explain": "choice",
     "Policy.save": "path",
     "load": "path",
     "CKB.observe": "*, index=None, x=None, reward=None, cost=None, params=None",

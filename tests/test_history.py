@@ -50,7 +50,7 @@ def tell(policy, choice, **more):
     policy.tell(choice, reward=1 + value.sin(), cost=value**2, **more)
 
 
-# ------------------------------------------------------------------------------ history
+# ---------------------------------------------------------------------- history
 
 
 def test_what_became_of_every_round_is_there(tmp_path):
@@ -97,13 +97,13 @@ def test_what_became_of_every_round_is_there(tmp_path):
 def test_a_long_history_agrees_with_the_run(trials):
     # several blocks are joined, with late and out-of-order feedback among them
     policy = ckb(trials=trials)
-    world = cb.problems.Table(X[:, 0], [X[:, 0] - 0.4], 0.01, actions=SET)
 
     class Late(cb.problems.Table):
         def round(self, t, generator):
             return cb.Round(delays=(t % 3, 2 * (t % 2)))
 
-    world = Late(X[:, 0], [X[:, 0] - 0.4], 0.01, actions=SET)
+    values = X[:, 0].tolist()
+    world = Late(values, [values], 0.01, actions=SET, thresholds=0.2)
     run = cb.simulate(policy, world, 700, progress=False)
     frame, size = policy.history(), trials or 1
     assert len(frame) == 700 * size
@@ -179,7 +179,7 @@ def test_every_policy_has_a_history_and_explains(name):
     assert ("action" in frame) == (name != "box")
 
 
-# ------------------------------------------------------------------------------- explain
+# ----------------------------------------------------------------------- explain
 
 
 @pytest.mark.parametrize("trials", [None, 2])
@@ -294,7 +294,7 @@ def test_unknown_choices_are_not_explained():
             policy.explain(wrong)
 
 
-# ----------------------------------------------------------------------------------- log
+# --------------------------------------------------------------------------- log
 
 
 def test_the_logger_is_quiet_until_asked(capsys, caplog):

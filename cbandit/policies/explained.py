@@ -109,6 +109,7 @@ def rivals(policy: Any, asked: Asked, position: Any) -> Rivals:
         x = outside(found.x) if index is None else on.actions.at(index)
         return Rival(index, x, outside(found.value), policy.actions.names)
 
+    streams.keep()
     try:
         runner_up = best(_without(policy, asked, choice, x), True)
         unconstrained = best(asked, False) if policy.m else None

@@ -40,7 +40,6 @@ from cbandit.policies.telling import entered, failed_in
 
 __all__ = ["Now", "Policy"]
 
-MADE = ("multiplier", "estimate")  # what the history has of a state
 MANY = 100  # choices outstanding, of a policy that does not count on them
 
 
@@ -291,8 +290,11 @@ class Policy(metaclass=ABCMeta):
         choice = choice_of(self, asked, decision)
         own = kept(choice)
         state = self._stood(state, own)
-        multiplier, estimate = (getattr(state, name, None) for name in MADE)
-        ledger.open(own, choice, Made(time(), multiplier, estimate, decision.score))
+        phi, estimate = (
+            getattr(state, "multiplier", None),
+            getattr(state, "estimate", None),
+        )
+        ledger.open(own, choice, Made(time(), phi, estimate, decision.score))
         # all that a round changes; what came before does not count without this
         self._now = Now(t, state, streams.position(), now.heard)
         self._latest = asked, now.position

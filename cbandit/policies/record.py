@@ -6,6 +6,7 @@ columns of numbers, and columns of one length are joined, so that there are few 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import devices
+from cbandit.choice import Choice
 from cbandit.errors import MissingExtraError
 from cbandit.policies.ledger import Entry, Made, Told
 
@@ -92,13 +94,13 @@ class Record:
             "asked": torch.tensor(times, dtype=torch.float64),
             "told": torch.tensor(told, dtype=torch.float64),
             "state": state,
-            "index": _stacked([c.index for c in choices], (size,), -1).long(),
-            "x": _stacked([c.x for c in choices], (size, self._dim), nan),
+            "index": _numbers(choices, size),
+            "x": _joined([c.x for c in choices], (size, self._dim), nan),
             "reward": _told([e.rewards for e in entries], size, 1)[..., 0],
             "costs": _told([e.costs for e in entries], size, m),
-            "multiplier": _stacked([e.multiplier for e in made], (size, m), nan),
-            "score": _stacked([e.score for e in made], (size,), nan),
-            "estimate": _stacked([e.estimate for e in made], (size, 1 + m), nan),
+            "multiplier": _joined([e.multiplier for e in made], (size, m), nan),
+            "score": _joined([e.score for e in made], (size,), nan),
+            "estimate": _joined([e.estimate for e in made], (size, 1 + m), nan),
         }
 
     def _states(self, entry: Entry) -> Tensor:
@@ -122,8 +124,11 @@ def _told(every: Sequence[Sequence[Told]], size: int, m: int) -> Tensor:
     out = torch.full((len(every), size, m), torch.nan, dtype=torch.float64)
     plain = [i for i, items in enumerate(every) if len(items) == 1 and _whole(items[0])]
     if plain:
-        together = torch.stack([every[i][0].values for i in plain])
-        out[plain] = devices.host(together)[0].double()
+        together = torch.cat([every[i][0].values for i in plain])
+        whole = devices.host(together)[0].view(len(plain), size, m)
+        if len(plain) == len(every):
+            return whole
+        out[plain] = whole
     for i in set(range(len(every))) - set(plain):
         for one in every[i]:
             columns = list(range(m) if one.columns is None else one.columns)
@@ -138,18 +143,26 @@ def _whole(one: Told) -> bool:
     return one.where is None and one.columns is None
 
 
-def _stacked(
+def _joined(
     values: Sequence[Tensor | None], shape: tuple[int, ...], missing: float
 ) -> Tensor:
     """Return ``(n, *shape)`` float64 on the host; ``missing`` where there is none."""
-    known = [value for value in values if value is not None]
-    if not known or known[0].numel() != torch.Size(shape).numel():
-        return torch.full((len(values), *shape), missing, dtype=torch.float64)
-    nothing = torch.full(shape, missing, dtype=torch.float64)
-    every = [nothing if v is None else v.reshape(shape) for v in values]
-    if len(known) == len(values):
-        return devices.host(torch.stack(every))[0].double()
-    return torch.stack([each.cpu().double() for each in every])
+    n, known = len(values), [value for value in values if value is not None]
+    if not known or known[0].numel() != math.prod(shape) or not known[0].numel():
+        return torch.full((n, *shape), missing, dtype=torch.float64)
+    if len(known) < n:
+        nothing = torch.full_like(known[0], missing)
+        known = [nothing if value is None else value for value in values]
+    # on the whole several times faster than stack
+    join = torch.cat if known[0].dim() else torch.stack
+    return devices.host(join(known))[0].double().view(n, *shape)
+
+
+def _numbers(choices: Sequence[Choice], size: int) -> Tensor:
+    """Return the actions' numbers, ``(n, T)``, -1 where they have none."""
+    if all(c.keys is not None and c.index is not None for c in choices):
+        return torch.tensor([c.keys for c in choices]).view(len(choices), size)
+    return _joined([c.index for c in choices], (size,), -1).long()
 
 
 def _length(columns: dict[str, Tensor]) -> int:
