@@ -87,8 +87,11 @@ SIGNATURES = {
     "Policy.absorb": "state, news",
     # a round
     "Policy.ask": "*, among=None, actions=None, observed_costs=None",
-    "Policy.tell": "choice, reward=None, cost=None, noise=None, where=None",
+    "Policy.tell": "choice, reward=None, cost=None, noise=None, where=None, "
+    "failed=False",
     "Policy.cancel": "choice",
+    "Policy.history": "",
+    "Policy.explain": "choice",
     "Policy.save": "path",
     "load": "path",
     "CKB.observe": "*, index=None, x=None, reward=None, cost=None, params=None",

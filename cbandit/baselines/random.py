@@ -9,11 +9,15 @@ from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.arguments import stated
+from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.ledger import News
 from cbandit.policies.policy import Policy
+from cbandit.policies.senses import names_of
 
 __all__ = ["Random", "drawn"]
+
+TRIES, GOLDEN = 1000, 0.5 * (5**0.5 - 1)  # draws around what has failed, and their step
 
 
 class Random(Policy):
@@ -23,7 +27,7 @@ class Random(Policy):
 
     Args:
         actions: what can be chosen.
-        costs: how many costs it is told; it learns nothing from them.
+        costs: how many costs it is told, or their names; it learns nothing from them.
         common: see below.
 
     Example:
@@ -34,22 +38,21 @@ class Random(Policy):
 
     name = "Random"
 
-    def __init__(self, actions: Any, *, costs: int = 0, **common: Any) -> None:
+    def __init__(self, actions: Any, *, costs: Any = 0, **common: Any) -> None:
         self.settings = stated(self, locals())
-        m = checks.whole("costs", costs, 0, "how many costs there are")
+        m: Any = names_of(costs)
+        if m is None:
+            m = checks.whole("costs", costs, 0, "how many costs there are")
         super().__init__(actions, m, **common)
         self._begin(None)
 
     def decide(self, state: None, asked: Asked) -> tuple[Decision, None]:
         """Return one draw a trial."""
-        on, mask = asked.actions, asked.mask
+        on = asked.actions
         count = on.dim if on.continuous else 1
         shares = asked.streams.uniform(count).reshape(self._size, -1)
         found = torch.stack(
-            [
-                drawn(on, None if mask is None else mask[k % len(mask)], share)
-                for k, share in enumerate(shares.to(self.device))
-            ]
+            [drawn(asked, k, share) for k, share in enumerate(shares.to(self.device))]
         )
         if on.continuous:
             return Decision(None, x=found.to(self.dtype), sure=True), state
@@ -59,15 +62,20 @@ class Random(Policy):
         """Learn nothing."""
 
 
-def drawn(asked: Any, allowed: Tensor | None, share: Tensor) -> Tensor:
-    """Return a uniform action, from uniform draws ``share``."""
-    if asked.continuous:
-        x: Tensor = asked.unit.point(share.to(asked.lower))
-        if asked.choices is not None:
-            row = asked.choices[(share[-1] * len(asked.choices)).long()]
-            x[~asked.free] = row
-        return x
-    if allowed is None:
-        return (share[0] * int(asked.size)).long()
-    numbers = allowed.nonzero().squeeze(-1)
+def drawn(asked: Asked, trial: int, share: Tensor) -> Tensor:
+    """Return a uniform action of one trial, from uniform draws ``share``."""
+    on, mask, barred = asked.actions, asked.mask, asked.barred
+    if on.continuous:
+        for _ in range(TRIES):
+            x: Tensor = on.unit.point(share.to(on.lower))
+            if on.choices is not None:
+                row = on.choices[(share[-1] * len(on.choices)).long()]
+                x[~on.free] = row
+            if barred is None or not bool(barred.of(trial).holds(x.unsqueeze(0))):
+                return x
+            share = (share + GOLDEN) % 1
+        raise CBanditError("nothing is left to ask for: all that was drawn has failed")
+    if mask is None:
+        return (share[0] * int(on.size)).long()
+    numbers = mask[trial % len(mask)].nonzero().squeeze(-1)
     return numbers[(share[0] * len(numbers)).long()]

@@ -14,6 +14,7 @@ from cbandit._core import checks
 from cbandit._core.randomness import Streams
 from cbandit.actions import Box
 from cbandit.errors import CBanditError
+from cbandit.policies.failures import without
 from cbandit.policies.given import named_points
 from cbandit.policies.senses import Senses
 from cbandit.posterior.parts import Part
@@ -168,12 +169,14 @@ def recommended(policy: Any, beliefs: Any, confidence: float) -> Recommendation:
     known, m = limits[:, : beliefs.functions - 1], limits.shape[-1]
     streams = Streams(policy.seed, policy.trials, "recommend")
     if actions.continuous:
-        x = _likely(beliefs, actions, known, confidence, streams)
+        gone = policy._failed and policy._failed.restricted(policy, actions, None)[1]
+        x = _likely(beliefs, actions, known, confidence, streams, gone)
         mean, std = beliefs.anywhere(x.unsqueeze(1))
         found = recommend([(0, mean, std)], known, confidence)
         found = replace(found, index=None)
     else:
-        blocks = ((b.start, b.mean, b.std) for b in beliefs.blocks())
+        every = ((b.start, b.mean, b.std) for b in beliefs.blocks())
+        blocks = without(policy, every)
         found = recommend(blocks, known, confidence, policy._ranks)
         x = actions.at(found.index)
     if beliefs.functions <= m:
@@ -186,7 +189,12 @@ def recommended(policy: Any, beliefs: Any, confidence: float) -> Recommendation:
 
 
 def _likely(
-    beliefs: Any, box: Box, limits: Tensor, confidence: float, streams: Streams
+    beliefs: Any,
+    box: Box,
+    limits: Tensor,
+    confidence: float,
+    streams: Streams,
+    barred: Any,
 ) -> Tensor:
     """Return the point of greatest mean reward among those likely feasible."""
     look = beliefs.solver()
@@ -201,7 +209,7 @@ def _likely(
         return torch.cat([mean[:, :1], short.asinh()], 1)
 
     incumbents = beliefs.incumbents(INCUMBENTS)
-    best, _ = best_feasible_point(box, estimate, streams, incumbents)
+    best, _ = best_feasible_point(box, estimate, streams, incumbents, barred=barred)
     if best.x is None:
         raise CBanditError("the search of a box came to no point")
     return best.x

@@ -106,9 +106,14 @@ class Search:
 
         around, climbs = beliefs.incumbents(INCUMBENTS), self.climbs
         if look.score == scores.Feasible.kind:
-            return best_feasible_point(box, estimate, streams, around, climbs)
+            rest = around, climbs, asked.barred
+            return best_feasible_point(box, estimate, streams, *rest)
         score = scorer(look)
-        best = maximise_box(box, estimate, score, streams, around, climbs)
+        rest = around, climbs, asked.barred
+        best = maximise_box(box, estimate, score, streams, *rest)
+        barred = asked.barred
+        if barred is not None and best.x is not None and barred.holds(best.x).any():
+            raise CBanditError("nothing is left to ask for: everything has failed")
         return _finite(best), None
 
 

@@ -32,6 +32,7 @@ from cbandit.policies.believed import (
 from cbandit.policies.chosen import Search, seen_in_full, stretches
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.estimating import Estimating
+from cbandit.policies.explained import Rivals, rivals
 from cbandit.policies.feedback import Arrivals, Awaited, timing
 from cbandit.policies.ledger import News
 from cbandit.policies.packing import place_of
@@ -212,14 +213,13 @@ class GPPolicy(Policy):
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the action of greatest score."""
         state = self._opened(state, asked)
-        beside, beliefs, ahead = None, state.beliefs, self._ahead(asked)
-        if self.sees_costs:
-            seen, limits = asked.observed_costs, self._limits(asked.t)
-            beside = seen_in_full(seen, asked.actions, limits, self.batch_shape)
+        beliefs, ahead = state.beliefs, self._ahead(asked)
+        beside = self._beside(asked) if self.sees_costs else None
         look = self._look(state, asked)
         best, infeasible = self._search.best(beliefs, look, asked, ahead, beside)
         estimate = best.estimate.to(torch.float64, copy=True)  # else it holds them all
-        decision = Decision(best.index, infeasible, x=best.x, keys=best.keys, sure=True)
+        place = best.index, infeasible, None, best.x, best.keys
+        decision = Decision(*place, score=best.value, sure=True)
         multiplier, held, own = state.multiplier, state.held, state.own
         return decision, GPState(beliefs, multiplier, held, estimate, (), None, own)
 
@@ -229,6 +229,19 @@ class GPPolicy(Policy):
         if self.forget and self._epoch(asked.t) == asked.t:
             beliefs = beliefs.forget_all()
         return GPState(beliefs, multiplier, state.held, own=state.own)
+
+    def _beside(self, asked: Asked) -> Any:
+        """Return this round's costs less thresholds, where they are seen in full."""
+        if not self.sees_costs:
+            return None
+        seen, limits = asked.observed_costs, self._limits(asked.t)
+        return seen_in_full(seen, asked.actions, limits, self.batch_shape)
+
+    def _rivals(self, asked: Asked, position: Any) -> Rivals | None:
+        own = type(self).decide is not GPPolicy.decide
+        if own or isinstance(self._timing, Awaited):
+            return None
+        return rivals(self, asked, position)
 
     def _next(self, state: GPState, t: int) -> Tensor:
         """Return the multiplier that round ``t`` uses."""

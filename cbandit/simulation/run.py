@@ -69,6 +69,8 @@ class Run:
         expected_costs: likewise, less thresholds, ``(*trials, T, m)``.
         stopped: of a policy that ends by itself, the round from which it plays what it
             found, ``(*trials,)``; 0 for trials in which it went on.
+        failed: rounds whose action could not be measured, ``(*trials, T)``; their
+            rewards and costs as observed are NaN. ``None``: there were none.
         names: of the actions' coordinates, where the policy's set has any.
         senses: the problem's words for its functions. Rewards, optima and costs as
             observed are as the problem states them; ``None``: it maximises, and costs
@@ -94,6 +96,7 @@ class Run:
     expected_rewards: Tensor | None = None
     expected_costs: Tensor | None = None
     stopped: Tensor | None = None
+    failed: Tensor | None = None
     names: Names | None = None
     senses: Senses | None = None
 
@@ -177,8 +180,14 @@ class Run:
 
     @property
     def realised_regret(self) -> Tensor:
-        """Cumulative ``f(x*) - r_t`` on the rewards that came, ``(*trials, T)``."""
-        return account.realised_regret(self._up(self.optimum), self._up(self.rewards))
+        """Cumulative ``f(x*) - r_t`` on the rewards that came, ``(*trials, T)``.
+
+        Where an action has failed none came, and its true reward stands for it.
+        """
+        came = self.rewards
+        if self.failed is not None:
+            came = torch.where(self.failed, self.true_rewards, came)
+        return account.realised_regret(self._up(self.optimum), self._up(came))
 
     @property
     def soft_violation(self) -> Tensor:
@@ -194,6 +203,8 @@ class Run:
     def realised_violation(self) -> Tensor:
         """The soft violation of the costs as observed, ``(*trials, T)``."""
         over = self.costs - self.thresholds
+        if self.failed is not None:
+            over = over.masked_fill(self.failed.unsqueeze(-1), 0.0)
         return account.realised_violation(
             over if self.senses is None else self.senses.costs(over)
         )
@@ -320,6 +331,8 @@ class Run:
             "threshold": self.thresholds.expand_as(self.costs),
             "multiplier": self.multipliers,
         }
+        if self.failed is not None:
+            columns["failed"] = self.failed.reshape(-1).numpy()
         if self.expected_rewards is not None:
             tables["expected_reward"] = self.expected_rewards
             tables["stage_cost"] = self._stated(self.stage_costs)
@@ -434,6 +447,11 @@ def join(runs: Sequence[Run]) -> Run:
     joined: dict[str, Any] = {}
     for each in fields(Run):
         values = [getattr(run, each.name) for run in runs]
+        if each.name == "failed" and any(value is not None for value in values):
+            nowhere = [torch.zeros_like(run.infeasible) for run in runs]
+            values = [
+                v if v is not None else n for v, n in zip(values, nowhere, strict=True)
+            ]
         if isinstance(values[0], Tensor) and each.name != "seconds":
             joined[each.name] = torch.cat(values)
     seconds = torch.stack([run.seconds for run in runs]).amax(0)
