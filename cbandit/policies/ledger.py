@@ -79,7 +79,7 @@ class News(NamedTuple):
 
 
 class Made(NamedTuple):
-    """What a round was decided by.
+    """The numbers that a round was decided by.
 
     Args:
         time: when it was asked, in seconds since 1970.

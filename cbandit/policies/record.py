@@ -1,4 +1,4 @@
-"""What happened in every round, kept small: the rows of ``policy.history()``.
+"""Keep what happened in every round, in little room: ``policy.history()``.
 
 An entry that leaves the ledger is put here. Every so often the entries that wait become
 columns of numbers, and columns of one length are joined, so that there are few of them.
