@@ -114,6 +114,7 @@ SIGNATURES = {
     "Run.load": "directory",
     "Round": "actions=None, among=None, observed_costs=None, delays=None",
     "problems.Table": "reward, costs, noise=0.0",
+    "problems.Table.from_frame": "frame, maximise, limits, knobs=None, noise=None",
     "problems.from_botorch": "test_function, points=None",
     "problems.zhou_synthetic": "cost='half', trials=None, seed=0",
     "problems.zhou_light": "trials=None, seed=0",

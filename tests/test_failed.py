@@ -139,7 +139,7 @@ def must_differ(policy):
 
 def safe_point(policy, x):
     """Whether this is the action that a policy cannot do without."""
-    leaning = policy.leans_on()
+    leaning = policy._leans_on()
     return leaning is not None and bool((leaning[0][1] == x).all())
 
 

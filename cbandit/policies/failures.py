@@ -101,7 +101,7 @@ class Failed:
 
     def _safe_left(self, policy: Any) -> None:
         """Raise an error if an action that must be known to be safe has failed."""
-        safe = policy.leans_on()
+        safe = policy._leans_on()
         if safe is None:
             return
         for i, (number, x) in enumerate(safe):

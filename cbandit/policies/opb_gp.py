@@ -123,7 +123,7 @@ class GPOPB(GPPolicy):
         known = Known.start(self._safe)
         self._begin(self._now.state._replace(multiplier=zero, own=known))
 
-    def leans_on(self) -> list[tuple[int | None, Tensor]]:
+    def _leans_on(self) -> list[tuple[int | None, Tensor]]:
         """Return the safe action of each trial."""
         return self._safe.listed()
 

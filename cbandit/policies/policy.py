@@ -193,7 +193,7 @@ class Policy(metaclass=ABCMeta):
         """Return the state after a choice that stands, before any feedback."""
         return state
 
-    def leans_on(self) -> Sequence[tuple[int | None, Tensor]] | None:
+    def _leans_on(self) -> Sequence[tuple[int | None, Tensor]] | None:
         """Return the action it cannot do without: number and point of each trial."""
         return None
 

@@ -91,7 +91,7 @@ class Stagewise(Policy):
             self._within("safe.cost", self._safe.cost, range(1, self.m + 1))
             self._safe.below(self._limits(1))
 
-    def leans_on(self) -> list[tuple[int | None, Tensor]]:
+    def _leans_on(self) -> list[tuple[int | None, Tensor]]:
         """Return the safe action of each trial."""
         return self._safe.listed()
 
