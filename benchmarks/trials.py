@@ -125,7 +125,7 @@ def bare_single(arms: Arms, rounds: int, trial: int) -> Played:
     seconds, chosen = [], []
     for t in range(rounds):
         start = time.perf_counter()
-        beta = 1.0 + 0.1 * (2 * (gain + 1 + log)).sqrt()
+        beta = 1.0 + 0.1 / math.sqrt(NOISE) * (2 * (gain + log)).sqrt()
         std = cov.diagonal().clamp_min(0).sqrt()
         f, g = torch.addcmul(mean, signs * beta, std).clamp_(-BOUND, BOUND)
         index = int((f - phi * g).argmax())
@@ -152,7 +152,7 @@ def bare_batched(arms: Arms, rounds: int) -> Played:
     seconds, chosen = [], []
     for t in range(rounds):
         start = time.perf_counter()
-        beta = 1.0 + 0.1 * (2 * (gain + 1 + log)).sqrt()
+        beta = 1.0 + 0.1 / math.sqrt(NOISE) * (2 * (gain + log)).sqrt()
         std = cov.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt().unsqueeze(1)
         width = (beta.unsqueeze(-1) * signs).unsqueeze(-1)
         estimate = torch.addcmul(mean, width, std).clamp_(-BOUND, BOUND)

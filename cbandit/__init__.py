@@ -22,7 +22,17 @@ if TYPE_CHECKING:
     )
     from cbandit._core import distributed
     from cbandit._core.checkpoint import load
-    from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
+    from cbandit.actions import (
+        Actions,
+        Box,
+        Category,
+        Finite,
+        Float,
+        Int,
+        ProductGrid,
+        Space,
+        Star,
+    )
     from cbandit.beliefs.classes import FiniteClass
     from cbandit.beliefs.counts import Counts
     from cbandit.beliefs.feedback import Delayed, Sliding
@@ -62,7 +72,17 @@ if TYPE_CHECKING:
     from cbandit.simulation.run import Run
 
 _HOMES = {
-    "actions": ("Actions", "Box", "Finite", "ProductGrid", "Star"),
+    "actions": (
+        "Actions",
+        "Box",
+        "Category",
+        "Finite",
+        "Float",
+        "Int",
+        "ProductGrid",
+        "Space",
+        "Star",
+    ),
     "beliefs.classes": ("FiniteClass",),
     "beliefs.counts": ("Counts",),
     "beliefs.feedback": ("Delayed", "Sliding"),
@@ -132,6 +152,7 @@ __all__ = [
     "Actions",
     "Box",
     "CBanditError",
+    "Category",
     "CheckpointError",
     "Choice",
     "ChoiceError",
@@ -144,9 +165,11 @@ __all__ = [
     "Explore",
     "Finite",
     "FiniteClass",
+    "Float",
     "GPPolicy",
     "HorizonError",
     "InfeasibleError",
+    "Int",
     "Linear",
     "LostRankError",
     "Marginal",
@@ -161,6 +184,7 @@ __all__ = [
     "Run",
     "Safe",
     "Sliding",
+    "Space",
     "Star",
     "account",
     "acquisition",

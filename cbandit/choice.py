@@ -10,7 +10,16 @@ from torch import Tensor
 
 from cbandit.errors import CBanditError
 
-__all__ = ["Choice", "Distribution"]
+__all__ = ["Choice", "Distribution", "params_of"]
+
+
+def params_of(names: Any, x: Tensor) -> Any:
+    """Return actions by name, an error where the set has no names."""
+    if names is None:
+        raise CBanditError(
+            "params needs a set with names: give the policy a cb.Space(...)"
+        )
+    return names.params(x)
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,7 @@ class Choice:
         actions: the set of this round alone, where ``ask`` was given one.
         keys: the number, or on a box the coordinates, of each trial's action on the
             host, where the policy knows them there.
+        names: of the coordinates, where the policy's set has any.
     """
 
     t: int
@@ -57,6 +67,12 @@ class Choice:
     id: str = field(default="", repr=False)
     actions: Any = field(default=None, repr=False)
     keys: list[Any] | None = field(default=None, repr=False)
+    names: Any = field(default=None, repr=False)
+
+    @property
+    def params(self) -> Any:
+        """The action by name, a dict; with trials a list of dicts."""
+        return params_of(self.names, self.x)
 
     def numbers(self) -> Tensor:
         """``index`` on the host. Most policies know it there, so this does not wait."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cbandit._core.distributed import ALONE, Ranks
-from cbandit.choice import Distribution
+from cbandit.choice import Distribution, params_of
 from cbandit.errors import CBanditError
 from cbandit.search.simplex.lp import solve_policy_in_blocks
 
@@ -41,6 +42,7 @@ class Recommendation:
         confidence: the confidence that was asked for.
         distribution: the distribution over actions, for policies that randomise.
         penalised: whether the value is the reward less penalties for costs.
+        names: of the coordinates, where the policy's set has any.
     """
 
     index: Tensor | None
@@ -52,6 +54,12 @@ class Recommendation:
     confidence: float
     distribution: Distribution | None = None
     penalised: bool = False
+    names: Any = field(default=None, repr=False)
+
+    @property
+    def params(self) -> Any:
+        """The action by name; of a distribution, or with trials, a list of dicts."""
+        return params_of(self.names, self.x)
 
     def of(self, part: Callable[[Tensor], Tensor]) -> Recommendation:
         """Apply ``part`` to every tensor, to pick one trial for example."""
@@ -66,6 +74,7 @@ class Recommendation:
             confidence=self.confidence,
             distribution=pi and Distribution(part(pi.index), part(pi.probability)),
             penalised=self.penalised,
+            names=self.names,
         )
 
     def __str__(self) -> str:
@@ -101,9 +110,9 @@ class Recommendation:
         if self.distribution is None:
             x = self.x.reshape(self.feasible.numel(), -1)[trial]
             if self.index is None:
-                return f"the point ({_numbers(x)})"
+                return f"the point ({self._place(x)})"
             number = self.index.flatten()[trial].item()
-            return f"action {number} at ({_numbers(x)})"
+            return f"action {number} at ({self._place(x)})"
         count, dim = self.feasible.numel(), self.x.shape[-1]
         rows = zip(
             self.distribution.index.reshape(count, -1)[trial].tolist(),
@@ -112,10 +121,13 @@ class Recommendation:
             strict=True,
         )
         return ", ".join(
-            f"action {number} at ({_numbers(x)}) {share:.1%} of the time"
+            f"action {number} at ({self._place(x)}) {share:.1%} of the time"
             for number, share, x in rows
             if share > 0
         )
+
+    def _place(self, x: Tensor) -> str:
+        return _numbers(x) if self.names is None else str(self.names.said(x))
 
 
 def _numbers(values: Tensor) -> str:

@@ -99,5 +99,9 @@ def check_choice(score, best, index, what=""):
     close(score[index], score.max(), what)
 
 
-def theory(norm, r, gain, delta, functions):
-    return norm + r * math.sqrt(2 * (gain + 1 + math.log(functions / delta)))
+def theory(norm, r, gain, delta, chances, form="any-lam"):
+    """The RKHS width, ``chances`` being the ``c`` of its logarithm."""
+    log = math.log(chances / delta)
+    if form == "any-lam":
+        return norm + r / math.sqrt(LAM) * math.sqrt(2 * gain + 2 * log)
+    return norm + r * math.sqrt(2 * (gain + 1 + log))

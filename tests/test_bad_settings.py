@@ -117,7 +117,7 @@ def test_numbers_are_one_a_trial_however_many_costs(m):
     for beta in (WIDE, cb.Constant(WIDE), cb.RKHS(WIDE, WIDE, delta=0.5)):
         widths = cb.UCB(beta).widths.bind((2,), m, torch.device("cpu"))
         gain = torch.zeros(2, 1 + m, dtype=F64)
-        found = widths(1, gain, lambda: gain)
+        found = widths(1, gain, lambda: torch.ones_like(gain))
         assert torch.equal(found, found[:, :1].expand(-1, 1 + m))
         assert found[0, 0] != found[1, 0]
 

@@ -8,6 +8,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from gpytorch.kernels import RBFKernel
+from inside import Task, find, settings_of_experiment
 
 import cbandit as cb
 from cbandit import confidence
@@ -17,7 +19,7 @@ F64 = torch.float64
 
 def test_rkhs_widths_by_hand():
     gain = torch.tensor([0.0, 2.0, 10.0], dtype=F64)
-    small = cb.RKHS(norm=2.0, subgaussian=0.5, delta=0.1)
+    small = cb.RKHS(norm=2.0, subgaussian=0.5, delta=0.1, form="small-lam")
     for g, found in zip([0.0, 2.0, 10.0], small(3, gain), strict=True):
         expected = 2 + 0.5 * math.sqrt(2 * (g + 1 + math.log(20)))
         assert found.item() == pytest.approx(expected, rel=1e-14)
@@ -25,7 +27,7 @@ def test_rkhs_widths_by_hand():
     for c in (1, 4):
         expected = 2 + 0.5 * math.sqrt(2 * (2 + 1 + math.log(c / 0.1)))
         assert small(3, gain, c)[1].item() == pytest.approx(expected, rel=1e-14)
-    any_lam = cb.RKHS(norm=2.0, subgaussian=0.5, delta=0.1, form="any-lam")
+    any_lam = cb.RKHS(norm=2.0, subgaussian=0.5, delta=0.1)
     expected = 2 + 0.5 / 0.2 * math.sqrt(2 * 2 + 2 * math.log(20))
     found = any_lam(3, gain, 2, torch.tensor(0.04, dtype=F64))[1]
     assert found.item() == pytest.approx(expected, rel=1e-14)
@@ -83,3 +85,37 @@ def test_gains_of_a_batch(rng):
     for table, row in zip(tables, found, strict=True):
         assert torch.allclose(confidence.greedy_gain(table, 8, 0.1), row, atol=1e-12)
     assert found.diff(dim=-1).min() > 0
+
+
+def policy_with(noise, explore, kind=cb.RPOL, **more):
+    actions = cb.Finite(torch.linspace(0, 1, 20, dtype=F64).unsqueeze(-1))
+    gp = cb.GP(RBFKernel().double(), noise=noise)
+    return kind(actions, reward=gp, explore=explore, **more)
+
+
+def test_a_heuristic_form_warns_once_a_policy():
+    small = cb.RKHS(norm=1.0, subgaussian=0.1, form="small-lam")
+    costs = cb.GP(RBFKernel().double(), noise=0.3)
+    with pytest.warns(UserWarning, match="noise of 0.3 it is a heuristic") as caught:
+        policy = policy_with(1.5, cb.UCB(1.0, cost_beta=small), costs=costs)
+    for _ in range(3):  # any other warning is an error
+        policy.tell(policy.ask(), reward=0.1, cost=0.1)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match="noise of 0.01 it is a heuristic"):
+        policy_with(0.01, cb.UCB(small), cb.GPUCB)
+    # where it is a guarantee, is not used, or is not the form: no word
+    assert cb.RKHS(1.0, 0.1).form == "any-lam"
+    policy_with(0.5, cb.UCB(small), costs=cb.GP(RBFKernel().double(), noise=1.0))
+    policy_with(0.01, cb.UCB(cb.RKHS(1.0, 0.1)), cb.GPUCB)
+    policy_with(0.01, cb.UCB(small, cost_beta=2.0), cb.GPUCB, feedback=cb.Sliding(5))
+
+
+def test_the_papers_form_is_asked_for_by_name_and_without_a_word():
+    """Warnings are errors here."""
+    settings = settings_of_experiment("zhou-synthetic", trials=2, horizon=5)
+    for name in settings.policies:
+        task = Task(find("zhou-synthetic"), settings, name, range(2))
+        policy = task.make(task.problem())
+        assert policy.explore.widths.beta.form == "small-lam"
+        assert policy.explore.widths.cost_beta.form == "small-lam"

@@ -138,6 +138,7 @@ def test_epochs_against_the_algorithms(psi, reuse, m):
     assert policy.posterior().costs is None
 
 
+@pytest.mark.filterwarnings("ignore:RKHS.form='small-lam':UserWarning")
 @pytest.mark.parametrize("form", ["small-lam", "any-lam"])
 @pytest.mark.parametrize("psi", ["exp", "linear"])
 @pytest.mark.parametrize(
@@ -167,10 +168,7 @@ def test_widths_share_delta_and_grow_with_kappa(m, own, known, psi, form):
         noise = r
         if linear:
             noise = math.sqrt(r**2 + ((kappa * (r_g if own else r)) ** 2).sum())
-        if form == "any-lam":
-            root = math.sqrt(2 * gain + 2 * math.log(chances / delta))
-            return norm + noise / math.sqrt(ref.LAM) * root
-        return norm + noise * math.sqrt(2 * (gain + 1 + math.log(chances / delta)))
+        return ref.theory(norm, noise, gain, delta, chances, form)
 
     one = Reference(m, psi, True, 0.8, width)
     scores.watch(policy)

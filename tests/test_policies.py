@@ -300,6 +300,7 @@ def test_thresholds_a_trial_a_cost_and_a_round(dense, rng):
             policy.tell(choice, reward=rewards, cost=costs)
 
 
+@pytest.mark.filterwarnings("ignore:RKHS.form='small-lam':UserWarning")
 def test_rkhs_widths_in_a_policy(dense, rng):
     for form in ("small-lam", "any-lam"):
         policy = policy_of(

@@ -47,7 +47,7 @@ def test_simulations():
 
 def test_a_live_system(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    names = run("policy.observe")
+    names = run("state.ckpt")
     assert names["first"].index < 256
     assert capsys.readouterr().out.startswith("[]\n")
     assert names["policy"].outstanding == []
@@ -95,3 +95,10 @@ def test_names_in_the_text_are_there():
 @pytest.mark.parametrize("path", sorted({*LINKS, *FILES}))
 def test_what_it_names_is_there(path):
     assert (README.parent / path).exists()
+
+
+def test_actions_with_names(capsys):
+    names = run("cb.Space")
+    assert names["choice"].params["codec"] in ("lz4", "zstd")
+    assert names["policy"].outstanding == []
+    assert str(names["choice"].params) in capsys.readouterr().out

@@ -136,19 +136,20 @@ def deliver(policy, t, waiting, rng, where=True):
 
 
 @pytest.mark.parametrize("engine", ["joint", "factor"])
-@pytest.mark.parametrize(
-    ("m", "width"), [(1, "constant"), (3, "constant"), (1, "theory"), (3, "theory")]
-)
+@pytest.mark.filterwarnings("ignore:RKHS.form='small-lam':UserWarning")
+@pytest.mark.parametrize("width", ["constant", "any-lam", "small-lam"])
+@pytest.mark.parametrize("m", [1, 3])
 def test_rpol_censored(m, width, engine):
-    if engine == "factor" and (m, width) == (1, "constant"):
+    if engine == "factor" and m == 1 and width != "any-lam":
         pytest.skip("the others cover it")
     window, weight, horizon = 6, 0.4, ROUNDS
     world, scores = ref.World(TRIALS, m, ROUNDS, 1), ref.Scores()
     norm, r, delta = 0.7, 0.2, 0.1
+    form = "small-lam" if width == "small-lam" else "any-lam"
     tau = np.array([0.2, 0.0, -0.1][:m])
     explore, feedback = cb.UCB(BETA), cb.Delayed(window, weight)
-    if width == "theory":
-        explore = cb.UCB(cb.RKHS(norm=norm, subgaussian=r, delta=delta))
+    if width != "constant":
+        explore = cb.UCB(cb.RKHS(norm=norm, subgaussian=r, delta=delta, form=form))
         feedback = cb.Delayed(window)
         weight = norm + r * math.sqrt(2 * math.log(horizon))
     given = {"thresholds": np.tile(tau, (TRIALS, 1)), "engine": engine}
@@ -174,9 +175,9 @@ def test_rpol_censored(m, width, engine):
             y = [rewards[i][s] if counts(0, s) else 0.0 for s in range(1, t)]
             mean, std, gain = ref.posterior(tried[i], y)
             beta = BETA
-            if width == "theory":
-                root = math.sqrt(2 * (gain + 1 + math.log(4 / delta)))
-                beta = norm + (r + weight) * root
+            if width != "constant":
+                both = r + weight
+                beta = ref.theory(norm, both, gain, delta, 2 * (m + 1), form)
             v = beta + weight * sum(std[k] for k in tried[i][-window:])
             score = mean + v * std
             for j in range(m):
@@ -448,32 +449,77 @@ def test_rpol_sliding(m, engine):
 
 
 @pytest.mark.parametrize("form", ["small-lam", "any-lam"])
-def test_sliding_widths_count_the_horizon(form):
+@pytest.mark.parametrize("m", [1, 3])
+def test_sliding_widths_count_the_horizon(form, m):
+    """Whatever the form: the paper's width for a window holds for every noise."""
     rounds, window = 60, 20
-    world, scores = ref.World(1, 1, rounds), ref.Scores()
+    world, scores = ref.World(1, m, rounds), ref.Scores()
     width = cb.RKHS(norm=0.5, subgaussian=0.2, delta=0.1, form=form)
     policy = rpol(
-        1, None, explore=cb.UCB(width), feedback=cb.Sliding(window), horizon=rounds
+        m, None, explore=cb.UCB(width), feedback=cb.Sliding(window), horizon=rounds
     )
-    index, rewards, costs, q = [], [], [], 1.0
+    index, rewards, costs, q = [], [], [], np.ones(m)
     scores.watch(policy)
     for t in range(1, rounds + 1):
         choice = policy.ask()
         k = int(choice.index)
         last = slice(max(0, t - 1 - window), t - 1)
         mean, std, gain = ref.posterior(index[last], rewards[last])
-        log = math.log(2 * rounds / 0.1)
-        beta = 0.5 + 0.2 * math.sqrt(2 * (gain + 1 + log))
-        if form == "any-lam":
-            beta = 0.5 + 0.2 / math.sqrt(LAM) * math.sqrt(2 * (gain + log))
-        g = ref.posterior(index[last], costs[last])[0] - beta * std
-        score = mean + beta * std - q * np.maximum(g, 0)
+        log = math.log((m + 1) * rounds / 0.1)
+        beta = 0.5 + 0.2 / math.sqrt(LAM) * math.sqrt(2 * gain + 2 * log)
+        score = mean + beta * std
+        for j in range(m):
+            y = [cost[j] for cost in costs[last]]
+            g = ref.posterior(index[last], y)[0] - beta * std
+            score = score - q[j] * np.maximum(g, 0)
         ref.check_choice(score, scores.values[-1][0], k, t)
         index.append(k)
         rewards.append(float(world.reward(t, [k])[0]))
-        costs.append(float(world.cost(t, [k])[0, 0]))
+        costs.append(world.cost(t, [k])[0].numpy())
         policy.tell(choice, reward=rewards[-1], cost=costs[-1])
-        q = max(q + max(costs[-1], 0), math.sqrt(t))
+        q = np.maximum(q + np.maximum(costs[-1], 0), math.sqrt(t))
+
+
+@pytest.mark.parametrize(
+    ("drift", "m", "trials", "wanted"),
+    [
+        (0.3, 2, None, [0.3, 0.3, 0.3]),
+        ([0.1, 0.3], 1, 2, [[0.1, 0.1], [0.3, 0.3]]),  # one a trial
+        ((0.1, 0.3), 1, 2, [0.1, 0.3]),  # a pair
+        ((0.1, 0.3), 2, None, [0.1, 0.3, 0.3]),
+        ((0.1, [0.2, 0.3]), 2, 3, [0.1, 0.2, 0.3]),
+        (([0.1, 0.4], 0.3), 2, 2, [[0.1, 0.3, 0.3], [0.4, 0.3, 0.3]]),
+        ([0.1, 0.2, 0.3], 2, None, [0.1, 0.2, 0.3]),  # one a function
+        ([[0.1, 0.2], [0.3, 0.4]], 1, 2, [[0.1, 0.2], [0.3, 0.4]]),
+        (lambda t: (0.1 * t, 0.2), 1, 2, [0.1, 0.2]),
+    ],
+)
+def test_a_drift_may_differ_for_the_reward_and_each_cost(drift, m, trials, wanted):
+    seen = []
+    policy = rpol(m, trials, feedback=cb.Sliding(5, drift))
+
+    def score(t, q):
+        def noted(f, g):
+            seen.append((f.clone(), g.clone()))
+            return f
+
+        return noted
+
+    policy.score = score
+    policy.ask()
+    f, g = seen[-1]  # nothing is known: mean 0, deviation 1
+    added = torch.cat([f[:, :1] - BETA, -BETA - g[..., 0]], 1)
+    expected = torch.tensor(wanted, dtype=added.dtype).expand_as(added)
+    torch.testing.assert_close(added, expected, atol=1e-12, rtol=0)
+
+
+def test_drifts_that_fit_nothing():
+    for drift in ((0.1, -0.2), -1.0, (0.1, np.nan)):
+        with pytest.raises(cb.CBanditError, match="drift must"):
+            cb.Sliding(5, drift)
+    for drift in ([0.1, 0.2, 0.3, 0.4], (0.1, [0.2, 0.3])):
+        with pytest.raises(cb.CBanditError, match="drift must"):
+            rpol(1, None, feedback=cb.Sliding(5, drift))
 
 
 def test_refits_go_on_in_a_full_window():
@@ -570,18 +616,20 @@ def test_ckb_restart_and_sliding(m, kind):
 # ------------------------------------------------------------------------- SCGP-UCB
 
 
+@pytest.mark.parametrize("width", ["constant", "theory"])
 @pytest.mark.parametrize("schedule", [1, 2])
 @pytest.mark.parametrize("m", [1, 3])
-def test_scgp_ucb(m, schedule):
+def test_scgp_ucb(m, schedule, width):
     world, scores = ref.World(TRIALS, m, ROUNDS, 8), ref.Scores()
     delta, b, tau = 0.4, 1.6, 0.1
+    beta = BETA if width == "constant" else cb.RKHS(0.7, 0.2, delta=0.05)
 
     def build(trials):
         return cb.SCGPUCB(
             ref.actions(),
             reward=ref.belief(),
             costs=m,
-            explore=cb.UCB(BETA),
+            explore=cb.UCB(beta),
             schedule=schedule,
             slater=delta,
             clip=b,
@@ -607,8 +655,11 @@ def test_scgp_ucb(m, schedule):
         if schedule == 2:
             eps, v = delta / (2 * root), delta**2 * root / (16 * b)
         for i in range(TRIALS):
-            mean, std, _ = ref.posterior(*data[i])
-            f, g = np.clip(mean + BETA * std, -b, b), seen[i] - tau
+            mean, std, gain = ref.posterior(*data[i])
+            wide = BETA
+            if width == "theory":  # ln(2 / delta), however many costs
+                wide = ref.theory(0.7, 0.2, gain, 0.05, 2)
+            f, g = np.clip(mean + wide * std, -b, b), seen[i] - tau
             ref.check_choice(f - q[i] @ g / v, best[i], index[i], (t, i))
             q[i] = np.maximum(q[i] + g[:, index[i]] + eps, 0)
             data[i][0].append(index[i])
@@ -722,6 +773,10 @@ def test_words_for_what_cannot_be():
     policy = rpol(explore=explore, feedback=cb.Delayed(3))
     with pytest.raises(cb.CBanditError, match="give the policy horizon="):
         policy.ask()
+    policy = rpol(explore=explore, feedback=cb.Sliding(3))
+    with pytest.raises(cb.CBanditError, match="give the policy horizon="):
+        policy.ask()
+    assert policy.t == 0
     with pytest.raises(cb.CBanditError, match="restart must be an int"):
         cb.baselines.CKBRestart(
             ref.actions(),

@@ -7,6 +7,22 @@ from cbandit.actions.base import Actions, checked_index
 from cbandit.actions.box import Box
 from cbandit.actions.finite import Finite
 from cbandit.actions.grid import ProductGrid
+from cbandit.actions.names import Category, Float, Int, Names
+from cbandit.actions.space import Space
 from cbandit.actions.star import Star
+from cbandit.actions.unit import Unit
 
-__all__ = ["Actions", "Box", "Finite", "ProductGrid", "Star", "checked_index"]
+__all__ = [
+    "Actions",
+    "Box",
+    "Category",
+    "Finite",
+    "Float",
+    "Int",
+    "Names",
+    "ProductGrid",
+    "Space",
+    "Star",
+    "Unit",
+    "checked_index",
+]

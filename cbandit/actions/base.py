@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks, devices
+from cbandit.actions.names import Names
 from cbandit.actions.partition import shares, stretches
 from cbandit.errors import CBanditError
 
@@ -30,12 +31,14 @@ class Actions:
         continuous: how many coordinates may take any value within bounds.
         covariance: the prior covariance of arms that are known by nothing else.
         row: how many consecutive numbers :meth:`stretches` keeps together.
+        names: of the coordinates, and what these stand for, where they have any.
     """
 
     finite: ClassVar[bool] = False
     continuous: int = 0
     covariance: Tensor | None = None
     row: int = 1
+    names: Names | None = None
     size: Any  # an int, or infinity
     dim: int
     batch_shape: tuple[int, ...]

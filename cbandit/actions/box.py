@@ -12,6 +12,7 @@ from cbandit._core import checks
 from cbandit.actions.base import Actions, coordinates, moved, tolerance
 from cbandit.actions.finite import Finite
 from cbandit.actions.grid import ProductGrid
+from cbandit.actions.unit import Unit
 from cbandit.errors import CBanditError
 
 __all__ = ["Box"]
@@ -103,6 +104,11 @@ class Box(Actions):
         row = (ends.unsqueeze(-2) - self.choices).abs().amax(-1).argmin(-1)
         return torch.cat([held[..., : self.continuous], self.choices[row]], -1)
 
+    @property
+    def unit(self) -> Unit:
+        """The map between the box and the unit cube."""
+        return Unit.over(self.bounds, self.names)
+
     def extent(self) -> Tensor:
         """Return ``lower`` and ``upper``, ``(2, d)``."""
         return self.bounds
@@ -118,6 +124,8 @@ class Box(Actions):
         return out
 
     def __repr__(self) -> str:
+        if self.names is not None:
+            return repr(self.names)
         if self.choices is None:
             return f"Box({self.lower.tolist()}, {self.upper.tolist()})"
         count = self.continuous

@@ -119,6 +119,8 @@ class Finite(Actions):
         return out
 
     def __repr__(self) -> str:
+        if self.names is not None:
+            return f"Finite({self.names!r}, size={self.size})"
         kind = "points" if self.covariance is None else "covariance"
         return f"Finite({kind}, size={self.size}, dim={self.dim})"
 

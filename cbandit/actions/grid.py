@@ -115,6 +115,8 @@ class ProductGrid(Actions):
         return out
 
     def __repr__(self) -> str:
+        if self.names is not None:
+            return repr(self.names)
         return f"ProductGrid({' x '.join(map(str, self.sizes))}, size={self.size})"
 
 

@@ -228,7 +228,7 @@ def _fixed(box: Box, row: list[float]) -> dict[int, float]:
 def drawn(asked: Any, allowed: Tensor | None, share: Tensor) -> Tensor:
     """Return a uniform action, from uniform draws ``share``."""
     if asked.continuous:
-        x: Tensor = asked.lower + share.to(asked.lower) * (asked.upper - asked.lower)
+        x: Tensor = asked.unit.point(share.to(asked.lower))
         if asked.choices is not None:
             row = asked.choices[(share[-1] * len(asked.choices)).long()]
             x[~asked.free] = row

@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from torch import Tensor
-
 from cbandit._core import checks
-from cbandit.confidence import RKHS
 
 __all__ = ["Delayed", "Sliding"]
 
@@ -24,6 +21,13 @@ class Delayed:
     Feasible actions stay feasible, unless a cost's belief is standardised: then the
     average of what has come is the stand-in. Multipliers that move by observed costs
     (RPOL's) do so however late these come.
+
+    An RKHS width becomes ``B + ((R + B_r) / sqrt(lam)) sqrt(2 gain + 2 ln(2 c /
+    delta))`` or, in its small-lam form, ``B + (R + B_r) sqrt(2 (gain + 1 + ln(2 c /
+    delta)))``; ``c`` is the number of functions, ``m + 1``. To either the term of the
+    last choices is added, see ``weight``. The band is about ``rho f``, where ``rho`` is
+    the share of feedback that comes in time. It is a guarantee for ``lam >= 1``; below,
+    the any-lam form was never seen to fail, which is no proof, and the other fails.
 
     Args:
         window: rounds, at least 1.
@@ -43,16 +47,27 @@ class Delayed:
 class Sliding:
     """Only the last ``window`` rounds count, in a world that drifts (Guo et al. 2023).
 
+    With RKHS widths the policy needs ``horizon=``, ``T``: whatever their form, the
+    width is ``B + (R / sqrt(lam)) sqrt(2 gain + 2 ln(c T / delta))`` with the gain of
+    the rounds in the window, because each round has a window of its own.
+
     Args:
         window: rounds, at least 1.
-        drift: an allowance added to both widths: a number, ``(*trials,)``, or a
-            callable of the round; see :func:`drift_allowance` for the theory's.
+        drift: an allowance added to the widths: a number or ``(*trials,)`` for every
+            function; a pair ``(reward, costs)``, the second also one a cost, ``(m,)``
+            or ``(*trials, m)``; one a function, ``(1 + m,)`` or ``(*trials, 1 + m)``,
+            the reward's first; or a callable of the round that gives one of these. See
+            :func:`drift_allowance` for the theory's.
     """
 
     def __init__(self, window: int, drift: Any = None) -> None:
         self.window = checks.whole("window", window)
-        if drift is not None and not callable(drift):
-            drift = checks.nonnegative("drift", drift)
+        given = () if drift is None or callable(drift) else drift
+        if isinstance(given, tuple):
+            for each in given:
+                checks.nonnegative("drift", each)
+        else:
+            drift = checks.nonnegative("drift", given)
         self.drift = drift
 
     def __repr__(self) -> str:
@@ -66,11 +81,3 @@ def drift_allowance(window: int, noise: float, gain: float, drift: float) -> flo
     the known changes inside the window.
     """
     return math.sqrt(2 * window * (1 + noise) * gain) / noise * drift
-
-
-def delayed_width(
-    schedule: RKHS, norm: Tensor, subgaussian: Tensor, gain: Tensor, weight: Tensor
-) -> Tensor:
-    """``B + (R + B_r) sqrt(2 (gain + 1 + ln(4 / delta)))``."""
-    log = math.log(4 / schedule.delta)
-    return norm + (subgaussian + weight) * (2 * (gain + 1 + log)).sqrt()

@@ -12,7 +12,7 @@ from gpytorch.priors import LogNormalPrior
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit.actions import Actions
+from cbandit.actions import Actions, Names, ProductGrid, Unit
 from cbandit.errors import CBanditError
 
 __all__ = ["GP"]
@@ -72,7 +72,7 @@ class GP:
             )
         self.refit_every = refit_every
         self.noise_prior: LogNormalPrior | None = None
-        self.bounds: Tensor | None = None
+        self.unit: Unit | None = None
 
     @classmethod
     def default(cls, actions: Actions) -> GP:
@@ -83,6 +83,12 @@ class GP:
         outcomes, fitted anew every 20 observations. Over ``Finite(covariance=K)`` the
         prior is ``K`` and only the noise is learned. It is for ``actions`` and sets
         within their extent, which is mapped to the unit cube.
+
+        Over a :func:`~cbandit.Space` numbers have Matern kernels and categories
+        BoTorch's ``CategoricalKernel``. On a grid each parameter has a kernel of its
+        own, and their product is taken by the product engine; else one kernel is for
+        all numbers and one for all categories. Parameters with ``log=True`` enter by
+        their logarithms.
         """
         if not isinstance(actions, Actions):
             raise CBanditError(
@@ -92,15 +98,13 @@ class GP:
         if actions.covariance is not None:
             out = cls(noise=None, standardize=True, refit_every=20)
         else:
-            dim = actions.dim
-            location = math.sqrt(2.0) + 0.5 * math.log(dim)
-            prior = LogNormalPrior(location, math.sqrt(3.0))
-            kernel = gpk.RBFKernel(
-                ard_num_dims=dim if dim > 1 else None, lengthscale_prior=prior
-            ).double()
-            kernel.lengthscale = math.exp(location - 3.0)  # the prior's mode
+            kernel = _default_kernel(actions).double()
+            mode = math.exp(_location(actions.dim) - 3.0)
+            for part in kernel.modules():
+                if isinstance(part, gpk.Kernel) and part.has_lengthscale:
+                    part.lengthscale = mode
             out = cls(kernel, noise=None, standardize=True, refit_every=20)
-            out.bounds = _extent(actions)
+            out.unit = Unit.over(_extent(actions), actions.names)
         out.noise_prior = LogNormalPrior(-4.0, 1.0)
         return out
 
@@ -115,9 +119,10 @@ class GP:
                 f"{name}: its kernel must have batch_shape (*trials,) = {batch_shape}, "
                 f"or none; got {batch}"
             )
-        if self.bounds is None:
+        if self.unit is None:
             return
-        made, extent = self.bounds, _reach(actions).to(self.bounds.device)
+        made = self.unit.bounds
+        extent = _reach(actions).to(made.device)
         apart = extent.shape != made.shape
         if not apart:
             slack = 1e-5 * (made[1] - made[0] + made.abs().amax(0))
@@ -155,6 +160,46 @@ class GP:
         )
         noise = "learned" if self.learn_noise else f"{self.noise.tolist()}"
         return f"GP({kernel}, noise={noise})"
+
+
+def _location(dim: int) -> float:
+    """Return the mean of a log lengthscale, which grows with the dimension."""
+    return math.sqrt(2.0) + 0.5 * math.log(dim)
+
+
+def _default_kernel(actions: Actions) -> gpk.Kernel:
+    """Return a kernel over the unit cube, lengthscale priors included."""
+    dim, names = actions.dim, actions.names
+
+    def prior() -> LogNormalPrior:
+        return LogNormalPrior(_location(dim), math.sqrt(3.0))
+
+    if names is None:
+        ard = dim if dim > 1 else None
+        return gpk.RBFKernel(ard_num_dims=ard, lengthscale_prior=prior())
+    from botorch.models.kernels.categorical import CategoricalKernel
+
+    parts = []
+    for matern, columns in _groups(names, isinstance(actions, ProductGrid)):
+        own: dict[str, Any] = {"ard_num_dims": len(columns) if columns[1:] else None}
+        own |= {"active_dims": tuple(columns), "lengthscale_prior": prior()}
+        parts.append(
+            gpk.MaternKernel(2.5, **own) if matern else CategoricalKernel(**own)
+        )
+    return parts[0] if len(parts) == 1 else gpk.ProductKernel(*parts)
+
+
+def _groups(names: Names, apart: bool) -> list[tuple[bool, list[int]]]:
+    """Return which coordinates share a kernel, and whether they are numbers."""
+    _, whole = names.flags()
+    numbers = [True] * len(names.columns) if whole is None else (~whole).tolist()
+    if apart:
+        return [(number, [j]) for j, number in enumerate(numbers)]
+    both = [
+        (kind, [j for j, v in enumerate(numbers) if v == kind])
+        for kind in (True, False)
+    ]
+    return [(kind, columns) for kind, columns in both if columns]
 
 
 def _extent(actions: Actions) -> Tensor:

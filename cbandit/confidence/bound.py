@@ -26,6 +26,12 @@ class Widths:
         given = cost_beta is not None
         self.cost_beta = _checked("cost_beta", cost_beta) if given else self.beta
 
+    def for_any_noise(self) -> Widths:
+        """Return the same widths, RKHS schedules in the form for every noise."""
+        shared = self.cost_beta is self.beta
+        beta, cost_beta = _for_any_noise(self.beta), _for_any_noise(self.cost_beta)
+        return Widths(beta, None if shared else cost_beta)
+
     def __repr__(self) -> str:
         first, second = worded(self.beta), worded(self.cost_beta)
         return first if first == second else f"{first}, cost_beta={second}"
@@ -177,6 +183,10 @@ def worded(value: Any) -> str:
     if isinstance(value, Tensor):
         return str(value.tolist())
     return str(getattr(value, "__qualname__", repr(value)))
+
+
+def _for_any_noise(beta: Any) -> Any:
+    return beta.for_any_noise() if isinstance(beta, RKHS) else beta
 
 
 def _checked(name: str, beta: Any) -> Any:

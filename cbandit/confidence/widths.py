@@ -22,16 +22,17 @@ def rkhs_width(
     functions: int = 2,
     noise: Tensor | None = None,
 ) -> Tensor:
-    """Return ``B + R sqrt(2 (gain + 1 + ln(functions / delta)))``.
+    """Return ``B + R / sqrt(noise) sqrt(2 gain + 2 ln(functions / delta))``.
 
-    This is the form of Chowdhury & Gopalan (2017), a guarantee for a likelihood
-    variance of about 1. With ``noise``, the likelihood variance, it is the form that
-    holds for any: ``B + R / sqrt(noise) sqrt(2 gain + 2 ln(functions / delta))``.
+    It holds for every likelihood variance, ``noise``. Without ``noise`` it is the form
+    of Chowdhury & Gopalan (2017), ``B + R sqrt(2 (gain + 1 + ln(functions / delta)))``,
+    a guarantee for a likelihood variance of ``1 + 2/T`` and a heuristic for less.
     """
     log = math.log(functions / delta)
     if noise is None:
         return torch.addcmul(norm, subgaussian, (gain + (1 + log)).mul_(2).sqrt_())
-    return norm + subgaussian / noise.sqrt() * (2 * (gain + log)).sqrt()
+    scale = subgaussian / noise.sqrt()
+    return torch.addcmul(norm, scale, (gain + log).mul_(2).sqrt_())
 
 
 def linear_width(
@@ -75,10 +76,14 @@ class RKHS:
             ``(m,)`` or ``(*trials, m)``.
         subgaussian: ``R`` of the noise, likewise.
         delta: the share of runs allowed to leave the confidence band.
-        form: ``"small-lam"``, ``B + R sqrt(2 (gain + 1 + ln(c / delta)))``, which the
-            papers run (a guarantee only for a likelihood variance near 1), or
-            ``"any-lam"``, which holds for every likelihood variance. ``c`` is the
-            number of functions, ``m + 1``; policies that say so count more.
+        form: ``"any-lam"``, ``B + (R / sqrt(lam)) sqrt(2 gain + 2 ln(c / delta))``, a
+            guarantee for every likelihood variance ``lam``; or ``"small-lam"``, ``B + R
+            sqrt(2 (gain + 1 + ln(c / delta)))``, which the papers run. That one is a
+            guarantee for ``lam = 1 + 2/T`` and a heuristic for a smaller one: a policy
+            warns of it, once, where its noise is below 0.5. ``c`` is the number of
+            functions, ``m + 1``; policies that say so count more.
+            :class:`~cbandit.Sliding` and :class:`~cbandit.Delayed` say what they make
+            of it.
 
     Example:
         >>> import cbandit as cb
@@ -86,14 +91,18 @@ class RKHS:
     """
 
     def __init__(
-        self, norm: Any, subgaussian: Any, delta: float = 0.1, form: str = "small-lam"
+        self, norm: Any, subgaussian: Any, delta: float = 0.1, form: str = "any-lam"
     ) -> None:
         self.norm = checks.nonnegative("norm", norm)
         self.subgaussian = checks.nonnegative("subgaussian", subgaussian)
         self.delta = checks.number("delta", delta)
         if not 0 < self.delta < 1:
             raise CBanditError(f"delta must lie between 0 and 1; got {delta}")
-        self.form = checks.one_of("form", form, "small-lam", "any-lam")
+        self.form = checks.one_of("form", form, "any-lam", "small-lam")
+
+    def for_any_noise(self) -> RKHS:
+        """Return the same schedule in the form that holds for every noise."""
+        return RKHS(self.norm, self.subgaussian, self.delta)
 
     def __call__(
         self,

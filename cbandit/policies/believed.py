@@ -14,6 +14,7 @@ from cbandit._core import checks
 from cbandit._core.randomness import Streams
 from cbandit.actions import Box
 from cbandit.errors import CBanditError
+from cbandit.policies.given import named_points
 from cbandit.posterior.parts import Part
 from cbandit.recommend import Recommendation, recommend
 from cbandit.search.box import best_feasible_point
@@ -58,9 +59,10 @@ def posterior_of(
     return Posterior(reward, Marginal(outside(mean[:, 1:]), outside(std[:, 1:])))
 
 
-def posterior_at(policy: Any, beliefs: Any, x: Any) -> Posterior:
+def posterior_at(policy: Any, beliefs: Any, x: Any, params: Any) -> Posterior:
     """Return the posterior over the policy's set, or at points ``x``."""
     actions, outside = policy.actions, policy._outside
+    x = named_points(actions, x, params)
     if x is not None:
         given = checks.tensor("x", x, policy.dtype, policy.device)
         axes, batch = (actions.dim,), policy.batch_shape
@@ -108,10 +110,13 @@ class Data:
         return out
 
 
-def data_rows(policy: Any, index: Any, x: Any, reward: Any, cost: Any) -> Data:
+def data_rows(
+    policy: Any, index: Any, x: Any, reward: Any, cost: Any, params: Any
+) -> Data:
     """Check what ``observe`` is given."""
+    x = named_points(policy.actions, x, params)
     if (index is None) == (x is None):
-        raise CBanditError("observe takes either index= or x=")
+        raise CBanditError("observe takes one of index=, x= and params=")
     if reward is None and cost is None:
         raise CBanditError("observe needs reward=, cost= or both; got neither")
     actions, batch, numbers = policy.actions, policy.batch_shape, None
@@ -172,7 +177,7 @@ def recommended(policy: Any, beliefs: Any, confidence: float) -> Recommendation:
         found = replace(
             found, probability=unknown[:, 0], margin=unknown, feasible=nowhere
         )
-    return replace(found, x=x)
+    return replace(found, x=x, names=actions.names)
 
 
 def _likely(

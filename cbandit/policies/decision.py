@@ -149,7 +149,8 @@ def choice_of(policy: Any, asked: Asked, decision: Decision) -> Choice:
         pi = Distribution(outside(pi.index), outside(pi.probability))
     other = None if on is policy.actions else on
     name = f"{policy._prefixes[-1]}-{asked.t}"
-    return Choice(asked.t, index, x, flags, pi, name, other, decision.keys)
+    names = policy.actions.names
+    return Choice(asked.t, index, x, flags, pi, name, other, decision.keys, names)
 
 
 def kept(choice: Choice) -> Choice:

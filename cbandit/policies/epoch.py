@@ -273,14 +273,21 @@ class EpochPenalty(GPPolicy):
 
     @alone
     def observe(
-        self, *, index: Any = None, x: Any = None, reward: Any = None, cost: Any = None
+        self,
+        *,
+        index: Any = None,
+        x: Any = None,
+        reward: Any = None,
+        cost: Any = None,
+        params: Any = None,
     ) -> None:
         """Learn from ``n`` rows of data from before, reward and cost together."""
         if reward is None or cost is None:
             raise CBanditError(
                 "EpochPenalty's observe needs reward= and cost= together"
             )
-        super().observe(index=index, x=x, reward=reward, cost=cost)
+        where = {"index": index, "x": x, "params": params}
+        super().observe(reward=reward, cost=cost, **where)
 
     def _observed(self, state: GPState, data: Data) -> GPState:
         limits = self._limits(max(self.t, 1))

@@ -2,35 +2,49 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cbandit._core import checks
+from cbandit._core import checks, devices
+from cbandit.beliefs.feedback import Sliding
+from cbandit.beliefs.gp import GP
+from cbandit.confidence.bound import BoundWidths
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
 
 __all__ = ["Estimating"]
+
+SMALL = 0.5  # the small-lam form is a heuristic beside less noise than this
 
 
 class Estimating:
     """``mean + coefficient * spread + offset``, kept within ``bound``.
 
     Args:
-        policy: whose trials, costs, thresholds and dtype these are.
+        policy: whose trials, costs, thresholds, feedback and dtype these are.
         explore: how estimates come from beliefs.
-        functions: how many functions have a belief.
+        beliefs: one a function that has one, the reward's first.
         clip: ``(B, G)``, ``B`` alone for one function, or ``None``.
-        drift: the allowance of ``Sliding`` for a world that drifts, or ``None``.
     """
 
     def __init__(
-        self, policy: Any, explore: Explore, functions: int, clip: Any, drift: Any
+        self, policy: Any, explore: Explore, beliefs: Sequence[GP], clip: Any
     ) -> None:
-        self._functions, self._drift = functions, drift
+        self._functions, feedback, widths = (
+            len(beliefs),
+            policy.feedback,
+            explore.widths,
+        )
+        self._drift = drift = getattr(feedback, "drift", None)
+        if isinstance(feedback, Sliding):
+            widths = widths.for_any_noise()
         batch, device = policy.batch_shape, policy.device
-        self.widths = explore.widths.bind(batch, functions - 1, device)
+        self.widths = widths.bind(batch, self._functions - 1, device)
+        _warn_of(self.widths, beliefs)
         #: ``(T, F)``; ``None``: estimates are not clipped
         self.bound = None if clip is None else self._bounds(policy, clip)
         self._fixed = not (callable(policy.thresholds) or callable(drift))
@@ -60,10 +74,44 @@ class Estimating:
         out, functions, drift = None, self._functions, self._drift
         if drift is not None:
             value = drift(t) if callable(drift) else drift
-            size = policy._per_trial("drift", checks.nonnegative("drift", value))
-            size = size.to(policy.dtype).unsqueeze(-1)
-            out = torch.cat([size, -size.expand(-1, functions - 1)], -1)
+            size = self._allowance(policy, value).to(policy.dtype)
+            out = torch.cat([size[:, :1], -size[:, 1:]], -1)
         if policy._limited and functions > 1:
             tau = torch.cat([torch.zeros_like(limits[:, :1]), limits], -1)
             out = -tau if out is None else out - tau
         return out
+
+    def _allowance(self, policy: Any, value: Any) -> Tensor:
+        """Return what a drift adds to the width of each function, ``(T, F)``."""
+        batch, functions = policy.batch_shape, self._functions
+        if isinstance(value, tuple) and len(value) == 2 and functions > 1:
+            reward, costs = (checks.nonnegative("drift", each) for each in value)
+            first = policy._per_trial("drift", reward).unsqueeze(-1)
+            return torch.cat([first, policy._number("drift", costs)], -1)
+        size = checks.nonnegative("drift", value)
+        if batch and tuple(size.shape) == batch:
+            size = size.unsqueeze(-1)
+        try:
+            return devices.put(
+                checks.per_cost("drift", size, batch, functions), policy.device
+            )
+        except CBanditError:
+            raise CBanditError(
+                "drift must be a number, (*trials,), a pair (reward, costs), or one a "
+                f"function, (1 + m,) = {(functions,)} or (*trials, 1 + m); got "
+                f"{tuple(size.shape)}"
+            ) from None
+
+
+def _warn_of(widths: BoundWidths, beliefs: Sequence[GP]) -> None:
+    """Warn where a width that is a heuristic stands in for a guarantee."""
+    for part, which in widths.rkhs_parts():
+        noises = [float(belief.noise.min()) for belief in beliefs[which]]
+        if part.rkhs.form == "small-lam" and min(noises) < SMALL:
+            warnings.warn(
+                "RKHS(form='small-lam') is a guarantee for a noise of 1 + 2/T; beside "
+                f"a noise of {min(noises):g} it is a heuristic, which most runs can "
+                "leave. form='any-lam' holds for every noise",
+                stacklevel=5,
+            )
+            return

@@ -7,14 +7,13 @@ comes, ``due`` before the next round. The one that counts choices has ``stood`` 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from cbandit._core import checks, devices
-from cbandit.beliefs.feedback import Delayed, Sliding, delayed_width
+from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.confidence.bound import BoundWidths
 from cbandit.errors import CBanditError
 from cbandit.policies.ledger import News
@@ -56,11 +55,11 @@ class AtOnce:
             return beliefs, held._replace(loose=held.loose + new)
         return beliefs.absorb(place.keys, place.x, parts, place.t), held
 
-    def widened(self, width: Tensor, *rest: Any) -> Tensor:
-        """Return widths as they are."""
-        return width
+    def width(self, t: int, widths: BoundWidths, both: Both, chances: int) -> Tensor:
+        """Return the widths ``(T, F)`` of round ``t``."""
+        return _widths(t, widths, both, chances)
 
-    def chances(self, functions: int, horizon: int | None) -> int:
+    def chances(self, functions: int) -> int:
         """Return how many bounds hold together: one a function."""
         return functions
 
@@ -82,8 +81,11 @@ class AtOnce:
 class Windowed:
     """Feedback counts for a window of rounds."""
 
-    def __init__(self, feedback: Sliding, size: int, device: torch.device) -> None:
+    def __init__(
+        self, feedback: Sliding, size: int, device: torch.device, horizon: int | None
+    ) -> None:
         self._window, self._size, self._device = feedback.window, size, device
+        self._horizon = horizon
 
     def absorb(self, both: Both, news: News, place: Place, t: int) -> Both:
         """Return the beliefs with the news of rounds in the window."""
@@ -94,13 +96,18 @@ class Windowed:
             return beliefs, held._replace(late=late)
         return beliefs.absorb(place.keys, place.x, parts, place.t), held
 
-    def widened(self, width: Tensor, *rest: Any) -> Tensor:
-        """Return widths as they are."""
-        return width
+    def width(self, t: int, widths: BoundWidths, both: Both, chances: int) -> Tensor:
+        """Return the widths ``(T, F)`` of round ``t``."""
+        if self._horizon is None and widths.rkhs_parts():
+            raise CBanditError(
+                "RKHS widths hold for horizon= rounds with feedback=cb.Sliding(...), "
+                "each with a window of its own: give the policy horizon="
+            )
+        return _widths(t, widths, both, chances)
 
-    def chances(self, functions: int, horizon: int | None) -> int:
+    def chances(self, functions: int) -> int:
         """Return how many bounds hold together: each round has a window of its own."""
-        return functions if horizon is None else functions * horizon
+        return functions * (self._horizon or 1)
 
     def due(self, both: Both, t: int) -> Both:
         """Return the beliefs without rounds that have left the window."""
@@ -120,6 +127,9 @@ class Awaited:
     ) -> None:
         self._window, self._weight = feedback.window, feedback.weight
         self._batch, self._device, self._horizon = batch_shape, device, horizon
+        # whether outstanding choices add nothing, which is then not computed
+        given = feedback.weight
+        self._weightless = given is not None and not bool(given.any())
 
     def stood(self, both: Both, place: Place, limits: Tensor) -> Both:
         """Return the beliefs with a choice whose outcome is waited for."""
@@ -143,37 +153,54 @@ class Awaited:
         """Return the beliefs, no longer waiting for rounds before the window."""
         return both[0].stop_waiting(t - self._window), both[1]
 
-    def chances(self, functions: int, horizon: int | None) -> int:
-        """Return how many bounds hold together: one a function."""
-        return functions
+    def chances(self, functions: int) -> int:
+        """Return how many bounds hold together: two a function."""
+        return 2 * functions
 
-    def widened(
-        self, width: Tensor, widths: BoundWidths, beliefs: Any, recent: Sequence[Tensor]
-    ) -> Tensor:
-        """Return widths ``(T, F)`` that count outstanding rounds' deviations."""
-        gains, given, horizon = beliefs.gains(), self._weight, self._horizon
-        weight, counts = torch.zeros_like(width), True
-        if given is not None:
-            shaped = checks.per_cost("weight", given, self._batch, width.shape[-1])
-            weight = devices.put(shaped, self._device)
-            counts = bool(shaped.any())
-        for part, columns in widths.rkhs_parts():
-            norm, r = part.norm, part.subgaussian
-            if given is None:
-                if horizon is None:
-                    raise CBanditError(
-                        "Delayed's weight is B + R sqrt(2 ln T) by the theory: give "
-                        "the policy horizon=, or Delayed(window, weight=)"
-                    )
-                weight[:, columns] = norm + r * math.sqrt(2 * math.log(max(horizon, 2)))
+    def width(self, t: int, widths: BoundWidths, both: Both, chances: int) -> Tensor:
+        """Return the widths ``(T, F)`` of round ``t``, outstanding choices counted.
+
+        Those of the theory have ``R + B_r`` in place of ``R``.
+        """
+        beliefs, held = both
+        width = _widths(t, widths, both, chances)
+        weight, theory = self._weight_of(widths, width), widths.rkhs_parts()
+        if theory:
             width = width.clone()
-            width[:, columns] = delayed_width(
-                part.rkhs, norm, r, gains[:, columns], weight[:, columns]
-            )
-        if not counts or not recent:
+        for part, at in theory:
+            gains, noises = beliefs.gains()[:, at], beliefs.noises()[:, at]
+            spread = part.subgaussian + weight[:, at]
+            width[:, at] = part.rkhs(t, gains, chances, noises, part.norm, spread)
+        idle = self._weightless or (self._weight is None and not theory)
+        if idle or not held.recent:
             return width
-        std: Tensor = beliefs.deviations(torch.stack(list(recent), 1))
+        std: Tensor = beliefs.deviations(torch.stack(list(held.recent), 1))
         return width + weight * std.sum(-1)
+
+    def _weight_of(self, widths: BoundWidths, width: Tensor) -> Tensor:
+        """Return ``B_r``, ``(T, F)``: as given, or the theory's."""
+        if self._weight is not None:
+            shaped = checks.per_cost(
+                "weight", self._weight, self._batch, width.shape[-1]
+            )
+            return devices.put(shaped, self._device)
+        weight = torch.zeros_like(width)
+        for part, at in widths.rkhs_parts():
+            if self._horizon is None:
+                raise CBanditError(
+                    "Delayed's weight is B + R sqrt(2 ln T) by the theory: give "
+                    "the policy horizon=, or Delayed(window, weight=)"
+                )
+            root = math.sqrt(2 * math.log(max(self._horizon, 2)))
+            weight[:, at] = part.norm + part.subgaussian * root
+        return weight
+
+
+def _widths(t: int, widths: BoundWidths, both: Both, chances: int) -> Tensor:
+    if widths.fixed is not None:
+        return widths.fixed
+    beliefs = both[0]
+    return widths(t, beliefs.gains(), beliefs.noises, chances)
 
 
 Timing = AtOnce | Windowed | Awaited
@@ -190,5 +217,5 @@ def timing(
     if isinstance(feedback, Delayed):
         return Awaited(feedback, batch_shape, device, horizon)
     if isinstance(feedback, Sliding):
-        return Windowed(feedback, size, device)
+        return Windowed(feedback, size, device, horizon)
     return AtOnce(size, device)

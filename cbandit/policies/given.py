@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cbandit._core import checks, devices
-from cbandit.actions import Actions, Finite, checked_index
+from cbandit.actions import Actions, Finite, Names, ProductGrid, checked_index
 from cbandit.errors import CBanditError
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "array_type",
     "costs_not_for",
     "listed",
+    "named_points",
     "round_actions",
     "round_mask",
     "told_in",
@@ -61,7 +62,11 @@ def costs_not_for(name: str, sees: bool) -> CBanditError:
 
 def round_actions(given: Any, own: Any, batch_shape: tuple[int, ...]) -> Any:
     """Return a set for one round, which fits the policy's ``own``."""
-    actions = given if isinstance(given, Actions) else Finite(given)
+    actions = given
+    if _dicts(given):
+        actions = Finite(_names(own, "actions").points(given, "actions"))
+    elif not isinstance(given, Actions):
+        actions = Finite(given)
     if actions.dim != own.dim:
         raise CBanditError(
             f"actions of this round must have d = {own.dim} coordinates; got "
@@ -82,6 +87,11 @@ def round_mask(
     if own.continuous:
         raise CBanditError(f"among picks from numbered actions, and {own!r} has none")
     size, trials = own.size, batch_shape[0] if batch_shape else 1
+    if isinstance(among, Mapping):
+        among = _where(among, own)
+    elif _dicts(among):
+        points = _names(own, "among").points(among, "among")
+        among = own.index(points.to(own.extent())).cpu()
     # looked at where it is, mostly on the host
     given = checks.tensor("among", among, None)
     if given.dim() not in (1, 2) or (
@@ -106,6 +116,50 @@ def round_mask(
         mask.scatter_(-1, devices.put(rows.long(), device), True)
     if not some:
         raise CBanditError("among must leave at least one action in every trial")
+    return mask
+
+
+def named_points(own: Any, x: Any, params: Any) -> Any:
+    """Return points that were given by coordinates, or by name."""
+    if params is None:
+        return x
+    if x is not None:
+        raise CBanditError("give x= or params=, not both")
+    return _names(own, "params").points(params)
+
+
+def _dicts(given: Any) -> bool:
+    """Return whether these are actions by name, in lists."""
+    while isinstance(given, list | tuple) and given:
+        given = given[0]
+    return isinstance(given, Mapping)
+
+
+def _names(own: Any, name: str) -> Names:
+    if own.names is None:
+        raise CBanditError(
+            f"{name} by name needs a set with names: give the policy a cb.Space(...)"
+        )
+    found: Names = own.names
+    return found
+
+
+def _where(among: Mapping[str, Any], own: Any) -> Tensor:
+    """Return the actions ``(N,)`` with these values of some parameters."""
+    allowed = _names(own, "among").allowed(among, "among")
+    if isinstance(own, ProductGrid):
+        axes = [axis.cpu() for axis in own.axes]
+    else:
+        axes = list(own.all.cpu().unbind(-1))
+    flags = [torch.ones(len(axis), dtype=torch.bool) for axis in axes]
+    for j, values in allowed.items():
+        gaps = (axes[j].unsqueeze(-1) - torch.tensor(values).to(axes[j])).abs().amin(-1)
+        flags[j] = gaps <= 1e-6 * (1 + axes[j].abs())
+    if not isinstance(own, ProductGrid):
+        return torch.stack(flags).all(0)
+    mask = flags[0]
+    for flag in flags[1:]:
+        mask = (mask.unsqueeze(-1) & flag).reshape(-1)
     return mask
 
 

@@ -85,7 +85,7 @@ class GPPolicy(Policy):
     Example:
         CKB with another dual update: the multiplier moves by factors, not by steps.
 
-        >>> import cbandit as cb, math, torch
+        >>> import cbandit as cb
         >>> class Geometric(cb.GPPolicy):
         ...     name = "Geometric"
         ...
@@ -99,34 +99,12 @@ class GPPolicy(Policy):
         ...     def move(self, t, phi, estimate, arrived):
         ...         return phi * (self.step * estimate[:, 1:]).exp()
 
-        RPOL with another penalty, the square of what is above the limit.
-
-        >>> class Squared(cb.GPPolicy):
-        ...     name = "Squared"
-        ...
-        ...     def __init__(self, actions, **common):
-        ...         super().__init__(actions, start=1.0, **common)
-        ...
-        ...     def score(self, t, q):
-        ...         def penalised(f, g):  # (T, n), (T, m, n) -> (T, n)
-        ...             return f - (q.to(g).unsqueeze(-1) * g.clamp(min=0) ** 2).sum(1)
-        ...
-        ...         return penalised
-        ...
-        ...     def move(self, t, q, estimate, arrived):
-        ...         for excess in arrived:
-        ...             q = q + excess.clamp(min=0)
-        ...         return q.clamp(min=math.sqrt(t))
-
-        Both run as the library's own do.
+        It runs as the library's own do. A notebook, ``own_policy.ipynb``, has another.
 
         >>> world = cb.problems.zhou_synthetic(trials=2)
-        >>> gp = cb.GP.default(world.actions)
-        >>> for variant in (Geometric, Squared):
-        ...     policy = variant(
-        ...         world.actions, reward=gp, costs=gp, explore=cb.UCB(1.0), trials=2
-        ...     )
-        ...     run = cb.simulate(policy, world, 30)
+        >>> own = {"reward": cb.GP.default(world.actions), "explore": cb.UCB(1.0)}
+        >>> policy = Geometric(world.actions, costs=own["reward"], **own, trials=2)
+        >>> run = cb.simulate(policy, world, 30)
     """
 
     explores: tuple[type, ...] = (UCB, TS, Rand)
@@ -168,8 +146,7 @@ class GPPolicy(Policy):
         self.forget = checks.flag("forget", forget)
         if forget and restart is None:
             raise CBanditError("forget=True goes with restart=")
-        drift, count = getattr(feedback, "drift", None), len(beliefs)
-        self._estimating = Estimating(self, explore, count, clip, drift)
+        self._estimating = Estimating(self, explore, beliefs, clip)
         self._timing = timing(feedback, self.batch_shape, self.device, self.horizon)
         self._engine, self._refits = engine, any(each.refit_every for each in beliefs)
         self._ranks = distributed.current() if self.splits else distributed.ALONE
@@ -285,17 +262,14 @@ class GPPolicy(Policy):
 
     def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
         """Return what this round's spread is multiplied by, ``(T, F)``."""
-        beliefs, widths = state.beliefs, self._estimating.widths
-        width = widths.fixed
-        if width is None:
-            gains, chances = beliefs.gains(), self._chances(state)
-            width = widths(asked.t, gains, beliefs.noises, chances)
-        width = self._timing.widened(width, widths, beliefs, state.held.recent)
+        widths, chances = self._estimating.widths, self._chances(state)
+        both = state.beliefs, state.held
+        width = self._timing.width(asked.t, widths, both, chances)
         return self.explore.coefficient(width, asked.streams)
 
     def _chances(self, state: GPState) -> int:
         """Return ``c`` of the RKHS widths: how many bounds hold together."""
-        return self._timing.chances(state.beliefs.functions, self.horizon)
+        return self._timing.chances(state.beliefs.functions)
 
     def _ahead(self, asked: Asked) -> list[Ahead]:
         """Return outstanding choices, where they count."""
@@ -355,18 +329,25 @@ class GPPolicy(Policy):
 
     @alone
     def observe(
-        self, *, index: Any = None, x: Any = None, reward: Any = None, cost: Any = None
+        self,
+        *,
+        index: Any = None,
+        x: Any = None,
+        reward: Any = None,
+        cost: Any = None,
+        params: Any = None,
     ) -> None:
         """Learn from ``n`` rows of data from before; multipliers do not move.
 
         Args:
             index: the actions' numbers, ``(n,)`` or ``(*trials, n)``.
             x: or the actions themselves, ``(n, d)`` or ``(*trials, n, d)``.
+            params: or these by name, ``n`` dicts, or with trials lists of them.
             reward: ``(n,)`` or ``(*trials, n)``.
             cost: ``(n, m)`` or ``(*trials, n, m)``; ``(n,)``, ``(*trials, n)`` if m =
                 1.
         """
-        data = data_rows(self, index, x, reward, cost)
+        data = data_rows(self, index, x, reward, cost, params)
         self._change(self._observed(self._settled().state, data))
 
     def _observed(self, state: GPState, data: Data) -> GPState:
@@ -409,13 +390,13 @@ class GPPolicy(Policy):
         return [f"engine={' and '.join(self._beliefs.engines())}"]
 
     @alone
-    def posterior(self, x: Any = None) -> Posterior:
+    def posterior(self, x: Any = None, params: Any = None) -> Posterior:
         """Return means and standard deviations over the set, in the user's units.
 
-        Or, by a dense solve, at points ``x``, ``(n, d)`` or ``(*trials, n, d)``; on a
-        Box there is no other way.
+        Or, by a dense solve, at points ``x``, ``(n, d)`` or ``(*trials, n, d)``, or at
+        ``params``, these by name; on a Box there is no other way.
         """
-        return posterior_at(self, self._settled().state.beliefs, x)
+        return posterior_at(self, self._settled().state.beliefs, x, params)
 
     @alone
     def recommend(self, confidence: float = 0.95) -> Recommendation:

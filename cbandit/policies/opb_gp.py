@@ -187,7 +187,7 @@ class GPOPB(GPPolicy):
         size = int(self.actions.size)
         found = recommend_policy(blocks, size, limits, confidence)
         x = self.actions.at(found.index)
-        return replace(found, x=x).of(self._outside)
+        return replace(found, x=x, names=self.actions.names).of(self._outside)
 
 
 def _bounds(mean: Tensor, std: Tensor, width: Tensor, rho: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ from cbandit.errors import CBanditError
 from cbandit.explore import Explore
 from cbandit.policies.given import COST_COUNT
 from cbandit.policies.gp import GPPolicy
+from cbandit.policies.state import GPState
 
 __all__ = ["SCGPUCB"]
 
@@ -42,7 +43,8 @@ class SCGPUCB(GPPolicy):
         actions: what can be chosen.
         reward: the belief about the reward.
         costs: how many costs, ``m``.
-        explore: :class:`~cbandit.UCB` in the paper.
+        explore: :class:`~cbandit.UCB` in the paper; RKHS widths have the theorem's
+            ``ln(2 / delta)``.
         schedule: 1 or 2, of ``eps_t`` and ``V_t``.
         slater: ``delta``, a number or ``(*trials,)``.
         clip: ``B``, or ``(B, G)``; the schedules need it.
@@ -100,6 +102,10 @@ class SCGPUCB(GPPolicy):
         self._b = self._per_trial("clip B", bound).unsqueeze(-1)
         delta = self._per_trial("slater", checks.positive("slater", slater))
         self._delta = delta.unsqueeze(-1)
+
+    def _chances(self, state: GPState) -> int:
+        """Return ``c`` of the RKHS widths: the theorem has ``ln(2 / delta)``."""
+        return self._timing.chances(2)
 
     def score(self, t: int, q: Tensor) -> scores.PrimalDual:
         """Return ``f - (1 / V_t) sum_j Q_j g_j``."""

@@ -85,10 +85,7 @@ def _axis_factor(
 
 def _axis_inputs(covariance: Covariance, a: Tensor, axis: int) -> Tensor:
     a = a.double()
-    if covariance.bounds is None:
-        return a
-    low, high = covariance.bounds[0, axis], covariance.bounds[1, axis]
-    return (a - low) / (high - low)
+    return a if covariance.unit is None else covariance.unit.axis(a, axis)
 
 
 def _agrees(

@@ -11,10 +11,16 @@ import torch
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.models.gp_regression import SingleTaskGP
 from botorch.models.model_list_gp_regression import ModelListGP
-from botorch.models.transforms.input import Normalize
+from botorch.models.transforms.input import (
+    ChainedInputTransform,
+    InputTransform,
+    Log10,
+    Normalize,
+)
 from gpytorch.kernels import Kernel, ScaleKernel
 from torch import Tensor
 
+from cbandit.actions import Unit
 from cbandit.posterior.covariance import TableKernel
 
 if TYPE_CHECKING:
@@ -128,9 +134,9 @@ def _model(group: Group, place: int, batched: bool, trial: int | None) -> Belief
         # an infinite variance would be exact, but breaks some Cholesky factorisations
         largest = PADDING * kernel(x, diag=True).detach().amax()
         variance = variance.where(variance.isfinite(), largest)
-    transform = None
-    if group.covariance.bounds is not None:
-        transform = Normalize(d=x.shape[-1], bounds=group.covariance.bounds)
+    transform: InputTransform | None = None
+    if group.covariance.unit is not None:
+        transform = _inputs(group.covariance.unit)
     with warnings.catch_warnings(), _any_noise():
         # outcomes are in the user's units on purpose, and inputs in the kernel's
         warnings.simplefilter("ignore", InputDataWarning)
@@ -146,6 +152,18 @@ def _model(group: Group, place: int, batched: bool, trial: int | None) -> Belief
     model.observation_noise = noise[..., None, None]
     model.requires_grad_(False)
     return model.to(group.device).eval()
+
+
+def _inputs(unit: Unit) -> InputTransform:
+    """Return a map of coordinates to the unit cube as BoTorch has it."""
+    d = unit.bounds.shape[-1]
+    if unit.logs is None:
+        return Normalize(d=d, bounds=unit.bounds)
+    bounds = torch.where(
+        unit.logs, unit.bounds.where(unit.logs, 1.0).log10(), unit.bounds
+    )
+    first = Log10(unit.logs.nonzero().flatten().tolist())
+    return ChainedInputTransform(log=first, even=Normalize(d=d, bounds=bounds))
 
 
 def _data(group: Group, place: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,7 +12,7 @@ import torch
 from gpytorch import kernels as gpk
 from torch import Tensor
 
-from cbandit.actions import Actions, Finite
+from cbandit.actions import Actions, Finite, Unit
 from cbandit.errors import CBanditError
 from cbandit_kernels import kernel_matrix_ref
 
@@ -116,14 +116,12 @@ class Covariance:
     Args:
         kernel: any gpytorch kernel; kept, and changed by nobody from then on.
         dim: the number of coordinates.
-        bounds: ``(2, d)``; inputs are mapped from it to the unit cube first.
+        unit: inputs are mapped to the unit cube by it first.
     """
 
-    def __init__(
-        self, kernel: gpk.Kernel, dim: int, bounds: Tensor | None = None
-    ) -> None:
+    def __init__(self, kernel: gpk.Kernel, dim: int, unit: Unit | None = None) -> None:
         self.kernel, self.dim = kernel.double(), dim
-        self.bounds = None if bounds is None else bounds.double()
+        self.unit = unit
         self.kernel.requires_grad_(False)
         amplitude, leaves = leaves_of(self.kernel, list(range(self.dim)))
         if isinstance(amplitude, Tensor) and amplitude.dim() == 0:
@@ -134,11 +132,11 @@ class Covariance:
 
     def fitted(self, kernel: gpk.Kernel) -> Covariance:
         """The same over inputs mapped alike, by another kernel, which is kept."""
-        return Covariance(kernel, self.dim, self.bounds)
+        return Covariance(kernel, self.dim, self.unit)
 
     @classmethod
     def of(
-        cls, kernel: gpk.Kernel | None, actions: Actions, bounds: Tensor | None = None
+        cls, kernel: gpk.Kernel | None, actions: Actions, unit: Unit | None = None
     ) -> Covariance:
         """The covariance over a set: the set's own table where it has one."""
         table = actions.covariance if isinstance(actions, Finite) else None
@@ -153,7 +151,7 @@ class Covariance:
             raise CBanditError(
                 "with Finite(covariance=K) the prior is K itself: give GP no kernel"
             )
-        return cls(kernel, actions.dim, bounds)
+        return cls(kernel, actions.dim, unit)
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -162,11 +160,11 @@ class Covariance:
 
     def to(self, device: torch.device) -> Covariance:
         """The same covariance with its parameters on another device."""
-        near = self.bounds is None or self.bounds.device == device
+        near = self.unit is None or self.unit.bounds.device == device
         if self.device == device and near:
             return self
-        bounds = None if self.bounds is None else self.bounds.to(device)
-        return Covariance(copy.deepcopy(self.kernel).to(device), self.dim, bounds)
+        unit = None if self.unit is None else self.unit.to(device)
+        return Covariance(copy.deepcopy(self.kernel).to(device), self.dim, unit)
 
     @property
     def device(self) -> torch.device:
@@ -178,9 +176,7 @@ class Covariance:
     def inputs(self, x: Tensor) -> Tensor:
         """Coordinates as the kernel takes them."""
         x = x.double()
-        if self.bounds is None:
-            return x
-        return (x - self.bounds[0]) / (self.bounds[1] - self.bounds[0])
+        return x if self.unit is None else self.unit.of(x)
 
     def scaled(self, x: Tensor) -> Tensor:
         """Scaled coordinates, ``(f, *b, n, d)``, one copy per closed-form factor."""
@@ -198,6 +194,11 @@ class Covariance:
     def kinds(self) -> tuple[str, ...]:
         """The closed-form factors' kinds."""
         return tuple(form.kind for form in self.closed())
+
+    @property
+    def bent(self) -> bool:
+        """Whether some coordinates enter by their logarithms."""
+        return self.unit is not None and self.unit.logs is not None
 
     @property
     def linear(self) -> bool:
@@ -230,6 +231,10 @@ class Covariance:
         """``k(x_i, x_i)``, ``(*b, n)``."""
         if self.forms is not None:
             out = self._closed_variance(x)
+        elif self.kernel.is_stationary:
+            # one point stands for all; some kernels take the diagonal of all of it
+            out = self.kernel(self.inputs(x[..., :1, :].detach()), diag=True)
+            out = out.expand(*out.shape[:-1], x.shape[-2])
         else:
             with torch.set_grad_enabled(torch.is_grad_enabled() and x.requires_grad):
                 # some kernels take the diagonal of all of it: a few points at a time

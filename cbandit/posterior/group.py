@@ -85,7 +85,7 @@ class Group(Value):
         samples: bool,
         ranks: Ranks,
     ) -> None:
-        covariance = Covariance.of(gp.kernel, actions, gp.bounds).to(device)
+        covariance = Covariance.of(gp.kernel, actions, gp.unit).to(device)
         noise = checks.per_trial("noise", gp.noise, batch_shape).to(device)
         trials = means.shape[0]
 

@@ -23,10 +23,12 @@ __all__ = ["Stacked", "stackable"]
 
 
 def stackable(groups: Sequence[Group]) -> bool:
-    """Whether all kernels are one closed form of one kind, over as many slots."""
-    kinds = {
-        group.covariance.kinds if group.covariance.forms else () for group in groups
-    }
+    """Whether all kernels are one closed form of one kind, over as many slots.
+
+    Of coordinates as they are: :class:`Stacked` scales and shifts them, no more.
+    """
+    of = [group.covariance for group in groups]
+    kinds = {each.kinds if each.forms and not each.bent else () for each in of}
     used = {group.engine.history.system().root.shape for group in groups}
     functions = {len(group.functions) for group in groups}
     alike = len(kinds) == len(used) == len(functions) == 1

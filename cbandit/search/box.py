@@ -119,10 +119,10 @@ def _maximised(
     incumbents: Tensor | None,
     climbs: Climbs | None,
 ) -> _Point:
-    low, span = box.lower, box.upper - box.lower
+    unit = box.unit
 
     def value(z: Tensor) -> Tensor:
-        found = estimate(low + span * z)
+        found = estimate(unit.point(z))
         return score(found[:, 0], found[:, 1:])
 
     def climbed(starts: Tensor) -> tuple[Tensor, Tensor]:
@@ -156,7 +156,7 @@ def _maximised(
     with torch.no_grad():
         z, values = best_of(z, values, 1)
         z, best = zoomed(box, value, z[:, 0], values[:, 0], streams)
-        x = box.nearest(low + span * z)
+        x = box.nearest(unit.point(z))
         here = estimate(x.unsqueeze(1))[..., 0]
     return _Point(best, here, x)
 
@@ -176,7 +176,7 @@ def best_feasible_point(
     """
     with torch.no_grad():
         z = candidates(box, streams, None)
-        seen = estimate(box.lower + (box.upper - box.lower) * z)
+        seen = estimate(box.unit.point(z))
     spread = seen.amax(-1) - seen.amin(-1)
     spread = torch.where(spread > 0, spread, 1.0)
     margin = MARGIN * spread[:, 1:].unsqueeze(-1)

@@ -36,11 +36,11 @@ def candidates(box: Box, streams: Streams, incumbents: Tensor | None) -> Tensor:
     # every other point is of a larger cube and brought in, so that some lie on bounds
     z[:, ::2, :count] = (0.5 + WIDER * (z[:, ::2, :count] - 0.5)).clamp(0, 1)
     if box.choices is not None:
-        rows = _in_unit_cube(box, box.choices)
+        rows = box.unit.of(box.choices).double()
         z = torch.cat([z[..., :-1], rows[(z[..., -1] * len(rows)).long()]], -1)
     if incumbents is None or incumbents.shape[1] == 0:
         return z
-    centre = _in_unit_cube(box, incumbents)
+    centre = box.unit.of(incumbents).double()
     copies = max(1, CANDIDATES // (4 * centre.shape[1]))
     near = centre.repeat(1, copies, 1)
     noise = streams.normal(near.shape[1], box.dim).reshape(-1, *near.shape[1:])
@@ -49,13 +49,6 @@ def candidates(box: Box, streams: Streams, incumbents: Tensor | None) -> Tensor:
     step = devices.put(noise * size.to(noise).unsqueeze(-1), near.device)
     step = step.masked_fill(~box.free, 0.0)
     return torch.cat([z, centre, (near + step).clamp(0, 1)], 1)
-
-
-def _in_unit_cube(box: Box, x: Tensor) -> Tensor:
-    """Map the last coordinates of points to the unit cube."""
-    k = x.shape[-1]
-    low, high = box.lower[-k:], box.upper[-k:]
-    return ((x - low) / (high - low)).double()
 
 
 def apart(z: Tensor, values: Tensor, count: int, near: float) -> tuple[Tensor, Tensor]:
@@ -87,7 +80,7 @@ def rows_to_try(box: Box, streams: Streams) -> list[Tensor]:
     """
     if box.choices is None:
         return []
-    rows = _in_unit_cube(box, box.choices)
+    rows = box.unit.of(box.choices).double()
     if len(rows) <= ROWS:
         return [rows.unsqueeze(0)] * ROUNDS
     lots = streams.uniform(ROUNDS, ROWS).reshape(-1, ROUNDS, ROWS)

@@ -15,6 +15,7 @@ from cbandit import account
 from cbandit._core import checks
 from cbandit._core.files import atomic
 from cbandit._core.randomness import trial_range
+from cbandit.actions import Names
 from cbandit.errors import CBanditError, CheckpointError, MissingExtraError
 from cbandit.simulation.curves import Curve, over_trials, thinned
 from cbandit.simulation.summary import Summary, mean_and_sem
@@ -34,6 +35,7 @@ METRICS = (
 )
 STAGES = ("policy_regret", "worst_stage_cost", "stage_rounds_kept", "stage_runs_kept")
 _REALISED = ("realised_regret", "realised_violation")
+OWN = {"policy", "trial", "t", "action", "reward", "true_reward", *METRICS}
 _FORMAT = "cbandit run 1"
 
 
@@ -65,6 +67,7 @@ class Run:
         expected_costs: likewise, less thresholds, ``(*trials, T, m)``.
         stopped: of a policy that ends by itself, the round from which it plays what it
             found, ``(*trials,)``; 0 for trials in which it went on.
+        names: of the actions' coordinates, where the policy's set has any.
     """
 
     policy: str
@@ -86,6 +89,7 @@ class Run:
     expected_rewards: Tensor | None = None
     expected_costs: Tensor | None = None
     stopped: Tensor | None = None
+    names: Names | None = None
 
     @property
     def rounds(self) -> int:
@@ -256,7 +260,8 @@ class Run:
     def frame(self) -> pd.DataFrame:
         """A long pandas frame with a row for each trial and round.
 
-        Columns: policy, trial, t, x1.. (and action, its number), reward, cost1..,
+        Columns: policy, trial, t, x1.. (or the parameters' names, with the user's
+        values; and action, its number), reward, cost1..,
         true_reward, true_cost1.., multiplier1.., and the cumulative metrics; for a
         policy that randomises also expected_reward, stage_cost1.. (less thresholds) and
         policy_regret.
@@ -287,6 +292,10 @@ class Run:
             tables["expected_reward"] = self.expected_rewards
             tables["stage_cost"] = self.stage_costs
         for name, table in tables.items():
+            if name == "x" and self.names is not None:
+                for own, values in self.names.read(table).items():
+                    columns[own if own not in OWN else f"x.{own}"] = values.reshape(-1)
+                continue
             if name.endswith("reward"):
                 columns[name] = table.reshape(-1).numpy()
                 continue
@@ -319,6 +328,7 @@ class Run:
             else:
                 plain[each.name] = value
         trials = self.trials
+        plain["names"] = self.names and self.names.plain()
         plain["trials"] = trials and [trials.start, trials.stop, trials.step]
         with atomic(folder / "run.pt") as file:
             torch.save(tensors, file)
@@ -335,8 +345,9 @@ class Run:
             if not isinstance(plain, dict) or plain.pop("format", None) != _FORMAT:
                 raise CheckpointError(f"{folder / 'run.json'} is not of a saved run")
             tensors = torch.load(folder / "run.pt", weights_only=True)
-            trials = plain.pop("trials")
-            return cls(trials=range(*trials) if trials else None, **plain, **tensors)
+            trials, names = plain.pop("trials"), plain.pop("names", None)
+            plain["trials"] = range(*trials) if trials else None
+            return cls(names=names and Names.of(names), **plain, **tensors)
         except FileNotFoundError as error:
             raise CheckpointError(
                 f"{folder} holds no saved run: {error.filename} is missing"

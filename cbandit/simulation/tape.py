@@ -138,6 +138,7 @@ class Tape:
             seconds=torch.tensor(self.seconds, dtype=torch.float64),
             thresholds=tau,
             index=index,
+            names=getattr(getattr(policy, "actions", None), "names", None),
             stopped=None if stopped is None else stopped.cpu(),
             **out,
         )

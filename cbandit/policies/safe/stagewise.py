@@ -16,7 +16,7 @@ from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
 from cbandit.policies.alone import alone
 from cbandit.policies.believed import Posterior, posterior_of
-from cbandit.policies.given import listed
+from cbandit.policies.given import listed, named_points
 from cbandit.policies.ledger import News, Told
 from cbandit.policies.policy import Policy
 from cbandit.policies.safe.action import Safe, SafeAction
@@ -171,18 +171,26 @@ class Stagewise(Policy):
 
     @alone
     def observe(
-        self, *, index: Any = None, x: Any = None, reward: Any = None, cost: Any = None
+        self,
+        *,
+        index: Any = None,
+        x: Any = None,
+        reward: Any = None,
+        cost: Any = None,
+        params: Any = None,
     ) -> None:
         """Learn from ``n`` rows of data from before.
 
         Args:
             index: the actions' numbers, ``(n,)`` or ``(*trials, n)``.
             x: or the actions themselves, ``(n, d)`` or ``(*trials, n, d)``.
+            params: or these by name, ``n`` dicts, or with trials lists of them.
             reward: ``(n,)`` or ``(*trials, n)``.
             cost: ``(n, m)`` or ``(*trials, n, m)``; without the last axis if m = 1.
         """
+        x = named_points(self.actions, x, params)
         if (index is None) == (x is None):
-            raise CBanditError("observe takes either index= or x=")
+            raise CBanditError("observe takes one of index=, x= and params=")
         if reward is None and cost is None:
             raise CBanditError("observe needs reward=, cost= or both; got neither")
         arms, points = self._rows_of(index, x)
@@ -250,7 +258,8 @@ class Stagewise(Policy):
 
         size = int(self.actions.size)
         found = recommend_policy(blocks, size, limits, confidence)
-        return replace(found, x=self.actions.at(found.index))
+        x, names = self.actions.at(found.index), self.actions.names
+        return replace(found, x=x, names=names)
 
 
 def beliefs_of(kind: type[Belief], reward: Any, costs: Any) -> list[Any]:

@@ -77,7 +77,7 @@ def plan(
         if axes_of(covariance, actions) is not None:
             return Plan("product", "a product grid and a kernel that factors over axes")
     rows = EXPECTED_ROWS * trials * size * dtype.itemsize
-    closed = covariance.forms is not None
+    closed = covariance.forms is not None and not covariance.bent
     if device.type == "cuda" and closed:
         return Plan("stream", "CUDA computes kernel values faster than it reads them")
     if 2 * rows > memory and closed:

@@ -78,6 +78,11 @@ class Recomputed:
                 f"their products and scalings; got {type(covariance.kernel).__name__}. "
                 "Use engine='factor'"
             )
+        if covariance.bent:
+            raise CBanditError(
+                "engine='stream' takes coordinates as they are, and some enter by "
+                "their logarithms (log=True); use engine='factor'"
+            )
         self.actions, self.covariance, self.trials = actions, covariance, trials
         self.dtype, self.device = dtype, device
         self._known_frame: Frame | None = None
@@ -178,12 +183,12 @@ class Recomputed:
         return self._known_far
 
     def _new_frame(self) -> Frame:
-        forms, bounds = self.covariance.closed(), self.covariance.bounds
+        forms, unit = self.covariance.closed(), self.covariance.unit
         scale = torch.stack([form.scale for form in forms]).to(self.device)
         low, high = self.actions.extent().double().unbind(-2)
         origin = torch.zeros_like(low)
-        if bounds is not None:
-            scale, origin = scale / (bounds[1] - bounds[0]), origin + bounds[0]
+        if unit is not None:
+            scale, origin = scale / unit.span, origin + unit.low
         middle = 0.5 * (low + high)
         centers = [origin if form.kind == "linear" else middle for form in forms]
         center = torch.stack(centers)

@@ -1,0 +1,366 @@
+"""Parameters with names: whole numbers, numbers and categories, and where each stands.
+
+A set that carries :class:`Names` holds numbers as before: the user's own numbers, and
+positions in categories. The names translate points to dicts and back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cbandit._core import checks
+from cbandit.errors import CBanditError
+
+__all__ = ["Category", "Float", "Int", "Names", "Parameter"]
+
+MOST = 10**6  # values of one parameter
+NEAR = 1e-6  # share of a parameter's size by which a number may miss a value
+
+
+@dataclass(frozen=True)
+class Int:
+    """A whole number from ``lo`` to ``hi``, both included.
+
+    Args:
+        lo: the least value.
+        hi: the greatest value.
+        log: whether the belief looks at its logarithm.
+    """
+
+    lo: int
+    hi: int
+    log: bool = False
+
+    def __repr__(self) -> str:
+        return f"Int({self.lo}, {self.hi}{', log=True' * self.log})"
+
+    def __post_init__(self) -> None:
+        for name in ("lo", "hi"):
+            whole = checks.whole(f"Int: {name}", getattr(self, name), None, "an int")
+            object.__setattr__(self, name, whole)
+        _ordered("Int", self.lo, self.hi, self.log, self.lo <= self.hi)
+        _few("Int", self.hi - self.lo + 1)
+
+    @cached_property
+    def values(self) -> Tensor:
+        """All values, ``(n,)``, float64."""
+        return torch.arange(self.lo, self.hi + 1, dtype=torch.float64)
+
+    def read(self, numbers: np.ndarray) -> np.ndarray:
+        """Return coordinates as the user's values."""
+        found: np.ndarray = np.rint(numbers).astype(np.int64)
+        return found
+
+    def place(self, value: Any) -> float | None:
+        """Return the coordinate of a user's value, ``None`` if it is not of these."""
+        return _nearest(self.values, value, 1.0)
+
+
+@dataclass(frozen=True)
+class Float:
+    """A number from ``lo`` to ``hi``: any, or ``lo``, ``lo + step``, and so on.
+
+    Args:
+        lo: the least value.
+        hi: the greatest value.
+        log: whether the belief, and the search, look at its logarithm.
+        step: the distance of two values; ``None``: any number will do.
+    """
+
+    lo: float
+    hi: float
+    log: bool = False
+    step: float | None = None
+
+    def __repr__(self) -> str:
+        step = "" if self.step is None else f", step={self.step:g}"
+        return f"Float({self.lo:g}, {self.hi:g}{', log=True' * self.log}{step})"
+
+    def __post_init__(self) -> None:
+        for name in ("lo", "hi"):
+            number = checks.number(f"Float: {name}", getattr(self, name))
+            object.__setattr__(self, name, number)
+        _ordered("Float", self.lo, self.hi, self.log, self.lo < self.hi)
+        if self.step is not None:
+            step = checks.number("Float: step", self.step)
+            if step <= 0:
+                raise CBanditError(f"Float: step must be above 0; got {step:g}")
+            object.__setattr__(self, "step", step)
+            _few("Float", (self.hi - self.lo) / step + 1)
+
+    @cached_property
+    def values(self) -> Tensor | None:
+        """All values, ``(n,)``, float64; ``None``: any number between the ends."""
+        if self.step is None:
+            return None
+        count = math.floor((self.hi - self.lo) / self.step + NEAR) + 1
+        # 0.1 + 2 * 0.1 is 0.3 to users
+        steps = (float(f"{self.lo + k * self.step:.12g}") for k in range(count))
+        return torch.tensor(list(steps), dtype=torch.float64)
+
+    def read(self, numbers: np.ndarray) -> np.ndarray:
+        """Return coordinates as the user's values, free of a dtype's rounding."""
+        if self.values is None:
+            held: np.ndarray = np.clip(numbers, self.lo, self.hi)
+            return held
+        every = self.values.numpy()
+        place = np.rint((numbers - self.lo) / (self.step or 1.0))
+        found: np.ndarray = every[place.astype(np.int64).clip(0, len(every) - 1)]
+        return found
+
+    def place(self, value: Any) -> float | None:
+        """Return the coordinate of a user's value, ``None`` if it is not of these."""
+        if self.values is not None:
+            return _nearest(self.values, value, self.step or 1.0)
+        if not _number(value):
+            return None
+        held = min(max(float(value), self.lo), self.hi)
+        return held if abs(held - value) <= NEAR * (self.hi - self.lo) else None
+
+
+class Category:
+    """One of some values without an order: strings, numbers, booleans or ``None``.
+
+    Args:
+        options: the values.
+    """
+
+    log = False
+
+    def __init__(self, *options: Any) -> None:
+        if len(options) == 1 and isinstance(options[0], list | tuple):
+            raise CBanditError(
+                "Category takes its values one by one, Category('a', 'b'); got "
+                f"{options[0]!r}"
+            )
+        if not options:
+            raise CBanditError("Category must have at least one value; got none")
+        for option in options:
+            if not (option is None or isinstance(option, str | bool | int | float)):
+                raise CBanditError(
+                    "Category takes strings, numbers, booleans and None; got "
+                    f"{option!r}"
+                )
+        if len(set(map(_told_apart, options))) < len(options):
+            raise CBanditError(f"Category: its values must differ; got {options}")
+        self.options = options
+
+    @cached_property
+    def values(self) -> Tensor:
+        """Positions ``0 .. n - 1``, float64."""
+        return torch.arange(len(self.options), dtype=torch.float64)
+
+    def read(self, numbers: np.ndarray) -> np.ndarray:
+        """Return positions as the user's values."""
+        every = np.empty(len(self.options), dtype=object)
+        every[:] = self.options
+        return np.asarray(every[np.rint(numbers).astype(np.int64)], dtype=object)
+
+    def place(self, value: Any) -> float | None:
+        """Return the position of a user's value, ``None`` if it is not of these."""
+        wanted = _told_apart(value)
+        for place, option in enumerate(self.options):
+            if _told_apart(option) == wanted:
+                return float(place)
+        return None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Category) and self.options == other.options
+
+    def __hash__(self) -> int:
+        return hash(self.options)
+
+    def __repr__(self) -> str:
+        return f"Category({', '.join(map(repr, self.options))})"
+
+
+Parameter = Int | Float | Category
+
+
+class Names:
+    """The names of a set's coordinates, and what the coordinates stand for.
+
+    Args:
+        parameters: by name, in the user's order.
+        columns: the names in the order of the coordinates; ``None``: the same.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, Parameter], columns: Sequence[str] | None = None
+    ) -> None:
+        self.parameters = dict(parameters)
+        self.columns = list(self.parameters if columns is None else columns)
+        self._place = {name: j for j, name in enumerate(self.columns)}
+
+    def flags(self) -> tuple[Tensor | None, Tensor | None]:
+        """Return which coordinates have logarithms, and which are categories."""
+        ordered = [self.parameters[name] for name in self.columns]
+        both = ([p.log for p in ordered], [isinstance(p, Category) for p in ordered])
+        logs, whole = (torch.tensor(v) if any(v) else None for v in both)
+        return logs, whole
+
+    def read(self, x: Tensor) -> dict[str, np.ndarray]:
+        """Return points ``(..., d)`` as arrays of the users' values, by name."""
+        numbers = x.detach().cpu().double().numpy()
+        return {
+            name: parameter.read(numbers[..., self._place[name]])
+            for name, parameter in self.parameters.items()
+        }
+
+    def params(self, x: Tensor) -> Any:
+        """Return a point ``(d,)`` as a dict; of more axes, lists of dicts."""
+        found = {name: each.tolist() for name, each in self.read(x).items()}
+        return _split(found, x.dim() - 1)
+
+    def points(self, params: Any, name: str = "params") -> Tensor:
+        """Return a dict as a point ``(d,)``, lists of dicts as ``(n, d)`` and so on."""
+        if isinstance(params, Mapping):
+            return torch.tensor(self._point(params, name), dtype=torch.float64)
+        if not isinstance(params, Sequence) or isinstance(params, str):
+            raise CBanditError(
+                f"{name} must be a dict of {self._named()}, or a list of them; got "
+                f"{checks.kind(params)}"
+            )
+        rows = [self.points(each, f"{name}[{i}]") for i, each in enumerate(params)]
+        if len({row.shape for row in rows}) > 1:
+            raise CBanditError(f"{name} must hold lists of one length")
+        if not rows:
+            return torch.zeros(0, len(self.columns), dtype=torch.float64)
+        return torch.stack(rows)
+
+    def _point(self, params: Mapping[str, Any], name: str) -> list[float]:
+        odd = [key for key in params if key not in self._place]
+        if odd or len(params) != len(self.columns):
+            missing = [key for key in self.parameters if key not in params]
+            reason = f"misses {missing[0]!r}" if not odd else f"has {odd[0]!r}"
+            raise CBanditError(
+                f"{name} must give each of {self._named()}, and no other; it {reason}"
+            )
+        return [self.number(key, params[key], name) for key in self.columns]
+
+    def number(self, key: str, value: Any, name: str) -> float:
+        """Return a parameter's value as its coordinate."""
+        if key not in self._place:
+            raise CBanditError(
+                f"{name} must be of {self._named()}; there is no parameter {key!r}"
+            )
+        parameter = self.parameters[key]
+        found = parameter.place(_plain(value))
+        if found is None:
+            raise CBanditError(f"{name}: {key} must be of {parameter!r}; got {value!r}")
+        return found
+
+    def allowed(self, among: Mapping[str, Any], name: str) -> dict[int, list[float]]:
+        """Return which values of some coordinates a dict of values allows."""
+        found = {}
+        for key, given in among.items():
+            several = isinstance(given, list | tuple | set)
+            each = [
+                self.number(key, value, name)
+                for value in (given if several else [given])
+            ]
+            found[self._place[key]] = each
+        return found
+
+    def plain(self) -> dict[str, Any]:
+        """Return names and parameters as JSON holds them."""
+        kinds = {Int: "int", Float: "float", Category: "category"}
+        parameters = {
+            name: [
+                kinds[type(p)],
+                *(p.options if isinstance(p, Category) else _ends(p)),
+            ]
+            for name, p in self.parameters.items()
+        }
+        return {"parameters": parameters, "columns": self.columns}
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Names:
+        """Return what :meth:`plain` put into plain values."""
+        kinds: dict[str, Any] = {"int": Int, "float": Float, "category": Category}
+        made = {
+            name: kinds[kind](*rest)
+            for name, (kind, *rest) in plain["parameters"].items()
+        }
+        return cls(made, plain["columns"])
+
+    def said(self, x: Tensor) -> str:
+        """Return a point ``(d,)`` in words."""
+        words = (
+            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in self.params(x).items()
+        )
+        return ", ".join(words)
+
+    def _named(self) -> str:
+        return ", ".join(self.parameters)
+
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, Names) and self.parameters == other.parameters
+        return same and self.columns == other.columns  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.columns))
+
+    def __repr__(self) -> str:
+        every = (f"{name}={each!r}" for name, each in self.parameters.items())
+        return f"Space({', '.join(every)})"
+
+
+def _split(found: dict[str, Any], axes: int) -> Any:
+    """Return a dict of nested lists as nested lists of dicts."""
+    if axes <= 0:
+        return found
+    rows = zip(*found.values(), strict=True)
+    return [_split(dict(zip(found, row, strict=True)), axes - 1) for row in rows]
+
+
+def _ends(parameter: Int | Float) -> list[Any]:
+    ends: list[Any] = [parameter.lo, parameter.hi, parameter.log]
+    return ends if isinstance(parameter, Int) else [*ends, parameter.step]
+
+
+def _plain(value: Any) -> Any:
+    """Return numpy's and torch's scalars as Python's."""
+    return value.item() if isinstance(value, np.generic | Tensor) else value
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _nearest(values: Tensor, value: Any, step: float) -> float | None:
+    """Return the value that a number is, up to rounding; ``None``: it is none."""
+    if not _number(value):
+        return None
+    gap, place = (values - value).abs().min(0)
+    return float(values[place]) if float(gap) <= NEAR * step else None
+
+
+def _told_apart(option: Any) -> tuple[bool, Any]:
+    """Return what options are compared by: ``True`` is not the number 1."""
+    return isinstance(option, bool), option
+
+
+def _ordered(kind: str, lo: float, hi: float, log: Any, fits: bool) -> None:
+    checks.flag(f"{kind}: log", log)
+    if not fits:
+        raise CBanditError(f"{kind}: lo must be below hi; got lo = {lo}, hi = {hi}")
+    if log and lo <= 0:
+        raise CBanditError(f"{kind}: lo must be above 0 with log=True; got {lo}")
+
+
+def _few(kind: str, count: float) -> None:
+    if count > MOST:
+        raise CBanditError(
+            f"{kind} must have at most {MOST} values; got {count:.0f}: give it a step, "
+            "or take Float(lo, hi)"
+        )

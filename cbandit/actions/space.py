@@ -1,0 +1,73 @@
+"""A set of actions that are told by name."""
+
+from __future__ import annotations
+
+import torch
+
+from cbandit.actions.box import MOST_ROWS, Box
+from cbandit.actions.grid import ProductGrid
+from cbandit.actions.names import Category, Names, Parameter
+from cbandit.errors import CBanditError
+
+__all__ = ["Space"]
+
+
+def Space(**parameters: Parameter) -> ProductGrid | Box:
+    """A set whose coordinates have names: a grid, or a box with choices.
+
+    Whole numbers, numbers with a ``step`` and categories alone make a
+    :class:`ProductGrid` of all combinations. With a number that may take any value it
+    is a :class:`Box`, the others being its choices. It goes wherever a set goes; then
+    choices, recommendations and frames tell actions by name. ``x`` holds the user's
+    numbers, and positions in categories.
+
+    Args:
+        parameters: by name, each a :class:`~cbandit.Int`, a :class:`~cbandit.Float` or
+            a :class:`~cbandit.Category`.
+
+    Example:
+        >>> import cbandit as cb
+        >>> space = cb.Space(
+        ...     threads=cb.Int(1, 64, log=True), codec=cb.Category("lz4", "zstd")
+        ... )
+        >>> space.size
+        128
+        >>> policy = cb.GPUCB(space, reward=cb.GP.default(space), explore=cb.UCB(2.0))
+        >>> policy.observe(params=[{"threads": 8, "codec": "zstd"}], reward=[1.0])
+        >>> sorted(policy.ask().params)
+        ['codec', 'threads']
+    """
+    if not parameters:
+        raise CBanditError("Space must have at least one parameter; got none")
+    for name, parameter in parameters.items():
+        if not isinstance(parameter, Parameter):
+            raise CBanditError(
+                f"Space: {name} must be a cb.Int, a cb.Float or a cb.Category; got "
+                f"{parameter!r}"
+            )
+    axes = {n: p.values for n, p in parameters.items() if p.values is not None}
+    free = [n for n, p in parameters.items() if p.values is None]
+    names = Names(parameters, [*free, *axes])
+    if not free:
+        grid = ProductGrid(list(axes.values()))
+        grid.names = names
+        return grid
+    ends = torch.tensor([_ends(parameters[n]) for n in free], dtype=torch.float64)
+    rows = None
+    if axes:
+        rows = ProductGrid(list(axes.values()))
+        if rows.size > MOST_ROWS:
+            raise CBanditError(
+                f"Space: beside a continuous parameter, the others ({', '.join(axes)}) "
+                f"must have at most {MOST_ROWS} combinations; got {rows.size}: make "
+                f"some of them continuous, or give {free[0]} a step"
+            )
+    box = Box(ends[:, 0], ends[:, 1], rows)
+    box.names = names
+    return box
+
+
+def _ends(parameter: Parameter) -> tuple[float, float]:
+    if isinstance(parameter, Category):
+        raise CBanditError("a category has no ends")
+    return float(parameter.lo), float(parameter.hi)

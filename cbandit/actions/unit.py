@@ -1,0 +1,79 @@
+"""How the coordinates of a set are mapped to the unit cube."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from cbandit.actions.base import moved
+from cbandit.actions.names import Names
+
+__all__ = ["Unit"]
+
+
+class Unit:
+    """A map of coordinates to the unit cube: evenly, or by their logarithms.
+
+    Args:
+        bounds: ``(2, d)``, the least and the greatest coordinates.
+        logs: ``(d,)`` bool, coordinates that are mapped by their logarithms.
+        whole: ``(d,)`` bool, coordinates that are positions in categories. They are
+            rounded first: a kernel takes two that differ in the last digit for two.
+    """
+
+    def __init__(
+        self, bounds: Tensor, logs: Tensor | None = None, whole: Tensor | None = None
+    ) -> None:
+        self.bounds, self.logs, self.whole = bounds, logs, whole
+        self.low, high = self._bent(bounds)
+        self.span = high - self.low
+
+    @classmethod
+    def over(cls, bounds: Tensor, names: Names | None) -> Self:
+        """Return the map of coordinates within ``bounds``, as their names have it."""
+        if names is None:
+            return cls(bounds)
+        return cls(bounds, *names.flags()).to(bounds.device)
+
+    def of(self, x: Tensor) -> Tensor:
+        """Return points ``(..., d)``, or their last ``k`` coordinates, mapped."""
+        k = x.shape[-1]
+        if self.whole is not None:
+            x = torch.where(self.whole[-k:], x.round(), x)
+        z: Tensor = (self._bent(x) - self.low[-k:]) / self.span[-k:]
+        return z
+
+    def axis(self, a: Tensor, j: int) -> Tensor:
+        """Return values ``a`` of coordinate ``j`` mapped."""
+        if self.logs is not None and bool(self.logs[j]):
+            a = a.log()
+        z: Tensor = (a - self.low[j]) / self.span[j]
+        return z
+
+    def point(self, z: Tensor) -> Tensor:
+        """Return the points ``(..., d)`` that are mapped to ``z``."""
+        x: Tensor = self.low + self.span * z
+        if self.logs is not None:
+            x = torch.where(self.logs, x.where(self.logs, 0.0).exp(), x)
+        if self.whole is not None:
+            x = torch.where(self.whole, x.round(), x)
+        return x
+
+    def to(self, device: torch.device) -> Self:
+        """Return the same map on another device."""
+        flags = (
+            None if v is None else moved(v, device) for v in (self.logs, self.whole)
+        )
+        return type(self)(moved(self.bounds, device), *flags)
+
+    def _bent(self, x: Tensor) -> Tensor:
+        """Return logarithms of the coordinates that are mapped by them."""
+        if self.logs is None:
+            return x
+        logs = self.logs[-x.shape[-1] :]
+        # where a logarithm is not wanted there may be none, nor a gradient; and free
+        # slots of an engine lie at 0
+        held = x.where(logs, 1.0).clamp_min(torch.finfo(x.dtype).tiny)
+        return torch.where(logs, held.log(), x)
