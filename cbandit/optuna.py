@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import inspect
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,7 @@ from torch import Tensor
 
 from cbandit._core import checks
 from cbandit.actions import Category, Float, Int, Space
+from cbandit.actions.names import Parameter
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError, MissingExtraError
 from cbandit.policies.gp import GPPolicy
@@ -40,7 +42,7 @@ try:
         IntDistribution,
     )
     from optuna.samplers import BaseSampler, RandomSampler
-    from optuna.search_space import IntersectionSearchSpace
+    from optuna.search_space import intersection_search_space
     from optuna.study import Study, StudyDirection
     from optuna.trial import FrozenTrial, TrialState
 except ImportError as error:
@@ -52,6 +54,31 @@ __all__ = ["Sampler"]
 
 ESTIMATE, PARAMS = "cbandit:estimate", "cbandit:params"  # a trial's system attributes
 CONSTRAINT = "constraints"  # Optuna's own
+GRID, CHOICES = 200_000, 20_000  # combinations alone, and beside continuous parameters
+LARGEST = 1e150  # its square is finite
+
+
+class Lim(NamedTuple):
+    sign: float
+    bound: float
+
+    @property
+    def threshold(self):
+        return self.sign * self.bound
+
+    def inside(self, value):
+        return None if value is None else self.sign * value
+
+
+def limits_of(limits):
+    out = {}
+    for name, text in limits.items():
+        if isinstance(text, str):
+            sign = 1.0 if text.strip().startswith("<") else -1.0
+            out[name] = Lim(sign, float(text.strip()[2:]))
+        else:
+            out[name] = Lim(1.0, float(text))
+    return out
 
 
 class _Record(NamedTuple):
@@ -60,6 +87,7 @@ class _Record(NamedTuple):
     Args:
         number: the trial's.
         state: the trial's.
+        ended: when it did, in seconds; infinite: it has not.
         params: of the space, by name; ``None``: not all of them are known.
         reward: to be maximised; ``None``: not measured.
         costs: to be kept below their thresholds; ``None``: not all of them measured.
@@ -68,10 +96,24 @@ class _Record(NamedTuple):
 
     number: int
     state: TrialState
+    ended: float
     params: dict[str, Any] | None
     reward: float | None
     costs: list[float] | None
     estimate: list[float] | None
+
+    @property
+    def measured(self) -> bool:
+        """Whether anything came of it."""
+        return self.reward is not None or bool(self.costs)
+
+    def played(self, limits: Tensor) -> Played:
+        """Return it as a round of the policy, given its thresholds ``(1, m)``."""
+        excess = None if self.costs is None else limits.new_tensor([self.costs])
+        estimate = torch.tensor([self.estimate], dtype=torch.float64)
+        return Played(
+            self.number + 1, estimate, None if excess is None else excess - limits
+        )
 
 
 class Sampler(BaseSampler):
@@ -128,7 +170,6 @@ class Sampler(BaseSampler):
         self._make = _maker(policy)
         self._limits = None if limits is None else limits_of(limits)
         self._constraints_func, self._seed = constraints_func, checks.seed(seed)
-        self._spaces = IntersectionSearchSpace()
         self._fitted: tuple[Any, Any] = None, None
 
     # -- what Optuna calls -------------------------------------------------------------
@@ -138,7 +179,7 @@ class Sampler(BaseSampler):
     ) -> dict[str, BaseDistribution]:
         """Return the parameters that all trials have, as far as they can vary."""
         self._raise_error_if_multi_objective(study)
-        found = self._spaces.calculate(study)
+        found = intersection_search_space(study.get_trials(deepcopy=False))
         return {name: each for name, each in found.items() if not each.single()}
 
     def sample_relative(
@@ -148,11 +189,12 @@ class Sampler(BaseSampler):
         fixed = trial.system_attrs.get("fixed_params", {})
         if not search_space or fixed.keys() & search_space.keys():
             return {}  # an enqueued trial is not the policy's
-        policy = self._ready(study, search_space, trial.number)
+        domain = _Domain(search_space)
+        policy = self._ready(study, domain, trial.number)
         if policy is None:
             return {}
         choice = policy.ask()
-        params = dict(choice.params)
+        params = domain.suggested(choice.params)
         estimate = policy._now.state.estimate[0].tolist()
         for name, value in ((ESTIMATE, estimate), (PARAMS, params)):
             study._storage.set_trial_system_attr(trial._trial_id, name, value)
@@ -182,7 +224,11 @@ class Sampler(BaseSampler):
         if state not in (TrialState.COMPLETE, TrialState.PRUNED):
             return
         if self._limits is not None:
-            named = {each.name: each.excess(trial.user_attrs) for each in self._limits}
+            told = self._told(trial, list(self._limits))
+            named = {
+                name: None if value is None else value - limit.threshold
+                for (name, limit), value in zip(self._limits.items(), told, strict=True)
+            }
         elif self._constraints_func is not None:
             given = self._constraints_func(trial)
             named = {str(j): float(each) for j, each in enumerate(given)}
@@ -198,111 +244,251 @@ class Sampler(BaseSampler):
     def policy(self, study: Study) -> GPPolicy:
         """Return the policy with all that the study knows, as it would choose next.
 
-        For looking: ``policy(study).recommend()``, ``.posterior(...)``,
+        For looking: ``policy(study).recommend()``, ``.posterior(params=...)``,
         ``.multiplier``. What it is asked or told does not reach the study.
         """
-        space = self.infer_relative_search_space(study, None)  # type: ignore[arg-type]
-        number = max((each.number + 1 for each in study.trials), default=0)
-        found = self._ready(study, space, number) if space else None
-        if found is None:
+        trials = study.get_trials(deepcopy=False)
+        found = intersection_search_space(trials)
+        space = {name: each for name, each in found.items() if not each.single()}
+        policy = self._ready(study, _Domain(space), len(trials)) if space else None
+        if policy is None:
             raise CBanditError(
-                "the study has no finished trial with its constraints yet: there is "
-                "nothing for a policy to learn from"
+                "no trial of this study has finished with its value and constraints: "
+                "there is nothing for a policy to learn from yet"
             )
-        return found
+        return policy
 
-    def _ready(
-        self, study: Study, space: dict[str, BaseDistribution], number: int
-    ) -> GPPolicy | None:
+    def _ready(self, study: Study, domain: _Domain, number: int) -> GPPolicy | None:
         """Return the policy for a trial; ``None``: nothing to learn from yet."""
         trials = study.get_trials(deepcopy=False)
         names = self._names(trials)
-        if names is None:
-            return None
         sign = 1.0 if study.direction == StudyDirection.MAXIMIZE else -1.0
-        records = [self._record(each, space, names, sign) for each in trials]
+        records = [self._record(each, domain, names, sign) for each in trials]
         seen = [each for each in records if each.params and each.measured]
         if not seen:
             return None
         seen.sort(key=lambda each: (each.ended, each.number))
-        policy, used = self._fitted_to(space, len(names), seen)
+        policy, used = self._fitted_to(domain, len(names), seen)
         _observe(policy, seen[used:])
         played = [
             each.played(policy._limits(each.number + 1))
             for each in records
             if each.number < number and each.estimate is not None
         ]
-        others = [each for each in records if each.number != number and each.params]
-        waiting = [e.params for e in others if e.state == TrialState.RUNNING]
-        failed = [e.params for e in others if e.state == TrialState.FAIL]
-        places = policy.actions.places(waiting)
+        waiting = [
+            each.params
+            for each in records
+            if each.state == TrialState.RUNNING and each.number != number
+        ]
+        places = domain.space.names.points([each for each in waiting if each])
         return took_up(policy, number, folded(policy, played), places)
 
-    def _names(self, trials: Sequence[FrozenTrial]) -> list[str] | None:
-        """Return the costs' names; ``None``: no trial has said yet."""
+    def _names(self, trials: Sequence[FrozenTrial]) -> list[str]:
+        """Return the costs' names."""
         if self._limits is not None:
-            return [each.name for each in self._limits]
+            return list(self._limits)
         done = [each for each in trials if each.state == TrialState.COMPLETE]
-        if not done:
-            return None
-        found = max((list(each.constraints) for each in done), key=len)
+        found: list[str] = max((list(each.constraints) for each in done), key=len, default=[])
         return sorted(found, key=lambda name: (len(name), name))
 
     def _record(
-        self,
-        trial: FrozenTrial,
-        space: dict[str, BaseDistribution],
-        names: list[str],
-        sign: float,
+        self, trial: FrozenTrial, domain: _Domain, names: list[str], sign: float
     ) -> _Record:
         """Return a trial as the policy sees it."""
-        params: dict[str, Any] | None = {
-            **trial.system_attrs.get(PARAMS, {}),  # those not suggested yet
-            **trial.params,
-        }
-        if not all(_within(space[name], params.get(name)) for name in space):
-            params = None
+        # those that the trial has been given and has not asked for yet
+        given = trial.system_attrs.get(PARAMS, {})
+        params = domain.known({**given, **trial.params})
         reward = costs = None
-        if trial.state == TrialState.COMPLETE:
+        if trial.state == TrialState.COMPLETE and trial.values:
             reward = _usable(sign * trial.values[0])
         if trial.state in (TrialState.COMPLETE, TrialState.PRUNED):
-            if self._limits is None:
-                told = [trial.constraints.get(name) for name in names]
-            else:
-                told = [each.told(trial.user_attrs) for each in self._limits]
-            known = [each for each in map(_usable, told) if each is not None]
-            costs = known if len(known) == len(names) else None
+            told = self._told(trial, names)
+            costs = told if None not in told else None
         when = trial.datetime_complete
+        ended = math.inf if when is None else when.timestamp()
+        estimate = trial.system_attrs.get(ESTIMATE)
         return _Record(
-            trial.number,
-            trial.state,
-            math.inf if when is None else when.timestamp(),
-            None if params is None else {name: params[name] for name in space},
-            reward,
-            costs,
-            trial.system_attrs.get(ESTIMATE),
+            trial.number, trial.state, ended, params, reward, costs, estimate
         )
 
+    def _told(self, trial: FrozenTrial, names: list[str]) -> list[float | None]:
+        """Return a trial's costs, ``None`` where one was not measured."""
+        if self._limits is None:
+            return [_usable(trial.constraints.get(name)) for name in names]
+        told = [
+            _usable(limit.inside(trial.user_attrs.get(name)))
+            for name, limit in self._limits.items()
+        ]
+        return told
+
     def _fitted_to(
-        self, space: dict[str, BaseDistribution], m: int, seen: list[_Record]
+        self, domain: _Domain, m: int, seen: list[_Record]
     ) -> tuple[GPPolicy, int]:
         """Return a policy with the first trials seen, and how many of them it has.
 
         Its hyperparameters were fitted to these. It is a copy of one that is kept until
         there are enough for another fit.
         """
-        policy = self._made(_space(space), m)
-        every = policy._beliefs.refit_every
-        used = 0 if every is None else len(seen) // every * every
-        key = repr(space), m, seen[:used]
+        first = self._made(domain, m)
+        groups = first._beliefs.groups
+        intervals = [g.gp.refit_every for g in groups if g.gp.refit_every is not None]
+        used = len(seen) // min(intervals) * min(intervals) if intervals else 0
+        key = domain, m, seen[:used]
         if self._fitted[0] != key:
-            _observe(policy, seen[:used])
-            if used:
-                policy.multiplier  # noqa: B018  absorbs the data, which fits
-            self._fitted = key, policy
+            _observe(first, seen[:used])
+            first._settled()  # which fits
+            self._fitted = key, first
         return copy.deepcopy(self._fitted[1]), used
 
-    def _made(self, space: Space, m: int) -> GPPolicy:
+    def _made(self, domain: _Domain, m: int) -> GPPolicy:
         """Return a new policy, checked."""
-        limits = [0.0] * m if self._limits is None else [e.bound for e in self._limits]
-        policy = self._make(space, thresholds=limits or 0.0, seed=self._seed)
+        thresholds = [0.0] * m
+        if self._limits is not None:
+            thresholds = [limit.threshold for limit in self._limits.values()]
+        given = {"thresholds": thresholds if m else 0.0, "seed": self._seed}
+        policy = self._make(domain.space, **given)
+        if not isinstance(policy, GPPolicy):
+            raise CBanditError(
+                "a sampler's policy must be a cb.GPPolicy, whose state a study's trials "
+                f"hold; got {checks.kind(policy)}"
+            )
+        kind = type(policy).__name__
+        if policy.actions.names != domain.space.names:
+            raise CBanditError(f"{kind} must be built on the space that it is given")
+        if policy.m != m:
+            raise CBanditError(
+                f"{kind} was built with {policy.m} costs; the study has {m}: "
+                f"{', '.join(self._limits or ()) or 'its constraints'}"
+            )
+        if policy.trials is not None or policy.feedback is not None:
+            raise CBanditError(f"{kind} must be built without trials= and feedback=")
+        if policy._now.state.own is not None:
+            raise CBanditError(
+                f"{kind} keeps a state that a study's trials do not hold: take CKB, "
+                "RPOL, CONFIG, GPUCB, GPTS or a policy of your own with score and move"
+            )
+        return policy
+
+
+class _Domain:
+    """The parameters of a study as a set of actions.
+
+    Whole numbers of which there are too many combinations count as continuous; what is
+    chosen is rounded.
+    """
+
+    def __init__(self, distributions: dict[str, BaseDistribution]) -> None:
+        self._distributions = distributions
+        self._parameters = {n: _parameter(d) for n, d in distributions.items()}
+        counts = {
+            name: len(each.values)
+            for name, each in self._parameters.items()
+            if each.values is not None
+        }
+        numbers = {n for n in counts if not isinstance(self._parameters[n], Category)}
+        free = len(counts) < len(self._parameters)
+        while numbers and math.prod(counts.values()) > (CHOICES if free else GRID):
+            name = max(numbers, key=counts.__getitem__)
+            numbers.discard(name)
+            del counts[name]
+            old, free = self._parameters[name], True
+            self._parameters[name] = Float(old.lo, old.hi, old.log)
+        self.space: Any = Space(**self._parameters)
+
+    def known(self, params: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return a trial's parameters, ``None`` if one is missing or elsewhere."""
+        for name, parameter in self._parameters.items():
+            if name not in params or parameter.place(params[name]) is None:
+                return None
+        return {name: params[name] for name in self._parameters}
+
+    def suggested(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the policy's choice as the study's parameters allow it."""
+        return {n: _allowed(d, params[n]) for n, d in self._distributions.items()}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Domain) and self._parameters == other._parameters
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _parameter(of: BaseDistribution) -> Parameter:
+    """Return a parameter with the values of one of Optuna's."""
+    if isinstance(of, CategoricalDistribution):
+        return Category(*of.choices)
+    if isinstance(of, IntDistribution):
+        if of.step == 1 and of.high - of.low < GRID:
+            return Int(of.low, of.high, of.log)
+        step = None if (of.high - of.low) / of.step >= GRID else float(of.step)
+        return Float(float(of.low), float(of.high), of.log, step)
+    if isinstance(of, FloatDistribution):
+        fine = of.step is None or (of.high - of.low) / of.step >= GRID
+        return Float(of.low, of.high, of.log, None if fine else of.step)
+    raise CBanditError(f"a sampler knows no parameter of the kind {of!r}")
+
+
+def _allowed(of: BaseDistribution, value: Any) -> Any:
+    """Return the value of a parameter that is nearest to ``value``."""
+    if isinstance(of, CategoricalDistribution):
+        return value
+    step = getattr(of, "step", None)
+    if step is not None:
+        value = of.low + round((value - of.low) / step) * step
+    value = min(max(value, of.low), of.high)
+    return int(value) if isinstance(of, IntDistribution) else float(value)
+
+
+def _usable(value: Any) -> float | None:
+    """Return a measured number, ``None`` where nothing can be learned from it."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) < LARGEST else None
+
+
+def _observe(policy: GPPolicy, records: Sequence[_Record]) -> None:
+    """Show a policy what trials measured: reward and costs, or one of them."""
+    kinds: dict[tuple[bool, bool], list[_Record]] = {}
+    for each in records:
+        has = each.reward is not None, bool(each.costs)
+        kinds.setdefault(has, []).append(each)
+    for (reward, cost), rows in kinds.items():
+        policy.observe(
+            params=[each.params for each in rows],
+            reward=[each.reward for each in rows] if reward else None,
+            cost=[each.costs for each in rows] if cost else None,
+        )
+
+
+def _maker(policy: Any) -> Callable[..., Any]:
+    """Return what builds the policy on a space."""
+    if callable(policy):
+        return policy
+    library = import_module("cbandit")
+    found = None
+    if isinstance(policy, str):
+        found = getattr(library, policy, getattr(library.baselines, policy, None))
+    if not (isinstance(found, type) and issubclass(found, GPPolicy)):
+        raise CBanditError(
+            "policy must be the name of a policy with beliefs, such as 'RPOL', 'CKB' or "
+            f"'CONFIG', or a callable that builds one; got {policy!r}"
+        )
+    bears = "costs" in inspect.signature(found).parameters
+
+    def make(space: Any, thresholds: Any, seed: int) -> GPPolicy:
+        m = len(thresholds) if isinstance(thresholds, list) else 0
+        gp = GP.default(space)
+        if bears != bool(m):
+            raise CBanditError(
+                f"{policy} keeps limits, and the study's trials have none: give "
+                "limits= or constraints_func="
+                if bears
+                else f"{policy} keeps no limits; the study's trials have {m}"
+            )
+        costs: dict[str, Any] = {"costs": [gp] * m} if bears else {}
+        more: dict[str, Any] = {"thresholds": thresholds, "seed": seed}
+        from cbandit.explore import UCB
+
+        more["explore"] = UCB(1.0)
+        return found(space, reward=gp, **costs, **more)
+
+    return make
