@@ -20,6 +20,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -171,6 +172,7 @@ class Sampler(BaseSampler):
         self._limits = None if limits is None else limits_of(limits)
         self._constraints_func, self._seed = constraints_func, checks.seed(seed)
         self._fitted: tuple[Any, Any] = None, None
+        self._warned = False
 
     # -- what Optuna calls -------------------------------------------------------------
 
@@ -315,10 +317,18 @@ class Sampler(BaseSampler):
         """Return a trial's costs, ``None`` where one was not measured."""
         if self._limits is None:
             return [_usable(trial.constraints.get(name)) for name in names]
-        told = [
-            _usable(limit.inside(trial.user_attrs.get(name)))
-            for name, limit in self._limits.items()
-        ]
+        told = []
+        for name, limit in self._limits.items():
+            value = trial.user_attrs.get(name)
+            if value is None and not self._warned:
+                self._warned = True
+                warnings.warn(
+                    f"trial {trial.number} has no user attribute {name!r}: its costs "
+                    f"teach nothing. Call trial.set_user_attr({name!r}, ...) in the "
+                    "objective",
+                    stacklevel=2,
+                )
+            told.append(_usable(limit.inside(value)))
         return told
 
     def _fitted_to(
@@ -472,23 +482,26 @@ def _maker(policy: Any) -> Callable[..., Any]:
             "policy must be the name of a policy with beliefs, such as 'RPOL', 'CKB' or "
             f"'CONFIG', or a callable that builds one; got {policy!r}"
         )
-    bears = "costs" in inspect.signature(found).parameters
+    return partial(_named, found)
 
-    def make(space: Any, thresholds: Any, seed: int) -> GPPolicy:
-        m = len(thresholds) if isinstance(thresholds, list) else 0
-        gp = GP.default(space)
-        if bears != bool(m):
+
+def _named(kind: type[GPPolicy], space: Any, thresholds: Any, seed: int) -> GPPolicy:
+    """Return a policy of this kind, with default beliefs."""
+    from cbandit.explore import UCB
+
+    gp, more = GP.default(space), {"thresholds": thresholds, "seed": seed}
+    more["explore"] = UCB(1.0)
+    m = len(thresholds) if isinstance(thresholds, list) else 0
+    if "costs" in inspect.signature(kind).parameters:
+        if m == 0:
             raise CBanditError(
-                f"{policy} keeps limits, and the study's trials have none: give "
+                f"{kind.__name__} keeps limits, and the study's trials have none: give "
                 "limits= or constraints_func="
-                if bears
-                else f"{policy} keeps no limits; the study's trials have {m}"
             )
-        costs: dict[str, Any] = {"costs": [gp] * m} if bears else {}
-        more: dict[str, Any] = {"thresholds": thresholds, "seed": seed}
-        from cbandit.explore import UCB
-
-        more["explore"] = UCB(1.0)
-        return found(space, reward=gp, **costs, **more)
-
-    return make
+        more["costs"] = [gp] * m
+    elif m:
+        raise CBanditError(
+            f"{kind.__name__} keeps no limits; the study's trials have {m}"
+        )
+    made: Any = kind
+    return made(space, reward=gp, **more)  # type: ignore[no-any-return]
