@@ -63,7 +63,7 @@ def row_of(
         ratio: how it compares with another row; ``note`` should say which.
         goal: what ``ratio`` should be, ``(">=" or "<=", number)``.
         checks: comparisons that must hold, see :func:`check_of`.
-        more: kept as given; ``note`` is printed.
+        more: kept as given; ``note`` is printed, and ``columns`` in place of times.
     """
     met = None
     if goal is not None and ratio is not None:
@@ -165,12 +165,15 @@ def _line(row: Row) -> str:
     if row["met"] is not None:
         reached = "reached" if row["met"] else "NOT REACHED"
         goal = f"goal {row['goal']} x: {reached}"
-    return f"  {row['what']:<70}{ms:>14} {ratio:>9}  {goal}".rstrip()
+    columns = row.get("columns", f"{ms:>14} {ratio:>9}  {goal}")
+    return f"  {row['what']:<70}{columns}".rstrip()
 
 
 def _notes(row: Row) -> list[str]:
     notes = [row["note"]] if row.get("note") else []
     for check in row["checks"]:
+        if check["ok"] and "columns" in row:
+            continue  # they say it
         mark = "ok" if check["ok"] else "FAILED"
         limit = f"(limit {check['limit']:.2g})"
         notes.append(f"{check['name']} {check['value']:.2g} {limit} {mark}")

@@ -14,6 +14,7 @@ import before_after
 import case as cases
 import cbandit as cb
 import feedback
+import guarantees
 import linear
 import lp
 import peers
@@ -32,6 +33,7 @@ NAMES = (
     "peers",
     "gpu",
     "constrained_functions",
+    "guarantees",
 )
 F64 = torch.float64
 
@@ -394,3 +396,41 @@ class TestBeforeAfter:
         run = before_after.child("trials", SCRIPTS.parent)
         assert run.failed == []
         assert len(run.ms) == 2
+
+
+class TestGuarantees:
+    def test_every_rate_is_printed_and_none_is_above_its_claim(self, capsys):
+        guarantees.main(["--quick"])
+        text = capsys.readouterr().out
+        assert "SOME FAILED" not in text
+        for words in (
+            "any-lam (the default)",
+            "sliding",
+            "linear",
+            "counts",
+            "delayed",
+            "LC-LUCB",
+            "OPLB",
+            "OPB, costs up to 100, Gaussian, stated range",
+            "OPNLB, scale 50",
+            "OPB's GP form",
+            "SafeOpt",
+            "StageOpt",
+        ):
+            assert words in text
+
+    def test_a_rate_above_its_claim_fails(self):
+        failed = torch.arange(300) < 52
+        one = guarantees.row("s", "w", failed, 0.1)
+        assert (one["seen"], one["runs"], one["stated"]) == (52, 300, 0.1)
+        # 52 of 300 and more under a rate of 0.1: 6e-5 (a binomial's tail)
+        assert not one["checks"][0]["ok"]
+        assert guarantees.row("s", "w", torch.arange(300) < 40, 0.1)["checks"][0]["ok"]
+        assert guarantees.row("s", "w", failed, None)["checks"] == []
+        # 0 of 300: (1 - p)^300 = 0.05
+        none = guarantees.row("s", "w", torch.zeros(300), 0.1)
+        assert none["most"] == pytest.approx(1 - 0.05 ** (1 / 300), rel=1e-9)
+
+    def test_bands_of_the_heuristic_are_left(self):
+        case = guarantees.Case(0.01, 0.2, 1, form="small-lam")
+        assert guarantees.left(case, guarantees.QUICK, 0).sum() >= 6

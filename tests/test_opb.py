@@ -23,7 +23,7 @@ def test_opb_is_its_pseudo_code(m):
     policy = cb.OPB(
         cb.Finite(torch.arange(k).double().unsqueeze(-1)),
         reward=cb.Counts(r),
-        costs=[cb.Counts(r)] * m,
+        costs=[cb.Counts(r, range=(0.0, 1.0))] * m,
         safe=cb.Safe(index=0, reward=r0, cost=c0),
         thresholds=tau,
         delta=delta,
@@ -38,6 +38,9 @@ def test_opb_is_its_pseudo_code(m):
         mean = total / np.maximum(n, 1)
         u = mean + w
         u[0] += (2 * (1 - r0) / (tau - c0).min()) * w
+        u[0, n == 0] = np.maximum(u[0, n == 0], 1)
+        u[1:, n == 0] = 1
+        u[1:] = np.minimum(u[1:], 1)
         u[:, 0] = [r0, *c0]
         pi, p = choice.distribution.index.numpy(), choice.distribution.probability
         p = p.numpy()
@@ -56,7 +59,7 @@ def test_opb_draws_from_its_distribution():
     policy = cb.OPB(
         cb.Finite(torch.arange(k).double().unsqueeze(-1)),
         reward=cb.Counts(0.1),
-        costs=cb.Counts(0.1),
+        costs=cb.Counts(0.1, means=(0.0, 1.0)),
         safe=cb.Safe(index=0, reward=0.0, cost=0.0),
         thresholds=0.05,
         horizon=10,
@@ -74,7 +77,7 @@ def test_opb_estimates_an_unknown_safe_arm_first():
     policy = cb.OPB(
         cb.Finite(torch.arange(k).double().unsqueeze(-1)),
         reward=cb.Counts(r),
-        costs=cb.Counts(r),
+        costs=cb.Counts(r, means=(0.0, 1.0)),
         safe=cb.Safe(index=1),
         thresholds=0.5,
         horizon=horizon,
@@ -96,7 +99,7 @@ def test_opb_estimates_an_unknown_safe_arm_first():
 def test_opb_keeps_its_stage_cost():
     """At least 1 - delta of the runs in every round; delta = 0.1, 100 runs."""
     problem = cb.problems.pacchiano_opb_random(5, 0.3, trials=100, seed=3)
-    counts = cb.Counts(0.5)
+    counts = cb.Counts(0.5, range=(0.0, 1.0))
     policy = cb.OPB(
         problem.actions,
         reward=counts,
@@ -130,11 +133,33 @@ def test_an_arm_never_pulled_may_cost_all_that_is_possible():
 
     # share p of an arm that may cost c keeps p c <= 0.5
     for known, worst in (
-        ({}, 1.0),
         ({"range": (0.0, 1.0)}, 1.0),
         ({"range": (-1, 5)}, 5),
+        ({"means": (0, 5)}, 5),
+        ({"range": (-9, 9), "means": (0, 5)}, 5),
     ):
-        assert 0 < first(**known) <= 0.5 / worst + 1e-12
+        assert first(**known) == pytest.approx(0.5 / worst, rel=1e-12)
+    assert first() == 0  # nothing says what it may cost
+
+
+def test_an_arm_whose_cost_is_unknown_is_played_once_it_was_seen():
+    """Of two costs one states no range; the safe arm stays whatever is known."""
+    policy = cb.OPB(
+        cb.Finite(torch.arange(3.0).unsqueeze(-1)),
+        reward=cb.Counts(0.1),
+        costs=[cb.Counts(0.1, means=(0.0, 1.0)), cb.Counts(0.1)],
+        safe=cb.Safe(index=1, reward=0.1, cost=0.0),
+        thresholds=5.0,
+        horizon=200,
+        trials=2,
+    )
+    for _ in range(5):
+        choice = policy.ask()
+        assert choice.index.tolist() == [1, 1]
+        policy.tell(choice, reward=[0.1, 0.1], cost=[[0.0, 0.0]] * 2)
+    policy.observe(index=[2], reward=[0.9], cost=[[0.2, 0.3]])
+    chosen = policy.ask().distribution
+    assert chosen.index[chosen.probability > 0].tolist() == [2, 2]
 
 
 @pytest.mark.parametrize("engine", ["joint", "product"])

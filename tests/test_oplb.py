@@ -135,3 +135,41 @@ def test_opnlb_is_its_programmes():
         n[at] += 1
         total[:, at] += y
     assert len(inside[0]) < 6
+
+
+def test_opnlbs_radius_follows_the_noise():
+    """At 50 times the scale all is as at scale 1; the unscaled radius excluded more."""
+    k, rounds, r = 5, 80, 0.05
+    g = torch.Generator().manual_seed(4)
+    f, h = (torch.rand(6, k, generator=g).double() for _ in range(2))
+    f[:, 0] = h[:, 0] = 0.1
+    z = noise(rounds, 2, seed=5) * r
+
+    def play(scale, **known):
+        policy = cb.OPNLB(
+            cb.Finite(torch.arange(k).double().unsqueeze(-1)),
+            reward=cb.FiniteClass(scale * f, **known),
+            costs=cb.FiniteClass(scale * h, **known),
+            safe=cb.Safe(index=0, reward=0.1 * scale, cost=0.1 * scale),
+            thresholds=0.5 * scale,
+            largest=scale,
+        )
+        seen = []
+        for t in range(rounds):
+            choice = policy.ask()
+            y = scale * (torch.stack([f[1, choice.index], h[2, choice.index]]) + z[t])
+            policy.tell(choice, reward=y[0], cost=y[1])
+            seen.append(int(choice.index))
+        return seen, policy.posterior().costs.std[0] / scale
+
+    played, left = play(1.0, subgaussian=r)
+    again, same = play(50.0, subgaussian=50 * r)
+    assert again == played
+    torch.testing.assert_close(same, left, atol=1e-12, rtol=0)
+    # 512 R^2 ln(48 G ln(2 t) / delta), by hand
+    theirs = play(
+        1.0, radius=lambda t: 512 * r**2 * math.log(480 * 6 * math.log(2 * t))
+    )
+    assert theirs[0] == played
+    assert bool((left < (h.amax(0) - h.amin(0)) / 2 - 1e-9).any())  # some were excluded
+    assert play(1.0)[1].sum() > left.sum()  # R = 1: none is

@@ -19,15 +19,24 @@ class FiniteClass:
         radius: of the confidence set, a number or a callable of the round. The set
             holds the functions whose squared distance to the least-squares fit, summed
             over the rounds, is at most the radius. ``None``:
-            ``512 ln(24 G ln(2 t) / delta)`` (Pacchiano et al.).
+            ``512 R^2 ln(48 G ln(2 t) / delta)`` (Pacchiano et al., for ``R = 1``).
         range: ``(low, high)`` that every observation lies in; others are refused.
+        subgaussian: ``R`` of the noise, a number or ``(*trials,)``, in the units of
+            ``values``. The guarantee rests on it: stated too small, the truth may leave
+            the set.
 
     Example:
         >>> import cbandit as cb
         >>> belief = cb.FiniteClass([[0.0, 1.0], [0.0, 0.5]], radius=4.0)
     """
 
-    def __init__(self, values: Any, radius: Any = None, range: Any = None) -> None:
+    def __init__(
+        self,
+        values: Any,
+        radius: Any = None,
+        range: Any = None,
+        subgaussian: Any = 1.0,
+    ) -> None:
         self.values = checks.finite("values", checks.tensor("values", values))
         if self.values.dim() != 2 or self.values.numel() == 0:
             raise CBanditError(
@@ -37,7 +46,8 @@ class FiniteClass:
         if radius is not None and not callable(radius):
             radius = checks.number("radius", radius, minimum=0.0)
         self.radius = radius
-        self.range = checked_range(range)
+        self.range = checked_range("range", range)
+        self.subgaussian = checks.nonnegative("subgaussian", subgaussian)
 
     def __repr__(self) -> str:
         return f"FiniteClass(G={self.values.shape[0]}, N={self.values.shape[1]})"

@@ -16,16 +16,22 @@ class Counts:
     Args:
         subgaussian: ``R`` of the noise, a number or ``(*trials,)``.
         range: ``(low, high)`` that every observation lies in, where that is known:
-            others are refused, and no bound leaves it.
+            others are refused.
+        means: ``(low, high)`` that every arm's expected value lies in, where that is
+            known; the range unless given. Nothing else tells what an arm that was
+            never pulled may cost: :func:`~cbandit.OPB` does not play it without.
 
     Example:
         >>> import cbandit as cb
         >>> belief = cb.Counts(subgaussian=0.5, range=(0.0, 1.0))
     """
 
-    def __init__(self, subgaussian: Any, range: Any = None) -> None:
+    def __init__(self, subgaussian: Any, range: Any = None, means: Any = None) -> None:
         self.subgaussian = checks.nonnegative("subgaussian", subgaussian)
-        self.range = checked_range(range)
+        self.range = checked_range("range", range)
+        self.means = self.range if means is None else checked_range("means", means)
 
     def __repr__(self) -> str:
-        return f"Counts(subgaussian={self.subgaussian.tolist()}, range={self.range})"
+        own = "" if self.means == self.range else f", means={self.means}"
+        radius = self.subgaussian.tolist()
+        return f"Counts(subgaussian={radius}, range={self.range}{own})"

@@ -39,7 +39,7 @@ class Linear:
         self.ridge = checks.positive("ridge", ridge)
         self.norm = checks.nonnegative("norm", norm)
         self.length = None if length is None else checks.positive("length", length)
-        self.range = checked_range(range)
+        self.range = checked_range("range", range)
 
     def __repr__(self) -> str:
         return (
@@ -48,14 +48,16 @@ class Linear:
         )
 
 
-def checked_range(given: Any) -> tuple[float, float] | None:
+def checked_range(name: str, given: Any) -> tuple[float, float] | None:
     """Return ``(low, high)`` or ``None``; an error if it is neither."""
     if given is None:
         return None
     try:
         low, high = (float(v) for v in given)
     except (TypeError, ValueError):
-        raise CBanditError(f"range must be a pair (low, high); got {given!r}") from None
+        raise CBanditError(
+            f"{name} must be a pair (low, high); got {given!r}"
+        ) from None
     if not low < high:
-        raise CBanditError(f"range must have low < high; got ({low:g}, {high:g})")
+        raise CBanditError(f"{name} must have low < high; got ({low:g}, {high:g})")
     return low, high

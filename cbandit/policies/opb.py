@@ -7,6 +7,8 @@ averages and counts of every arm, with ``w = R sqrt(2 ln(1 / delta') / n)`` and
 1. ``u_r = r_hat + alpha_r w``, optimistic and inflated by
    ``alpha_r = 1 + 2 (r_max - r1) / min_j (tau_j - c1_j)``; ``u_c = c_hat + w``,
    pessimistic; the safe arm's are exact;
+   Of an arm never pulled ``u_c`` is the largest mean cost stated; without one it is not
+   played, for nothing is known of it. ``u_r`` is at least ``r_max`` there;
 2. ``max_pi E u_r`` subject to ``E u_cj <= tau_j``: a linear programme, at most
    ``m + 1`` arms;
 3. draw an arm from ``pi``; observe, update.
@@ -21,7 +23,6 @@ constraints, 2024, Algorithms 3 and 5.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -58,7 +59,7 @@ def OPB(actions: Any, **arguments: Any) -> CountOPB | GPOPB:
 
     Example:
         >>> import cbandit as cb, torch
-        >>> counts = cb.Counts(subgaussian=1.0)
+        >>> counts = cb.Counts(subgaussian=0.5, range=(0.0, 1.0))
         >>> policy = cb.OPB(
         ...     cb.Finite(torch.arange(4.0).unsqueeze(-1)), reward=counts, costs=counts,
         ...     safe=cb.Safe(index=0, reward=0.1, cost=0.0), thresholds=0.5,
@@ -83,6 +84,12 @@ def OPB(actions: Any, **arguments: Any) -> CountOPB | GPOPB:
 class CountOPB(Stagewise):
     """OPB over independent arms.
 
+    In all but a share ``delta`` of runs no round's expected cost is above its limit, if
+    the noise is sub-Gaussian with the ``R`` stated, the safe arm has the cost stated,
+    and no mean cost is above the top of its belief's ``means`` or ``range``. Where a
+    cost states neither, only the safe arm is played, and arms of which that cost was
+    observed before (``policy.observe``).
+
     Args:
         actions: the arms.
         reward: the belief about the reward, a :class:`~cbandit.Counts`.
@@ -91,7 +98,8 @@ class CountOPB(Stagewise):
         horizon: ``T``; the widths rest on it.
         delta: the share of runs in which a bound may fail.
         alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; the theorem's unless given.
-        largest: ``r_max``, the largest possible mean reward.
+        largest: ``r_max``, the largest possible mean reward; the upper end of the
+            reward's ``means`` or ``range``, or 1, unless given.
         common: ``thresholds``, ``seed``, ``trials``, ``device``, ``dtype``.
     """
 
@@ -127,47 +135,51 @@ class CountOPB(Stagewise):
         self._start(Arms(self.actions, self._subgaussian, self.dtype))
         log = math.log(2 * (self.m + 1) * int(actions.size) * horizon / self.delta)
         self._width = self._subgaussian * math.sqrt(2 * log)  # T x F
-        self._least, self._most = _ends(self._ranges, self._width)
+        tops = [-math.inf if one.means is None else one.means[1] for one in beliefs]
+        top = self._width.new_tensor(tops).unsqueeze(-1)
+        lost = top.isinf()
+        lost[0] = False
+        #: costs of which nothing is known before a pull, ``(1 + m, 1)``, if any
+        self._unknown = lost if bool(lost.any()) else None
+        # no pessimistic cost is above this; of an arm never pulled the bounds are at
+        # least that, T x F x 1
+        most = top.masked_fill(lost, math.inf)
+        most[0] = math.inf
+        self._most = most if bool(most.isfinite().any()) else None
+        self._least = top.expand(self._size, -1, -1).clone()
+        self._least[:, 0, 0] = self._safe.largest
 
     def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
         """Return a draw from the distribution that solves the programme."""
         tau, safe = self._limits(asked.t), state.safe
         infeasible = own_arms(self.name, safe, asked, self.actions, tau)
         width = self._width * self._alpha(state, tau)
-        u = _bounds(state.seen, width, self._least, self._most)
+        at = numbered(self._safe.index)
+        u = self._bounds(state.seen, width, at)
         safe.exact(u, tau)
         if asked.mask is not None:
             u[:, 0].masked_fill_(~asked.mask, -torch.inf)
         pi = solve_policy(u[:, 0], u[:, 1:], tau)
-        at = numbered(self._safe.index)
         decision = drawn(pi.distribution, safe, at, asked.streams, infeasible)
         return decision, state._replace(multiplier=pi.multiplier)
 
+    def _bounds(self, seen: Tally, width: Tensor, at: Tensor) -> Tensor:
+        """Return ``u_r`` and every ``u_c``, ``(T, 1 + m, K)``.
 
-def _bounds(seen: Tally, width: Tensor, least: Tensor, most: Tensor | None) -> Tensor:
-    """Return ``u_r`` and every ``u_c``, ``(T, 1 + m, K)``.
-
-    Args:
-        seen: averages and counts.
-        width: of one pull, inflated, ``(T, 1 + m)``.
-        least: of an arm never pulled the bounds are at least this, ``(1 + m, 1)``.
-        most: no bound is above this, ``(1 + m, 1)``.
-    """
-    u = torch.addcmul(seen.mean, seen.spread, width.to(seen.mean).unsqueeze(-1))
-    floor = torch.where(seen.count == 0, least.to(u), -torch.inf)
-    torch.maximum(u, floor, out=u)
-    return u if most is None else torch.minimum(u, most.to(u), out=u)
-
-
-def _ends(
-    ranges: Sequence[tuple[float, float] | None], like: Tensor
-) -> tuple[Tensor, Tensor | None]:
-    """Return ``least`` and ``most`` of :func:`_bounds`, from the stated ranges.
-
-    Nothing is known of an arm never pulled but the range, whose top is 1 unless said.
-    """
-    least = [1.0 if one is None else one[1] for one in ranges]
-    most = [math.inf, *(math.inf if one is None else one[1] for one in ranges[1:])]
-    top = like.new_tensor(least).unsqueeze(-1)
-    stated = any(map(math.isfinite, most))
-    return top, like.new_tensor(most).unsqueeze(-1) if stated else None
+        Args:
+            seen: averages and counts.
+            width: of one pull, inflated, ``(T, 1 + m)``.
+            at: the safe arm, which is played whatever is known of it, ``(T,)``.
+        """
+        u = torch.addcmul(seen.mean, seen.spread, width.to(seen.mean).unsqueeze(-1))
+        unseen = seen.count == 0
+        floor = torch.where(unseen, self._least.to(u), -torch.inf)
+        torch.maximum(u, floor, out=u)
+        if self._most is not None:
+            torch.minimum(u, self._most.to(u), out=u)
+        if self._unknown is not None:
+            hidden = (unseen & self._unknown).any(1)
+            u[:, 0].masked_fill_(
+                hidden.scatter(-1, at.unsqueeze(-1), False), -torch.inf
+            )
+        return u

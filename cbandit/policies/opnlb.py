@@ -4,7 +4,9 @@ The reward is one of the functions of a class, each cost one of another. Known: 
 arm ``x0`` with reward ``r0`` and costs ``c0 < tau``. Each round:
 
 1. confidence sets ``C = {h : sum_s (h(X_s) - h_hat(X_s))^2 <= radius}`` around the
-   least-squares fits ``h_hat``; those of costs hold ``h(x0) = c0`` besides;
+   least-squares fits ``h_hat``, ``radius = 512 R^2 ln(48 G ln(2 t) / delta)``; fits and
+   sets of costs hold functions with ``h(x0) = c0`` only (the paper's fits are among all
+   functions; see :mod:`cbandit.policies.safe.classes`);
 2. ``V_c(pi) = max over C_c of E_pi mu``;
    ``V_r(pi) = max over C_r of E_pi theta + alpha_r max over C_c of E_pi (mu' - mu'')``,
    ``alpha_r = (r_max - r0) / (tau - c0)``;
@@ -44,6 +46,10 @@ __all__ = ["OPNLB"]
 
 class OPNLB(Stagewise):
     """Optimism and pessimism over distributions, for finite classes of functions.
+
+    In all but a share ``delta`` of runs no round's expected cost is above its limit, if
+    reward and costs are functions of their classes, the noise is sub-Gaussian with the
+    classes' ``R``, the safe arm has the cost stated, and radii are left to the theory.
 
     Args:
         actions: the arms, a :class:`~cbandit.Finite` set.

@@ -50,7 +50,7 @@ def _linear(problem: Any, task: Task, build: Any) -> Policy:
 
 def _opb(problem: Any, task: Task) -> Policy:
     """OPB with ``R = 1``, ``delta = 0.1``; the safe arm, the first, is known."""
-    belief = Counts(subgaussian=1.0)
+    belief = Counts(subgaussian=1.0, means=(0.0, 1.0))
     policy: Policy = OPB(
         problem.actions,
         reward=belief,

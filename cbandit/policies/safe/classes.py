@@ -1,4 +1,10 @@
-"""Confidence sets of finite classes of functions."""
+"""Confidence sets of finite classes of functions.
+
+The paper fits a cost among all functions and keeps those near the fit that have the
+value ``c0`` at the safe arm. Here the fit is sought among the latter: the truth is one
+of them, so that the paper's bound on its distance to the fit holds as it is, and the
+set is never empty.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +28,7 @@ class ConfidenceClass:
         belief: the functions.
         j: 0: of the reward; else of cost ``j``, whose functions have its value ``c0``
             at the safe arm.
-        safe: the safe arm.
+        safe: the safe arm, and the noise's ``R``.
         arms: how many arms there are.
     """
 
@@ -31,7 +37,8 @@ class ConfidenceClass:
     ) -> None:
         #: ``(G, K)``
         self.values = values = belief.values
-        self._radius = belief.radius
+        self._radius, own = belief.radius, safe.subgaussian[:, j]
+        self._square = devices.host(own)[0].square().unsqueeze(-1)  # R^2, T x 1
         if values.shape[-1] != arms:
             raise CBanditError(
                 f"values must have one column for each of {arms} arms; got "
@@ -66,12 +73,14 @@ class ConfidenceClass:
         squared = (count.unsqueeze(1) * away.square()).sum(-1)
         return self._agree & (squared <= self.radius(t, delta))
 
-    def radius(self, t: int, delta: float) -> float:
-        """Return the given radius of round ``t``, or the theory's."""
+    def radius(self, t: int, delta: float) -> Tensor:
+        """Return the given radius of round ``t``, or the theory's, ``(T, 1)``."""
         given = self._radius
         if given is None:
-            # gamma(t, delta / 2)
+            # gamma(t, delta / 2) of noise of size 1
             size = len(self.values)
-            return 512 * math.log(24 * size * math.log(2 * max(t, 1)) * 2 / delta)
+            log = math.log(24 * size * math.log(2 * max(t, 1)) * 2 / delta)
+            return 512 * log * self._square
         value = given(t) if callable(given) else given
-        return checks.number("radius", value, minimum=0)
+        value = checks.number("radius", value, minimum=0)
+        return torch.full_like(self._square, value)

@@ -42,7 +42,7 @@ class Stagewise(Policy):
         delta: the share of runs in which a bound may fail.
         alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; the theorem's unless given.
         largest: ``r_max``, the largest possible mean reward; the upper end of the
-            reward's range where that is stated, else 1.
+            reward's means or range where that is stated, else 1.
         common: see :class:`~cbandit.policies.policy.Policy`.
     """
 
@@ -62,13 +62,12 @@ class Stagewise(Policy):
         self.delta = share("delta", delta)
         self._ranges = [belief.range for belief in beliefs]
         if largest is None:
-            largest = 1.0 if self._ranges[0] is None else self._ranges[0][1]
+            known = getattr(beliefs[0], "means", self._ranges[0])
+            largest = 1.0 if known is None else known[1]
         given = checks.finite("largest", checks.tensor("largest", largest))
         largest = self._per_trial("largest", given)
-        noises = [getattr(belief, "subgaussian", 1.0) for belief in beliefs]
-        self._subgaussian = torch.stack(
-            [self._per_trial("subgaussian", r) for r in noises], -1
-        )
+        noises = [self._per_trial("subgaussian", one.subgaussian) for one in beliefs]
+        self._subgaussian = torch.stack(noises, -1)
         self._scales = Scales.of(alpha, self._per_trial)
         self._safe = SafeAction.of(
             safe,
