@@ -20,7 +20,6 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -33,6 +32,7 @@ from cbandit.actions.names import Parameter
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError, MissingExtraError
 from cbandit.policies.gp import GPPolicy
+from cbandit.policies.senses import Senses
 from cbandit.policies.taken_up import Played, folded, took_up
 
 try:
@@ -59,29 +59,6 @@ GRID, CHOICES = 200_000, 20_000  # combinations alone, and beside continuous par
 LARGEST = 1e150  # its square is finite
 
 
-class Lim(NamedTuple):
-    sign: float
-    bound: float
-
-    @property
-    def threshold(self):
-        return self.sign * self.bound
-
-    def inside(self, value):
-        return None if value is None else self.sign * value
-
-
-def limits_of(limits):
-    out = {}
-    for name, text in limits.items():
-        if isinstance(text, str):
-            sign = 1.0 if text.strip().startswith("<") else -1.0
-            out[name] = Lim(sign, float(text.strip()[2:]))
-        else:
-            out[name] = Lim(1.0, float(text))
-    return out
-
-
 class _Record(NamedTuple):
     """A trial of the study, as a policy sees it.
 
@@ -90,8 +67,8 @@ class _Record(NamedTuple):
         state: the trial's.
         ended: when it did, in seconds; infinite: it has not.
         params: of the space, by name; ``None``: not all of them are known.
-        reward: to be maximised; ``None``: not measured.
-        costs: to be kept below their thresholds; ``None``: not all of them measured.
+        reward: as the study has it; ``None``: not measured.
+        costs: likewise; ``None``: not all of them were measured.
         estimate: at the policy's choice; ``None``: the policy did not choose it.
     """
 
@@ -108,13 +85,13 @@ class _Record(NamedTuple):
         """Whether anything came of it."""
         return self.reward is not None or bool(self.costs)
 
-    def played(self, limits: Tensor) -> Played:
-        """Return it as a round of the policy, given its thresholds ``(1, m)``."""
-        excess = None if self.costs is None else limits.new_tensor([self.costs])
-        estimate = torch.tensor([self.estimate], dtype=torch.float64)
-        return Played(
-            self.number + 1, estimate, None if excess is None else excess - limits
-        )
+    def played(self, policy: GPPolicy) -> Played:
+        """Return it as a round of the policy."""
+        t, excess = self.number + 1, None
+        if self.costs is not None:
+            told = torch.tensor([self.costs], dtype=torch.float64)
+            excess = policy.senses.costs(told) - policy._limits(t)
+        return Played(t, torch.tensor([self.estimate], dtype=torch.float64), excess)
 
 
 class Sampler(BaseSampler):
@@ -130,8 +107,8 @@ class Sampler(BaseSampler):
             about reward and costs, which gets :meth:`cbandit.GP.default` for each. Or a
             callable: ``policy(space, **given)`` returns one, on the
             :class:`cbandit.Space` of the study's parameters; hand ``given`` on to its
-            constructor (``thresholds`` and ``seed``). Costs are in the order of
-            ``limits``.
+            constructor: ``thresholds``, which are the limits, ``minimise`` and
+            ``seed``. Costs have the names of the limits.
         limits: which user attributes of a trial are costs, and what they are kept
             under or over: ``{"latency": "<= 20", "accuracy": ">= 0.9"}``. ``None``:
             Optuna's own constraints (``constraints_func`` or ``trial.set_constraint``),
@@ -168,8 +145,9 @@ class Sampler(BaseSampler):
                 "a sampler takes limits= or constraints_func=, not both: limits= name "
                 "user attributes, constraints_func returns what is feasible at <= 0"
             )
-        self._make = _maker(policy)
-        self._limits = None if limits is None else limits_of(limits)
+        self._kind = _kind(policy)
+        self._limits = None if limits is None else dict(limits)
+        self._senses = None if limits is None else Senses(tuple(limits), limits)
         self._constraints_func, self._seed = constraints_func, checks.seed(seed)
         self._fitted: tuple[Any, Any] = None, None
         self._warned = False
@@ -225,11 +203,13 @@ class Sampler(BaseSampler):
         """Store the trial's constraints where Optuna looks for them."""
         if state not in (TrialState.COMPLETE, TrialState.PRUNED):
             return
-        if self._limits is not None:
-            told = self._told(trial, list(self._limits))
+        if self._senses is not None:
+            names, signs = self._senses.names or (), self._senses.signs[1:].tolist()
+            limits, told = self._senses.limits, self._told(trial, names)
             named = {
-                name: None if value is None else value - limit.threshold
-                for (name, limit), value in zip(self._limits.items(), told, strict=True)
+                name: sign * value - limit
+                for name, sign, value, limit in zip(names, signs, told, limits, strict=True)
+                if value is not None
             }
         elif self._constraints_func is not None:
             given = self._constraints_func(trial)
@@ -237,7 +217,7 @@ class Sampler(BaseSampler):
         else:
             return
         for name, value in named.items():
-            if value is not None and not math.isnan(value):
+            if not math.isnan(value):
                 key = f"{CONSTRAINT}:{name}"
                 study._storage.set_trial_system_attr(trial._trial_id, key, value)
 
@@ -264,16 +244,16 @@ class Sampler(BaseSampler):
         """Return the policy for a trial; ``None``: nothing to learn from yet."""
         trials = study.get_trials(deepcopy=False)
         names = self._names(trials)
-        sign = 1.0 if study.direction == StudyDirection.MAXIMIZE else -1.0
-        records = [self._record(each, domain, names, sign) for each in trials]
+        records = [self._record(each, domain, names) for each in trials]
         seen = [each for each in records if each.params and each.measured]
         if not seen:
             return None
         seen.sort(key=lambda each: (each.ended, each.number))
-        policy, used = self._fitted_to(domain, len(names), seen)
+        minimise = study.direction == StudyDirection.MINIMIZE
+        policy, used = self._fitted_to(domain, minimise, len(names), seen)
         _observe(policy, seen[used:])
         played = [
-            each.played(policy._limits(each.number + 1))
+            each.played(policy)
             for each in records
             if each.number < number and each.estimate is not None
         ]
@@ -285,16 +265,16 @@ class Sampler(BaseSampler):
         places = domain.space.names.points([each for each in waiting if each])
         return took_up(policy, number, folded(policy, played), places)
 
-    def _names(self, trials: Sequence[FrozenTrial]) -> list[str]:
+    def _names(self, trials: Sequence[FrozenTrial]) -> Sequence[str]:
         """Return the costs' names."""
-        if self._limits is not None:
-            return list(self._limits)
+        if self._senses is not None:
+            return self._senses.names or ()
         done = [each for each in trials if each.state == TrialState.COMPLETE]
         found: list[str] = max((list(each.constraints) for each in done), key=len, default=[])
         return sorted(found, key=lambda name: (len(name), name))
 
     def _record(
-        self, trial: FrozenTrial, domain: _Domain, names: list[str], sign: float
+        self, trial: FrozenTrial, domain: _Domain, names: Sequence[str]
     ) -> _Record:
         """Return a trial as the policy sees it."""
         # those that the trial has been given and has not asked for yet
@@ -302,7 +282,7 @@ class Sampler(BaseSampler):
         params = domain.known({**given, **trial.params})
         reward = costs = None
         if trial.state == TrialState.COMPLETE and trial.values:
-            reward = _usable(sign * trial.values[0])
+            reward = _usable(trial.values[0])
         if trial.state in (TrialState.COMPLETE, TrialState.PRUNED):
             told = self._told(trial, names)
             costs = told if None not in told else None
@@ -313,12 +293,12 @@ class Sampler(BaseSampler):
             trial.number, trial.state, ended, params, reward, costs, estimate
         )
 
-    def _told(self, trial: FrozenTrial, names: list[str]) -> list[float | None]:
+    def _told(self, trial: FrozenTrial, names: Sequence[str]) -> list[float | None]:
         """Return a trial's costs, ``None`` where one was not measured."""
-        if self._limits is None:
+        if self._senses is None:
             return [_usable(trial.constraints.get(name)) for name in names]
         told = []
-        for name, limit in self._limits.items():
+        for name in names:
             value = trial.user_attrs.get(name)
             if value is None and not self._warned:
                 self._warned = True
@@ -328,35 +308,36 @@ class Sampler(BaseSampler):
                     "objective",
                     stacklevel=2,
                 )
-            told.append(_usable(limit.inside(value)))
+            told.append(_usable(value))
         return told
 
     def _fitted_to(
-        self, domain: _Domain, m: int, seen: list[_Record]
+        self, domain: _Domain, minimise: bool, m: int, seen: list[_Record]
     ) -> tuple[GPPolicy, int]:
         """Return a policy with the first trials seen, and how many of them it has.
 
         Its hyperparameters were fitted to these. It is a copy of one that is kept until
         there are enough for another fit.
         """
-        first = self._made(domain, m)
+        first = self._made(domain, minimise, m)
         groups = first._beliefs.groups
         intervals = [g.gp.refit_every for g in groups if g.gp.refit_every is not None]
         used = len(seen) // min(intervals) * min(intervals) if intervals else 0
-        key = domain, m, seen[:used]
+        key = domain, minimise, m, seen[:used]
         if self._fitted[0] != key:
             _observe(first, seen[:used])
             first._settled()  # which fits
             self._fitted = key, first
         return copy.deepcopy(self._fitted[1]), used
 
-    def _made(self, domain: _Domain, m: int) -> GPPolicy:
+    def _made(self, domain: _Domain, minimise: bool, m: int) -> GPPolicy:
         """Return a new policy, checked."""
-        thresholds = [0.0] * m
-        if self._limits is not None:
-            thresholds = [limit.threshold for limit in self._limits.values()]
-        given = {"thresholds": thresholds if m else 0.0, "seed": self._seed}
-        policy = self._make(domain.space, **given)
+        given: dict[str, Any] = {"minimise": minimise, "seed": self._seed}
+        given["thresholds"] = 0.0 if self._limits is None else self._limits
+        if isinstance(self._kind, type):
+            policy = _by_default(self._kind, domain.space, m, given)
+        else:
+            policy = self._kind(domain.space, **given)
         if not isinstance(policy, GPPolicy):
             raise CBanditError(
                 "a sampler's policy must be a cb.GPPolicy, whose state a study's trials "
@@ -365,6 +346,8 @@ class Sampler(BaseSampler):
         kind = type(policy).__name__
         if policy.actions.names != domain.space.names:
             raise CBanditError(f"{kind} must be built on the space that it is given")
+        if policy.senses.minimise != minimise:
+            raise CBanditError(f"{kind} must be built with minimise={minimise}")
         if policy.m != m:
             raise CBanditError(
                 f"{kind} was built with {policy.m} costs; the study has {m}: "
@@ -469,39 +452,34 @@ def _observe(policy: GPPolicy, records: Sequence[_Record]) -> None:
         )
 
 
-def _maker(policy: Any) -> Callable[..., Any]:
-    """Return what builds the policy on a space."""
-    if callable(policy):
-        return policy
-    library = import_module("cbandit")
-    found = None
+def _kind(policy: Any) -> Any:
+    """Return the class of a policy by its name; a callable as it is."""
     if isinstance(policy, str):
+        library = import_module("cbandit")
         found = getattr(library, policy, getattr(library.baselines, policy, None))
-    if not (isinstance(found, type) and issubclass(found, GPPolicy)):
-        raise CBanditError(
-            "policy must be the name of a policy with beliefs, such as 'RPOL', 'CKB' or "
-            f"'CONFIG', or a callable that builds one; got {policy!r}"
-        )
-    return partial(_named, found)
+        if isinstance(found, type) and issubclass(found, GPPolicy):
+            return found
+    elif callable(policy):
+        return policy
+    raise CBanditError(
+        "policy must be the name of a policy with beliefs, such as 'RPOL', 'CKB' or "
+        f"'CONFIG', or a callable that builds one; got {policy!r}"
+    )
 
 
-def _named(kind: type[GPPolicy], space: Any, thresholds: Any, seed: int) -> GPPolicy:
+def _by_default(kind: Any, space: Any, m: int, given: dict[str, Any]) -> Any:
     """Return a policy of this kind, with default beliefs."""
-    from cbandit.explore import UCB
-
-    gp, more = GP.default(space), {"thresholds": thresholds, "seed": seed}
-    more["explore"] = UCB(1.0)
-    m = len(thresholds) if isinstance(thresholds, list) else 0
-    if "costs" in inspect.signature(kind).parameters:
-        if m == 0:
+    belief, limits = GP.default(space), given["thresholds"]
+    if "costs" not in inspect.signature(kind).parameters:
+        if m:
             raise CBanditError(
-                f"{kind.__name__} keeps limits, and the study's trials have none: give "
-                "limits= or constraints_func="
+                f"{kind.__name__} keeps no limits; the study's trials have {m}"
             )
-        more["costs"] = [gp] * m
-    elif m:
+        return kind(space, reward=belief, **given)
+    if m == 0:
         raise CBanditError(
-            f"{kind.__name__} keeps no limits; the study's trials have {m}"
+            f"{kind.__name__} keeps limits, and the study's trials have none: give "
+            "limits= or constraints_func="
         )
-    made: Any = kind
-    return made(space, reward=gp, **more)  # type: ignore[no-any-return]
+    costs = [belief] * m if limits == 0.0 else dict.fromkeys(limits, belief)
+    return kind(space, reward=belief, costs=costs, **given)

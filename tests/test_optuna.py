@@ -21,6 +21,10 @@ def gp(space):
     return cb.GP(kernel, noise=NOISE)
 
 
+def beliefs(space):
+    return {"reward": gp(space), "costs": {"latency": gp(space)}}
+
+
 def objective(trial):
     """Throughput and latency of a number of threads; 9 is the best within 1."""
     threads = trial.suggest_int("threads", 1, 16)
@@ -29,14 +33,12 @@ def objective(trial):
 
 
 def rpol(space, **given):
-    return cb.RPOL(
-        space, reward=gp(space), costs=gp(space), explore=cb.UCB(2.0), **given
-    )
+    return cb.RPOL(space, **beliefs(space), explore=cb.UCB(2.0), **given)
 
 
 def ckb(space, **given):
-    beliefs = {"reward": gp(space), "costs": gp(space)}
-    return cb.CKB(space, **beliefs, explore=cb.UCB(2.0), step=0.5, cap=3.0, **given)
+    more = {**beliefs(space), **given}
+    return cb.CKB(space, explore=cb.UCB(2.0), step=0.5, cap=3.0, **more)
 
 
 LIMITS = {"latency": "<= 1"}
@@ -114,10 +116,7 @@ class TestWhatItChooses:
 
     def test_thompson_draws_are_keyed_by_trial(self):
         def policy(space, **given):
-            explore = cb.TS(1.0)
-            return cb.RPOL(
-                space, reward=gp(space), costs=gp(space), explore=explore, **given
-            )
+            return cb.RPOL(space, **beliefs(space), explore=cb.TS(1.0), **given)
 
         runs = []
         for seed in (0, 0, 1):
@@ -160,9 +159,8 @@ class TestOthersTrials:
         """Trials in a row are different places though nothing was told."""
 
         def policy(space, **given):
-            beliefs = {"reward": gp(space), "costs": gp(space)}
-            more = {"pending": "hallucinate", **given}
-            return cb.RPOL(space, **beliefs, explore=cb.UCB(4.0), **more)
+            more = {"pending": "hallucinate", **beliefs(space), **given}
+            return cb.RPOL(space, explore=cb.UCB(4.0), **more)
 
         study = study_of(policy)
         study.optimize(objective, n_trials=1)
@@ -213,8 +211,9 @@ class TestConstraints:
             return value
 
         def policy(space, **given):
+            costs = {"latency": gp(space), "speed": gp(space)}
             return cb.RPOL(
-                space, reward=gp(space), costs=[gp(space)] * 2, explore=cb.UCB(2.0), **given
+                space, reward=gp(space), costs=costs, explore=cb.UCB(2.0), **given
             )
 
         study = study_of(policy, limits=limits)
@@ -227,18 +226,27 @@ class TestConstraints:
 
     @pytest.mark.parametrize("how", ["function", "set"])
     def test_optunas_own(self, how):
+        """They are costs with a limit of 0."""
+
         def own(trial):
             value = objective(trial)
+            over = latency(trial) - 1
+            trial.set_user_attr("over", over)
             if how == "set":
-                trial.set_constraint("latency", (trial.params["threads"] / 9) ** 2 - 1)
+                trial.set_constraint("latency", over)
             return value
+
+        def policy(space, **given):
+            costs = gp(space) if given["thresholds"] == 0 else {"over": gp(space)}
+            more = {"reward": gp(space), "costs": costs, **given}
+            return cb.RPOL(space, explore=cb.UCB(2.0), **more)
 
         more = {"seed": 0}
         if how == "function":
-            more["constraints_func"] = lambda trial: [latency(trial) - 1]
-        study, named = study_of(**more), study_of()
+            more["constraints_func"] = lambda trial: [trial.user_attrs["over"]]
+        study, named = study_of(policy, **more), study_of(policy, limits={"over": 0})
         study.optimize(own, n_trials=12)
-        named.optimize(objective, n_trials=12)
+        named.optimize(own, n_trials=12)
         assert [t.params for t in study.trials] == [t.params for t in named.trials]
 
     def test_a_missing_attribute_is_said(self):
