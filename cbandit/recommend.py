@@ -43,6 +43,7 @@ class Recommendation:
         distribution: the distribution over actions, for policies that randomise.
         penalised: whether the value is the reward less penalties for costs.
         names: of the coordinates, where the policy's set has any.
+        costs: their names, where they have any.
     """
 
     index: Tensor | None
@@ -55,6 +56,7 @@ class Recommendation:
     distribution: Distribution | None = None
     penalised: bool = False
     names: Any = field(default=None, repr=False)
+    costs: tuple[str, ...] | None = None
 
     @property
     def params(self) -> Any:
@@ -75,6 +77,7 @@ class Recommendation:
             distribution=pi and Distribution(part(pi.index), part(pi.probability)),
             penalised=self.penalised,
             names=self.names,
+            costs=self.costs,
         )
 
     def __str__(self) -> str:
@@ -97,7 +100,10 @@ class Recommendation:
         least = "" if self.distribution is None else "at least "
         line += f", feasible with probability {least}{probability:.3g}"
         count, m = self.feasible.numel(), self.margin.shape[-1]
-        line += f", margin {_numbers(self.margin.reshape(count, m)[trial])}"
+        room = [f"{v:.4g}" for v in self.margin.reshape(count, m)[trial].tolist()]
+        if self.costs is not None:
+            room = [f"{name} {v}" for name, v in zip(self.costs, room, strict=True)]
+        line += f", margin {', '.join(room)}"
         if ok:
             return line
         what = "action" if self.distribution is None else "distribution"

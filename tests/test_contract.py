@@ -209,6 +209,7 @@ POLICIES = {
 }
 EVERYWHERE = {
     "thresholds": 0.0,
+    "minimise": False,
     "seed": 0,
     "trials": None,
     "device": None,

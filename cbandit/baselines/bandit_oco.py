@@ -13,7 +13,7 @@ bandit feedback, 2018.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +29,7 @@ from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.given import COST_COUNT
 from cbandit.policies.ledger import News, Told
 from cbandit.policies.policy import Policy
+from cbandit.policies.senses import counted
 
 __all__ = ["BanditOCO"]
 
@@ -87,7 +88,7 @@ class BanditOCO(Policy):
 
     Args:
         actions: a :class:`~cbandit.Box`.
-        costs: how many costs, ``m``.
+        costs: how many costs, ``m``, or their names.
         radius: ``e``, below half the box's shortest side.
         step: of the primal ascent.
         dual_step: ``mu``.
@@ -112,7 +113,7 @@ class BanditOCO(Policy):
         self,
         actions: Any,
         *,
-        costs: int,
+        costs: int | Sequence[str],
         radius: Any,
         step: Any,
         dual_step: Any,
@@ -131,7 +132,7 @@ class BanditOCO(Policy):
                 f"BanditOCO moves in all coordinates; got {actions!r}, whose last ones "
                 "are chosen from rows"
             )
-        costs = checks.whole("costs", costs, 1, COST_COUNT)
+        costs = counted(costs, COST_COUNT)
         super().__init__(actions, costs, **common)
         kept: dict[str, Any] = {"dtype": torch.float64, "device": self.device}
         self._radius = self._column("radius", checks.positive("radius", radius))

@@ -29,6 +29,7 @@ from cbandit.policies.safe.linear import Bounds, Plane, linear_safe
 from cbandit.policies.safe.model import Stage
 from cbandit.policies.safe.stagewise import Stagewise, beliefs_of
 from cbandit.policies.safe.surely import SurelySafe
+from cbandit.policies.senses import names_of
 from cbandit.recommend import Recommendation
 
 __all__ = ["SafeLTS"]
@@ -64,9 +65,9 @@ class SafeLTS(Stagewise):
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
-        beliefs = beliefs_of(Linear, reward, costs)
+        beliefs, names = beliefs_of(Linear, reward, costs), names_of(costs)
         safe = linear_safe(safe, actions)
-        super().__init__(actions, beliefs, safe, delta, alpha, None, **common)
+        super().__init__(actions, beliefs, safe, delta, alpha, None, names, **common)
         linear = self.actions, beliefs, self._safe, self.delta, beta, self.batch_shape
         self._plane = Plane(*linear)
         self._start(self._plane)

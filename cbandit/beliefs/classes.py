@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cbandit._core import checks
-from cbandit.beliefs.linear import checked_range
+from cbandit.beliefs.linear import checked_range, turned_range
 from cbandit.errors import CBanditError
 
 __all__ = ["FiniteClass"]
@@ -48,6 +48,11 @@ class FiniteClass:
         self.radius = radius
         self.range = checked_range("range", range)
         self.subgaussian = checks.nonnegative("subgaussian", subgaussian)
+
+    def turned(self) -> FiniteClass:
+        """A belief about minus the function."""
+        own = self.radius, turned_range(self.range), self.subgaussian
+        return FiniteClass(-self.values, *own)
 
     def __repr__(self) -> str:
         return f"FiniteClass(G={self.values.shape[0]}, N={self.values.shape[1]})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cbandit._core import checks
-from cbandit.beliefs.linear import checked_range
+from cbandit.beliefs.linear import checked_range, turned_range
 
 __all__ = ["Counts"]
 
@@ -30,6 +30,11 @@ class Counts:
         self.subgaussian = checks.nonnegative("subgaussian", subgaussian)
         self.range = checked_range("range", range)
         self.means = self.range if means is None else checked_range("means", means)
+
+    def turned(self) -> Counts:
+        """A belief about minus the function."""
+        ends = turned_range(self.range), turned_range(self.means)
+        return Counts(self.subgaussian, *ends)
 
     def __repr__(self) -> str:
         own = "" if self.means == self.range else f", means={self.means}"

@@ -139,6 +139,12 @@ class GP:
         """A copy that shares nothing with this one."""
         return copy.deepcopy(self)
 
+    def turned(self) -> GP:
+        """A copy about minus the function."""
+        out = self.copy()
+        out.mean = -out.mean
+        return out
+
     def shares(self, other: GP) -> bool:
         """Whether both have the same prior covariance and the same, fixed noise.
 

@@ -7,7 +7,7 @@ from typing import Any
 from cbandit._core import checks
 from cbandit.errors import CBanditError
 
-__all__ = ["Linear", "checked_range"]
+__all__ = ["Linear", "checked_range", "turned_range"]
 
 
 class Linear:
@@ -41,11 +41,21 @@ class Linear:
         self.length = None if length is None else checks.positive("length", length)
         self.range = checked_range("range", range)
 
+    def turned(self) -> Linear:
+        """A belief about minus the function."""
+        own = self.subgaussian, self.ridge, self.norm, self.length
+        return Linear(*own, turned_range(self.range))
+
     def __repr__(self) -> str:
         return (
             f"Linear(subgaussian={self.subgaussian.tolist()}, "
             f"ridge={self.ridge.tolist()}, norm={self.norm.tolist()})"
         )
+
+
+def turned_range(range: tuple[float, float] | None) -> tuple[float, float] | None:
+    """Return the range of minus what lies in this one."""
+    return None if range is None else (-range[1], -range[0])
 
 
 def checked_range(name: str, given: Any) -> tuple[float, float] | None:

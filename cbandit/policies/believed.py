@@ -15,6 +15,7 @@ from cbandit._core.randomness import Streams
 from cbandit.actions import Box
 from cbandit.errors import CBanditError
 from cbandit.policies.given import named_points
+from cbandit.policies.senses import Senses
 from cbandit.posterior.parts import Part
 from cbandit.recommend import Recommendation, recommend
 from cbandit.search.box import best_feasible_point
@@ -49,10 +50,12 @@ class Posterior:
 
 
 def posterior_of(
-    believed: tuple[Tensor, Tensor], outside: Callable[[Tensor], Tensor]
+    believed: tuple[Tensor, Tensor],
+    outside: Callable[[Tensor], Tensor],
+    senses: Senses,
 ) -> Posterior:
     """Return means and deviations ``(T, F, N)`` as users see them."""
-    mean, std = believed
+    mean, std = senses.functions(believed[0]), believed[1]
     reward = Marginal(outside(mean[:, 0]), outside(std[:, 0]))
     if mean.shape[1] == 1:
         return Posterior(reward, None)
@@ -67,12 +70,12 @@ def posterior_at(policy: Any, beliefs: Any, x: Any, params: Any) -> Posterior:
         given = checks.tensor("x", x, policy.dtype, policy.device)
         axes, batch = (actions.dim,), policy.batch_shape
         points = checks.rows("x", checks.finite("x", given), batch, axes)
-        return posterior_of(beliefs.anywhere(points), outside)
+        return posterior_of(beliefs.anywhere(points), outside, policy.senses)
     if actions.continuous:
         raise CBanditError(
             "posterior needs points on a Box: posterior(x) with x of shape (n, d)"
         )
-    return posterior_of(beliefs.posterior(), outside)
+    return posterior_of(beliefs.posterior(), outside, policy.senses)
 
 
 Row = tuple[Sequence[Hashable], Tensor, list[Part]]
@@ -140,13 +143,15 @@ def data_rows(
     n, parts = places.shape[1], []
     if reward is not None:
         value = checks.finite("reward", checks.tensor("reward", reward))
-        parts.append(([0], checks.rows("reward", value, batch, (1,), n)))
+        rows = checks.rows("reward", value, batch, (1,), n)
+        parts.append(([0], policy.senses.reward(rows)))
     if cost is not None:
         m = policy.m
         if m == 0:
             raise CBanditError(f"{policy.name} has no costs; got cost=")
+        cost = policy.senses.stacked(cost)
         value = checks.finite("cost", checks.tensor("cost", cost))
-        value = checks.rows("cost", value, batch, (m,), n)
+        value = policy.senses.costs(checks.rows("cost", value, batch, (m,), n))
         parts.append((list(range(1, m + 1)), value))
     return Data(numbers, places, parts)
 

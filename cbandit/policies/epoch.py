@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -47,6 +48,7 @@ from cbandit.policies.ledger import News
 from cbandit.policies.packing import Place, place_of
 from cbandit.policies.penalties import penalty_of
 from cbandit.policies.seen import Epoch, Seen
+from cbandit.policies.senses import counted
 from cbandit.policies.state import GPState
 from cbandit.recommend import Recommendation
 
@@ -60,7 +62,7 @@ class EpochPenalty(GPPolicy):
         actions: what can be chosen.
         reward: the belief about the penalised reward; or a list, one an epoch, the last
             one kept for all that follow.
-        costs: how many costs, ``m``.
+        costs: how many costs, ``m``, or their names.
         explore: :class:`~cbandit.UCB`, or :class:`~cbandit.TS` with ``inner="ts"``.
         epoch: ``S``, rounds an epoch.
         psi: ``"exp"``, ``("polynomial", n)``, ``"linear"`` (noisy constraints), or a
@@ -84,6 +86,7 @@ class EpochPenalty(GPPolicy):
     """
 
     name = "EpochPenalty"
+    piecemeal = False  # targets mix the reward with all costs
     no_noise = "EpochPenalty takes no noise=: its targets mix the reward with costs"
 
     def __init__(
@@ -91,7 +94,7 @@ class EpochPenalty(GPPolicy):
         actions: Any,
         *,
         reward: GP,
-        costs: int,
+        costs: int | Sequence[str],
         explore: Explore,
         epoch: int,
         psi: Any = "exp",
@@ -102,7 +105,7 @@ class EpochPenalty(GPPolicy):
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
-        costs = checks.whole("costs", costs, 1, COST_COUNT)
+        costs = counted(costs, COST_COUNT)
         epoch, reuse = checks.whole("epoch", epoch), checks.flag("reuse", reuse)
         checks.one_of("inner", inner, "ucb", "ts")
         wanted = {"ucb": UCB, "ts": TS}[inner]
@@ -121,6 +124,8 @@ class EpochPenalty(GPPolicy):
         super().__init__(actions, reward=one, costs=costs, explore=explore, **common)
         for k, belief in enumerate(self._beliefs_of):
             belief.suit(f"reward[{k}]", self.actions, self.batch_shape)
+        turn = self.senses.belief
+        self._beliefs_of = [turn(0, belief) for belief in self._beliefs_of]
         self._refits = any(belief.refit_every for belief in self._beliefs_of)
         self.epoch, self.reuse, self.inner = epoch, reuse, inner
         linear = self._penalty.linear

@@ -27,8 +27,8 @@ __all__ = [
 COST_COUNT = "the number of costs, an int of at least 1"
 
 _TOGETHER = (
-    ". All costs of a choice are told at once: where one will never come, tell the "
-    "reward alone and cancel(choice)"
+    ". An array has all costs of a choice: where some come later or never, tell the "
+    "others by name, cost={'latency': 3.1}"
 )
 
 
@@ -36,10 +36,12 @@ def listed(costs: Any, kind: type[Any]) -> list[Any]:
     """Return one belief a cost; the caller checks each of them."""
     if isinstance(costs, kind):
         return [costs]
+    if isinstance(costs, Mapping):
+        return list(costs.values())
     # no other iterables: a gpytorch kernel can be gone through without an end
     if not isinstance(costs, Sequence):
         raise CBanditError(
-            f"costs must be a cb.{kind.__name__} or a list of them; got "
+            f"costs must be a cb.{kind.__name__}, or a list or a dict of them; got "
             f"{checks.kind(costs)}"
         )
     if not costs:

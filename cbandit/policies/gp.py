@@ -69,8 +69,9 @@ class GPPolicy(Policy):
     Args:
         actions: what can be chosen.
         reward: the belief about the reward.
-        costs: the belief about the cost, or one a cost; ``[gp] * m`` for ``m`` alike. A
-            number ``m``: so many costs without a belief. ``None``: no costs.
+        costs: the belief about the cost, or one a cost; ``[gp] * m`` for ``m`` alike,
+            ``{"latency": gp}`` by name. A number ``m``, or a list of names: costs
+            without a belief. ``None``: no costs.
         explore: how estimates come from beliefs: :class:`~cbandit.UCB`,
             :class:`~cbandit.TS` or :class:`~cbandit.Rand`.
         start: the first multiplier, a number, ``(*trials,)`` or ``(*trials, m)``;
@@ -109,6 +110,7 @@ class GPPolicy(Policy):
 
     explores: tuple[type, ...] = (UCB, TS, Rand)
     continuous = True  # whether it can choose from a Box
+    piecemeal = True
     splits = True  # whether ranks may share the set; else each keeps all of it
     common = shared.GP_POLICY
 
@@ -117,7 +119,7 @@ class GPPolicy(Policy):
         actions: Any,
         *,
         reward: GP,
-        costs: GP | Sequence[GP] | int | None,
+        costs: Any,
         explore: Explore,
         start: Any = None,
         restart: int | str | None = None,
@@ -136,6 +138,7 @@ class GPPolicy(Policy):
         for j, belief in enumerate(beliefs):
             name = "reward" if j == 0 else f"costs[{j - 1}]"
             belief.suit(name, self.actions, self.batch_shape)
+            beliefs[j] = self.senses.belief(j, belief)
         self.feedback, self.explore, self.pending = feedback, explore, pending
         delayed = isinstance(feedback, Delayed)
         if delayed:
@@ -303,7 +306,7 @@ class GPPolicy(Policy):
         if self._start.shape[-1]:
             limits = self._limits(place.t) if news.costs and self._limited else None
             for told in news.costs:
-                over = told.values if limits is None else told.values - limits
+                over = told.excess(limits, self.m)
                 if told.where is not None:
                     over = over * told.mask().unsqueeze(-1)
                 arrived = (*arrived, over)
@@ -406,7 +409,7 @@ class GPPolicy(Policy):
         reward, nowhere called feasible.
         """
         found = recommended(self, self._settled().state.beliefs, confidence)
-        return found.of(self._outside)
+        return self.senses.recommended(found.of(self._outside))
 
     @alone
     def refit(self) -> None:

@@ -30,6 +30,7 @@ class Told(NamedTuple):
         noise: this observation's variance, ``(T,)``, or ``None``.
         at: the round in which it was told.
         serial: its number among all that was told.
+        columns: which costs these are; ``None``: all of them, or the reward.
     """
 
     values: Tensor
@@ -37,6 +38,7 @@ class Told(NamedTuple):
     noise: Tensor | None
     at: int
     serial: int = 0
+    columns: tuple[int, ...] | None = None
 
     def mask(self) -> Tensor:
         """Return ``where`` beside the values, all true if it is ``None``."""
@@ -44,6 +46,17 @@ class Told(NamedTuple):
             shape, device = len(self.values), self.values.device
             return torch.ones(shape, dtype=torch.bool, device=device)
         return devices.put(self.where, self.values.device)
+
+    def excess(self, limits: Tensor | None, m: int) -> Tensor:
+        """Return costs less thresholds ``(T, m)``; 0 of those that are not here."""
+        if self.columns is None:
+            return self.values if limits is None else self.values - limits
+        columns = list(self.columns)
+        out = self.values.new_zeros(len(self.values), m)
+        out[:, columns] = self.values
+        if limits is not None:
+            out[:, columns] -= limits[:, columns]
+        return out
 
 
 class News(NamedTuple):
@@ -69,11 +82,12 @@ class Entry(NamedTuple):
         choice: the policy's own copy.
         given: the choice that the user was given, who may change it in place.
         reward_seen: ``(T,)`` bool on the host, or one for all trials.
-        cost_seen: likewise.
+        cost_seen: likewise; ``(T, m)`` where some costs have come and others not.
         rewards: what was told and may wait to be absorbed.
         costs: likewise.
         closed: whether nothing more can be told.
         cancelled: the serial number of its cancellation, 0: it was not cancelled.
+        held: costs ``(T, m)`` that wait for the others, where all count together.
     """
 
     choice: Choice
@@ -84,16 +98,18 @@ class Entry(NamedTuple):
     costs: tuple[Told, ...] = ()
     closed: bool = False
     cancelled: int = 0
+    held: Tensor | None = None
 
     def missing(self) -> tuple[list[bool], list[bool]]:
         """Return the trials that wait for the reward, and those that wait for costs."""
         size = self.choice.x[..., 0].numel()
         both = []
         for seen in (self.reward_seen, self.cost_seen):
-            alike = isinstance(seen, bool)
-            both.append(
-                [not seen] * size if alike else (~torch.as_tensor(seen)).tolist()
-            )
+            if isinstance(seen, bool):
+                both.append([not seen] * size)
+            else:
+                whole = seen.all(-1) if seen.dim() == 2 else seen
+                both.append((~whole).tolist())
         return both[0], both[1]
 
 
@@ -192,6 +208,8 @@ def unseen(kind: str, seen: Tensor | bool, mask: Tensor | None, choice: Choice) 
     """Raise an error if this feedback was told before."""
     if seen is False:
         return
+    if isinstance(seen, Tensor) and seen.dim() == 2:
+        seen = seen.any(-1)
     if mask is None or bool((mask & seen).any()):
         raise ChoiceError(
             f"choice of round {choice.t} was told its {kind} already"
@@ -203,7 +221,10 @@ def also_seen(seen: Tensor | bool, mask: Tensor | None) -> Tensor | bool:
     """Return where feedback has come, with what comes in the trials of ``mask``."""
     if mask is None:
         return True
-    both = mask.clone() if seen is False else mask | seen
+    if isinstance(seen, Tensor) and seen.dim() == 2:
+        both = mask.unsqueeze(-1) | seen
+    else:
+        both = mask.clone() if seen is False else mask | seen
     if bool(both.all()):
         return True
     return both if bool(both.any()) else False

@@ -41,6 +41,7 @@ from cbandit.policies.safe.arms import Arms, own_arms
 from cbandit.policies.safe.draws import drawn
 from cbandit.policies.safe.model import Stage
 from cbandit.policies.safe.stagewise import Stagewise, beliefs_of
+from cbandit.policies.senses import names_of
 from cbandit.posterior.tally import Tally
 from cbandit.search.simplex.lp import solve_policy
 
@@ -127,11 +128,9 @@ class CountOPB(Stagewise):
             raise CBanditError(
                 "horizon must be given: OPB's widths rest on it; got none"
             )
-        beliefs, common = (
-            beliefs_of(Counts, reward, costs),
-            common | {"horizon": horizon},
-        )
-        super().__init__(actions, beliefs, safe, delta, alpha, largest, **common)
+        beliefs, names = beliefs_of(Counts, reward, costs), names_of(costs)
+        common = common | {"horizon": horizon}
+        super().__init__(actions, beliefs, safe, delta, alpha, largest, names, **common)
         self._start(Arms(self.actions, self._subgaussian, self.dtype))
         log = math.log(2 * (self.m + 1) * int(actions.size) * horizon / self.delta)
         self._width = self._subgaussian * math.sqrt(2 * log)  # T x F

@@ -103,10 +103,12 @@ class GPOPB(GPPolicy):
         both: dict[str, Any] = {"reward": reward, "costs": costs, "explore": explore}
         super().__init__(actions, **both, **common)
         top = checks.tensor("largest", 1.0 if largest is None else largest)
+        if largest is not None:
+            top = self.senses.reward(top)
         largest = self._per_trial("largest", checks.finite("largest", top))
         self._scales = Scales.of(alpha, self._per_trial)
         self._safe = SafeAction.of(
-            safe,
+            self.senses.safe(safe),
             self.actions,
             self.batch_shape,
             self._beliefs.noises().sqrt(),
@@ -187,7 +189,8 @@ class GPOPB(GPPolicy):
         size = int(self.actions.size)
         found = recommend_policy(blocks, size, limits, confidence)
         x = self.actions.at(found.index)
-        return replace(found, x=x, names=self.actions.names).of(self._outside)
+        found = replace(found, x=x, names=self.actions.names).of(self._outside)
+        return self.senses.recommended(found)
 
 
 def _bounds(mean: Tensor, std: Tensor, width: Tensor, rho: Tensor) -> Tensor:

@@ -42,6 +42,7 @@ from cbandit.policies.safe.linear import Plane, linear_safe
 from cbandit.policies.safe.mixtures import best_mixture, played, within_limits
 from cbandit.policies.safe.model import Stage
 from cbandit.policies.safe.stagewise import Stagewise, beliefs_of
+from cbandit.policies.senses import names_of
 from cbandit.search.conic import needed
 
 __all__ = ["OPLB"]
@@ -88,9 +89,9 @@ class OPLB(Stagewise):
                 "actions must be a Finite set: a distribution over the centre and the "
                 "tips of a Star does all that its segments can"
             )
-        beliefs = beliefs_of(Linear, reward, costs)
+        beliefs, names = beliefs_of(Linear, reward, costs), names_of(costs)
         safe = linear_safe(safe, actions)
-        super().__init__(actions, beliefs, safe, delta, alpha, largest, **common)
+        super().__init__(actions, beliefs, safe, delta, alpha, largest, names, **common)
         linear = self.actions, beliefs, self._safe, self.delta, beta, self.batch_shape
         self._plane = Plane(*linear)
         self._start(self._plane)

@@ -38,6 +38,7 @@ from cbandit.policies.safe.classes import ConfidenceClass
 from cbandit.policies.safe.draws import drawn
 from cbandit.policies.safe.model import Block, Stage
 from cbandit.policies.safe.stagewise import Stagewise, beliefs_of
+from cbandit.policies.senses import names_of
 from cbandit.recommend import Recommendation
 from cbandit.search.simplex.lp import solve_policy
 
@@ -85,8 +86,8 @@ class OPNLB(Stagewise):
                 "safe needs reward= and cost= for OPNLB: its functions are those that "
                 "agree with them"
             )
-        beliefs = beliefs_of(FiniteClass, reward, costs)
-        super().__init__(actions, beliefs, safe, delta, alpha, largest, **common)
+        beliefs, names = beliefs_of(FiniteClass, reward, costs), names_of(costs)
+        super().__init__(actions, beliefs, safe, delta, alpha, largest, names, **common)
         self._start(Arms(self.actions, self._subgaussian, self.dtype))
         self._classes = [
             ConfidenceClass(belief, j, self._safe, int(actions.size))

@@ -28,9 +28,9 @@ class Place(NamedTuple):
 def by_functions(news: News) -> list[tuple[Told, list[int]]]:
     """Return what was told and of which functions: 0 is the reward, then the costs."""
     out = [(told, [0]) for told in news.rewards]
-    if news.costs:
-        m = news.costs[0].values.shape[-1]
-        out += [(told, list(range(1, m + 1))) for told in news.costs]
+    for told in news.costs:
+        columns = told.columns or range(told.values.shape[-1])
+        out.append((told, [1 + j for j in columns]))
     return out
 
 
@@ -51,7 +51,9 @@ def parts_of(news: News, size: int) -> tuple[list[Part], bool]:
 
 def _pieced(news: Sequence[Told]) -> Sequence[Told]:
     """Return what came to some trials now and to others then as one."""
-    if len(news) < 2 or any(t.where is None or t.noise is not None for t in news):
+    if len(news) < 2 or any(
+        t.where is None or t.noise is not None or t.columns is not None for t in news
+    ):
         return news
     values, where = news[0].values, news[0].where
     for told in news[1:]:

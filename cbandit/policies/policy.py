@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 import warnings
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -26,8 +26,10 @@ from cbandit.errors import CBanditError, HorizonError
 from cbandit.policies import given, shared
 from cbandit.policies.alone import Door, alone
 from cbandit.policies.decision import Asked, Decision, checked, choice_of, kept
-from cbandit.policies.ledger import Entry, Ledger, News, Told, also_seen, unseen
+from cbandit.policies.ledger import Entry, Ledger, News
 from cbandit.policies.names import meant, prefix
+from cbandit.policies.senses import Senses
+from cbandit.policies.telling import entered
 
 __all__ = ["Now", "Policy"]
 
@@ -65,7 +67,7 @@ class Policy(metaclass=ABCMeta):
 
     Args:
         actions: what can be chosen.
-        m: how many costs.
+        m: how many costs, or their names.
         common: see below.
 
     Example:
@@ -111,6 +113,7 @@ class Policy(metaclass=ABCMeta):
     learns_costs = True  # whether a choice waits for its cost to be told
     sees_costs = False  # whether ask takes observed_costs
     no_noise = ""  # why tell takes no noise, where it does not
+    piecemeal = False  # whether costs may come one by one; else they wait for all
     patient = False  # whether it counts on choices that wait for their feedback
     common: Mapping[str, str] = shared.POLICY  # what constructors hand on, with help
     _reminded = False
@@ -123,9 +126,10 @@ class Policy(metaclass=ABCMeta):
     def __init__(
         self,
         actions: Actions,
-        m: int,
+        m: int | Sequence[str],
         *,
         thresholds: Any = 0.0,
+        minimise: bool = False,
         seed: int = 0,
         trials: Trials = None,
         device: Any = None,
@@ -139,7 +143,10 @@ class Policy(metaclass=ABCMeta):
                 f"cb.ProductGrid, cb.Box or cb.Star; got {checks.kind(actions)}"
             )
         self.device = checks.device(device)
-        self.dtype, self.m = given.array_type(dtype, self.device), m
+        self.dtype = given.array_type(dtype, self.device)
+        #: the user's words for costs and senses
+        self.senses = Senses(m, thresholds, minimise)
+        self.m, thresholds = self.senses.m, self.senses.limits
         self.trials, self.seed = trial_range(trials), checks.seed(seed)
         self.batch_shape = () if self.trials is None else (len(self.trials),)
         self._size = 1 if self.trials is None else len(self.trials)
@@ -260,6 +267,8 @@ class Policy(metaclass=ABCMeta):
         """
         if (observed_costs is not None) != self.sees_costs:
             raise given.costs_not_for(self.name, self.sees_costs)
+        if observed_costs is not None:
+            observed_costs = self.senses.observed(observed_costs)
         t = self._now.t + 1
         if self.horizon is not None and t > self.horizon:
             raise HorizonError(
@@ -312,9 +321,10 @@ class Policy(metaclass=ABCMeta):
         Args:
             choice: what ``ask`` returned, or its ``id``.
             reward: ``(*trials,)``.
-            cost: ``(*trials, m)``, or ``(*trials,)`` where ``m`` is 1; all ``m`` at
-                once. Where one will never come, tell the reward alone, and then
-                :meth:`cancel`. It teaches nothing where ``ask`` was given all costs.
+            cost: ``(*trials, m)``, or ``(*trials,)`` where ``m`` is 1: all ``m`` at
+                once. Or some of them by name, ``{"latency": 3.1}``, the others later.
+                Where one will never come, tell the rest, and then :meth:`cancel`. It
+                teaches nothing where ``ask`` was given all costs.
             noise: this observation's variance, ``(*trials,)``, instead of the belief's,
                 where the policy can take it.
             where: ``(*trials,)`` bool, the trials in which this has come.
@@ -325,31 +335,7 @@ class Policy(metaclass=ABCMeta):
             if known or not bool(torch.as_tensor(mask).any()):
                 return  # nothing that has not come already
         entry = self._entry(choice)
-        if noise is not None and self.no_noise:
-            raise CBanditError(self.no_noise)
-        if reward is None and cost is None:
-            raise CBanditError("tell needs reward=, cost= or both; got neither")
-        own = None
-        if noise is not None:
-            own = self._per_trial("noise", checks.positive("noise", noise)).clone()
-        t, serial = self._now.t, self._ledger.number()
-        _, _, reward_seen, cost_seen, rewards, costs, *_ = entry
-        if reward is not None:
-            unseen("reward", reward_seen, mask, entry.choice)
-            values = self._feedback("reward", reward, 1, mask)
-            rewards = (*rewards, Told(values, mask, own, t, serial))
-            reward_seen = also_seen(reward_seen, mask)
-        if cost is not None:
-            if self.m == 0:
-                raise CBanditError(f"{self.name} has no costs; got cost={cost!r}")
-            unseen("cost", cost_seen, mask, entry.choice)
-            values = self._feedback("cost", cost, self.m, mask)
-            costs = (*costs, Told(values, mask, own, t, serial))
-            cost_seen = also_seen(cost_seen, mask)
-        no_costs = self.m == 0 or not self.learns_costs
-        closed = reward_seen is True and (cost_seen is True or no_costs)
-        both, seen = (entry.choice, entry.given), (reward_seen, cost_seen)
-        self._ledger.put(Entry(*both, *seen, rewards, costs, closed))
+        self._ledger.put(entered(self, entry, reward, cost, noise, mask))
 
     @alone
     def cancel(self, choice: Choice | str) -> None:
@@ -373,10 +359,11 @@ class Policy(metaclass=ABCMeta):
         """Return the entry of a choice that waits for feedback."""
         return meant(choice, self._ledger, self.t, self._prefixes)
 
-    def _feedback(self, name: str, value: Any, m: int, mask: Tensor | None) -> Tensor:
-        """Return what was told, ``(T, m)``; an error if it cannot be."""
-        values = given.told_values(name, value, m, mask, self.batch_shape)
-        return devices.put(values, self.device)
+    def _accepted(
+        self, name: str, values: Tensor, functions: Sequence[int], mask: Tensor | None
+    ) -> Tensor:
+        """Return what was told of some functions, an error if it cannot be."""
+        return values
 
     def _settled(self) -> Now:
         """Absorb all that was told, in the order of rounds, and return what is now."""

@@ -31,6 +31,7 @@ from cbandit.errors import CBanditError
 from cbandit.explore import Explore
 from cbandit.policies.given import COST_COUNT
 from cbandit.policies.gp import GPPolicy
+from cbandit.policies.senses import counted
 from cbandit.policies.state import GPState
 
 __all__ = ["SCGPUCB"]
@@ -42,6 +43,8 @@ class SCGPUCB(GPPolicy):
     Args:
         actions: what can be chosen.
         reward: the belief about the reward.
+        costs: how many costs, ``m``, or their names.
+        explore: :class:`~cbandit.UCB` in the paper.
         costs: how many costs, ``m``.
         explore: :class:`~cbandit.UCB` in the paper; RKHS widths have the theorem's
             ``ln(2 / delta)``.
@@ -71,7 +74,7 @@ class SCGPUCB(GPPolicy):
         actions: Any,
         *,
         reward: GP,
-        costs: int,
+        costs: int | Sequence[str],
         explore: Explore,
         schedule: int = 1,
         slater: Any = None,
@@ -79,7 +82,7 @@ class SCGPUCB(GPPolicy):
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
-        costs = checks.whole("costs", costs, 1, COST_COUNT)
+        costs = counted(costs, COST_COUNT)
         if checks.whole("schedule", schedule, 1, "1 or 2") > 2:
             raise CBanditError(f"schedule must be 1 or 2; got {schedule!r}")
         if slater is None or clip is None:

@@ -10,7 +10,11 @@ __all__ = ["GP_POLICY", "POLICY", "documented"]
 POLICY = {
     "thresholds": """what costs are compared with, 0 unless given: a number, ``(m,)``,
         ``(*trials, m)`` or, where no two costs differ, ``(*trials, 1)``; or a
-        callable of the round that gives one of these.""",
+        callable of the round that gives one of these. Of costs by name,
+        ``costs={"latency": gp}``, by name too: ``{"latency": "<= 20"}``. A cost with
+        ``">= 0.9"`` is to stay above it.""",
+    "minimise": """whether the reward is to be small. It is told, and given back, as it
+        is.""",
     "seed": "of all draws, an int from 0; one seed, one run.",
     "trials": """``None``, how many replications run side by side, or a ``range`` of
         their numbers (a part of a larger batch).""",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -13,6 +14,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.given import COST_COUNT, listed
+from cbandit.policies.senses import names_of
 from cbandit.policies.state import GPState
 
 __all__ = [
@@ -30,14 +32,21 @@ NO_NOISE = (
 )
 
 
-def functions(reward: Any, costs: Any) -> tuple[list[GP], int]:
-    """Return one belief a function, reward first, and how many costs there are."""
+def functions(reward: Any, costs: Any) -> tuple[list[GP], int | tuple[str, ...]]:
+    """Return one belief a function, reward first, and how many costs there are.
+
+    Or the names of the costs, where they have any.
+    """
+    names = names_of(costs)
     counted = isinstance(costs, int) and not isinstance(costs, bool)
-    beliefs = [reward, *([] if costs is None or counted else listed(costs, GP))]
+    unknown = counted or (names is not None and not isinstance(costs, Mapping))
+    beliefs = [reward, *([] if costs is None or unknown else listed(costs, GP))]
     for j, belief in enumerate(beliefs):
         if not isinstance(belief, GP):
             name = "reward" if j == 0 else f"costs[{j - 1}]"
             raise CBanditError(f"{name} must be a cb.GP; got {checks.kind(belief)}")
+    if names is not None:
+        return beliefs, names
     m = checks.whole("costs", costs, 1, COST_COUNT) if counted else len(beliefs) - 1
     return beliefs, m
 

@@ -162,7 +162,7 @@ def simulate(
         if ranks.either(bool(interrupted))[0]:
             # another rank's signal was Ctrl-C as far as this one knows
             process.stop(interrupted[0][1] if interrupted else signal.SIGINT)
-    return tape.run(policy, getattr(problem, "thresholds", 0.0))
+    return tape.run(policy, world.senses)
 
 
 def _record(

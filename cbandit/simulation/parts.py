@@ -14,9 +14,10 @@ from cbandit._core.randomness import Trials, trial_range
 from cbandit.actions import Actions
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError, HorizonError
+from cbandit.policies.senses import Senses
 from cbandit.problems.protocol import Problem
 
-__all__ = ["Policy", "check_memory", "check_parts", "check_rounds"]
+__all__ = ["Policy", "check_memory", "check_parts", "check_rounds", "senses_of"]
 
 
 class Policy(Protocol):
@@ -68,6 +69,7 @@ def check_parts(policy: Policy, problem: Problem) -> None:
     _same_trials(policy, problem)
     _same_actions(policy, problem)
     _same_costs(policy, problem)
+    _same_senses(policy, problem)
     _same_thresholds(policy, problem)
 
 
@@ -136,9 +138,30 @@ def _same_costs(policy: Policy, problem: Problem) -> None:
         )
 
 
+def senses_of(problem: Problem, policy: Policy) -> Senses:
+    """Return how a problem states its functions; costs may be named by the policy."""
+    own = getattr(policy, "senses", None)
+    named = own.names if isinstance(own, Senses) else None
+    return Senses.of_problem(problem, policy.m, named)
+
+
+def _same_senses(policy: Policy, problem: Problem) -> None:
+    ours, theirs = getattr(policy, "senses", None), senses_of(problem, policy)
+    if not isinstance(ours, Senses) or (
+        not ours.m and ours.minimise == theirs.minimise
+    ):
+        return
+    if not ours.same(theirs):
+        raise CBanditError(
+            "policy and problem must state rewards and costs alike: give the policy "
+            "the problem's thresholds= and minimise=; the policy has "
+            f"({ours}), the problem ({theirs})"
+        )
+
+
 def _same_thresholds(policy: Policy, problem: Problem) -> None:
     """Warn where a policy keeps to limits that nobody may have meant."""
-    given, batch = getattr(problem, "thresholds", 0.0), tuple(policy.batch_shape)
+    given, batch = senses_of(problem, policy).limits, tuple(policy.batch_shape)
     if callable(given) or not policy.m:
         return
     name, shape = "problem.thresholds", (*batch, policy.m)

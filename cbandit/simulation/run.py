@@ -17,6 +17,7 @@ from cbandit._core.files import atomic
 from cbandit._core.randomness import trial_range
 from cbandit.actions import Names
 from cbandit.errors import CBanditError, CheckpointError, MissingExtraError
+from cbandit.policies.senses import Senses
 from cbandit.simulation.curves import Curve, over_trials, thinned
 from cbandit.simulation.summary import Summary, mean_and_sem
 
@@ -56,7 +57,8 @@ class Run:
             policy without costs.
         infeasible: whether the policy believed nothing feasible, ``(*trials, T)``.
         true_rewards: noiseless, ``(*trials, T)``.
-        true_costs: noiseless and less the problem's thresholds, ``(*trials, T, m)``.
+        true_costs: noiseless, by how much above the problem's thresholds (or below
+            those that are least values), ``(*trials, T, m)``.
         optimum: of each round, ``(*trials, T)``; NaN where nothing is feasible.
         stochastic_optimum: as ``optimum``.
         seconds: taken by each round of the whole batch of trials, ``(T,)``.
@@ -68,6 +70,9 @@ class Run:
         stopped: of a policy that ends by itself, the round from which it plays what it
             found, ``(*trials,)``; 0 for trials in which it went on.
         names: of the actions' coordinates, where the policy's set has any.
+        senses: the problem's words for its functions. Rewards, optima and costs as
+            observed are as the problem states them; ``None``: it maximises, and costs
+            stay below.
     """
 
     policy: str
@@ -90,6 +95,7 @@ class Run:
     expected_costs: Tensor | None = None
     stopped: Tensor | None = None
     names: Names | None = None
+    senses: Senses | None = None
 
     @property
     def rounds(self) -> int:
@@ -111,15 +117,20 @@ class Run:
         """Whether the policy drew its actions from distributions."""
         return self.expected_rewards is not None
 
+    def _up(self, rewards: Tensor) -> Tensor:
+        """Return rewards that are to be large."""
+        return rewards if self.senses is None else self.senses.reward(rewards)
+
     @property
     def regret(self) -> Tensor:
         """Cumulative regret, ``(*trials, T)``; dynamic where the optimum moves."""
-        return account.regret(self.optimum, self.true_rewards)
+        return account.regret(self._up(self.optimum), self._up(self.true_rewards))
 
     @property
     def stochastic_regret(self) -> Tensor:
         """Cumulative regret against the best distribution, ``(*trials, T)``."""
-        return account.stochastic_regret(self.stochastic_optimum, self.true_rewards)
+        best, earned = self.stochastic_optimum, self.true_rewards
+        return account.stochastic_regret(self._up(best), self._up(earned))
 
     @property
     def policy_regret(self) -> Tensor:
@@ -129,7 +140,9 @@ class Run:
         """
         drawn = self.expected_rewards
         earned = self.true_rewards if drawn is None else drawn
-        return account.policy_regret(self.stochastic_optimum, earned)
+        return account.policy_regret(
+            self._up(self.stochastic_optimum), self._up(earned)
+        )
 
     @property
     def stage_costs(self) -> Tensor:
@@ -159,7 +172,7 @@ class Run:
     @property
     def realised_regret(self) -> Tensor:
         """Cumulative ``f(x*) - r_t`` on the rewards that came, ``(*trials, T)``."""
-        return account.realised_regret(self.optimum, self.rewards)
+        return account.realised_regret(self._up(self.optimum), self._up(self.rewards))
 
     @property
     def soft_violation(self) -> Tensor:
@@ -174,7 +187,10 @@ class Run:
     @property
     def realised_violation(self) -> Tensor:
         """The soft violation of the costs as observed, ``(*trials, T)``."""
-        return account.realised_violation(self.costs - self.thresholds)
+        over = self.costs - self.thresholds
+        return account.realised_violation(
+            over if self.senses is None else self.senses.costs(over)
+        )
 
     @property
     def rounds_in_violation(self) -> Tensor:
@@ -261,7 +277,7 @@ class Run:
         """A long pandas frame with a row for each trial and round.
 
         Columns: policy, trial, t, x1.. (or the parameters' names, with the user's
-        values; and action, its number), reward, cost1..,
+        values; and action, its number), reward, cost1.. (or the costs' names),
         true_reward, true_cost1.., multiplier1.., and the cumulative metrics; for a
         policy that randomises also expected_reward, stage_cost1.. (less thresholds) and
         policy_regret.
@@ -291,16 +307,18 @@ class Run:
         if self.expected_rewards is not None:
             tables["expected_reward"] = self.expected_rewards
             tables["stage_cost"] = self.stage_costs
+        costs = (self.senses and self.senses.names) or ()
         for name, table in tables.items():
             if name == "x" and self.names is not None:
                 for own, values in self.names.read(table).items():
-                    columns[own if own not in OWN else f"x.{own}"] = values.reshape(-1)
+                    taken = own in OWN or own in costs
+                    columns[f"x.{own}" if taken else own] = values.reshape(-1)
                 continue
             if name.endswith("reward"):
                 columns[name] = table.reshape(-1).numpy()
                 continue
             for j, column in enumerate(table.unbind(-1)):
-                columns[f"{name}{j + 1}"] = column.reshape(-1).numpy()
+                columns[_column(name, j, costs)] = column.reshape(-1).numpy()
         for name in METRICS + (("policy_regret",) if self.randomised else ()):
             columns[name] = getattr(self, name).reshape(-1).numpy()
         return pd.DataFrame(columns)
@@ -329,6 +347,7 @@ class Run:
                 plain[each.name] = value
         trials = self.trials
         plain["names"] = self.names and self.names.plain()
+        plain["senses"] = self.senses and self.senses.plainly()
         plain["trials"] = trials and [trials.start, trials.stop, trials.step]
         with atomic(folder / "run.pt") as file:
             torch.save(tensors, file)
@@ -347,7 +366,12 @@ class Run:
             tensors = torch.load(folder / "run.pt", weights_only=True)
             trials, names = plain.pop("trials"), plain.pop("names", None)
             plain["trials"] = range(*trials) if trials else None
-            return cls(names=names and Names.of(names), **plain, **tensors)
+            senses = plain.pop("senses", None)
+            plain |= {
+                "names": names and Names.of(names),
+                "senses": senses and Senses.of(senses),
+            }
+            return cls(**plain, **tensors)
         except FileNotFoundError as error:
             raise CheckpointError(
                 f"{folder} holds no saved run: {error.filename} is missing"
@@ -362,6 +386,15 @@ class Run:
     def __repr__(self) -> str:
         count = 1 if self.trials is None else len(self.trials)
         return f"Run({self.policy}, rounds={self.rounds}, trials={count}, m={self.m})"
+
+
+def _column(name: str, j: int, costs: Sequence[str]) -> str:
+    """Return what a frame calls a column of costs, multipliers or coordinates."""
+    if name == "x" or not costs:
+        return f"{name}{j + 1}"
+    return {"cost": costs[j], "true_cost": f"true_{costs[j]}"}.get(
+        name, f"{name}_{costs[j]}"
+    )
 
 
 def join(runs: Sequence[Run]) -> Run:

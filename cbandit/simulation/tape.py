@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.randomness import trial_range
+from cbandit.policies.senses import Senses
 from cbandit.simulation.parts import Policy
 from cbandit.simulation.run import Run
 from cbandit.simulation.world import World
@@ -113,7 +114,7 @@ class Tape:
     def _part(self, name: str, start: int, stop: int) -> Tensor:
         return self.columns[name].kept[start:stop].movedim(0, len(self.batch))
 
-    def run(self, policy: Policy, thresholds: Any) -> Run:
+    def run(self, policy: Policy, senses: Senses) -> Run:
         """Return the rounds so far as a run; this empties the tape, flushed before."""
         out = {}
         for name in list(self.columns):
@@ -123,10 +124,10 @@ class Tape:
             value = self.truth.pop(name)[: self.rounds]
             out[name] = value.movedim(0, len(self.batch)).contiguous()
         index = out.pop("index", None)
-        tau = _thresholds(thresholds, out["true_costs"])
+        tau = _thresholds(senses.limits, out["true_costs"])
         for name in ("true_costs", "expected_costs"):
             if name in out:
-                out[name] = out[name] - tau
+                out[name] = senses.costs(out[name]) - tau
         stopped = getattr(policy, "stopped", None)
         if not isinstance(stopped, Tensor) or tuple(stopped.shape) != self.batch:
             stopped = None
@@ -136,7 +137,8 @@ class Tape:
             trials=trial_range(policy.trials),
             horizon=self.horizon,
             seconds=torch.tensor(self.seconds, dtype=torch.float64),
-            thresholds=tau,
+            thresholds=senses.costs(tau),
+            senses=senses,
             index=index,
             names=getattr(getattr(policy, "actions", None), "names", None),
             stopped=None if stopped is None else stopped.cpu(),

@@ -13,7 +13,7 @@ from cbandit._core.randomness import Streams
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.problems.protocol import Blockwise, Problem, Round
-from cbandit.simulation.parts import Policy
+from cbandit.simulation.parts import Policy, senses_of
 
 __all__ = ["World"]
 
@@ -35,6 +35,8 @@ class World:
         self.blockwise = self._blocks is not None
         self._show = getattr(problem, "round", None)
         self._hides = not getattr(policy, "sees_costs", True)
+        #: how the problem states its functions
+        self.senses = senses_of(problem, policy)
 
     def show(self, t: int) -> tuple[Round, dict[str, Any]]:
         """The problem's view before round ``t``, and the keywords for ``ask``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,6 +43,7 @@ class Stagewise(Policy):
         alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; the theorem's unless given.
         largest: ``r_max``, the largest possible mean reward; the upper end of the
             reward's means or range where that is stated, else 1.
+        names: of the costs, where they have any.
         common: see :class:`~cbandit.policies.policy.Policy`.
     """
 
@@ -56,21 +57,26 @@ class Stagewise(Policy):
         delta: float,
         alpha: Any,
         largest: Any,
+        names: tuple[str, ...] | None,
         **common: Any,
     ) -> None:
-        super().__init__(actions, len(beliefs) - 1, **common)
+        super().__init__(actions, names or len(beliefs) - 1, **common)
+        # the list is the caller's own, who goes on with it
+        beliefs[:] = [self.senses.belief(j, each) for j, each in enumerate(beliefs)]
         self.delta = share("delta", delta)
         self._ranges = [belief.range for belief in beliefs]
         if largest is None:
             known = getattr(beliefs[0], "means", self._ranges[0])
             largest = 1.0 if known is None else known[1]
+        else:
+            largest = self.senses.reward(checks.tensor("largest", largest))
         given = checks.finite("largest", checks.tensor("largest", largest))
         largest = self._per_trial("largest", given)
         noises = [self._per_trial("subgaussian", one.subgaussian) for one in beliefs]
         self._subgaussian = torch.stack(noises, -1)
         self._scales = Scales.of(alpha, self._per_trial)
         self._safe = SafeAction.of(
-            safe,
+            self.senses.safe(safe),
             self.actions,
             self.batch_shape,
             self._subgaussian,
@@ -80,9 +86,9 @@ class Stagewise(Policy):
             not callable(self.thresholds),
         )
         if self._safe.reward is not None:
-            self._within("safe.reward", self._safe.reward.unsqueeze(-1), REWARD)
+            self._within("safe.reward", self._safe.reward.unsqueeze(-1), (0,))
         if self._safe.cost is not None:
-            self._within("safe.cost", self._safe.cost, COSTS)
+            self._within("safe.cost", self._safe.cost, range(1, self.m + 1))
             self._safe.below(self._limits(1))
 
     def _start(self, model: Model) -> None:
@@ -97,17 +103,21 @@ class Stagewise(Policy):
         """The dual solution of the last programme, ``(*trials, m)``; 0 without one."""
         return self._outside(self._now.state.multiplier.clone())
 
-    def _feedback(self, name: str, value: Any, m: int, mask: Tensor | None) -> Tensor:
-        out = super()._feedback(name, value, m, mask)
-        return self._within(name, out, REWARD if name == "reward" else COSTS, mask)
+    def _accepted(
+        self, name: str, values: Tensor, functions: Sequence[int], mask: Tensor | None
+    ) -> Tensor:
+        return self._within(name, values, functions, mask)
 
     def _within(
-        self, name: str, value: Tensor, functions: slice, mask: Tensor | None = None
+        self,
+        name: str,
+        value: Tensor,
+        functions: Sequence[int],
+        mask: Tensor | None = None,
     ) -> Tensor:
         """Return ``value`` ``(T, f)`` if it lies in the stated ranges."""
-        for column, limits in zip(
-            value.unbind(-1), self._ranges[functions], strict=True
-        ):
+        for column, f in zip(value.unbind(-1), functions, strict=True):
+            limits = self._ranges[f]
             if limits is None:
                 continue
             if mask is not None:
@@ -200,9 +210,12 @@ class Stagewise(Policy):
         ):
             if given is None:
                 continue
+            given = self.senses.stacked(given)
             value = checks.finite(name, checks.tensor(name, given, device=self.device))
             value = checks.rows(name, value, self.batch_shape, (m,), points.shape[1])
-            self._within(name, value.reshape(-1, m), functions)
+            every = range(1 + self.m)[functions]
+            value = self.senses.turned(value, every)
+            self._within(name, value.reshape(-1, m), every)
             parts.append((functions, value))
         state = self._settled().state
         seen = state.seen
@@ -234,7 +247,7 @@ class Stagewise(Policy):
         found = list(self._believed(self._settled().state))
         mean = torch.cat([f[1] for f in found], -1)
         std = torch.cat([f[2] for f in found], -1)
-        return posterior_of((mean, std), self._outside)
+        return posterior_of((mean, std), self._outside, self.senses)
 
     @alone
     def recommend(self, confidence: float = 0.95) -> Recommendation:
@@ -246,7 +259,8 @@ class Stagewise(Policy):
         confidence = share("confidence", confidence)
         now = self._settled()
         limits = self._limits(max(now.t, 1))
-        return self._likely(now.state, limits, confidence).of(self._outside)
+        found = self._likely(now.state, limits, confidence)
+        return self.senses.recommended(found.of(self._outside))
 
     def _likely(self, state: Any, limits: Tensor, confidence: float) -> Recommendation:
         """Return what is believed feasible with ``confidence``, for ``T`` trials."""

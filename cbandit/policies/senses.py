@@ -1,0 +1,257 @@
+"""Names of costs, and which functions a user states the other way round.
+
+Inside, the reward is maximised and costs stay at or below their thresholds. A reward
+that is to be small, and a cost that is to stay above a limit, are turned where they
+come in, and turned back where they go out.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit._core import checks
+from cbandit.errors import CBanditError
+from cbandit.policies.safe.action import Safe
+from cbandit.recommend import Recommendation
+
+__all__ = ["Senses", "counted", "names_of"]
+
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_LIMIT = re.compile(rf"\s*(<=|>=)\s*({_NUMBER})\s*")
+
+
+def names_of(costs: Any) -> tuple[str, ...] | None:
+    """Return the names of costs given as a mapping or as a list of names."""
+    listed = isinstance(costs, list | tuple) and all(isinstance(c, str) for c in costs)
+    if not isinstance(costs, Mapping) and not (listed and costs):
+        return None
+    names = tuple(costs)
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise CBanditError(f"costs must be named by strings; got {list(names)}")
+    if len(set(names)) < len(names):
+        raise CBanditError(f"costs must have different names; got {list(names)}")
+    return names
+
+
+def counted(costs: Any, expected: str) -> int | tuple[str, ...]:
+    """Return the names of costs, or how many they are, an error if it is neither."""
+    if names_of(costs) is not None and not isinstance(costs, Mapping):
+        return names_of(costs) or ()
+    return checks.whole("costs", costs, 1, expected)
+
+
+class Senses:
+    """The user's words for a policy's functions.
+
+    Args:
+        m: how many costs, or their names.
+        thresholds: as the user gives them, see :attr:`limits`.
+        minimise: whether the reward is to be small.
+
+    Attributes:
+        names: of the costs, or ``None``.
+        limits: the thresholds as a policy uses them, a number, an array or a callable.
+        signs: ``(1 + m,)`` float64, -1 for what is turned, on the CPU.
+        plain: whether nothing is turned.
+    """
+
+    def __init__(
+        self, m: int | Sequence[str], thresholds: Any = 0.0, minimise: Any = False
+    ) -> None:
+        self.names = None if isinstance(m, int) else tuple(m)
+        self.m = m if isinstance(m, int) else len(m)
+        self.minimise = checks.flag("minimise", minimise)
+        above = [False] * self.m
+        if isinstance(thresholds, Mapping):
+            if self.names is None:
+                raise CBanditError(
+                    "thresholds by name need costs by name: costs={'latency': gp}; got "
+                    f"thresholds for {list(thresholds)}"
+                )
+            self._known(thresholds, "thresholds", whole=True)
+            thresholds = [thresholds[name] for name in self.names]
+        elif isinstance(thresholds, str):
+            thresholds = [thresholds] * self.m
+        if isinstance(thresholds, list | tuple) and any(
+            isinstance(each, str) for each in thresholds
+        ):
+            if len(thresholds) != self.m:
+                raise CBanditError(
+                    f"thresholds must be {self.m}, one a cost; got {len(thresholds)}"
+                )
+            read = [_limit(self._said(j), each) for j, each in enumerate(thresholds)]
+            above = [turned for turned, _ in read]
+            thresholds = [number for _, number in read]
+        signs = [-1.0 if turned else 1.0 for turned in (self.minimise, *above)]
+        self.signs = torch.tensor(signs, dtype=torch.float64)
+        self.plain = not (self.minimise or any(above))
+        self.limits = thresholds
+        if any(above):
+            self.limits = [
+                -limit if turned else limit
+                for turned, limit in zip(above, thresholds, strict=True)
+            ]
+
+    def _said(self, j: int) -> str:
+        return f"thresholds[{j if self.names is None else self.names[j]!r}]"
+
+    def _known(self, given: Mapping[str, Any], what: str, whole: bool) -> None:
+        """Raise an error if a mapping names other costs, or not all where it must."""
+        names = self.names or ()
+        odd = [name for name in given if name not in names]
+        missing = [name for name in names if name not in given] if whole else []
+        if self.names is None or odd or missing:
+            reason = f"no cost is called {odd[0]!r}" if odd else f"misses {missing[:1]}"
+            if self.names is None:
+                reason = "the costs have no names: give costs={'latency': gp}"
+            raise CBanditError(f"{what} by name must be of {list(names)}; {reason}")
+
+    def columns(self, cost: Any) -> tuple[int, ...] | None:
+        """Return which costs a mapping holds; ``None``: it is no mapping, but all."""
+        if not isinstance(cost, Mapping):
+            return None
+        self._known(cost, "cost", whole=False)
+        if not cost:
+            raise CBanditError("cost by name must hold at least one cost; got none")
+        return tuple(j for j, name in enumerate(self.names or ()) if name in cost)
+
+    def listed(self, cost: Any, columns: Sequence[int]) -> list[tuple[str, Any]]:
+        """Return costs by name in order, each with what errors call it."""
+        names = self.names or ()
+        return [(f"cost[{names[j]!r}]", cost[names[j]]) for j in columns]
+
+    def stacked(self, cost: Any) -> Any:
+        """Return all costs by name as an array ``(..., m)``; an array as it is."""
+        if not isinstance(cost, Mapping):
+            return cost
+        self._known(cost, "cost", whole=True)
+        every = self.listed(cost, range(self.m))
+        parts = torch.broadcast_tensors(*(checks.tensor(n, v) for n, v in every))
+        return torch.stack(parts, -1)
+
+    # -- turning -----------------------------------------------------------------------
+
+    def reward(self, value: Tensor) -> Tensor:
+        """Return rewards turned, of any shape."""
+        return -value if self.minimise else value
+
+    def costs(self, values: Tensor) -> Tensor:
+        """Return costs ``(..., m)`` turned."""
+        return values if self.plain else values * self.signs[1:].to(values)
+
+    def turned(self, values: Tensor, functions: Sequence[int]) -> Tensor:
+        """Return values ``(T, f)`` of some functions turned, 0 being the reward."""
+        if self.plain:
+            return values
+        return values * self.signs[list(functions)].to(values)
+
+    def functions(self, mean: Tensor) -> Tensor:
+        """Return means ``(T, F, N)`` turned, the reward's first."""
+        if self.plain:
+            return mean
+        return mean * self.signs[: mean.shape[1]].to(mean).unsqueeze(-1)
+
+    def belief(self, function: int, belief: Any) -> Any:
+        """Return the belief about what is turned."""
+        return belief if self.signs[function] > 0 else belief.turned()
+
+    def safe(self, safe: Any) -> Any:
+        """Return the safe action, its reward and costs turned."""
+        if not isinstance(safe, Safe) or (self.plain and self.names is None):
+            return safe
+        reward, cost = safe.reward, self.stacked(safe.cost)
+        if reward is not None and self.minimise:
+            reward = -checks.tensor("safe.reward", reward)
+        if cost is not None and not self.plain:
+            cost = self.costs(checks.tensor("safe.cost", cost).expand(self._wide(cost)))
+        return Safe(safe.index, safe.x, reward, cost)
+
+    def _wide(self, cost: Any) -> tuple[int, ...]:
+        shape = tuple(checks.tensor("safe.cost", cost).shape)
+        return shape if shape and shape[-1] == self.m else (*shape[:-1], self.m)
+
+    def observed(self, costs: Any) -> Any:
+        """Return costs seen in full, ``(*trials, m, N)`` or a callable, turned."""
+        if callable(costs):
+            return costs if self.plain else _Turned(costs, self)
+        if isinstance(costs, Mapping):
+            self._known(costs, "observed_costs", whole=True)
+            every = self.listed(costs, range(self.m))
+            parts = torch.broadcast_tensors(*(checks.tensor(n, v) for n, v in every))
+            costs = torch.stack(parts, -2)
+        if self.plain:
+            return costs
+        given = checks.tensor("observed_costs", costs)
+        # one cost may come without its axis
+        return given * (self.signs[1:] if self.m == 1 else self.signs[1:, None])
+
+    def recommended(self, found: Recommendation) -> Recommendation:
+        """Return a recommendation as the user states things."""
+        return replace(found, value=self.reward(found.value), costs=self.names)
+
+    # -- reading -----------------------------------------------------------------------
+
+    def plainly(self) -> dict[str, Any]:
+        """Return this as JSON holds it."""
+        above = [sign < 0 for sign in self.signs[1:].tolist()]
+        costs = self.m if self.names is None else list(self.names)
+        return {"costs": costs, "above": above, "minimise": self.minimise}
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Senses:
+        """Return what :meth:`plainly` put into plain values."""
+        limits = [">= 0" if above else 0.0 for above in plain["above"]]
+        return cls(plain["costs"], limits, plain["minimise"])
+
+    @classmethod
+    def of_problem(cls, problem: Any, m: int, names: Sequence[str] | None) -> Senses:
+        """Return the words of a problem, of ``m`` costs that may have names."""
+        limits = getattr(problem, "thresholds", 0.0)
+        costs: int | Sequence[str] = m if names is None else names
+        if isinstance(limits, Mapping):
+            costs = list(limits)
+        return cls(costs, limits, getattr(problem, "minimise", False))
+
+    def label(self, j: int) -> str:
+        """Return what to call a cost in frames and figures."""
+        return f"cost{j + 1}" if self.names is None else self.names[j]
+
+    def same(self, other: Senses) -> bool:
+        """Whether both turn the same functions, and no names disagree."""
+        alike = self.names is None or other.names is None or self.names == other.names
+        return alike and torch.equal(self.signs, other.signs)
+
+    def __str__(self) -> str:
+        limits = [">=" if sign < 0 else "<=" for sign in self.signs[1:].tolist()]
+        costs = (f"{self.label(j)} {sign}" for j, sign in enumerate(limits))
+        return f"{'minimise' if self.minimise else 'maximise'}, {', '.join(costs)}"
+
+
+class _Turned:
+    """Costs of a box as a function of its points, turned; it can be pickled."""
+
+    def __init__(self, costs: Callable[[Tensor], Any], senses: Senses) -> None:
+        self._costs, self._senses = costs, senses
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out: Tensor = self._senses.observed(self._costs(x))
+        return out
+
+
+def _limit(name: str, given: Any) -> tuple[bool, float]:
+    """Return whether a limit is a least value, and its number."""
+    if not isinstance(given, str):
+        return False, checks.number(name, given)
+    read = _LIMIT.fullmatch(given)
+    if read is None or not math.isfinite(float(read[2])):
+        raise CBanditError(
+            f"{name} must be a number, '<= NUMBER' or '>= NUMBER'; got {given!r}"
+        )
+    return read[1] == ">=", float(read[2])
