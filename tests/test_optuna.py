@@ -85,7 +85,9 @@ class TestWhatItChooses:
             over = max(latency(study.trials[n]) - 1, 0.0)
             q = max(q + over, math.sqrt(n + 1))
         sampler = study.sampler
-        assert sampler.policy(study).multiplier.tolist() == [pytest.approx(q, abs=1e-12)]
+        assert sampler.policy(study).multiplier.tolist() == [
+            pytest.approx(q, abs=1e-12)
+        ]
 
     def test_ckb_by_hand(self):
         study = study_of(ckb)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from cbandit._core.randomness import Streams
@@ -37,7 +36,7 @@ class Played(NamedTuple):
 def folded(policy: Any, rounds: Iterable[Played]) -> Tensor:
     """Return the multiplier ``(1, m)`` after these rounds, in the order of ``t``."""
     state = policy._now.state
-    multiplier = policy._start
+    multiplier: Tensor = policy._start
     for played in rounds:
         arrived = () if played.excess is None else (played.excess,)
         state = state._replace(
@@ -47,8 +46,8 @@ def folded(policy: Any, rounds: Iterable[Played]) -> Tensor:
     return multiplier
 
 
-def took_up(policy: Any, t: int, multiplier: Tensor, waiting: Tensor) -> Any:
-    """Make a policy ready for round ``t + 1``, and return it.
+def took_up(policy: Any, t: int, multiplier: Tensor, waiting: Tensor) -> None:
+    """Make a policy ready for round ``t + 1``.
 
     Args:
         policy: without a trials axis.
@@ -61,14 +60,12 @@ def took_up(policy: Any, t: int, multiplier: Tensor, waiting: Tensor) -> Any:
     position = policy._streams.position()
     policy._now = policy._now._replace(t=t, state=state, position=position)
     for number, x in enumerate(waiting):
-        index = keys = None
-        if policy.actions.continuous:
-            keys = [tuple(x.tolist())]
-        else:
+        index: Any = None
+        keys: list[Any] = [tuple(x.tolist())]
+        if not policy.actions.continuous:
             index = policy.actions.index(x)
             keys = [int(index)]
         # before the first round, so that none of the policy's own has this number
         name, nowhere = f"{policy._prefixes[-1]}--{number}", policy._nowhere
         choice = Choice(-number, index, x, nowhere.clone(), None, name, None, keys)
         policy._ledger.open(kept(choice), choice)
-    return policy
