@@ -37,7 +37,7 @@ clean:
 # Editable installs. The build uses this environment, in which all versions are pinned.
 $(VENV)/.demo-ready: pyproject.toml constraints.txt | $(VENV)/.made
 	$(PIP) hatchling editables
-	$(PIP) --no-build-isolation --editable '.[experiments]'
+	$(PIP) --no-build-isolation --editable '.[experiments,native]'
 	@touch $@
 
 $(VENV)/.dev-ready: pyproject.toml constraints.txt | $(VENV)/.made

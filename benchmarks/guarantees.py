@@ -46,7 +46,7 @@ class Sizes:
     """How large it all is; the defaults are the full run's."""
 
     runs: int = 300
-    few: int = 100  # runs of policies that solve programmes one by one
+    few: int = 30  # runs of policies that solve programmes one by one
     rounds: int = 100
     points: int = 60
     noises: tuple[float, ...] = (0.001, 0.01, 1.0)

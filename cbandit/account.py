@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "best_feasible",
     "dynamic_regret",
     "expected",
     "hard_violation",
@@ -103,6 +104,20 @@ def rounds_in_violation(costs: Tensor) -> Tensor:
         costs: ``g(x_t)``, ``(*trials, T, m)``.
     """
     return (costs > 0).any(-1).cumsum(-1)
+
+
+def best_feasible(reward: Tensor, costs: Tensor) -> Tensor:
+    """Return the largest ``f(x_s)`` so far among rounds that kept to all thresholds.
+
+    NaN until there is such a round.
+
+    Args:
+        reward: ``f(x_t)``, ``(*trials, T)``.
+        costs: ``g(x_t)``, ``(*trials, T, m)``.
+    """
+    kept = torch.where((costs > 0).any(-1), -torch.inf, reward)
+    best = kept.cummax(-1).values
+    return torch.where(best == -torch.inf, torch.nan, best)
 
 
 def realised_regret(optimum: Tensor, observed: Tensor) -> Tensor:

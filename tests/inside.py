@@ -1,5 +1,6 @@
 """The only file of the tests that knows where private names live."""
 
+import os
 from contextlib import contextmanager
 from unittest import mock
 
@@ -15,13 +16,21 @@ from cbandit.baselines.sketch import Sketched
 from cbandit.beliefs.feedback import drift_allowance
 from cbandit.choice import Choice, Distribution
 from cbandit.cli import main
-from cbandit.experiments.catalogue import EXPERIMENTS, find, settings_from_toml
+from cbandit.experiments import rounds
+from cbandit.experiments.beliefs import belief
+from cbandit.experiments.catalogue import EXPERIMENTS, find, jobs_in, kept_in
+from cbandit.experiments.compare import interval
+from cbandit.experiments.figures import Drawn, draw_together
+from cbandit.experiments.named import modules
 from cbandit.experiments.report import number
 from cbandit.experiments.results import read_curves, soft_violation_over, versions
+from cbandit.experiments.rounds import write_rounds
 from cbandit.experiments.runner import carry_out
+from cbandit.experiments.study import expanded
 from cbandit.experiments.task import Task
 from cbandit.explore import TS, estimates
 from cbandit.policies import gp as gp_policy
+from cbandit.policies.safe.mixtures import best_mixture
 from cbandit.posterior.ahead import Coming
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.covariance import Covariance
@@ -146,6 +155,31 @@ def reproduced(folder, name, resume=False, **given):
     return carry_out(find(name), settings, folder, resume=resume, progress=False)
 
 
+def settings_from_toml(path, **over):
+    """The settings of a file that is no sweep."""
+    (job,) = jobs_in(path, **over)
+    return job.settings
+
+
+def belief_of(table, actions):
+    """The belief that a table of a study describes."""
+    return belief("file:", table, actions, os.getcwd())
+
+
+def draw_panels(folders, panels=None):
+    """The figure of several folders, as it is drawn together."""
+    drawn = []
+    for folder in folders:
+        job, curves = kept_in(folder), read_curves(folder)
+        drawn.append(Drawn(folder.name, job.experiment, job.settings, curves))
+    kept = []
+    with mock.patch(
+        "cbandit.simulation.plots.save", lambda figure, _: kept.append(figure)
+    ):
+        draw_together(drawn, None, panels)
+    return kept[0]
+
+
 def after_round(t, function):
     """Call ``function`` at the end of round ``t`` of every run of this process."""
     turn = Tape.turn
@@ -208,6 +242,29 @@ def counted_refits():
 def hold(policy, beliefs):
     """Let a policy hold other beliefs."""
     policy._change(settled(policy)._replace(beliefs=beliefs))
+
+
+@contextmanager
+def plain_torch():
+    """Rounds on the CPU without compiled loops, as where numba is not installed."""
+    from cbandit_kernels import backends
+
+    with mock.patch.object(backends, "_obstacle", return_value="a test says so"):
+        yield
+
+
+def native_power(double):
+    """The compiled power of two."""
+    from cbandit_kernels._native.values import power
+
+    return power(double)
+
+
+def native_share(work, pieces, threads):
+    """The compiled loops' way to share work."""
+    from cbandit_kernels._native.threads import share
+
+    share(work, pieces, threads)
 
 
 def next_look(policy):

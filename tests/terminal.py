@@ -1,4 +1,4 @@
-"""The command line, called from within and in a process of its own."""
+"""The command line, and code, called from within and in a process of its own."""
 
 from __future__ import annotations
 
@@ -48,3 +48,17 @@ def command(*arguments):
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def printed(code, **environment):
+    """What code prints in a process of its own."""
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment},
+    )
+    return done.stdout.strip()

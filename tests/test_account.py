@@ -35,6 +35,13 @@ class TestHandValues:
         out = account.policy_regret(tensor([1.0, 1.0]), tensor([0.5, 1.5]))
         assert out.tolist() == [0.5, 0.0]
 
+    def test_best_feasible_is_the_best_of_the_feasible_rounds_so_far(self):
+        reward = tensor([9.0, 1.0, 8.0, 3.0, 2.0])
+        costs = tensor([[1.0, 0.0], [0.0, -1.0], [0.0, 0.1], [-1.0, 0.0], [0.0, 0.0]])
+        out = account.best_feasible(reward, costs)
+        assert math.isnan(out[0])
+        assert out[1:].tolist() == [1.0, 1.0, 3.0, 3.0]
+
     def test_soft_violation_lets_rounds_compensate(self):
         out = account.soft_violation(tensor([[1.0], [-3.0], [4.0]]))
         assert out.tolist() == [1.0, 0.0, 2.0]

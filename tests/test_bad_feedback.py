@@ -175,7 +175,7 @@ def test_what_to_do_about_several_costs_is_said():
         cb.RPOL(actions, costs=gp, **goal)
     policy = cb.RPOL(actions, costs=[gp, gp], **goal)
     choice = policy.ask()
-    with pytest.raises(cb.CBanditError, match=r"tell the reward alone and cancel"):
+    with pytest.raises(cb.CBanditError, match=r"tell the others by name"):
         policy.tell(choice, reward=1.0, cost=[0.3, NAN])
     policy.tell(choice, reward=1.0)
     policy.cancel(choice)

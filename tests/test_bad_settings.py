@@ -56,7 +56,7 @@ SETTINGS = [
     ({"explore": cb.UCB}, ["explore", "the class UCB", "UCB(...)"]),
     ({"reward": gpk.RBFKernel()}, ["reward", "RBFKernel"]),
     ({"costs": gpk.RBFKernel()}, ["costs", "RBFKernel"]),
-    ({"costs": {"a": 1}}, ["costs", "dict"]),
+    ({"costs": {"a": 1}}, ["costs['a']", "int"]),
     ({"costs": cb.GP}, ["costs", "the class GP"]),
 ]
 

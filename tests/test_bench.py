@@ -13,6 +13,7 @@ import torch
 import before_after
 import case as cases
 import cbandit as cb
+import contention
 import feedback
 import guarantees
 import linear
@@ -34,6 +35,7 @@ NAMES = (
     "gpu",
     "constrained_functions",
     "guarantees",
+    "contention",
 )
 F64 = torch.float64
 
@@ -302,6 +304,27 @@ class TestFeedback:
             told = torch.stack(x[-window:]), torch.stack(y[-window:])
             check = feedback.error(policy, kernel, *told, at)
             assert check["ok"] == (window == 7)
+
+
+class TestContention:
+    def test_every_engine_is_timed_alone_and_beside_others(self):
+        small = {"grid": 400, "free": 4_000, "small": 30, "distinct": 12}
+        rows = contention.measure(contention.Sizes(**small, turns=1, rounds=1))
+        assert failed(rows) == []
+        assert [row["ratio"] is None for row in rows] == [True, False, False] * 4
+        assert all(row["ms"] > 0 for row in rows)
+
+    def test_what_is_busy_beside_it_ends_with_it(self, monkeypatch):
+        began, real = [], subprocess.Popen
+        monkeypatch.setattr(
+            subprocess,
+            "Popen",
+            lambda *a, **b: began.append(real(*a, **b)) or began[-1],
+        )
+        with pytest.raises(KeyboardInterrupt), contention.busy(2):
+            assert [process.poll() for process in began] == [None, None]
+            raise KeyboardInterrupt
+        assert all(process.poll() is not None for process in began)
 
 
 class TestLinear:

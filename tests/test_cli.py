@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 from inside import EXPERIMENTS, number, settings_of_experiment
 from matplotlib.image import imread
-from terminal import SMALL, call, complaint
+from terminal import SMALL, call, complaint, printed
 
 
 def test_help_is_quick_and_has_examples(capsys):
     code, out, _ = call(capsys, "--help")
     assert code == 0
     assert "reproduce" in out
-    for command in ("list", "reproduce", "run", "plot", "info"):
+    for command in ("list", "reproduce", "run", "compare", "plot", "info"):
         code, out, _ = call(capsys, command, "--help")
         assert code == 0
         assert f"Example: cbandit {command}" in " ".join(out.split())
@@ -40,6 +41,19 @@ def test_version(capsys):
     assert (code, err) == (0, "")
     assert out.startswith("cbandit")
     assert versions()["cbandit"] in out
+
+
+@pytest.mark.parametrize("switch", ["0", "1"])
+def test_info_says_how_rounds_are_computed(switch):
+    code = "import cbandit.cli as cli; cli.main(['info'])"
+    out = printed(code, CBANDIT_NATIVE=switch)
+    (line,) = [line for line in out.splitlines() if line.startswith("rounds on the")]
+    if switch == "0":
+        assert line == "rounds on the CPU: plain torch, because CBANDIT_NATIVE=0 is set"
+    elif find_spec("numba"):
+        assert line == "rounds on the CPU: compiled loops (numba)"
+    else:
+        assert "pip install 'cbandit[native]'" in line
 
 
 def test_list(capsys):

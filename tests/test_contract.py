@@ -76,6 +76,7 @@ SIGNATURES = {
     "baselines.BanditOCO": "actions, *, costs, radius, step, dual_step",
     "baselines.BKB": "actions, *, reward, explore",
     "baselines.CKBRestart": "actions, *, reward, costs, explore, restart",
+    "baselines.Random": "actions, *, costs=0",
     "baselines.BoTorchPolicy": "actions, *, reward, costs=None, make_acquisition",
     # policies of the user's own
     "GPPolicy": "actions, *, reward, costs, explore, start=None, restart=None, "
@@ -196,6 +197,7 @@ POLICIES = {
         {},
     ),
     "baselines.BKB": (POINTS, REWARD | {"reward": KNOWN}, {}),
+    "baselines.Random": (POINTS, {"costs": 1}, {}),
     "baselines.CKBRestart": (
         POINTS,
         BOTH | {"restart": 5, "step": 0.1, "cap": 10.0},
@@ -522,6 +524,7 @@ COMMANDS = {
     "list": "",
     "reproduce": REPEATED,
     "run": REPEATED,
+    "compare": "--by --latex",
     "plot": "",
     "info": "",
 }
@@ -580,7 +583,7 @@ def test_what_an_experiment_writes(capsys, tmp_path):
     few = ["--trials", "2", "--horizon", "3", "--policies", "CKB-UCB"]
     said(capsys, "reproduce", "zhou-synthetic", *few, "--out", str(tmp_path))
     files = {path.name for path in tmp_path.iterdir()}
-    assert files >= {"summary.json", "rounds.parquet", "config.toml"}
+    assert files >= {"summary.json", "rounds.parquet", "means.parquet", "config.toml"}
     assert any(name.endswith(".png") for name in files)
     summary = json.loads((tmp_path / "summary.json").read_text())
     kinds = {

@@ -32,6 +32,7 @@ def test_reproduce_writes_all_it_says(capsys, tmp_path):
         "account.png",
         "averages.png",
         "config.toml",
+        "means.parquet",
         "rounds.parquet",
         "summary.json",
     }
@@ -51,12 +52,17 @@ def test_reproduce_writes_all_it_says(capsys, tmp_path):
             "rounds_in_violation",
         ):
             assert set(each[metric]) == {"mean", "sem"}
-    rounds = pd.read_parquet(out / "rounds.parquet")
-    last = rounds[(rounds.policy == "CKB-TS") & (rounds.metric == "regret")].iloc[-1]
+    means = pd.read_parquet(out / "means.parquet")
+    last = means[(means.policy == "CKB-TS") & (means.metric == "regret")].iloc[-1]
     assert last.t == 40
     ts = summary["policies"]["CKB-TS"]["regret"]
     assert last["mean"] == pytest.approx(ts["mean"], rel=1e-12)
     assert last["sem"] == pytest.approx(ts["sem"], rel=1e-12)
+    rounds = pd.read_parquet(out / "rounds.parquet")
+    each = rounds[rounds.policy == "CKB-TS"]
+    assert len(rounds) == len(summary["policies"]) * 3 * 40
+    assert each.regret[each.t == 40].mean() == pytest.approx(ts["mean"], rel=1e-12)
+    assert f"rounds.parquet: {len(rounds)} rows, one a policy, trial and round" in text
     assert (out / "account.png").read_bytes().startswith(b"\x89PNG")
 
     # the settings file is all that is needed to do it again
@@ -118,14 +124,18 @@ def test_folders_that_somebody_has_been_at(capsys, tmp_path):
         assert "summary.json" in line
         assert "without that file --resume computes it all again" in line
     (out / "summary.json").write_text(whole)
-    (out / "rounds.parquet").write_text("junk")
-    for words in (again, ["plot", out]):
-        line = complaint(capsys, *words)
-        assert "rounds.parquet is not one of ours, or broken" in line
-        assert "--resume computes it all again" in line
-    (out / "rounds.parquet").unlink()
-    assert call(capsys, *again)[0] == 0
-    assert len(pd.read_parquet(out / "rounds.parquet")) > 0
+    for name, commands in (
+        ("means.parquet", [again, ["plot", out]]),
+        ("rounds.parquet", [again, ["compare", out]]),
+    ):
+        (out / name).write_text("junk")
+        for words in commands:
+            line = complaint(capsys, *words)
+            assert f"{name} is not one of ours, or broken" in line
+            assert "--resume computes it all again" in line
+        (out / name).unlink()
+        assert call(capsys, *again)[0] == 0
+        assert len(pd.read_parquet(out / name)) > 0
 
 
 @pytest.mark.slow

@@ -368,6 +368,9 @@ def test_a_run_in_the_users_words_has_the_same_account(trials, tmp_path):
         frame = each.frame()
         assert (frame["availability"] > 0).all()
         assert np.array_equal(frame["latency"], each.costs[..., 0].flatten())
+        wanted = torch.stack(world(each.actions, 0)[1:], -1)[..., 1].flatten()
+        assert frame["true_availability"].tolist() == pytest.approx(wanted.tolist())
+        assert (frame["threshold_availability"] == 0.9).all()
         for name in ("true_latency", "true_availability", "multiplier_availability"):
             assert name in frame
 
@@ -405,7 +408,7 @@ def test_policy_and_problem_must_state_things_alike():
             {"costs": [rbf(), rbf()], "thresholds": {"latency": 1}},
             "thresholds by name need costs by name",
         ),
-        ({"costs": {"latency": 3}}, r"costs\[0\] must be a cb.GP; got int"),
+        ({"costs": {"latency": 3}}, r"costs\['latency'\] must be a cb.GP; got int"),
     ],
 )
 def test_words_that_say_nothing(own, words):

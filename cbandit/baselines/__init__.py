@@ -10,6 +10,7 @@ from cbandit.baselines.bkb import BKB
 from cbandit.baselines.botorch_policy import BoTorchPolicy
 from cbandit.baselines.ckb_restart import CKBRestart
 from cbandit.baselines.config import CONFIG
+from cbandit.baselines.random import Random
 from cbandit.baselines.safe_lts import SafeLTS
 from cbandit.baselines.safeopt import SafeOpt
 from cbandit.baselines.sgpucb import SGPUCB
@@ -23,6 +24,7 @@ __all__ = [
     "BanditOCO",
     "BoTorchPolicy",
     "CKBRestart",
+    "Random",
     "SafeLTS",
     "SafeOpt",
     "StageOpt",

@@ -32,7 +32,8 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit.baselines.admm import Split
-from cbandit.baselines.botorch_policy import best_on_box, drawn, refused
+from cbandit.baselines.botorch_policy import best_on_box, refused
+from cbandit.baselines.random import drawn
 from cbandit.beliefs.gp import GP, _extent
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB

@@ -9,15 +9,18 @@ every row). Before there are data, actions are drawn uniformly.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit.actions import Box
+from cbandit.baselines.random import drawn
 from cbandit.beliefs.feedback import Delayed
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from botorch.acquisition.acquisition import AcquisitionFunction
     from botorch.models.model_list_gp_regression import ModelListGP
 
-__all__ = ["BoTorchPolicy", "best_on_box", "drawn", "refused"]
+__all__ = ["BoTorchPolicy", "best_on_box", "refused"]
 
 CHUNK = 1024
 
@@ -147,7 +150,10 @@ class BoTorchPolicy(GPPolicy):
         from cbandit.posterior.botorch import model_list
 
         self.trial = trial
-        with manual_seed(seed):
+        with manual_seed(seed), warnings.catch_warnings():
+            # at points that were tried joint covariances are singular, and BoTorch's
+            # jitter is what they need
+            warnings.simplefilter("ignore", NumericalWarning)
             acquisition = self._make(model_list(beliefs, trial), self)
             if not callable(acquisition):
                 raise CBanditError(
@@ -223,17 +229,3 @@ def best_on_box(acquisition: Any, box: Box, restarts: int, samples: int) -> Tens
 def _fixed(box: Box, row: list[float]) -> dict[int, float]:
     """Return the coordinates that a row of a box' choices fixes."""
     return dict(enumerate(row, start=box.dim - len(row)))
-
-
-def drawn(asked: Any, allowed: Tensor | None, share: Tensor) -> Tensor:
-    """Return a uniform action, from uniform draws ``share``."""
-    if asked.continuous:
-        x: Tensor = asked.unit.point(share.to(asked.lower))
-        if asked.choices is not None:
-            row = asked.choices[(share[-1] * len(asked.choices)).long()]
-            x[~asked.free] = row
-        return x
-    if allowed is None:
-        return (share[0] * int(asked.size)).long()
-    numbers = allowed.nonzero().squeeze(-1)
-    return numbers[(share[0] * len(numbers)).long()]

@@ -19,7 +19,7 @@ from cbandit.baselines.safe_set import SafeSet
 
 __all__ = ["ByObservation"]
 
-SMALL = 1 << 15  # numbers in a temporary: several at once should stay in the cache
+SMALL = 1 << 17  # numbers in a temporary: several at once should stay in the cache
 
 
 class ByObservation:
@@ -67,9 +67,9 @@ class ByObservation:
             if not costs:
                 continue
             spread, noise = group.units()[1], group.noise
-            covariances = group.engine.covariances
+            covariances = group.engine.covariances(open_)
             for at in useful.split(step):
-                c, own, there = covariances(at, open_)  # T x n x o, T x n, T x o
+                c, own, there = covariances(at)  # T x n x o, T x n, T x o
                 seen = own + noise.unsqueeze(-1)
                 var = there.unsqueeze(1) - c.square() / seen.unsqueeze(-1)
                 std = var.clamp_min(0).sqrt_()

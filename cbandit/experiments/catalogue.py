@@ -1,17 +1,27 @@
-"""The catalogue: a list of all experiments, found by name."""
+"""The catalogue: all experiments by name, and those that a file describes.
+
+A file that names its ``experiment`` is of one in the catalogue; one with a
+``[problem]`` is a study of the user's own. Lists in both are sweeps.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from cbandit.errors import CBanditError
+from cbandit.experiments.named import said
 from cbandit.experiments.papers import cbo, guo, pacchiano, shi, zhou
-from cbandit.experiments.settings import Settings, read_toml
+from cbandit.experiments.settings import NUMBERS, VALUES, Settings, read_toml
+from cbandit.experiments.study import expanded, study, trusted
 from cbandit.experiments.task import Experiment
 
-__all__ = ["EXPERIMENTS", "find", "settings_from_toml"]
+__all__ = ["EXPERIMENTS", "Job", "find", "jobs_in", "jobs_of", "kept_in"]
 
 _LISTED = (
     *zhou.EXPERIMENTS,
@@ -21,6 +31,22 @@ _LISTED = (
     *cbo.EXPERIMENTS,
 )
 EXPERIMENTS: Mapping[str, Experiment] = {each.name: each for each in _LISTED}
+KEYS = ("name", *NUMBERS, "problem", "belief", "policies")  # of a study
+
+
+@dataclass(frozen=True)
+class Job:
+    """An experiment to carry out.
+
+    Args:
+        experiment: its problem and policies.
+        settings: of it.
+        folder: its place among those of a sweep; empty where there is none.
+    """
+
+    experiment: Experiment
+    settings: Settings
+    folder: str = ""
 
 
 def find(name: str) -> Experiment:
@@ -32,7 +58,155 @@ def find(name: str) -> Experiment:
     return EXPERIMENTS[name]
 
 
-def settings_from_toml(path: str | os.PathLike[str], **over: Any) -> Settings:
-    """The settings in a file; settings in ``over`` win unless they are ``None``."""
-    name, given = read_toml(path, over)
-    return find(name).settings(**given)
+def jobs_of(name: str, **given: Any) -> list[Job]:
+    """An experiment of the catalogue; several where settings that are given are lists.
+
+    Args:
+        name: of the experiment.
+        given: as for ``Experiment.settings``. A parameter may be a text of several
+            values with commas.
+    """
+    experiment = find(name)
+    told = {key: value for key, value in given.items() if value is not None}
+    if isinstance(told.get("parameters"), Mapping):
+        pairs = told["parameters"].items()
+        told["parameters"] = {key: _several(value) for key, value in pairs}
+    out = []
+    for chosen, made in expanded(told, name, ("policies",)):
+        own = {key.removeprefix("parameters."): v for key, v in chosen.items()}
+        out.append(Job(experiment, experiment.settings(**made), _folder(own)))
+    return _apart(out)
+
+
+def jobs_in(
+    path: str | os.PathLike[str],
+    changed: Mapping[str, str] | None = None,
+    trust: Sequence[str] | None = None,
+    **over: Any,
+) -> list[Job]:
+    """The experiment of a file; several where its values are lists.
+
+    Args:
+        path: the file.
+        changed: parameters, or keys of a study's tables with dots, which win over the
+            file's.
+        trust: the modules that a study's file may name; ``None``: all.
+        over: settings that win over the file's, unless they are ``None``.
+    """
+    raw, changed = read_toml(path), changed or {}
+    over = {key: value for key, value in over.items() if value is not None}
+    if "problem" in raw:
+        return _studies(Path(path), _with(raw, changed, path), trust, over, run=True)
+    name, given = raw.pop("experiment"), raw
+    parameters = given.pop("parameters", {})
+    if not isinstance(parameters, dict):
+        raise CBanditError(
+            f"parameters in {path} must be a table, [parameters]; got {parameters!r}"
+        )
+    return jobs_of(name, **{**given, **over, "parameters": {**parameters, **changed}})
+
+
+def kept_in(folder: str | os.PathLike[str]) -> Job:
+    """The experiment whose results a folder holds, as far as they are to be shown.
+
+    Of a study no module is imported, and no data are read.
+    """
+    path = Path(folder) / "config.toml"
+    raw = read_toml(path)
+    found = _studies(path, raw, None, {}) if "problem" in raw else jobs_in(path)
+    if len(found) != 1:
+        raise CBanditError(f"{path} holds lists: it is not of one folder's results")
+    return found[0]
+
+
+def _studies(
+    path: Path,
+    raw: Mapping[str, Any],
+    trust: Sequence[str] | None,
+    over: Mapping[str, Any],
+    run: bool = False,
+) -> list[Job]:
+    """The studies of a file, ready to be run or only to be shown."""
+    where, home = str(path), os.getcwd()
+    for key in raw:
+        if key not in KEYS:
+            raise CBanditError(
+                f"{where}: unknown key {key}; known are {', '.join(KEYS)}"
+            )
+    tables = {key: raw[key] for key in ("belief", "policies") if key in raw}
+    if "policies" in over:
+        tables["policies"] = _some(where, tables.get("policies", {}), over["policies"])
+    if trust is not None:
+        trusted(where, {**tables, "problem": raw["problem"]}, trust)
+    name = raw.get("name", path.stem)
+    if not isinstance(name, str) or not name:
+        raise CBanditError(f"{where}: name must be a text; got {name!r}")
+    numbers = {k: v for k, v in {**raw, **over}.items() if k in NUMBERS}
+    swept = {**numbers, "problem": raw["problem"]}
+    out = []
+    for chosen, made in expanded(swept, f"{where}:", VALUES):
+        places = (Path(home), path.parent) if run else None
+        given = {**tables, "problem": made.pop("problem")}
+        experiment, own = study(where, name, given, home, places)
+        with said(where):
+            settings = replace(experiment.settings(**made), tables=own)
+        words = {key.removeprefix("problem."): v for key, v in chosen.items()}
+        out.append(Job(experiment, settings, _folder(words)))
+    return _apart(out)
+
+
+def _some(where: str, tables: Any, names: Sequence[str]) -> dict[str, Any]:
+    for name in names:
+        if name not in tables:
+            raise CBanditError(
+                f"{where} has no [policies.{name}]; it has: {', '.join(tables)}"
+            )
+    return {name: tables[name] for name in names}
+
+
+def _with(
+    raw: Mapping[str, Any], changed: Mapping[str, str], path: Any
+) -> dict[str, Any]:
+    """A study's tables with other values, each by its key with dots."""
+    out = dict(raw)
+    for key, text in changed.items():
+        *above, last = key.split(".")
+        table = out
+        for part in above:
+            inner = table.get(part)
+            if not isinstance(inner, Mapping):
+                raise CBanditError(f"--set {key}: {path} has no table [{part}]")
+            table[part] = table = dict(inner)
+        try:
+            table[last] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            table[last] = text
+    return out
+
+
+def _several(value: Any) -> Any:
+    """A parameter as typed, ``half,quarter``, as a list."""
+    if not isinstance(value, str) or "," not in value:
+        return value
+    return [each.strip() for each in value.split(",")]
+
+
+def _apart(found: list[Job]) -> list[Job]:
+    """The jobs of a sweep, or an error where two would share a folder."""
+    folders = [job.folder for job in found]
+    for job in found:
+        if folders.count(job.folder) > 1:
+            raise CBanditError(
+                f"{job.experiment.name}: two entries of a sweep would share the folder "
+                f"{job.folder}: give different values"
+            )
+    return found
+
+
+def _folder(chosen: Mapping[str, Any]) -> str:
+    """A folder's name, of letters that need no quotes."""
+    signs = {"<=": "le", ">=": "ge", "<": "lt", ">": "gt"}
+    words = ",".join(f"{key}={value}" for key, value in chosen.items())
+    for sign, name in signs.items():
+        words = words.replace(sign, name)
+    return re.sub(r"[^\w.,=+-]+", "_", words)

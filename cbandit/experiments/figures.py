@@ -27,9 +27,9 @@ def draw(
     These are the account, its time averages, and those that the experiment asks for.
     """
     figures, marks = experiment.figures, experiment.changes
-    title = _title(experiment, settings, settings.parameters)
+    title = _title(experiment, settings.parameters, settings.trials)
     style: dict[str, Any] = {"spread": figures.spread, "width": figures.width}
-    metrics = ("regret", "soft_violation", "hard_violation", "rounds_in_violation")
+    metrics = ("regret", *VIOLATIONS, "rounds_in_violation", "best_feasible")
     drawn = {
         "account.png": plots.overview(table, metrics, title=title, marks=marks, **style)
     }
@@ -59,7 +59,9 @@ def draw(
             table, figures.averaged, log=False, until=figures.early, **averages
         )
     if figures.traded is not None:
-        drawn["trade-off.png"] = plots.trade_off(table, figures.traded, title=words)
+        drawn["trade-off.png"] = plots.trade_off(
+            table, figures.traded, title=words, sweeps=figures.sweeps
+        )
     paths = [out / name for name in drawn]
     for figure, path in zip(drawn.values(), paths, strict=True):
         plots.save(figure, path)
@@ -67,16 +69,20 @@ def draw(
 
 
 def _title(
-    experiment: Experiment, settings: Settings, parameters: Mapping[str, Any]
+    experiment: Experiment, parameters: Mapping[str, Any], trials: int | None
 ) -> str:
-    """The experiment's name, some of its parameters, and what its bands are."""
-    title = settings.experiment + (f" ({_words(parameters)})" if parameters else "")
-    if settings.trials == 1:
+    """The experiment's name, some parameters, and what its bands are of.
+
+    ``trials`` is ``None`` where folders differ in it.
+    """
+    title = experiment.name + (f" ({_words(parameters)})" if parameters else "")
+    if trials == 1:
         return title
     figures = experiment.figures
     band = "standard error" if figures.spread == "sem" else "standard deviation"
     share = "" if figures.width == 1 else f"{figures.width:g} "
-    return title + f": mean and {share}{band} of {settings.trials} trials"
+    number = "the" if trials is None else str(trials)
+    return title + f": mean and {share}{band} of {number} trials"
 
 
 def _words(parameters: Mapping[str, Any]) -> str:
@@ -129,6 +135,13 @@ class Drawn:
     settings: Settings
     table: Curves
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """All in which it may differ from another: parameters, then the rest."""
+        rest = ("horizon", "trials", "seed", "dtype")
+        numbers = {name: getattr(self.settings, name) for name in rest}
+        return {**self.settings.world, **numbers}
+
 
 def draw_together(
     folders: Sequence[Drawn], path: Path, panels: str | None = None
@@ -146,19 +159,20 @@ def draw_together(
     names = sorted({each.settings.experiment for each in folders})
     if len(names) > 1:
         raise CBanditError(f"folders must hold one experiment; got {', '.join(names)}")
-    if panels is not None and panels not in first.parameters:
-        raise CBanditError(
-            f"panels must be a parameter of {first.experiment}, one of "
-            f"{', '.join(first.parameters)}; got {panels!r}"
-        )
-    differing = [
-        name
-        for name in first.parameters
-        if len({each.settings.parameters[name] for each in folders}) > 1
-    ]
+    for each in folders:
+        if panels is not None and panels not in each.settings.world:
+            has = ", ".join(each.settings.world) or "none"
+            raise CBanditError(
+                f"panels must be a parameter of every folder; {each.name} has no "
+                f"{panels!r}, it has: {has}"
+            )
+    facts = [each.facts for each in folders]
+    names = list(dict.fromkeys(name for each in facts for name in each))
+    differing = [k for k in names if any(f.get(k) != facts[0].get(k) for f in facts)]
     alike = {k: v for k, v in first.parameters.items() if k not in differing}
+    trials = None if "trials" in differing else first.trials
     style: dict[str, Any] = {
-        "title": _title(experiment, first, alike),
+        "title": _title(experiment, alike, trials),
         "spread": experiment.figures.spread,
         "width": experiment.figures.width,
     }
@@ -177,22 +191,30 @@ def draw_together(
 def _row(
     each: Drawn, differing: Sequence[str]
 ) -> tuple[str, Curves, Mapping[str, list[plots.Level]]]:
-    """A folder's row: the parameters in which it differs, its curves and levels."""
-    head = _words({k: each.settings.parameters[k] for k in differing}) or each.name
+    """A folder's row: its name and that in which it differs, its curves and levels."""
+    head = _words(_chosen(each, differing)) or each.name
     if each.experiment.figures.evolution is None:
         return head, each.table, {}
     return head, *_levelled(each.experiment, each.settings, each.table)
 
 
+def _chosen(each: Drawn, names: Sequence[str]) -> dict[str, Any]:
+    return {name: each.facts[name] for name in names if name in each.facts}
+
+
 def _panels(
     folders: Sequence[Drawn], panels: str, others: Sequence[str]
 ) -> dict[str, dict[str, Mapping[str, Curve]]]:
-    """The curves of a panel for each value of a parameter, by policy and other ones."""
+    """The curves of a panel for each value of a parameter, by policy and the rest.
+
+    Folders that are alike in all of it are told apart by their names.
+    """
+    keys = [(each.facts[panels], _words(_chosen(each, others))) for each in folders]
     grouped: dict[str, dict[str, Mapping[str, Curve]]] = {}
-    for each in folders:
-        given = each.settings.parameters
-        panel = grouped.setdefault(_words({panels: given[panels]}), {})
-        named = _words({k: given[k] for k in others})
+    for each, (value, named) in zip(folders, keys, strict=True):
+        panel = grouped.setdefault(_words({panels: value}), {})
+        if keys.count((value, named)) > 1:
+            named = ", ".join(filter(None, [named, each.name]))
         for policy, curves in each.table.items():
             words = [policy] if len(each.table) > 1 else []
             panel[", ".join([*words, *filter(None, [named])]) or policy] = curves

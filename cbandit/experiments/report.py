@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cbandit.simulation.curves import Curves, exponent
 
-__all__ = ["growth", "in_words", "lines", "number"]
+__all__ = ["COLUMNS", "columns", "growth", "in_words", "lines", "number"]
 
 COLUMNS = {
     "regret": "regret",
@@ -16,6 +16,7 @@ COLUMNS = {
     "hard_violation": "hard viol.",
     "rounds_in_violation": "rounds in viol.",
 }
+GROWING = ("stochastic_regret", "hard_violation")
 
 
 def lines(summary: Mapping[str, Any]) -> list[str]:
@@ -40,19 +41,10 @@ def _table(summary: Mapping[str, Any]) -> str:
             number(each[key]["mean"], each[key]["sem"], trials) for key in COLUMNS
         ]
         rows.append([name, *values, f"{1e3 * each['seconds_per_round']:.3g}"])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     head = f"{summary['experiment']}: {summary['horizon']} rounds, {trials} " + (
         "trials, mean +- standard error" if trials > 1 else "trial"
     )
-    out = [
-        "  ".join(
-            [row[0].ljust(widths[0])]
-            + [cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]
-        )
-        for row in rows
-    ]
-    rule = "-" * len(out[0])
-    return "\n".join([head, rule, out[0], rule, *out[1:], rule])
+    return "\n".join([head, *columns(rows)])
 
 
 def _stages(summary: Mapping[str, Any]) -> list[str]:
@@ -105,16 +97,26 @@ def _settled(summary: Mapping[str, Any]) -> str:
 def growth(table: Curves, horizon: int) -> str:
     """Exponents fitted to the mean curves over the last nine tenths of the rounds."""
     first = max(1, horizon // 10)
-    parts = []
+    rows = [["policy", *(COLUMNS[name] for name in GROWING)]]
     for policy, each in table.items():
-        fitted = []
-        for name in ("stochastic_regret", "hard_violation"):
-            power = round(exponent(each[name], first), 2) + 0.0  # never -0.0
-            known = "none (not positive)" if power != power else f"{power:.2f}"
-            fitted.append(f"{COLUMNS[name]} {known}")
-        parts.append(f"{policy} {', '.join(fitted)}")
-    head = f"growth from round {first} to {horizon}, fitted exponents: "
-    return head + "; ".join(parts)
+        fitted = [round(exponent(each[name], first), 2) + 0.0 for name in GROWING]
+        rows.append([policy, *("-" if a != a else f"{a:.2f}" for a in fitted)])
+    head = f"growth t^a from round {first} to {horizon}: fitted a (-: not positive)"
+    return "\n".join([head, *columns(rows)])
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lay out rows of cells, the first of which is their head, between rules."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    out = [
+        "  ".join(
+            [row[0].ljust(widths[0])]
+            + [cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]
+        )
+        for row in rows
+    ]
+    rule = "-" * len(out[0])
+    return [rule, out[0], rule, *out[1:], rule]
 
 
 def number(mean: float | None, sem: float | None, trials: int) -> str:

@@ -34,7 +34,7 @@ __all__ = [
     "write_summary",
 ]
 
-POINTS = 1000  # rounds kept of each curve in rounds.parquet: well below a megabyte each
+POINTS = 1000  # rounds kept of each curve in means.parquet: well below a megabyte each
 PACKAGES = (
     "cbandit",
     "torch",
@@ -175,7 +175,7 @@ def _pandas() -> Any:
 
 
 def write_curves(table: Curves, out: Path) -> None:
-    """Write ``rounds.parquet``: policy, metric, t, mean, std, sem."""
+    """Write ``means.parquet``: policy, metric, t, mean, std, sem."""
     pandas = _pandas()
     parts = [
         pandas.DataFrame(
@@ -191,13 +191,13 @@ def write_curves(table: Curves, out: Path) -> None:
         for policy, each in table.items()
         for metric, curve in each.items()
     ]
-    with atomic(out / "rounds.parquet") as file:
+    with atomic(out / "means.parquet") as file:
         pandas.concat(parts, ignore_index=True).to_parquet(file, index=False)
 
 
 def read_curves(folder: str | os.PathLike[str]) -> Curves:
     """Read back the curves in a folder."""
-    path = Path(folder) / "rounds.parquet"
+    path = Path(folder) / "means.parquet"
     if not path.is_file():
         advice = ""
         if (Path(folder) / "config.toml").is_file():

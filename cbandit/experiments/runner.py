@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import tomllib
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
@@ -21,7 +22,8 @@ from cbandit.errors import CBanditError, LostRankError
 from cbandit.experiments import results
 from cbandit.experiments.figures import draw
 from cbandit.experiments.report import in_words
-from cbandit.experiments.settings import Settings, read_toml
+from cbandit.experiments.rounds import write_rounds
+from cbandit.experiments.settings import Settings, flat, read_toml
 from cbandit.experiments.task import Experiment, Task
 from cbandit.experiments.workers import in_processes, on_ray, ray_cluster
 from cbandit.simulation import plots
@@ -42,6 +44,7 @@ def carry_out(
     resume: bool = False,
     workers: int | str = 1,
     progress: bool = True,
+    every: int = 1,
 ) -> dict[str, Any]:
     """Run an experiment and write its results; return what is in ``summary.json``.
 
@@ -51,16 +54,18 @@ def carry_out(
     Args:
         experiment: its problem and policies; picklable where there are workers.
         settings: made by ``experiment.settings(...)``.
-        folder: gets ``config.toml``, ``summary.json``, PNG figures and
-            ``rounds.parquet``: mean, standard deviation and standard error over the
-            trials of every metric's curve, on about 1000 rounds, half of them evenly
-            and half of them logarithmically spaced. Results of the same settings are
-            computed and written again; those of others are an error.
+        folder: gets ``config.toml``, ``summary.json``, PNG figures, ``rounds.parquet``
+            and ``means.parquet``. The former holds a row a policy, trial and round; the
+            latter mean, standard deviation and standard error over the trials of every
+            metric's curve, on about 1000 rounds, half of them evenly and half of them
+            logarithmically spaced. Results of the same settings are computed and
+            written again; those of others are an error.
         resume: go on from the finished runs and checkpoints in the folder.
         workers: how many processes share the trials, or ``"ray"``: as many as Ray's
             cluster has CPUs (``folder`` must be the same on all of its machines).
             Results do not depend on it: each trial's draws are its own.
         progress: show progress bars on a terminal.
+        every: write every so many rounds, and the last, into ``rounds.parquet``.
     """
     out, ranks = Path(folder), current()
     if ranks.size > 1 and workers != 1:
@@ -72,7 +77,7 @@ def carry_out(
     if finished is not None:
         return finished
     played = _played(experiment, settings, out, workers, progress)
-    return ranks.first(lambda: _conclude(experiment, settings, out, played))
+    return ranks.first(lambda: _conclude(experiment, settings, out, played, every))
 
 
 # ------------------------------------------------------------------------- the folder
@@ -91,7 +96,8 @@ def _prepare(
                 f"{out} holds an experiment with other settings: {other}; give those, "
                 "or another folder"
             )
-        if summary.exists() and (out / "rounds.parquet").exists() and not under_way:
+        parts = (summary, out / "rounds.parquet", out / "means.parquet")
+        if all(part.exists() for part in parts) and not under_way:
             return results.read_summary(out)
     elif under_way:
         raise CBanditError(
@@ -112,7 +118,7 @@ def _prepare(
         why = "it is a file" if out.is_file() else error.strerror
         raise CBanditError(f"the results need a folder, not {out}: {why}") from None
     writable(config)
-    for old in ("summary.json", "rounds.parquet", "boxes.parquet"):
+    for old in ("summary.json", "rounds.parquet", "means.parquet", "boxes.parquet"):
         (out / old).unlink(missing_ok=True)
     with atomic(config) as file:
         file.write(settings.toml().encode())
@@ -121,10 +127,16 @@ def _prepare(
 
 def _difference(experiment: Experiment, now: Settings, config: Path) -> str:
     """The settings in which a folder's file differs, in words."""
-    name, given = read_toml(config, {})
+    raw = read_toml(config)
+    if now.tables or "problem" in raw:
+        ours, theirs = flat(tomllib.loads(now.toml())), flat(raw)
+        keys = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
+        said = (f"{k} = {theirs.get(k)!r}, not {ours.get(k)!r}" for k in keys)
+        return ", ".join(said)
+    name = raw.pop("experiment")
     if name != now.experiment:
         return f"experiment = {name!r}, not {now.experiment!r}"
-    before = experiment.settings(**given)
+    before = experiment.settings(**raw)
     pairs = [
         (f.name, getattr(before, f.name), getattr(now, f.name)) for f in fields(now)
     ]
@@ -214,6 +226,7 @@ def _conclude(
     settings: Settings,
     out: Path,
     played: Mapping[str, list[Answer]],
+    every: int,
 ) -> dict[str, Any]:
     """Write the results of all runs that are there; return the summary."""
     runs: dict[str, Run] = {}
@@ -231,6 +244,7 @@ def _conclude(
     summary = results.summarise(settings, runs, status, experiment.changes)
     table = plots.curves(list(runs.values()), points=results.POINTS)
     results.write_curves(table, out)
+    write_rounds(list(runs.values()), out, every)
     figures = experiment.figures
     if figures.boxes is not None:
         results.write_boxes(runs, figures.boxes, figures.averaged, out)

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tomllib
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from cbandit._core import checks
 from cbandit.errors import CBanditError
 
-__all__ = ["Settings", "read_toml"]
+__all__ = [
+    "NUMBERS",
+    "VALUES",
+    "Settings",
+    "flat",
+    "read_toml",
+    "toml_key",
+    "toml_value",
+]
+
+NUMBERS = ("horizon", "trials", "seed", "device", "dtype")
+VALUES = ("knobs",)  # keys of a problem whose lists are no sweeps
 
 
 @dataclass(frozen=True)
@@ -27,6 +40,8 @@ class Settings:
         seed: of every draw.
         device: where to compute.
         dtype: ``"float64"`` or ``"float32"``.
+        tables: of a study, ``problem`` and ``policies`` as its file has them, without
+            sweeps; empty for an experiment of the catalogue.
     """
 
     experiment: str
@@ -37,35 +52,75 @@ class Settings:
     seed: int = 0
     device: str = "cpu"
     dtype: str = "float64"
+    tables: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def world(self) -> dict[str, Any]:
+        """The facts about the problem in which folders may differ."""
+        own = flat(self.tables.get("problem", {}))
+        return self.parameters or {k: v for k, v in own.items() if k != "sha256"}
 
     def toml(self) -> str:
         """The text of a settings file."""
         lines = ["# to run it again: cbandit run THIS_FILE"]
-        values = asdict(self)
-        parameters = values.pop("parameters")
-        lines += [f"{name} = {_toml(value)}" for name, value in values.items()]
-        if parameters:
+        named = "name" if self.tables else "experiment"
+        values: dict[str, Any] = {named: self.experiment}
+        values |= {name: getattr(self, name) for name in NUMBERS}
+        if not self.tables:
+            values["policies"] = self.policies
+        lines += [f"{name} = {toml_value(value)}" for name, value in values.items()]
+        if self.tables:
+            lines += _tables("problem", self.tables["problem"])
+            for name in self.policies:
+                own = self.tables["policies"][name]
+                lines += _tables(f"policies.{toml_key(name)}", own)
+        elif self.parameters:
             lines += ["", "[parameters]"]
-            lines += [f"{name} = {_toml(value)}" for name, value in parameters.items()]
+            lines += [
+                f"{name} = {toml_value(value)}"
+                for name, value in self.parameters.items()
+            ]
         return "\n".join(lines) + "\n"
 
 
-def _toml(value: Any) -> str:
+def _tables(name: str, table: Mapping[str, Any]) -> list[str]:
+    """A table of a study; a list in it is a value, which a list around it says."""
+    inner = {k: v for k, v in table.items() if isinstance(v, Mapping)}
+    lines = ["", f"[{name}]"]
+    for key, value in table.items():
+        if key not in inner:
+            several = isinstance(value, list) and key not in VALUES
+            lines.append(
+                f"{toml_key(key)} = {toml_value([value] if several else value)}"
+            )
+    for key, each in inner.items():
+        lines += _tables(f"{name}.{toml_key(key)}", each)
+    return lines
+
+
+def toml_key(name: str) -> str:
+    """Return a key as TOML has it, with quotes where it needs them."""
+    plain = name.isascii() and name.replace("-", "_").replace("_", "a").isalnum()
+    return name if plain else toml_value(name)
+
+
+def toml_value(value: Any) -> str:
+    """Return a value as TOML has it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_toml, value)) + "]"
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    if isinstance(value, Mapping):
+        pairs = (f"{toml_key(k)} = {toml_value(v)}" for k, v in value.items())
+        return "{ " + ", ".join(pairs) + " }"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     # JSON's strings and numbers are TOML's
     return json.dumps(value, ensure_ascii=False)
 
 
-def read_toml(
-    path: str | os.PathLike[str], over: dict[str, Any]
-) -> tuple[str, dict[str, Any]]:
-    """The experiment's name and its settings in a file.
-
-    Settings in ``over`` win unless they are ``None``; its parameters one by one.
-    """
+def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The tables and keys of a settings file."""
     try:
         found = tomllib.loads(checks.path("path", path).read_text("utf-8-sig"))
     except OSError as error:
@@ -74,14 +129,20 @@ def read_toml(
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise CBanditError(f"settings file {path} is not TOML: {error}") from None
-    name = found.pop("experiment", None)
-    if not isinstance(name, str):
-        raise CBanditError(f"settings file {path} must name its experiment")
-    parameters = found.pop("parameters", {})
-    if not isinstance(parameters, dict):
+    if "problem" not in found and not isinstance(found.get("experiment"), str):
         raise CBanditError(
-            f"parameters in {path} must be a table, [parameters]; got {parameters!r}"
+            f"settings file {path} must name its experiment, or have a [problem] of "
+            "its own"
         )
-    more = {key: value for key, value in over.items() if value is not None}
-    parameters = parameters | more.pop("parameters", {})
-    return name, {**found, **more, "parameters": parameters}
+    return found
+
+
+def flat(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a table and of the tables in it, by dotted keys."""
+    out: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            out |= {f"{key}.{name}": each for name, each in flat(value).items()}
+        else:
+            out[key] = value
+    return out

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import torch
 
 from cbandit._core import checks
 from cbandit.errors import CBanditError
-from cbandit.experiments.settings import Settings, read_toml
+from cbandit.experiments.settings import Settings
 from cbandit.simulation.parts import Policy
 
 __all__ = ["Experiment", "Factory", "Figures", "Parameter", "Task", "problem_of"]
@@ -77,6 +77,8 @@ class Figures:
             where one has its own; ``None``: no boxplots.
         early: a figure of the time averages up to this round, if given.
         traded: two metrics to draw against each other, a point a policy, if given.
+        sweeps: policies that differ in one argument alone, in its order; there, a line
+            joins those of each sweep.
     """
 
     spread: str = "sem"
@@ -86,6 +88,7 @@ class Figures:
     boxes: Mapping[str, int] | None = None
     early: int | None = None
     traded: tuple[str, str] | None = None
+    sweeps: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,14 +119,19 @@ class Experiment:
 
     def settings(self, **given: Any) -> Settings:
         """The experiment's defaults, replaced by what is given and not ``None``."""
-        known = {each.name for each in fields(Settings)} - {"experiment"}
+        listed = [each.name for each in fields(Settings) if each.name != "tables"]
+        known = {*listed} - {"experiment"}
         if not given.keys() <= known:
-            names = ", ".join(each.name for each in fields(Settings))
+            names = ", ".join(listed)
             unknown = ", ".join(name for name in given if name not in known)
             raise CBanditError(f"unknown settings: {unknown}; known are {names}")
         parameters = self._parameters(given.get("parameters") or {})
         policies = self._policies(given.get("policies"))
-        numbers = {"horizon": self.horizon, "trials": self.trials, "seed": 0}
+        numbers: dict[str, int] = {
+            "horizon": self.horizon,
+            "trials": self.trials,
+            "seed": 0,
+        }
         for name, default in numbers.items():
             value = default if given.get(name) is None else given[name]
             if name == "seed":
@@ -138,17 +146,12 @@ class Experiment:
             self.name,
             parameters,
             policies,
-            **numbers,
+            numbers["horizon"],
+            numbers["trials"],
+            numbers["seed"],
             device=str(checks.device(given.get("device"))),
             dtype=dtype or "float64",
         )
-
-    def settings_in(self, path: str | os.PathLike[str], **over: Any) -> Settings:
-        """The settings of this experiment in a file; see :func:`read_toml`."""
-        name, given = read_toml(path, over)
-        if name != self.name:
-            raise CBanditError(f"{path} is of the experiment {name}, not {self.name}")
-        return self.settings(**given)
 
     def _parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
         chosen = {name: each.default for name, each in self.parameters.items()}
@@ -215,9 +218,10 @@ class Task:
     @property
     def label(self) -> str:
         """A name for its files."""
+        name = quote(self.policy, safe=" =,()+")
         if len(self.trials) == self.settings.trials:
-            return self.policy
-        return f"{self.policy}-{self.trials[0]}-{self.trials[-1]}"
+            return name
+        return f"{name}-{self.trials[0]}-{self.trials[-1]}"
 
     @property
     def common(self) -> dict[str, Any]:

@@ -228,6 +228,12 @@ class Senses:
         alike = self.names is None or other.names is None or self.names == other.names
         return alike and torch.equal(self.signs, other.signs)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Senses) and self.plainly() == other.plainly()
+
+    def __hash__(self) -> int:
+        return hash((self.m, self.minimise))
+
     def __str__(self) -> str:
         limits = [">=" if sign < 0 else "<=" for sign in self.signs[1:].tolist()]
         costs = (f"{self.label(j)} {sign}" for j, sign in enumerate(limits))

@@ -43,7 +43,8 @@ def functions(reward: Any, costs: Any) -> tuple[list[GP], int | tuple[str, ...]]
     beliefs = [reward, *([] if costs is None or unknown else listed(costs, GP))]
     for j, belief in enumerate(beliefs):
         if not isinstance(belief, GP):
-            name = "reward" if j == 0 else f"costs[{j - 1}]"
+            label = names[j - 1] if names and j else j - 1
+            name = "reward" if j == 0 else f"costs[{label!r}]"
             raise CBanditError(f"{name} must be a cb.GP; got {checks.kind(belief)}")
     if names is not None:
         return beliefs, names

@@ -7,7 +7,7 @@ belongs to one engine, which says which log it stands for.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, cast
 
@@ -20,13 +20,18 @@ from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.merge import Slots, add_up
 from cbandit.posterior.system import Spot, System
 
-__all__ = ["BLANK", "History"]
+__all__ = ["BLANK", "Between", "History"]
 
 BLANK = 0  # the number of no log: nothing has been observed
 WAITING = 64
 SPARE = 32
 SHARP = 1e5  # prior variance over noise; above it, repeats one by one cost over 1e-10
 DROWNED = 1e-4  # an observation whose slot keeps less than this share is not taken away
+
+
+Between = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
+"""Posterior covariances of actions with others, ``(T, n, o)``, and the variances of
+both, ``(T, n)`` and ``(T, o)``; float64."""
 
 
 class History:
@@ -376,11 +381,8 @@ class History:
             var = var - explained(inner, cross, precision).square().sum(-2)
         return mean, var
 
-    def covariances(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Posterior covariances ``(T, n, o)`` of points ``x`` and ``y``.
-
-        And the variances of both, ``(T, n)`` and ``(T, o)``.
-        """
+    def covariances(self, y: Tensor) -> Between:
+        """Return posterior covariances with ``y``, as a function of points ``x``."""
 
         def half(x: Tensor) -> Tensor:
             if not self.used:
@@ -388,10 +390,15 @@ class History:
             system = self.system()
             return system.half(self.covariance.cross(self.places(system), x))
 
-        hx, hy = half(x), half(y)
-        between = self.covariance.cross(x, y) - hx.mT @ hy
-        own = self.covariance.variance(x) - hx.square().sum(-2)
-        return between, own, self.covariance.variance(y) - hy.square().sum(-2)
+        hy = half(y)
+        there = self.covariance.variance(y) - hy.square().sum(-2)
+
+        def of(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            hx = half(x)
+            between = self.covariance.cross(x, y) - hx.mT @ hy
+            return between, self.covariance.variance(x) - hx.square().sum(-2), there
+
+        return of
 
     def places(self, system: System) -> Tensor:
         """Where the system's entries are, ``(T, E, d)``."""

@@ -32,12 +32,13 @@ LABELS = {
     "hard_violation": "hard violation",
     "realised_violation": "realised violation",
     "rounds_in_violation": "rounds in violation",
+    "best_feasible": "best feasible reward so far",
     "reward": "reward",
     "multiplier": "multiplier",
     "expected_reward": "expected reward of each round",
     "stage_cost": "expected cost of each round",
 }
-EACH_ROUND = ("expected_reward", "stage_cost")  # all others add up over the rounds
+EACH_ROUND = ("best_feasible", "expected_reward", "stage_cost")  # others add up
 
 
 @dataclass(frozen=True)

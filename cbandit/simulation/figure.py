@@ -19,6 +19,7 @@ from cbandit.simulation.curves import EACH_ROUND, LABELS, Curve, Curves
 
 __all__ = [
     "COLOURS",
+    "MARKERS",
     "Figure",
     "add_headline",
     "add_legend",
@@ -39,6 +40,7 @@ COLOURS = (
     "#000000",
     "#7F7F7F",
 )
+MARKERS = "os^DvPX*"
 _DASHES = ("-", "--", "-.", (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5, 1, 1.5)))
 _STYLE: dict[Any, Any] = {
     "axes.edgecolor": "#666666",
@@ -110,6 +112,7 @@ def draw_panel(
     width: float,
     average: bool = False,
     log: bool = False,
+    order: Sequence[str] | None = None,
 ) -> None:
     """Draw one metric, a curve and a band for each policy.
 
@@ -121,10 +124,13 @@ def draw_panel(
         width: how many of them to either side.
         average: whether the curves are time averages.
         log: whether rounds are on a logarithmic axis.
+        order: all policies of the figure, whose places settle colours and dashes; the
+            table's unless given.
     """
-    last = 1
-    for k, (policy, each) in enumerate(table.items()):
+    last, places = 1, list(table if order is None else order)
+    for policy, each in table.items():
         if name in each:
+            k = places.index(policy)
             _draw_curve(panel, each[name], name, policy, k, spread, width)
             _mark_stop(panel, stop_of(each), policy, COLOURS[k % len(COLOURS)])
             last = max(last, int(each[name].t[-1]))
@@ -146,7 +152,8 @@ def draw_panel(
     if top - bottom < 0.12 and not average and name not in EACH_ROUND:
         # an account that stays at 0 shall look like it, not like its rounding
         panel.set_ylim(-0.05, 1)
-    panel.axhline(0, color="#999999", linewidth=0.8, zorder=1)
+    if name != "best_feasible":  # whose values may lie far from 0
+        panel.axhline(0, color="#999999", linewidth=0.8, zorder=1)
 
 
 def _draw_curve(

@@ -27,6 +27,7 @@ __all__ = [
     "boxes",
     "comparison",
     "curves",
+    "differences",
     "evolution",
     "overview",
     "save",
@@ -196,9 +197,11 @@ def evolution(
         figure: Figure = draw.Figure(figsize=size, layout="constrained")
         panels = figure.subplots(len(rows), len(metrics), squeeze=False)
         seen: dict[str, Any] = {}
+        order = list(dict.fromkeys(policy for _, table, _ in rows for policy in table))
+        band: dict[str, Any] = {"spread": spread, "width": width, "order": order}
         for line, (words, table, levels) in zip(panels, rows, strict=True):
             for panel, name in zip(line, metrics, strict=True):
-                draw.draw_panel(panel, table, name, spread=spread, width=width)
+                draw.draw_panel(panel, table, name, **band)
                 _draw_levels(panel, levels.get(name, ()))
                 handles, labels = panel.get_legend_handles_labels()
                 seen.update(zip(labels, handles, strict=True))
@@ -244,12 +247,17 @@ def comparison(
         size = (4.4 * len(panels), 3.8)
         figure: Figure = draw.Figure(figsize=size, layout="constrained")
         axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+        order = list(dict.fromkeys(name for each in panels.values() for name in each))
+        band: dict[str, Any] = {"spread": spread, "width": width, "order": order}
+        seen: dict[str, Any] = {}
         for panel, (words, table) in zip(axes, panels.items(), strict=True):
-            draw.draw_panel(panel, table, metric, spread=spread, width=width)
+            draw.draw_panel(panel, table, metric, **band)
             panel.set_title(words)
             panel.set_xlabel("round")
+            handles, labels = panel.get_legend_handles_labels()
+            seen.update(zip(labels, handles, strict=True))
         axes[0].set_ylabel(LABELS[metric])
-        draw.add_legend(figure, *axes[0].get_legend_handles_labels())
+        draw.add_legend(figure, list(seen.values()), list(seen))
         draw.add_headline(figure, title)
     return figure
 
@@ -302,10 +310,16 @@ def trade_off(
     metrics: tuple[str, str] = ("regret", "soft_violation"),
     *,
     title: str | None = None,
+    sweeps: Sequence[Sequence[str]] = (),
 ) -> Figure:
     """Draw final time averages of two metrics against each other, a point a policy.
 
-    A line joins the policies in their order; bars are standard errors over the trials.
+    Args:
+        table: the curves, by policy; bars are standard errors over the trials.
+        metrics: along the axes.
+        title: above the panel.
+        sweeps: policies that differ in one argument alone; a line joins those of each
+            sweep, in this order.
     """
     draw = _drawing()
     with draw.styled():
@@ -314,8 +328,15 @@ def trade_off(
         ends = [[averaged(each[name]) for name in metrics] for each in table.values()]
         x, y = ([float(pair[k].mean[-1]) for pair in ends] for k in (0, 1))
         xerr, yerr = ([float(pair[k].sem[-1]) for pair in ends] for k in (0, 1))
-        look = {"color": draw.COLOURS[0], "ecolor": "#999999", "capsize": 2}
-        panel.errorbar(x, y, yerr, xerr, fmt="o-", **look)
+        places = dict(zip(table, zip(x, y, strict=True), strict=True))
+        for sweep in sweeps:
+            joined = [places[name] for name in sweep if name in places]
+            if len(joined) > 1:
+                panel.plot(*zip(*joined, strict=True), color="#999999", linewidth=1.2)
+        for k, (a, b, da, db) in enumerate(zip(x, y, xerr, yerr, strict=True)):
+            colour = draw.COLOURS[k % len(draw.COLOURS)]
+            look = {"color": colour, "ecolor": "#999999", "capsize": 2}
+            panel.errorbar(a, b, db, da, fmt=draw.MARKERS[k % 8], **look)
         for label, *place in zip(table, x, y, strict=True):
             panel.annotate(
                 label, (place[0], place[1]), (5, 5), textcoords="offset points"
@@ -323,6 +344,41 @@ def trade_off(
         panel.set_xlabel(f"{LABELS[metrics[0]]} / t")
         panel.set_ylabel(f"{LABELS[metrics[1]]} / t")
         panel.margins(0.12)
+        draw.add_headline(figure, title)
+    return figure
+
+
+def differences(
+    shown: Mapping[str, Mapping[str, tuple[float, float, float]]],
+    *,
+    title: str | None = None,
+) -> Figure:
+    """Draw differences and their intervals beside 0, a panel a metric.
+
+    Args:
+        shown: by metric and by name, a difference and the ends of its interval.
+        title: above all panels.
+    """
+    draw = _drawing()
+    names = list(next(iter(shown.values())))
+    with draw.styled():
+        columns = min(3, len(shown))
+        rows = -(-len(shown) // columns)
+        size = (1.2 + 3.6 * columns, (0.9 + 0.32 * len(names)) * rows + 0.5)
+        figure: Figure = draw.Figure(figsize=size, layout="constrained")
+        panels = figure.subplots(rows, columns, squeeze=False, sharey=True).flatten()
+        for panel, (metric, each) in zip(panels, shown.items(), strict=False):
+            for k, name in enumerate(names):
+                middle, low, high = each[name]
+                colour, mark = draw.COLOURS[k % 8], draw.MARKERS[k % 8]
+                panel.plot([low, high], [k, k], color=colour, linewidth=1.6)
+                panel.plot([middle], [k], marker=mark, color=colour, linestyle="")
+            panel.axvline(0, color="#666666", linewidth=0.9, zorder=1)
+            panel.set_title(draw.title_of(metric))
+            panel.set_yticks(range(len(names)), names)
+            panel.set_ylim(len(names) - 0.5, -0.5)
+        for panel in panels[len(shown) :]:
+            panel.set_visible(False)
         draw.add_headline(figure, title)
     return figure
 

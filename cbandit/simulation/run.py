@@ -121,6 +121,12 @@ class Run:
         """Return rewards that are to be large."""
         return rewards if self.senses is None else self.senses.reward(rewards)
 
+    def _stated(self, over: Tensor) -> Tensor:
+        """Return costs as the problem states them, by how much they are beyond it."""
+        if self.senses is not None:
+            over = self.senses.costs(over)
+        return over + self.thresholds
+
     @property
     def regret(self) -> Tensor:
         """Cumulative regret, ``(*trials, T)``; dynamic where the optimum moves."""
@@ -198,6 +204,14 @@ class Run:
         return account.rounds_in_violation(self.true_costs)
 
     @property
+    def best_feasible(self) -> Tensor:
+        """The largest true reward so far of a feasible action, ``(*trials, T)``.
+
+        NaN until one was played.
+        """
+        return account.best_feasible(self.true_rewards, self.true_costs)
+
+    @property
     def seconds_per_round(self) -> float:
         """The average time of a round, for the whole batch of trials."""
         return float(self.seconds.mean()) if self.rounds else 0.0
@@ -230,9 +244,10 @@ class Run:
         Args:
             name: a cumulative metric, such as ``"regret"`` or ``"reward"`` (true
                 rewards); or one of each round: ``"multiplier"`` (its norm),
-                ``"expected_reward"``, ``"stage_cost"`` (the largest cost less its
-                threshold) and, for a policy that ends by itself, ``"stopped"`` (the
-                share of trials that have ended).
+                ``"best_feasible"`` (the best reward so far), ``"expected_reward"``,
+                ``"stage_cost"`` (the largest cost less its threshold) and, for a policy
+                that ends by itself, ``"stopped"`` (the share of trials that have
+                ended).
             points: keep at most about so many rounds, half of them evenly and half of
                 them logarithmically spaced; ``None``: all.
             average: divide by the number of rounds so far.
@@ -264,11 +279,11 @@ class Run:
             first = self.stopped.unsqueeze(-1)
             t = torch.arange(1, self.rounds + 1)
             return ((first > 0) & (first <= t)).double()
-        if name not in (*METRICS, *_REALISED, "policy_regret"):
+        if name not in (*METRICS, *_REALISED, "policy_regret", "best_feasible"):
             raise CBanditError(
                 f"name must be a metric, one of {', '.join(METRICS)}, policy_regret, "
                 "realised_regret, realised_violation, reward, multiplier, "
-                f"expected_reward, stage_cost; got {name!r}"
+                f"best_feasible, expected_reward, stage_cost; got {name!r}"
             )
         total: Tensor = getattr(self, name).double()
         return total
@@ -278,9 +293,9 @@ class Run:
 
         Columns: policy, trial, t, x1.. (or the parameters' names, with the user's
         values; and action, its number), reward, cost1.. (or the costs' names),
-        true_reward, true_cost1.., multiplier1.., and the cumulative metrics; for a
-        policy that randomises also expected_reward, stage_cost1.. (less thresholds) and
-        policy_regret.
+        true_reward, true_cost1.., threshold1.., multiplier1.., and the cumulative
+        metrics; for a policy that randomises also expected_reward, stage_cost1.. and
+        policy_regret. Costs are as the problem states them throughout.
         """
         try:
             import pandas as pd
@@ -301,12 +316,13 @@ class Run:
             "reward": self.rewards,
             "cost": self.costs,
             "true_reward": self.true_rewards,
-            "true_cost": self.true_costs,
+            "true_cost": self._stated(self.true_costs),
+            "threshold": self.thresholds.expand_as(self.costs),
             "multiplier": self.multipliers,
         }
         if self.expected_rewards is not None:
             tables["expected_reward"] = self.expected_rewards
-            tables["stage_cost"] = self.stage_costs
+            tables["stage_cost"] = self._stated(self.stage_costs)
         costs = (self.senses and self.senses.names) or ()
         for name, table in tables.items():
             if name == "x" and self.names is not None:

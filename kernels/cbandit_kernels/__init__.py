@@ -1,5 +1,10 @@
 """Kernels of the posterior's inner loop, each beside its plain-torch reference."""
 
+from cbandit_kernels.backends import (
+    describe_native,
+    native,
+    streams_natively,
+)
 from cbandit_kernels.forms import (
     KINDS,
     kernel_columns,
@@ -14,8 +19,16 @@ from cbandit_kernels.rounds import (
     stream_round_ref,
 )
 from cbandit_kernels.types import SCORES, Change, Found, Frame, Look
+from cbandit_kernels.whole import (
+    FUSED_RANK,
+    joint_round,
+    joint_round_ref,
+    product_round,
+    product_round_ref,
+)
 
 __all__ = [
+    "FUSED_RANK",
     "KINDS",
     "SCORES",
     "Change",
@@ -23,11 +36,18 @@ __all__ = [
     "Frame",
     "Look",
     "best_found",
+    "describe_native",
     "finish_round",
     "finish_round_ref",
+    "joint_round",
+    "joint_round_ref",
     "kernel_columns",
     "kernel_columns_ref",
     "kernel_matrix_ref",
+    "native",
+    "product_round",
+    "product_round_ref",
     "stream_round",
     "stream_round_ref",
+    "streams_natively",
 ]

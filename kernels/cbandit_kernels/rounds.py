@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from cbandit_kernels.backends import native, streams_natively
 from cbandit_kernels.forms import kernel_columns_ref
 from cbandit_kernels.scores import score_ref
 from cbandit_kernels.types import Change, Found, Frame, Look
@@ -60,7 +61,8 @@ def finish_round_ref(
         look: what to ask.
         start: the number of the first action of the stretch.
         draw: ``(T, F, n)``: what stands for the standard deviation in a joint draw.
-        backend: ``None``, or ``"triton"`` to insist on it.
+        backend: ``None``: the fastest at hand. ``"triton"``, ``"native"`` or
+            ``"torch"`` to insist on it.
     """
     mean.baddbmm_(change.shift.to(mean), columns)
     var.sub_((change.spread.to(var).unsqueeze(1) @ columns.square()).squeeze(1))
@@ -92,11 +94,15 @@ def finish_round(
     *,
     backend: str | None = None,
 ) -> Found:
-    """:func:`finish_round_ref`; fused, by Triton, on CUDA or where it is asked for."""
+    """Do as :func:`finish_round_ref`, fused: by Triton on CUDA, compiled on the CPU."""
     if backend == "triton" or (backend is None and mean.is_cuda):
         from cbandit_kernels._triton.rounds import finish
 
         return finish(columns, change, mean, var, look, start, draw)
+    if backend == "native" or (backend is None and native(mean)):
+        from cbandit_kernels._native.rounds import finish as finish_natively
+
+        return finish_natively(columns, change, mean, var, look, start, draw)
     return finish_round_ref(columns, change, mean, var, look, start, draw)
 
 
@@ -148,10 +154,15 @@ def stream_round(
     *,
     backend: str | None = None,
 ) -> Found:
-    """:func:`stream_round_ref`; fused, by Triton, on CUDA or where it is asked for."""
+    """Do as :func:`stream_round_ref`, fused: by Triton on CUDA, compiled on the CPU."""
     known = (points, frame, tried, weights, kinds, change, mean, var, look, start, draw)
     if backend == "triton" or (backend is None and mean.is_cuda):
         from cbandit_kernels._triton.rounds import stream
 
         return stream(*known)
+    dim = points.shape[-1]
+    if backend == "native" or (backend is None and streams_natively(mean, kinds, dim)):
+        from cbandit_kernels._native.rounds import stream as stream_natively
+
+        return stream_natively(*known)
     return stream_round_ref(*known)

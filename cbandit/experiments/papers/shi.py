@@ -142,7 +142,9 @@ EXPERIMENTS = (
         policies={f"S={s}": partial(_epochs, epoch=s) for s in LENGTHS},
         parameters=RATE,
         figures=Figures(
-            averaged=("regret", "soft_violation"), traded=("regret", "soft_violation")
+            averaged=("regret", "soft_violation"),
+            traded=("regret", "soft_violation"),
+            sweeps=(tuple(f"S={s}" for s in LENGTHS),),
         ),
     ),
     Experiment(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -14,6 +15,11 @@ from cbandit.choice import Distribution
 from cbandit.search.conic import Array, SafePolicies
 
 __all__ = ["best_mixture", "played", "within_limits"]
+
+PAIRED = 64  # actions of which the middles of pairs are looked at
+STARTS, NEAR = 8, 0.9  # of the ascent; starts are further apart than this cosine
+LEAP = 0.05  # of a point's length, the furthest that the ascent looks ahead
+SAME = 1e-8  # means of distributions no further apart are one
 
 
 def best_mixture(
@@ -50,16 +56,83 @@ def best_mixture(
         return w[0] + step, float(w[0] @ x) + length
 
     best, reached = None, -math.inf
-    for theta in [towards(x0)[0], *vertices]:
-        before = -math.inf
-        while (pi := safe.best(theta)) is not None:
-            theta, after = towards(points.T @ pi)
-            if after > reached:
-                best, reached = pi, after
-            if after <= before + 1e-9 * (1 + abs(before)):
-                break
-            before = after
+    starts = [x0, *_promising(points, w, root, tau, x0)]
+    met: list[Array] = []
+    for theta in [*vertices, *(towards(x)[0] for x in starts)]:
+        pi, after = _climbed(safe, theta, towards, met)
+        if after > reached:
+            best, reached = pi, after
     return best
+
+
+def _climbed(
+    safe: SafePolicies,
+    theta: Array,
+    towards: Callable[[Array], tuple[Array, float]],
+    met: list[Array],
+) -> tuple[Array | None, float]:
+    """Return the distribution that an ascent from ``theta`` ends at, and its ``V_r``.
+
+    Along a smooth limit the steps are many and alike: as long as it pays, the next
+    ``theta`` is that of a point further on, twice as far each time.
+
+    Args:
+        safe: the distributions.
+        theta: coefficients to begin with.
+        towards: the ellipsoid's best coefficients for a point, and its ``V_r``.
+        met: where other ascents have been, whose ends are known; this one is added.
+    """
+    best, reached, leap = None, -math.inf, 0.0
+    last = np.zeros(safe.points.shape[1])
+    while (pi := safe.best(theta)) is not None:
+        x = safe.points.T @ pi
+        if any(np.abs(x - y).max() <= SAME for y in met):
+            break
+        after = towards(x)[1]
+        if best is None or after > reached + 1e-9 * (1 + abs(reached)):
+            way = x - last if best is not None else np.zeros_like(x)
+            best, reached, last = pi, after, x
+            met.append(x)
+            size = max(float(np.linalg.norm(way)), 1e-300)
+            far = min(leap, LEAP * float(np.linalg.norm(x)) / size)
+            theta, leap = towards(x + far * way)[0], max(1.0, 2 * leap)
+        elif leap > 0:
+            theta, leap = towards(last)[0], 0.0
+        else:
+            break
+    return best, reached
+
+
+def _promising(
+    points: Array, w: Array, root: Array, tau: Array, x0: Array
+) -> list[Array]:
+    """Return a few feasible points of great ``V_r`` that lie in different directions.
+
+    They are sought on the ways from the safe action to every action and, where there
+    are not too many, to the middle of every two.
+    """
+    ends = points
+    if len(points) <= PAIRED:
+        first, second = np.triu_indices(len(points), 1)
+        ends = np.concatenate([points, (points[first] + points[second]) / 2])
+    both = np.concatenate([x0[None], ends])
+    bound = both @ w.T + np.linalg.norm(np.einsum("fij,nj->nfi", root, both), axis=-1)
+    start, cost = bound[0, 1:], bound[1:, 1:]
+    room, rise = np.maximum(tau - start, 0), np.maximum(cost - start, 1e-300)
+    # a cost's bound is convex: so far it is below its limit
+    share = np.minimum(room / rise, 1).min(-1)
+    found = x0 + share[:, None] * (ends - x0)
+    image = found @ root[0].T
+    length = np.linalg.norm(image, axis=-1)
+    value = found @ w[0] + length
+    away = image / np.maximum(length, 1e-300)[:, None]
+    kept: list[int] = []
+    for i in np.argsort(-value, kind="stable"):
+        if len(kept) == STARTS:
+            break
+        if all(away[i] @ away[j] < NEAR for j in kept):
+            kept.append(int(i))
+    return [found[i] for i in kept]
 
 
 def within_limits(

@@ -21,6 +21,7 @@ from cbandit.posterior.rows.kronecker import Kronecker
 from cbandit.posterior.rows.protocol import Rows
 from cbandit.posterior.rows.recomputed import Recomputed
 from cbandit.posterior.rows.stored import Stored
+from cbandit_kernels import describe_native
 
 __all__ = [
     "ENGINES",
@@ -34,7 +35,7 @@ __all__ = [
 
 ENGINES = ("auto", "joint", "factor", "product", "stream")
 JOINT_ACTIONS = 512
-JOINT_ACTIONS_SAMPLING = 4096
+JOINT_ACTIONS_SAMPLING = 1024  # above it a full-rank draw costs more than by features
 EXPECTED_ROWS = 300
 BLOCK = 1 << 17
 CUDA_BLOCK = 1 << 26  # launches cost little beside it
@@ -145,6 +146,7 @@ def describe_engines(device: torch.device | None = None) -> str:
     axis = torch.linspace(0, 1, 1000, dtype=dtype)
     sets: list[tuple[str, Actions, int, bool]] = [
         ("100 points, 50 trials", _points(100, dtype), 50, False),
+        ("1 000 points, Thompson draws", _points(1000, dtype), 1, True),
         ("3 000 points, Thompson draws", _points(3000, dtype), 1, True),
         ("10^5 points", _points(100_000, dtype), 1, False),
         ("grid of 10^6", ProductGrid([axis, axis]), 1, False),
@@ -161,6 +163,7 @@ def describe_engines(device: torch.device | None = None) -> str:
             block = block_of(actions.size, trials, 2, dtype, device)
             line += f", {min(block, actions.size):,} actions at a time"
         lines.append(line)
+    lines.append(f"rounds on the CPU: {describe_native()}")
     return "\n".join(lines)
 
 

@@ -17,7 +17,7 @@ from cbandit.errors import CBanditError
 from cbandit.posterior.ahead import Coming
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.engines.protocol import Base, Pass, Plan, Seen
-from cbandit.posterior.history import History
+from cbandit.posterior.history import Between, History
 
 __all__ = ["Dense"]
 
@@ -90,7 +90,7 @@ class Dense(Base):
         """An error: a box has no actions to pass over."""
         raise CBanditError(f"{self.actions!r} has no numbered actions")
 
-    def covariances(self, at: Tensor, to: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def covariances(self, to: Tensor) -> Between:
         """An error: a box has no numbered actions."""
         raise CBanditError(f"{self.actions!r} has no numbered actions")
 

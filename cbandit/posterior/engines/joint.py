@@ -18,8 +18,10 @@ from cbandit.posterior.ahead import Coming, explained
 from cbandit.posterior.block import Block
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.draws.roots import prior_root
-from cbandit.posterior.engines.protocol import Base, Plan, Seen
-from cbandit.posterior.history import History
+from cbandit.posterior.engines.protocol import Base, Fused, Plan, Seen
+from cbandit.posterior.history import Between, History
+from cbandit.posterior.look import Best, Look
+from cbandit_kernels import joint_round, native
 
 __all__ = ["Joint"]
 
@@ -30,6 +32,7 @@ class Joint(Base):
     """Means ``(T, F, N)`` and covariance ``(T, N, N)``, current after every change."""
 
     REWEIGH_EVERY = 64  # reverse changes, after which the means are computed afresh
+    SHARES = 64  # of the gain, that are summed together
     MANY = 512  # from this many actions on a draw must not take O(N^3)
 
     def __init__(
@@ -65,6 +68,10 @@ class Joint(Base):
         known = self._covariance, trials, functions, device, self._table, points
         self.mean = self.cov.new_zeros(trials, functions, actions.size)
         self._gain = self.cov.new_zeros(trials)
+        # precision x variance of what was told since the gain was last asked for
+        self._shares: list[Tensor] = []
+        # an observation that the next pass takes in, if it is a compiled one
+        self._told: tuple[Sequence[int], Tensor, Tensor] | None = None
         self._forgotten = 0
         self._stale = False  # whether the means are of older targets
         self.history = History(*known)
@@ -83,21 +90,36 @@ class Joint(Base):
         self.settle()
         slots, values, precision = _numbered(seen)
         if len(slots) == 1:  # plain views are quicker than gathering
-            (k,) = slots
-            column = self.cov.select(1, k).clone()
-            own, mean = column.select(1, k), self.mean.select(2, k)
+            own = self.cov.select(1, slots[0]).select(1, slots[0])
         else:
             slot = devices.put(slots, self.cov.device)
-            column = self.cov[self._trial, slot]  # T x N
-            own, mean = column[self._trial, slot], self.mean[self._trial, :, slot]
-        share = precision * own
-        weight = (precision / (1 + share)).unsqueeze(-1)
-        gap = (values - mean) * weight
-        self._change(column, weight, gap, -1)
-        self._gain = self._gain.add(torch.log1p(share), alpha=0.5)
+            own = self.cov[self._trial, slot, slot]
+        self._shares.append(precision * own)
+        if len(self._shares) >= self.SHARES:
+            self.gain()
+        self._told = slots, precision, values
+        if self.fused is None:
+            self._take_in()
         self._stale |= self.history.clashes(slots, precision, seen.usual)
         self.history.add(slots, precision, values, usual=seen.usual)
         self.history.count(slots, seen.wanted, 1)
+
+    def _take_in(self) -> None:
+        """Change means and covariance by what was told last."""
+        if self._told is None:
+            return
+        slots, precision, values = self._told
+        if len(slots) == 1:
+            (k,) = slots
+            column = self.cov.select(1, k).clone()
+            own, seen = column.select(1, k), self.mean.select(2, k)
+        else:
+            slot = devices.put(slots, self.cov.device)
+            column = self.cov[self._trial, slot]  # T x N
+            own, seen = column[self._trial, slot], self.mean[self._trial, :, slot]
+        weight = (precision / (1 + precision * own)).unsqueeze(-1)
+        self._change(column, weight, (values - seen) * weight, -1)
+        self._told = None
 
     def _change(self, column: Tensor, weight: Tensor, gap: Tensor, sign: int) -> None:
         self.mean.addcmul_(gap.unsqueeze(-1), column.unsqueeze(1))
@@ -119,7 +141,7 @@ class Joint(Base):
         weight = (precision / (1 + share)).unsqueeze(-1)
         mean = (system.alpha.mT @ system.entries(prior)).squeeze(-1)
         self._change(column, weight, (mean - values) * weight, 1)
-        self._gain = self._gain.sub(torch.log1p(share), alpha=0.5)
+        self._gain = self.gain().sub(torch.log1p(share), alpha=0.5)
         self._forgotten += 1
         # changes come and go, their rounding errors only come
         self._stale |= self._forgotten % self.REWEIGH_EVERY == 0
@@ -151,17 +173,21 @@ class Joint(Base):
         self.cov.copy_(self._table)
         system = self.history.system()
         rows = self.history.rows(system.slots)
-        self.mean = system.alpha.mT @ rows
+        self.mean = (system.alpha.mT @ rows).contiguous()
         half = system.half(rows)
         self.cov -= half.mT @ half
-        self._gain = system.gain()
+        self._gain, self._shares, self._told = system.gain(), [], None
         self._stale = False
 
     def settle(self) -> None:
-        """Bring the means in line with targets that were changed."""
+        """Take in what waits, and bring the means in line with changed targets."""
+        if self._told is not None:
+            number, self.history.stands_for = self.history.stands_for, None
+            self._take_in()
+            self.history.stands_for = number
         if self._stale:
             weights = self.history.system().weights(self.actions.size)
-            self.mean = self._combined(weights)
+            self.mean = self._combined(weights).contiguous()
             self._stale = False
 
     def _combined(self, weights: Tensor) -> Tensor:
@@ -171,8 +197,31 @@ class Joint(Base):
 
     # -- looking -------------------------------------------------------------------
 
+    @property
+    def fused(self) -> Fused | None:
+        """Compiled loops take in what was told and look, in one call."""
+        return self._find if native(self.cov) else None
+
+    def _find(self, look: Look, streams: Streams | None = None) -> Best:
+        """Take in what waits and find the best action."""
+        if self._stale:
+            self.settle()
+        draw = None if streams is None else self._draw(streams)
+        number, self.history.stands_for = self.history.stands_for, None
+        found = joint_round(self.cov, self.mean, look, self._told, draw)
+        self._told, self.history.stands_for = None, number
+        return Best(found.value[:, 0], found.index[:, 0], found.estimate[..., 0])
+
     def gain(self) -> Tensor:
         """The realised information gain, ``(T,)``."""
+        if self._shares:
+            first, *rest = self._shares
+            more = (
+                torch.log1p(torch.stack([first, *rest])).sum(0)
+                if rest
+                else first.log1p()
+            )
+            self._gain, self._shares = self._gain.add(more, alpha=0.5), []
         return self._gain
 
     def at(self, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -182,10 +231,11 @@ class Joint(Base):
         own = self.cov.diagonal(dim1=-2, dim2=-1)
         return self.mean.gather(-1, places), own.gather(-1, index)
 
-    def covariances(self, at: Tensor, to: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def covariances(self, to: Tensor) -> Between:
         """Posterior covariances ``(T, n, o)`` and variances, read off."""
+        self.settle()
         own = self.cov.diagonal(dim1=-2, dim2=-1)
-        return self.cov[:, at][..., to], own[:, at], own[:, to]
+        return lambda at: (self.cov[:, at][..., to], own[:, at], own[:, to])
 
     def begin(
         self, streams: Streams | None = None, ahead: Coming | None = None

@@ -17,7 +17,7 @@ from torch import Tensor
 from cbandit._core.randomness import Streams
 from cbandit.posterior.ahead import Coming
 from cbandit.posterior.block import Block
-from cbandit.posterior.history import History
+from cbandit.posterior.history import Between, History
 from cbandit.posterior.look import Best, Look
 
 __all__ = ["Base", "Engine", "Fused", "Pass", "Plan", "Seen"]
@@ -160,11 +160,8 @@ class Engine(Protocol):
         """
         ...
 
-    def covariances(self, at: Tensor, to: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Posterior covariances ``(T, n, o)`` of actions, float64, by their numbers.
-
-        And the variances of both, ``(T, n)`` and ``(T, o)``.
-        """
+    def covariances(self, to: Tensor) -> Between:
+        """Posterior covariances with ``to``, as a function of actions; by numbers."""
         ...
 
     def gain(self) -> Tensor:

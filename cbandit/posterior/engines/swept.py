@@ -35,11 +35,11 @@ from cbandit.posterior.engines.afresh import compute_afresh
 from cbandit.posterior.engines.arrays import Arrays
 from cbandit.posterior.engines.blocks import BlockPass, Changes
 from cbandit.posterior.engines.protocol import Fused, Plan, Seen
-from cbandit.posterior.history import History
+from cbandit.posterior.history import Between, History
 from cbandit.posterior.look import Best, Look
 from cbandit.posterior.rows.protocol import Columns, Rows
 from cbandit.posterior.system import Spot
-from cbandit_kernels import Change, best_found
+from cbandit_kernels import Change, best_found, native
 
 __all__ = ["Swept"]
 
@@ -291,8 +291,9 @@ class Swept(Arrays):
 
     @property
     def fused(self) -> Fused | None:
-        """One kernel's pass, on CUDA or where a backend is insisted on."""
-        return self._find if self.device.type == "cuda" or self.BACKEND else None
+        """One kernel's pass: on CUDA, by compiled loops, or as a backend insists."""
+        known = self.device.type == "cuda" or native(self.mean)
+        return self._find if known or self.BACKEND else None
 
     def _find(self, look: Look, streams: Streams | None = None) -> Best:
         """Apply what was told and find the best action, in one pass over all."""
@@ -392,10 +393,10 @@ class Swept(Arrays):
         self.rows = rows
         self.plan = Plan(rows.name, "kernel rows no longer fit in memory")
 
-    def covariances(self, at: Tensor, to: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def covariances(self, to: Tensor) -> Between:
         """Posterior covariances ``(T, n, o)`` and variances, by a dense solve."""
-        x, y = (self.points_of(index).double() for index in (at, to))
-        return self.history.covariances(x, y)
+        of = self.history.covariances(self.points_of(to).double())
+        return lambda at: of(self.points_of(at).double())
 
     def bytes(self) -> int:
         """Bytes that the arrays take now."""

@@ -20,7 +20,15 @@ from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.draws.grid import GridPath, even, grid_normals, kron
 from cbandit.posterior.draws.roots import Root, prior_root
 from cbandit.posterior.rows.protocol import Columns, Path, Rounds, Rows, finishing
-from cbandit_kernels import Change, Look
+from cbandit_kernels import (
+    FUSED_RANK,
+    Change,
+    Found,
+    Look,
+    finish_round,
+    native,
+    product_round,
+)
 
 __all__ = ["Kronecker"]
 
@@ -161,7 +169,11 @@ class Kronecker:
 
     def multiply(self, weights: Tensor) -> Columns:
         """``A^T diag(w) B`` for each column ``w`` of ``weights``."""
-        used, k = weights.shape[1], weights.shape[-1]
+        return self._products(*self._factored(weights), weights.shape[-1])
+
+    def _factored(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Both factors, ``(T, k, N_1, r)`` and ``(1 or T, 1, r, N_2)``."""
+        used = weights.shape[1]
         fronts = [front[:, :used] for front in self._fronts]
         basis = self._basis
         if basis is None or self._off_grid or used <= basis.shape[-1]:
@@ -175,8 +187,7 @@ class Kronecker:
             if len(fronts) > 1:
                 left = left[:, :, self._heads]
             right = basis.to(self.dtype).mT.unsqueeze(1)
-        left = left.to(self.dtype)  # T x k x N_1 x r
-        return self._products(left, right, k)
+        return left.to(self.dtype), right
 
     def _coded(self, fronts: list[Tensor], weights: Tensor, code: Tensor) -> Tensor:
         """``A^T diag(w) code``, ``(T, k, N_1, r)``, ``A`` the fronts' rowwise product.
@@ -219,14 +230,42 @@ class Kronecker:
 
     @property
     def seamless(self) -> bool:
-        """Columns need room."""
-        return False
+        """Compiled loops need no room where the inner dimension is small."""
+        rank = self._code.shape[-1]
+        return 0 < rank < FUSED_RANK and native(self._tail)
 
     def rounds(
         self, weights: Tensor, change: Change, look: Look, backend: str | None
     ) -> Rounds:
-        """Columns by :meth:`multiply`, the rest of the round in one pass over them."""
-        return finishing(self, weights, change, look, backend)
+        """Whole rows of the grid in one pass, product included, where that pays."""
+        if not weights.shape[-1] or not self.seamless:
+            return finishing(self, weights, change, look, backend)
+        left, right = self._factored(weights)
+        tails, skipped = self._tails, self._heads.start
+        columns = self._products(left, right, weights.shape[-1])
+
+        def go(start: int, mean: Tensor, var: Tensor, draw: Tensor | None) -> Found:
+            n = var.shape[-1]
+            if start % tails or n % tails:
+                made = columns(start, start + n)
+                return finish_round(
+                    made, change, mean, var, look, start, draw, backend=backend
+                )
+            first = start // tails - skipped
+            rows = left[:, :, first : first + n // tails]
+            return product_round(
+                rows,
+                right[:, 0],
+                change,
+                mean,
+                var,
+                look,
+                start,
+                draw,
+                backend=backend,
+            )
+
+        return go
 
     def path(self, streams: Streams, functions: int, points: Tensor) -> Path:
         """Exact in law: ``R_1 Z R_2^T`` with a root of each group's covariance."""

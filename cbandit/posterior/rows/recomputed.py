@@ -14,7 +14,15 @@ from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.draws.features import FeaturePath
 from cbandit.posterior.rows.protocol import Columns, Path, Rounds, Rows, finishing
-from cbandit_kernels import Change, Found, Frame, Look, kernel_columns, stream_round
+from cbandit_kernels import (
+    Change,
+    Found,
+    Frame,
+    Look,
+    kernel_columns,
+    stream_round,
+    streams_natively,
+)
 
 __all__ = ["Recomputed"]
 
@@ -130,8 +138,11 @@ class Recomputed:
 
     @property
     def seamless(self) -> bool:
-        """On points that lie in memory."""
-        return isinstance(self.actions, Finite) and self.actions.dim <= self.DIMS
+        """On points that lie in memory, where kernel values need no room."""
+        if not isinstance(self.actions, Finite) or self.actions.dim > self.DIMS:
+            return False
+        kinds, dim = self.covariance.kinds, self.actions.dim
+        return self.device.type == "cuda" or streams_natively(self._points, kinds, dim)
 
     def rounds(
         self, weights: Tensor, change: Change, look: Look, backend: str | None

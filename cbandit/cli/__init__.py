@@ -1,0 +1,72 @@
+"""The command line, ``cbandit``: a file for each group of commands.
+
+``play`` runs experiments and ``show`` looks at what came out. Commands import what they
+need when they run.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from cbandit.cli.play import list_, reproduce, run
+from cbandit.cli.show import compare, info, plot
+from cbandit.errors import CBanditError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="cbandit",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Constrained bandits: the papers' experiments, and studies of your own.",
+)
+app.command("list")(list_)
+for command in (reproduce, run, compare, plot, info):
+    app.command()(command)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            print(f"cbandit {version('cbandit')}")
+        except PackageNotFoundError:
+            print("cbandit, run from its source: not installed")
+        raise typer.Exit
+
+
+@app.callback()
+def _before_all(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print it."),
+    ] = False,
+) -> None: ...
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The entry point; a user's error is one line and exit code 2."""
+    try:
+        app(args=arguments)
+    except CBanditError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except ImportError as error:
+        if error.name is None or error.name.startswith("cbandit"):
+            raise
+        print(
+            f"Error: {error.name} is not installed: pip install 'cbandit[experiments]'",
+            file=sys.stderr,
+        )
+        raise SystemExit(2) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Commands that run experiments: ``list``, ``reproduce``, ``run``."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cbandit.cli.options import (
+    Device,
+    Dtype,
+    Every,
+    Horizon,
+    Out,
+    Policies,
+    Resume,
+    Seed,
+    Set,
+    Trials,
+    Trust,
+    Workers,
+    options,
+    pairs,
+)
+from cbandit.errors import CBanditError, LostRankError
+
+if TYPE_CHECKING:
+    from cbandit.experiments.catalogue import Job
+
+__all__ = ["list_", "reproduce", "run"]
+
+
+def list_(
+    name: Annotated[str | None, typer.Argument(help="One experiment, in full.")] = None,
+) -> None:
+    """List the experiments, or the parameters and policies of one.
+
+    Example: cbandit list zhou-synthetic
+    """
+    from cbandit.experiments.catalogue import EXPERIMENTS, find
+
+    if name is None:
+        width = max(map(len, EXPERIMENTS))
+        for each in EXPERIMENTS.values():
+            print(f"{each.name:<{width}}  {each.about}")
+        return
+    one = find(name)
+    print(f"{one.name}: {one.about}")
+    print(f"  --horizon   {one.horizon}")
+    print(f"  --trials    {one.trials}")
+    print(f"  --policies  {','.join(one.policies)}")
+    for key, parameter in one.parameters.items():
+        choices = " | ".join(map(str, parameter.choices)) or parameter.default
+        print(f"  --set {key}={choices}    {parameter.meaning}")
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(help="Of the experiment; see `cbandit list`.")],
+    set_: Set = None,
+    trials: Trials = None,
+    horizon: Horizon = None,
+    policies: Policies = None,
+    seed: Seed = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    out: Out = None,
+    resume: Resume = False,
+    workers: Workers = "1",
+    every: Every = 1,
+) -> None:
+    """Run a paper's experiment, at the paper's size unless told otherwise.
+
+    Writes summary.json, rounds.parquet (a row a policy, trial and round),
+    means.parquet, config.toml and figures into --out, which is results/NAME unless
+    given. Ctrl-C leaves a folder that --resume goes on with.
+
+    Example: cbandit reproduce zhou-synthetic --set cost=quarter --trials 10
+    """
+    from cbandit.experiments.catalogue import jobs_of
+
+    given = options(trials, horizon, policies, seed, device, dtype)
+    jobs = jobs_of(name, parameters=pairs(set_), **given)
+    _carry_out(jobs, out, resume, workers, every)
+
+
+def run(
+    config: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The file.")],
+    set_: Set = None,
+    trials: Trials = None,
+    horizon: Horizon = None,
+    policies: Policies = None,
+    seed: Seed = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    out: Out = None,
+    resume: Resume = False,
+    workers: Workers = "1",
+    every: Every = 1,
+    trust: Trust = None,
+) -> None:
+    """Run the study, or the experiment, of a file; options given here win over it.
+
+    A study is policies on a problem of your own: a test function of BoTorch, or
+    module:object, which is looked up in the working directory and among installed
+    packages. All of it is checked before anything runs. Results go into --out,
+    results/NAME unless given. With --resume, and from the config.toml in a folder of
+    results, only modules that --trust names are imported.
+
+    Example: cbandit run study.toml --trials 5
+    """
+    from cbandit.experiments.catalogue import jobs_in
+
+    given = options(trials, horizon, policies, seed, device, dtype)
+    known = trust or () if resume or config.name == "config.toml" else None
+    jobs = jobs_in(config, pairs(set_), known, **given)
+    _carry_out(jobs, out, resume, workers, every)
+
+
+def _carry_out(
+    jobs: Sequence[Job], out: Path | None, resume: bool, workers: str, every: int
+) -> None:
+    from cbandit._core.distributed import launched
+
+    if workers != "ray" and (not workers.isdecimal() or int(workers) < 1):
+        raise CBanditError(
+            f"--workers must be a number above 0, or ray; got {workers!r}"
+        )
+    home = out or Path("results") / jobs[0].experiment.name
+    work = partial(
+        _done,
+        resume=resume,
+        workers=workers if workers == "ray" else int(workers),
+        every=every,
+    )
+    with launched() as ranks, warnings.catch_warnings():
+        if ranks.rank == 0:
+            _all_done(jobs, home, work)
+            return
+        # the first rank says all, except that it was lost
+        warnings.simplefilter("ignore")
+        try:
+            _all_done(jobs, home, work, aloud=False)
+        except LostRankError:
+            raise
+        except CBanditError:
+            raise SystemExit(2) from None
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
+
+
+def _all_done(
+    jobs: Sequence[Job], home: Path, work: Callable[..., Any], aloud: bool = True
+) -> None:
+    """Try out every study, then carry all jobs out."""
+    from cbandit.experiments.study import tried
+
+    for job in jobs:
+        if job.settings.tables:
+            tried(job.experiment, job.settings)
+    for job in jobs:
+        work(job, home / job.folder, aloud=aloud)
+    if aloud and len(jobs) > 1:
+        folders = " ".join(str(home / job.folder) for job in jobs)
+        print(f"to compare them: cbandit compare {folders}")
+
+
+def _done(job: Job, folder: Path, aloud: bool, resume: bool, **options: Any) -> None:
+    from cbandit.experiments.runner import carry_out
+
+    again = not resume and (folder / "summary.json").exists()
+    try:
+        summary = carry_out(
+            job.experiment, job.settings, folder, resume=resume, **options
+        )
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if not aloud:
+            raise
+        print(
+            f"\ninterrupted; the same with --resume goes on from {folder}",
+            file=sys.stderr,
+        )
+        code = stop.code if isinstance(stop, SystemExit) else 130
+        raise SystemExit(code) from None
+    if aloud:
+        _tell(summary, folder, again)
+
+
+def _tell(summary: dict[str, Any], folder: Path, again: bool) -> None:
+    from cbandit.experiments.report import growth, in_words, lines
+    from cbandit.experiments.results import read_curves
+    from cbandit.experiments.rounds import rounds_in_words
+
+    for line in lines(summary):
+        print(line)
+    print(growth(read_curves(folder), summary["horizon"]))
+    print(rounds_in_words(folder))
+    paths = ", ".join(str(folder / name) for name in summary.get("figures", ()))
+    replaced = " (in place of earlier results of the same settings)" if again else ""
+    print(f"figures: {paths}{replaced}")
+    status = {name: each["status"] for name, each in summary["policies"].items()}
+    failed = {name: said for name, said in status.items() if said != "complete"}
+    if failed:
+        raise CBanditError(in_words(failed))

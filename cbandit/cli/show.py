@@ -1,0 +1,122 @@
+"""Commands that show results and the machine: ``compare``, ``plot``, ``info``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cbandit.errors import CBanditError
+
+__all__ = ["compare", "info", "plot"]
+
+
+def compare(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...")],
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            metavar="COLUMN",
+            help="policy, folder, or a parameter in which the folders differ.",
+        ),
+    ] = None,
+    latex: Annotated[
+        bool, typer.Option("--latex", help="Print a table for a paper.")
+    ] = False,
+    figure: Annotated[
+        Path | None,
+        typer.Option("--figure", metavar="FILE", help="Draw the differences."),
+    ] = None,
+) -> None:
+    """Compare results trial by trial: paired differences, with bootstrap intervals.
+
+    Compares the policies of one folder, or several folders policy by policy.
+
+    Example: cbandit compare results/mine results/other --latex
+    """
+    from cbandit.experiments import compare as comparing
+    from cbandit.experiments.catalogue import kept_in
+
+    read = [(folder, kept_in(folder).settings) for folder in folders]
+    found = comparing.compare(read, by)
+    words = comparing.in_latex if latex else comparing.in_lines
+    print("\n".join(words(found, read[0][1])))
+    if figure is not None:
+        comparing.draw_comparison(found, read[0][1], figure)
+        print(f"{'% ' if latex else ''}{figure}")
+
+
+def plot(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...")],
+    figure: Annotated[
+        Path | None,
+        typer.Option(
+            "--figure", metavar="FILE", help="One figure of all, a row for each folder."
+        ),
+    ] = None,
+    panels: Annotated[
+        str | None,
+        typer.Option(
+            "--panels",
+            metavar="PARAM",
+            help="With --figure: regret alone, a panel for each value of this.",
+        ),
+    ] = None,
+) -> None:
+    """Draw the figures again from the results in one or several folders.
+
+    Example: cbandit plot results/four-0.8 results/four-0.2 --figure four.png
+    """
+    from cbandit.experiments.catalogue import kept_in
+    from cbandit.experiments.figures import Drawn, draw, draw_together
+    from cbandit.experiments.results import read_curves
+
+    if panels is not None and figure is None:
+        raise CBanditError("--panels goes with --figure FILE")
+    drawn = []
+    for folder in folders:
+        table = read_curves(folder)
+        job = kept_in(folder)
+        experiment, settings = job.experiment, job.settings
+        if figure is None:
+            for path in draw(experiment, settings, table, folder):
+                print(path)
+        drawn.append(Drawn(folder.name, experiment, settings, table))
+    if figure is not None:
+        draw_together(drawn, figure, panels)
+        print(figure)
+
+
+def info() -> None:
+    """Versions, devices, data files, and which engine would be used for what.
+
+    Example: cbandit info
+    """
+    import platform
+
+    import torch
+
+    from cbandit.experiments.results import versions
+    from cbandit.posterior import describe_engines
+    from cbandit.problems.data import folders
+
+    _print_tree(versions())
+    print(f"cpu: {platform.processor() or platform.machine()}, ", end="")
+    print(f"{torch.get_num_threads()} threads")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    names = [torch.cuda.get_device_name(k) for k in range(count)]
+    print("cuda: " + (", ".join(names) or "none"))
+    for folder in folders():
+        print(f"data: {folder}" + ("" if folder.is_dir() else " (not there)"))
+    print(describe_engines())
+
+
+def _print_tree(tree: Any, indent: str = "") -> None:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            print(f"{indent}{key}:")
+            _print_tree(value, indent + "  ")
+        else:
+            print(f"{indent}{key}: {value}")

@@ -1,0 +1,182 @@
+"""BoTorch's acquisition functions as policies of a study.
+
+A file says which one, and what is its user's to say (``beta``, the numbers of samples).
+The rest follows from model, data and limits, and is given to the arguments of BoTorch's
+names for it: ``best_f``, ``X_baseline``, ``constraints``, and so on.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit.errors import CBanditError
+from cbandit.experiments.named import Arguments, built, checked, found_in, said
+
+__all__ = ["Making", "making"]
+
+POINTS = 512  # that stand for the whole set where an integral over it is asked for
+ROOMS = ("botorch.acquisition", "botorch.acquisition.analytic")
+
+
+def making(where: str, given: Any, home: str) -> Making:
+    """Return what a policy of BoTorch's builds its acquisition function with.
+
+    Args:
+        where: the file, table and key, for errors.
+        given: a name, or a table with it as ``type`` and arguments beside it.
+        home: where modules are looked up first.
+    """
+    table = given if isinstance(given, Mapping) else {"type": given}
+    words = table.get("type")
+    if not isinstance(words, str):
+        raise CBanditError(
+            f"{where} must be the name of an acquisition function, or a table with it "
+            f"as its type; got {given!r}"
+        )
+    own = {key: each for key, each in table.items() if key != "type"}
+    out = Making(words, built(where, own, home), home)
+    with said(where):
+        kind = out.kind()
+    takes = checked(where, words, kind, own)
+    missing = sorted(takes.needed - own.keys() - {*FOUND, "model"})
+    if missing:
+        raise CBanditError(f"{where} {missing[0]} is missing: {words} needs it")
+    return out
+
+
+@dataclass(frozen=True)
+class Making:
+    """Builds an acquisition function every round. It can be pickled.
+
+    Args:
+        words: its name in ``botorch.acquisition``, or ``module:Class``.
+        given: those of its arguments that the file says.
+        home: where modules are looked up first.
+    """
+
+    words: str
+    given: Mapping[str, Any]
+    home: str
+
+    def kind(self) -> Any:
+        """Return its class."""
+        from botorch.acquisition.acquisition import AcquisitionFunction
+
+        out = found_in(ROOMS, self.words, self.home)
+        if not (isinstance(out, type) and issubclass(out, AcquisitionFunction)):
+            raise CBanditError(
+                "must be an acquisition function of BoTorch, or module:Class; got "
+                f"{self.words!r}"
+            )
+        return out
+
+    def __call__(self, model: Any, policy: Any) -> Any:
+        """Build it from the model of one trial."""
+        from botorch.exceptions.errors import BotorchError
+        from botorch.exceptions.warnings import BotorchWarning
+
+        kind = self.kind()
+        takes = Arguments(kind)
+        state = _State(model, policy, kind, takes)
+        asked = {
+            name: value
+            for name, find in FOUND.items()
+            if name in takes.named and name not in self.given
+            for value in [find(state)]
+            if value is not None
+        }
+        try:
+            with warnings.catch_warnings():
+                # that nothing feasible was seen yet is no news to a policy
+                warnings.simplefilter("ignore", BotorchWarning)
+                return kind(model=model, **asked, **self.given)
+        except BotorchError as error:
+            raise CBanditError(f"acquisition {self.words}: {error}") from error
+
+
+class _State:
+    """One trial's model, data and limits."""
+
+    def __init__(self, model: Any, policy: Any, kind: Any, takes: Arguments) -> None:
+        from botorch.acquisition.analytic import AnalyticAcquisitionFunction
+
+        self.model, self.policy = model, policy
+        self.analytic = issubclass(kind, AnalyticAcquisitionFunction)
+        self.sampled = "objective" in takes.named
+        self.x: Tensor = model.models[0].train_inputs[0]
+        self.m = policy.m
+        self.limits = policy._limits(policy.t + 1)[policy.trial] if self.m else None
+
+    def best(self) -> Tensor:
+        """The best posterior mean where all costs keep to limits; the least if none."""
+        with torch.no_grad():
+            mean = self.model.posterior(self.x.unsqueeze(1)).mean.squeeze(1)
+        reward: Tensor = mean[:, 0]
+        if self.limits is None:
+            return reward.amax()
+        kept = (mean[:, 1:] <= self.limits).all(-1)
+        return reward[kept].amax() if bool(kept.any()) else reward.amin()
+
+    def constraints(self) -> Any:
+        """By output for analytic functions; for others callables, feasible at <= 0."""
+        if self.limits is None:
+            return {} if self.analytic else None
+        each = enumerate(self.limits.tolist(), start=1)
+        if self.analytic:
+            return {j: (None, limit) for j, limit in each}
+        return [_excess(j, limit) for j, limit in each]
+
+    def objective(self) -> Any:
+        """The reward alone of several outputs."""
+        from botorch.acquisition.objective import GenericMCObjective
+
+        return GenericMCObjective(_reward) if self.m else None
+
+    def transform(self) -> Any:
+        """The same, where there are no samples."""
+        from botorch.acquisition.objective import ScalarizedPosteriorTransform
+
+        if not self.m or self.sampled:
+            return None
+        return ScalarizedPosteriorTransform(torch.eye(1 + self.m).to(self.x)[0])
+
+    def spread(self) -> Tensor:
+        """Points that stand for the whole set, ``(n, d)``."""
+        from botorch.utils.sampling import draw_sobol_samples
+
+        actions = self.policy.actions
+        if actions.continuous:
+            drawn = draw_sobol_samples(actions.bounds.double(), POINTS, 1, seed=0)
+            points: Tensor = actions.nearest(drawn.squeeze(1))
+        else:
+            count = min(POINTS, actions.size)
+            points = actions.at(torch.arange(count) * actions.size // count)
+        return points.to(self.x)
+
+
+def _reward(y: Tensor, X: Tensor | None = None) -> Tensor:
+    return y[..., 0]
+
+
+def _excess(j: int, limit: float) -> Callable[[Tensor], Tensor]:
+    return lambda y: y[..., j] - limit
+
+
+FOUND: dict[str, Callable[[_State], Any]] = {
+    "best_f": _State.best,
+    "X_baseline": lambda state: state.x,
+    "X_observed": lambda state: state.x,
+    "objective": _State.objective,
+    "objective_index": lambda state: 0,
+    "constraints": _State.constraints,
+    "posterior_transform": _State.transform,
+    "candidate_set": _State.spread,
+    "mc_points": _State.spread,
+}
+"""What is found, by the arguments' names."""

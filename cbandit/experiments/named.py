@@ -1,0 +1,211 @@
+"""Things that a study file names: ``"CKB"``, ``"module:Class"``, and their arguments.
+
+A table with a ``type`` stands for the object that its other keys build. A type is a
+public name of cbandit or of ``cb.baselines``, or ``module:object``, which is looked up
+in the working directory and among installed packages.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import cbandit as cb
+from cbandit.errors import CBanditError
+
+__all__ = [
+    "Arguments",
+    "built",
+    "checked",
+    "found",
+    "found_in",
+    "modules",
+    "said",
+    "typed",
+]
+
+
+def found(words: str, home: str) -> Any:
+    """Return what a type names.
+
+    Args:
+        words: a public name, or ``module:object``.
+        home: the folder in which modules are looked up first.
+    """
+    module, colon, name = words.partition(":")
+    if not colon:
+        for room in (cb, cb.baselines):
+            if words in room.__all__ and _makes(getattr(room, words)):
+                return getattr(room, words)
+        rooms = (cb, cb.baselines)
+        known = [n for r in rooms for n in r.__all__ if _makes(getattr(r, n))]
+        near = difflib.get_close_matches(words, known, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise CBanditError(
+            f"{words!r} is no public name of cbandit, and not of the form "
+            f"module:object{hint}"
+        )
+    if home not in sys.path:
+        sys.path.insert(0, home)
+    try:
+        out: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module.partition(".")[0] and error.name != module:
+            raise
+        raise CBanditError(
+            f"{words!r}: there is no module {error.name} in {home} or among installed "
+            "packages"
+        ) from None
+    except ValueError:
+        raise CBanditError(f"{words!r} is not of the form module:object") from None
+    for part in name.split("."):
+        if not hasattr(out, part):
+            raise CBanditError(f"{words!r}: {module} holds no {name}")
+        out = getattr(out, part)
+    return out
+
+
+def found_in(rooms: Sequence[str], words: str, home: str) -> Any:
+    """Return what a name means in the first of some modules that holds it.
+
+    Args:
+        rooms: the modules.
+        words: a name in one of them; or ``module:object``, for any other.
+        home: as for :func:`found`.
+    """
+    if ":" in words:
+        return found(words, home)
+    for room in rooms:
+        with suppress(CBanditError):
+            return found(f"{room}:{words}", home)
+    raise CBanditError(f"{rooms[0]} holds no {words}")
+
+
+def _makes(thing: Any) -> bool:
+    """Whether a public name stands for a kind of object; cb.load does not, say."""
+    return isinstance(thing, type) or thing is cb.OPB
+
+
+def modules(value: Any) -> Iterator[str]:
+    """Return the modules that a file's values name, wherever an object may be named."""
+    if isinstance(value, str):
+        module, colon, name = value.partition(":")
+        if colon and all(part.isidentifier() for part in f"{module}.{name}".split(".")):
+            yield module
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from modules(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from modules(each)
+
+
+class Arguments:
+    """The arguments that a callable takes.
+
+    Args:
+        named: those that have names.
+        needed: of these, the ones without a default.
+        open: whether it takes any others too.
+    """
+
+    def __init__(self, call: Any) -> None:
+        self.named: dict[str, Any] = {}
+        self.needed: set[str] = set()
+        self.open = False
+        parameters = list(_signature(call).parameters.values())
+        for each in parameters:
+            if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+                continue
+            self.named[each.name] = each.annotation
+            if each.default is each.empty:
+                self.needed.add(each.name)
+        if any(each.kind is each.VAR_KEYWORD for each in parameters):
+            self._hand_on(call)
+
+    def _hand_on(self, call: Any) -> None:
+        """Take in what ``**common`` is handed on to: mostly the next constructor."""
+        common = getattr(call, "common", None)
+        if call.__module__.partition(".")[0] == "cbandit" and common is not None:
+            self.named |= dict.fromkeys(common, Any)
+            return
+        line = [c for c in getattr(call, "__mro__", ()) if "__init__" in vars(c)]
+        if len(line) < 2 or line[1] is object:
+            self.open = True
+            return
+        more = Arguments(line[1])
+        self.named, self.open = {**more.named, **self.named}, more.open
+
+    def __contains__(self, name: str) -> bool:
+        return self.open or name in self.named
+
+
+def _signature(call: Any) -> inspect.Signature:
+    try:
+        return inspect.signature(call)
+    except (TypeError, ValueError):
+        raise CBanditError(f"{call!r} cannot be called with arguments") from None
+
+
+@contextmanager
+def said(where: str) -> Iterator[None]:
+    """Say where in a file an error of the library comes from."""
+    try:
+        yield
+    except (CBanditError, TypeError, ValueError) as error:
+        raise CBanditError(f"{where}: {error}") from error
+
+
+def checked(where: str, words: str, call: Any, given: Mapping[str, Any]) -> Arguments:
+    """Return what a callable takes, or raise over a key that it does not take."""
+    takes = Arguments(call)
+    for key in given:
+        if key not in takes:
+            near = difflib.get_close_matches(key, takes.named, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            known = ", ".join(n for n in takes.named if n not in ("self", "actions"))
+            more = "" if near else f"; it takes {known}"
+            raise CBanditError(f"{where} {key}: {words} takes no such key{hint}{more}")
+    return takes
+
+
+def built(where: str, value: Any, home: str) -> Any:
+    """Return a value of a file, tables with a ``type`` in it as the objects they mean.
+
+    Args:
+        where: the file, table and key, for errors.
+        value: a number, a text, a list or a table.
+        home: as for :func:`found`.
+    """
+    if isinstance(value, list):
+        return [built(where, each, home) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    if "type" not in value:
+        return {key: built(f"{where}.{key}", each, home) for key, each in value.items()}
+    call = typed(where, value, home)
+    given = {key: each for key, each in value.items() if key != "type"}
+    takes = checked(where, value["type"], call, given)
+    missing = sorted(takes.needed - given.keys())
+    if missing:
+        raise CBanditError(f"{where} {missing[0]} is missing: {value['type']} needs it")
+    made = {key: built(f"{where}.{key}", each, home) for key, each in given.items()}
+    with said(where):
+        return call(**made)
+
+
+def typed(where: str, table: Mapping[str, Any], home: str) -> Any:
+    """Return what the ``type`` of a table names, a callable."""
+    words = table.get("type")
+    if not isinstance(words, str):
+        raise CBanditError(f"{where} type must be a text such as 'CKB'; got {words!r}")
+    with said(f"{where} type"):
+        call = found(words, home)
+        if not callable(call):
+            raise CBanditError(f"{words} must be a class or a function; got {call!r}")
+        return call

@@ -1,0 +1,287 @@
+"""The round's one pass on the CPU: the references' signatures, compiled loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cbandit_kernels._native.loops import loops
+from cbandit_kernels._native.streams import stream as streaming
+from cbandit_kernels._native.threads import share
+from cbandit_kernels._native.values import ROOTS
+from cbandit_kernels.types import SCORES, Change, Found, Frame, Look
+
+__all__ = ["finish", "joint", "product", "stream"]
+
+Array = np.ndarray[Any, Any]
+
+WEIGHTED = 2  # of SCORES, those that costs enter by their weights: the first
+REWARD = len(SCORES)  # the code of a score that no cost enters
+PIECE = 1 << 14  # actions that a thread takes at a time
+STREAM_PIECE = 1 << 12  # the same where each costs hundreds of kernel values
+ALONE = 1 << 16  # numbers of all covariances up to which one thread takes all trials
+PARTS = 8  # that the trials of larger ones are cut into
+
+
+def finish(
+    columns: Tensor,
+    change: Change,
+    mean: Tensor,
+    var: Tensor,
+    look: Look,
+    start: int = 0,
+    draw: Tensor | None = None,
+) -> Found:
+    """See :func:`cbandit_kernels.rounds.finish_round_ref`."""
+    trials, k, n = columns.shape
+    columns, look, draw = _rows(columns), _looked(look), _drawn_as(mean, draw)
+    go = loops(mean.dtype == torch.float64).finish
+    given = columns.data_ptr(), (columns.stride(0), columns.stride(1))
+    fixed = given, k, n, _changes(change, mean), *_round(mean, var, look, draw)
+    cut = trials, n, PIECE
+    return _shared(go, fixed, cut, start, mean, var, look, draw, columns)
+
+
+def product(
+    left: Tensor,
+    right: Tensor,
+    change: Change,
+    mean: Tensor,
+    var: Tensor,
+    look: Look,
+    start: int = 0,
+    draw: Tensor | None = None,
+) -> Found:
+    """See :func:`cbandit_kernels.whole.product_round_ref`."""
+    trials, _, rows, _ = left.shape
+    look, draw = _looked(look), _drawn_as(mean, draw)
+    go = loops(mean.dtype == torch.float64).product
+    factors = left.contiguous().numpy(), right.contiguous().numpy()
+    fixed = *factors, _changes(change, mean), *_round(mean, var, look, draw)
+    cut = trials, rows, max(1, PIECE // right.shape[-1])
+    return _shared(go, fixed, cut, start, mean, var, look, draw)
+
+
+def stream(
+    points: Tensor,
+    frame: Frame,
+    tried: Tensor,
+    weights: Tensor,
+    kinds: tuple[str, ...],
+    change: Change,
+    mean: Tensor,
+    var: Tensor,
+    look: Look,
+    start: int = 0,
+    draw: Tensor | None = None,
+) -> Found:
+    """See :func:`cbandit_kernels.rounds.stream_round_ref`."""
+    n, dim = points.shape[-2:]
+    look, draw = _looked(look), _drawn_as(mean, draw)
+    go = streaming(kinds, dim, frame.far, mean.dtype == torch.float64)
+    roots = torch.tensor([ROOTS[kind] for kind in kinds], dtype=torch.float64)
+    scale = frame.scale.double() * roots.view(-1, 1, 1)
+    center = frame.center.double()
+    near = (tried.double() - center.unsqueeze(-2)) * scale.unsqueeze(-2)
+    whole = points if points.dim() == 3 else points.unsqueeze(0)
+    framed = tuple(_plain(each, mean) for each in (whole, center, scale, near))
+    known = framed, _plain(weights, mean), _changes(change, mean)
+    fixed = *known, *_round(mean, var, look, draw)
+    cut = len(mean), n, STREAM_PIECE
+    return _shared(go, fixed, cut, start, mean, var, look, draw)
+
+
+def joint(
+    cov: Tensor,
+    mean: Tensor,
+    look: Look,
+    told: tuple[Sequence[int], Tensor, Tensor] | None = None,
+    draw: Tensor | None = None,
+) -> Found:
+    """See :func:`cbandit_kernels.whole.joint_round_ref`."""
+    trials, size, _ = cov.shape
+    functions = mean.shape[1]
+    look, draw = _looked(look), _drawn_as(mean, draw)
+    if not (cov.is_contiguous() and mean.is_contiguous()) or mean.dtype != cov.dtype:
+        raise ValueError(
+            "cov and mean must be contiguous and of one dtype; got strides "
+            f"{cov.stride()} and {mean.stride()}, {cov.dtype} and {mean.dtype}"
+        )
+    asked, drawn = _asked(look, mean), _drawn(draw)
+    go = loops(cov.dtype == torch.float64).joint
+    if told is None:
+        seen = (
+            False,
+            np.zeros(trials, np.int64),
+            _constant(0.0, (trials,), cov.dtype),
+            _constant(0.0, (trials, functions), cov.dtype),
+        )
+    else:
+        slots, precision, values = told
+        seen = (
+            True,
+            np.array(slots, np.int64),
+            _plain(precision, cov),
+            _plain(values, cov),
+        )
+    table = cov.numpy()
+    given = table, mean.numpy(), seen, asked, drawn
+    # made here and lent to torch, which is quicker than the other way around
+    value, index = np.empty((trials, 1), table.dtype), np.empty((trials, 1), np.int64)
+    out = value, index, np.empty((trials, functions, 1), table.dtype)
+    if trials * size * size <= ALONE or trials == 1 or torch.get_num_threads() == 1:
+        go(*given, (0, trials), *out)
+    else:
+        each = -(-trials // PARTS)
+
+        def work(piece: int, alive: object = (look, draw)) -> None:
+            go(*given, (piece * each, min((piece + 1) * each, trials)), *out)
+
+        _spread(go, work, -(-trials // each))
+    return Found(*map(torch.from_numpy, out))
+
+
+# -- what the loops take, and what they give ---------------------------------------
+
+
+# an address keeps nothing alive: each piece of work holds on to the tensors behind it
+
+
+def _rows(value: Tensor) -> Tensor:
+    """Neighbours side by side in memory, as the loops step from one to the next."""
+    return value if value.stride(-1) == 1 else value.contiguous()
+
+
+def _looked(look: Look) -> Look:
+    if look.mask is None or look.mask.stride(-1) == 1:
+        return look
+    return replace(look, mask=look.mask.contiguous())
+
+
+def _drawn_as(mean: Tensor, draw: Tensor | None) -> Tensor | None:
+    return None if draw is None else _rows(draw.to(mean.dtype))
+
+
+def _plain(value: Tensor, like: Tensor) -> Array:
+    if value.dtype != like.dtype:
+        value = value.to(like.dtype)
+    return value.contiguous().numpy()
+
+
+@lru_cache(maxsize=64)
+def _constant(value: float, shape: tuple[int, ...], dtype: torch.dtype) -> Array:
+    return torch.full(shape, value, dtype=dtype).numpy()
+
+
+def _small(value: Tensor | None, default: float, like: Tensor) -> Array:
+    """A ``(T, F)`` tensor as the loops take it; a constant where there is none."""
+    if value is None:
+        return _constant(default, tuple(like.shape[:2]), like.dtype)
+    return _plain(value, like)
+
+
+def _asked(look: Look, mean: Tensor) -> tuple[Any, ...]:
+    """A look as small arrays, a code and an address."""
+    mask, step = 0, 0
+    if look.mask is not None:
+        mask = look.mask.data_ptr()
+        step = look.mask.stride(0) if len(look.mask) > 1 else 0
+    code = SCORES.index(look.score)
+    if look.weight is None and code < WEIGHTED:
+        code = REWARD
+    return (
+        _small(look.coefficient, 0.0, mean),
+        _small(look.offset, 0.0, mean),
+        _small(look.bound, torch.inf, mean),
+        code,
+        _small(look.weight, 0.0, mean),
+        mask,
+        step,
+    )
+
+
+def _drawn(draw: Tensor | None) -> tuple[int, tuple[int, int]]:
+    if draw is None:
+        return 0, (0, 0)
+    return draw.data_ptr(), (draw.stride(0), draw.stride(1))
+
+
+def _changes(change: Change, mean: Tensor) -> tuple[Array, Array]:
+    return _plain(change.spread, mean), _plain(change.shift, mean)
+
+
+def _round(
+    mean: Tensor, var: Tensor, look: Look, draw: Tensor | None
+) -> tuple[Any, Any, Any]:
+    """The arrays over the set, by address and strides; the look; the draw."""
+    side_by_side = mean.shape[-1] < 2 or (mean.stride(-1) == 1 == var.stride(-1))
+    if not side_by_side or var.dtype != mean.dtype:
+        raise ValueError(
+            "mean and var must be of one dtype with a last stride of 1; got strides "
+            f"{mean.stride()} and {var.stride()}, {mean.dtype} and {var.dtype}"
+        )
+    steps = mean.stride(0), mean.stride(1)
+    held = mean.data_ptr(), steps, var.data_ptr(), var.stride(0)
+    return held, _asked(look, mean), _drawn(draw)
+
+
+def _spread(go: Any, work: Callable[[int], None], pieces: int) -> None:
+    """Share the pieces among threads.
+
+    The first is done alone where it compiles the loop: no thread waits for another
+    inside of the compiler.
+    """
+    first = 0 if go.overloads else 1
+    if first:
+        work(0)
+    share(lambda piece: work(first + piece), pieces - first)
+
+
+def _shared(
+    go: Any,
+    fixed: tuple[Any, ...],
+    cut: tuple[int, int, int],
+    start: int,
+    mean: Tensor,
+    var: Tensor,
+    look: Look,
+    draw: Tensor | None,
+    columns: Tensor | None = None,
+) -> Found:
+    """Share trials of ``size`` items, ``step`` at a time, and take the best of all."""
+    trials, size, step = cut
+    each = -(-size // step)
+    value = mean.new_empty(trials, each)
+    index = torch.empty(trials, each, dtype=torch.long)
+    out = value.numpy(), index.numpy()
+
+    def work(number: int, alive: object = (mean, var, look, draw, columns)) -> None:
+        t, piece = divmod(number, each)
+        low = piece * step
+        go(*fixed, (t, low, min(low + step, size), start, piece), *out)
+
+    _spread(go, work, trials * each)
+    if each > 1:
+        top = value.amax(-1, keepdim=True)
+        # of equals the lowest number, wherever it was found
+        last = torch.iinfo(torch.long).max
+        index = index.where(value == top, last).amin(-1, keepdim=True)
+        value = top
+    at = (index - start).unsqueeze(1).expand(-1, mean.shape[1], -1)
+    spread = var.gather(-1, at[:, 0]).clamp_min(0).sqrt().unsqueeze(1)
+    if draw is not None:
+        spread = draw.gather(-1, at)
+    scale = look.coefficient.to(mean).unsqueeze(-1)
+    estimate = torch.addcmul(mean.gather(-1, at), scale, spread)
+    if look.offset is not None:
+        estimate += look.offset.to(mean).unsqueeze(-1)
+    if look.bound is not None:
+        bound = look.bound.to(mean).unsqueeze(-1)
+        estimate = estimate.clamp(-bound, bound)
+    return Found(value, index, estimate)

@@ -1,0 +1,126 @@
+"""Rounds over a whole set in one call: a grid's matrix product, a small set's table.
+
+They belong beside :mod:`cbandit_kernels.rounds`: the same change, the same look, the
+same answer. On the CPU compiled loops fuse what the references do in several trips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cbandit_kernels.backends import native
+from cbandit_kernels.rounds import finish_round, finish_round_ref
+from cbandit_kernels.types import Change, Found, Look
+
+__all__ = [
+    "joint_round",
+    "joint_round_ref",
+    "product_round",
+    "product_round_ref",
+]
+
+FUSED_RANK = 48  # inner dimension from which on BLAS and a second trip are faster
+
+
+def product_round_ref(
+    left: Tensor,
+    right: Tensor,
+    change: Change,
+    mean: Tensor,
+    var: Tensor,
+    look: Look,
+    start: int = 0,
+    draw: Tensor | None = None,
+    *,
+    backend: str | None = None,
+) -> Found:
+    """The pass over whole rows of a grid, whose columns are ``left @ right``.
+
+    Args:
+        left: ``(T, k, rows, r)``.
+        right: ``(1 or T, r, tails)``; the stretch is ``rows x tails`` actions.
+        change, mean, var, look, start, draw, backend: see
+            :func:`~cbandit_kernels.rounds.finish_round_ref`.
+    """
+    columns = (left @ right.unsqueeze(1)).flatten(2)
+    return finish_round_ref(columns, change, mean, var, look, start, draw)
+
+
+def product_round(
+    left: Tensor,
+    right: Tensor,
+    change: Change,
+    mean: Tensor,
+    var: Tensor,
+    look: Look,
+    start: int = 0,
+    draw: Tensor | None = None,
+    *,
+    backend: str | None = None,
+) -> Found:
+    """:func:`product_round_ref`, fused where that pays."""
+    if backend == "native" or (backend is None and native(mean)):
+        if left.shape[-1] < FUSED_RANK:
+            from cbandit_kernels._native.rounds import product
+
+            return product(left, right, change, mean, var, look, start, draw)
+    columns = (left @ right.unsqueeze(1)).flatten(2)
+    return finish_round(columns, change, mean, var, look, start, draw, backend=backend)
+
+
+def joint_round_ref(
+    cov: Tensor,
+    mean: Tensor,
+    look: Look,
+    told: tuple[Sequence[int], Tensor, Tensor] | None = None,
+    draw: Tensor | None = None,
+    *,
+    backend: str | None = None,
+) -> Found:
+    """The round of a small set whose whole posterior covariance is kept.
+
+    Args:
+        cov: ``(T, N, N)``, changed in place.
+        mean: ``(T, F, N)``, likewise.
+        look: what to ask.
+        told: an observation to take in first: the action's number in each trial, its
+            precisions ``(T,)`` (0: nothing was seen) and values ``(T, F)``.
+        draw: ``(T, F, N)``: what stands for the standard deviation in a joint draw.
+        backend: ``None``, ``"native"`` to insist on compiled loops, or ``"torch"``.
+    """
+    if told is not None:
+        slots, precision, values = told
+        trial = torch.arange(len(cov), device=cov.device)
+        slot = torch.tensor(list(slots), device=cov.device)
+        column = cov[trial, slot]
+        own, seen = column[trial, slot], mean[trial, :, slot]
+        weight = (precision / (1 + precision * own)).unsqueeze(-1)
+        gap = (values - seen) * weight
+        mean.addcmul_(gap.unsqueeze(-1), column.unsqueeze(1))
+        scaled = (column * weight).unsqueeze(-2)
+        cov.addcmul_(column.unsqueeze(-1), scaled, value=-1)
+    var = cov.diagonal(dim1=-2, dim2=-1).clone()
+    trials, functions, size = mean.shape
+    nothing = Change(var.new_empty(trials, 0), var.new_empty(trials, functions, 0))
+    columns = var.new_empty(trials, 0, size)
+    return finish_round_ref(columns, nothing, mean, var, look, 0, draw)
+
+
+def joint_round(
+    cov: Tensor,
+    mean: Tensor,
+    look: Look,
+    told: tuple[Sequence[int], Tensor, Tensor] | None = None,
+    draw: Tensor | None = None,
+    *,
+    backend: str | None = None,
+) -> Found:
+    """:func:`joint_round_ref`, by compiled loops where they are at hand."""
+    if backend == "native" or (backend is None and native(mean)):
+        from cbandit_kernels._native.rounds import joint
+
+        return joint(cov, mean, look, told, draw)
+    return joint_round_ref(cov, mean, look, told, draw)

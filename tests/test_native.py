@@ -1,0 +1,214 @@
+"""The CPU's compiled loops against the plain-torch references beside them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+pytest.importorskip("numba", reason="numba is not installed: plain torch is used")
+
+from looks import NEAR, draws, looked, same
+
+from cbandit_kernels import (
+    SCORES,
+    Change,
+    Look,
+    finish_round,
+    finish_round_ref,
+    joint_round,
+    joint_round_ref,
+    product_round,
+    product_round_ref,
+)
+
+F64, F32 = torch.float64, torch.float32
+
+
+def poisoned(trials: int, functions: int, n: int, dtype: torch.dtype):
+    """Room for arrays of a stretch inside of larger ones that are all NaN."""
+    mean = torch.full((trials, functions, n + 9), torch.nan, dtype=dtype)
+    var = torch.full((trials, n + 9), torch.nan, dtype=dtype)
+    return mean, var
+
+
+SHAPES = [  # trials, functions, columns, actions
+    (1, 2, 1, 1),
+    (1, 1, 1, 37),
+    (1, 2, 0, 513),
+    (1, 2, 1, 40_001),
+    (3, 4, 3, 1_000),
+    (2, 3, 2, 17_000),
+]
+
+
+@pytest.mark.parametrize("dtype", [F64, F32], ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_round_whose_columns_are_known(shape, dtype):
+    trials, functions, k, n = shape
+    for number, score in enumerate(SCORES):
+        if functions == 1 and score in ("feasible", "least"):
+            continue
+        normal = draws(number)
+        columns = normal(trials, k, n, dtype=dtype)
+        change = Change(normal(trials, k).abs() * 1e-2, normal(trials, functions, k))
+        mask = normal(trials, n + 4) > 0 if number % 2 else None
+        if mask is not None:
+            mask[:, 4] = True
+        look = looked(normal, trials, functions, score, number % 3 == 0, mask)
+        draw = normal(trials, functions, n, dtype=dtype) if number == 1 else None
+        start = 4 if mask is not None else 0
+        mean, var = poisoned(trials, functions, n, dtype)
+        mean[..., 5 : 5 + n] = normal(trials, functions, n, dtype=dtype)
+        var[:, 5 : 5 + n] = normal(trials, n, dtype=dtype).abs() + 0.1
+        mine, mine_var = mean.clone(), var.clone()
+        wanted = finish_round_ref(
+            columns, change, mean[..., 5 : 5 + n], var[:, 5 : 5 + n], look, start, draw
+        )
+        found = finish_round(
+            columns,
+            change,
+            mine[..., 5 : 5 + n],
+            mine_var[:, 5 : 5 + n],
+            look,
+            start,
+            draw,
+            backend="native",
+        )
+        near = NEAR[dtype]
+        # what lies around the stretch stays as it was
+        assert torch.allclose(mine, mean, atol=near, equal_nan=True)
+        assert torch.allclose(mine_var, var, atol=near, equal_nan=True)
+        same(found, wanted, near)
+
+
+@pytest.mark.parametrize("dtype", [F64, F32], ids=str)
+@pytest.mark.parametrize(
+    ("trials", "k", "rows", "rank", "tails"),
+    [(1, 1, 1, 1, 1), (1, 1, 300, 20, 170), (2, 3, 7, 5, 1_100), (1, 2, 40, 9, 513)],
+)
+def test_a_round_over_a_grid(trials, k, rows, rank, tails, dtype):
+    normal = draws(rank)
+    left = normal(trials, k, rows, rank, dtype=dtype)
+    right = normal(1 if k > 2 else trials, rank, tails, dtype=dtype)
+    n = rows * tails
+    change = Change(normal(trials, k).abs() * 1e-3, normal(trials, 2, k))
+    look = looked(normal, trials, 2, "rectified")
+    mean, var = normal(trials, 2, n, dtype=dtype), normal(trials, n, dtype=dtype).abs()
+    mine, mine_var = mean.clone(), var.clone()
+    wanted = product_round_ref(left, right, change, mean, var, look)
+    found = product_round(left, right, change, mine, mine_var, look, backend="native")
+    near = 20 * NEAR[dtype]
+    assert torch.allclose(mine, mean, atol=near)
+    assert torch.allclose(mine_var, var, atol=near)
+    same(found, wanted, near)
+
+
+@pytest.mark.parametrize(("trials", "n"), [(1, 1), (1, 100), (4, 7), (50, 60)])
+def test_a_round_over_a_small_set(trials, n):
+    for number, score in enumerate(SCORES):
+        for told in (True, False):
+            normal = draws(number)
+            root = normal(trials, n, n)
+            cov = root @ root.mT / n + torch.eye(n, dtype=F64)
+            mean = normal(trials, 3, n)
+            slots = [i % n for i in range(trials)]
+            seen = (slots, normal(trials).abs(), normal(trials, 3)) if told else None
+            mask = normal(1, n) > 0 if n > 20 else None
+            look = looked(normal, trials, 3, score, number % 2 == 0, mask)
+            draw = normal(trials, 3, n) if number == 2 else None
+            mine, mine_cov = mean.clone(), cov.clone()
+            wanted = joint_round_ref(cov, mean, look, seen, draw)
+            found = joint_round(mine_cov, mine, look, seen, draw, backend="native")
+            assert torch.allclose(mine, mean, atol=1e-12)
+            assert torch.allclose(mine_cov, cov, atol=1e-12)
+            same(found, wanted, 1e-12)
+
+
+def plain(n: int) -> tuple[torch.Tensor, Change, torch.Tensor, torch.Tensor]:
+    nothing = Change(torch.zeros(1, 0, dtype=F64), torch.zeros(1, 2, 0, dtype=F64))
+    none = torch.zeros(1, 0, n, dtype=F64)
+    return none, nothing, torch.zeros(1, 2, n, dtype=F64), torch.zeros(1, n, dtype=F64)
+
+
+def asked(score: str = "primal-dual", mask: torch.Tensor | None = None) -> Look:
+    one = torch.ones(1, 2, dtype=F64)
+    return Look(one, None, None, score, one[:, :1], mask)
+
+
+def test_ties_go_to_the_lowest_number():
+    columns, change, mean, var = plain(100_000)
+    for first in (0, 1, 511, 512, 16_383, 16_384, 70_000):
+        mean[0, 0] = 0.0
+        mean[0, 0, [first, 70_001, 99_999]] = 1.0
+        found = finish_round(columns, change, mean, var, asked(), backend="native")
+        assert found.index.item() == first
+
+
+def test_what_is_not_a_number_wins_and_what_is_masked_does_not():
+    columns, change, mean, var = plain(5_000)
+    mean[0, 0, 3_000] = torch.nan
+    mean[0, 0, 10] = 9.0
+    go = finish_round
+    found = go(columns, change, mean, var, asked(), backend="native")
+    assert found.index.item() == 3_000
+    assert found.value.item() == math.inf
+    mask = torch.ones(1, 5_000, dtype=torch.bool)
+    mask[0, [10, 3_000]] = False
+    found = go(columns, change, mean, var, asked(mask=mask), backend="native")
+    assert found.index.item() == 0
+    mask[:] = False
+    found = go(columns, change, mean, var, asked(mask=mask), backend="native")
+    assert found.value.item() == -math.inf
+    mean[0, 0] = -math.inf
+    found = go(columns, change, mean, var, asked(), backend="native")
+    assert found.value.item() == -math.inf
+    mean.zero_()[0, 1] = 1.0
+    found = go(columns, change, mean, var, asked("feasible"), backend="native")
+    assert found.value.item() == -math.inf
+
+
+def test_a_planted_fault_is_caught(monkeypatch):
+    """These comparisons can fail: a thousandth more taken off the variance shows."""
+    right = finish_round
+
+    def wrong(columns, change, *rest, **named):
+        change = change._replace(spread=change.spread * 1.001)
+        return right(columns, change, *rest, **named)
+
+    monkeypatch.setitem(globals(), "finish_round", wrong)
+
+    with pytest.raises(AssertionError):
+        test_a_round_whose_columns_are_known(SHAPES[3], F64)
+
+
+@pytest.mark.parametrize("dtype", [F64, F32], ids=str)
+def test_draws_and_masks_of_any_layout(dtype):
+    normal = draws(0)
+    mask = (normal(40, 1) > 0).mT.expand(2, 40)
+    look = looked(normal, 2, 3, "rectified", True, mask)
+    columns = normal(2, 40, 1, dtype=dtype).mT
+    change = Change(normal(2, 1).abs() * 1e-2, normal(2, 3, 1))
+    mean, var = normal(2, 3, 40, dtype=dtype), normal(2, 40, dtype=dtype).abs() + 1
+    for draw in (normal(2, 40, 3).mT, normal(2, 3, 80, dtype=dtype)[..., ::2]):
+        mine, mine_var = mean.clone(), var.clone()
+        given = columns, change
+        wanted = finish_round_ref(*given, mean, var, look, 0, draw.to(dtype))
+        found = finish_round(*given, mine, mine_var, look, 0, draw, backend="native")
+        same(found, wanted, NEAR[dtype])
+    cov = torch.eye(40, dtype=dtype).expand(2, -1, -1).clone()
+    wanted = joint_round_ref(cov, mean, look, None, draw)
+    found = joint_round(cov, mean, look, None, draw, backend="native")
+    same(found, wanted, NEAR[dtype])
+
+
+def test_means_that_do_not_lie_side_by_side_are_refused():
+    columns, change, mean, var = plain(5)
+    apart = torch.zeros(1, 5, 2, dtype=F64).mT
+    with pytest.raises(ValueError, match="last stride of 1"):
+        finish_round(columns, change, apart, var, asked(), backend="native")
+    with pytest.raises(ValueError, match="one dtype"):
+        finish_round(columns, change, mean, var.float(), asked(), backend="native")
+    with pytest.raises(ValueError, match="must be contiguous"):
+        joint_round(torch.eye(5)[None].double(), apart, asked(), backend="native")

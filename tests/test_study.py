@@ -1,0 +1,482 @@
+"""Studies: policies on a problem of one's own, from a file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import gpytorch
+import pandas as pd
+import pytest
+import torch
+from inside import belief_of, expanded, jobs_in, kept_in, modules
+from terminal import call, command, complaint
+
+import cbandit as cb
+
+MINE = """
+import cbandit as cb
+import torch
+
+
+class Momentum(cb.GPPolicy):
+    name = "Momentum"
+
+    def __init__(self, actions, *, rate=0.5, **common):
+        super().__init__(actions, start=0.0, **common)
+        self.rate = rate
+
+    def score(self, t, phi):
+        return cb.scores.PrimalDual(phi)
+
+    def move(self, t, phi, estimate, arrived):
+        return cb.multipliers.projected(phi, estimate[:, 1:], self.rate, 0.0, 3.0)
+
+
+def problem(n=12, limit=0.4):
+    x = torch.linspace(0, 1, n, dtype=torch.float64)
+    points = cb.Finite(x.unsqueeze(-1))
+    return cb.problems.Table(x, [x**2], 0.01, actions=points, thresholds=limit)
+
+
+def kernel(actions):
+    import gpytorch
+
+    return gpytorch.kernels.RBFKernel().double()
+"""
+STUDY = """
+horizon = 12
+trials = 2
+
+[problem]
+object = "MODULE:problem"
+
+[policies.mine]
+type = "MODULE:Momentum"
+explore = { type = "UCB", beta = 2.0 }
+rate = [0.1, 0.5]
+
+[policies.RPOL]
+type = "RPOL"
+explore = { type = "UCB", beta = [1.0] }
+
+[policies.Random]
+type = "Random"
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A working directory with a module of its own; its name."""
+    name = f"mine_{abs(hash(str(tmp_path))):x}"
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    Path(f"{name}.py").write_text(MINE)
+    yield name
+    sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def written(mine):
+    """Write a study with some of its text replaced; the file's name."""
+
+    def write(text=STUDY, name="study.toml", **changes):
+        text = text.replace("MODULE", mine)
+        for old, new in changes.items():
+            text = text.replace(old, new)
+        Path(name).write_text(text)
+        return name
+
+    return write
+
+
+class TestOwnProblemAndPolicy:
+    def test_from_the_file_to_the_results_and_again(self, capsys, written, mine):
+        code, text, err = call(capsys, "run", written())
+        assert (code, err) == (0, "")
+        out = Path("results/study")
+        assert "study: 12 rounds, 2 trials" in text
+        summary = json.loads((out / "summary.json").read_text())
+        names = ["mine rate=0.1", "mine rate=0.5", "RPOL", "Random"]
+        assert list(summary["policies"]) == names
+        rounds = pd.read_parquet(out / "rounds.parquet")
+        assert len(rounds) == 4 * 2 * 12
+        assert set(rounds.threshold1) == {0.4}
+
+        # its own settings file does the same once its module is trusted
+        again = ["run", out / "config.toml", "--out", "again"]
+        line = complaint(capsys, *again)
+        assert f"names the module {mine}" in line
+        assert f"--trust {mine}" in line
+        assert not Path("again").exists()
+        assert call(capsys, *again, "--trust", mine)[0] == 0
+        assert pd.read_parquet("again/rounds.parquet").equals(rounds)
+
+        # so does --resume
+        resumed = ["run", "study.toml", "--resume"]
+        assert f"--trust {mine}" in complaint(capsys, *resumed)
+        assert call(capsys, *resumed, "--trust", mine)[0] == 0
+
+    def test_what_is_shown_is_not_imported(self, capsys, written, mine):
+        assert call(capsys, "run", written())[0] == 0
+        sys.modules.pop(mine)
+        Path(f"{mine}.py").unlink()
+        out = Path("results/study")
+        (out / "account.png").unlink()
+        assert call(capsys, "plot", out)[0] == 0
+        assert (out / "account.png").exists()
+        code, text, _ = call(capsys, "compare", out)
+        assert code == 0
+        assert "Random - mine rate=0.1" in text
+        assert mine not in sys.modules
+
+    def test_modules_beside_the_file_are_not_looked_at(self, capsys, written, mine):
+        Path("below").mkdir()
+        text = STUDY.replace("MODULE:", "beside_the_file:")
+        Path("below/study.toml").write_text(text)
+        Path("below/beside_the_file.py").write_text(MINE)
+        line = complaint(capsys, "run", "below/study.toml")
+        assert "there is no module beside_the_file in" in line
+        assert "beside_the_file" not in sys.modules
+
+    def test_options_win_over_the_file(self, capsys, written, mine):
+        options = ["--trials", 3, "--horizon", 7, "--policies", "Random,RPOL"]
+        options += ["--set", "policies.RPOL.explore.beta=3.5"]
+        options += ["--set", "problem.limit=0.2", "--set", "problem.n=20"]
+        code, _, _ = call(capsys, "run", written(), *options, "--out", "here")
+        assert code == 0
+        kept = tomllib.loads(Path("here/config.toml").read_text())
+        assert (kept["trials"], kept["horizon"]) == (3, 7)
+        assert list(kept["policies"]) == ["Random", "RPOL"]
+        assert kept["policies"]["RPOL"]["explore"]["beta"] == 3.5
+        assert set(pd.read_parquet("here/rounds.parquet").threshold1) == {0.2}
+
+    def test_another_study_does_not_take_its_folder(self, capsys, written, mine):
+        few = ["--policies", "Random"]
+        assert call(capsys, "run", written(), *few)[0] == 0
+        own = [*few, "--set", "problem.limit=0.3"]
+        line = complaint(capsys, "run", written(), *own)
+        assert "results of other settings" in line
+        line = complaint(capsys, "run", written(), *own, "--resume", "--trust", mine)
+        assert "problem.limit = None, not 0.3" in line
+
+    def test_a_problem_may_be_no_function(self, capsys, written, mine):
+        with Path(f"{mine}.py").open("a") as file:
+            file.write("\nready = problem()\n")
+        text = STUDY.replace('[problem]\nobject = "MODULE:problem"\n', "")
+        text = 'problem = "MODULE:ready"\n' + text
+        few = ["--policies", "Random"]
+        assert call(capsys, "run", written(text), *few)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"RPOL"\n', '"RPOLL"\n', "[policies.RPOL] type: 'RPOLL' is no public name"),
+        ('"RPOL"\n', '"RPOLL"\n', "did you mean RPOL?"),
+        ('"RPOL"\n', '"load"\n', "'load' is no public name"),
+        ('"RPOL"\n', "3\n", "[policies.RPOL] type must be a text"),
+        ('type = "RPOL"\n', "", "[policies.RPOL] type is missing"),
+        ('explore = { type = "UCB", beta = [1.0] }\n', "", "explore is missing"),
+        ("beta = [1.0]", "bta = 1", "[policies.RPOL] explore bta: UCB takes no such"),
+        ("beta = [1.0]", "bta = 1", "did you mean beta?"),
+        ("beta = [1.0]", "beta = 'x'", "[policies.RPOL] explore: "),
+        ("beta = [1.0]", "beta = []", "beta: an empty list"),
+        ("rate = [0.1, 0.5]", "rat = 1", "[policies.mine] rat: "),
+        ("rate = [0.1, 0.5]", "rat = 1", "did you mean rate?"),
+        ("MODULE:Momentum", "MODULE:Nothing", "holds no Nothing"),
+        ("MODULE:Momentum", "no_such_thing:A", "there is no module no_such_thing"),
+        ("MODULE:problem", "MODULE:nothing", "[problem] object: "),
+        ("[problem]\n", "[problem]\nm = 3\n", "[problem] m: "),
+        ("[problem]\n", "[problem]\nbotorch = 'x'\n", "must have one of botorch"),
+        (
+            "[policies.Random]\n",
+            "[policies.Random]\nbeta = 1\n",
+            "[policies.Random] beta",
+        ),
+        ("horizon = 12", "horizon = 0", "horizon must be a whole number"),
+        ("horizon = 12", "horzon = 12", "unknown key horzon; known are name, horizon"),
+        ("horizon = 12", "name = 3", "name must be a text; got 3"),
+        (
+            "[policies.RPOL]\n",
+            "[policies.RPOL]\nbelief = 3\n",
+            "belief must be a table",
+        ),
+        (
+            "[policies.RPOL]\n",
+            "[policies.RPOL]\nbelief = { kernel = 'x' }\n",
+            "[policies.RPOL] belief: kernel must be one of rbf, matern-1/2",
+        ),
+        (
+            "[policies.RPOL]\n",
+            "[policies.RPOL]\nbelief = { noise = -1.0 }\n",
+            "[policies.RPOL] belief: noise must be",
+        ),
+        (
+            "[policies.RPOL]\n",
+            "[policies.RPOL]\nbelief = { colour = 1 }\n",
+            "[policies.RPOL] belief colour: a belief takes no such key",
+        ),
+    ],
+)
+def test_errors_point_at_file_table_and_key(capsys, written, old, new, words):
+    assert old in STUDY
+    line = complaint(capsys, "run", written(STUDY.replace(old, new)))
+    assert words in line, line
+    assert "study.toml" in line
+    assert line.count("\n") == 1
+    assert not Path("results").exists()  # nothing was begun
+
+
+def test_all_is_tried_before_anything_runs(capsys, written, mine):
+    with Path(f"{mine}.py").open("a") as file:
+        file.write(
+            "\nclass Late(Momentum):\n"
+            "    def move(self, t, phi, estimate, arrived):\n"
+            "        raise cb.CBanditError('no such luck')\n"
+        )
+    text = STUDY + '\n[policies.late]\ntype = "MODULE:Late"\n'
+    text += 'explore = { type = "UCB", beta = 1.0 }\n'
+    line = complaint(capsys, "run", written(text))
+    assert "[policies.late]: " in line
+    assert "no such luck" in line
+    assert not Path("results").exists()
+
+
+class TestSweeps:
+    def test_expanded(self):
+        table = {"a": [1, 2], "b": {"c": ["x", "y"], "d": 0}, "e": [[3, 4]]}
+        found = expanded(table, "f:")
+        assert [made for _, made in found] == [
+            {"a": a, "b": {"c": c, "d": 0}, "e": [3, 4]} for a in (1, 2) for c in "xy"
+        ]
+        assert [chosen for chosen, _ in found] == [
+            {"a": a, "b.c": c} for a in (1, 2) for c in "xy"
+        ]
+        ((chosen, made),) = expanded({"knobs": ["u", "v"]}, "f:", ("knobs",))
+        assert (chosen, made) == ({}, {"knobs": ["u", "v"]})
+
+    def test_one_argument_is_a_line_in_the_figure(self, written):
+        text = STUDY.replace("beta = [1.0]", "beta = [1.0, 2.0, 3.0]")
+        (job,) = jobs_in(written(text))
+        assert job.experiment.figures.sweeps == (
+            ("mine rate=0.1", "mine rate=0.5"),
+            tuple(f"RPOL explore.beta={b}" for b in (1.0, 2.0, 3.0)),
+        )
+
+    def test_a_problem_in_several_folders(self, capsys, written, mine):
+        text = STUDY.replace("[problem]\n", "[problem]\nlimit = [0.2, 0.4]\n")
+        few = ["--policies", "RPOL,Random", "--out", "out"]
+        code, text, _ = call(capsys, "run", written(text), *few)
+        assert code == 0
+        folders = [Path("out/limit=0.2"), Path("out/limit=0.4")]
+        assert all((each / "summary.json").exists() for each in folders)
+        assert "cbandit compare out/limit=0.2 out/limit=0.4" in text
+        code, text, _ = call(capsys, "compare", *folders, "--by", "limit")
+        assert code == 0
+        assert "0.4 - 0.2" in text
+        figure = ["--figure", "both.png", "--panels", "limit"]
+        assert call(capsys, "plot", *folders, *figure)[0] == 0
+
+    def test_a_papers_parameter_in_several_folders(self, capsys, tmp_path):
+        few = ["--trials", 1, "--horizon", 3, "--policies", "CKB-UCB"]
+        options = [*few, "--set", "cost=half,quarter", "--out", tmp_path]
+        code, _, _ = call(capsys, "reproduce", "zhou-synthetic", *options)
+        assert code == 0
+        for name in ("half", "quarter"):
+            kept = kept_in(tmp_path / f"cost={name}").settings
+            assert kept.parameters["cost"] == name
+        line = complaint(capsys, "reproduce", "zhou-synthetic", "--set", "cost=half,x")
+        assert "must be one of half" in line
+
+    def test_lists_that_are_values(self, written, mine):
+        text = STUDY.replace("rate = [0.1, 0.5]", "clip = [[3.0, 2.0]]")
+        (job,) = jobs_in(written(text))
+        assert job.settings.tables["policies"]["mine"]["clip"] == [3.0, 2.0]
+        written(job.settings.toml(), "config.toml")
+        assert kept_in(".").settings == job.settings
+
+
+class TestBeliefs:
+    LINE = cb.Finite(torch.linspace(0, 4, 9, dtype=torch.float64).unsqueeze(-1))
+    PLANE = cb.ProductGrid([torch.arange(3.0).double(), torch.arange(4.0).double()])
+
+    def test_default(self):
+        gp = belief_of({}, self.LINE)
+        assert gp.learn_noise
+        assert gp.standardize
+        assert gp.refit_every == 20
+
+    @pytest.mark.parametrize(
+        ("name", "value"), [("rbf", 0.60653066), ("matern-1/2", 0.36787944)]
+    )
+    def test_kernel_lengthscale_and_noise(self, name, value):
+        given = {"kernel": name, "lengthscale": 0.25, "noise": 0.1}
+        gp = belief_of(given, self.LINE)
+        assert float(gp.noise) == 0.1
+        assert not gp.learn_noise
+        assert gp.refit_every is None
+        # two points a quarter of the range apart: one lengthscale in the unit cube
+        policy = cb.GPUCB(self.LINE, reward=gp, explore=cb.UCB(1.0))
+        x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+        policy.observe(x=x[:1], reward=[1.0])
+        policy.observe(x=x[1:], reward=[1.0])
+        seen = policy.posterior(x).reward.std[0] ** 2
+        k = torch.tensor([[1.0, value], [value, 1.0]], dtype=torch.float64)
+        solve = torch.linalg.solve(k + 0.1 * torch.eye(2), k[:, :1])
+        assert float(seen) == pytest.approx(float(1 - (k[:1] @ solve)), abs=1e-7)
+
+    def test_one_lengthscale_a_coordinate(self):
+        gp = belief_of({"kernel": "matern-5/2", "lengthscale": [0.2, 3.0]}, self.PLANE)
+        assert isinstance(gp.kernel, gpytorch.kernels.MaternKernel)
+        assert gp.kernel.lengthscale.squeeze().tolist() == pytest.approx([0.2, 3.0])
+        with pytest.raises(cb.CBanditError, match="one for each of 2 coordinates"):
+            belief_of({"lengthscale": [1.0, 2.0, 3.0]}, self.PLANE)
+
+    def test_categories_keep_their_kernel(self):
+        space = cb.Space(n=cb.Int(1, 4), codec=cb.Category("a", "b"))
+        gp = belief_of({"kernel": "rbf", "lengthscale": 0.5, "noise": 0.1}, space)
+        names = {type(each).__name__ for each in gp.kernel.modules()}
+        assert {"RBFKernel", "CategoricalKernel"} <= names
+        assert "MaternKernel" not in names
+        policy = cb.GPUCB(space, reward=gp, explore=cb.UCB(1.0))
+        policy.tell(policy.ask(), reward=1.0)
+        assert policy.posterior().reward.mean.shape == (8,)
+
+    def test_other_kinds_and_kernels_of_ones_own(self, mine):
+        gp = belief_of({"type": "Linear", "subgaussian": 0.1, "norm": 1.0}, self.LINE)
+        assert isinstance(gp, cb.Linear)
+        gp = belief_of({"kernel": f"{mine}:kernel", "noise": 0.2}, self.LINE)
+        assert isinstance(gp.kernel, gpytorch.kernels.RBFKernel)
+        assert float(gp.noise) == 0.2
+
+
+BOTORCH = """
+horizon = 8
+trials = 1
+
+[problem]
+botorch = "ConstrainedGramacy"
+points = 5
+
+[belief]
+kernel = "rbf"
+lengthscale = 0.3
+noise = 0.01
+
+[policies.LogCEI]
+type = "BoTorchPolicy"
+acquisition = "LogConstrainedExpectedImprovement"
+
+[policies.qNEI]
+type = "BoTorchPolicy"
+acquisition = "qLogNoisyExpectedImprovement"
+
+[policies.qUCB]
+type = "BoTorchPolicy"
+acquisition = { type = "qUpperConfidenceBound", beta = 2.0 }
+
+[policies.UCB]
+type = "BoTorchPolicy"
+acquisition = { type = "UpperConfidenceBound", beta = 2.0 }
+
+[policies.CONFIG]
+type = "CONFIG"
+explore = { type = "UCB", beta = 2.0 }
+"""
+
+
+class TestBoTorch:
+    def test_functions_and_acquisitions(self, capsys, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        Path("s.toml").write_text(BOTORCH)
+        code, _, _ = call(capsys, "run", "s.toml")
+        assert code == 0
+        rows = pd.read_parquet("results/s/rounds.parquet")
+        assert rows.groupby("policy").size().to_dict() == dict.fromkeys(
+            ["LogCEI", "qNEI", "qUCB", "UCB", "CONFIG"], 8
+        )
+        assert {"true_cost1", "true_cost2"} <= set(rows)
+
+    @pytest.mark.parametrize(
+        ("given", "words"),
+        [
+            ("'Nothing'", "acquisition: botorch.acquisition holds no Nothing"),
+            ("'AcquisitionFunction:x'", "there is no module AcquisitionFunction"),
+            ("'torch:nn.Linear'", "must be an acquisition function of BoTorch"),
+            ("3", "acquisition must be the name of an acquisition function"),
+            ("{ type = 'UpperConfidenceBound' }", "acquisition beta is missing"),
+            ("{ type = 'UpperConfidenceBound', bta = 1 }", "did you mean beta?"),
+            ("'qMaxValueEntropy'", "Multi-output models are not supported"),
+        ],
+    )
+    def test_what_cannot_be(self, capsys, tmp_path, monkeypatch, given, words):
+        monkeypatch.chdir(tmp_path)
+        text = BOTORCH.split("[policies.qNEI]")[0]
+        text = text.replace('"LogConstrainedExpectedImprovement"', given)
+        Path("s.toml").write_text(text)
+        line = complaint(capsys, "run", "s.toml")
+        assert "s.toml: [policies.LogCEI]" in line
+        assert words in line
+
+    def test_unknown_functions(self, capsys, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        Path("s.toml").write_text(BOTORCH.replace("Gramacy", "Grammar"))
+        line = complaint(capsys, "run", "s.toml")
+        assert "[problem] botorch: botorch.test_functions holds no Constr" in line
+
+
+def test_modules_are_found_wherever_they_stand():
+    tables = {
+        "problem": {"object": "a.b:c"},
+        "policies": {"x": {"type": "d:E", "psi": {"type": "f:g"}, "n": 1}},
+        "belief": {"kernel": "matern-5/2"},
+        "limits": {"latency": "<= 20", "when": "at 12:30"},
+    }
+    assert sorted(modules(tables)) == ["a.b", "d", "f"]
+
+
+@pytest.mark.slow
+def test_kill_and_resume_give_the_same(capsys, written, tmp_path):
+    text = BOTORCH.split("[policies.LogCEI]")[0].replace("horizon = 8", "horizon = 400")
+    text += '[policies.RPOL]\ntype = "RPOL"\nexplore = { type = "UCB", beta = 2.0 }\n'
+    text += '[policies.Random]\ntype = "Random"\n'
+    name = written(text)
+    assert call(capsys, "run", name, "--out", "whole")[0] == 0
+    for attempt in range(3):
+        child = command("run", name, "--out", "cut", *["--resume"] * (attempt > 0))
+        begun = time.monotonic()
+        while not Path("cut/checkpoints").exists() and child.poll() is None:
+            assert time.monotonic() < begun + 120
+            time.sleep(0.01)
+        time.sleep(0.3 * attempt)
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+    assert call(capsys, "run", name, "--out", "cut", "--resume")[0] == 0
+    one, two = (pd.read_parquet(f"{k}/rounds.parquet") for k in ("whole", "cut"))
+    assert one.equals(two)
+    shutil.rmtree("cut")
+
+
+def test_random_draws_every_allowed_action_alike():
+    actions = cb.Finite(torch.arange(4.0).unsqueeze(-1))
+    policy = cb.baselines.Random(actions, costs=2, trials=500)
+    count = torch.zeros(4)
+    for _ in range(20):
+        choice = policy.ask()
+        policy.tell(choice, reward=torch.zeros(500), cost=torch.zeros(500, 2))
+        count += torch.bincount(choice.index, minlength=4)
+    # 10 000 draws of four: chi-squared of 3 degrees is above 21 once in 10 000
+    assert float(((count - 2500) ** 2 / 2500).sum()) < 21
+    assert set(policy.ask(among=[1, 3]).index.tolist()) == {1, 3}
+    box = cb.Box([0.0], [2.0], choices=[[1.0], [5.0]])
+    x = cb.baselines.Random(box, trials=2000).ask().x
+    assert float(x[:, 0].mean()) == pytest.approx(1.0, abs=0.06)
+    assert float((x[:, 1] == 5.0).double().mean()) == pytest.approx(0.5, abs=0.05)
+    with pytest.raises(cb.CBanditError, match="how many costs"):
+        cb.baselines.Random(actions, costs=-1)
