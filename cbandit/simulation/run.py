@@ -69,6 +69,7 @@ class Run:
         expected_costs: likewise, less thresholds, ``(*trials, T, m)``.
         stopped: of a policy that ends by itself, the round from which it plays what it
             found, ``(*trials,)``; 0 for trials in which it went on.
+        priced: the multipliers in the user's units, where they are not already.
         names: of the actions' coordinates, where the policy's set has any.
         senses: the problem's words for its functions. Rewards, optima and costs as
             observed are as the problem states them; ``None``: it maximises, and costs
@@ -94,8 +95,17 @@ class Run:
     expected_rewards: Tensor | None = None
     expected_costs: Tensor | None = None
     stopped: Tensor | None = None
+    priced: Tensor | None = None
     names: Names | None = None
     senses: Senses | None = None
+
+    @property
+    def prices(self) -> Tensor:
+        """The multipliers in the user's units, before each round, as they are there.
+
+        ``(*trials, T, m)``; NaN where a standardised belief had no unit yet.
+        """
+        return self.multipliers if self.priced is None else self.priced
 
     @property
     def rounds(self) -> int:
@@ -191,6 +201,17 @@ class Run:
         return account.hard_violation(self.true_costs)
 
     @property
+    def hard_violation_in_spreads(self) -> Tensor:
+        """As :attr:`hard_violation`, each cost in spreads of what was seen of it.
+
+        ``(*trials, T)``. Costs of different units add up to something then.
+        """
+        seen = self.costs.double().flatten(0, -2)
+        spread = seen.std(0) if len(seen) > 1 else torch.ones_like(seen[0])
+        spread = torch.where(spread > 0, spread, 1.0)
+        return account.hard_violation(self.true_costs / spread)
+
+    @property
     def realised_violation(self) -> Tensor:
         """The soft violation of the costs as observed, ``(*trials, T)``."""
         over = self.costs - self.thresholds
@@ -221,7 +242,8 @@ class Run:
 
         For a policy that randomises it also holds :data:`STAGES`: policy regret, the
         largest stage cost, and the shares of rounds, and of whole runs, whose stage
-        costs were at most their thresholds.
+        costs were at most their thresholds. With several costs it holds their hard
+        violation in spreads too.
 
         Example:
             >>> print(run.summary())                            # doctest: +SKIP
@@ -233,8 +255,14 @@ class Run:
         for name in METRICS + (STAGES if self.randomised else ()):
             final = getattr(self, name)[..., -1:].double().reshape(-1)
             values[name] = mean_and_sem(final)
+        if self.m > 1:
+            final = self.hard_violation_in_spreads[..., -1:].double().reshape(-1)
+            values["hard_violation_in_spreads"] = mean_and_sem(final)
         trials = 1 if self.trials is None else len(self.trials)
-        return Summary(self.policy, self.rounds, values, self.seconds_per_round, trials)
+        played = (self.actions, self.rewards, self.costs)
+        alike = trials > 1 and all(bool((each == each[:1]).all()) for each in played)
+        pace = self.seconds_per_round
+        return Summary(self.policy, self.rounds, values, pace, trials, alike)
 
     def curve(
         self, name: str, points: int | None = None, average: bool = False

@@ -36,7 +36,8 @@ def _shared(problem: Any, task: Task, beta: float) -> dict[str, Any]:
     kernel = RBFKernel().double()
     kernel.lengthscale = 1.0
     gp = GP(kernel, noise=problem.noise)
-    return {"reward": gp, "costs": gp, "explore": UCB(beta), **task.common}
+    own = {"reward": gp, "costs": gp, "explore": UCB(beta), "pending": "ignore"}
+    return {**own, **task.common}
 
 
 def _theorem(task: Task) -> dict[str, Any]:
