@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ class Record(NamedTuple):
         reward: as the study has it; ``None``: not measured.
         costs: likewise; ``None``: not all of them were measured.
         estimate: at the policy's choice; ``None``: the policy did not choose it.
+        size: the costs' units then, ``None`` where there was none.
     """
 
     number: int
@@ -36,6 +38,7 @@ class Record(NamedTuple):
     reward: float | None
     costs: list[float] | None
     estimate: list[float] | None
+    size: list[float | None] | None
 
     @property
     def measured(self) -> bool:
@@ -48,7 +51,9 @@ class Record(NamedTuple):
         if self.costs is not None:
             told = torch.tensor([self.costs], dtype=torch.float64)
             excess = policy.senses.costs(told) - policy._limits(t)
-        return Played(t, torch.tensor([self.estimate], dtype=torch.float64), excess)
+        estimate = torch.tensor([self.estimate], dtype=torch.float64)
+        known = [math.nan if each is None else each for each in self.size or ()]
+        return Played(t, estimate, excess, torch.tensor([known], dtype=torch.float64))
 
 
 def usable(value: Any) -> float | None:

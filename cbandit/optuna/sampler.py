@@ -24,11 +24,12 @@ from cbandit.optuna.parameters import Domain
 from cbandit.optuna.records import Record, observe, usable
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.senses import Senses
-from cbandit.policies.taken_up import folded, took_up
+from cbandit.policies.taken_up import folded, sizes, took_up
 
 __all__ = ["Sampler"]
 
-ESTIMATE, PARAMS = "cbandit:estimate", "cbandit:params"  # a trial's system attributes
+# a trial's system attributes
+ESTIMATE, PARAMS, UNITS = "cbandit:estimate", "cbandit:params", "cbandit:units"
 CONSTRAINT = "constraints"  # Optuna's own
 
 
@@ -121,8 +122,9 @@ class Sampler(BaseSampler):
             return {}
         choice = policy.ask()
         params = domain.suggested(choice.params)
+        units = [None if math.isnan(u) else u for u in sizes(policy)[0].tolist()]
         estimate = policy._now.state.estimate[0].tolist()
-        for name, value in ((ESTIMATE, estimate), (PARAMS, params)):
+        for name, value in ((ESTIMATE, estimate), (UNITS, units), (PARAMS, params)):
             study._storage.set_trial_system_attr(trial._trial_id, name, value)
         return params
 
@@ -241,7 +243,11 @@ class Sampler(BaseSampler):
         when = trial.datetime_complete
         ended = math.inf if when is None else when.timestamp()
         estimate = trial.system_attrs.get(ESTIMATE)
-        return Record(trial.number, trial.state, ended, params, reward, costs, estimate)
+        size = trial.system_attrs.get(UNITS)
+        measured = reward, costs
+        return Record(
+            trial.number, trial.state, ended, params, *measured, estimate, size
+        )
 
     def _told(self, trial: FrozenTrial, names: Sequence[str]) -> list[float | None]:
         """Return a trial's costs, ``None`` where one was not measured."""

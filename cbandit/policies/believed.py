@@ -17,8 +17,8 @@ from cbandit.beliefs.feedback import Delayed
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.policies.given import named_points
-from cbandit.posterior.beliefs import Beliefs
 from cbandit.policies.senses import Senses
+from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.parts import Part
 from cbandit.posterior.units import told
 from cbandit.recommend import Recommendation, recommend

@@ -6,16 +6,17 @@ in their order, whoever played them and whenever feedback came.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from cbandit._core.randomness import Streams
 from cbandit.choice import Choice
 from cbandit.policies.decision import kept
 
-__all__ = ["Played", "folded", "took_up"]
+__all__ = ["Played", "folded", "sizes", "took_up"]
 
 
 class Played(NamedTuple):
@@ -23,26 +24,46 @@ class Played(NamedTuple):
 
     Args:
         t: its number, from 1.
-        estimate: explored and clipped at its choice, ``(1, 1 + m)``.
-        excess: what was told of its costs, less their thresholds, ``(1, m)``; ``None``:
-            nothing yet.
+        estimate: what its multiplier moves by, in units, ``(1, 1 + m)``.
+        excess: what was told of its costs, less their thresholds, in the user's units,
+            ``(1, m)``; ``None``: nothing yet.
+        size: the costs' units in that round, see :func:`sizes`.
     """
 
     t: int
     estimate: Tensor
     excess: Tensor | None
+    size: Tensor
 
 
-def folded(policy: Any, rounds: Iterable[Played]) -> Tensor:
-    """Return the multiplier ``(1, m)`` after these rounds, in the order of ``t``."""
-    state = policy._now.state
+def sizes(policy: Any) -> Tensor:
+    """Return the costs' units as the policy has them now, ``(1, m)``; NaN: none yet."""
+    units = policy._now.state.beliefs.units()
+    if units is None or units.size.shape[1] == 1:
+        return torch.ones(1, policy.m, dtype=torch.float64)
+    size: Tensor = units.size.where(units.known, torch.nan)
+    return size[:, 1:].double()
+
+
+def folded(policy: Any, rounds: Sequence[Played]) -> Tensor:
+    """Return the multiplier ``(1, m)`` after these rounds, in the order of ``t``.
+
+    What was told of a round is divided by the unit of the next one that has a unit.
+    """
+    size, divisors = sizes(policy), []
+    for played in reversed(rounds):
+        divisors.append(size)
+        size = played.size.where(played.size == played.size, size)
     multiplier: Tensor = policy._start
-    for played in rounds:
-        arrived = () if played.excess is None else (played.excess,)
-        state = state._replace(
-            multiplier=multiplier, estimate=played.estimate, arrived=arrived, moved=None
-        )
-        multiplier = policy._next(state, played.t + 1)
+    for played, divisor in zip(rounds, reversed(divisors), strict=True):
+        arrived = []
+        if played.excess is not None:
+            arrived.append((played.excess / divisor).nan_to_num(0.0))  # 0: it waits
+        t = played.t
+        if policy._epoch(t + 1) == t + 1:
+            multiplier = policy._start
+        else:
+            multiplier = policy.move(t, multiplier, played.estimate, arrived)
     return multiplier
 
 
