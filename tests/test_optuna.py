@@ -105,6 +105,20 @@ class TestWhatItChooses:
         found = study.sampler.policy(study).multiplier.tolist()
         assert found == [pytest.approx(phi, abs=1e-6)]
 
+    def test_costs_enter_in_the_unit_of_the_next_trial_that_has_one(self):
+        study = study_of("RPOL")
+        study.optimize(objective, n_trials=24)
+        policy, trials, q = study.sampler.policy(study), study.trials, 1.0
+        (now,) = policy._now.state.beliefs.units().size[:, 1:].tolist()[0]
+        units = [each.system_attrs.get("cbandit:units") for each in trials]
+        assert units[0] is None
+        assert units[1] == [None]  # a single outcome has no spread
+        for n in range(1, 24):
+            later = [u[0] for u in units[n + 1 :] if u[0] is not None]
+            q += max(latency(trials[n]) - 1, 0.0) / (later[0] if later else now)
+            q = max(q, math.sqrt(n + 1))
+        assert policy.multiplier.tolist() == [pytest.approx(q, abs=1e-9)]
+
     @pytest.mark.parametrize("policy", ["RPOL", ckb])
     def test_any_worker_can_go_on(self, policy):
         """A fresh sampler for each trial chooses as one for all does."""
