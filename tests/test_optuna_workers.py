@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -17,7 +18,7 @@ from optuna.trial import TrialState  # noqa: E402
 from optuna_worker import joined, objective, opened  # noqa: E402
 
 WORKER = Path(__file__).with_name("optuna_worker.py")
-EACH = 10
+EACH = 6
 
 
 @pytest.fixture
@@ -26,12 +27,14 @@ def sqlite(tmp_path):
 
 
 @pytest.fixture
-def postgresql(tmp_path_factory):
+def postgresql():
     pgserver = pytest.importorskip("pgserver")
-    # a socket's path must be short
-    server = pgserver.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="stop")
-    yield server.get_uri().replace("postgresql://", "postgresql+psycopg://")
-    server.cleanup()
+    # the server refuses to run as root, and its own user must reach the folder
+    with tempfile.TemporaryDirectory(prefix="pg-") as folder:
+        Path(folder).chmod(0o755)
+        server = pgserver.get_server(Path(folder) / "data", cleanup_mode="stop")
+        yield server.get_uri().replace("postgresql://", "postgresql+psycopg://")
+        server.cleanup()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -28,8 +28,7 @@ from cbandit.policies.taken_up import folded, sizes, took_up
 
 __all__ = ["Sampler"]
 
-# a trial's system attributes
-ESTIMATE, PARAMS, UNITS = "cbandit:estimate", "cbandit:params", "cbandit:units"
+ROUND = "cbandit:round"  # a trial's system attribute: one, so that it is all there
 CONSTRAINT = "constraints"  # Optuna's own
 
 
@@ -124,8 +123,8 @@ class Sampler(BaseSampler):
         params = domain.suggested(choice.params)
         units = [None if math.isnan(u) else u for u in sizes(policy)[0].tolist()]
         estimate = policy._now.state.estimate[0].tolist()
-        for name, value in ((ESTIMATE, estimate), (UNITS, units), (PARAMS, params)):
-            study._storage.set_trial_system_attr(trial._trial_id, name, value)
+        kept = {"params": params, "estimate": estimate, "units": units}
+        study._storage.set_trial_system_attr(trial._trial_id, ROUND, kept)
         return params
 
     def sample_independent(
@@ -231,8 +230,8 @@ class Sampler(BaseSampler):
     ) -> Record:
         """Return a trial as the policy sees it."""
         # those that the trial has been given and has not asked for yet
-        given = trial.system_attrs.get(PARAMS, {})
-        params = domain.known({**given, **trial.params})
+        kept = trial.system_attrs.get(ROUND, {})
+        params = domain.known({**kept.get("params", {}), **trial.params})
         reward = costs = None
         if trial.state == TrialState.COMPLETE and trial.values:
             reward = usable(trial.values[0])
@@ -242,8 +241,7 @@ class Sampler(BaseSampler):
             costs = known if len(known) == len(told) else None
         when = trial.datetime_complete
         ended = math.inf if when is None else when.timestamp()
-        estimate = trial.system_attrs.get(ESTIMATE)
-        size = trial.system_attrs.get(UNITS)
+        estimate, size = kept.get("estimate"), kept.get("units")
         measured = reward, costs
         return Record(
             trial.number, trial.state, ended, params, *measured, estimate, size
