@@ -23,7 +23,12 @@ from cbandit.experiments.compare import interval
 from cbandit.experiments.figures import Drawn, draw_together
 from cbandit.experiments.named import modules
 from cbandit.experiments.report import number
-from cbandit.experiments.results import read_curves, soft_violation_over, versions
+from cbandit.experiments.results import (
+    read_boxes,
+    read_curves,
+    soft_violation_over,
+    versions,
+)
 from cbandit.experiments.rounds import write_rounds
 from cbandit.experiments.runner import carry_out
 from cbandit.experiments.study import expanded

@@ -1,11 +1,12 @@
 """Uniformly random actions: what every comparison should beat.
 
 Over all actions, or with ``feasible=True`` over those where every cost's mean is at or
-below its threshold.
+below its threshold; where none is, the action whose largest mean excess is least.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,39 +16,33 @@ from cbandit._core import checks, devices
 from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
-from cbandit.explore import UCB
+from cbandit.policies.chosen import stretches
 from cbandit.policies.decision import Asked, Decision
-from cbandit.policies.gp import GPPolicy
+from cbandit.policies.given import listed
 from cbandit.policies.ledger import News
+from cbandit.policies.packing import place_of
 from cbandit.policies.policy import Policy
-from cbandit.policies.state import GPState
-from cbandit.policies.suits import believed_costs
-from cbandit.posterior.units import level
+from cbandit.policies.senses import names_of
+from cbandit.posterior.beliefs import Beliefs
 
-__all__ = ["FeasibleRandom", "Random", "Uniform", "drawn"]
+__all__ = ["Random", "drawn"]
 
 TRIES = 1024  # points of a box that are drawn, of which a feasible one is played
 
 
-def Random(
-    actions: Any,
-    *,
-    reward: GP | None = None,
-    costs: Any = 0,
-    feasible: bool = False,
-    **common: Any,
-) -> Uniform | FeasibleRandom:
-    """Uniformly random actions, of all or of those believed feasible.
+class Random(Policy):
+    """Every allowed action with the same probability, or those believed feasible.
+
+    On a star these are the tips.
 
     Args:
-        actions: what can be chosen; on a star its tips.
-        reward: with ``feasible=True`` the belief about the reward,
-            :meth:`GP.default <cbandit.GP.default>` unless given.
-        costs: how many costs it is told; with ``feasible=True`` the belief about the
-            cost, or a list of them.
-        feasible: whether to learn, and to play only what is believed feasible.
-        common: ``thresholds``, ``seed``, ``trials``, ``device``, ``dtype``,
-            ``horizon``; with ``feasible=True`` also ``feedback``, ``engine``.
+        actions: what can be chosen; with ``feasible=True`` no star.
+        reward: a belief that it does not need, so that all policies are built alike.
+        costs: how many costs it is told, their names, or beliefs about them, which it
+            needs with ``feasible=True``.
+        feasible: play only what is believed feasible; on a box the first such of 1 024
+            uniform points. Else nothing is learned.
+        common: see below.
 
     Example:
         >>> import cbandit as cb
@@ -58,42 +53,49 @@ def Random(
         >>> policy = cb.baselines.Random(actions, costs=gp, feasible=True)
         >>> policy.tell(policy.ask(), reward=1.0, cost=0.2)
     """
-    if not checks.flag("feasible", feasible):
-        if isinstance(costs, GP) or costs is None:
-            costs = int(isinstance(costs, GP))
-        elif isinstance(costs, list | tuple | dict):
-            costs = len(costs)
-        return Uniform(actions, costs=costs, **common)
-    if costs is None or isinstance(costs, int):
-        raise CBanditError(
-            "feasible=True needs beliefs about the costs: give costs= as a cb.GP or a "
-            f"list of them; got {costs!r}"
-        )
-    return FeasibleRandom(actions, reward=reward, costs=costs, **common)
-
-
-class Uniform(Policy):
-    """Every allowed action with the same probability, whatever came of others.
-
-    On a star these are the tips.
-
-    Args:
-        actions: what can be chosen.
-        costs: how many costs it is told; it learns nothing from them.
-        common: see below.
-    """
 
     name = "Random"
 
-    def __init__(self, actions: Any, *, costs: int = 0, **common: Any) -> None:
+    def __init__(
+        self,
+        actions: Any,
+        *,
+        reward: GP | None = None,
+        costs: Any = 0,
+        feasible: bool = False,
+        **common: Any,
+    ) -> None:
         self.settings = stated(self, locals())
-        m = checks.whole("costs", costs, 0, "how many costs there are")
+        counted = isinstance(costs, int) and not isinstance(costs, bool)
+        beliefs = [] if counted or _named(costs) else listed(costs, GP)
+        m: Any = names_of(costs) or len(beliefs)
+        if counted:
+            m = checks.whole("costs", costs, 0, "how many costs there are")
         super().__init__(actions, m, **common)
-        self._begin(None)
+        self.feasible = checks.flag("feasible", feasible)
+        if not self.feasible:
+            self._begin(None)
+            return
+        self.name = "Random-feasible"
+        if not beliefs or not all(isinstance(each, GP) for each in beliefs):
+            raise CBanditError(
+                "feasible=True needs beliefs about the costs: give costs= as a cb.GP "
+                f"or a list of them; got {costs!r}"
+            )
+        for j, belief in enumerate(beliefs):
+            belief.suit(f"costs[{j}]", self.actions, self.batch_shape)
+            beliefs[j] = self.senses.belief(1 + j, belief)
+        kept = self.batch_shape, self.dtype, self.device
+        self._begin(Beliefs(beliefs, self.actions, *kept))
 
-    def decide(self, state: None, asked: Asked) -> tuple[Decision, None]:
+    def decide(
+        self, state: Beliefs | None, asked: Asked
+    ) -> tuple[Decision, Beliefs | None]:
         """Return one draw a trial."""
         on, mask = asked.actions, asked.mask
+        if state is not None:
+            near = self._near if on.continuous else self._among
+            return near(state, asked), state
         count = on.dim if on.continuous else 1
         shares = asked.streams.uniform(count).reshape(self._size, -1)
         found = torch.stack(
@@ -106,8 +108,73 @@ class Uniform(Policy):
             return Decision(None, x=found.to(self.dtype), sure=True), state
         return Decision(found, sure=True), state
 
-    def absorb(self, state: None, news: News) -> None:
-        """Learn nothing."""
+    def absorb(self, state: Beliefs | None, news: News) -> Beliefs | None:
+        """Learn the costs, where that is of use."""
+        if state is None:
+            return None
+        keys, x, t = place_of(self, news.choice)
+        for told in news.costs:
+            wanted = told.mask().expand(self._size).tolist()
+            part = list(range(self.m)), told.values, wanted, told.noise
+            state = state.absorb(keys, x, [part], t)
+        return state
+
+    def _due(self, state: Beliefs | None) -> Beliefs | None:
+        return None if state is None else state.refit(due_only=True)
+
+    def _excess(self, beliefs: Beliefs, mean: Tensor, t: int) -> Tensor:
+        """Return the largest mean excess ``(T, n)`` of means ``(T, m, n)``."""
+        tau, units = self._limits(t), beliefs.units()
+        if units is not None:
+            inside = (tau - units.center) / units.size
+            tau = torch.where(units.known, inside, 0.0)
+        over: Tensor = (mean - tau.to(mean).unsqueeze(-1)).amax(1)
+        return over.double()
+
+    def _among(self, beliefs: Beliefs, asked: Asked) -> Decision:
+        """Return the action a random share of the way through the feasible ones."""
+        share = devices.put(asked.streams.uniform().reshape(-1), self.device)
+        other = None if asked.actions is self.actions else asked.actions
+        least = torch.full_like(share, torch.inf)
+        lowest, kept = torch.zeros_like(share, dtype=torch.long), []
+
+        def looks() -> Iterator[tuple[int, Tensor]]:
+            for start, mean, _ in stretches(beliefs, None, [], other):
+                over = self._excess(beliefs, mean, asked.t)
+                if asked.mask is not None:
+                    hidden = ~asked.mask[:, start : start + over.shape[-1]]
+                    over = over.masked_fill(hidden, torch.inf)
+                yield start, over
+
+        for start, over in looks():
+            kept.append(over <= 0)
+            value, place = over.min(-1)
+            better = value < least
+            lowest = torch.where(better, place + start, lowest)
+            least = torch.where(better, value, least)
+        ranks = torch.cat(kept, -1).cumsum(-1)
+        count = ranks[:, -1]
+        place = (share * count).long().clamp_max(count - 1)
+        index = torch.searchsorted(ranks, place.unsqueeze(-1) + 1).squeeze(-1)
+        none = count == 0
+        return Decision(torch.where(none, lowest, index), none, sure=True)
+
+    def _near(self, beliefs: Beliefs, asked: Asked) -> Decision:
+        """Return the first of many uniform points that is believed feasible."""
+        box, size = asked.actions, self._size
+        share = asked.streams.uniform(TRIES, box.dim).reshape(size, TRIES, box.dim)
+        x = drawn(box, None, share.to(self.device))
+        mean, _ = beliefs.anywhere(x.double())
+        over = self._excess(beliefs, mean, asked.t)
+        none = (over > 0).all(-1)
+        place = torch.where(none, over.argmin(-1), (over <= 0).int().argmax(-1))
+        found = x[torch.arange(size, device=x.device), place]
+        return Decision(None, none, x=found.to(self.dtype), sure=True)
+
+
+def _named(costs: Any) -> bool:
+    """Return whether costs are names alone."""
+    return names_of(costs) is not None and not isinstance(costs, dict)
 
 
 def drawn(asked: Any, allowed: Tensor | None, share: Tensor) -> Tensor:
@@ -122,69 +189,3 @@ def drawn(asked: Any, allowed: Tensor | None, share: Tensor) -> Tensor:
         return (share[0] * int(asked.size)).long()
     numbers = allowed.nonzero().squeeze(-1)
     return numbers[(share[0] * len(numbers)).long()]
-
-
-class FeasibleRandom(GPPolicy):
-    """Uniformly random actions of those believed feasible.
-
-    Where none is, the action whose largest mean excess is least.
-
-    Args:
-        actions: what can be chosen. On a box it is the first of 1 024 uniform points.
-        reward: the belief about the reward.
-        costs: the belief about the cost, or a list of them.
-        common: see below.
-    """
-
-    name = "Random-feasible"
-    splits = False
-
-    def __init__(
-        self, actions: Any, *, reward: GP | None = None, costs: Any, **common: Any
-    ) -> None:
-        self.settings = stated(self, locals())
-        reward = GP.default(actions) if reward is None else reward
-        both = {"reward": reward, "costs": believed_costs(costs)}
-        super().__init__(actions, **both, explore=UCB(0.0), **common)
-
-    def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
-        """Return one draw a trial."""
-        tau = level(state.beliefs.units(), self._limits(asked.t))
-        if asked.actions.continuous:
-            return self._near(state, asked, tau), state
-        return self._believed(state, asked, tau), state
-
-    def _believed(self, state: GPState, asked: Asked, tau: Tensor) -> Decision:
-        """Return the action a random share of the way through the feasible ones."""
-        share = devices.put(asked.streams.uniform().reshape(-1), self.device)
-        masks, kept = asked.mask, []
-        least = torch.full_like(share, torch.inf)
-        lowest = torch.zeros_like(share, dtype=torch.long)
-        for start, mean, _ in self._looks(state, asked):
-            over = (mean[:, 1:] - tau.to(mean).unsqueeze(-1)).amax(1).double()
-            if masks is not None:
-                hidden = ~masks[:, start : start + over.shape[-1]]
-                over = over.masked_fill(hidden, torch.inf)
-            kept.append(over <= 0)
-            value, place = over.min(-1)
-            better = value < least
-            lowest = torch.where(better, place + start, lowest)
-            least = torch.where(better, value, least)
-        ranks = torch.cat(kept, -1).cumsum(-1)
-        count = ranks[:, -1]
-        place = (share * count).long().clamp_max(count - 1)
-        index = torch.searchsorted(ranks, place.unsqueeze(-1) + 1).squeeze(-1)
-        none = count == 0
-        return Decision(torch.where(none, lowest, index), none, sure=True)
-
-    def _near(self, state: GPState, asked: Asked, tau: Tensor) -> Decision:
-        """Return the first of many uniform points that is believed feasible."""
-        box, size = asked.actions, self._size
-        share = asked.streams.uniform(TRIES, box.dim).reshape(size, TRIES, box.dim)
-        x = drawn(box, None, share.to(self.device))
-        mean, _ = state.beliefs.anywhere(x.double())
-        over = (mean[:, 1:] - tau.unsqueeze(-1)).amax(1)
-        none = (over > 0).all(-1)
-        place = torch.where(none, over.argmin(-1), (over <= 0).int().argmax(-1))
-        found = x[torch.arange(size, device=x.device), place]
-        return Decision(None, none, x=found.to(self.dtype), sure=True)

@@ -67,9 +67,11 @@ class EpochPenalty(GPPolicy):
         explore: :class:`~cbandit.UCB`, or :class:`~cbandit.TS` with ``inner="ts"``; of
             width 1 unless given.
         epoch: ``S``, rounds an epoch.
-        psi: ``"exp"``, ``("polynomial", n)``, ``"linear"`` (noisy constraints), or a
-            callable that is 1 up to 0, convex and increasing above, with
-            ``psi(x) psi(y) >= psi(x + y)``.
+        psi: ``"exp"`` or ``("exp", c)``, ``exp(c z)`` above 0; ``("polynomial", n)`` or
+            ``("polynomial", n, c)``, ``(c z + 1)^n`` above 0 (``c`` is 1 unless given;
+            both families are in :mod:`cbandit.multipliers`); ``"linear"``, for noisy
+            constraints; or a callable that is 1 up to 0, convex and increasing above,
+            with ``psi(x) psi(y) >= psi(x + y)``.
         rate: the multipliers' step with ``psi="linear"``; 0, with any ``psi``, keeps
             ``kappa`` fixed (a baseline: no fixed one gives both sublinear rates).
         inner: ``"ucb"`` or ``"ts"``.
