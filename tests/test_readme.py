@@ -26,7 +26,16 @@ def run(mark):
 
 
 def test_every_block_is_run_here():
-    marks = ("latencies", "simulate", "observe", "Delayed", "1000", "choices=", "phi", "optuna")
+    marks = (
+        "latencies",
+        "simulate",
+        "observe",
+        "Delayed",
+        "1000",
+        "choices=",
+        "phi",
+        "optuna",
+    )
     assert all(any(mark in block for mark in marks) for block in BLOCKS)
 
 
@@ -109,4 +118,4 @@ def test_a_study_of_optuna(tmp_path, monkeypatch, capsys):
     names = run("cb.optuna.Sampler")
     assert names["study"].best_trial.params == {"threads": 4, "codec": "lz4"}
     assert capsys.readouterr().out.count("threads") == 2
-    names["study"]._storage.engine.dispose()
+    names["study"]._storage._backend.engine.dispose()
