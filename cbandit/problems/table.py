@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,8 +16,13 @@ from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit.actions import Actions, Finite
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
+from cbandit.policies.senses import Senses
+from cbandit.problems.measured import Outcomes, measured
 from cbandit.problems.protocol import Evaluation, Round, normals, uniforms
 from cbandit.search.simplex.lp import PolicySolution, solve_policy
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Noise", "Resampled", "Table"]
 
@@ -83,7 +88,9 @@ class Table:
         actions: the set, of ``N`` actions; numbers 0 to N - 1 on the line unless given.
         trials: the trials the tables are for, ``None`` without a trials axis.
         thresholds: a cost is feasible at or below it, a number, ``(m,)`` or
-            ``(*trials, m)``.
+            ``(*trials, m)``; by name, ``{"latency": "<= 20", "up": ">= 0.9"}``, in the
+            order of the costs.
+        minimise: whether the reward is to be small.
         known: facts about the problem that its policies may be told; kept as it is.
 
     Example:
@@ -92,6 +99,9 @@ class Table:
         >>> problem.optimum(1)
         tensor(1., dtype=torch.float64)
     """
+
+    dropped: tuple[Any, ...] = ()  # rows of a frame that have missing cells
+    repeats: int = 0  # rows of a frame that repeat a configuration
 
     def __init__(
         self,
@@ -103,6 +113,7 @@ class Table:
         trials: Trials = None,
         thresholds: Any = 0.0,
         known: Any = None,
+        minimise: bool = False,
     ) -> None:
         self.settings = stated(self, locals())
         self.trials = trial_range(trials)
@@ -122,7 +133,17 @@ class Table:
         self.m = g.shape[-2]
         f = checks.shaped("reward", f, (*batch, size), "(*trials, N)")
         g = checks.shaped("costs", g, (*batch, self.m, size), "(*trials, m, N)")
-        self.f, self.g = f.contiguous(), g.contiguous()
+        names = list(thresholds) if isinstance(thresholds, Mapping) else self.m
+        #: the words in which rewards and costs are stated
+        self.senses = Senses(names, thresholds, minimise)
+        self.minimise = self.senses.minimise
+        # as they are stated: a row of (f, g) for each action, all trials below each
+        # other, for one look-up
+        both = torch.cat([f.unsqueeze(-2), g], -2)
+        self._rows = both.mT.reshape(-1, 1 + self.m).contiguous()
+        # as a policy means them: to be maximised, and to stay below
+        self.f = self.senses.reward(f).contiguous()
+        self.g = self.senses.costs(g.mT).mT.contiguous()
         if actions is None:
             actions = Finite(torch.arange(float(size)).double()[:, None])
         if not isinstance(actions, Actions) or not actions.finite:
@@ -135,14 +156,14 @@ class Table:
             raise CBanditError(
                 f"actions must hold N = {size} actions; got {self.actions!r}"
             )
-        tau = checks.finite("thresholds", checks.tensor("thresholds", thresholds))
+        limits = checks.tensor("thresholds", self.senses.limits)
+        tau = checks.finite("thresholds", limits)
         tau = checks.shaped("thresholds", tau, (*batch, self.m), "(*trials, m)")
-        self.thresholds: Any = tau if bool(tau.any()) else 0.0
+        as_given = self.senses.names is not None or not self.senses.plain
+        plain = tau if bool(tau.any()) else 0.0
+        self.thresholds: Any = thresholds if as_given else plain
         self.known = known
         self._tau = tau
-        # a row of (f, g) for each action, all trials below each other: one look-up
-        both = torch.cat([self.f.unsqueeze(-2), self.g], -2)
-        self._rows = both.mT.reshape(-1, 1 + self.m).contiguous()
         self._first = torch.arange(len(batch) and batch[0]) * size if batch else None
         self._noise: Noise | None = noise if callable(noise) else None
         self._std = torch.zeros(1 + self.m, dtype=torch.float64)
@@ -157,6 +178,74 @@ class Table:
             self._std = torch.cat([lam, cost_lam], -1).sqrt()
         elif cost_noise is not None:
             raise CBanditError("cost_noise must be left out where noise is a callable")
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: pd.DataFrame,
+        maximise: str | None = None,
+        limits: Mapping[str, Any] | None = None,
+        knobs: Sequence[str] | Mapping[str, Any] | None = None,
+        noise: Any = None,
+        *,
+        minimise: str | None = None,
+        repeats: str = "mean",
+    ) -> Table:
+        """Make a problem of a table of measurements.
+
+        Its actions are the configurations that were measured, and have names; numbers,
+        whole numbers and categories are told by the columns' kinds. Rows with missing
+        cells are left out, and a warning names them (``problem.dropped``).
+
+        Args:
+            frame: a pandas frame with a row a measurement.
+            maximise: the column that is to be large; or
+            minimise: the column that is to be small.
+            limits: by column, ``{"latency": "<= 20", "accuracy": ">= 0.9"}``; a number
+                is a greatest value.
+            knobs: the columns that can be set; a dict says what they hold, such as
+                ``{"threads": cb.Int(1, 64, log=True)}``. ``None``: all others.
+            noise: the variance of a measurement, a number or by column; ``None``: as
+                configurations measured more than once show, else 0.
+            repeats: what becomes of these: ``"mean"``, or ``"draw"``: what was measured
+                is drawn again, reward and costs together.
+
+        Example:
+            >>> import cbandit as cb, pandas
+            >>> frame = pandas.DataFrame({
+            ...     "threads": [1, 2, 4, 4], "codec": ["lz4", "zstd", "lz4", "lz4"],
+            ...     "speed": [1.0, 1.5, 3.9, 4.1], "latency": [5.0, 9.0, 21.0, 19.0],
+            ... })
+            >>> problem = cb.problems.Table.from_frame(
+            ...     frame, maximise="speed", limits={"latency": "<= 20"}
+            ... )
+            >>> problem.actions.names.params(problem.actions.points(2))
+            {'threads': 4, 'codec': 'lz4'}
+            >>> problem.optimum(1)
+            tensor(4., dtype=torch.float64)
+        """
+        if (maximise is None) == (minimise is None):
+            given = "neither" if maximise is None else "both"
+            raise CBanditError(f"from_frame takes maximise= or minimise=; got {given}")
+        if not isinstance(limits, Mapping) or not limits:
+            raise CBanditError(
+                "limits must name at least one column, {'latency': '<= 20'}; got "
+                f"{limits!r}"
+            )
+        target = maximise if minimise is None else minimise
+        found = measured(frame, str(target), list(limits), knobs, noise, repeats)
+        drawn = isinstance(found.noise, Outcomes)
+        table = cls(
+            found.values[0],
+            found.values[1:],
+            noise=found.noise if isinstance(found.noise, Outcomes) else found.noise[0],
+            cost_noise=None if drawn else found.noise[1:],  # type: ignore[index]
+            actions=found.actions,
+            thresholds=dict(limits),
+            minimise=minimise is not None,
+        )
+        table.dropped, table.repeats = found.dropped, found.repeats
+        return table
 
     def _truth(self, index: Tensor) -> Tensor:
         """``(*index.shape, 1 + m)``: reward and costs; ``index`` leads with trials."""
@@ -199,7 +288,7 @@ class Table:
     @cached_property
     def _optimum(self) -> Tensor:
         value = self.f.gather(-1, self.best.clamp_min(0).unsqueeze(-1)).squeeze(-1)
-        return value.masked_fill(self.best < 0, torch.nan)
+        return self.senses.reward(value.masked_fill(self.best < 0, torch.nan))
 
     @cached_property
     def _solution(self) -> PolicySolution:
@@ -208,11 +297,12 @@ class Table:
     @cached_property
     def _stochastic_optimum(self) -> Tensor:
         answer = self._solution
-        return answer.value.masked_fill(answer.infeasible, torch.nan)
+        value = answer.value.masked_fill(answer.infeasible, torch.nan)
+        return self.senses.reward(value)
 
     def optimal_costs(self) -> Tensor:
         """Expected costs under the best distribution, ``(*trials, m)``."""
-        return self._solution.spent(self.g)
+        return self.senses.costs(self._solution.spent(self.g))
 
     def optimum(self, t: int) -> Tensor:
         """The reward of the best feasible action, ``(*trials,)``; NaN where none is."""

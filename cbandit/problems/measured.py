@@ -1,0 +1,244 @@
+"""A table of measurements as a problem: knobs, a target, limits, repeats, gaps."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cbandit._core import checks
+from cbandit.actions import Category, Finite, Float, Int, Names
+from cbandit.errors import CBanditError, MissingExtraError
+from cbandit.problems.protocol import uniforms
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Measured", "Outcomes", "measured"]
+
+SHOWN = 5  # rows that a warning names
+SPAN = 10**6  # whole numbers further apart than this count as numbers
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A frame of measurements that has been read.
+
+    Args:
+        actions: the configurations, each once, with names.
+        values: means of the target and the costs, ``(1 + m, N)``, as in the frame.
+        noise: variances, ``(1 + m,)``; or outcomes to draw from.
+        dropped: the rows that were left out, by the frame's labels.
+        repeats: how many rows were measured on configurations seen before.
+    """
+
+    actions: Finite
+    values: Tensor
+    noise: Tensor | Outcomes
+    dropped: tuple[Any, ...]
+    repeats: int
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Noise drawn from what each configuration gave, reward and costs together.
+
+    Args:
+        apart: deviations from the mean, ``(N, R, 1 + m)``, padded by zeros.
+        count: how many of each there are, ``(N,)``.
+    """
+
+    apart: Tensor
+    count: Tensor
+
+    def __call__(
+        self, index: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Noise ``(*trials,)`` and ``(*trials, m)`` at the actions ``index``."""
+        draws = uniforms(generator, tuple(index.shape), 1)[..., 0]
+        one = self.apart[index, (draws * self.count[index]).long()]
+        return one[..., 0], one[..., 1:]
+
+
+def measured(
+    frame: pd.DataFrame,
+    target: str,
+    limits: Sequence[str],
+    knobs: Sequence[str] | Mapping[str, Any] | None,
+    noise: Any,
+    repeats: str,
+) -> Measured:
+    """Read a frame; see :meth:`cbandit.problems.Table.from_frame`."""
+    try:
+        import pandas as pd
+    except ImportError:
+        raise MissingExtraError(
+            "Table.from_frame needs pandas: pip install 'cbandit[experiments]'"
+        ) from None
+    if not isinstance(frame, pd.DataFrame):
+        raise CBanditError(f"frame must be a pandas frame; got {checks.kind(frame)}")
+    checks.one_of("repeats", repeats, "mean", "draw")
+    outcomes = [target, *limits]
+    chosen = [c for c in frame.columns if c not in outcomes] if knobs is None else knobs
+    used = [*outcomes, *chosen]
+    _columns(frame, used, list(chosen))
+    whole, dropped = _complete(frame, used)
+    values = np.stack([_numbers(whole, name) for name in outcomes], -1)  # rows x 1 + m
+    given = knobs if isinstance(knobs, Mapping) else {}
+    parameters = {c: given.get(c) or _parameter(whole[c]) for c in chosen}
+    names = Names(parameters)
+    x = np.stack([_coordinates(whole, c, parameters[c]) for c in chosen], -1)
+    points, group = np.unique(x, axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    count = np.bincount(group)
+    means = np.stack(
+        [np.bincount(group, column) / count for column in values.T]
+    )  # (1 + m) x N
+    apart = values - means[:, group].T
+    actions = Finite(torch.from_numpy(points))
+    actions.names = names
+    if repeats == "draw":
+        if noise is not None:
+            raise CBanditError("noise= goes with repeats='mean': outcomes are drawn")
+        spread: Tensor | Outcomes = _drawn(apart, group, count)
+    else:
+        spread = _variances(noise, outcomes, apart, len(values) - len(count))
+    again = len(values) - len(count)
+    return Measured(actions, torch.from_numpy(means), spread, dropped, again)
+
+
+def _columns(frame: pd.DataFrame, used: list[Any], chosen: list[Any]) -> None:
+    known = list(frame.columns)
+    for name in used:
+        if known.count(name) != 1:
+            found = "several" if name in known else "none"
+            raise CBanditError(
+                f"frame must have one column {name!r}; it has {found} among "
+                f"{', '.join(map(str, known))}"
+            )
+        if used.count(name) > 1:
+            raise CBanditError(
+                f"{name!r} must be one of a knob, the target or a limit; it is several"
+            )
+        if not isinstance(name, str):
+            raise CBanditError(f"columns must be named by strings; got {name!r}")
+    if not chosen:
+        raise CBanditError("knobs must hold at least one column; got none")
+
+
+def _complete(
+    frame: pd.DataFrame, used: list[Any]
+) -> tuple[pd.DataFrame, tuple[Any, ...]]:
+    """Return the rows without missing cells, and the labels of the others."""
+    missing = frame[used].isna()
+    gone = missing.any(axis=1)
+    whole = frame.loc[~gone.to_numpy(), used]
+    if not len(whole):
+        raise CBanditError("frame must have a row without missing cells; it has none")
+    dropped = tuple(frame.index[gone.to_numpy()].tolist())
+    if dropped:
+        cells = [
+            f"{label} ({', '.join(c for c in used if row[c])})"
+            for label, row in missing[gone.to_numpy()].head(SHOWN).iterrows()
+        ]
+        more = f" and {len(dropped) - SHOWN} more" if len(dropped) > SHOWN else ""
+        warnings.warn(
+            f"{len(dropped)} of {len(frame)} rows have missing cells and are left out: "
+            f"{', '.join(cells)}{more}",
+            stacklevel=4,
+        )
+    return whole, dropped
+
+
+def _numbers(frame: pd.DataFrame, name: str) -> np.ndarray:
+    """Return a column of outcomes as finite numbers."""
+    column = frame[name]
+    try:
+        values = column.to_numpy(dtype=np.float64)
+    except (TypeError, ValueError):
+        raise CBanditError(
+            f"column {name!r} must hold numbers; got {_odd(column)}"
+        ) from None
+    if not np.isfinite(values).all():
+        at = int(np.flatnonzero(~np.isfinite(values))[0])
+        raise CBanditError(
+            f"column {name!r} must be finite; row {frame.index[at]} has {values[at]}"
+        )
+    return values
+
+
+def _odd(column: Any) -> str:
+    """Return a value that is no number, and its row."""
+    for label, value in column.items():
+        try:
+            float(value)
+        except (TypeError, ValueError):
+            return f"{value!r} in row {label}"
+    return str(column.dtype)
+
+
+def _parameter(column: Any) -> Int | Float | Category:
+    """Return what a column of settings holds: whole numbers, numbers or categories."""
+    kind = column.dtype.kind if hasattr(column.dtype, "kind") else "O"
+    if kind in "iuf":
+        values = column.to_numpy(dtype=np.float64)
+        low, high = float(values.min()), float(values.max())
+        if bool((values == np.rint(values)).all()) and high - low < SPAN:
+            return Int(int(low), int(high))
+        if low < high:
+            return Float(low, high)
+        return Category(low)
+    options = list(dict.fromkeys(_plain(value) for value in column))
+    return Category(*sorted(options, key=lambda each: (str(type(each)), each)))
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _coordinates(frame: pd.DataFrame, name: str, parameter: Any) -> np.ndarray:
+    if not isinstance(parameter, Int | Float | Category):
+        raise CBanditError(
+            f"knobs: {name} must be a cb.Int, a cb.Float or a cb.Category; got "
+            f"{parameter!r}"
+        )
+    found = np.empty(len(frame))
+    for i, (label, value) in enumerate(frame[name].items()):
+        place = parameter.place(_plain(value))
+        if place is None:
+            raise CBanditError(
+                f"column {name!r} must be of {parameter!r}; row {label} has {value!r}"
+            )
+        found[i] = place
+    return found
+
+
+def _variances(noise: Any, outcomes: list[str], apart: np.ndarray, free: int) -> Tensor:
+    """Return the variance of each outcome: as told, or as the repeats say."""
+    if isinstance(noise, Mapping):
+        if set(noise) != set(outcomes):
+            raise CBanditError(
+                f"noise must name each of {', '.join(outcomes)}; got {list(noise)}"
+            )
+        noise = [noise[name] for name in outcomes]
+    if noise is not None:
+        told = checks.nonnegative("noise", noise)
+        return checks.shaped("noise", told, (len(outcomes),), "a number or (1 + m,)")
+    if not free:
+        return torch.zeros(len(outcomes), dtype=torch.float64)
+    return torch.from_numpy((apart**2).sum(0) / free)
+
+
+def _drawn(apart: np.ndarray, group: np.ndarray, count: np.ndarray) -> Outcomes:
+    """Return the outcomes of each configuration."""
+    order = np.argsort(group, kind="stable")
+    first = np.concatenate([[0], np.cumsum(count)[:-1]])
+    place = np.arange(len(group)) - first[group[order]]
+    out = np.zeros((len(count), int(count.max()), apart.shape[1]))
+    out[group[order], place] = apart[order]
+    return Outcomes(torch.from_numpy(out), torch.from_numpy(count))
