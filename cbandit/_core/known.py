@@ -74,6 +74,7 @@ CLASSES = {
     "cbandit.policies.seen": "Epoch Seen",
     "cbandit.policies.senses": "Senses _Turned",
     "cbandit.policies.state": "GPState Now",
+    "cbandit.policies.taken_up": "Played",
     "cbandit.policies.unconstrained": "GPTS GPUCB",
     "cbandit.posterior.ahead": "Ahead Coming",
     "cbandit.posterior.beliefs": "Beliefs",

@@ -1,7 +1,6 @@
 """Policies whose beliefs are Gaussian processes: a score and a multiplier's move.
 
-Each round: the multiplier moves, estimates come from the beliefs, the action of
-greatest score is played, and what is told of it enters the beliefs.
+Each round the multiplier moves, the best action is played, and beliefs take in news.
 """
 
 from __future__ import annotations
