@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from cbandit._core.arguments import stated
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.ledger import News
 from cbandit.policies.policy import Policy
+from cbandit.policies.senses import names_of
 
 __all__ = ["Random", "drawn"]
 
@@ -23,7 +25,7 @@ class Random(Policy):
 
     Args:
         actions: what can be chosen.
-        costs: how many costs it is told; it learns nothing from them.
+        costs: how many costs it is told, or their names; it learns nothing of them.
         common: see below.
 
     Example:
@@ -34,9 +36,13 @@ class Random(Policy):
 
     name = "Random"
 
-    def __init__(self, actions: Any, *, costs: int = 0, **common: Any) -> None:
+    def __init__(
+        self, actions: Any, *, costs: int | Sequence[str] = 0, **common: Any
+    ) -> None:
         self.settings = stated(self, locals())
-        m = checks.whole("costs", costs, 0, "how many costs there are")
+        m: Any = names_of(costs)
+        if m is None:
+            m = checks.whole("costs", costs, 0, "how many costs there are")
         super().__init__(actions, m, **common)
         self._begin(None)
 

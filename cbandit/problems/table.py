@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,6 +17,8 @@ from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit.actions import Actions, Finite
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
+from cbandit.policies.senses import Senses, names_of
+from cbandit.problems.measured import measured
 from cbandit.problems.protocol import Evaluation, Round, normals, uniforms
 from cbandit.search.simplex.lp import PolicySolution, solve_policy
 
@@ -61,7 +64,10 @@ class Table:
         actions: the set, of ``N`` actions; numbers 0 to N - 1 on the line unless given.
         trials: the trials the tables are for, ``None`` without a trials axis.
         thresholds: a cost is feasible at or below it, a number, ``(m,)`` or
-            ``(*trials, m)``.
+            ``(*trials, m)``; or by name,
+            ``{"latency": "<= 20", "accuracy": ">= 0.9"}``.
+        minimise: whether the reward is to be small. Tables, and what the problem tells,
+            are as the user states them.
         known: facts about the problem that its policies may be told; kept as it is.
 
     Example:
@@ -70,6 +76,8 @@ class Table:
         >>> problem.optimum(1)
         tensor(1., dtype=torch.float64)
     """
+
+    remarks: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -81,6 +89,7 @@ class Table:
         trials: Trials = None,
         thresholds: Any = 0.0,
         known: Any = None,
+        minimise: bool = False,
     ) -> None:
         self.settings = stated(self, locals())
         self.trials = trial_range(trials)
@@ -113,9 +122,18 @@ class Table:
             raise CBanditError(
                 f"actions must hold N = {size} actions; got {self.actions!r}"
             )
-        tau = checks.finite("thresholds", checks.tensor("thresholds", thresholds))
+        names = names_of(thresholds)
+        if names is not None and len(names) != self.m:
+            raise CBanditError(f"thresholds must name {self.m} costs; got {thresholds}")
+        self._senses = Senses(names or self.m, thresholds, minimise)
+        self.minimise, limits = self._senses.minimise, self._senses.limits
+        tau = checks.finite("thresholds", checks.tensor("thresholds", limits))
         tau = checks.shaped("thresholds", tau, (*batch, self.m), "(*trials, m)")
-        self.thresholds: Any = tau if bool(tau.any()) else 0.0
+        # how the user states them; 0.0 where there is nothing to subtract
+        stated_so = names is not None or not self._senses.plain
+        self.thresholds: Any = thresholds if stated_so else tau
+        if not stated_so and not bool(tau.any()):
+            self.thresholds = 0.0
         self.known = known
         self._tau = tau
         # a row of (f, g) for each action, all trials below each other: one look-up
@@ -135,6 +153,70 @@ class Table:
             self._std = torch.cat([lam, cost_lam], -1).sqrt()
         elif cost_noise is not None:
             raise CBanditError("cost_noise must be left out where noise is a callable")
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        maximise: str | None = None,
+        limits: Mapping[str, Any] | None = None,
+        knobs: Sequence[str] | None = None,
+        noise: Any = None,
+        minimise: str | None = None,
+    ) -> Table:
+        """Make a problem of a table of measurements.
+
+        Rows that miss a value are left out, and repeated configurations become one; a
+        warning says which, and so does ``problem.remarks``. Columns of texts are
+        categories. Where all combinations are there, the set is a product grid.
+
+        Args:
+            frame: a pandas frame, a row a measurement.
+            maximise: the column that is to be large; or else ``minimise``.
+            limits: by column, ``"<= 20"`` or ``">= 0.9"``; these are the costs.
+            knobs: the columns that can be chosen; all others unless given.
+            noise: variance of one measurement, for all outcomes or by column. ``None``:
+                estimated from repeated configurations, 0 where there are none.
+                ``"drawn"``: an outcome is one of its configuration's own, drawn anew in
+                every round.
+            minimise: the column that is to be small.
+
+        Example:
+            >>> import cbandit as cb, pandas as pd
+            >>> frame = pd.DataFrame({
+            ...     "threads": [1, 2, 4, 1, 2, 4], "codec": ["a"] * 3 + ["b"] * 3,
+            ...     "speed": [1.0, 1.8, 3.0, 1.5, 2.5, 4.0], "heat": [1, 2, 4, 2, 4, 8],
+            ... })
+            >>> limits = {"heat": "<= 4"}
+            >>> problem = cb.problems.Table.from_frame(frame, "speed", limits)
+            >>> problem.actions.names.params(problem.actions.points(problem.best))
+            {'threads': 4, 'codec': 'a'}
+        """
+        goals = [goal for goal in (maximise, minimise) if goal is not None]
+        if len(goals) != 1:
+            raise CBanditError(
+                "from_frame needs maximise= or minimise=, the name of a column; got "
+                f"maximise={maximise!r}, minimise={minimise!r}"
+            )
+        if not isinstance(limits, Mapping) or not limits:
+            raise CBanditError(
+                "limits must name at least one column, {'latency': '<= 20'}; got "
+                f"{limits!r}"
+            )
+        found = measured(frame, goals[0], maximise is None, limits, knobs, noise)
+        for remark in found.remarks:
+            warnings.warn(remark, stacklevel=2)
+        problem = cls(
+            found.reward,
+            found.costs,
+            found.noise,
+            found.cost_noise,
+            found.actions,
+            thresholds=found.thresholds,
+            minimise=found.minimise,
+        )
+        problem.remarks = found.remarks
+        return problem
 
     def _truth(self, index: Tensor) -> Tensor:
         """``(*index.shape, 1 + m)``: reward and costs; ``index`` leads with trials."""
@@ -170,9 +252,15 @@ class Table:
     @cached_property
     def best(self) -> Tensor:
         """The number of the best feasible action, ``(*trials,)``; -1 where none is."""
-        feasible = (self.g <= self._tau.unsqueeze(-1)).all(-2)
-        best = self.f.masked_fill(~feasible, -torch.inf).argmax(-1)
+        f, g = self._turned
+        feasible = (g <= self._tau.unsqueeze(-1)).all(-2)
+        best = f.masked_fill(~feasible, -torch.inf).argmax(-1)
         return best.masked_fill(~feasible.any(-1), -1)
+
+    @cached_property
+    def _turned(self) -> tuple[Tensor, Tensor]:
+        """Tables of a reward that is maximised and of costs that stay below."""
+        return self._senses.reward(self.f), self._senses.costs(self.g.mT).mT
 
     @cached_property
     def _optimum(self) -> Tensor:
@@ -181,12 +269,13 @@ class Table:
 
     @cached_property
     def _solution(self) -> PolicySolution:
-        return solve_policy(self.f, self.g, self._tau)
+        return solve_policy(*self._turned, self._tau)
 
     @cached_property
     def _stochastic_optimum(self) -> Tensor:
         answer = self._solution
-        return answer.value.masked_fill(answer.infeasible, torch.nan)
+        value = answer.value.masked_fill(answer.infeasible, torch.nan)
+        return self._senses.reward(value)
 
     def optimal_costs(self) -> Tensor:
         """Expected costs under the best distribution, ``(*trials, m)``."""
