@@ -14,7 +14,17 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit.errors import CBanditError
 
-__all__ = ["projected", "queue", "rectified"]
+__all__ = ["exponential", "polynomial", "projected", "queue", "rectified"]
+
+
+def exponential(z: Tensor, c: float = 1.0) -> Tensor:
+    """Return ``exp(c z)`` above 0, 1 below: a penalty of epochs."""
+    return (c * z.clamp_min(0)).exp()
+
+
+def polynomial(z: Tensor, n: float = 2.0, c: float = 1.0) -> Tensor:
+    """Return ``(c z + 1)^n`` above 0, 1 below: a penalty of epochs; ``n >= 1``."""
+    return (c * z.clamp_min(0) + 1) ** n
 
 
 def projected(

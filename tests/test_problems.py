@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from scipy.optimize import linprog
 
 import cbandit as cb
 from cbandit import problems
-from cbandit.problems import Table, zhou_finance, zhou_light, zhou_synthetic
+from cbandit.problems import Normal, Table, zhou_finance, zhou_light, zhou_synthetic
 
 
 def choice(problem, index):
@@ -130,12 +132,16 @@ class TestSynthetic:
         assert not torch.equal(single.f, zhou_synthetic(cost, seed=4).f)
 
     def test_the_cost_is_as_the_paper_says(self):
-        for cost, share in (("half", 0.5), ("quarter", 0.25)):
-            problem = zhou_synthetic(cost, trials=4)
-            bound = problem.f.abs().amax(-1)
-            expected = share * bound.unsqueeze(-1) - problem.f
+        cases = itertools.product(
+            (("half", 0.5), ("quarter", 0.25)), ("max", "max-abs")
+        )
+        for (cost, share), bound in cases:
+            problem = zhou_synthetic(cost, trials=4, bound=bound)
+            most = problem.f.abs().amax(-1)
+            top = most if bound == "max-abs" else problem.f.amax(-1)
+            expected = share * top.unsqueeze(-1) - problem.f
             torch.testing.assert_close(problem.g[:, 0], expected)
-            assert torch.equal(problem.known.bound, bound)
+            assert torch.equal(problem.known.bound, most)
             assert bool((problem.optimum(1) == problem.f.amax(-1)).all())
         problem = zhou_synthetic("independent", trials=4)
         together = torch.corrcoef(torch.stack([problem.f[0], problem.g[0, 0]]))
@@ -169,15 +175,41 @@ class TestSynthetic:
             at = problem.g[:, 0].gather(-1, problem.known.safe.unsqueeze(-1))
             assert bool((at <= 0).all())
             assert len(problem.known.safe.unique()) > 10
+            several = zhou_synthetic(cost, trials=60, seeds=7).known.safe
+            assert several.shape == (60, 7)
+            assert bool((problem.g[:, 0].gather(-1, several) <= 0).all())
+            assert sum(len(row.unique()) > 1 for row in several) > 50
+        assert zhou_synthetic(seeds=7).known.safe.shape == (7,)
 
     def test_an_unknown_cost_is_named(self):
         with pytest.raises(cb.CBanditError, match="cost must be"):
             zhou_synthetic("third")
+        with pytest.raises(cb.CBanditError, match="bound must be 'max' or"):
+            zhou_synthetic(bound="min")
+        with pytest.raises(cb.CBanditError, match="noise must be"):
+            zhou_synthetic(noise=-0.1)
 
     def test_the_slope_is_a_bound(self):
         problem = zhou_synthetic(trials=3)
         rise = (problem.f[:, 1:] - problem.f[:, :-1]).abs().amax(-1) * 99
         torch.testing.assert_close(problem.known.lipschitz, rise, rtol=1e-9, atol=0)
+
+
+def test_noise_of_each_actions_own_deviation():
+    law = Normal(
+        torch.tensor([0.0, 0.5, 2.0]).double(),
+        torch.tensor([[1.0, 0.1, 3.0]]).double(),
+    )
+    index = torch.tensor([0, 1, 2]).repeat(3000)
+    reward, cost = law(index, Streams(0, range(9000), "any"))
+    assert reward.shape == (9000,)
+    assert cost.shape == (9000, 1)
+    for arm, (r, c) in enumerate([(0.0, 1.0), (0.5, 0.1), (2.0, 3.0)]):
+        # of 3000 draws: seven standard errors
+        assert float(reward[index == arm].std()) == pytest.approx(r, rel=0.09)
+        assert float(cost[index == arm].std()) == pytest.approx(c, rel=0.09)
+    both = torch.corrcoef(torch.stack([reward, cost[:, 0]])[:, index == 2])
+    assert abs(float(both[0, 1])) < 0.13
 
 
 needs_light = pytest.mark.skipif(

@@ -195,7 +195,7 @@ class BoTorchPolicy(GPPolicy):
 
 def refused(common: dict[str, Any]) -> None:
     """Raise an error for keywords that do not go with acquisition functions."""
-    if common.get("pending", "ignore") != "ignore":
+    if common.get("pending") not in (None, "ignore"):
         raise CBanditError(
             "pending must be 'ignore': give the acquisition function X_pending, from "
             "policy.outstanding"

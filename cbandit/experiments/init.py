@@ -40,21 +40,17 @@ POLICIES = """\
 # noise = 0.01           # variance, in shares of a function's own
 
 # A type is a class of cbandit or cb.baselines, or "module:Class" of your own; the other
-# keys are its arguments (help(cb.CKB) lists them).
+# keys are its arguments (help(cb.CKB) lists them). An argument that is an object is a
+# table with a type again: explore = { type = "TS", beta = 1.0 }.
 
 [policies.CKB]  # the average must keep to the limits
 type = "CKB"
-explore = { type = "UCB", beta = 1.0 }
-step = 1.0
-cap = 20.0
 
 [policies.RPOL]  # every excess counts
 type = "RPOL"
-explore = { type = "UCB", beta = 1.0 }
 
 [policies.CONFIG]  # optimistic about the limits
 type = "CONFIG"
-explore = { type = "UCB", beta = 1.0 }
 
 [policies.LogCEI]  # any acquisition function of BoTorch
 type = "BoTorchPolicy"

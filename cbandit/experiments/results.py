@@ -234,7 +234,8 @@ def write_boxes(
     pandas = _pandas()
     parts = []
     for policy, run in runs.items():
-        step = every.get(policy, every["each"])
+        # a run that is shorter has one box, of its last round
+        step = min(every.get(policy, every["each"]), run.rounds)
         t = torch.arange(step, run.rounds + 1, step)
         for metric in metrics:
             total = account.time_average(run.cumulative(metric))

@@ -11,18 +11,9 @@ from torch import Tensor
 
 from cbandit._core import checks
 from cbandit.errors import CBanditError
+from cbandit.multipliers import exponential, polynomial
 
-__all__ = ["Penalty", "exponential", "penalty_of", "polynomial"]
-
-
-def exponential(z: Tensor, c: float = 1.0) -> Tensor:
-    """Return ``exp(c z)`` above 0, 1 below."""
-    return (c * z.clamp_min(0)).exp()
-
-
-def polynomial(z: Tensor, n: float = 2.0, c: float = 1.0) -> Tensor:
-    """Return ``(c z + 1)^n`` above 0, 1 below; ``n >= 1``."""
-    return (c * z.clamp_min(0) + 1) ** n
+__all__ = ["Penalty", "penalty_of"]
 
 
 @dataclass(frozen=True)
@@ -87,13 +78,16 @@ def _form(psi: Any) -> Callable[[Tensor], Tensor]:
     """Return the function that ``psi`` names, or ``psi`` itself with checks."""
     if isinstance(psi, str) and psi in ("exp", "linear"):
         return exponential
-    pair = isinstance(psi, tuple) and len(psi) == 2 and isinstance(psi[0], str)
-    if pair and psi[0] == "polynomial":
-        n = checks.number("psi's power n", psi[1], minimum=1.0)
-        return _Polynomial(n)
+    name, *given = psi if isinstance(psi, tuple) and psi else (None,)
+    if name == "exp" and len(given) == 1:
+        return _Family(exponential, c=_constant(given[0]))
+    if name == "polynomial" and len(given) in (1, 2):
+        n = checks.number("psi's power n", given[0], minimum=1.0)
+        return _Family(polynomial, n=n, c=_constant(given[1]) if given[1:] else 1.0)
     if not callable(psi):
         raise CBanditError(
-            f"psi must be 'exp', ('polynomial', n), 'linear' or a callable; got {psi!r}"
+            "psi must be 'exp', ('exp', c), ('polynomial', n), ('polynomial', n, c), "
+            f"'linear' or a callable; got {psi!r}"
         )
     _check_penalty(psi)
     return _Own(psi)
@@ -114,12 +108,21 @@ class _Own:
         return value
 
 
-class _Polynomial:
-    def __init__(self, n: float) -> None:
-        self._n = n
+def _constant(given: Any) -> float:
+    c = checks.number("psi's constant c", given)
+    if c <= 0:
+        raise CBanditError(f"psi's constant c must be above 0; got {c:g}")
+    return c
+
+
+class _Family:
+    """A built-in family with its constants."""
+
+    def __init__(self, psi: Callable[..., Tensor], **constants: float) -> None:
+        self._psi, self._constants = psi, constants
 
     def __call__(self, z: Tensor) -> Tensor:
-        return polynomial(z, self._n)
+        return self._psi(z, **self._constants)
 
 
 def _check_penalty(psi: Callable[[Tensor], Tensor]) -> None:

@@ -24,7 +24,7 @@ from cbandit.problems.shi import (
     shi_proposition_1,
     shi_small_feasible,
 )
-from cbandit.problems.table import Resampled, Table
+from cbandit.problems.table import Normal, Resampled, Table
 from cbandit.problems.zhou import Known, zhou_finance, zhou_light, zhou_synthetic
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "Gridded",
     "Known",
     "LinearProblem",
+    "Normal",
     "Phase",
     "Problem",
     "Resampled",

@@ -71,19 +71,25 @@ def pacchiano_cyclic(
     return LinearProblem(star, v, v.flip(0).unsqueeze(0), noise, tau, trials)
 
 
-def pacchiano_sphere(d: int = 5, trials: Trials = None, seed: int = 0) -> LinearProblem:
+def pacchiano_sphere(
+    d: int = 5,
+    trials: Trials = None,
+    seed: int = 0,
+    noise: float = 1.0,
+    rays: int = 100,
+) -> LinearProblem:
     """Rays from 0 to 100 uniform unit vectors, for the unit ball.
 
     Each trial draws its own coefficients, uniform unit vectors, and its own threshold,
     uniform on [0, 1]. Ours: each trial draws its own rays too; Gaussian noise of
-    variance 1.
+    variance ``noise``. The paper says both 100 and 1 000 ``rays``.
     """
     streams = Streams(seed, trial_range(trials), "pacchiano-sphere")
-    draws = streams.normal(102, _dimension(d))
+    draws = streams.normal(2 + checks.whole("rays", rays), _dimension(d))
     unit = draws / draws.norm(dim=-1, keepdim=True)
     tau = streams.uniform(1)
     star = Star(torch.zeros(d, dtype=torch.float64), unit[..., 2:, :])
-    return LinearProblem(star, unit[..., 0, :], unit[..., 1:2, :], 1.0, tau, trials)
+    return LinearProblem(star, unit[..., 0, :], unit[..., 1:2, :], noise, tau, trials)
 
 
 def pacchiano_opb_random(

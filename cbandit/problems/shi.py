@@ -94,8 +94,8 @@ def shi_data_rate(
     On ``[0, 2]^4``, ``f = sum U_i(x_i)``, for users 1 and 3
     ``U_i = c_i (1 / (1 + exp(-a_i (x_i - b_i))) + d_i)``, for users 2 and 4
     ``U_i = c_i (log(a_i x_i + b_i) + d_i)``, and
-    ``g = 0.2 x1 + 0.4 x2 + 0.8 x3 + 1.2 x4 - 2``. Noise of variance 0.01 on ``f``;
-    ``g`` noiseless, or with noise uniform on [-0.2, 0.2].
+    ``g = 0.2 x1 + 0.4 x2 + 0.8 x3 + 1.2 x4 - 2``. Noise of variance 0.01 on each
+    utility, 0.04 on ``f``; ``g`` noiseless, or with noise uniform on [-0.2, 0.2].
 
     The constants of Lee, Mazumdar and Shroff (2005) could not be found. Ours:
     ``a = 4, b = 1`` (user 1) and ``a = 5, b = 0.8`` (user 3); ``a = 3`` and ``a = 6``
@@ -111,7 +111,7 @@ def shi_data_rate(
     return Gridded(
         [Phase(1, _utility, _budget)],
         [torch.linspace(0, 2, 11, dtype=torch.float64)] * 4,
-        noise=NOISE,
+        noise=4 * NOISE,
         half_width=0.2 if _noisy(constraint) else 0.0,
         trials=trials,
         seed=seed,

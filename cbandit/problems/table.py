@@ -51,6 +51,28 @@ class Resampled:
         )
 
 
+@dataclass(frozen=True)
+class Normal:
+    """Gaussian noise with a deviation of each action's own.
+
+    Args:
+        reward: ``(N,)``, the deviations of the reward.
+        costs: ``(m, N)``, those of the costs.
+    """
+
+    reward: Tensor
+    costs: Tensor
+
+    def __call__(
+        self, index: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Noise ``(*trials,)`` and ``(*trials, m)`` at the actions ``index``."""
+        m = self.costs.shape[-2]
+        draws = normals(generator, tuple(index.shape), 1 + m)
+        costs = self.costs.mT[index] * draws[..., 1:]
+        return self.reward[index] * draws[..., 0], costs
+
+
 class Table:
     """A finite problem that never changes. It is blockwise, so its account is cheap.
 

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cbandit._core import checks
 from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit.actions import Finite
 from cbandit.errors import CBanditError
 from cbandit.problems import data
-from cbandit.problems.table import Resampled, Table
+from cbandit.problems.table import Normal, Resampled, Table
 
 __all__ = ["Known", "rbf", "zhou_finance", "zhou_light", "zhou_synthetic"]
 
@@ -38,7 +39,8 @@ class Known:
         slater: ``min(1, -min g)``.
         norm, cost_norm: RKHS norms where they are known, NaN where they are not. (Ours:
             the experiments use the bounds instead.)
-        safe: number of one feasible action, uniformly random (ours).
+        safe: a feasible action, uniformly random, ``(*trials,)``, or so many,
+            ``(*trials, k)`` (ours).
         lipschitz, cost_lipschitz: constants of the true functions, in the distance of
             coordinates, or in the kernel's where there are none.
     """
@@ -75,13 +77,17 @@ def _lipschitz(h: Tensor, distance: Tensor) -> Tensor:
     return (rise / distance.masked_fill(~apart, 1.0) * apart).flatten(-2).amax(-1)
 
 
-def _safe(g: Tensor, seed: int, trials: range | None, purpose: str) -> Tensor:
-    """A uniformly random feasible action for each trial, ``(*trials,)``."""
-    draws = Streams(seed, trials, purpose).uniform()
-    feasible = (g <= 0).expand(*draws.shape, g.shape[-1])
-    count = feasible.sum(-1)
-    nth = (draws * count).long().clamp_max(count - 1)
-    return (feasible.cumsum(-1) <= nth.unsqueeze(-1)).sum(-1)
+def _safe(
+    g: Tensor, seed: int, trials: range | None, purpose: str, seeds: int
+) -> Tensor:
+    """Random feasible actions, uniform, ``(*trials, seeds)``; one is ``(*trials,)``."""
+    draws = Streams(seed, trials, purpose).uniform(checks.whole("seeds", seeds))
+    feasible = (g <= 0).expand(*draws.shape[:-1], g.shape[-1])
+    count = feasible.sum(-1, keepdim=True)
+    nth = torch.minimum((draws * count).long(), count - 1)
+    ranks = feasible.cumsum(-1).unsqueeze(-2)
+    found = (ranks <= nth.unsqueeze(-1)).sum(-1)
+    return found[..., 0] if seeds == 1 else found
 
 
 def _draw(stream: Streams, gram: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,20 +101,32 @@ def _draw(stream: Streams, gram: Tensor) -> tuple[Tensor, Tensor]:
     return f, (weight @ f).clamp_min(0).sqrt()
 
 
-def zhou_synthetic(cost: str = "half", trials: Trials = None, seed: int = 0) -> Table:
+def zhou_synthetic(
+    cost: str = "half",
+    trials: Trials = None,
+    seed: int = 0,
+    noise: float = 0.01,
+    bound: str = "max",
+    seeds: int = 1,
+) -> Table:
     """Random functions on a line of 100 points, ``zhou-synthetic`` of the experiments.
 
     ``f`` is a sum of 100 squared-exponential bumps (lengthscale 0.2) at points drawn
     from the grid with weights uniform on [-1, 1]. Draws without a strictly feasible
     action are redrawn. Each trial draws its own functions, from its own stream.
 
-    Ours: Gaussian noise whose variance is 1 % of the range of ``f``, on both functions.
+    Ours: Gaussian noise whose standard deviation is 1 % of the range of ``f``, on both
+    functions.
 
     Args:
-        cost: ``"half"`` or ``"quarter"``: ``g = -f + B/2`` or ``-f + B/4``, with
-            ``B = max|f|``; ``"independent"``: another draw of the same kind.
+        cost: ``"half"`` or ``"quarter"``: ``g = -f + B/2`` or ``-f + B/4``;
+            ``"independent"``: another draw of the same kind.
         trials: ``None``, their number, or a ``range`` of their numbers.
         seed: of the functions.
+        noise: the noise's standard deviation, as a share of the range of ``f``.
+        bound: ``B`` in the cost, ``"max"`` for ``max f`` or ``"max-abs"`` for
+            ``max|f|``, which lets draws through that are hardly feasible.
+        seeds: how many known safe actions are drawn.
 
     Example:
         >>> import cbandit as cb
@@ -119,39 +137,45 @@ def zhou_synthetic(cost: str = "half", trials: Trials = None, seed: int = 0) -> 
         raise CBanditError(
             f"cost must be 'half', 'quarter' or 'independent'; got {cost!r}"
         )
+    checks.one_of("bound", bound, "max", "max-abs")
+    share = checks.number("noise", noise, minimum=0.0)
     numbers = trial_range(trials)
     grid = torch.linspace(0, 1, 100, dtype=torch.float64).unsqueeze(-1)
     kernel = rbf(0.2)
     gram = kernel(grid).to_dense().detach()
     drawn = [
-        _feasible_draw(cost, gram, Streams(seed, range(i, i + 1), "zhou-synthetic"))
+        _feasible_draw(
+            cost, bound, gram, Streams(seed, range(i, i + 1), "zhou-synthetic")
+        )
         for i in (numbers or range(1))
     ]
     f, g, norm, cost_norm = (torch.stack(each) for each in zip(*drawn, strict=True))
     if numbers is None:
         f, g, norm, cost_norm = f[0], g[0], norm[0], cost_norm[0]
-    noise = 0.01 * (f.amax(-1) - f.amin(-1))
+    r = share * (f.amax(-1) - f.amin(-1))
+    variance = r.square()
     distance = torch.cdist(grid, grid)
     known = Known(
         kernel=kernel,
-        noise=noise,
-        cost_noise=noise,
-        subgaussian=noise.sqrt(),
-        cost_subgaussian=noise.sqrt(),
+        noise=variance,
+        cost_noise=variance,
+        subgaussian=r,
+        cost_subgaussian=r,
         bound=f.abs().amax(-1),
         cost_bound=g.abs().amax(-1),
         slater=(-g.amin(-1)).clamp_max(1.0),
         norm=norm,
         cost_norm=cost_norm,
-        safe=_safe(g, seed, numbers, "zhou-synthetic/safe"),
+        safe=_safe(g, seed, numbers, "zhou-synthetic/safe", seeds),
         lipschitz=_lipschitz(f, distance),
         cost_lipschitz=_lipschitz(g, distance),
     )
-    return Table(f, g.unsqueeze(-2), noise, None, Finite(grid), numbers, known=known)
+    g = g.unsqueeze(-2)
+    return Table(f, g, variance, None, Finite(grid), numbers, known=known)
 
 
 def _feasible_draw(
-    cost: str, gram: Tensor, stream: Streams
+    cost: str, bound: str, gram: Tensor, stream: Streams
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Draw one trial's ``f``, ``g`` ``(N,)`` and their norms, until it is feasible."""
     for _ in range(MAX_DRAWS):
@@ -159,7 +183,8 @@ def _feasible_draw(
         if cost == "independent":
             g, cost_norm = _draw(stream, gram)
         else:
-            g = SHARE_OF_BOUND[cost] * f.abs().max() - f
+            top = f.max() if bound == "max" else f.abs().max()
+            g = SHARE_OF_BOUND[cost] * top - f
             cost_norm = torch.full_like(norm, torch.nan)
         if bool(g.min() < 0):
             return f, g, norm, cost_norm
@@ -174,6 +199,8 @@ def _from_samples(
     trials: Trials,
     seed: int,
     purpose: str,
+    seeds: int,
+    gaussian: bool = False,
 ) -> Table:
     """A table of arms with sampled rewards ``(S, N)``; ``g = -f + height``.
 
@@ -206,13 +233,18 @@ def _from_samples(
     }
     known = Known(
         kernel=None,
-        safe=_safe(g, seed, numbers, f"{purpose}/safe"),
+        safe=_safe(g, seed, numbers, f"{purpose}/safe", seeds),
         **{name: value.expand(batch).clone() for name, value in each.items()},
     )
+    if gaussian:
+        spread = deviation.square().mean(0).sqrt()
+        law: Normal | Resampled = Normal(spread, spread.unsqueeze(-2))
+    else:
+        law = Resampled(deviation, -deviation.unsqueeze(-2))
     return Table(
         f,
         g.unsqueeze(-2),
-        Resampled(deviation, -deviation.unsqueeze(-2)),
+        law,
         None,
         Finite(covariance=covariance),
         numbers,
@@ -220,7 +252,9 @@ def _from_samples(
     )
 
 
-def zhou_light(trials: Trials = None, seed: int = 0) -> Table:
+def zhou_light(
+    trials: Trials = None, seed: int = 0, noise: str = "resampled", seeds: int = 1
+) -> Table:
     """41 light sensors: find the brightest, and read at least half of its light.
 
     ``f`` is the mean over the 192 test samples, divided by its maximum (``B = 1``). A
@@ -233,13 +267,27 @@ def zhou_light(trials: Trials = None, seed: int = 0) -> Table:
     Args:
         trials: ``None``, their number, or a ``range`` of their numbers.
         seed: of the safe seeds; the functions are the same in every trial.
+        noise: ``"resampled"`` from the test samples, or ``"gaussian"`` with each
+            sensor's variance.
+        seeds: how many known safe actions are drawn.
     """
+    checks.one_of("noise", noise, "resampled", "gaussian")
     train, test = data.light()
     rewards = test / test.mean(0).max()
-    return _from_samples(train, rewards, 0.5, None, trials, seed, "zhou-light")
+    return _from_samples(
+        train,
+        rewards,
+        0.5,
+        None,
+        trials,
+        seed,
+        "zhou-light",
+        seeds,
+        gaussian=noise == "gaussian",
+    )
 
 
-def zhou_finance(trials: Trials = None, seed: int = 0) -> Table:
+def zhou_finance(trials: Trials = None, seed: int = 0, seeds: int = 1) -> Table:
     """29 stocks: find the dearest, and hold prices above 100, under heavy-tailed noise.
 
     ``f`` is the mean price, the noise a random day's deviation; ``g = -f + 100``. As
@@ -249,10 +297,13 @@ def zhou_finance(trials: Trials = None, seed: int = 0) -> Table:
     Args:
         trials: ``None``, their number, or a ``range`` of their numbers.
         seed: of the safe seeds; the functions are the same in every trial.
+        seeds: how many known safe actions are drawn.
     """
     prices = data.stocks()
     scale = prices.mean(0).max()
     rewards = prices / scale
     radius = (rewards - rewards.mean(0)).abs().max()
     height = 100.0 / float(scale)
-    return _from_samples(prices, rewards, height, radius, trials, seed, "zhou-finance")
+    return _from_samples(
+        prices, rewards, height, radius, trials, seed, "zhou-finance", seeds
+    )

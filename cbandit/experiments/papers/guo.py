@@ -5,7 +5,6 @@ See :mod:`cbandit.problems.guo` for the paper and the problems.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from gpytorch.kernels import RBFKernel
@@ -14,7 +13,14 @@ from cbandit.baselines.ckb_restart import CKBRestart
 from cbandit.baselines.config import CONFIG
 from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
-from cbandit.experiments.task import Experiment, Factory, Figures, Task, problem_of
+from cbandit.experiments.task import (
+    Experiment,
+    Factory,
+    Figures,
+    Parameter,
+    Task,
+    problem_of,
+)
 from cbandit.explore import UCB
 from cbandit.policies.ckb import CKB
 from cbandit.policies.rpol import RPOL
@@ -23,20 +29,21 @@ from cbandit.simulation.parts import Policy
 
 __all__ = ["EXPERIMENTS"]
 
-# ours: the same width for every policy. In the changing world it is smaller: the
-# posterior of a window never grows narrow, and RPOL pays for that
-BETA, CHANGING_BETA = 1.0, 0.6
 # ours: B = max|f|, G = max|g| and Slater's constant of the first phase, which CKB needs
 BOUNDS, SLATER = (7.0, 1.95), 0.05
-# ours: windows, and rounds between restarts
-DELAY_WINDOW, WINDOW = 30, 100
 
 
-def _shared(problem: Any, task: Task, beta: float) -> dict[str, Any]:
+def _shared(problem: Any, task: Task) -> dict[str, Any]:
+    """Beliefs and widths, the same for every policy."""
+    given = task.settings.parameters
+    lam = 1 + 2 / task.settings.horizon
+    if given["lam"] != "theory":
+        lam = float(given["lam"])
     kernel = RBFKernel().double()
     kernel.lengthscale = 1.0
-    gp = GP(kernel, noise=problem.noise)
-    return {"reward": gp, "costs": gp, "explore": UCB(beta), **task.common}
+    gp, width = GP(kernel, noise=lam), UCB(given["beta"])
+    own = {"reward": gp, "costs": gp, "explore": width, "pending": "ignore"}
+    return {**own, **task.common}
 
 
 def _theorem(task: Task) -> dict[str, Any]:
@@ -44,33 +51,51 @@ def _theorem(task: Task) -> dict[str, Any]:
     return {"clip": BOUNDS, "slater": SLATER, "horizon": task.settings.horizon}
 
 
-def _rpol(problem: Any, task: Task, beta: float = BETA, feedback: Any = None) -> Policy:
-    return RPOL(problem.actions, feedback=feedback, **_shared(problem, task, beta))
+def _rpol(problem: Any, task: Task) -> Policy:
+    return RPOL(problem.actions, **_shared(problem, task))
 
 
-def _config(problem: Any, task: Task, beta: float = BETA) -> Policy:
-    return CONFIG(problem.actions, **_shared(problem, task, beta))
+def _censored(problem: Any, task: Task) -> Policy:
+    given = task.settings.parameters
+    late = Delayed(given["window"], weight=given["weight"])
+    return RPOL(problem.actions, feedback=late, **_shared(problem, task))
 
 
-def _ckb(problem: Any, task: Task, beta: float = BETA) -> Policy:
-    return CKB(problem.actions, **_theorem(task), **_shared(problem, task, beta))
+def _windowed(problem: Any, task: Task) -> Policy:
+    last = Sliding(task.settings.parameters["window"])
+    return RPOL(problem.actions, feedback=last, **_shared(problem, task))
 
 
-def _ckb_restart(problem: Any, task: Task, beta: float = BETA) -> Policy:
-    given = {**_theorem(task), **_shared(problem, task, beta)}
-    return CKBRestart(problem.actions, restart=WINDOW, **given)
+def _config(problem: Any, task: Task) -> Policy:
+    return CONFIG(problem.actions, **_shared(problem, task))
+
+
+def _ckb(problem: Any, task: Task) -> Policy:
+    return CKB(problem.actions, **_theorem(task), **_shared(problem, task))
+
+
+def _ckb_restart(problem: Any, task: Task) -> Policy:
+    given = {**_theorem(task), **_shared(problem, task)}
+    restart = task.settings.parameters["restart"]
+    return CKBRestart(problem.actions, restart=restart, **given)
 
 
 PLAIN: dict[str, Factory] = {"RPOL-UCB": _rpol, "CKB-UCB": _ckb, "CONFIG": _config}
-DELAYED: dict[str, Factory] = {
-    "RPOL-CensoredUCB": partial(_rpol, feedback=Delayed(DELAY_WINDOW)),
-    **PLAIN,
+# ours but for lam: width, windows, rounds between restarts. A restart every 100 rounds
+# would come exactly at the changes, as if the baseline were told of them
+SHARED = {
+    "beta": Parameter(1.0, (), "exploration width of every policy", 0),
+    "lam": Parameter("theory", (), "the beliefs' noise: 1 + 2/T, or a number", 1e-12),
 }
-CHANGING: dict[str, Factory] = {
-    "RPOL-SWUCB": partial(_rpol, beta=CHANGING_BETA, feedback=Sliding(WINDOW)),
-    "CKB-UCB": partial(_ckb, beta=CHANGING_BETA),
-    "CONFIG": partial(_config, beta=CHANGING_BETA),
-    "CKB-RestartUCB": partial(_ckb_restart, beta=CHANGING_BETA),
+LATE = {
+    **SHARED,
+    "window": Parameter(30, (), "rounds that feedback is waited for", 1),
+    "weight": Parameter(0.1, (), "of the outstanding rounds' deviations", 0),
+}
+DRIFTING = {
+    **SHARED,
+    "window": Parameter(100, (), "rounds that RPOL-SWUCB remembers", 1),
+    "restart": Parameter(120, (), "rounds between CKB's restarts", 1),
 }
 
 EXPERIMENTS = (
@@ -81,6 +106,7 @@ EXPERIMENTS = (
         trials=50,
         problem=problem_of(guo_classical),
         policies=PLAIN,
+        parameters=SHARED,
         figures=Figures(averaged=("regret", "hard_violation")),
     ),
     Experiment(
@@ -89,7 +115,8 @@ EXPERIMENTS = (
         horizon=500,
         trials=50,
         problem=problem_of(guo_delayed),
-        policies=DELAYED,
+        policies={"RPOL-CensoredUCB": _censored, **PLAIN},
+        parameters=LATE,
         figures=Figures(averaged=("regret", "hard_violation")),
     ),
     Experiment(
@@ -98,7 +125,13 @@ EXPERIMENTS = (
         horizon=500,
         trials=50,
         problem=problem_of(guo_nonstationary),
-        policies=CHANGING,
+        policies={
+            "RPOL-SWUCB": _windowed,
+            "CKB-UCB": _ckb,
+            "CONFIG": _config,
+            "CKB-RestartUCB": _ckb_restart,
+        },
+        parameters=DRIFTING,
         changes=(101, 301),
         figures=Figures(averaged=("reward", "hard_violation")),
     ),

@@ -112,9 +112,13 @@ EXPERIMENTS = (
         about="rays to 100 points of the sphere, linear (LC-LUCB, Figure 2)",
         horizon=10_000,
         trials=10,
-        problem=problem_of(pacchiano_sphere, "d"),
+        problem=problem_of(pacchiano_sphere, "d", "noise", "rays"),
         policies=LINEAR,
-        parameters={"d": Parameter(5, (5, 10), "the dimension")},
+        parameters={
+            "d": Parameter(5, (5, 10), "the dimension"),
+            "noise": Parameter(1.0, (), "its variance, R squared", 0),
+            "rays": Parameter(100, (), "how many; the paper says 100 and 1 000", 1),
+        },
         figures=Figures(spread="std", evolution="regret"),
     ),
     Experiment(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import torch
 from gpytorch.kernels import MaternKernel
 
 from cbandit._core.randomness import Streams
@@ -22,8 +23,6 @@ from cbandit.simulation.parts import Policy
 
 __all__ = ["EXPERIMENTS"]
 
-# ours: width and noise variance in the units of standardised targets; lengthscale 1
-BETA, NOISE = 1.0, 0.01
 LENGTHS = (5, 10, 14, 35, 50)  # ours: epochs such that T = L S for T = 350
 # radius, step, dual step and leak of OCO, tuned as in the paper: of a grid of some 500
 # settings the one of least [regret]_+ + violation after 350 rounds, over 20 trials of
@@ -34,9 +33,10 @@ OCO = {
 }
 
 
-def _matern() -> MaternKernel:
+def _matern(task: Task) -> MaternKernel:
     kernel = MaternKernel(nu=2.5).double()
-    kernel.lengthscale = 1.0
+    length = task.settings.parameters["lengthscale"]
+    kernel.lengthscale = torch.tensor(length, dtype=torch.float64)
     return kernel
 
 
@@ -60,7 +60,7 @@ def _epochs(
 
     Args:
         problem: over a grid.
-        task: its parameters hold ``constraint``, ``rate`` and, often, ``epoch``.
+        task: its parameters hold all but, at times, ``epoch``.
         epoch: rounds of an epoch, where they are not a parameter.
         fixed: keep the multiplier at 1.
     """
@@ -73,10 +73,11 @@ def _epochs(
         own = {"psi": "linear" if noisy else "exp", "rate": 0.0, "kappa": 1.0}
     policy = EpochPenalty(
         problem.actions,
-        reward=GP(_matern(), noise=NOISE),
+        reward=GP(_matern(task), noise=given["noise"]),
         costs=problem.m,
-        explore=UCB(BETA),
+        explore=UCB(given["beta"]),
         epoch=given["epoch"] if epoch is None else epoch,
+        reuse=bool(given["reuse"]),
         **own,
         **task.common,
     )
@@ -86,8 +87,8 @@ def _epochs(
 def _admmbo(problem: Any, task: Task) -> Policy:
     policy = ADMMBO(
         problem.actions,
-        reward=GP(_matern(), noise=problem.noise),
-        costs=[GP(_matern(), noise=max(problem.cost_noise, 1e-4))] * problem.m,
+        reward=GP(_matern(task), noise=problem.noise),
+        costs=[GP(_matern(task), noise=max(problem.cost_noise, 1e-4))] * problem.m,
         **task.common,
     )
     return _started(policy, problem, task)
@@ -115,6 +116,11 @@ RATE = {
         "how the constraint is observed: Algorithm 2, or 3",
     ),
     "rate": Parameter(0.5, (), "the multipliers' step mu, noisy constraint", 0),
+    # ours, in the units of standardised targets
+    "reuse": Parameter(1, (1, 0), "whether past epochs' rounds are kept"),
+    "beta": Parameter(1.0, (), "the epochs' exploration width", 0),
+    "noise": Parameter(0.01, (), "the epochs' belief's noise, a variance", 1e-12),
+    "lengthscale": Parameter(1.0, (), "of all beliefs", 1e-6),
 }
 EPOCHS = {**RATE, "epoch": Parameter(20, (), "rounds an epoch, S", 1)}
 

@@ -44,22 +44,24 @@ def _quietly(build: Factory, problem: Any, task: Task) -> Policy:
         return build(problem, task)
 
 
-def _beliefs(problem: Any) -> dict[str, Any]:
+def _beliefs(problem: Any, task: Task) -> dict[str, Any]:
     known = problem.known
-    return {
-        "reward": GP(known.kernel, noise=known.noise),
-        "costs": GP(known.kernel, noise=known.cost_noise),
-    }
+    noises = known.noise, known.cost_noise
+    if task.settings.parameters.get("lam") == "squared":
+        noises = known.subgaussian.square(), known.cost_subgaussian.square()
+    reward, costs = (GP(known.kernel, noise=noise) for noise in noises)
+    return {"reward": reward, "costs": costs}
 
 
 def _ckb(problem: Any, task: Task, explore: type[Explore]) -> Policy:
     """CKB with RKHS widths at ``B = max|f|``, ``G = max|g|``; ``rho = 4B/delta``."""
-    known = problem.known
+    known, draw = problem.known, task.settings.parameters.get("draw")
+    own = {"draw": draw} if explore is Rand and draw else {}
     beta, cost_beta = _widths(problem, task)
     return CKB(
         problem.actions,
-        **_beliefs(problem),
-        explore=explore(beta, cost_beta=cost_beta),
+        **_beliefs(problem, task),
+        explore=explore(beta, cost_beta=cost_beta, **own),
         clip=(known.bound, known.cost_bound),
         slater=known.slater,
         cap=4 * known.bound / known.slater,
@@ -69,10 +71,10 @@ def _ckb(problem: Any, task: Task, explore: type[Explore]) -> Policy:
 
 
 def _safely(problem: Any, task: Task) -> dict[str, Any]:
-    """StageOpt's and SGP-UCB's arguments: a known feasible action, CKB's widths."""
+    """StageOpt's and SGP-UCB's arguments: known feasible actions, CKB's widths."""
     beta, cost_beta = _widths(problem, task)
     return {
-        **_beliefs(problem),
+        **_beliefs(problem, task),
         "explore": UCB(beta, cost_beta=cost_beta),
         "safe": problem.known.safe,
         "rounds": SAFE_ROUNDS,
@@ -99,13 +101,19 @@ POLICIES: dict[str, Factory] = {
 }
 BETA = Parameter("theory", (), "exploration width: the theory's, or a number", 0)
 
+
+def _seeds(default: int) -> Parameter:
+    meaning = "how many safe actions StageOpt and SGP-UCB are told of"
+    return Parameter(default, (), meaning, 1)
+
+
 EXPERIMENTS = (
     Experiment(
         name="zhou-synthetic",
         about="random functions on a line of 100 points (CKB, Figure 1)",
         horizon=10_000,
         trials=50,
-        problem=problem_of(zhou_synthetic, "cost"),
+        problem=problem_of(zhou_synthetic, "cost", "noise", "bound", "seeds"),
         policies=POLICIES,
         parameters={
             "cost": Parameter(
@@ -114,6 +122,9 @@ EXPERIMENTS = (
                 "g = -f + B/2, g = -f + B/4, or a random function of its own",
             ),
             "beta": BETA,
+            "noise": Parameter(0.01, (), "its deviation, a share of f's range", 0),
+            "bound": Parameter("max", ("max", "max-abs"), "B in g: max f, or max|f|"),
+            "seeds": _seeds(10),
         },
     ),
     Experiment(
@@ -121,17 +132,32 @@ EXPERIMENTS = (
         about="41 light sensors; needs data files",
         horizon=1000,
         trials=50,
-        problem=problem_of(zhou_light),
+        problem=problem_of(zhou_light, "noise", "seeds"),
         policies=POLICIES,
-        parameters={"beta": BETA},
+        parameters={
+            "beta": BETA,
+            "noise": Parameter(
+                "resampled", ("resampled", "gaussian"), "how it is drawn"
+            ),
+            "seeds": _seeds(5),
+        },
     ),
     Experiment(
         name="zhou-finance",
         about="29 stocks, heavy-tailed noise; needs data files",
         horizon=10_000,
         trials=50,
-        problem=problem_of(zhou_finance),
+        problem=problem_of(zhou_finance, "seeds"),
         policies=POLICIES,
-        parameters={"beta": BETA},
+        parameters={
+            "beta": BETA,
+            "lam": Parameter(
+                "data", ("data", "squared"), "the beliefs' noise: the data's, or R^2"
+            ),
+            "draw": Parameter(
+                "normal", ("normal", "uniform", "gaussian-grid"), "CKB-Rand's law"
+            ),
+            "seeds": _seeds(5),
+        },
     ),
 )
