@@ -14,6 +14,7 @@ import before_after
 import case as cases
 import cbandit as cb
 import contention
+import defaults
 import feedback
 import guarantees
 import linear
@@ -34,6 +35,7 @@ NAMES = (
     "peers",
     "gpu",
     "constrained_functions",
+    "defaults",
     "guarantees",
     "contention",
 )
@@ -121,6 +123,30 @@ class TestScripts:
             report.main("x/toy.py", "", measure, 0.5, 2.0, ["--quick"])
         assert done.value.code == 1
         assert "SOME FAILED" in capsys.readouterr().out
+
+
+class TestDefaults:
+    def test_candidates_and_what_is_reported(self):
+        sizes = defaults.Sizes(("gp 1 1 0.25",), 5, range(2), range(2, 4), ())
+        rows = defaults.measure(sizes)
+        names = [row["what"] for row in rows]
+        assert names[: len(defaults.CKB)] == list(defaults.CKB)
+        assert names[-2:] == ["gp 1 1 0.25, 25.0% feasible", "all of 10% and more"]
+        assert all(0 <= each["kept"] <= 1 for each in rows[0]["problems"])
+        table = report.table(report.result_of("defaults", False, rows))
+        assert "CONFIG-TS" in table
+        assert "kept" in table
+
+    def test_the_usual_is_what_ckb_does_with_nothing_set(self):
+        stated = defaults.found("gp 2 2 0.25", range(2))
+        assert stated.feasible == pytest.approx(0.25, abs=0.01)
+        belief = defaults.known(stated)
+        runs = [
+            defaults.played(stated, make, belief, 8)[0]
+            for make in (cb.CKB, defaults.ckb(**defaults.USUAL))
+        ]
+        assert torch.equal(runs[0].actions, runs[1].actions)
+        assert torch.equal(runs[0].multipliers, runs[1].multipliers)
 
 
 class TestRound:
