@@ -337,7 +337,9 @@ def linear_limits(sizes: Sizes) -> Iterator[Row]:
     """Yield rows of LC-LUCB, on a star, and of OPLB, on its tips."""
     tau, dim = torch.tensor([0.2], dtype=torch.float64), 3
     centre = torch.zeros(dim, dtype=torch.float64)
-    for name, runs in (("LC-LUCB", sizes.runs), ("OPLB", sizes.few)):
+    few = -(-sizes.rounds // 4)  # a round of OPLB solves dozens of programmes
+    kinds = ("LC-LUCB", sizes.runs, sizes.rounds), ("OPLB", sizes.few, few)
+    for name, runs, rounds in kinds:
         say(f"limits: {name}")
         for seed, r in enumerate((0.1, 1.0)):
             draws = Draws(seed)
@@ -353,10 +355,10 @@ def linear_limits(sizes: Sizes) -> Iterator[Row]:
             if name == "OPLB":
                 points = torch.cat([centre.unsqueeze(0), x])
                 policy: Any = cb.OPLB(cb.Finite(points), **known)
-                found = played(policy, theta @ points.mT, tau, sizes.rounds, noise)
+                found = played(policy, theta @ points.mT, tau, rounds, noise)
             else:
                 policy = cb.LCLUCB(cb.Star(centre, x), **known)
-                found = _walked(policy, theta, tau, sizes.rounds, noise)
+                found = _walked(policy, theta, tau, rounds, noise)
             failed, away = found
             yield row(
                 "limits in every round", f"{name}, R = {r:g}", failed, DELTA, away

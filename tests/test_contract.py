@@ -88,8 +88,11 @@ SIGNATURES = {
     "Policy.absorb": "state, news",
     # a round
     "Policy.ask": "*, among=None, actions=None, observed_costs=None",
-    "Policy.tell": "choice, reward=None, cost=None, noise=None, where=None",
+    "Policy.tell": "choice, reward=None, cost=None, noise=None, where=None, "
+    "failed=False",
     "Policy.cancel": "choice",
+    "Policy.history": "",
+    "Policy.explain": "choice",
     "Policy.save": "path",
     "load": "path",
     "CKB.observe": "*, index=None, x=None, reward=None, cost=None, params=None",
@@ -112,6 +115,7 @@ SIGNATURES = {
     "Run.load": "directory",
     "Round": "actions=None, among=None, observed_costs=None, delays=None",
     "problems.Table": "reward, costs, noise=0.0",
+    "problems.Table.from_frame": "frame, maximise, limits, knobs=None, noise=None",
     "problems.from_botorch": "test_function, points=None",
     "problems.zhou_synthetic": "cost='half', trials=None, seed=0",
     "problems.zhou_light": "trials=None, seed=0",

@@ -141,7 +141,7 @@ class TestSynthetic:
             top = most if bound == "max-abs" else problem.f.amax(-1)
             expected = share * top.unsqueeze(-1) - problem.f
             torch.testing.assert_close(problem.g[:, 0], expected)
-            assert torch.equal(problem.known.bound, most)
+            assert torch.equal(problem.known.bound, top)
             assert bool((problem.optimum(1) == problem.f.amax(-1)).all())
         problem = zhou_synthetic("independent", trials=4)
         together = torch.corrcoef(torch.stack([problem.f[0], problem.g[0, 0]]))

@@ -614,6 +614,32 @@ def test_ckb_restart_and_sliding(m, kind):
         single.tell(alone, reward=reward[0], cost=cost[0])
 
 
+@pytest.mark.parametrize("forget", [True, False])
+def test_rpol_restarts(forget):
+    """Each epoch is a new policy; with its data, if they are not forgotten."""
+    size, rounds = 15, 50
+    world = ref.World(TRIALS, 2, rounds, 9)
+    policy, fresh = rpol(2, restart=size, forget=forget), rpol(2)
+    rows = []
+    for t in range(1, rounds + 1):
+        if (t - 1) % size == 0:
+            fresh = rpol(2)
+            for index, reward, cost in [] if forget else rows:
+                fresh.observe(
+                    index=torch.tensor(index)[:, None],
+                    reward=reward[:, None],
+                    cost=cost[:, None],
+                )
+        ref.close(policy.multiplier, fresh.multiplier, t)
+        choice, other = policy.ask(), fresh.ask()
+        index = at(choice.index)
+        assert index == at(other.index)
+        reward, cost = world.reward(t, index), world.cost(t, index)
+        policy.tell(choice, reward=reward, cost=cost)
+        fresh.tell(other, reward=reward, cost=cost)
+        rows.append((index, reward, cost))
+
+
 # ------------------------------------------------------------------------- SCGP-UCB
 
 

@@ -119,6 +119,11 @@ class Streams(torch.Generator):
             _restore([self], position.shared)
             self._shared_at = position.shared
 
+    def keep(self) -> None:
+        """Make the present position one to come back to, once others were gone to."""
+        _left(self._each, self._each_at)
+        _left([self], self._shared_at)
+
     def lent(self) -> Streams:
         """Return these streams, for code that knows nothing of trials."""
         self._shared_at = _left([self], self._shared_at)

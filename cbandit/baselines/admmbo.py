@@ -33,7 +33,7 @@ from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit.baselines.admm import Split
 from cbandit.baselines.botorch_policy import best_on_box, refused
-from cbandit.baselines.random import drawn
+from cbandit.baselines.random import clear
 from cbandit.beliefs.gp import GP, _extent
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
@@ -161,14 +161,14 @@ class ADMMBO(GPPolicy):
 
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the greatest improvement of the present step."""
-        if asked.mask is not None or asked.actions is not self.actions:
-            raise CBanditError("ADMMBO chooses from its own set: no among=, actions=")
+        if asked.actions is not self.actions:
+            raise CBanditError("ADMMBO chooses from its own set: no actions=")
         beliefs, own = state.beliefs, state.own
         trials = range(self._size)
         if asked.t == 1 or not all(beliefs.observed(i) for i in trials):
             return self._first(asked), state
         if not bool(own.going.any()):
-            return self._play(own.incumbent), state
+            return self._play(_left(asked, own.incumbent)), state
         before = self._limits(max(asked.t - 1, 1))
         units = beliefs.units()
         before = level(units, before)
@@ -178,7 +178,7 @@ class ADMMBO(GPPolicy):
         if self.actions.continuous:
             found = self._on_box(asked, beliefs, own, limit, best)
         else:
-            found = self._on_set(beliefs, own, limit, best, here)
+            found = self._on_set(asked, beliefs, own, limit, best, here)
         x = torch.where(own.going.unsqueeze(-1), found, own.incumbent)
         return self._play(x), state._replace(own=replace(own, done=own.done + 1))
 
@@ -187,7 +187,9 @@ class ADMMBO(GPPolicy):
         count = asked.actions.dim if asked.actions.continuous else 1
         share = asked.streams.uniform(1 + count).reshape(self._size, -1)
         shares = share[:, 1:].to(self.device)
-        found = torch.stack([drawn(asked.actions, None, each) for each in shares])
+        found = torch.stack(
+            [clear(asked, i, each) for i, each in enumerate(shares.unbind(0))]
+        )
         if asked.actions.continuous:
             return Decision(None, x=found.to(self.dtype), sure=True)
         return Decision(found, sure=True)
@@ -222,14 +224,27 @@ class ADMMBO(GPPolicy):
     # -- the search ------------------------------------------------------------------
 
     def _on_set(
-        self, beliefs: Any, own: Progress, limit: Any, best: Tensor, here: Tensor
+        self,
+        asked: Asked,
+        beliefs: Any,
+        own: Progress,
+        limit: Any,
+        best: Tensor,
+        here: Tensor,
     ) -> Tensor:
         """Return where a step gains most, ``(T, d)``; ``here`` where nothing gains."""
-        top, found = torch.zeros_like(best), here.clone()
+        top, found, mask = torch.zeros_like(best), here.clone(), asked.mask
+        if mask is not None:
+            at = self.actions.index(here.to(self.dtype)).unsqueeze(-1)
+            kept = mask.expand(len(at), -1).gather(-1, at).squeeze(-1)
+            top = torch.where(kept, top, -torch.inf)
         for start, stop, mean, std in beliefs.one(own.step):
             points = self.actions.block(start, stop).double()
             numbers = mean.double(), std.double(), points, limit, best.unsqueeze(-1)
-            value, place = own.split.gain(own.step, *numbers).max(-1)
+            gain = own.split.gain(own.step, *numbers)
+            if mask is not None:
+                gain = gain.masked_fill(~mask[:, start:stop], -torch.inf)
+            value, place = gain.max(-1)
             better = value > top
             at = self.actions.at(place + start).double()
             found = torch.where(better.unsqueeze(-1), at, found)
@@ -255,8 +270,24 @@ class ADMMBO(GPPolicy):
                 believed = _in_units(model, own.step, beliefs.units(), i)
                 gain = _acquisition(believed, own.split.of(i), own.step, mine, best[i])
                 search = self.num_restarts, self.raw_samples
-                found.append(best_on_box(gain, asked.actions, *search))
+                found.append(best_on_box(gain, asked, i, *search))
         return torch.stack(found).double()
+
+
+def _left(asked: Asked, x: Tensor) -> Tensor:
+    """Return an incumbent ``(T, d)``, an error where it has failed or may not be."""
+    if asked.barred is not None:
+        gone = bool(asked.barred.holds(x).any())
+    elif asked.mask is not None:
+        at = asked.actions.index(x.to(asked.actions.extent())).unsqueeze(-1)
+        gone = not bool(asked.mask.expand(len(at), -1).gather(-1, at).all())
+    else:
+        gone = False
+    if gone:
+        raise CBanditError(
+            "ADMMBO has ended, and what it found has failed or among leaves it out"
+        )
+    return x
 
 
 def _of_step(limits: Tensor, step: int) -> Tensor | None:

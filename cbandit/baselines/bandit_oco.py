@@ -33,6 +33,8 @@ from cbandit.policies.senses import counted
 
 __all__ = ["BanditOCO"]
 
+TRIES = 100  # directions, before all is taken to have failed
+
 
 class Played(NamedTuple):
     """A round's direction, and what has come of it in which trials.
@@ -194,9 +196,7 @@ class BanditOCO(Policy):
     def decide(self, state: Walk, asked: Asked) -> tuple[Decision, Walk]:
         """Return ``y + e u``, ``u`` uniform on the unit sphere."""
         centre, multiplier = self._moved(state)
-        draws = asked.streams.normal(self.actions.dim).view(self._size, -1)
-        u = devices.put(draws, centre.device)
-        u = u / u.norm(dim=-1, keepdim=True)
+        u = self._directions(asked, centre)
         rounds = {
             t: left
             for t, each in state.rounds.items()
@@ -207,6 +207,22 @@ class BanditOCO(Policy):
         rounds[asked.t] = Played(u, *nothing, nowhere, nowhere, nowhere)
         x = (centre + self._radius * u).to(self.dtype)
         return Decision(None, x=x, sure=True), Walk(centre, multiplier, rounds)
+
+    def _directions(self, asked: Asked, centre: Tensor) -> Tensor:
+        """Draw ``u``, again in trials in which an action has failed there."""
+        u = torch.zeros_like(centre)
+        left = torch.ones(self._size, 1, dtype=torch.bool, device=centre.device)
+        for _ in range(TRIES):
+            draws = asked.streams.normal(self.actions.dim).view(self._size, -1)
+            draws = devices.put(draws, centre.device)
+            u = torch.where(left, draws / draws.norm(dim=-1, keepdim=True), u)
+            if asked.barred is None:
+                return u
+            x = (centre + self._radius * u).to(self.dtype)
+            left = asked.barred.holds(x).unsqueeze(-1)
+            if not bool(left.any()):
+                return u
+        raise CBanditError(f"{self.name}: every action around its centre has failed")
 
     def _moved(self, state: Walk) -> tuple[Tensor, Tensor]:
         """Return centre and multiplier after all feedback that has come by now."""

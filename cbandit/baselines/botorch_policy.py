@@ -16,16 +16,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
+from torch.quasirandom import SobolEngine
 
 from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit.actions import Box
-from cbandit.baselines.random import drawn
+from cbandit.baselines.random import clear
 from cbandit.beliefs.feedback import Delayed
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.decision import Asked, Decision
+from cbandit.policies.failures import RADIUS, Barred
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.state import GPState
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["BoTorchPolicy", "best_on_box", "refused"]
 
 CHUNK = 1024
+DIRECTIONS = 64  # looked into around what has failed
 
 
 class BoTorchPolicy(GPPolicy):
@@ -127,10 +130,11 @@ class BoTorchPolicy(GPPolicy):
         for trial in range(self._size):
             allowed = None if mask is None else mask[trial if len(mask) > 1 else 0]
             if asked.t <= self.initial or not self._known(state.beliefs, trial):
-                found.append(drawn(on, allowed, draws[trial, 1:].to(self.device)))
+                share = draws[trial, 1:].to(self.device)
+                found.append(clear(asked, trial, share))
                 continue
             seed = int(draws[trial, 0] * 2**31)
-            found.append(self._best(state.beliefs, trial, on, allowed, seed))
+            found.append(self._best(state.beliefs, trial, asked, allowed, seed))
         if box:
             x = torch.stack(found).to(self.dtype)
             return Decision(None, x=x, sure=True), state
@@ -142,7 +146,7 @@ class BoTorchPolicy(GPPolicy):
         return known
 
     def _best(
-        self, beliefs: Any, trial: int, asked: Any, allowed: Tensor | None, seed: int
+        self, beliefs: Any, trial: int, asked: Asked, allowed: Any, seed: int
     ) -> Tensor:
         """Return the point or the number of the greatest value in one trial."""
         from botorch.utils.sampling import manual_seed
@@ -160,10 +164,10 @@ class BoTorchPolicy(GPPolicy):
                     "make_acquisition must return a BoTorch acquisition function; got "
                     f"{acquisition!r}"
                 )
-            if asked.continuous:
+            if asked.actions.continuous:
                 search = self.num_restarts, self.raw_samples
-                return best_on_box(acquisition, asked, *search)
-            return self._listed(acquisition, trial, asked, allowed)
+                return best_on_box(acquisition, asked, trial, *search)
+            return self._listed(acquisition, trial, asked.actions, allowed)
 
     def _listed(
         self, acquisition: AcquisitionFunction, trial: int, asked: Any, allowed: Any
@@ -207,10 +211,13 @@ def refused(common: dict[str, Any]) -> None:
         )
 
 
-def best_on_box(acquisition: Any, box: Box, restarts: int, samples: int) -> Tensor:
+def best_on_box(
+    acquisition: Any, asked: Asked, trial: int, restarts: int, samples: int
+) -> Tensor:
     """Return the point ``(d,)`` of greatest acquisition value that BoTorch finds."""
     from botorch.optim.optimize import optimize_acqf, optimize_acqf_mixed
 
+    box: Box = asked.actions
     options: Any = {
         "bounds": box.bounds.double(),
         "q": 1,
@@ -223,9 +230,28 @@ def best_on_box(acquisition: Any, box: Box, restarts: int, samples: int) -> Tens
         rows = [_fixed(box, row) for row in box.choices.tolist()]
         x, _ = optimize_acqf_mixed(acquisition, fixed_features_list=rows, **options)
     found: Tensor = x[0]
-    return found
+    if asked.barred is None:
+        return found
+    return _beside(acquisition, box, asked.barred.of(trial), found)
 
 
 def _fixed(box: Box, row: list[float]) -> dict[int, float]:
     """Return the coordinates that a row of a box' choices fixes."""
     return dict(enumerate(row, start=box.dim - len(row)))
+
+
+def _beside(acquisition: Any, box: Box, barred: Barred, best: Tensor) -> Tensor:
+    """Return the best of some points around ``best (d,)`` where nothing has failed."""
+    if not bool(barred.holds(best.unsqueeze(0))):
+        return best
+    even = SobolEngine(box.dim).draw(DIRECTIONS, dtype=torch.float64).to(best.device)
+    away = ((2 * even - 1) * box.free).unsqueeze(1)
+    away = away / away.norm(dim=-1, keepdim=True).clamp_min(1e-9)
+    far = (1.01 * RADIUS * 2.0 ** torch.arange(10)).to(away).unsqueeze(-1)
+    z = (box.unit.of(best) + far * away).clamp(0, 1).reshape(-1, box.dim)
+    z = z[~barred(z.unsqueeze(0))[0]]
+    if not len(z):
+        raise CBanditError("nothing is left to ask for: all around has failed")
+    x = box.nearest(box.unit.point(z))
+    with torch.no_grad():
+        return x[acquisition(x.unsqueeze(1)).argmax()]

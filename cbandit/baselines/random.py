@@ -25,8 +25,9 @@ from cbandit.policies.policy import Policy
 from cbandit.policies.senses import names_of
 from cbandit.posterior.beliefs import Beliefs
 
-__all__ = ["Random", "drawn"]
+__all__ = ["Random", "clear", "drawn"]
 
+GOLDEN = 0.5 * (5**0.5 - 1)  # the step from a draw that has failed to the next
 TRIES = 1024  # points of a box that are drawn, of which a feasible one is played
 
 
@@ -92,17 +93,14 @@ class Random(Policy):
         self, state: Beliefs | None, asked: Asked
     ) -> tuple[Decision, Beliefs | None]:
         """Return one draw a trial."""
-        on, mask = asked.actions, asked.mask
+        on = asked.actions
         if state is not None:
             near = self._near if on.continuous else self._among
             return near(state, asked), state
         count = on.dim if on.continuous else 1
         shares = asked.streams.uniform(count).reshape(self._size, -1)
         found = torch.stack(
-            [
-                drawn(on, None if mask is None else mask[k % len(mask)], share)
-                for k, share in enumerate(shares.to(self.device))
-            ]
+            [clear(asked, k, share) for k, share in enumerate(shares.to(self.device))]
         )
         if on.continuous:
             return Decision(None, x=found.to(self.dtype), sure=True), state
@@ -166,6 +164,8 @@ class Random(Policy):
         x = drawn(box, None, share.to(self.device))
         mean, _ = beliefs.anywhere(x.double())
         over = self._excess(beliefs, mean, asked.t)
+        if asked.barred is not None:
+            over = over.masked_fill(asked.barred(box.unit.of(x)), torch.inf)
         none = (over > 0).all(-1)
         place = torch.where(none, over.argmin(-1), (over <= 0).int().argmax(-1))
         found = x[torch.arange(size, device=x.device), place]
@@ -189,3 +189,15 @@ def drawn(asked: Any, allowed: Tensor | None, share: Tensor) -> Tensor:
         return (share[0] * int(asked.size)).long()
     numbers = allowed.nonzero().squeeze(-1)
     return numbers[(share[0] * len(numbers)).long()]
+
+
+def clear(asked: Asked, trial: int, share: Tensor) -> Tensor:
+    """Return a uniform action of one trial where nothing has failed."""
+    on, mask, barred = asked.actions, asked.mask, asked.barred
+    allowed = None if mask is None else mask[trial % len(mask)]
+    for _ in range(TRIES):
+        x = drawn(on, allowed, share)
+        if barred is None or not bool(barred.of(trial).holds(x.unsqueeze(0))):
+            return x
+        share = (share + GOLDEN) % 1
+    raise CBanditError("nothing is left to ask for: all that was drawn has failed")

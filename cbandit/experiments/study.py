@@ -159,8 +159,7 @@ def tried(experiment: Experiment, settings: Settings) -> tuple[str, ...]:
         )
         with said(f"{experiment.about}: [policies.{name}]"):
             simulate(policy, problem, min(TRIED, settings.horizon), progress=False)
-    remarks: tuple[str, ...] = getattr(problem, "remarks", ())
-    return remarks
+    return worlds.remarks(problem)
 
 
 def _policy(

@@ -28,11 +28,13 @@ __all__ = [
     "costs_of",
     "located",
     "read_table",
+    "remarks",
     "stated",
 ]
 
 KINDS = ("table", "botorch", "object")
 FUNCTIONS = ("botorch.test_functions", "botorch.test_functions.synthetic")
+SHOWN = 12  # rows that are named
 GRIDDED = ("points", "noise", "cost_noise", "optimum")  # of from_botorch
 
 
@@ -114,7 +116,7 @@ def _measured(
     frame = read_table(Path(world.path))
     checked(world.where, "a table", problems.Table.from_frame, own)
     with said(world.where), warnings.catch_warnings():
-        # the command line says it once, from the problem's remarks
+        # the command line says it once, see remarks
         warnings.simplefilter("ignore", UserWarning)
         return problems.Table.from_frame(frame, **own)
 
@@ -160,6 +162,23 @@ def read_table(path: Path) -> Any:
     # rows are named as an editor numbers them, the head being line 1
     frame.index = pandas.RangeIndex(2, 2 + len(frame), name="line")
     return frame
+
+
+def remarks(problem: Any) -> tuple[str, ...]:
+    """Say which rows of a table were left out, and how many were put together."""
+    out = []
+    dropped = getattr(problem, "dropped", ())
+    if dropped:
+        shown = ", ".join(map(str, dropped[:SHOWN])) + ", ..." * (len(dropped) > SHOWN)
+        out.append(
+            f"rows that miss a value and are left out: {len(dropped)}, at line {shown}"
+        )
+    again = getattr(problem, "repeats", 0)
+    if again:
+        out.append(
+            f"rows that repeat a configuration, of which means are taken: {again}"
+        )
+    return tuple(out)
 
 
 def costs_of(problem: Any) -> int:

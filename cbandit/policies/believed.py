@@ -16,6 +16,7 @@ from cbandit.actions import Box
 from cbandit.beliefs.feedback import Delayed
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
+from cbandit.policies.failures import without
 from cbandit.policies.given import named_points
 from cbandit.policies.senses import Senses
 from cbandit.posterior.beliefs import Beliefs
@@ -194,12 +195,14 @@ def recommended(policy: Any, beliefs: Any, confidence: float) -> Recommendation:
     streams = Streams(policy.seed, policy.trials, "recommend")
     units = beliefs.units()
     if actions.continuous:
-        x = _likely(beliefs, actions, known, confidence, streams)
+        gone = policy._failed and policy._failed.restricted(policy, actions, None)[1]
+        x = _likely(beliefs, actions, known, confidence, streams, gone)
         here = told(units, *beliefs.anywhere(x.unsqueeze(1)))
         found = recommend([(0, *here)], known, confidence)
         found = replace(found, index=None)
     else:
-        blocks = ((b.start, *told(units, b.mean, b.std)) for b in beliefs.blocks())
+        every = ((b.start, *told(units, b.mean, b.std)) for b in beliefs.blocks())
+        blocks = without(policy, every)
         found = recommend(blocks, known, confidence, policy._ranks)
         x = actions.at(found.index)
     if beliefs.functions <= m:
@@ -212,7 +215,12 @@ def recommended(policy: Any, beliefs: Any, confidence: float) -> Recommendation:
 
 
 def _likely(
-    beliefs: Any, box: Box, limits: Tensor, confidence: float, streams: Streams
+    beliefs: Any,
+    box: Box,
+    limits: Tensor,
+    confidence: float,
+    streams: Streams,
+    barred: Any,
 ) -> Tensor:
     """Return the point of greatest mean reward among those likely feasible."""
     look, units = beliefs.solver(), beliefs.units()
@@ -227,7 +235,7 @@ def _likely(
         return torch.cat([mean[:, :1], short.asinh()], 1)
 
     incumbents = beliefs.incumbents(INCUMBENTS)
-    best, _ = best_feasible_point(box, estimate, streams, incumbents)
+    best, _ = best_feasible_point(box, estimate, streams, incumbents, barred=barred)
     if best.x is None:
         raise CBanditError("the search of a box came to no point")
     return best.x

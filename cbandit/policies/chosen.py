@@ -110,10 +110,14 @@ class Search:
 
         around, climbs = beliefs.incumbents(INCUMBENTS), self.climbs
         if look.score == scores.Feasible.kind:
-            found = streams, around, climbs
-            return best_feasible_point(box, estimate, *found, least=self._least)
+            found = streams, around, climbs, asked.barred, self._least
+            return best_feasible_point(box, estimate, *found)
         score = scorer(look)
-        best = maximise_box(box, estimate, score, streams, around, climbs)
+        rest = around, climbs, asked.barred
+        best = maximise_box(box, estimate, score, streams, *rest)
+        barred = asked.barred
+        if barred is not None and best.x is not None and barred.holds(best.x).any():
+            raise CBanditError("nothing is left to ask for: everything has failed")
         return _finite(best), None
 
 

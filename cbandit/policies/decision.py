@@ -13,6 +13,7 @@ from cbandit._core.randomness import Streams
 from cbandit.actions import checked_index
 from cbandit.choice import Choice, Distribution
 from cbandit.errors import CBanditError
+from cbandit.policies.failures import Barred
 from cbandit.policies.ledger import Entry, Ledger
 
 __all__ = ["Asked", "Decision", "checked", "choice_of", "kept"]
@@ -28,6 +29,8 @@ class Asked(NamedTuple):
         observed_costs: this round's costs, as ``ask`` was given them.
         streams: where draws come from; those of an ``ask`` that fails are drawn again.
         ledger: the choices that wait for feedback.
+        barred: on a box, what has failed: of points ``z (T, n, d)`` of the unit cube it
+            says which lie there. ``None``: nothing has.
     """
 
     t: int
@@ -36,6 +39,7 @@ class Asked(NamedTuple):
     observed_costs: Any
     streams: Streams
     ledger: Ledger
+    barred: Barred | None = None
 
     @property
     def waiting(self) -> list[Entry]:
@@ -53,6 +57,7 @@ class Decision:
         distribution: what the action was drawn from, ``(T, k)``.
         x: the action itself, ``(T, d)``, where it is not that of its number.
         keys: see :class:`~cbandit.search.Best`, where they are known.
+        score: of the action, ``(T,)``, for the history.
         sure: whether it is known to fit the set; otherwise ``ask`` checks it.
     """
 
@@ -61,6 +66,7 @@ class Decision:
     distribution: Distribution | None = None
     x: Tensor | None = None
     keys: list[Any] | None = None
+    score: Tensor | None = None
     sure: bool = False
 
 
@@ -120,6 +126,8 @@ def checked(
         x = led("x", x, on.dim, kind=dtype)
         checks.finite(f"{rule}: x", x)
         x = on.inside(x, f"{rule}: x") if box else x
+        if asked.barred is not None and bool(asked.barred.holds(x).any()):
+            raise CBanditError(f"{rule}: x must not lie where an action has failed")
     if infeasible is not None:
         infeasible = led("infeasible", infeasible).bool()
     drawn = given.distribution

@@ -33,6 +33,7 @@ from cbandit.policies.believed import (
 from cbandit.policies.chosen import Search, seen_in_full, stretches
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.estimating import Estimating
+from cbandit.policies.explained import Rivals, rivals
 from cbandit.policies.feedback import Arrivals, Awaited, timing
 from cbandit.policies.ledger import News
 from cbandit.policies.packing import place_of
@@ -70,12 +71,10 @@ class GPPolicy(Policy):
     Args:
         actions: what can be chosen.
         reward: the belief about the reward.
-        costs: the belief about the cost, or one a cost; ``[gp] * m`` for ``m`` alike,
-            ``{"latency": gp}`` by name. A number ``m``, or a list of names: costs
-            without a belief. ``None``: no costs.
-        explore: how estimates come from beliefs: :class:`~cbandit.UCB`,
-            :class:`~cbandit.TS` or :class:`~cbandit.Rand`; ``cb.UCB(1.0)`` unless
-            given.
+        costs: the belief about the cost, or one a cost, also by name; ``[gp] * m`` for
+            ``m`` alike. A number, or names: costs without a belief. ``None``: none.
+        explore: how estimates come from beliefs: :class:`~cbandit.UCB` (``cb.UCB(1.0)``
+            unless given), :class:`~cbandit.TS` or :class:`~cbandit.Rand`.
         start: the first multiplier, a number, ``(*trials,)`` or ``(*trials, m)``;
             ``None``: there is none.
         restart: how many rounds an epoch has, or ``"doubling"``: the multiplier is back
@@ -206,15 +205,14 @@ class GPPolicy(Policy):
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the action of greatest score."""
         state = self._opened(state, asked)
-        beside, beliefs, ahead = None, state.beliefs, self._ahead(asked)
-        if self.sees_costs:
-            seen, limits = asked.observed_costs, self._limits(asked.t)
-            beside = seen_in_full(seen, asked.actions, limits, self.batch_shape)
+        beliefs, ahead = state.beliefs, self._ahead(asked)
+        beside = self._beside(asked) if self.sees_costs else None
         look = self._look(state, asked)
         best, infeasible = self._search.best(beliefs, look, asked, ahead, beside)
         judged = self._judged(beliefs, look, best, asked)
         estimate = judged.to(torch.float64, copy=True)  # else it holds them all
-        decision = Decision(best.index, infeasible, x=best.x, keys=best.keys, sure=True)
+        place = best.index, infeasible, None, best.x, best.keys
+        decision = Decision(*place, score=best.value, sure=True)
         return decision, state._replace(estimate=estimate)
 
     def _judged(self, beliefs: Any, look: Look, best: Best, asked: Asked) -> Tensor:
@@ -230,6 +228,16 @@ class GPPolicy(Policy):
             beliefs = beliefs.forget_all() if self.forget else beliefs
         held, own = state.held, state.own
         return GPState(beliefs, multiplier, held, own=own, waiting=waiting)
+
+    def _beside(self, asked: Asked) -> Any:
+        """Return this round's costs less thresholds, which are seen in full."""
+        seen, limits = asked.observed_costs, self._limits(asked.t)
+        return seen_in_full(seen, asked.actions, limits, self.batch_shape)
+
+    def _rivals(self, asked: Asked, position: Any) -> Rivals | None:
+        own = type(self).decide is not GPPolicy.decide
+        late = own or isinstance(self._timing, Awaited)
+        return None if late else rivals(self, asked, position)
 
     def _next(self, state: GPState, t: int) -> Tensor:
         """Return the multiplier that round ``t`` uses."""

@@ -8,7 +8,8 @@ state and the ledger neither loses an item nor takes it in twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from cbandit._core import devices
 from cbandit.choice import Choice
 from cbandit.errors import ChoiceError
 
-__all__ = ["Entry", "Ledger", "News", "Told", "also_seen", "unseen"]
+__all__ = ["Entry", "Ledger", "Made", "News", "Told", "also_seen", "unseen"]
 
 
 class Told(NamedTuple):
@@ -31,6 +32,7 @@ class Told(NamedTuple):
         at: the round in which it was told.
         serial: its number among all that was told.
         columns: which costs these are; ``None``: all of them, or the reward.
+        time: when it was told, in seconds since 1970.
     """
 
     values: Tensor
@@ -39,6 +41,7 @@ class Told(NamedTuple):
     at: int
     serial: int = 0
     columns: tuple[int, ...] | None = None
+    time: float = math.nan
 
     def mask(self) -> Tensor:
         """Return ``where`` beside the values, all true if it is ``None``."""
@@ -75,6 +78,22 @@ class News(NamedTuple):
     cancelled: bool = False
 
 
+class Made(NamedTuple):
+    """The numbers that a round was decided by.
+
+    Args:
+        time: when it was asked, in seconds since 1970.
+        multiplier: that it used, ``(T, m)``, where there is one.
+        estimate: of reward and costs at the choice, ``(T, 1 + m)``, where it is known.
+        score: of the choice, ``(T,)``, where it is known.
+    """
+
+    time: float
+    multiplier: Tensor | None = None
+    estimate: Tensor | None = None
+    score: Tensor | None = None
+
+
 class Entry(NamedTuple):
     """A choice, in which trials its feedback has come, and what is not absorbed yet.
 
@@ -83,11 +102,13 @@ class Entry(NamedTuple):
         given: the choice that the user was given, who may change it in place.
         reward_seen: ``(T,)`` bool on the host, or one for all trials.
         cost_seen: likewise; ``(T, m)`` where some costs have come and others not.
-        rewards: what was told and may wait to be absorbed.
+        rewards: what was told, absorbed or not.
         costs: likewise.
         closed: whether nothing more can be told.
         cancelled: the serial number of its cancellation, 0: it was not cancelled.
         held: costs ``(T, m)`` that wait for the others, where all count together.
+        failed: trials in which the action has failed, ``(T,)``; ``None``: in none.
+        made: what the round was decided by.
     """
 
     choice: Choice
@@ -99,6 +120,8 @@ class Entry(NamedTuple):
     closed: bool = False
     cancelled: int = 0
     held: Tensor | None = None
+    failed: Tensor | None = None
+    made: Made | None = None
 
     def missing(self) -> tuple[list[bool], list[bool]]:
         """Return the trials that wait for the reward, and those that wait for costs."""
@@ -125,10 +148,18 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def open(self, choice: Choice, given: Choice) -> None:
+    def open(self, choice: Choice, given: Choice, made: Made) -> None:
         """Enter a choice that is about to stand."""
         self._rounds[choice.id] = choice.t
-        self._entries[choice.t] = Entry(choice, given)
+        self._entries[choice.t] = Entry(choice, given, made=made)
+
+    def latest(self, t: int) -> Entry:
+        """Return the entry of round ``t``, of which nothing has been dropped yet."""
+        return self._entries[t]
+
+    def all(self, t: int) -> list[Entry]:
+        """Return the entries up to round ``t``."""
+        return [each for each in self._entries.values() if each.choice.t <= t]
 
     def entry(self, t: int) -> Entry | None:
         """Return the entry of a round, if its choice waits for feedback."""
@@ -182,18 +213,19 @@ class Ledger:
         """The serial number given out last."""
         return self._serial
 
-    def tidy(self, heard: int) -> None:
-        """Drop what was told, all of it being taken in, and entries that are closed."""
+    def tidy(self, heard: int, keep: Callable[[Entry], None]) -> None:
+        """Drop entries that are closed, all of them being taken in; ``keep`` gets them.
+
+        An interrupt may hand it an entry twice.
+        """
         if heard != self._serial:
             return  # more was told meanwhile: another time
         for t in list(self._touched):
             entry = self._entries.get(t)
-            if entry is not None:
-                if entry.closed:
-                    self._rounds.pop(entry.choice.id, None)
-                    del self._entries[t]
-                else:
-                    self._entries[t] = entry._replace(rewards=(), costs=())
+            if entry is not None and entry.closed:
+                keep(entry)
+                self._rounds.pop(entry.choice.id, None)
+                del self._entries[t]
             del self._touched[t]
 
 

@@ -1,4 +1,4 @@
-"""Which choice is meant: by itself, or by its id."""
+"""Find which choice is meant, by itself or by its id; name a policy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from cbandit.choice import Choice
 from cbandit.errors import ChoiceError
 from cbandit.policies.ledger import Entry, Ledger
 
-__all__ = ["meant", "prefix"]
+__all__ = ["finished", "meant", "prefix", "said"]
+
+LONG = 60  # letters of a set in a policy's repr
 
 
 def prefix(choice: Choice) -> str:
@@ -58,3 +60,21 @@ def meant(choice: Any, ledger: Ledger, t: int, prefixes: tuple[str, ...]) -> Ent
     raise ChoiceError(
         f"choice of round {choice.t} is finished: it was told in full, or cancelled"
     )
+
+
+def finished(choice: Any, ledger: Ledger, t: int, prefixes: tuple[str, ...]) -> bool:
+    """Return whether a choice is of the policy, and told in full or cancelled."""
+    ours = isinstance(choice, Choice) and prefix(choice) in prefixes
+    return ours and choice.t <= t and ledger.entry(choice.t) is None
+
+
+def said(policy: Any) -> str:
+    """Return a policy in words, for its ``repr``."""
+    actions = repr(policy.actions)
+    if len(actions) > LONG:
+        actions = f"{type(policy.actions).__name__}(dim={policy.actions.dim})"
+    parts = [actions, *policy._engines(), f"costs={policy.m}"]
+    if policy.trials is not None:
+        first, count = policy.trials[0], len(policy.trials)
+        parts.append(f"trials={policy.trials if first else count}")
+    return f"{type(policy).__name__}({', '.join(parts)}, t={policy.t})"

@@ -128,6 +128,10 @@ class GPOPB(GPPolicy):
         known = Known.start(self._safe)
         self._begin(self._now.state._replace(multiplier=zero, own=known))
 
+    def _leans_on(self) -> list[tuple[int | None, Tensor]]:
+        """Return the safe action of each trial."""
+        return self._safe.listed()
+
     @property
     @alone
     def multiplier(self) -> Tensor:

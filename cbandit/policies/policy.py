@@ -12,13 +12,16 @@ import secrets
 import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from logging import DEBUG
+from time import time
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cbandit._core import checks, devices
 from cbandit._core.arguments import stated
+from cbandit._core.log import LOG
 from cbandit._core.randomness import Position, Streams, Trials, trial_range
 from cbandit.actions import Actions
 from cbandit.choice import Choice
@@ -26,33 +29,18 @@ from cbandit.errors import CBanditError, HorizonError
 from cbandit.policies import given, shared
 from cbandit.policies.alone import Door, alone
 from cbandit.policies.decision import Asked, Decision, checked, choice_of, kept
-from cbandit.policies.ledger import Entry, Ledger, News
-from cbandit.policies.names import meant, prefix
+from cbandit.policies.explained import Rivals, explain
+from cbandit.policies.failures import Failed
+from cbandit.policies.ledger import Entry, Ledger, Made, News
+from cbandit.policies.names import finished, meant, said
+from cbandit.policies.record import Record, history
 from cbandit.policies.senses import Senses
-from cbandit.policies.telling import entered
+from cbandit.policies.state import Now
+from cbandit.policies.telling import entered, failed_in
 
 __all__ = ["Now", "Policy"]
 
-LONG = 60  # letters of a set in a policy's repr
 MANY = 100  # choices outstanding, of a policy that does not count on them
-
-
-class Now(NamedTuple):
-    """All that rounds change.
-
-    Args:
-        t: the round last asked for.
-        state: what the rule keeps.
-        position: where the streams of draws are.
-        heard: the serial number of the last item told that ``state`` has absorbed.
-        settled: whether what time makes due is done.
-    """
-
-    t: int
-    state: Any
-    position: Position
-    heard: int
-    settled: bool = False
 
 
 class Policy(metaclass=ABCMeta):
@@ -118,6 +106,8 @@ class Policy(metaclass=ABCMeta):
     standardized = False  # whether multipliers are in spreads, not in the user's units
     common: Mapping[str, str] = shared.POLICY  # what constructors hand on, with help
     _reminded = False
+    _failed: Failed | None = None
+    _latest: tuple[Asked, Position] | None = None  # the round, and draws before it
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Help on a policy names the arguments it shares with others too."""
@@ -170,6 +160,8 @@ class Policy(metaclass=ABCMeta):
         self._prefixes: tuple[str, ...] = (secrets.token_hex(6),)
         self._door = Door()
         self._ledger = Ledger()
+        costs = self.m > 0 and self.learns_costs
+        self._record = Record(self._size, self.m, self.actions.dim, costs)
         self._nowhere = torch.zeros(self.batch_shape, dtype=torch.bool).to(self.device)
         self._now = Now(0, None, self._streams.position(), 0)
 
@@ -201,6 +193,10 @@ class Policy(metaclass=ABCMeta):
     def _stood(self, state: Any, choice: Choice) -> Any:
         """Return the state after a choice that stands, before any feedback."""
         return state
+
+    def _leans_on(self) -> Sequence[tuple[int | None, Tensor]] | None:
+        """Return the action it cannot do without: number and point of each trial."""
+        return None
 
     def _due(self, state: Any) -> Any:
         """Return the state after what time makes due, all feedback being absorbed."""
@@ -290,7 +286,10 @@ class Policy(metaclass=ABCMeta):
         now, streams, ledger = self._settled(), self._streams, self._ledger
         streams.go(now.position)
         on = self.actions if actions is None else self._round_actions(actions)
-        asked = Asked(t, on, mask, observed_costs, streams, ledger)
+        barred = None
+        if self._failed is not None:
+            mask, barred = self._failed.restricted(self, on, mask)
+        asked = Asked(t, on, mask, observed_costs, streams, ledger, barred)
         decision, state = self.decide(now.state, asked)
         if type(decision) is not Decision or not decision.sure:
             rule, kind = f"{type(self).__name__}.decide", (self.device, self.dtype)
@@ -298,13 +297,20 @@ class Policy(metaclass=ABCMeta):
         choice = choice_of(self, asked, decision)
         own = kept(choice)
         state = self._stood(state, own)
-        ledger.open(own, choice)
+        phi, estimate = (
+            getattr(state, "multiplier", None),
+            getattr(state, "estimate", None),
+        )
+        ledger.open(own, choice, Made(time(), phi, estimate, decision.score))
         # all that a round changes; what came before does not count without this
         self._now = Now(t, state, streams.position(), now.heard)
+        self._latest = asked, now.position
+        if LOG.isEnabledFor(DEBUG):
+            LOG.debug("%s asks %s", self.name, choice)
         if len(ledger) >= MANY and not (self.patient or self._reminded):
             self._reminded = True
-            costs = self.m > 0 and self.learns_costs
-            warnings.warn(ledger.reminder(self.name, costs), stacklevel=3)
+            text = ledger.reminder(self.name, self._record.costly)
+            warnings.warn(text, stacklevel=3)
         return choice
 
     def _round_actions(self, actions: Any) -> Any:
@@ -322,6 +328,7 @@ class Policy(metaclass=ABCMeta):
         cost: Any = None,
         noise: Any = None,
         where: Any = None,
+        failed: bool = False,
     ) -> None:
         """Say what came of a choice: reward and cost together, or apart and later.
 
@@ -335,14 +342,26 @@ class Policy(metaclass=ABCMeta):
             noise: this observation's variance, ``(*trials,)``, instead of the belief's,
                 where the policy can take it.
             where: ``(*trials,)`` bool, the trials in which this has come.
+            failed: that the action cannot be measured. It is not asked for again, on a
+                Box nor is what lies within 1e-3 of it (of the unit cube, in the same
+                row of choices), on a Star nor is its segment. No belief and no
+                multiplier moves. For what may work another time, :meth:`cancel`.
         """
         mask = None if where is None else given.told_in(where, self.batch_shape)
         known = self.sees_costs and reward is None and cost is not None
-        if (mask is not None or known) and self._finished(choice):
+        rest = self._ledger, self.t, self._prefixes
+        if (mask is not None or known) and finished(choice, *rest):
             if known or not bool(torch.as_tensor(mask).any()):
                 return  # nothing that has not come already
         entry = self._entry(choice)
-        self._ledger.put(entered(self, entry, reward, cost, noise, mask))
+        if not checks.flag("failed", failed):
+            self._ledger.put(entered(self, entry, reward, cost, noise, mask))
+            return
+        new = failed_in(self, entry, (reward, cost, noise), mask)
+        before = self._failed or Failed.none(self._size, self.actions.dim)
+        self._failed = before.added(self, entry.choice, mask)
+        self._ledger.put(new)
+        LOG.info("%s: choice %s has failed", self.name, entry.choice.id)
 
     @alone
     def cancel(self, choice: Choice | str) -> None:
@@ -350,6 +369,7 @@ class Policy(metaclass=ABCMeta):
         entry = self._entry(choice)
         serial = self._ledger.number()
         self._ledger.put(entry._replace(closed=True, cancelled=serial))
+        LOG.info("%s: choice %s is cancelled", self.name, entry.choice.id)
 
     @property
     @alone
@@ -357,10 +377,12 @@ class Policy(metaclass=ABCMeta):
         """Choices whose feedback has not all come, oldest first."""
         return [entry.given for entry in self._ledger.waiting(self._now.t)]
 
-    def _finished(self, choice: Any) -> bool:
-        """Return whether a choice is ours, and told in full or cancelled."""
-        ours = isinstance(choice, Choice) and prefix(choice) in self._prefixes
-        return ours and choice.t <= self.t and self._ledger.entry(choice.t) is None
+    history = alone(history)
+    explain = alone(explain)
+
+    def _rivals(self, asked: Asked, position: Position) -> Rivals | None:
+        """Return beliefs at the latest choice and its alternatives, where known."""
+        return None
 
     def _entry(self, choice: Choice | str) -> Entry:
         """Return the entry of a choice that waits for feedback."""
@@ -378,16 +400,17 @@ class Policy(metaclass=ABCMeta):
         heard, state = ledger.last, now.state
         if now.settled and heard == now.heard:
             return now
+        self._latest = None
         if heard != now.heard:
             for news in ledger.news(now.heard):
                 state = self.absorb(state, news)
         self._now = now = Now(now.t, self._due(state), now.position, heard, True)
-        ledger.tidy(heard)
+        ledger.tidy(heard, self._record.put)
         return now
 
     def _change(self, state: Any) -> None:
         """Replace the state between rounds."""
-        self._now = self._now._replace(state=state, settled=False)
+        self._now, self._latest = self._now._replace(state=state, settled=False), None
 
     # -- checkpoints -----------------------------------------------------------------
 
@@ -407,7 +430,8 @@ class Policy(metaclass=ABCMeta):
     def __getstate__(self) -> dict[str, Any]:
         # the streams themselves say where they are
         self._streams.go(self._now.position)
-        return {**vars(self), "_now": tuple(self._now._replace(position=None))}  # type: ignore[arg-type]
+        now = tuple(self._now._replace(position=None))  # type: ignore[arg-type]
+        return {**vars(self), "_now": now, "_latest": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -416,14 +440,7 @@ class Policy(metaclass=ABCMeta):
         self._now = now._replace(position=self._streams.position())
 
     def __repr__(self) -> str:
-        actions = repr(self.actions)
-        if len(actions) > LONG:
-            actions = f"{type(self.actions).__name__}(dim={self.actions.dim})"
-        parts = [actions, *self._engines(), f"costs={self.m}"]
-        if self.trials is not None:
-            first, count = self.trials[0], len(self.trials)
-            parts.append(f"trials={self.trials if first else count}")
-        return f"{type(self).__name__}({', '.join(parts)}, t={self.t})"
+        return said(self)
 
     def _engines(self) -> list[str]:
         """Return what keeps its beliefs, for ``repr``, where there is a choice."""

@@ -40,7 +40,9 @@ class RPOL(GPPolicy):
     """Rectified penalties: no round below a limit pays for another's excess.
 
     ``multiplier`` is 1 at first, gains every rectified cost that comes, however late,
-    and is at least ``sqrt(t)`` after round ``t``, whatever came.
+    and is at least ``sqrt(t)`` after round ``t``, whatever came. For a world that
+    drifts nobody knows how fast, ``restart=H, forget=True`` begins anew every ``H``
+    rounds, rounds counted from there.
 
     Args:
         actions: what can be chosen.
@@ -51,6 +53,8 @@ class RPOL(GPPolicy):
         penalty: ``"observation"``: ``Q`` gains the rectified cost observed, as in the
             paper. ``"estimate"`` (ours): ``Q`` gains ``[g_t(x_t)]_+``, because
             noise, once rectified, makes ``Q`` grow at feasible points too.
+        restart: rounds between restarts of the multiplier, or ``None``.
+        forget: whether restarts drop the data too.
         common: ``thresholds``, ``clip``, ``horizon``, ``feedback``, ``seed``,
             ``trials``, ``device``, ``dtype``, ``engine``, ``pending``.
 
@@ -72,6 +76,8 @@ class RPOL(GPPolicy):
         costs: GP | Sequence[GP],
         explore: Explore | None = None,
         penalty: str = "observation",
+        restart: int | None = None,
+        forget: bool = False,
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
@@ -82,6 +88,8 @@ class RPOL(GPPolicy):
             costs=believed_costs(costs),
             explore=explore,
             start=1.0,
+            restart=restart,
+            forget=forget,
             **common,
         )
         kind = {Delayed: "Censored", Sliding: "SW"}.get(type(self.feedback), "")
@@ -100,4 +108,5 @@ class RPOL(GPPolicy):
         gained = torch.zeros_like(q)
         for cost in costs:
             gained = gained + cost.clamp_min(0)
-        return multipliers.rectified(q, gained, math.sqrt(t), checked=False)
+        floor = math.sqrt(t - self._epoch(t) + 1)
+        return multipliers.rectified(q, gained, floor, checked=False)

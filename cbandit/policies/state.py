@@ -1,4 +1,4 @@
-"""The state of a GP policy."""
+"""The state of a policy, and that of a GP policy's rule."""
 
 from __future__ import annotations
 
@@ -6,10 +6,29 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from cbandit._core.randomness import Position
 from cbandit.policies.feedback import Arrivals
 from cbandit.policies.pricing import Waiting
 
-__all__ = ["GPState"]
+__all__ = ["GPState", "Now"]
+
+
+class Now(NamedTuple):
+    """All that rounds change.
+
+    Args:
+        t: the round last asked for.
+        state: what the rule keeps.
+        position: where the streams of draws are.
+        heard: the serial number of the last item told that ``state`` has absorbed.
+        settled: whether what time makes due is done.
+    """
+
+    t: int
+    state: Any
+    position: Position
+    heard: int
+    settled: bool = False
 
 
 class GPState(NamedTuple):

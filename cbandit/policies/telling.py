@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from cbandit.errors import CBanditError, ChoiceError
 from cbandit.policies import given
 from cbandit.policies.ledger import Entry, Told, also_seen, unseen
 
-__all__ = ["entered"]
+__all__ = ["entered", "failed_in"]
 
 Seen = Tensor | bool
 
@@ -38,13 +39,13 @@ def entered(
     own = None
     if noise is not None:
         own = policy._per_trial("noise", checks.positive("noise", noise)).clone()
-    t, serial = policy._now.t, policy._ledger.number()
+    t, serial, now = policy._now.t, policy._ledger.number(), time.time()
     _, _, reward_seen, cost_seen, rewards, costs, *_ = entry
     held = entry.held
     if reward is not None:
         unseen("reward", reward_seen, mask, entry.choice)
         values = _values(policy, "reward", reward, (0,), mask)
-        rewards = (*rewards, Told(values, mask, own, t, serial))
+        rewards = (*rewards, Told(values, mask, own, t, serial, None, now))
         reward_seen = also_seen(reward_seen, mask)
     if cost is not None:
         if policy.m == 0:
@@ -54,7 +55,7 @@ def entered(
             unseen("cost", cost_seen, mask, entry.choice)
             cost = policy.senses.stacked(cost)
             values = _values(policy, "cost", cost, range(1, policy.m + 1), mask)
-            costs = (*costs, Told(values, mask, own, t, serial))
+            costs = (*costs, Told(values, mask, own, t, serial, None, now))
             cost_seen = also_seen(cost_seen, mask)
         else:
             before = _wide(cost_seen, policy._size, policy.m)
@@ -67,7 +68,7 @@ def entered(
             ]
             values = torch.cat(parts, -1)
             if policy.piecemeal:
-                costs = (*costs, Told(values, mask, own, t, serial, columns))
+                costs = (*costs, Told(values, mask, own, t, serial, columns, now))
             else:
                 if noise is not None:
                     raise CBanditError(
@@ -78,12 +79,44 @@ def entered(
                 whole = cost_seen.all(-1) & ~before.all(-1)
                 if bool(whole.any()):
                     where = None if bool(whole.all()) else whole
-                    costs = (*costs, Told(held, where, None, t, serial))
+                    costs = (*costs, Told(held, where, None, t, serial, None, now))
             cost_seen = _plain(cost_seen)
     no_costs = policy.m == 0 or not policy.learns_costs
     closed = reward_seen is True and (cost_seen is True or no_costs)
     both, seen = (entry.choice, entry.given), (reward_seen, cost_seen)
-    return Entry(*both, *seen, rewards, costs, closed, held=None if closed else held)
+    held, failed = None if closed else held, entry.failed
+    # where it has failed the rest will never come
+    over = serial if closed and failed is not None else 0
+    return Entry(*both, *seen, rewards, costs, closed, over, held, failed, entry.made)
+
+
+def failed_in(
+    policy: Any, entry: Entry, given: Sequence[Any], mask: Tensor | None
+) -> Entry:
+    """Return an entry whose action has failed in the trials ``mask (T,)``.
+
+    They wait for nothing more. An error if nothing was to come there, or if there is
+    feedback ``given`` with it.
+    """
+    if any(each is not None for each in given):
+        raise CBanditError("tell takes failed=True or feedback, not both")
+    reward, cost = (torch.tensor(waits) for waits in entry.missing())
+    now = torch.ones(policy._size, dtype=torch.bool) if mask is None else mask
+    before = torch.zeros_like(now) if entry.failed is None else entry.failed
+    if bool((now & ~(reward | cost)).any()) or bool((now & before).any()):
+        raise ChoiceError(
+            f"choice of round {entry.choice.t} was told in full, or has failed, "
+            "already in some of these trials"
+        )
+    seen = also_seen(entry.reward_seen, now), also_seen(entry.cost_seen, now)
+    closed, serial = seen[0] is True and seen[1] is True, policy._ledger.number()
+    return entry._replace(
+        reward_seen=seen[0],
+        cost_seen=seen[1],
+        failed=before | now,
+        closed=closed,
+        cancelled=serial if closed else 0,
+    )
 
 
 def _values(

@@ -1,250 +1,244 @@
-"""Tables of measurements, read into actions, outcomes, limits and noise."""
+"""A table of measurements as a problem: knobs, a target, limits, repeats, gaps."""
 
 from __future__ import annotations
 
-import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit.actions import Actions, Finite, ProductGrid
-from cbandit.actions.names import Category, Float, Int, Names, Parameter
-from cbandit.errors import CBanditError
+from cbandit.actions import Category, Finite, Float, Int, Names
+from cbandit.errors import CBanditError, MissingExtraError
 from cbandit.problems.protocol import uniforms
 
-__all__ = ["Measured", "Repeats", "measured"]
+if TYPE_CHECKING:
+    import pandas as pd
 
-SHOWN = 12  # rows that a remark names
-WIDE = 10**5  # values between the ends of whole numbers, from which they are plain ones
+__all__ = ["Measured", "Outcomes", "measured"]
+
+SHOWN = 5  # rows that a warning names
+SPAN = 10**6  # whole numbers further apart than this count as numbers
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A table of measurements as the arguments of a problem.
+    """A frame of measurements that has been read.
 
     Args:
-        actions: the configurations, with the names of their columns.
-        reward: mean outcome of each, ``(N,)``.
-        costs: likewise, ``(m, N)``.
-        thresholds: by the costs' names, as the user states them.
-        minimise: whether the reward is to be small.
-        noise: variance of the reward, or :class:`Repeats`.
-        cost_noise: ``(m,)``, or ``None`` with :class:`Repeats`.
-        remarks: on what was left out or put together.
+        actions: the configurations, each once, with names.
+        values: means of the target and the costs, ``(1 + m, N)``, as in the frame.
+        noise: variances, ``(1 + m,)``; or outcomes to draw from.
+        dropped: the rows that were left out, by the frame's labels.
+        repeats: how many rows were measured on configurations seen before.
     """
 
-    actions: Actions
-    reward: Tensor
-    costs: Tensor
-    thresholds: dict[str, Any]
-    minimise: bool
-    noise: Any
-    cost_noise: Any
-    remarks: tuple[str, ...]
+    actions: Finite
+    values: Tensor
+    noise: Tensor | Outcomes
+    dropped: tuple[Any, ...]
+    repeats: int
 
 
 @dataclass(frozen=True)
-class Repeats:
-    """Noise drawn from the repeated measurements of each action.
+class Outcomes:
+    """Noise drawn from what each configuration gave, reward and costs together.
 
     Args:
-        deviations: of every measurement from its action's mean, ``(R, 1 + m)``, in the
-            actions' order.
-        first: the place of each action's first, ``(N,)``.
-        count: how many each action has, ``(N,)``.
+        apart: deviations from the mean, ``(N, R, 1 + m)``, padded by zeros.
+        count: how many of each there are, ``(N,)``.
     """
 
-    deviations: Tensor
-    first: Tensor
+    apart: Tensor
     count: Tensor
 
     def __call__(
         self, index: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Deviations ``(*trials,)`` and ``(*trials, m)`` at the actions ``index``."""
-        share = uniforms(generator, tuple(index.shape), 1).squeeze(-1)
-        row = self.first[index] + (share * self.count[index]).long()
-        drawn = self.deviations[row]
-        return drawn[..., 0], drawn[..., 1:]
+        """Noise ``(*trials,)`` and ``(*trials, m)`` at the actions ``index``."""
+        draws = uniforms(generator, tuple(index.shape), 1)[..., 0]
+        one = self.apart[index, (draws * self.count[index]).long()]
+        return one[..., 0], one[..., 1:]
 
 
 def measured(
-    frame: Any,
-    goal: str,
-    minimise: bool,
-    limits: Mapping[str, Any],
-    knobs: Sequence[str] | None,
+    frame: pd.DataFrame,
+    target: str,
+    limits: Sequence[str],
+    knobs: Sequence[str] | Mapping[str, Any] | None,
     noise: Any,
+    repeats: str,
 ) -> Measured:
-    """Read a frame; arguments as for ``Table.from_frame``."""
-    outcomes = [goal, *limits]
-    knobs = _columns(frame, outcomes, knobs)
-    used = frame[[*knobs, *outcomes]]
-    for name in outcomes:
-        _numbers(used[name])
-    gaps = used.isna().any(axis=1) | used[outcomes].isin([math.inf, -math.inf]).any(
-        axis=1
-    )
-    remarks = []
-    if bool(gaps.any()):
-        remarks.append(
-            f"{int(gaps.sum())} of {len(frame)} rows miss a value and are left out: "
-            f"{_rows(used.index[gaps])}"
-        )
-        used = used[~gaps]
-    if used.empty:
-        raise CBanditError("frame must hold at least one row without missing values")
-    constant = [name for name in knobs if used[name].nunique() == 1]
-    if constant and len(constant) < len(knobs):
-        remarks.append(f"columns that never change are no knobs: {', '.join(constant)}")
-        knobs = [name for name in knobs if name not in constant]
-    parameters = {name: _parameter(used[name]) for name in knobs}
+    """Read a frame; see :meth:`cbandit.problems.Table.from_frame`."""
+    try:
+        import pandas as pd
+    except ImportError:
+        raise MissingExtraError(
+            "Table.from_frame needs pandas: pip install 'cbandit[experiments]'"
+        ) from None
+    if not isinstance(frame, pd.DataFrame):
+        raise CBanditError(f"frame must be a pandas frame; got {checks.kind(frame)}")
+    checks.one_of("repeats", repeats, "mean", "draw")
+    outcomes = [target, *limits]
+    chosen = [c for c in frame.columns if c not in outcomes] if knobs is None else knobs
+    used = [*outcomes, *chosen]
+    _columns(frame, used, list(chosen))
+    whole, dropped = _complete(frame, used)
+    values = np.stack([_numbers(whole, name) for name in outcomes], -1)  # rows x 1 + m
+    given = knobs if isinstance(knobs, Mapping) else {}
+    parameters = {c: given.get(c) or _parameter(whole[c]) for c in chosen}
     names = Names(parameters)
-    points = _points(used, parameters)  # R x d
-    actions, number = _actions(points, names)
-    values = torch.tensor(used[outcomes].to_numpy("float64").copy())  # R x (1 + m)
-    count = torch.bincount(number, minlength=actions.size)
-    total = torch.zeros(actions.size, len(outcomes), dtype=torch.float64)
-    mean = total.index_add(0, number, values) / count.unsqueeze(-1)
-    deviations = values - mean[number]
-    again = len(used) - actions.size
-    if again:
-        remarks.append(
-            f"{again} rows repeat a configuration; outcomes are means of "
-            f"{int(count[count > 1].min())} to {int(count.max())} rows there"
-        )
-    spread: Tensor | Repeats
-    if isinstance(noise, str):
-        if noise != "drawn":
-            raise _no_noise(noise, outcomes)
-        order = number.argsort(stable=True)
-        spread = Repeats(deviations[order], count.cumsum(0) - count, count)
+    x = np.stack([_coordinates(whole, c, parameters[c]) for c in chosen], -1)
+    points, group = np.unique(x, axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    count = np.bincount(group)
+    means = np.stack(
+        [np.bincount(group, column) / count for column in values.T]
+    )  # (1 + m) x N
+    apart = values - means[:, group].T
+    actions = Finite(torch.from_numpy(points))
+    actions.names = names
+    if repeats == "draw":
+        if noise is not None:
+            raise CBanditError("noise= goes with repeats='mean': outcomes are drawn")
+        spread: Tensor | Outcomes = _drawn(apart, group, count)
     else:
-        spread = _variances(noise, outcomes, deviations, again)
-    told = spread if isinstance(spread, Tensor) else None
-    return Measured(
-        actions,
-        mean[:, 0].contiguous(),
-        mean[:, 1:].mT.contiguous(),
-        dict(limits),
-        minimise,
-        spread if told is None else told[0],
-        None if told is None else told[1:],
-        tuple(remarks),
-    )
+        spread = _variances(noise, outcomes, apart, len(values) - len(count))
+    again = len(values) - len(count)
+    return Measured(actions, torch.from_numpy(means), spread, dropped, again)
 
 
-def _columns(frame: Any, outcomes: list[str], knobs: Any) -> list[str]:
-    """Return the knobs' columns; an error about columns that are not there."""
-    known = [str(name) for name in frame.columns]
-    if len(set(known)) < len(known):
-        raise CBanditError(f"frame must have columns of different names; got {known}")
-    if len(set(outcomes)) < len(outcomes):
-        raise CBanditError(f"the goal and limits must be different; got {outcomes}")
-    if knobs is None:
-        knobs = [name for name in known if name not in outcomes]
-    if isinstance(knobs, str) or not isinstance(knobs, Sequence):
-        raise CBanditError(f"knobs must be a list of columns; got {knobs!r}")
-    for name in [*outcomes, *knobs]:
-        if name not in known:
-            raise CBanditError(f"frame has no column {name!r}; it has {known}")
-    twice = [name for name in knobs if name in outcomes]
-    if twice:
-        raise CBanditError(f"{twice[0]!r} is an outcome; it cannot be a knob too")
-    if not knobs:
+def _columns(frame: pd.DataFrame, used: list[Any], chosen: list[Any]) -> None:
+    known = list(frame.columns)
+    for name in used:
+        if known.count(name) != 1:
+            found = "several" if name in known else "none"
+            raise CBanditError(
+                f"frame must have one column {name!r}; it has {found} among "
+                f"{', '.join(map(str, known))}"
+            )
+        if used.count(name) > 1:
+            raise CBanditError(
+                f"{name!r} must be one of a knob, the target or a limit; it is several"
+            )
+        if not isinstance(name, str):
+            raise CBanditError(f"columns must be named by strings; got {name!r}")
+    if not chosen:
         raise CBanditError("knobs must hold at least one column; got none")
-    return list(knobs)
 
 
-def _numbers(column: Any) -> None:
-    """Raise an error if an outcome's column holds anything but numbers."""
-    import pandas
+def _complete(
+    frame: pd.DataFrame, used: list[Any]
+) -> tuple[pd.DataFrame, tuple[Any, ...]]:
+    """Return the rows without missing cells, and the labels of the others."""
+    missing = frame[used].isna()
+    gone = missing.any(axis=1)
+    whole = frame.loc[~gone.to_numpy(), used]
+    if not len(whole):
+        raise CBanditError("frame must have a row without missing cells; it has none")
+    dropped = tuple(frame.index[gone.to_numpy()].tolist())
+    if dropped:
+        cells = [
+            f"{label} ({', '.join(c for c in used if row[c])})"
+            for label, row in missing[gone.to_numpy()].head(SHOWN).iterrows()
+        ]
+        more = f" and {len(dropped) - SHOWN} more" if len(dropped) > SHOWN else ""
+        warnings.warn(
+            f"{len(dropped)} of {len(frame)} rows have missing cells and are left out: "
+            f"{', '.join(cells)}{more}",
+            stacklevel=4,
+        )
+    return whole, dropped
 
-    kind = pandas.api.types
-    if kind.is_numeric_dtype(column) and not kind.is_bool_dtype(column):
-        return
-    odd = column[pandas.to_numeric(column, errors="coerce").isna() & column.notna()]
-    shown = f"; {_rows(odd.index[:1])} has {odd.iloc[0]!r}" if len(odd) else ""
-    raise CBanditError(f"{column.name!r} must be a column of numbers{shown}")
+
+def _numbers(frame: pd.DataFrame, name: str) -> np.ndarray:
+    """Return a column of outcomes as finite numbers."""
+    column = frame[name]
+    try:
+        values = column.to_numpy(dtype=np.float64)
+    except (TypeError, ValueError):
+        raise CBanditError(
+            f"column {name!r} must hold numbers; got {_odd(column)}"
+        ) from None
+    if not np.isfinite(values).all():
+        at = int(np.flatnonzero(~np.isfinite(values))[0])
+        raise CBanditError(
+            f"column {name!r} must be finite; row {frame.index[at]} has {values[at]}"
+        )
+    return values
 
 
-def _parameter(column: Any) -> Parameter:
-    """Return what a knob's column holds: whole numbers, numbers, or categories."""
-    import pandas
+def _odd(column: Any) -> str:
+    """Return a value that is no number, and its row."""
+    for label, value in column.items():
+        try:
+            float(value)
+        except (TypeError, ValueError):
+            return f"{value!r} in row {label}"
+    return str(column.dtype)
 
-    kind = pandas.api.types
-    if kind.is_bool_dtype(column) or not kind.is_numeric_dtype(column):
-        return Category(*sorted({_plain(each) for each in column}, key=str))
-    low, high = float(column.min()), float(column.max())
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise CBanditError(f"{column.name!r} must hold finite numbers")
-    whole = bool((column == column.round()).all())
-    if (whole and high - low <= WIDE) or low == high:
-        return Int(int(low), int(high)) if whole else Category(low)
-    return Float(low, high)
+
+def _parameter(column: Any) -> Int | Float | Category:
+    """Return what a column of settings holds: whole numbers, numbers or categories."""
+    kind = column.dtype.kind if hasattr(column.dtype, "kind") else "O"
+    if kind in "iuf":
+        values = column.to_numpy(dtype=np.float64)
+        low, high = float(values.min()), float(values.max())
+        if bool((values == np.rint(values)).all()) and high - low < SPAN:
+            return Int(int(low), int(high))
+        if low < high:
+            return Float(low, high)
+        return Category(low)
+    options = list(dict.fromkeys(_plain(value) for value in column))
+    return Category(*sorted(options, key=lambda each: (str(type(each)), each)))
 
 
 def _plain(value: Any) -> Any:
-    """A cell as a value of Python."""
-    return value.item() if hasattr(value, "item") else value
+    return value.item() if isinstance(value, np.generic) else value
 
 
-def _points(used: Any, parameters: Mapping[str, Parameter]) -> Tensor:
-    """Return the rows' configurations as coordinates ``(R, d)``."""
-    columns = []
-    for name, parameter in parameters.items():
-        if isinstance(parameter, Category):
-            place = {value: k for k, value in enumerate(parameter.options)}
-            found = [float(place[_plain(each)]) for each in used[name]]
-            columns.append(torch.tensor(found, dtype=torch.float64))
-        else:
-            columns.append(torch.tensor(used[name].to_numpy("float64").copy()))
-    return torch.stack(columns, -1)
+def _coordinates(frame: pd.DataFrame, name: str, parameter: Any) -> np.ndarray:
+    if not isinstance(parameter, Int | Float | Category):
+        raise CBanditError(
+            f"knobs: {name} must be a cb.Int, a cb.Float or a cb.Category; got "
+            f"{parameter!r}"
+        )
+    found = np.empty(len(frame))
+    for i, (label, value) in enumerate(frame[name].items()):
+        place = parameter.place(_plain(value))
+        if place is None:
+            raise CBanditError(
+                f"column {name!r} must be of {parameter!r}; row {label} has {value!r}"
+            )
+        found[i] = place
+    return found
 
 
-def _actions(points: Tensor, names: Names) -> tuple[Actions, Tensor]:
-    """Return the set of all configurations, and each row's number in it."""
-    unique, number = points.unique(dim=0, return_inverse=True)
-    axes = [column.unique() for column in points.unbind(-1)]
-    # sorted rows of all combinations are numbered as a product grid is
-    whole = math.prod(len(axis) for axis in axes) == len(unique)
-    actions: Actions = ProductGrid(axes) if whole else Finite(unique)
-    actions.names = names
-    return actions, number
-
-
-def _variances(
-    noise: Any, outcomes: list[str], deviations: Tensor, again: int
-) -> Tensor:
-    """Return the variance of each outcome, told or from repeats, ``(1 + m,)``."""
-    if noise is None:
-        if not again:
-            return torch.zeros(len(outcomes), dtype=torch.float64)
-        return deviations.square().sum(0) / again
+def _variances(noise: Any, outcomes: list[str], apart: np.ndarray, free: int) -> Tensor:
+    """Return the variance of each outcome: as told, or as the repeats say."""
     if isinstance(noise, Mapping):
         if set(noise) != set(outcomes):
-            raise _no_noise(noise, outcomes)
+            raise CBanditError(
+                f"noise must name each of {', '.join(outcomes)}; got {list(noise)}"
+            )
         noise = [noise[name] for name in outcomes]
-    each = checks.nonnegative("noise", checks.tensor("noise", noise))
-    if each.dim() > 1 or each.numel() not in (1, len(outcomes)):
-        raise _no_noise(noise, outcomes)
-    return each.expand(len(outcomes)).clone()
+    if noise is not None:
+        told = checks.nonnegative("noise", noise)
+        return checks.shaped("noise", told, (len(outcomes),), "a number or (1 + m,)")
+    if not free:
+        return torch.zeros(len(outcomes), dtype=torch.float64)
+    return torch.from_numpy((apart**2).sum(0) / free)
 
 
-def _no_noise(noise: Any, outcomes: list[str]) -> CBanditError:
-    return CBanditError(
-        f"noise must be a variance, one for each of {', '.join(outcomes)}, 'drawn' "
-        f"(from repeated rows) or None (estimated from them); got {noise!r}"
-    )
-
-
-def _rows(labels: Any) -> str:
-    """Name rows by the frame's index."""
-    word = labels.name or "row"
-    shown = ", ".join(map(str, labels[:SHOWN]))
-    more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
-    return f"{word} {shown}{more}"
+def _drawn(apart: np.ndarray, group: np.ndarray, count: np.ndarray) -> Outcomes:
+    """Return the outcomes of each configuration."""
+    order = np.argsort(group, kind="stable")
+    first = np.concatenate([[0], np.cumsum(count)[:-1]])
+    place = np.arange(len(group)) - first[group[order]]
+    out = np.zeros((len(count), int(count.max()), apart.shape[1]))
+    out[group[order], place] = apart[order]
+    return Outcomes(torch.from_numpy(out), torch.from_numpy(count))

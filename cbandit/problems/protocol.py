@@ -117,7 +117,11 @@ class Problem(Protocol):
         """Noiseless costs ``(*trials, m)`` of ``x`` ``(*trials, d)`` in round ``t``."""
 
     def observe(self, choice: Choice, generator: Streams) -> tuple[Tensor, Tensor]:
-        """Noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of the choice."""
+        """Noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of the choice.
+
+        A third value, ``(*trials,)`` bool, marks trials in which the action cannot be
+        measured: the policy is told so, and does not ask for it again.
+        """
 
     def optimum(self, t: int) -> Tensor:
         """The reward of the best feasible action, ``(*trials,)``; NaN where none is."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,10 +16,13 @@ from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit.actions import Actions, Finite
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
-from cbandit.policies.senses import Senses, names_of
-from cbandit.problems.measured import measured
+from cbandit.policies.senses import Senses
+from cbandit.problems.measured import Outcomes, measured
 from cbandit.problems.protocol import Evaluation, Round, normals, uniforms
 from cbandit.search.simplex.lp import PolicySolution, solve_policy
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Noise", "Resampled", "Table"]
 
@@ -86,10 +88,9 @@ class Table:
         actions: the set, of ``N`` actions; numbers 0 to N - 1 on the line unless given.
         trials: the trials the tables are for, ``None`` without a trials axis.
         thresholds: a cost is feasible at or below it, a number, ``(m,)`` or
-            ``(*trials, m)``; or by name,
-            ``{"latency": "<= 20", "accuracy": ">= 0.9"}``.
-        minimise: whether the reward is to be small. Tables, and what the problem tells,
-            are as the user states them.
+            ``(*trials, m)``; by name, ``{"latency": "<= 20", "up": ">= 0.9"}``, in the
+            order of the costs.
+        minimise: whether the reward is to be small.
         known: facts about the problem that its policies may be told; kept as it is.
 
     Example:
@@ -99,7 +100,8 @@ class Table:
         tensor(1., dtype=torch.float64)
     """
 
-    remarks: tuple[str, ...] = ()
+    dropped: tuple[Any, ...] = ()  # rows of a frame that have missing cells
+    repeats: int = 0  # rows of a frame that repeat a configuration
 
     def __init__(
         self,
@@ -131,7 +133,17 @@ class Table:
         self.m = g.shape[-2]
         f = checks.shaped("reward", f, (*batch, size), "(*trials, N)")
         g = checks.shaped("costs", g, (*batch, self.m, size), "(*trials, m, N)")
-        self.f, self.g = f.contiguous(), g.contiguous()
+        names = list(thresholds) if isinstance(thresholds, Mapping) else self.m
+        #: the words in which rewards and costs are stated
+        self.senses = Senses(names, thresholds, minimise)
+        self.minimise = self.senses.minimise
+        # as they are stated: a row of (f, g) for each action, all trials below each
+        # other, for one look-up
+        both = torch.cat([f.unsqueeze(-2), g], -2)
+        self._rows = both.mT.reshape(-1, 1 + self.m).contiguous()
+        # as a policy means them: to be maximised, and to stay below
+        self.f = self.senses.reward(f).contiguous()
+        self.g = self.senses.costs(g.mT).mT.contiguous()
         if actions is None:
             actions = Finite(torch.arange(float(size)).double()[:, None])
         if not isinstance(actions, Actions) or not actions.finite:
@@ -144,23 +156,14 @@ class Table:
             raise CBanditError(
                 f"actions must hold N = {size} actions; got {self.actions!r}"
             )
-        names = names_of(thresholds)
-        if names is not None and len(names) != self.m:
-            raise CBanditError(f"thresholds must name {self.m} costs; got {thresholds}")
-        self._senses = Senses(names or self.m, thresholds, minimise)
-        self.minimise, limits = self._senses.minimise, self._senses.limits
-        tau = checks.finite("thresholds", checks.tensor("thresholds", limits))
+        limits = checks.tensor("thresholds", self.senses.limits)
+        tau = checks.finite("thresholds", limits)
         tau = checks.shaped("thresholds", tau, (*batch, self.m), "(*trials, m)")
-        # how the user states them; 0.0 where there is nothing to subtract
-        stated_so = names is not None or not self._senses.plain
-        self.thresholds: Any = thresholds if stated_so else tau
-        if not stated_so and not bool(tau.any()):
-            self.thresholds = 0.0
+        as_given = self.senses.names is not None or not self.senses.plain
+        plain = tau if bool(tau.any()) else 0.0
+        self.thresholds: Any = thresholds if as_given else plain
         self.known = known
         self._tau = tau
-        # a row of (f, g) for each action, all trials below each other: one look-up
-        both = torch.cat([self.f.unsqueeze(-2), self.g], -2)
-        self._rows = both.mT.reshape(-1, 1 + self.m).contiguous()
         self._first = torch.arange(len(batch) and batch[0]) * size if batch else None
         self._noise: Noise | None = noise if callable(noise) else None
         self._std = torch.zeros(1 + self.m, dtype=torch.float64)
@@ -179,66 +182,70 @@ class Table:
     @classmethod
     def from_frame(
         cls,
-        frame: Any,
+        frame: pd.DataFrame,
         maximise: str | None = None,
         limits: Mapping[str, Any] | None = None,
-        knobs: Sequence[str] | None = None,
+        knobs: Sequence[str] | Mapping[str, Any] | None = None,
         noise: Any = None,
+        *,
         minimise: str | None = None,
+        repeats: str = "mean",
     ) -> Table:
         """Make a problem of a table of measurements.
 
-        Rows that miss a value are left out, and repeated configurations become one; a
-        warning says which, and so does ``problem.remarks``. Columns of texts are
-        categories. Where all combinations are there, the set is a product grid.
+        Its actions are the configurations that were measured, and have names; numbers,
+        whole numbers and categories are told by the columns' kinds. Rows with missing
+        cells are left out, and a warning names them (``problem.dropped``).
 
         Args:
-            frame: a pandas frame, a row a measurement.
-            maximise: the column that is to be large; or else ``minimise``.
-            limits: by column, ``"<= 20"`` or ``">= 0.9"``; these are the costs.
-            knobs: the columns that can be chosen; all others unless given.
-            noise: variance of one measurement, for all outcomes or by column. ``None``:
-                estimated from repeated configurations, 0 where there are none.
-                ``"drawn"``: an outcome is one of its configuration's own, drawn anew in
-                every round.
+            frame: a pandas frame with a row a measurement.
+            maximise: the column that is to be large; or
             minimise: the column that is to be small.
+            limits: by column, ``{"latency": "<= 20", "accuracy": ">= 0.9"}``; a number
+                is a greatest value.
+            knobs: the columns that can be set; a dict says what they hold, such as
+                ``{"threads": cb.Int(1, 64, log=True)}``. ``None``: all others.
+            noise: the variance of a measurement, a number or by column; ``None``: as
+                configurations measured more than once show, else 0.
+            repeats: what becomes of these: ``"mean"``, or ``"draw"``: what was measured
+                is drawn again, reward and costs together.
 
         Example:
-            >>> import cbandit as cb, pandas as pd
-            >>> frame = pd.DataFrame({
-            ...     "threads": [1, 2, 4, 1, 2, 4], "codec": ["a"] * 3 + ["b"] * 3,
-            ...     "speed": [1.0, 1.8, 3.0, 1.5, 2.5, 4.0], "heat": [1, 2, 4, 2, 4, 8],
+            >>> import cbandit as cb, pandas
+            >>> frame = pandas.DataFrame({
+            ...     "threads": [1, 2, 4, 4], "codec": ["lz4", "zstd", "lz4", "lz4"],
+            ...     "speed": [1.0, 1.5, 3.9, 4.1], "latency": [5.0, 9.0, 21.0, 19.0],
             ... })
-            >>> limits = {"heat": "<= 4"}
-            >>> problem = cb.problems.Table.from_frame(frame, "speed", limits)
-            >>> problem.actions.names.params(problem.actions.points(problem.best))
-            {'threads': 4, 'codec': 'a'}
+            >>> problem = cb.problems.Table.from_frame(
+            ...     frame, maximise="speed", limits={"latency": "<= 20"}
+            ... )
+            >>> problem.actions.names.params(problem.actions.points(2))
+            {'threads': 4, 'codec': 'lz4'}
+            >>> problem.optimum(1)
+            tensor(4., dtype=torch.float64)
         """
-        goals = [goal for goal in (maximise, minimise) if goal is not None]
-        if len(goals) != 1:
-            raise CBanditError(
-                "from_frame needs maximise= or minimise=, the name of a column; got "
-                f"maximise={maximise!r}, minimise={minimise!r}"
-            )
+        if (maximise is None) == (minimise is None):
+            given = "neither" if maximise is None else "both"
+            raise CBanditError(f"from_frame takes maximise= or minimise=; got {given}")
         if not isinstance(limits, Mapping) or not limits:
             raise CBanditError(
                 "limits must name at least one column, {'latency': '<= 20'}; got "
                 f"{limits!r}"
             )
-        found = measured(frame, goals[0], maximise is None, limits, knobs, noise)
-        for remark in found.remarks:
-            warnings.warn(remark, stacklevel=2)
-        problem = cls(
-            found.reward,
-            found.costs,
-            found.noise,
-            found.cost_noise,
-            found.actions,
-            thresholds=found.thresholds,
-            minimise=found.minimise,
+        target = maximise if minimise is None else minimise
+        found = measured(frame, str(target), list(limits), knobs, noise, repeats)
+        drawn = isinstance(found.noise, Outcomes)
+        table = cls(
+            found.values[0],
+            found.values[1:],
+            noise=found.noise if isinstance(found.noise, Outcomes) else found.noise[0],
+            cost_noise=None if drawn else found.noise[1:],  # type: ignore[index]
+            actions=found.actions,
+            thresholds=dict(limits),
+            minimise=minimise is not None,
         )
-        problem.remarks = found.remarks
-        return problem
+        table.dropped, table.repeats = found.dropped, found.repeats
+        return table
 
     def _truth(self, index: Tensor) -> Tensor:
         """``(*index.shape, 1 + m)``: reward and costs; ``index`` leads with trials."""
@@ -274,34 +281,28 @@ class Table:
     @cached_property
     def best(self) -> Tensor:
         """The number of the best feasible action, ``(*trials,)``; -1 where none is."""
-        f, g = self._turned
-        feasible = (g <= self._tau.unsqueeze(-1)).all(-2)
-        best = f.masked_fill(~feasible, -torch.inf).argmax(-1)
+        feasible = (self.g <= self._tau.unsqueeze(-1)).all(-2)
+        best = self.f.masked_fill(~feasible, -torch.inf).argmax(-1)
         return best.masked_fill(~feasible.any(-1), -1)
-
-    @cached_property
-    def _turned(self) -> tuple[Tensor, Tensor]:
-        """Tables of a reward that is maximised and of costs that stay below."""
-        return self._senses.reward(self.f), self._senses.costs(self.g.mT).mT
 
     @cached_property
     def _optimum(self) -> Tensor:
         value = self.f.gather(-1, self.best.clamp_min(0).unsqueeze(-1)).squeeze(-1)
-        return value.masked_fill(self.best < 0, torch.nan)
+        return self.senses.reward(value.masked_fill(self.best < 0, torch.nan))
 
     @cached_property
     def _solution(self) -> PolicySolution:
-        return solve_policy(*self._turned, self._tau)
+        return solve_policy(self.f, self.g, self._tau)
 
     @cached_property
     def _stochastic_optimum(self) -> Tensor:
         answer = self._solution
         value = answer.value.masked_fill(answer.infeasible, torch.nan)
-        return self._senses.reward(value)
+        return self.senses.reward(value)
 
     def optimal_costs(self) -> Tensor:
         """Expected costs under the best distribution, ``(*trials, m)``."""
-        return self._solution.spent(self.g)
+        return self.senses.costs(self._solution.spent(self.g))
 
     def optimum(self, t: int) -> Tensor:
         """The reward of the best feasible action, ``(*trials,)``; NaN where none is."""

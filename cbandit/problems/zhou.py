@@ -35,7 +35,7 @@ class Known:
             known by a covariance alone.
         noise, cost_noise: variances of the noise.
         subgaussian, cost_subgaussian: ``R`` of the noise.
-        bound, cost_bound: ``B = max|f|`` and ``G = max|g|``.
+        bound, cost_bound: ``B = max f`` (or as a problem says) and ``G = max|g|``.
         slater: ``min(1, -min g)``.
         norm, cost_norm: RKHS norms where they are known, NaN where they are not. (Ours:
             the experiments use the bounds instead.)
@@ -124,8 +124,9 @@ def zhou_synthetic(
         trials: ``None``, their number, or a ``range`` of their numbers.
         seed: of the functions.
         noise: the noise's standard deviation, as a share of the range of ``f``.
-        bound: ``B`` in the cost, ``"max"`` for ``max f`` or ``"max-abs"`` for
-            ``max|f|``, which lets draws through that are hardly feasible.
+        bound: ``B``, of the cost and of what policies are told: ``"max"`` for ``max f``
+            or ``"max-abs"`` for ``max|f|``, which lets draws through that are hardly
+            feasible.
         seeds: how many known safe actions are drawn.
 
     Example:
@@ -161,7 +162,7 @@ def zhou_synthetic(
         cost_noise=variance,
         subgaussian=r,
         cost_subgaussian=r,
-        bound=f.abs().amax(-1),
+        bound=_bound(f, bound),
         cost_bound=g.abs().amax(-1),
         slater=(-g.amin(-1)).clamp_max(1.0),
         norm=norm,
@@ -174,6 +175,11 @@ def zhou_synthetic(
     return Table(f, g, variance, None, Finite(grid), numbers, known=known)
 
 
+def _bound(f: Tensor, bound: str) -> Tensor:
+    """``B`` of functions ``(*trials, N)``."""
+    return (f if bound == "max" else f.abs()).amax(-1)
+
+
 def _feasible_draw(
     cost: str, bound: str, gram: Tensor, stream: Streams
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -183,10 +189,9 @@ def _feasible_draw(
         if cost == "independent":
             g, cost_norm = _draw(stream, gram)
         else:
-            top = f.max() if bound == "max" else f.abs().max()
-            g = SHARE_OF_BOUND[cost] * top - f
+            g = SHARE_OF_BOUND[cost] * _bound(f, bound) - f
             cost_norm = torch.full_like(norm, torch.nan)
-        if bool(g.min() < 0):
+        if bool((g.min() < 0) & (f.max() > 0)):
             return f, g, norm, cost_norm
     raise CBanditError(f"no feasible problem in {MAX_DRAWS} draws; cost = {cost!r}")
 

@@ -45,6 +45,9 @@ __all__ = [
 Estimate = Callable[[Tensor], Tensor]
 """``x (T, n, d) -> (T, F, n)``, differentiable: estimates, reward first."""
 
+Barred = Callable[[Tensor], Tensor]
+"""``z (T, n, d) -> (T, n)`` bool, points of the unit cube not to be chosen."""
+
 PROMISING = 64  # candidates that are looked around
 STARTS, FINALISTS = 8, 3
 SPRINT, STEPS = 8, 100  # steps of all starts, and of the finalists with these
@@ -97,6 +100,7 @@ def maximise_box(
     streams: Streams,
     incumbents: Tensor | None = None,
     climbs: Climbs | None = None,
+    barred: Barred | None = None,
 ) -> Best:
     """Find the point of greatest score.
 
@@ -107,8 +111,9 @@ def maximise_box(
         streams: draws of candidates.
         incumbents: ``(T, k, d)``, points to look around.
         climbs: where climbs are counted.
+        barred: which points of the unit cube are not to be chosen.
     """
-    found = _maximised(box, estimate, score, streams, incumbents, climbs)
+    found = _maximised(box, estimate, score, streams, incumbents, climbs, barred)
     return found.best(found.value)
 
 
@@ -119,12 +124,14 @@ def _maximised(
     streams: Streams,
     incumbents: Tensor | None,
     climbs: Climbs | None,
+    barred: Barred | None,
 ) -> _Point:
     unit = box.unit
 
     def value(z: Tensor) -> Tensor:
         found = estimate(unit.point(z))
-        return score(found[:, 0], found[:, 1:])
+        values = score(found[:, 0], found[:, 1:])
+        return values if barred is None else values.masked_fill(barred(z), -torch.inf)
 
     def climbed(starts: Tensor) -> tuple[Tensor, Tensor]:
         found = climb(value, starts, size, box.free, SPRINT, FINALISTS, STEPS)
@@ -168,6 +175,7 @@ def best_feasible_point(
     streams: Streams,
     incumbents: Tensor,
     climbs: Climbs | None = None,
+    barred: Barred | None = None,
     least: Score = LEAST,
 ) -> tuple[Best, Tensor]:
     """Find the greatest ``f`` where every ``g <= 0``; failing that, the least ``g``.
@@ -185,7 +193,7 @@ def best_feasible_point(
     margin = MARGIN * spread[:, 1:].unsqueeze(-1)
 
     def search(score: Score, streams: Streams, near: Tensor) -> tuple[_Point, Tensor]:
-        found = _maximised(box, estimate, score, streams, near, climbs)
+        found = _maximised(box, estimate, score, streams, near, climbs, barred)
         return found, (found.estimate[:, 1:] <= 0).all(-1)
 
     def penalised(power: int) -> Score:

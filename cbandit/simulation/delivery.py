@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from cbandit.choice import Choice
 if TYPE_CHECKING:
     from cbandit.simulation.parts import Policy
 
-__all__ = ["Post"]
+__all__ = ["Post", "tell_where"]
 
 
 class Post:
@@ -35,6 +35,7 @@ class Post:
         reward: Tensor,
         cost: Tensor,
         delays: tuple[Tensor, Tensor],
+        failed: Tensor | None = None,
     ) -> None:
         """Post the feedback of a choice.
 
@@ -46,6 +47,9 @@ class Post:
             delays: rounds until the reward and the cost arrive, ``(*trials,)`` each;
                 infinite: never.
         """
+        if failed is not None:
+            first, second = (d.masked_fill(failed, math.inf) for d in delays)
+            delays = first, second
         arrivals = []
         for kind, delay in zip(("reward", "cost"), delays, strict=True):
             for wait in sorted(set(delay.flatten().tolist())):
@@ -74,7 +78,17 @@ class Post:
                 del self.letters[sent], self.last[sent]
 
 
-def _tell(policy: Policy, choice: Choice, where: Tensor, **feedback: Tensor) -> None:
+def tell_where(
+    policy: Policy, choice: Choice, where: Tensor, reward: Tensor, cost: Tensor
+) -> None:
+    """Tell what was seen of a choice in the trials ``where (*trials,)``."""
+    feedback: dict[str, Any] = (
+        {"reward": reward, "cost": cost} if policy.m else {"reward": reward}
+    )
+    _tell(policy, choice, where, **feedback)
+
+
+def _tell(policy: Policy, choice: Choice, where: Tensor, **feedback: Any) -> None:
     if bool(where.all()):
         policy.tell(choice, **feedback)
     elif bool(where.any()):

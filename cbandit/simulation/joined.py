@@ -37,6 +37,11 @@ def join(runs: Sequence[Run]) -> Run:
     joined: dict[str, Any] = {}
     for each in fields(Run):
         values = [getattr(run, each.name) for run in runs]
+        if each.name == "failed" and any(value is not None for value in values):
+            nowhere = [torch.zeros_like(run.infeasible) for run in runs]
+            values = [
+                v if v is not None else n for v, n in zip(values, nowhere, strict=True)
+            ]
         if isinstance(values[0], Tensor) and each.name != "seconds":
             joined[each.name] = torch.cat(values)
     seconds = torch.stack([run.seconds for run in runs]).amax(0)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from time import monotonic, perf_counter
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from cbandit._core import checks, distributed
@@ -20,6 +21,7 @@ from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.problems.protocol import Problem, Round, delays_of
 from cbandit.simulation import process
+from cbandit.simulation.delivery import tell_where
 from cbandit.simulation.parts import Policy, check_memory, check_parts, check_rounds
 from cbandit.simulation.resume import Checkpoint, State
 from cbandit.simulation.run import Run
@@ -37,7 +39,7 @@ class Played:
         t: the round, counted from 1.
         choice: of the policy.
         reward: as observed, ``(*trials,)``, whether or not it has arrived yet.
-        cost: as observed, ``(*trials, m)``.
+        cost: as observed, ``(*trials, m)``; NaN where the action has failed.
     """
 
     t: int
@@ -65,6 +67,11 @@ def simulate(
     where it has none), whatever the policy was given. Give a policy the same, or lower
     ones for a margin of safety. A warning says so where the policy's are higher, or
     where it has none and the problem has some.
+
+    Where the problem says that an action has failed, the policy is told so, and is told
+    nothing else of it; reward and costs as observed are NaN. The account goes on by the
+    problem's noiseless functions: it is for the problem to say, by ``reward(x, t)`` and
+    ``costs(x, t)``, what a round with a failed action was worth.
 
     Args:
         policy: of any kind; it is changed by what it learns.
@@ -131,10 +138,14 @@ def simulate(
             if priced is not None:
                 tape.put("priced", priced.price)
             choice = policy.ask(**question)
-            reward, cost = world.observe(choice)
+            reward, cost, failed = world.observe(choice)
+            if failed is not None:
+                policy.tell(choice, failed=True, where=failed)
             if shown.delays is not None:
                 delays = delays_of(shown.delays, world.batch)
-                post.send(t, choice, reward, cost, delays)
+                post.send(t, choice, reward, cost, delays, failed)
+            elif failed is not None:
+                tell_where(policy, choice, ~failed, reward, cost)
             elif policy.m:
                 policy.tell(choice, reward=reward, cost=cost)
             else:
@@ -144,6 +155,13 @@ def simulate(
             seconds = perf_counter() - begun
 
             _record(tape, world, shown, t, choice, reward, cost)
+            if failed is not None or tape.has("failed"):
+                tape.put(
+                    "failed",
+                    torch.zeros(world.batch, dtype=torch.bool)
+                    if failed is None
+                    else failed,
+                )
             tape.turn(seconds, world)
             bar.update(1)
 

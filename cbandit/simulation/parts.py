@@ -50,7 +50,13 @@ class Policy(Protocol):
         """Begin a round and choose its action."""
 
     def tell(
-        self, choice: Choice, *, reward: Any = None, cost: Any = None, where: Any = None
+        self,
+        choice: Choice,
+        *,
+        reward: Any = None,
+        cost: Any = None,
+        where: Any = None,
+        failed: bool = False,
     ) -> None:
         """Take the feedback of a choice, or a part of it."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from cbandit import account
 from cbandit._core import checks
 from cbandit._core.files import atomic
 from cbandit.actions import Names
-from cbandit.errors import CBanditError, CheckpointError, MissingExtraError
+from cbandit.errors import CBanditError, CheckpointError
 from cbandit.policies.senses import Senses
 from cbandit.simulation.curves import Curve, over_trials, thinned
 from cbandit.simulation.summary import Summary, mean_and_sem
@@ -35,7 +34,6 @@ METRICS = (
 )
 STAGES = ("policy_regret", "worst_stage_cost", "stage_rounds_kept", "stage_runs_kept")
 _REALISED = ("realised_regret", "realised_violation")
-OWN = {"policy", "trial", "t", "action", "reward", "true_reward", *METRICS}
 _FORMAT = "cbandit run 1"
 
 
@@ -68,6 +66,8 @@ class Run:
         expected_costs: likewise, less thresholds, ``(*trials, T, m)``.
         stopped: of a policy that ends by itself, the round from which it plays what it
             found, ``(*trials,)``; 0 for trials in which it went on.
+        failed: rounds whose action could not be measured, ``(*trials, T)``; their
+            rewards and costs as observed are NaN. ``None``: there were none.
         priced: the multipliers in the user's units, where they are not already.
         names: of the actions' coordinates, where the policy's set has any.
         senses: the problem's words for its functions. Rewards, optima and costs as
@@ -94,6 +94,7 @@ class Run:
     expected_rewards: Tensor | None = None
     expected_costs: Tensor | None = None
     stopped: Tensor | None = None
+    failed: Tensor | None = None
     priced: Tensor | None = None
     names: Names | None = None
     senses: Senses | None = None
@@ -186,8 +187,14 @@ class Run:
 
     @property
     def realised_regret(self) -> Tensor:
-        """Cumulative ``f(x*) - r_t`` on the rewards that came, ``(*trials, T)``."""
-        return account.realised_regret(self._up(self.optimum), self._up(self.rewards))
+        """Cumulative ``f(x*) - r_t`` on the rewards that came, ``(*trials, T)``.
+
+        Where an action has failed none came, and its true reward stands for it.
+        """
+        came = self.rewards
+        if self.failed is not None:
+            came = torch.where(self.failed, self.true_rewards, came)
+        return account.realised_regret(self._up(self.optimum), self._up(came))
 
     @property
     def soft_violation(self) -> Tensor:
@@ -214,6 +221,8 @@ class Run:
     def realised_violation(self) -> Tensor:
         """The soft violation of the costs as observed, ``(*trials, T)``."""
         over = self.costs - self.thresholds
+        if self.failed is not None:
+            over = over.masked_fill(self.failed.unsqueeze(-1), 0.0)
         return account.realised_violation(
             over if self.senses is None else self.senses.costs(over)
         )
@@ -324,47 +333,10 @@ class Run:
         metrics; for a policy that randomises also expected_reward, stage_cost1.. and
         policy_regret. Costs are as the problem states them throughout.
         """
-        try:
-            import pandas as pd
-        except ImportError:
-            raise MissingExtraError(
-                "run.frame() needs pandas: pip install 'cbandit[experiments]'"
-            ) from None
-        numbers = list(self.trials or range(1))
-        columns: dict[str, Any] = {
-            "policy": self.policy,
-            "trial": torch.tensor(numbers).repeat_interleave(self.rounds).numpy(),
-            "t": torch.arange(1, self.rounds + 1).repeat(len(numbers)).numpy(),
-        }
-        if self.index is not None:
-            columns["action"] = self.index.reshape(-1).numpy()
-        tables = {
-            "x": self.actions,
-            "reward": self.rewards,
-            "cost": self.costs,
-            "true_reward": self.true_rewards,
-            "true_cost": self._stated(self.true_costs),
-            "threshold": self.thresholds.expand_as(self.costs),
-            "multiplier": self.multipliers,
-        }
-        if self.expected_rewards is not None:
-            tables["expected_reward"] = self.expected_rewards
-            tables["stage_cost"] = self._stated(self.stage_costs)
-        costs = (self.senses and self.senses.names) or ()
-        for name, table in tables.items():
-            if name == "x" and self.names is not None:
-                for own, values in self.names.read(table).items():
-                    taken = own in OWN or own in costs
-                    columns[f"x.{own}" if taken else own] = values.reshape(-1)
-                continue
-            if name.endswith("reward"):
-                columns[name] = table.reshape(-1).numpy()
-                continue
-            for j, column in enumerate(table.unbind(-1)):
-                columns[_column(name, j, costs)] = column.reshape(-1).numpy()
-        for name in METRICS + (("policy_regret",) if self.randomised else ()):
-            columns[name] = getattr(self, name).reshape(-1).numpy()
-        return pd.DataFrame(columns)
+        from cbandit.simulation.frames import frame_of
+
+        more = ("policy_regret",) if self.randomised else ()
+        return frame_of(self, METRICS + more)
 
     def plot(self, **options: Any) -> Figure:
         """Draw the account; options as for ``cb.plots.overview``."""
@@ -429,12 +401,3 @@ class Run:
     def __repr__(self) -> str:
         count = 1 if self.trials is None else len(self.trials)
         return f"Run({self.policy}, rounds={self.rounds}, trials={count}, m={self.m})"
-
-
-def _column(name: str, j: int, costs: Sequence[str]) -> str:
-    """Return what a frame calls a column of costs, multipliers or coordinates."""
-    if name == "x" or not costs:
-        return f"{name}{j + 1}"
-    return {"cost": costs[j], "true_cost": f"true_{costs[j]}"}.get(
-        name, f"{name}_{costs[j]}"
-    )

@@ -28,7 +28,7 @@ class Column:
     """
 
     def __init__(self, like: Tensor) -> None:
-        self.block = like.new_empty(BLOCK, *like.shape)
+        self.block = like.new_zeros(BLOCK, *like.shape)
         self.rows = self.block.unbind(0)
         self.kept = torch.empty(0, *like.shape, dtype=like.dtype)
 
@@ -149,7 +149,8 @@ class Tape:
 def _longer(kept: Tensor, rounds: int) -> Tensor:
     if len(kept) >= rounds:
         return kept
-    out = torch.empty(rounds, *kept.shape[1:], dtype=kept.dtype)
+    # a column may begin late: what was before is 0
+    out = torch.zeros(rounds, *kept.shape[1:], dtype=kept.dtype)
     out[: len(kept)] = kept
     return out
 

@@ -53,14 +53,19 @@ class World:
             question.pop("observed_costs", None)
         return shown, question
 
-    def observe(self, choice: Choice) -> tuple[Tensor, Tensor]:
-        """The noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of a choice."""
+    def observe(self, choice: Choice) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of a choice.
+
+        And the trials in which it has failed, ``None``: in none.
+        """
         seen = self.problem.observe(choice, self.streams)
-        if not isinstance(seen, tuple | list) or len(seen) != 2:
+        if not isinstance(seen, tuple | list) or len(seen) not in (2, 3):
             raise CBanditError(
-                f"problem.observe must return a pair, reward and costs; got {seen!r}"
+                "problem.observe must return a pair, reward and costs, or beside them "
+                f"the trials that have failed; got {seen!r}"
             )
-        reward, cost = seen
+        reward, cost = seen[:2]
+        failed = _failures(seen[2], self.batch) if len(seen) == 3 else None
         if not isinstance(reward, Tensor):
             reward = checks.tensor("the reward of problem.observe", reward)
         if not isinstance(cost, Tensor):
@@ -81,7 +86,11 @@ class World:
                 f"problem.observe must return costs of shape (*trials, m) = {shape}, "
                 f"one for each cost of the policy; got {tuple(cost.shape)}"
             )
-        return reward, cost
+        if failed is not None:
+            reward = reward.masked_fill(failed.to(reward.device), torch.nan)
+            wide = failed.unsqueeze(-1).to(cost.device)
+            cost = cost.masked_fill(wide, torch.nan)
+        return reward, cost, failed
 
     # -- the noiseless truth ---------------------------------------------------------
 
@@ -147,6 +156,18 @@ class World:
         costs = costs.unsqueeze(-1) if costs.shape == batch else costs
         count = costs.shape[-1] if m is None and costs.dim() else m or 0
         return checks.shaped("problem.costs", costs, (*batch, count), "(*trials, m)")
+
+
+def _failures(marks: Any, batch: tuple[int, ...]) -> Tensor | None:
+    """The trials ``(*trials,)`` in which an action has failed, on the host."""
+    failed = checks.tensor("the failures of problem.observe", marks, None, "cpu")
+    if failed.dtype != torch.bool:
+        raise CBanditError(
+            "problem.observe must mark trials that have failed by booleans; got "
+            f"{failed.dtype}"
+        )
+    failed = checks.shaped("problem.observe: failed", failed, batch, "(*trials,)")
+    return failed if bool(failed.any()) else None
 
 
 _NOTHING = Round()

@@ -94,6 +94,8 @@ LATE = {
 }
 DRIFTING = {
     **SHARED,
+    # a window's posterior never grows narrow, and RPOL-SWUCB pays for a wide one
+    "beta": Parameter(0.3, (), "exploration width of every policy", 0),
     "window": Parameter(100, (), "rounds that RPOL-SWUCB remembers", 1),
     "restart": Parameter(120, (), "rounds between CKB's restarts", 1),
 }

@@ -54,7 +54,7 @@ def _beliefs(problem: Any, task: Task) -> dict[str, Any]:
 
 
 def _ckb(problem: Any, task: Task, explore: type[Explore]) -> Policy:
-    """CKB with RKHS widths at ``B = max|f|``, ``G = max|g|``; ``rho = 4B/delta``."""
+    """CKB with RKHS widths at ``B`` and ``G = max|g|``; ``rho = 4B/delta``."""
     known, draw = problem.known, task.settings.parameters.get("draw")
     own = {"draw": draw} if explore is Rand and draw else {}
     beta, cost_beta = _widths(problem, task)
@@ -123,7 +123,7 @@ EXPERIMENTS = (
             ),
             "beta": BETA,
             "noise": Parameter(0.01, (), "its deviation, a share of f's range", 0),
-            "bound": Parameter("max", ("max", "max-abs"), "B in g: max f, or max|f|"),
+            "bound": Parameter("max", ("max", "max-abs"), "B: max f, or max|f|"),
             "seeds": _seeds(10),
         },
     ),

@@ -139,6 +139,13 @@ class SafeAction:
     def _shared(self) -> bool:
         return bool((self.x == self.x[:1]).all())
 
+    def listed(self) -> list[tuple[int | None, Tensor]]:
+        """Return its number, if it has one, and where it is, trial by trial."""
+        numbers: list[Any] = [None] * len(self.x)
+        if self.index is not None:
+            numbers = self.index.tolist()
+        return list(zip(numbers, self.x.double().cpu(), strict=True))
+
     def below(self, limits: Tensor) -> None:
         """Raise an error unless the costs that were given are below ``(T, m)``."""
         if self.cost is None or not bool((limits <= self.cost).any()):

@@ -91,6 +91,10 @@ class Stagewise(Policy):
             self._within("safe.cost", self._safe.cost, range(1, self.m + 1))
             self._safe.below(self._limits(1))
 
+    def _leans_on(self) -> list[tuple[int | None, Tensor]]:
+        """Return the safe action of each trial."""
+        return self._safe.listed()
+
     def _start(self, model: Model) -> None:
         """Set the model and the state before the first round."""
         self._model, safe = model, Known.start(self._safe)

@@ -1,0 +1,198 @@
+"""Actions that cannot be measured: kept as a short list, and never asked for again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit._core import devices
+from cbandit.actions import Box
+from cbandit.choice import Choice
+from cbandit.errors import CBanditError
+
+__all__ = ["RADIUS", "Barred", "Failed", "without"]
+
+RADIUS = 1e-3  # of the ball around a point of a box, in the unit cube
+APART = 1.0001  # a search keeps this much further away, for rounding
+
+
+class Failed:
+    """The failed actions of each trial; a value that is replaced, not changed.
+
+    Args:
+        numbers: of the policy's own set, on a star of its segments; a tuple a trial.
+        points: that are not numbered there, ``(k, d)`` a trial, float64.
+    """
+
+    def __init__(
+        self, numbers: tuple[tuple[int, ...], ...], points: tuple[Tensor, ...]
+    ) -> None:
+        self.numbers, self.points = numbers, points
+        self._left: Tensor | None = None
+
+    @classmethod
+    def none(cls, size: int, dim: int) -> Failed:
+        """Return the failures of ``size`` trials in which nothing has failed."""
+        nowhere = torch.zeros(0, dim, dtype=torch.float64)
+        return cls(((),) * size, (nowhere,) * size)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_left": None}
+
+    def added(self, policy: Any, choice: Choice, where: Tensor | None) -> Failed:
+        """Return this with the actions of a choice, in the trials ``where (T,)``."""
+        numbers, points = list(self.numbers), list(self.points)
+        x = choice.x.reshape(policy._size, -1).double().cpu()
+        for i, (number, point) in enumerate(
+            zip(_numbered(policy, choice), x, strict=True)
+        ):
+            if where is not None and not bool(where[i]):
+                continue
+            if number is not None:
+                numbers[i] = (*numbers[i], number)
+            else:
+                points[i] = torch.cat([points[i], point.unsqueeze(0)])
+        return Failed(tuple(numbers), tuple(points))
+
+    def restricted(
+        self, policy: Any, on: Any, mask: Tensor | None
+    ) -> tuple[Tensor | None, Barred | None]:
+        """Return what is left: of numbered actions a mask, on a box all but balls.
+
+        Args:
+            policy: whose failures these are.
+            on: the set of this round.
+            mask: ``(1 or T, N)``, what ``among`` allows.
+        """
+        self._safe_left(policy)
+        if on.continuous:
+            return mask, Barred(on, self.points)
+        left = self._left if on is policy.actions else self._elsewhere(policy, on)
+        if left is None:
+            left = torch.ones(len(self.numbers), on.size, dtype=torch.bool)
+            for i, numbers in enumerate(self.numbers):
+                left[i, list(numbers)] = False
+            left = self._left = _some(left, "action has")
+            left = self._left = devices.put(left, policy.device)
+        if mask is None:
+            return left, None
+        return _some(mask & left, "action that among allows has"), None
+
+    def _elsewhere(self, policy: Any, on: Any) -> Tensor:
+        """Return what is left of a set of this round alone, by coordinates."""
+        left = torch.ones(len(self.numbers), on.size, dtype=torch.bool)
+        every = on.block(0, on.size).double().cpu()
+        every = every if every.dim() == 3 else every.unsqueeze(0)
+        for i, (numbers, points) in enumerate(
+            zip(self.numbers, self.points, strict=True)
+        ):
+            own = [points]
+            if numbers and policy.actions.finite:
+                every_trial = torch.tensor(numbers, device=policy.device)
+                rows = policy.actions.rows(every_trial).double().cpu()
+                own.append(rows if rows.dim() == 2 else rows[i])
+            for point in torch.cat(own):
+                gap = (every[i % len(every)] - point).abs().amax(-1)
+                left[i] &= gap > 1e-7 * (1 + point.abs().max())
+        return devices.put(_some(left, "action of this round has"), policy.device)
+
+    def _safe_left(self, policy: Any) -> None:
+        """Raise an error if an action that must be known to be safe has failed."""
+        safe = policy._leans_on()
+        if safe is None:
+            return
+        for i, (number, x) in enumerate(safe):
+            here = self.points[i]
+            at = bool(len(here)) and bool(((here - x).abs().amax(-1) < 1e-9).any())
+            if at or number in self.numbers[i]:
+                raise CBanditError(
+                    f"the safe action of {policy.name} has failed, and it needs one: "
+                    "build a policy with another safe="
+                )
+
+
+class Barred:
+    """Balls of a box that are not to be searched.
+
+    Args:
+        box: where.
+        points: their centres, ``(k, d)`` a trial.
+    """
+
+    def __init__(self, box: Box, points: tuple[Tensor, ...]) -> None:
+        most = max(len(each) for each in points)
+        centres = torch.full((len(points), most, box.dim), torch.inf).double()
+        for row, each in zip(centres, points, strict=True):
+            row[: len(each)] = box.unit.of(each.to(box.lower)).double().cpu()
+        self.centres = devices.put(centres, box.lower.device)
+        self._box, self.points = box, points
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """Return which points ``z (T, n, d)`` of the unit cube lie in a ball."""
+        return self._within(z, RADIUS * APART)
+
+    def holds(self, x: Tensor) -> Tensor:
+        """Return which points ``x (T, d)`` of the box lie in a ball, ``(T,)``."""
+        return self._within(self._box.unit.of(x).unsqueeze(1), RADIUS).squeeze(1)
+
+    def of(self, trial: int) -> Barred:
+        """Return the balls of one trial."""
+        one = object.__new__(Barred)
+        one.centres, one._box = self.centres[trial : trial + 1], self._box
+        one.points = self.points[trial : trial + 1]
+        return one
+
+    def _within(self, z: Tensor, radius: float) -> Tensor:
+        free = self._box.free
+        gap = z.double().unsqueeze(-2) - self.centres.unsqueeze(1)  # T x n x k x d
+        near = gap[..., free].square().sum(-1) <= radius**2
+        # rows of choices fail one by one
+        return (near & (gap[..., ~free].abs() < 1e-9).all(-1)).any(-1)
+
+
+def without(
+    policy: Any, blocks: Iterable[tuple[int, Tensor, Tensor]]
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yield estimates ``(start, mean, std)`` in which no failed action is any good."""
+    if policy._failed is None:
+        yield from blocks
+        return
+    left, _ = policy._failed.restricted(policy, policy.actions, None)
+    for start, mean, std in blocks:
+        here = left[:, start : start + mean.shape[-1]].unsqueeze(1)
+        bad = torch.full_like(mean[:1, :, :1], torch.inf)
+        bad[:, 0] = -torch.inf
+        yield start, torch.where(here, mean, bad), std
+
+
+def _numbered(policy: Any, choice: Choice) -> list[int | None]:
+    """Return the actions' numbers in the policy's own set, where they have any."""
+    own = policy.actions
+    if own.continuous:
+        return [None] * policy._size
+    if choice.actions is None and choice.index is not None:
+        numbers: list[int | None] = choice.numbers().reshape(-1).tolist()
+        centre = getattr(own, "center", None)
+        if centre is None:
+            return numbers
+        # all segments of a star share its centre
+        x = choice.x.reshape(policy._size, -1)
+        away = (x.double() - centre.double()).abs().amax(-1) > 0
+        pairs = zip(numbers, away.tolist(), strict=True)
+        return [number if moved else None for number, moved in pairs]
+    return [
+        k if isinstance(k, int) else None
+        for k in own.keys(choice.x.reshape(policy._size, -1))
+    ]
+
+
+def _some(left: Tensor, what: str) -> Tensor:
+    """Return what is left, an error if in some trial that is nothing."""
+    if bool(left.any(-1).all()):
+        return left
+    trial = int((~left.any(-1)).nonzero()[0])
+    where = f" in trial {trial}" if len(left) > 1 else ""
+    raise CBanditError(f"every {what} failed{where}: nothing is left to ask for")

@@ -1,0 +1,195 @@
+"""Tables of measurements as problems: knobs, limits, repeats, gaps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import cbandit as cb
+
+FRAME = pd.DataFrame(
+    {
+        "threads": [1, 2, 4, 4, 8, 8, 2],
+        "codec": ["lz4", "zstd", "lz4", "lz4", None, "zstd", "zstd"],
+        "ratio": [0.5, 0.25, 0.5, 0.5, 0.5, 0.75, 0.25],
+        "note": ["a", "b", "c", "d", "e", "f", "g"],
+        "speed": [1.0, 2.0, 3.0, 5.0, 9.0, 8.0, 2.5],
+        "latency": [5.0, 9.0, 21.0, 19.0, 3.0, np.nan, 11.0],
+        "accuracy": [0.95, 0.92, 0.91, 0.91, 0.99, 0.8, 0.92],
+    },
+    index=[f"r{i}" for i in range(7)],
+)
+LIMITS = {"latency": "<= 20", "accuracy": ">= 0.92"}
+KNOBS = ["threads", "codec", "ratio"]
+
+
+def table(frame=FRAME, **own):
+    given = {"limits": LIMITS, "knobs": KNOBS} | own
+    if not {"maximise", "minimise"} & own.keys():
+        given["maximise"] = "speed"
+    with pytest.warns(UserWarning, match="rows have missing cells"):
+        return cb.problems.Table.from_frame(frame, **given)
+
+
+def test_a_frame_becomes_configurations_with_names():
+    problem = table()
+    params = problem.actions.names.params(problem.actions.all)
+    assert params == [
+        {"threads": 1, "codec": "lz4", "ratio": 0.5},
+        {"threads": 2, "codec": "zstd", "ratio": 0.25},
+        {"threads": 4, "codec": "lz4", "ratio": 0.5},
+    ]
+    assert problem.actions.names.parameters == {
+        "threads": cb.Int(1, 4),
+        "codec": cb.Category("lz4", "zstd"),
+        "ratio": cb.Float(0.25, 0.5),
+    }
+    # rows as they are stated, repeats merged
+    rows = problem.evaluate(torch.tensor([1]), torch.arange(3), problem.actions.all)
+    assert rows.reward.tolist() == [1.0, 2.25, 4.0]
+    assert rows.costs.tolist() == [[5.0, 0.95], [10.0, 0.92], [20.0, 0.91]]
+    # the third is too inaccurate, and both limits count
+    assert float(problem.optimum(1)) == 2.25
+    assert int(problem.best) == 1
+    assert problem.repeats == 2
+
+
+def test_missing_cells_are_counted_and_named():
+    with pytest.warns(
+        UserWarning, match=r"2 of 7 rows .* left out: r4 \(codec\), r5 \(latency\)"
+    ):
+        problem = cb.problems.Table.from_frame(
+            FRAME, maximise="speed", limits=LIMITS, knobs=KNOBS
+        )
+    assert problem.dropped == ("r4", "r5")
+    # a gap in a column that is not used is none
+    whole = FRAME.drop(index=["r4", "r5"]).assign(note=None)
+    again = cb.problems.Table.from_frame(whole, "speed", LIMITS, KNOBS)
+    assert again.dropped == ()
+
+
+def test_repeats_show_the_noise():
+    problem = table()
+    # (2, 2.5) and (3, 5): squares 0.125 and 2 about the means, two of four are free
+    assert problem._std.square()[0] == pytest.approx((0.125 + 2.0) / 2)
+    assert problem._std.square()[1] == pytest.approx((2.0 + 2.0) / 2)
+    assert problem._std[2] == 0.0
+    told = table(noise={"speed": 0.04, "latency": 1.0, "accuracy": 0.0})
+    assert told._std.tolist() == pytest.approx([0.2, 1.0, 0.0])
+    assert table(noise=0.25)._std.tolist() == [0.5] * 3
+    single = FRAME.iloc[[0, 1, 2]]
+    exact = cb.problems.Table.from_frame(single, "speed", LIMITS, KNOBS)
+    assert exact._std.tolist() == [0.0] * 3
+
+
+def test_repeats_may_be_drawn_again():
+    problem = table(repeats="draw")
+    index = torch.full((400,), 2)
+    streams = torch.Generator().manual_seed(1)
+    seen = set()
+    for _ in range(60):
+        choice = cb.Choice(1, index[0], problem.actions.points(2), index[0] < 0)
+        reward, costs = problem.observe(choice, streams)
+        seen.add((float(reward), *costs.tolist()))
+    # what was measured, reward and costs together
+    assert seen == {(3.0, 21.0, 0.91), (5.0, 19.0, 0.91)}
+
+
+@pytest.mark.parametrize("trials", [None, 2])
+def test_policies_of_a_frame_speak_in_its_words(trials):
+    problem = table(minimise="latency", limits={"accuracy": ">= 0.92"})
+    gp = cb.GP.default(problem.actions)
+    policy = cb.RPOL(
+        problem.actions,
+        reward=gp,
+        costs={name: gp for name in problem.senses.names},
+        thresholds=problem.thresholds,
+        minimise=problem.minimise,
+        explore=cb.UCB(2.0),
+        trials=trials,
+    )
+    run = cb.simulate(policy, problem, 12, progress=False)
+    assert float(problem.optimum(1)) == 5.0
+    assert (run.regret[..., -1] >= 0).all()
+    frame = run.frame()
+    for name in ("threads", "codec", "ratio", "accuracy", "true_accuracy"):
+        assert name in frame
+    assert set(frame["codec"]) <= {"lz4", "zstd"}
+    assert (frame["true_reward"] > 0).all()
+    assert set(policy.history()["codec"]) <= {"lz4", "zstd"}
+    # r0 is best: 5 ms at 0.95
+    found = policy.recommend(0.6)
+    best = found.params if trials is None else found.params[0]
+    assert best["threads"] in (1, 2)
+
+
+def test_the_turned_account_is_that_of_a_plain_table():
+    problem = table(minimise="latency", limits={"accuracy": ">= 0.92", "speed": 4})
+    plain = cb.problems.Table(
+        [-5.0, -10.0, -20.0],
+        [[-0.95, -0.92, -0.91], [1.0, 2.25, 4.0]],
+        thresholds=[-0.92, 4.0],
+    )
+    assert float(problem.optimum(1)) == -float(plain.optimum(1))
+    one, other = problem.stochastic_optimum(1), plain.stochastic_optimum(1)
+    assert float(one) == pytest.approx(-float(other))
+    spent = problem.optimal_costs() * torch.tensor([-1.0, 1.0])
+    torch.testing.assert_close(spent, plain.optimal_costs())
+
+
+def test_knobs_may_be_told():
+    problem = table(
+        knobs={
+            "threads": cb.Int(1, 64, log=True),
+            "codec": cb.Category("zstd", "lz4", "gzip"),
+        }
+    )
+    names = problem.actions.names
+    assert names.parameters["threads"] == cb.Int(1, 64, log=True)
+    assert names.params(problem.actions.all)[0] == {"threads": 1, "codec": "lz4"}
+    assert cb.GP.default(problem.actions).unit.logs.tolist() == [True, False]
+
+
+def test_all_other_columns_are_knobs():
+    frame = FRAME.drop(columns=["note"]).dropna().assign(gpu=[True, False] * 2 + [True])
+    problem = cb.problems.Table.from_frame(frame, "speed", LIMITS)
+    assert list(problem.actions.names.parameters) == [*KNOBS, "gpu"]
+    assert problem.actions.names.params(problem.actions.all)[0]["gpu"] is True
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        (
+            {"maximise": "pace"},
+            "must have one column 'pace'; it has none among threads",
+        ),
+        ({"limits": {"delay": "<= 3"}}, "one column 'delay'"),
+        ({"limits": {"latency": "< 3"}}, r"thresholds\['latency'\] must be a number"),
+        ({"limits": {}}, "limits must name at least one column"),
+        ({"limits": {"speed": 3}}, "'speed' must be one of a knob, the target or a"),
+        ({"knobs": ["speed"]}, "'speed' must be one of a knob"),
+        ({"knobs": []}, "knobs must hold at least one column"),
+        ({"knobs": {"threads": 3}}, "knobs: threads must be a cb.Int"),
+        ({"knobs": {"threads": cb.Int(1, 2)}}, r"must be of Int\(1, 2\); row r2 has 4"),
+        ({"maximise": "note"}, "column 'note' must hold numbers; got 'a' in row r0"),
+        ({"minimise": "latency"}, "takes maximise= or minimise=; got both"),
+        ({"noise": {"speed": 1.0}}, "noise must name each of speed, latency, accuracy"),
+        ({"noise": -1.0}, "noise must not be negative"),
+        ({"repeats": "all"}, "repeats must be 'mean' or 'draw'"),
+        ({"repeats": "draw", "noise": 1.0}, "noise= goes with repeats='mean'"),
+        ({"frame": {"speed": [1.0]}}, "frame must be a pandas frame; got dict"),
+        (
+            {"frame": FRAME.assign(speed=np.inf)},
+            "'speed' must be finite; row r0 has inf",
+        ),
+        ({"frame": FRAME.assign(latency=None)}, "a row without missing cells"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*rows have missing cells")
+def test_frames_that_say_nothing(own, words):
+    given = {"frame": FRAME, "maximise": "speed", "limits": LIMITS, "knobs": KNOBS}
+    with pytest.raises(cb.CBanditError, match=words):
+        cb.problems.Table.from_frame(**(given | own))
