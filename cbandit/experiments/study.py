@@ -132,7 +132,7 @@ def study(
             label: partial(_policy, f"{where}: [policies.{label}]", table, home)
             for label, table in policies.items()
         },
-        figures=Figures(traded=("regret", "soft_violation"), sweeps=sweeps),
+        figures=Figures(traded=("regret", "hard_violation"), sweeps=sweeps),
     )
     return experiment, {"problem": world.table, "policies": policies}
 
