@@ -963,6 +963,15 @@ def test_what_is_chosen_by_itself(cases):
     assert "reward, cost 1: product" in large.engine
 
 
+@pytest.mark.parametrize(("size", "name"), [(1_000, "joint"), (1_100, "factor")])
+def test_draws_leave_the_joint_engine_where_they_cost_more(size, name, cases):
+    points = cb.Finite(torch.linspace(0, 1, size, dtype=F64).unsqueeze(-1))
+    gp = cb.GP(cases["rbf"].make(1), noise=1e-2)
+    assert name in cb.GPTS(points, reward=gp, explore=cb.TS(1.0)).engine
+    plain = cb.GPUCB(points, reward=gp, explore=cb.UCB(1.0))
+    assert "factor" in plain.engine
+
+
 @pytest.mark.parametrize("dtype", [F64, F32])
 def test_an_axis_of_categories(dtype, rng):
     """One kernel per axis: RBF on a line, BoTorch's categorical kernel on codes."""
