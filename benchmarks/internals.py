@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import cbandit as cb
+from cbandit.policies.decision import Asked
 from cbandit.posterior.engines.swept import Swept
 from cbandit.posterior.rows.kronecker import Kronecker
 from cbandit.posterior.system import System
@@ -63,8 +64,11 @@ def believed(policy: cb.CKB, index: Tensor) -> tuple[Tensor, Tensor]:
 
 def pass_of(policy: cb.CKB) -> Callable[[], Any]:
     """The pass of the next round alone; the small solves before it are done here."""
-    beliefs, look = policy._next_look()
-    return lambda: beliefs.choose(look)
+    now, streams = policy._settled(), policy._streams
+    asked = Asked(now.t + 1, policy.actions, None, None, streams, policy._ledger)
+    state = policy._opened(now.state, asked)
+    look = policy._look(state, asked)
+    return lambda: state.beliefs.choose(look)
 
 
 # -- kernels ---------------------------------------------------------------------------

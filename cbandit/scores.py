@@ -27,6 +27,7 @@ __all__ = [
     "Rectified",
     "Reward",
     "clip",
+    "least_total",
     "least_violating",
     "optimistic_feasible",
     "primal_dual",
@@ -38,6 +39,12 @@ def clip(values: Tensor, bound: Any) -> Tensor:
     """Return ``values`` kept within ``[-bound, bound]``, a number or a tensor."""
     kept: Tensor = values.clamp(-bound, bound)
     return kept
+
+
+def least_total(f: Tensor, g: Tensor) -> Tensor:
+    """Return ``-sum_j [g_j]_+``, to maximise where a draw has nothing feasible."""
+    total: Tensor = g.clamp_min(0).sum(-2)
+    return -total
 
 
 @dataclass(frozen=True)

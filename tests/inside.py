@@ -35,6 +35,7 @@ from cbandit.experiments.study import expanded
 from cbandit.experiments.task import Task
 from cbandit.explore import TS, estimates
 from cbandit.policies import gp as gp_policy
+from cbandit.policies.decision import Asked
 from cbandit.policies.safe.mixtures import best_mixture
 from cbandit.posterior.ahead import Coming
 from cbandit.posterior.beliefs import Beliefs
@@ -48,7 +49,7 @@ from cbandit.posterior.engines.swept import Swept
 from cbandit.posterior.group import Group
 from cbandit.posterior.history import SPARE
 from cbandit.posterior.log import Log, Observation
-from cbandit.posterior.look import SHORT, Look, maximise, scan
+from cbandit.posterior.look import SHORT, Look, estimated, maximise, scan, scorer
 from cbandit.posterior.merge import merged
 from cbandit.posterior.refit import negative_log_likelihood
 from cbandit.posterior.ridge import Ridge
@@ -58,6 +59,7 @@ from cbandit.posterior.rows.stored import Stored
 from cbandit.posterior.stacked import Stacked
 from cbandit.posterior.system import ROOM, System
 from cbandit.posterior.tally import Tally
+from cbandit.posterior.units import level, told
 from cbandit.problems import data
 from cbandit.problems.gridded import poisson
 from cbandit.problems.protocol import delays_of
@@ -72,8 +74,9 @@ from cbandit.search.climb import climb
 from cbandit.search.simplex import hull, lp
 from cbandit.search.simplex.lp import solve_policy, solve_policy_by_pricing
 from cbandit.simulation.curves import Curve, exponent
+from cbandit.simulation.joined import join
 from cbandit.simulation.loop import simulate
-from cbandit.simulation.run import Run, join
+from cbandit.simulation.run import Run
 from cbandit.simulation.tape import Tape
 
 partition, shares = Actions.stretches, Actions.shares
@@ -273,8 +276,10 @@ def native_share(work, pieces, threads):
 
 
 def next_look(policy):
-    """The look of a GP policy's next round."""
-    return policy._next_look()[1]
+    """The look of a GP policy's next round, which is not begun."""
+    now, streams = policy._settled(), policy._streams
+    asked = Asked(now.t + 1, policy.actions, None, None, streams, policy._ledger)
+    return policy._look(policy._opened(now.state, asked), asked)
 
 
 def linear_widths(policy, t):

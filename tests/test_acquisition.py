@@ -91,6 +91,23 @@ class TestValues:
         )
         assert score(self.x).tolist() == [3.0 - 2.0 * 0.25 - 4.0 * -0.125]
 
+    def test_units_divide_what_is_above_the_thresholds(self):
+        # (1 + 2 2) / 2, (3 - 2 0.5 - 1) / 4 and (-1 - 2 0.25 + 1) / 0.5
+        given = {"thresholds": [1.0, -1.0], "units": [2.0, 4.0, 0.5]}
+        score = PrimalDual(self.believed, 2.0, [2.0, 4.0], **given)
+        assert score(self.x).tolist() == [2.5 - 2.0 * 0.25 - 4.0 * -1.0]
+        assert score.estimates(self.x)[1].tolist() == [[[0.25], [-1.0]]]
+        score = PrimalDual(self.believed, 2.0, 4.0, clip=(1.0, 0.125), **given)
+        assert score(self.x).tolist() == [1.0 - 4.0 * 0.125 + 4.0 * 0.125]
+        score = RectifiedPenalty(self.believed, 2.0, 4.0, **given)
+        assert score(self.x).tolist() == [2.5 - 4.0 * 0.25]
+        score = OptimisticFeasible(self.believed, 2.0, floor=-9.0, **given)
+        assert score(self.x).tolist() == [-9.0 - 0.25]
+        with pytest.raises(cb.CBanditError, match=r"units must have shape .* \(3,\)"):
+            PrimalDual(self.believed, 2.0, 4.0, units=[2.0, 4.0])
+        with pytest.raises(cb.CBanditError, match="units"):
+            PrimalDual(self.believed, 2.0, 4.0, units=[2.0, 4.0, 0.0])
+
     def test_rectified_penalty(self):
         score = RectifiedPenalty(self.believed, 2.0, [2.0, 4.0], [1.0, 0.0])
         assert score(self.x).tolist() == [5.0 - 2.0 * 2.5 - 0.0]

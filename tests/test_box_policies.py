@@ -8,7 +8,14 @@ import gpytorch
 import numpy as np
 import pytest
 import torch
-from inside import Stacked, Streams, beliefs_of, best_feasible_point, maximise_box
+from inside import (
+    Stacked,
+    Streams,
+    beliefs_of,
+    best_feasible_point,
+    maximise_box,
+    told,
+)
 
 import cbandit as cb
 from cbandit import scores
@@ -170,7 +177,7 @@ class TestLooking:
         policy = self.policy([gp, gp])
         policy.refit()
         x = self.points(policy)
-        mean, std = beliefs_of(policy).solver()(x)
+        mean, std = told(beliefs_of(policy).units(), *beliefs_of(policy).solver()(x))
         believed = policy.model.posterior(x[0])
         torch.testing.assert_close(mean[0].mT, believed.mean, rtol=1e-6, atol=1e-6)
         variance = believed.variance

@@ -39,7 +39,8 @@ SIGNATURES = {
     "ProductGrid.points": "index",
     "Star.points": "index",
     # beliefs
-    "GP": "kernel=None, noise=None, mean=0.0, standardize=False, refit_every=None",
+    "GP": "kernel=None, noise=None, mean=0.0, standardize=False, refit_every=None, "
+    "noise_prior=None",
     "GP.default": "actions",
     "Linear": "subgaussian, ridge, norm",
     "Counts": "subgaussian",
@@ -53,35 +54,35 @@ SIGNATURES = {
     "Delayed": "window",
     "Sliding": "window",
     # policies
-    "CKB": "actions, *, reward, costs, explore, step=None, cap=None, slack=0.0, "
+    "CKB": "actions, *, reward, costs, explore=None, step=None, cap=None, slack=0.0, "
     "clip=None, horizon=None, slater=None, anytime=False, forget=False, "
-    "dual='projected'",
-    "RPOL": "actions, *, reward, costs, explore, penalty='observation'",
-    "SCGPUCB": "actions, *, reward, costs, explore, schedule=1, slater, clip=None",
-    "EpochPenalty": "actions, *, reward, costs, explore, epoch, psi='exp', rate=None, "
-    "inner='ucb', reuse=True",
-    "GPUCB": "actions, *, reward, explore",
-    "GPTS": "actions, *, reward, explore",
+    "dual='projected', dual_beta=None",
+    "RPOL": "actions, *, reward, costs, explore=None, penalty='observation'",
+    "SCGPUCB": "actions, *, reward, costs, explore=None, schedule=1, slater, clip=None",
+    "EpochPenalty": "actions, *, reward, costs, explore=None, epoch, psi='exp', "
+    "rate=None, inner='ucb', reuse=True",
+    "GPUCB": "actions, *, reward, explore=None",
+    "GPTS": "actions, *, reward, explore=None",
     "LCLUCB": "actions, *, reward, costs, safe, delta, alpha=None",
     "OPLB": "actions, *, reward, costs, safe, delta, alpha=None",
     "OPB": "actions",  # hands its keywords on to one of two; see POLICIES
     "OPNLB": "actions, *, reward, costs, safe, delta, alpha=None",
     "Safe": "index=None, x=None, reward=None, cost=None",
-    "baselines.CONFIG": "actions, *, reward, costs, explore",
-    "baselines.SafeOpt": "actions, *, reward, costs, explore, safe",
-    "baselines.StageOpt": "actions, *, reward, costs, explore, safe, rounds",
-    "baselines.SGPUCB": "actions, *, reward, costs, explore, safe, rounds",
+    "baselines.CONFIG": "actions, *, reward, costs, explore=None",
+    "baselines.SafeOpt": "actions, *, reward, costs, explore=None, safe",
+    "baselines.StageOpt": "actions, *, reward, costs, explore=None, safe, rounds",
+    "baselines.SGPUCB": "actions, *, reward, costs, explore=None, safe, rounds",
+    "baselines.Random": "actions, *, reward=None, costs=0, feasible=False",
     "baselines.SafeLTS": "actions, *, reward, costs, safe, delta, alpha=None",
     "baselines.ADMMBO": "actions, *, reward, costs",
     "baselines.BanditOCO": "actions, *, costs, radius, step, dual_step",
-    "baselines.BKB": "actions, *, reward, explore",
-    "baselines.CKBRestart": "actions, *, reward, costs, explore, restart",
-    "baselines.Random": "actions, *, costs=0",
+    "baselines.BKB": "actions, *, reward, explore=None",
+    "baselines.CKBRestart": "actions, *, reward, costs, explore=None, restart",
     "baselines.BoTorchPolicy": "actions, *, reward, costs=None, make_acquisition",
     # policies of the user's own
-    "GPPolicy": "actions, *, reward, costs, explore, start=None, restart=None, "
+    "GPPolicy": "actions, *, reward, costs, explore=None, start=None, restart=None, "
     "forget=False, observed_costs=False, clip=None, engine='auto', feedback=None, "
-    "pending='ignore'",
+    "pending=None",
     "GPPolicy.score": "t, multiplier",
     "GPPolicy.move": "t, multiplier, estimate, arrived",
     "Policy.absorb": "state, news",
@@ -133,11 +134,12 @@ SIGNATURES = {
     "problems.cbo_gpu_allocation": "trials=None, seed=0",
     # BoTorch plug-ins
     "acquisition.PrimalDual": "model, beta, multiplier, cost_beta=None, "
-    "thresholds=0.0, clip=None",
+    "thresholds=0.0, clip=None, *, units=None",
     "acquisition.RectifiedPenalty": "model, beta, multiplier, cost_beta=None, "
-    "thresholds=0.0",
-    "acquisition.OptimisticFeasible": "model, beta, cost_beta=None, thresholds=0.0",
-    "acquisition.PathwisePrimalDual": "model, beta, multiplier, *, seed",
+    "thresholds=0.0, *, units=None",
+    "acquisition.OptimisticFeasible": "model, beta, cost_beta=None, thresholds=0.0, "
+    "*, units=None",
+    "acquisition.PathwisePrimalDual": "model, beta, multiplier, *, seed, units=None",
     # ranks that share an action set
     "distributed.shard": "group=None",
 }
@@ -164,7 +166,7 @@ REWARD = {"reward": BELIEF, "explore": cb.UCB(2.0)}
 BOTH = {"costs": BELIEF, **REWARD}
 STAGEWISE = {"safe": ONE_SAFE, "delta": 0.1, "alpha": None}
 LINEAR = {"reward": LINE, "costs": LINE, "safe": CENTRE, "thresholds": 0.5}
-GP_POLICY = {"engine": "auto", "feedback": None, "pending": "ignore"}
+GP_POLICY = {"engine": "auto", "feedback": None, "pending": None}
 
 
 def acquisition(model, policy):
@@ -205,6 +207,11 @@ POLICIES = {
         POINTS,
         BOTH | {"restart": 5, "step": 0.1, "cap": 10.0},
         GP_POLICY,
+    ),
+    "baselines.Random, feasible": (
+        POINTS,
+        {"reward": BELIEF, "costs": BELIEF, "feasible": True},
+        {},
     ),
     "baselines.BoTorchPolicy": (
         POINTS,
@@ -297,6 +304,7 @@ def test_rounds_of_every_policy(name, trials, tmp_path):
     lead = () if trials is None else (trials,)
     m = policy.m
     assert policy.multiplier.shape in ((*lead, m), (*lead, 0))
+    assert policy.price.shape == policy.multiplier.shape
     for t in (1, 2, 3):
         choice = ask(policy)
         assert choice.t == t
@@ -480,7 +488,7 @@ def test_a_world_of_the_contract_alone_and_its_account(tmp_path):
     for name in (*CUMULATIVE, "rewards"):
         assert getattr(run, name).shape == (5,), name
     assert run.actions.shape == (5, 1)
-    assert run.costs.shape == run.multipliers.shape == (5, 1)
+    assert run.costs.shape == run.multipliers.shape == run.prices.shape == (5, 1)
     assert len(run.seconds) == 5
     assert {*CUMULATIVE} <= run.summary().keys()
     assert run.summary()["regret"].keys() == {"mean", "sem"}

@@ -407,7 +407,8 @@ def test_rpol_sliding(m, engine):
     def allowance(t):
         return drift * (1 + t / 100)
 
-    policy = rpol(m, feedback=cb.Sliding(window, allowance), engine=engine)
+    sliding = cb.Sliding(window, allowance)
+    policy = rpol(m, feedback=sliding, engine=engine, pending="ignore")
     rng = np.random.default_rng(6)
     # 0: at once; up to 40 rounds late, many outside the window; 99: never
     delays = rng.choice([0, 0, 0, 1, 7, 30, 99], (TRIALS, ROUNDS + 1))

@@ -182,7 +182,7 @@ class TestOwnProblemAndPolicy:
         ('"RPOL"\n', '"load"\n', "'load' is no public name"),
         ('"RPOL"\n', "3\n", "[policies.RPOL] type must be a text"),
         ('type = "RPOL"\n', "", "[policies.RPOL] type is missing"),
-        ('explore = { type = "UCB", beta = [1.0] }\n', "", "explore is missing"),
+        ('"RPOL"\n', '"SafeOpt"\n', "[policies.RPOL] safe is missing"),
         ("beta = [1.0]", "bta = 1", "[policies.RPOL] explore bta: UCB takes no such"),
         ("beta = [1.0]", "bta = 1", "did you mean beta?"),
         ("beta = [1.0]", "beta = 'x'", "[policies.RPOL] explore: "),

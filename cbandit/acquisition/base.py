@@ -44,7 +44,7 @@ class Score(AcquisitionFunction):
     Tensors may lead with the model's batch shape ``*b``.
 
     Args:
-        model, beta, cost_beta, thresholds, noise, outputs, X_pending: see
+        model, beta, cost_beta, thresholds, noise, outputs, X_pending, units: see
             :class:`~cbandit.acquisition.PrimalDual`.
     """
 
@@ -52,6 +52,7 @@ class Score(AcquisitionFunction):
     thresholds: Tensor  # *b x m
     noise: Tensor | None  # one an output of the model
     place: Tensor  # 1 + m
+    units: Tensor | None  # 1 + m
     scale: Tensor  # 1 + m
 
     def __init__(
@@ -63,6 +64,7 @@ class Score(AcquisitionFunction):
         noise: Any,
         outputs: Outputs | None,
         X_pending: Tensor | None,
+        units: Any,
     ) -> None:
         if not isinstance(model, Model):
             raise CBanditError(
@@ -78,6 +80,7 @@ class Score(AcquisitionFunction):
         self._keep("width", checks.nonnegative("beta and cost_beta", width))
         tau = checks.finite("thresholds", checks.tensor("thresholds", thresholds))
         self._keep("thresholds", self._costs("thresholds", tau))
+        self._keep("units", None if units is None else _units(units, 1 + self.m))
         lam = None if noise is None else checks.nonnegative("noise", noise)
         count = model.num_outputs
         self._keep("noise", None if lam is None else one_or_each("noise", lam, count))
@@ -101,8 +104,8 @@ class Score(AcquisitionFunction):
     def estimates(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Return the reward's upper and the costs' lower bounds at ``X (*b, q, d)``.
 
-        They are ``(*b, q)`` and ``(*b, m, q)``, thresholds subtracted and clipped as in
-        the policies.
+        They are ``(*b, q)`` and ``(*b, m, q)``, thresholds subtracted, divided by
+        ``units`` and clipped as in the policies.
         """
         X = self._points("X", X)
         mean, std = self._moments(X)
@@ -185,11 +188,14 @@ class Score(AcquisitionFunction):
         return lam
 
     def _finished(self, estimate: Tensor) -> tuple[Tensor, Tensor]:
-        """Subtract thresholds from ``(*b, 1 + m, q)``, clip, split reward and costs."""
+        """Return reward and costs of ``(*b, 1 + m, q)``: above thresholds, in units."""
         tau = self.thresholds.to(estimate).unsqueeze(-1)
         f, g = estimate[..., :1, :], estimate[..., 1:, :] - tau
         f = f.expand(*g.shape[:-2], 1, g.shape[-1])
-        estimate = self._clipped(torch.cat([f, g], -2))
+        both = torch.cat([f, g], -2)
+        if self.units is not None:
+            both = both / self.units.to(both).unsqueeze(-1)
+        estimate = self._clipped(both)
         return estimate[..., 0, :], estimate[..., 1:, :]
 
     def _clipped(self, estimate: Tensor) -> Tensor:
@@ -263,6 +269,17 @@ class Score(AcquisitionFunction):
 def soft(values: Tensor, temperature: Tensor) -> Tensor:
     """Return ``[values]_+`` with its corner rounded off."""
     return temperature * softplus(values / temperature)
+
+
+def _units(given: Any, count: int) -> Tensor:
+    """Return the units of ``count`` functions."""
+    value = checks.positive("units", given)
+    if tuple(value.shape) != (count,):
+        raise CBanditError(
+            f"units must have shape (1 + m,) = {(count,)}, the reward's first; got "
+            f"{tuple(value.shape)}"
+        )
+    return value
 
 
 def one_or_each(name: str, value: Tensor, count: int) -> Tensor:

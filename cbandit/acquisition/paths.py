@@ -37,7 +37,7 @@ class PathwisePrimalDual(Weighted):
         beta, multiplier, cost_beta, thresholds, clip: as for :class:`PrimalDual`.
         seed: an int, or a ``torch.Generator`` to draw one from. A new one each round:
             paths of one seed share their prior.
-        smooth, outputs, X_pending: as for :class:`PrimalDual`.
+        smooth, outputs, X_pending, units: as for :class:`PrimalDual`.
     """
 
     seed: Tensor
@@ -55,6 +55,7 @@ class PathwisePrimalDual(Weighted):
         smooth: Any = None,
         outputs: Outputs | None = None,
         X_pending: Tensor | None = None,
+        units: Any = None,
     ) -> None:
         super().__init__(
             model,
@@ -66,6 +67,7 @@ class PathwisePrimalDual(Weighted):
             smooth=smooth,
             outputs=outputs,
             X_pending=X_pending,
+            units=units,
         )
         if isinstance(seed, torch.Generator):
             device = seed.device

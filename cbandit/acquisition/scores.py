@@ -41,8 +41,10 @@ class Weighted(Score):
         noise: Any = None,
         outputs: Outputs | None = None,
         X_pending: Tensor | None = None,
+        units: Any = None,
     ) -> None:
-        super().__init__(model, beta, cost_beta, thresholds, noise, outputs, X_pending)
+        own = noise, outputs, X_pending, units
+        super().__init__(model, beta, cost_beta, thresholds, *own)
         self._keep("bound", None if clip is None else self._clip(clip))
         if smooth is not None:
             given = checks.positive("smooth", smooth)
@@ -96,6 +98,9 @@ class PrimalDual(Weighted):
             each is multiplied: ``[(0, 1.0), (2, -1.0)]`` takes output 2, feasible when
             large, for the cost. Left out, all outputs in their order.
         X_pending: points ``(p, d)`` that are being evaluated.
+        units: what reward and costs are divided by, ``(1 + m,)``, thresholds having
+            been subtracted: the spreads of their outcomes, say. Then ``clip``,
+            ``multiplier`` and what moves it are in those. ``None``: the model's own.
 
     Example:
         >>> import cbandit as cb, torch
@@ -117,7 +122,7 @@ class RectifiedPenalty(Weighted):
         smooth: puts ``smooth softplus(g / smooth)`` in place of ``[g]_+``: it errs by
             at most ``0.7 smooth``, and L-BFGS-B no longer stops at the corner. A number
             or ``(1 + m,)``. Off by default.
-        noise, outputs, X_pending: as for :class:`PrimalDual`.
+        noise, outputs, X_pending, units: as for :class:`PrimalDual`.
     """
 
     def score(self, f: Tensor, g: Tensor) -> Tensor:
@@ -146,7 +151,7 @@ class OptimisticFeasible(Score):
             to 0. A number or ``(m,)``. Off by default.
         floor: a level that infeasible points lie below; left out, the least reward
             believed at the model's data less a thousand times its size.
-        noise, outputs, X_pending: as for :class:`PrimalDual`.
+        noise, outputs, X_pending, units: as for :class:`PrimalDual`.
     """
 
     smooth: Tensor | None  # *b x m
@@ -164,8 +169,10 @@ class OptimisticFeasible(Score):
         noise: Any = None,
         outputs: Outputs | None = None,
         X_pending: Tensor | None = None,
+        units: Any = None,
     ) -> None:
-        super().__init__(model, beta, cost_beta, thresholds, noise, outputs, X_pending)
+        own = noise, outputs, X_pending, units
+        super().__init__(model, beta, cost_beta, thresholds, *own)
         if smooth is not None:
             smooth = self._costs("smooth", checks.positive("smooth", smooth))
         elif floor is None:
@@ -219,4 +226,5 @@ def _floor(score: Score) -> float:
         mean = scale * seen.mean[..., output]
         std = abs(scale) * root(seen.variance[..., output])
     size = max(float(mean.abs().max()), float(std.max()))
-    return float((mean - 6 * std).min()) - FAR * (size or 1.0)
+    level = float((mean - 6 * std).min()) - FAR * (size or 1.0)
+    return level if score.units is None else level / float(score.units[0])

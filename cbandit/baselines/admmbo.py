@@ -33,7 +33,7 @@ from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit.baselines.admm import Split
 from cbandit.baselines.botorch_policy import best_on_box, refused
-from cbandit.baselines.random import drawn
+from cbandit.baselines.random import clear
 from cbandit.beliefs.gp import GP, _extent
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
@@ -42,6 +42,7 @@ from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.state import GPState
 from cbandit.policies.suits import believed_costs
+from cbandit.posterior.units import Units, level
 
 if TYPE_CHECKING:
     from botorch.acquisition.acquisition import AcquisitionFunction
@@ -84,7 +85,7 @@ class ADMMBO(GPPolicy):
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them.
         rho: of the augmented Lagrangian, at first; a number or ``(*trials,)``.
-        weight: ``M``.
+        weight: ``M``, in the reward's unit, as ``rho``.
         budgets: evaluations of the optimality step: the first one's, the later ones'.
         cost_budgets: likewise of each feasibility step.
         tolerance: of the residuals, in parts of the diagonal of the set.
@@ -169,9 +170,11 @@ class ADMMBO(GPPolicy):
         if not bool(own.going.any()):
             return self._play(_left(asked, own.incumbent)), state
         before = self._limits(max(asked.t - 1, 1))
+        units = beliefs.units()
+        before = level(units, before)
         own = self._advanced(beliefs, own, asked.t, before)
         best, here = _best_so_far(beliefs, own.split, own.step, before)
-        limit = _of_step(self._limits(asked.t), own.step)
+        limit = _of_step(level(units, self._limits(asked.t)), own.step)
         if self.actions.continuous:
             found = self._on_box(asked, beliefs, own, limit, best)
         else:
@@ -185,7 +188,7 @@ class ADMMBO(GPPolicy):
         share = asked.streams.uniform(1 + count).reshape(self._size, -1)
         shares = share[:, 1:].to(self.device)
         found = torch.stack(
-            [drawn(asked, i, each) for i, each in enumerate(shares.unbind(0))]
+            [clear(asked, i, each) for i, each in enumerate(shares.unbind(0))]
         )
         if asked.actions.continuous:
             return Decision(None, x=found.to(self.dtype), sure=True)
@@ -264,7 +267,8 @@ class ADMMBO(GPPolicy):
                 # no improvement to be had anywhere tried is an answer, not a fault
                 warnings.simplefilter("ignore", BadInitialCandidatesWarning)
                 model = model_list(beliefs, i)
-                gain = _acquisition(model, own.split.of(i), own.step, mine, best[i])
+                believed = _in_units(model, own.step, beliefs.units(), i)
+                gain = _acquisition(believed, own.split.of(i), own.step, mine, best[i])
                 search = self.num_restarts, self.raw_samples
                 found.append(best_on_box(gain, asked, i, *search))
         return torch.stack(found).double()
@@ -321,23 +325,47 @@ def _at(x: Tensor, place: Tensor) -> Tensor:
     return found
 
 
+class _InUnits:
+    """One trial's model of one function, read in units.
+
+    Args:
+        model: of BoTorch.
+        center: what its values are counted from.
+        size: the unit.
+    """
+
+    def __init__(self, model: Any, center: float, size: float) -> None:
+        self.model, self._center, self._size = model, center, size
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means and deviations ``(1, b)`` at ``x (b, 1, d)``."""
+        posterior = self.model.posterior(x)
+        mean = (posterior.mean.reshape(1, -1) - self._center) / self._size
+        variance = posterior.variance.reshape(1, -1) / self._size**2
+        return mean, variance.clamp_min(1e-18).sqrt()
+
+
+def _in_units(model: Any, step: int, units: Units | None, trial: int) -> _InUnits:
+    """Return the model of a step's function."""
+    center, size = 0.0, 1.0
+    if units is not None:
+        center, size = float(units.center[trial, step]), float(units.size[trial, step])
+    return _InUnits(model.models[step], center, size)
+
+
 def _acquisition(
-    model: Any, split: Split, step: int, limit: Tensor | None, best: Tensor
+    believed: _InUnits, split: Split, step: int, limit: Tensor | None, best: Tensor
 ) -> AcquisitionFunction:
     """Return one trial's improvement as BoTorch takes it."""
     from botorch.acquisition.acquisition import AcquisitionFunction
     from botorch.utils.transforms import t_batch_mode_transform
 
-    believed: Any = model.models[step]
-
     class Improvement(AcquisitionFunction):
         @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
         def forward(self, X: Tensor) -> Tensor:
             """``b x 1 x d -> b``."""
-            posterior = believed.posterior(X)
-            mean = posterior.mean.reshape(1, -1)
-            std = posterior.variance.reshape(1, -1).clamp_min(1e-18).sqrt()
+            mean, std = believed(X)
             x = X.reshape(1, -1, X.shape[-1])
             return split.gain(step, mean, std, x, limit, best).reshape(-1)
 
-    return Improvement(model)
+    return Improvement(believed.model)

@@ -46,7 +46,7 @@ class BKB(GPPolicy):
     Args:
         actions: what can be chosen.
         reward: the belief about the reward; its kernel and noise are fixed.
-        explore: :class:`~cbandit.UCB`.
+        explore: :class:`~cbandit.UCB`, ``cb.UCB(2.0)`` unless given.
         oversampling: ``q``, how much more is kept than the dictionary needs at the
             least; the theory's is about ``70 ln(4 T / delta)``, a few do in practice.
         common: see below.
@@ -55,18 +55,19 @@ class BKB(GPPolicy):
     name = "BKB"
     continuous = splits = False
     explores = (UCB,)
+    usual = UCB(2.0)
 
     def __init__(
         self,
         actions: Any,
         *,
         reward: GP,
-        explore: UCB,
+        explore: UCB | None = None,
         oversampling: float = 5.0,
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
-        if common.get("pending", "ignore") != "ignore":
+        if common.get("pending") not in (None, "ignore"):
             raise CBanditError(f"pending must be 'ignore'; got {common['pending']!r}")
         if common.get("feedback") is not None:
             raise CBanditError(f"feedback must be None; got {common['feedback']!r}")

@@ -21,7 +21,7 @@ from torch.quasirandom import SobolEngine
 from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit.actions import Box
-from cbandit.baselines.random import drawn
+from cbandit.baselines.random import clear
 from cbandit.beliefs.feedback import Delayed
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
@@ -131,7 +131,7 @@ class BoTorchPolicy(GPPolicy):
             allowed = None if mask is None else mask[trial if len(mask) > 1 else 0]
             if asked.t <= self.initial or not self._known(state.beliefs, trial):
                 share = draws[trial, 1:].to(self.device)
-                found.append(drawn(asked, trial, share))
+                found.append(clear(asked, trial, share))
                 continue
             seed = int(draws[trial, 0] * 2**31)
             found.append(self._best(state.beliefs, trial, asked, allowed, seed))
@@ -199,7 +199,7 @@ class BoTorchPolicy(GPPolicy):
 
 def refused(common: dict[str, Any]) -> None:
     """Raise an error for keywords that do not go with acquisition functions."""
-    if common.get("pending", "ignore") != "ignore":
+    if common.get("pending") not in (None, "ignore"):
         raise CBanditError(
             "pending must be 'ignore': give the acquisition function X_pending, from "
             "policy.outstanding"

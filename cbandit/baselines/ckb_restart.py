@@ -19,9 +19,11 @@ from cbandit import scores
 from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
 from cbandit.explore import Explore
+from cbandit.policies.decision import Asked
 from cbandit.policies.dual import dual_of
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.suits import believed_costs
+from cbandit.posterior.look import Best, Look
 
 __all__ = ["CKBRestart"]
 
@@ -41,6 +43,7 @@ class CKBRestart(GPPolicy):
         slack: as for :class:`~cbandit.CKB`.
         slater: as for :class:`~cbandit.CKB`.
         dual: as for :class:`~cbandit.CKB`.
+        dual_beta: as for :class:`~cbandit.CKB`.
         common: see below.
     """
 
@@ -51,12 +54,13 @@ class CKBRestart(GPPolicy):
         restart: int,
         reward: GP,
         costs: GP | Sequence[GP],
-        explore: Explore,
+        explore: Explore | None = None,
         step: Any = None,
         cap: Any = None,
         slack: Any = 0.0,
         slater: Any = None,
         dual: str = "projected",
+        dual_beta: Any = None,
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
@@ -70,12 +74,17 @@ class CKBRestart(GPPolicy):
             forget=True,
             **common,
         )
-        self.name = f"CKB-Restart{explore.name}"
-        self._dual = dual_of(self, dual, step, cap, slack, slater, restart, False)
+        self.name = f"CKB-Restart{self.explore.name}"
+        own = slater, restart, False, dual_beta
+        self._dual = dual_of(self, dual, step, cap, slack, *own)
 
     def score(self, t: int, phi: Tensor) -> scores.PrimalDual:
         """Return ``f - sum_j phi_j g_j``."""
         return scores.PrimalDual(self._dual.weight(phi, t, self._epoch(t)))
+
+    def _judged(self, beliefs: Any, look: Look, best: Best, asked: Asked) -> Tensor:
+        """Return the estimates that the multiplier moves by, ``(T, 1 + m)``."""
+        return self._dual.judged(self, beliefs, look, best, asked)
 
     def move(
         self, t: int, phi: Tensor, estimate: Tensor, arrived: Sequence[Tensor]

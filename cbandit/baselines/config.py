@@ -9,6 +9,10 @@ Each round:
 If ``F_t`` is empty the problem is declared infeasible: the choice says so, and the
 action whose largest lower bound is least is played.
 
+With ``cb.TS`` (ours, after D. Eriksson and M. Poloczek, Scalable constrained Bayesian
+optimization, 2021) reward and costs are one joint draw: the best action that is
+feasible in it, failing that the one of least total violation.
+
 W. Xu, Y. Jiang, B. Svetozarevic, C. N. Jones, Constrained efficient global optimization
 of expensive black-box functions, 2023.
 """
@@ -23,7 +27,7 @@ from torch import Tensor
 from cbandit import scores
 from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
-from cbandit.explore import UCB
+from cbandit.explore import TS, UCB
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.suits import believed_costs
 
@@ -37,7 +41,8 @@ class CONFIG(GPPolicy):
         actions: what can be chosen.
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them.
-        explore: :class:`~cbandit.UCB`.
+        explore: :class:`~cbandit.UCB`, or :class:`~cbandit.TS`, which keeps looking
+            around the best feasible action; ``cb.UCB(1.0)`` unless given.
         common: see below.
 
     Example:
@@ -51,7 +56,8 @@ class CONFIG(GPPolicy):
     """
 
     name = "CONFIG"
-    explores = (UCB,)
+    explores = (UCB, TS)
+    spreads = True
 
     def __init__(
         self,
@@ -59,12 +65,14 @@ class CONFIG(GPPolicy):
         *,
         reward: GP,
         costs: GP | Sequence[GP],
-        explore: UCB,
+        explore: UCB | TS | None = None,
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
         both = {"reward": reward, "costs": believed_costs(costs)}
         super().__init__(actions, **both, explore=explore, **common)
+        if self.explore.samples:
+            self.name = "CONFIG-TS"
 
     def score(self, t: int, multiplier: Tensor) -> scores.Feasible:
         """Return ``f`` where all ``g_j <= 0``."""

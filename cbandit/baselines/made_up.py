@@ -66,7 +66,7 @@ class ByObservation:
             costs = [f for f in group.functions if f > 0]
             if not costs:
                 continue
-            spread, noise = group.units()[1], group.noise
+            noise = group.noise
             covariances = group.engine.covariances(open_)
             for at in useful.split(step):
                 c, own, there = covariances(at)  # T x n x o, T x n, T x o
@@ -74,11 +74,10 @@ class ByObservation:
                 var = there.unsqueeze(1) - c.square() / seen.unsqueeze(-1)
                 std = var.clamp_min(0).sqrt_()
                 for f in costs:
-                    s = spread[:, group.functions.index(f), None, None]
                     # the cost's lower bound, less its mean
                     gap = (sets.lower[:, f, at] - mean[:, f, at]).double() / seen
                     after = mean[:, f, None, open_] + c * gap.unsqueeze(-1)
-                    after = after + beta[:, f, None, None] * s * std
+                    after = after + beta[:, f, None, None] * std
                     after = torch.minimum(sets.upper[:, f, None, open_].double(), after)
                     new = (after <= tau[:, f - 1, None]) & ~sets.safe[:, None, open_]
                     found[:, at] &= new.any(-1)

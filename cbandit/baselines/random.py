@@ -1,81 +1,203 @@
-"""Uniformly random actions: what every comparison should beat."""
+"""Uniformly random actions: what every comparison should beat.
+
+Over all actions, or with ``feasible=True`` over those where every cost's mean is at or
+below its threshold; where none is, the action whose largest mean excess is least.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cbandit._core import checks
+from cbandit._core import checks, devices
 from cbandit._core.arguments import stated
+from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
+from cbandit.policies.chosen import stretches
 from cbandit.policies.decision import Asked, Decision
+from cbandit.policies.given import listed
 from cbandit.policies.ledger import News
+from cbandit.policies.packing import place_of
 from cbandit.policies.policy import Policy
 from cbandit.policies.senses import names_of
+from cbandit.posterior.beliefs import Beliefs
 
-__all__ = ["Random", "drawn"]
+__all__ = ["Random", "clear", "drawn"]
 
-TRIES, GOLDEN = 1000, 0.5 * (5**0.5 - 1)  # draws around what has failed, and their step
+GOLDEN = 0.5 * (5**0.5 - 1)  # the step from a draw that has failed to the next
+TRIES = 1024  # points of a box that are drawn, of which a feasible one is played
 
 
 class Random(Policy):
-    """Every allowed action with the same probability, whatever came of others.
+    """Every allowed action with the same probability, or those believed feasible.
 
     On a star these are the tips.
 
     Args:
-        actions: what can be chosen.
-        costs: how many costs it is told, or their names; it learns nothing from them.
+        actions: what can be chosen; with ``feasible=True`` no star.
+        reward: a belief that it does not need, so that all policies are built alike.
+        costs: how many costs it is told, their names, or beliefs about them, which it
+            needs with ``feasible=True``.
+        feasible: play only what is believed feasible; on a box the first such of 1 024
+            uniform points. Else nothing is learned.
         common: see below.
 
     Example:
         >>> import cbandit as cb
-        >>> policy = cb.baselines.Random(cb.Finite([[0.0], [1.0]]), costs=1)
+        >>> actions = cb.Finite([[0.0], [1.0]])
+        >>> policy = cb.baselines.Random(actions, costs=1)
+        >>> policy.tell(policy.ask(), reward=1.0, cost=0.2)
+        >>> gp = cb.GP.default(actions)
+        >>> policy = cb.baselines.Random(actions, costs=gp, feasible=True)
         >>> policy.tell(policy.ask(), reward=1.0, cost=0.2)
     """
 
     name = "Random"
 
-    def __init__(self, actions: Any, *, costs: Any = 0, **common: Any) -> None:
+    def __init__(
+        self,
+        actions: Any,
+        *,
+        reward: GP | None = None,
+        costs: Any = 0,
+        feasible: bool = False,
+        **common: Any,
+    ) -> None:
         self.settings = stated(self, locals())
-        m: Any = names_of(costs)
-        if m is None:
+        counted = isinstance(costs, int) and not isinstance(costs, bool)
+        beliefs = [] if counted or _named(costs) else listed(costs, GP)
+        m: Any = names_of(costs) or len(beliefs)
+        if counted:
             m = checks.whole("costs", costs, 0, "how many costs there are")
         super().__init__(actions, m, **common)
-        self._begin(None)
+        self.feasible = checks.flag("feasible", feasible)
+        if not self.feasible:
+            self._begin(None)
+            return
+        self.name = "Random-feasible"
+        if not beliefs or not all(isinstance(each, GP) for each in beliefs):
+            raise CBanditError(
+                "feasible=True needs beliefs about the costs: give costs= as a cb.GP "
+                f"or a list of them; got {costs!r}"
+            )
+        for j, belief in enumerate(beliefs):
+            belief.suit(f"costs[{j}]", self.actions, self.batch_shape)
+            beliefs[j] = self.senses.belief(1 + j, belief)
+        kept = self.batch_shape, self.dtype, self.device
+        self._begin(Beliefs(beliefs, self.actions, *kept))
 
-    def decide(self, state: None, asked: Asked) -> tuple[Decision, None]:
+    def decide(
+        self, state: Beliefs | None, asked: Asked
+    ) -> tuple[Decision, Beliefs | None]:
         """Return one draw a trial."""
         on = asked.actions
+        if state is not None:
+            near = self._near if on.continuous else self._among
+            return near(state, asked), state
         count = on.dim if on.continuous else 1
         shares = asked.streams.uniform(count).reshape(self._size, -1)
         found = torch.stack(
-            [drawn(asked, k, share) for k, share in enumerate(shares.to(self.device))]
+            [clear(asked, k, share) for k, share in enumerate(shares.to(self.device))]
         )
         if on.continuous:
             return Decision(None, x=found.to(self.dtype), sure=True), state
         return Decision(found, sure=True), state
 
-    def absorb(self, state: None, news: News) -> None:
-        """Learn nothing."""
+    def absorb(self, state: Beliefs | None, news: News) -> Beliefs | None:
+        """Learn the costs, where that is of use."""
+        if state is None:
+            return None
+        keys, x, t = place_of(self, news.choice)
+        for told in news.costs:
+            wanted = told.mask().expand(self._size).tolist()
+            part = list(range(self.m)), told.values, wanted, told.noise
+            state = state.absorb(keys, x, [part], t)
+        return state
+
+    def _due(self, state: Beliefs | None) -> Beliefs | None:
+        return None if state is None else state.refit(due_only=True)
+
+    def _excess(self, beliefs: Beliefs, mean: Tensor, t: int) -> Tensor:
+        """Return the largest mean excess ``(T, n)`` of means ``(T, m, n)``."""
+        tau, units = self._limits(t), beliefs.units()
+        if units is not None:
+            inside = (tau - units.center) / units.size
+            tau = torch.where(units.known, inside, 0.0)
+        over: Tensor = (mean - tau.to(mean).unsqueeze(-1)).amax(1)
+        return over.double()
+
+    def _among(self, beliefs: Beliefs, asked: Asked) -> Decision:
+        """Return the action a random share of the way through the feasible ones."""
+        share = devices.put(asked.streams.uniform().reshape(-1), self.device)
+        other = None if asked.actions is self.actions else asked.actions
+        least = torch.full_like(share, torch.inf)
+        lowest, kept = torch.zeros_like(share, dtype=torch.long), []
+
+        def looks() -> Iterator[tuple[int, Tensor]]:
+            for start, mean, _ in stretches(beliefs, None, [], other):
+                over = self._excess(beliefs, mean, asked.t)
+                if asked.mask is not None:
+                    hidden = ~asked.mask[:, start : start + over.shape[-1]]
+                    over = over.masked_fill(hidden, torch.inf)
+                yield start, over
+
+        for start, over in looks():
+            kept.append(over <= 0)
+            value, place = over.min(-1)
+            better = value < least
+            lowest = torch.where(better, place + start, lowest)
+            least = torch.where(better, value, least)
+        ranks = torch.cat(kept, -1).cumsum(-1)
+        count = ranks[:, -1]
+        place = (share * count).long().clamp_max(count - 1)
+        index = torch.searchsorted(ranks, place.unsqueeze(-1) + 1).squeeze(-1)
+        none = count == 0
+        return Decision(torch.where(none, lowest, index), none, sure=True)
+
+    def _near(self, beliefs: Beliefs, asked: Asked) -> Decision:
+        """Return the first of many uniform points that is believed feasible."""
+        box, size = asked.actions, self._size
+        share = asked.streams.uniform(TRIES, box.dim).reshape(size, TRIES, box.dim)
+        x = drawn(box, None, share.to(self.device))
+        mean, _ = beliefs.anywhere(x.double())
+        over = self._excess(beliefs, mean, asked.t)
+        if asked.barred is not None:
+            over = over.masked_fill(asked.barred(box.unit.of(x)), torch.inf)
+        none = (over > 0).all(-1)
+        place = torch.where(none, over.argmin(-1), (over <= 0).int().argmax(-1))
+        found = x[torch.arange(size, device=x.device), place]
+        return Decision(None, none, x=found.to(self.dtype), sure=True)
 
 
-def drawn(asked: Asked, trial: int, share: Tensor) -> Tensor:
-    """Return a uniform action of one trial, from uniform draws ``share``."""
-    on, mask, barred = asked.actions, asked.mask, asked.barred
-    if on.continuous:
-        for _ in range(TRIES):
-            x: Tensor = on.unit.point(share.to(on.lower))
-            if on.choices is not None:
-                row = on.choices[(share[-1] * len(on.choices)).long()]
-                x[~on.free] = row
-            if barred is None or not bool(barred.of(trial).holds(x.unsqueeze(0))):
-                return x
-            share = (share + GOLDEN) % 1
-        raise CBanditError("nothing is left to ask for: all that was drawn has failed")
-    if mask is None:
-        return (share[0] * int(on.size)).long()
-    numbers = mask[trial % len(mask)].nonzero().squeeze(-1)
+def _named(costs: Any) -> bool:
+    """Return whether costs are names alone."""
+    return names_of(costs) is not None and not isinstance(costs, dict)
+
+
+def drawn(asked: Any, allowed: Tensor | None, share: Tensor) -> Tensor:
+    """Return a uniform action, from uniform draws ``share``, ``(*n, d)`` on a box."""
+    if asked.continuous:
+        x: Tensor = asked.unit.point(share.to(asked.lower))
+        if asked.choices is not None:
+            row = asked.choices[(share[..., -1] * len(asked.choices)).long()]
+            x[..., ~asked.free] = row
+        return x
+    if allowed is None:
+        return (share[0] * int(asked.size)).long()
+    numbers = allowed.nonzero().squeeze(-1)
     return numbers[(share[0] * len(numbers)).long()]
+
+
+def clear(asked: Asked, trial: int, share: Tensor) -> Tensor:
+    """Return a uniform action of one trial where nothing has failed."""
+    on, mask, barred = asked.actions, asked.mask, asked.barred
+    allowed = None if mask is None else mask[trial % len(mask)]
+    for _ in range(TRIES):
+        x = drawn(on, allowed, share)
+        if barred is None or not bool(barred.of(trial).holds(x.unsqueeze(0))):
+            return x
+        share = (share + GOLDEN) % 1
+    raise CBanditError("nothing is left to ask for: all that was drawn has failed")

@@ -3,7 +3,8 @@
 All actions carry nested bounds ``l_t <= function <= u_t``, which only tighten. The safe
 set holds the seed set and grows once a round, by Lipschitz constants
 (:mod:`cbandit.baselines.lipschitz`) or by the bounds alone
-(:mod:`cbandit.baselines.made_up`).
+(:mod:`cbandit.baselines.made_up`). All is in spreads where beliefs are standardised;
+bounds from before a spread rests on a few outcomes are not kept.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from torch import Tensor
 from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.gp import GPPolicy
+from cbandit.policies.safe.trust import FEW, trusted
 from cbandit.policies.state import GPState
+from cbandit.posterior.units import Units, level
 
 __all__ = ["Growth", "SafeSet", "Whole", "play", "tightened", "whole"]
 
@@ -31,12 +34,14 @@ class SafeSet(NamedTuple):
         safe: ``(T, N)``.
         nearest: how far the nearest action is that is not safe, ``(T, N)``; ``None``
             until it is known.
+        units: those of the bounds; ``None``: the user's own.
     """
 
     lower: Tensor
     upper: Tensor
     safe: Tensor
     nearest: Tensor | None = None
+    units: Units | None = None
 
     @classmethod
     def start(
@@ -49,6 +54,22 @@ class SafeSet(NamedTuple):
     def slack(self, tau: Tensor) -> Tensor:
         """Return lower bounds of the safety values ``tau - cost``, ``(T, m, N)``."""
         return tau.to(self.upper).unsqueeze(-1) - self.upper[:, 1:]
+
+    def carried(self, units: Units | None) -> tuple[Tensor, Tensor]:
+        """Return the bounds in other units; infinite ones where these are not firm."""
+        if units is None or self.units is None:
+            return self.lower, self.upper
+        old, firm = self.units, self.units.rests_on(FEW)[:, None, None]
+        scale = (old.size / units.size).to(self.lower).unsqueeze(-1)
+        shift = ((old.center - units.center) / units.size).to(self.lower).unsqueeze(-1)
+        lower = torch.where(firm, self.lower * scale + shift, -math.inf)
+        return lower, torch.where(firm, self.upper * scale + shift, math.inf)
+
+    def held(self, seed: Tensor, enough: Tensor | None) -> SafeSet:
+        """Return the sets where trials that have not seen ``enough`` keep the seeds."""
+        if enough is None:
+            return self
+        return self._replace(safe=torch.where(enough.unsqueeze(-1), self.safe, seed))
 
 
 class Growth(Protocol):
@@ -70,11 +91,17 @@ class Whole(NamedTuple):
         mean: ``(T, F, N)``.
         beta: ``(T, F)``.
         spread: ``beta`` times the deviations, ``(T, F, N)``.
+        tau: this round's thresholds, ``(T, m)``.
+        units: those of all these; ``None``: the user's own.
+        enough: trials whose units may say what is safe, ``(T,)``; ``None``: all.
     """
 
     mean: Tensor
     beta: Tensor
     spread: Tensor
+    tau: Tensor
+    units: Units | None = None
+    enough: Tensor | None = None
 
 
 def whole(policy: GPPolicy, state: GPState, asked: Asked) -> Whole:
@@ -83,29 +110,32 @@ def whole(policy: GPPolicy, state: GPState, asked: Asked) -> Whole:
         raise CBanditError(
             f"{policy.name} keeps its bounds over its own set: use ask(among=...)"
         )
+    units, limits = state.beliefs.units(), policy._limits(asked.t)
     beta = policy._coefficient(state, asked).abs()
     _, means, stds = zip(*policy._looks(state, asked), strict=True)
     mean = (means[0] if len(means) == 1 else torch.cat(means, -1)).to(policy.dtype)
     std = (stds[0] if len(stds) == 1 else torch.cat(stds, -1)).to(policy.dtype)
-    return Whole(mean, beta, beta.to(mean).unsqueeze(-1) * std)
+    spread = beta.to(mean).unsqueeze(-1) * std
+    tau, enough = level(units, limits), trusted(policy, units)
+    return Whole(mean, beta, spread, tau, units, enough)
 
 
-def tightened(sets: SafeSet, seed: Tensor, believed: Whole, tau: Tensor) -> SafeSet:
+def tightened(sets: SafeSet, seed: Tensor, believed: Whole) -> SafeSet:
     """Return the sets with bounds tightened by ``mean -+ beta std``.
 
     Args:
         sets: bounds so far.
         seed: the seed set, ``(1 or T, N)``: its costs are at most the thresholds.
         believed: of the whole set.
-        tau: thresholds, ``(T, m)``.
     """
     lower, upper = believed.mean - believed.spread, believed.mean + believed.spread
-    torch.maximum(sets.lower, lower, out=lower)
-    torch.minimum(sets.upper, upper, out=upper)
-    limits = tau.to(upper).unsqueeze(-1)
+    before = sets.carried(believed.units)
+    torch.maximum(before[0], lower, out=lower)
+    torch.minimum(before[1], upper, out=upper)
+    limits = believed.tau.to(upper).unsqueeze(-1)
     known = torch.where(seed.unsqueeze(1), limits, math.inf)
     torch.minimum(upper[:, 1:], known, out=upper[:, 1:])
-    return sets._replace(lower=lower, upper=upper)
+    return sets._replace(lower=lower, upper=upper, units=believed.units)
 
 
 def play(sets: SafeSet, value: Tensor, mask: Tensor | None, tau: Tensor) -> Decision:

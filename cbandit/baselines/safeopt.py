@@ -48,13 +48,18 @@ class SafeOpt(GPPolicy):
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them; ``thresholds`` are what
             they are kept under (SafeOpt's ``fmin``, turned around).
-        explore: :class:`~cbandit.UCB` (SafeOpt's ``beta``).
+        explore: :class:`~cbandit.UCB` (SafeOpt's ``beta``), ``cb.UCB(2.0)`` unless
+            given.
         safe: the seed set: an action's number, a list of numbers, a tensor of numbers
             ``(*trials,)`` or ``(*trials, k)``, a mask ``(N,)`` or ``(*trials, N)``, or
             points ``(k, d)`` or ``(*trials, k, d)``.
         lipschitz: Lipschitz constants of the costs, a number, ``(m,)`` or
-            ``(*trials, m)``. ``None``: the beliefs alone say what is safe.
+            ``(*trials, m)``, in spreads where a belief is standardised. ``None``: the
+            beliefs alone say what is safe.
         common: see below.
+
+    A standardised belief says nothing of safety before it has seen five outcomes: until
+    then only the seed set is played, and a warning says so.
 
     The seed set is taken at its word. Where ``ask(among=...)`` leaves no action known
     to be safe, the choice says infeasible and the action of least ``max_j`` upper bound
@@ -64,6 +69,7 @@ class SafeOpt(GPPolicy):
 
     name = "SafeOpt"
     explores = (UCB,)
+    usual = UCB(2.0)
     continuous = False
     splits = False
 
@@ -73,7 +79,7 @@ class SafeOpt(GPPolicy):
         *,
         reward: GP,
         costs: GP | Sequence[GP],
-        explore: UCB,
+        explore: UCB | None = None,
         safe: Any,
         lipschitz: Any = None,
         **common: Any,
@@ -100,10 +106,10 @@ class SafeOpt(GPPolicy):
 
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the widest of expanders and maximisers."""
-        tau, believed = self._limits(asked.t), whole(self, state, asked)
-        sets = tightened(state.own, self._seed, believed, tau)
-        sets = self._growth.grown(sets, tau)
-        mean, beta, _ = believed
+        believed = whole(self, state, asked)
+        mean, beta, tau = believed.mean, believed.beta, believed.tau
+        sets = tightened(state.own, self._seed, believed)
+        sets = self._growth.grown(sets, tau).held(self._seed, believed.enough)
         expanders = self._growth.expanders(sets, tau, state.beliefs, mean, beta)
         lower, upper = sets.lower[:, 0], sets.upper[:, 0]
         best = lower.masked_fill(~sets.safe, -math.inf).amax(-1, keepdim=True)
@@ -122,5 +128,5 @@ def growth_of(policy: GPPolicy, seed: Tensor, lipschitz: Any) -> Growth:
         return ByObservation(seed)
     given = checks.nonnegative("lipschitz", lipschitz)
     constants = policy._per_cost("lipschitz", given)
-    fixed = not callable(policy.thresholds)
+    fixed = not (callable(policy.thresholds) or policy.standardized)
     return ByLipschitz(policy.actions, seed, constants, fixed, policy.dtype)

@@ -29,9 +29,10 @@ from cbandit.explore import UCB
 from cbandit.policies.chosen import afresh
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.gp import GPPolicy
+from cbandit.policies.safe.trust import FAR, trusted
 from cbandit.policies.state import GPState
 from cbandit.policies.suits import believed_costs
-from cbandit.posterior.look import Best, Look, scan
+from cbandit.posterior.look import Best, Look, Score, scan
 from cbandit.search import best_feasible
 
 __all__ = ["SGPUCB"]
@@ -44,10 +45,13 @@ class SGPUCB(GPPolicy):
         actions: what can be chosen.
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them.
-        explore: :class:`~cbandit.UCB`.
+        explore: :class:`~cbandit.UCB`, ``cb.UCB(2.0)`` unless given.
         safe: the seed set, as for :class:`~cbandit.baselines.SafeOpt`.
         rounds: ``T'``, a number or ``(*trials,)``.
         common: see below.
+
+    A standardised belief says nothing of safety before it has seen five outcomes: until
+    then only the seed set is played, and a warning says so.
 
     Where ``ask(among=...)`` leaves no action known to be safe, the choice says
     infeasible and the action of least ``max_j`` upper bound is played.
@@ -55,6 +59,7 @@ class SGPUCB(GPPolicy):
 
     name = "SGP-UCB"
     explores = (UCB,)
+    usual = UCB(2.0)
     continuous = False
     splits = False
 
@@ -64,7 +69,7 @@ class SGPUCB(GPPolicy):
         *,
         reward: GP,
         costs: GP | Sequence[GP],
-        explore: UCB,
+        explore: UCB | None = None,
         safe: Any,
         rounds: Any,
         **common: Any,
@@ -103,8 +108,10 @@ class SGPUCB(GPPolicy):
                 return Decision(first, sure=True), state
         look = self._look(state, asked)
         look = replace(look, coefficient=look.coefficient.abs())
+        enough = trusted(self, state.beliefs.units())
+        doubt = None if enough is None else FAR * ~enough.view(-1, 1, 1)
         best, infeasible = best_feasible(
-            lambda score: self._among_safe(state.beliefs, asked.actions, look, score)
+            lambda score: self._among_safe(state, asked.actions, look, score, doubt)
         )
         if first is None or best.index is None:
             return Decision(best.index, infeasible, sure=True), state
@@ -112,16 +119,28 @@ class SGPUCB(GPPolicy):
         return Decision(index, infeasible & ~early, sure=True), state
 
     def _among_safe(
-        self, beliefs: Any, on: Any, look: Look, score: scores.Formed
+        self,
+        state: GPState,
+        on: Any,
+        look: Look,
+        score: scores.Formed | Score,
+        doubt: Tensor | None,
     ) -> Best:
-        """Return the best action of a set; the seed set's costs are known to be low."""
-        if on is not self.actions:
-            return scan([(0, *afresh(beliefs, on, []))], replace(look, score=score))
+        """Return the best action of a set; the seed set's costs are known to be low.
+
+        All other costs are ``doubt (T, 1, 1)`` higher than believed.
+        """
+        own = on is self.actions
 
         def known(f: Tensor, g: Tensor) -> Tensor:
-            return score(f, torch.minimum(g[:, :-1], g[:, -1:]))
+            g, most = (g[:, :-1], g[:, -1:]) if own else (g, None)
+            g = g if doubt is None else g + doubt
+            return score(f, g if most is None else torch.minimum(g, most))
 
-        found: Best = beliefs.choose(replace(look, score=known, beside=self._most))
+        look = replace(look, score=known, beside=self._most if own else None)
+        if not own:
+            return scan([(0, *afresh(state.beliefs, on, []))], look)
+        found: Best = state.beliefs.choose(look)
         return found
 
 

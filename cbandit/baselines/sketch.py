@@ -236,6 +236,9 @@ class Sketched(Value):
             scan.add(block.start, block.mean, block.std)
         return scan.best()
 
+    def units(self) -> None:
+        """Nothing is rescaled."""
+
     def blocks(
         self, streams: Streams | None = None, ahead: Sequence[Ahead] = ()
     ) -> Iterator[Block]:

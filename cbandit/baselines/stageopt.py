@@ -58,14 +58,18 @@ class StageOpt(GPPolicy):
         actions: what can be chosen.
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them.
-        explore: :class:`~cbandit.UCB`.
+        explore: :class:`~cbandit.UCB`, ``cb.UCB(2.0)`` unless given.
         safe: the seed set, as for :class:`~cbandit.baselines.SafeOpt`.
         rounds: ``T0``, how many rounds may go to expansion: a number or ``(*trials,)``.
         lipschitz: Lipschitz constants of the costs, a number, ``(m,)`` or
             ``(*trials, m)``. ``None``: the beliefs alone say what is safe.
         eps: expansion ends for good in a trial once its widest expander is narrower, in
-            the costs' units; a number or ``(*trials,)``.
+            the costs' units, or spreads where a belief is standardised; a number or
+            ``(*trials,)``.
         common: see below.
+
+    A standardised belief says nothing of safety before it has seen five outcomes: until
+    then only the seed set is played, and a warning says so.
 
     Where ``ask(among=...)`` leaves no action known to be safe, the choice says
     infeasible and the action of least ``max_j`` upper bound is played.
@@ -73,6 +77,7 @@ class StageOpt(GPPolicy):
 
     name = "StageOpt"
     explores = (UCB,)
+    usual = UCB(2.0)
     continuous = False
     splits = False
 
@@ -82,7 +87,7 @@ class StageOpt(GPPolicy):
         *,
         reward: GP,
         costs: GP | Sequence[GP],
-        explore: UCB,
+        explore: UCB | None = None,
         safe: Any,
         rounds: Any,
         lipschitz: Any = None,
@@ -116,17 +121,20 @@ class StageOpt(GPPolicy):
 
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the widest expander, and later the best action of the safe set."""
-        tau, believed = self._limits(asked.t), whole(self, state, asked)
-        (sets, going), (mean, beta, spread) = state.own, believed
-        sets = tightened(sets, self._seed, believed, tau)
-        sets = self._growth.grown(sets, tau)
-        value = mean[:, 0] + spread[:, 0]
+        believed, (sets, going) = whole(self, state, asked), state.own
+        mean, beta, tau = believed.mean, believed.beta, believed.tau
+        sets = tightened(sets, self._seed, believed)
+        sets = self._growth.grown(sets, tau).held(self._seed, believed.enough)
+        value = mean[:, 0] + believed.spread[:, 0]
         if asked.t <= self._last and bool(going.any()):
             found = self._growth.expanders(sets, tau, state.beliefs, mean, beta)
             width = (sets.upper - sets.lower)[:, 1:].amax(1)
             width = width.masked_fill(~found, -math.inf)
             # where there is no expander its width is 0: nothing to learn from it
-            going = going & (width.amax(-1).clamp_min(0) >= self._eps)
+            over = width.amax(-1).clamp_min(0) < self._eps
+            going = going & ~(
+                over if believed.enough is None else over & believed.enough
+            )
             if asked.mask is not None:
                 found = found & asked.mask
                 width = width.masked_fill(~asked.mask, -math.inf)

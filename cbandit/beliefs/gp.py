@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from gpytorch import kernels as gpk
-from gpytorch.priors import LogNormalPrior
+from gpytorch.priors import LogNormalPrior, Prior
 from torch import Tensor
 
 from cbandit._core import checks
@@ -31,12 +31,16 @@ class GP:
             of the prior variance counts as that, which rounding allows. ``None``:
             learned by marginal likelihood, with the kernel's hyperparameters.
         mean: the prior mean, in the user's units, a number or ``(*trials,)``.
-        standardize: outcomes are rescaled to mean 0 and spread 1 every round, and
-            ``noise`` and the exploration width are in those units. What users give and
-            get (feedback, thresholds, posteriors) stays in theirs.
+        standardize: outcomes are rescaled to mean 0 and spread 1 every round. Then
+            ``noise``, and all that a policy weighs, is in spreads: estimates, clips,
+            steps, caps and multipliers. So it does the same whatever outcomes are
+            measured in. What users give and get (feedback, thresholds, posteriors,
+            ``policy.price``) stays in their units.
         refit_every: hyperparameters are fitted anew after this many observations;
             ``None``: only by ``policy.refit()``. A refit rebuilds the posterior, which
             at 10^6 actions takes as long as 50 to 100 rounds.
+        noise_prior: a gpytorch prior of the noise that is learned, as a share of the
+            outcomes' variance; ``None``: none.
 
     Example:
         >>> import cbandit as cb, gpytorch, torch
@@ -52,6 +56,7 @@ class GP:
         mean: Any = 0.0,
         standardize: bool = False,
         refit_every: int | None = None,
+        noise_prior: Prior | None = None,
     ) -> None:
         if kernel is not None and not isinstance(kernel, gpk.Kernel):
             raise CBanditError(
@@ -71,7 +76,16 @@ class GP:
                 "outcomes' own"
             )
         self.refit_every = refit_every
-        self.noise_prior: LogNormalPrior | None = None
+        if noise_prior is not None and not isinstance(noise_prior, Prior):
+            raise CBanditError(
+                f"noise_prior must be a gpytorch prior; got {checks.kind(noise_prior)}"
+            )
+        if noise_prior is not None and not self.learn_noise:
+            raise CBanditError(
+                "noise_prior goes with a noise that is learned: leave noise= out; got "
+                f"noise = {self.noise.tolist()}"
+            )
+        self.noise_prior = copy.deepcopy(noise_prior)
         self.unit: Unit | None = None
 
     @classmethod
@@ -95,17 +109,17 @@ class GP:
                 "actions must be a cb.Finite (which takes points as rows), "
                 f"cb.ProductGrid, cb.Box or cb.Star; got {checks.kind(actions)}"
             )
+        prior = LogNormalPrior(-4.0, 1.0)
         if actions.covariance is not None:
-            out = cls(noise=None, standardize=True, refit_every=20)
+            out = cls(standardize=True, refit_every=20, noise_prior=prior)
         else:
             kernel = _default_kernel(actions).double()
             mode = math.exp(_location(actions.dim) - 3.0)
             for part in kernel.modules():
                 if isinstance(part, gpk.Kernel) and part.has_lengthscale:
                     part.lengthscale = mode
-            out = cls(kernel, noise=None, standardize=True, refit_every=20)
+            out = cls(kernel, None, 0.0, True, 20, prior)
             out.unit = Unit.over(_extent(actions), actions.names)
-        out.noise_prior = LogNormalPrior(-4.0, 1.0)
         return out
 
     def suit(self, name: str, actions: Actions, batch_shape: tuple[int, ...]) -> None:

@@ -13,11 +13,15 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit._core.randomness import Streams
 from cbandit.actions import Box
+from cbandit.beliefs.feedback import Delayed
+from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.policies.failures import without
 from cbandit.policies.given import named_points
 from cbandit.policies.senses import Senses
+from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.parts import Part
+from cbandit.posterior.units import told
 from cbandit.recommend import Recommendation, recommend
 from cbandit.search.box import best_feasible_point
 
@@ -26,6 +30,7 @@ __all__ = [
     "Marginal",
     "Posterior",
     "data_rows",
+    "fresh_beliefs",
     "posterior_at",
     "posterior_of",
     "recommended",
@@ -71,7 +76,8 @@ def posterior_at(policy: Any, beliefs: Any, x: Any, params: Any) -> Posterior:
         given = checks.tensor("x", x, policy.dtype, policy.device)
         axes, batch = (actions.dim,), policy.batch_shape
         points = checks.rows("x", checks.finite("x", given), batch, axes)
-        return posterior_of(beliefs.anywhere(points), outside, policy.senses)
+        believed = told(beliefs.units(), *beliefs.anywhere(points))
+        return posterior_of(believed, outside, policy.senses)
     if actions.continuous:
         raise CBanditError(
             "posterior needs points on a Box: posterior(x) with x of shape (n, d)"
@@ -112,6 +118,25 @@ class Data:
             )
             out.append((keys, self.places[:, i], told))
         return out
+
+
+def fresh_beliefs(policy: Any, beliefs: list[GP], engine: str) -> Beliefs:
+    """Return a policy's beliefs without data."""
+    samples: bool = policy.explore.samples
+    out = Beliefs(
+        beliefs,
+        policy.actions,
+        policy.batch_shape,
+        policy.dtype,
+        policy.device,
+        engine=engine,
+        samples=samples,
+        apart=isinstance(policy.feedback, Delayed) and beliefs[0].standardize,
+        ranks=policy._ranks,
+    )
+    if samples:
+        out.check_samples()
+    return out
 
 
 def data_rows(
@@ -168,14 +193,15 @@ def recommended(policy: Any, beliefs: Any, confidence: float) -> Recommendation:
     limits, actions = policy._limits(max(policy.t, 1)), policy.actions
     known, m = limits[:, : beliefs.functions - 1], limits.shape[-1]
     streams = Streams(policy.seed, policy.trials, "recommend")
+    units = beliefs.units()
     if actions.continuous:
         gone = policy._failed and policy._failed.restricted(policy, actions, None)[1]
         x = _likely(beliefs, actions, known, confidence, streams, gone)
-        mean, std = beliefs.anywhere(x.unsqueeze(1))
-        found = recommend([(0, mean, std)], known, confidence)
+        here = told(units, *beliefs.anywhere(x.unsqueeze(1)))
+        found = recommend([(0, *here)], known, confidence)
         found = replace(found, index=None)
     else:
-        every = ((b.start, b.mean, b.std) for b in beliefs.blocks())
+        every = ((b.start, *told(units, b.mean, b.std)) for b in beliefs.blocks())
         blocks = without(policy, every)
         found = recommend(blocks, known, confidence, policy._ranks)
         x = actions.at(found.index)
@@ -197,10 +223,10 @@ def _likely(
     barred: Any,
 ) -> Tensor:
     """Return the point of greatest mean reward among those likely feasible."""
-    look = beliefs.solver()
+    look, units = beliefs.solver(), beliefs.units()
 
     def estimate(x: Tensor) -> Tensor:
-        mean, std = look(x)
+        mean, std = told(units, *look(x))
         tau = limits.unsqueeze(-1)
         # a chance below confidence is one cost over its limit
         share = torch.special.log_ndtr((tau - mean[:, 1:]) / std[:, 1:])

@@ -42,6 +42,8 @@ class Search:
     def __init__(self, actions: Any, samples: bool, ranks: Ranks) -> None:
         self.actions, self.samples, self.ranks = actions, samples, ranks
         self.climbs = Climbs()
+        # a draw shows how much is missing in all; bounds show what may be missing
+        self._least = scores.least_total if samples else scores.LeastViolating()
 
     def best(
         self, beliefs: Any, look: Look, asked: Asked, ahead: list[Ahead], beside: Any
@@ -62,12 +64,14 @@ class Search:
             look = replace(look, beside=beside)
 
         if look.score == scores.Feasible.kind:
-            rest = (asked, ahead)
-            return best_feasible(
-                lambda score: self._numbered(
-                    beliefs, replace(look, score=score.kind), *rest
-                )
-            )
+            start = asked.streams.position()
+
+            def search(score: Any) -> Best:
+                asked.streams.go(start)  # one draw, however often it is searched
+                kind = getattr(score, "kind", score)
+                return self._numbered(beliefs, replace(look, score=kind), asked, ahead)
+
+            return best_feasible(search, self._least)
         return _finite(self._numbered(beliefs, look, asked, ahead)), None
 
     def _numbered(
@@ -106,8 +110,8 @@ class Search:
 
         around, climbs = beliefs.incumbents(INCUMBENTS), self.climbs
         if look.score == scores.Feasible.kind:
-            rest = around, climbs, asked.barred
-            return best_feasible_point(box, estimate, streams, *rest)
+            found = streams, around, climbs, asked.barred, self._least
+            return best_feasible_point(box, estimate, *found)
         score = scorer(look)
         rest = around, climbs, asked.barred
         best = maximise_box(box, estimate, score, streams, *rest)

@@ -27,9 +27,11 @@ from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
+from cbandit.policies.decision import Asked
 from cbandit.policies.dual import Dual, dual_of
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.suits import believed_costs
+from cbandit.posterior.look import Best, Look
 
 __all__ = ["CKB"]
 
@@ -41,16 +43,20 @@ class CKB(GPPolicy):
         actions: what can be chosen.
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them.
-        explore: :class:`~cbandit.UCB`, :class:`~cbandit.TS` or :class:`~cbandit.Rand`.
+        explore: :class:`~cbandit.UCB`, :class:`~cbandit.TS` or :class:`~cbandit.Rand`;
+            ``cb.UCB(1.0)`` unless given.
         step: ``1 / V``, above 0: the multiplier's gain in a round whose estimate is one
             unit above the limit. A good choice is a small part of the limit's price,
             divided by the usual excess. A number, ``(*trials,)`` or one a cost,
             ``(*trials, m)``, as ``cap``, ``slack`` and ``slater``; with
-            ``dual="queue"`` also a callable of the round. Left out,
-            ``rho / (G sqrt(T))``.
-        cap: ``rho``. Left out, ``4 B / (slater - slack)``. A multiplier is the reward
-            paid for a unit of cost, in the units that are told, standardised beliefs or
-            not: with a cap below the limit's price the policy does not keep the limit.
+            ``dual="queue"`` also a callable of the round. Left out beside ``slater``,
+            ``clip`` and ``horizon``, ``rho / (G sqrt(T))``. Left out without them, 0.3,
+            if all beliefs are standardised.
+        cap: ``rho``. Left out beside ``slater`` and ``clip``, ``4 B / (slater -
+            slack)``; without them 20, if all beliefs are standardised. A multiplier is
+            the reward paid for a unit of cost: of spreads where beliefs are
+            standardised, else of the units that are told. With a cap below the limit's
+            price the policy does not keep the limit.
         slack: added to every estimate in the dual step; with ``0 < slack <= slater /
             2`` the cumulative violation is not only bounded but zero. With
             ``dual="queue"`` also a callable of the round.
@@ -63,6 +69,10 @@ class CKB(GPPolicy):
         forget: with ``anytime``, drop the data at every epoch too.
         dual: ``"projected"``, or ``"queue"``: ``Q = [Q + g_t(x_t) + slack]_+`` scored
             as ``f_t - step Q g_t`` (no cap: ``cap`` is for the step it implies).
+        dual_beta: the width of the costs' estimate in the dual step, a number,
+            ``(*trials,)`` or ``(*trials, m)``. ``None``: the score's own estimate, as
+            in the paper; 0: the mean; -1: the mean and one deviation, pessimistic.
+            -1 too where step and cap are both left out and are 0.3 and 20.
         common: ``thresholds``, ``feedback``, ``seed``, ``trials``, ``device``,
             ``dtype``, ``engine``, ``pending``.
 
@@ -80,6 +90,7 @@ class CKB(GPPolicy):
         >>> policy.tell(choice, reward=0.3, cost=-0.1)
     """
 
+    spreads = True
     _dual: Dual
 
     def __init__(
@@ -88,7 +99,7 @@ class CKB(GPPolicy):
         *,
         reward: GP,
         costs: GP | Sequence[GP],
-        explore: Explore,
+        explore: Explore | None = None,
         step: Any = None,
         cap: Any = None,
         slack: Any = 0.0,
@@ -98,6 +109,7 @@ class CKB(GPPolicy):
         anytime: bool = False,
         forget: bool = False,
         dual: str = "projected",
+        dual_beta: Any = None,
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
@@ -116,14 +128,19 @@ class CKB(GPPolicy):
             forget=forget,
             **common,
         )
-        self.name = f"CKB-{explore.name}"
+        self.name = f"CKB-{self.explore.name}"
         length = None if anytime else self.horizon
         endless = self.horizon is None and not anytime
-        self._dual = dual_of(self, dual, step, cap, slack, slater, length, endless)
+        own = slater, length, endless, dual_beta
+        self._dual = dual_of(self, dual, step, cap, slack, *own)
 
     def score(self, t: int, phi: Tensor) -> scores.PrimalDual:
         """Return ``f - sum_j phi_j g_j``."""
         return scores.PrimalDual(self._dual.weight(phi, t, self._epoch(t)))
+
+    def _judged(self, beliefs: Any, look: Look, best: Best, asked: Asked) -> Tensor:
+        """Return the estimates that the multiplier moves by, ``(T, 1 + m)``."""
+        return self._dual.judged(self, beliefs, look, best, asked)
 
     def move(
         self, t: int, phi: Tensor, estimate: Tensor, arrived: Sequence[Tensor]

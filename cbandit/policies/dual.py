@@ -1,4 +1,7 @@
-"""How CKB's multiplier moves: step, slack and cap as given, or by the theorem."""
+"""How CKB's multiplier moves: step, slack and cap as given, by the theorem, or usual.
+
+The usual ones are in spreads. ``benchmarks/defaults.py`` says how they were chosen.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from cbandit import multipliers
 from cbandit._core import checks
 from cbandit.errors import CBanditError
+from cbandit.policies.decision import Asked
+from cbandit.posterior.look import Best, Look
+from cbandit.posterior.units import level
 
-__all__ = ["Dual", "Schedule", "dual_of"]
+__all__ = ["CAP", "DUAL_BETA", "STEP", "Dual", "Schedule", "dual_of"]
+
+STEP, CAP, DUAL_BETA = 0.3, 20.0, -1.0
 
 
 class Schedule:
@@ -60,12 +69,30 @@ class Dual:
         step: ``1 / V``.
         slack: added to every estimate.
         cap: ``rho``, ``(T, m)``; a queue has none.
+        beta: the width of the estimate that moves it, ``(T, m)``; ``None``: the
+            score's own estimate moves it.
     """
 
     kind: str
     step: Schedule
     slack: Schedule
     cap: Tensor | None
+    beta: Tensor | None
+
+    def judged(
+        self, policy: Any, beliefs: Any, look: Look, best: Best, asked: Asked
+    ) -> Tensor:
+        """Return the estimates that move it, ``(T, 1 + m)``, where ``best`` is."""
+        estimate = best.estimate
+        if self.beta is None:
+            return estimate
+        x = asked.actions.at(best.index) if best.x is None else best.x
+        mean, std = (each[:, 1:, 0] for each in beliefs.anywhere(x.unsqueeze(1)))
+        g = mean - self.beta * std - level(beliefs.units(), policy._limits(asked.t))
+        if look.bound is not None:
+            bound = look.bound[:, 1:].to(g)
+            g = g.clamp(-bound, bound)
+        return torch.cat([estimate[:, :1].to(g), g], -1)
 
     def weight(self, phi: Tensor, t: int, start: int) -> Tensor:
         """Return what costs weigh in the score: ``phi``, or a queue's ``phi / V``."""
@@ -92,8 +119,11 @@ def dual_of(
     slater: Any,
     length: int | None,
     endless: bool,
+    beta: Any,
 ) -> Dual:
     """Return step, slack and cap as given, or as they follow from the bounds.
+
+    Where they do not and all beliefs are standardised, they are the usual ones.
 
     Args:
         policy: of these trials and costs, with its ``clip``.
@@ -105,6 +135,7 @@ def dual_of(
         length: how many rounds until the multiplier starts again; ``None``: as many as
             the epoch has.
         endless: whether there are neither a horizon nor epochs.
+        beta: the width of the estimate that moves the multiplier.
     """
     checks.one_of("dual", kind, "projected", "queue")
     if kind == "projected" and (callable(step) or callable(slack)):
@@ -137,6 +168,12 @@ def dual_of(
         wanted.append("step= (by the theorem cap / (G sqrt(T)))")
         missing += ["clip=(B, G)"] * (bounds is None and cap is not None)
         missing += ["horizon= (or anytime=True)"] * endless
+    if missing and slater is None and _in_spreads(policy):
+        if step is None and cap is None and beta is None:
+            beta = DUAL_BETA
+        if kind == "projected":
+            rho = shaped("cap", CAP) if rho is None else rho
+        step, missing = STEP if step is None else step, []
     if missing:
         raise CBanditError(
             f"give {' and '.join(wanted)}, or what they follow from: "
@@ -146,4 +183,11 @@ def dual_of(
     if rho is not None and root:
         step = rho / bounds[:, 1:]
     steps = Schedule("step", step, shaped, checks.positive, root, length)
-    return Dual(kind, steps, slacks, rho)
+    width = None if beta is None else shaped("dual_beta", beta)
+    return Dual(kind, steps, slacks, rho, width)
+
+
+def _in_spreads(policy: Any) -> bool:
+    """Return whether all of a policy's beliefs are standardised."""
+    units = policy._beliefs.units()
+    return units is not None and bool(units.seen.isfinite().all())

@@ -50,6 +50,7 @@ from cbandit.policies.penalties import penalty_of
 from cbandit.policies.seen import Epoch, Seen
 from cbandit.policies.senses import counted
 from cbandit.policies.state import GPState
+from cbandit.posterior.look import Look, scorer
 from cbandit.recommend import Recommendation
 
 __all__ = ["EpochPenalty"]
@@ -63,7 +64,8 @@ class EpochPenalty(GPPolicy):
         reward: the belief about the penalised reward; or a list, one an epoch, the last
             one kept for all that follow.
         costs: how many costs, ``m``, or their names.
-        explore: :class:`~cbandit.UCB`, or :class:`~cbandit.TS` with ``inner="ts"``.
+        explore: :class:`~cbandit.UCB`, or :class:`~cbandit.TS` with ``inner="ts"``; of
+            width 1 unless given.
         epoch: ``S``, rounds an epoch.
         psi: ``"exp"`` or ``("exp", c)``, ``exp(c z)`` above 0; ``("polynomial", n)`` or
             ``("polynomial", n, c)``, ``(c z + 1)^n`` above 0 (``c`` is 1 unless given;
@@ -97,7 +99,7 @@ class EpochPenalty(GPPolicy):
         *,
         reward: GP,
         costs: int | Sequence[str],
-        explore: Explore,
+        explore: Explore | None = None,
         epoch: int,
         psi: Any = "exp",
         rate: Any = None,
@@ -110,7 +112,8 @@ class EpochPenalty(GPPolicy):
         costs = counted(costs, COST_COUNT)
         epoch, reuse = checks.whole("epoch", epoch), checks.flag("reuse", reuse)
         checks.one_of("inner", inner, "ucb", "ts")
-        wanted = {"ucb": UCB, "ts": TS}[inner]
+        wanted: type[UCB | TS] = UCB if inner == "ucb" else TS
+        explore = wanted(1.0) if explore is None else explore
         if not isinstance(explore, wanted):
             raise CBanditError(
                 f"inner={inner!r} goes with explore=cb.{wanted.__name__}(...); got "
@@ -122,6 +125,9 @@ class EpochPenalty(GPPolicy):
             )
         self._penalty = penalty_of(psi, rate)
         self._beliefs_of = _listed(reward, reuse)
+        listed = reward if isinstance(reward, list | tuple) else [reward]
+        # targets that are rescaled here alone are looked at in the user's units
+        self._in_spreads = all(belief.standardize for belief in listed)
         one = self._beliefs_of[0]
         super().__init__(actions, reward=one, costs=costs, explore=explore, **common)
         for k, belief in enumerate(self._beliefs_of):
@@ -149,6 +155,12 @@ class EpochPenalty(GPPolicy):
         kept = self._penalty.moved(own.kept, own.mean()) if over else own.kept
         return self._outside(self._penalty.kappa(kept))
 
+    @property
+    @alone
+    def price(self) -> Tensor:
+        """As :attr:`multiplier`, which is in the user's units here."""
+        return self.multiplier
+
     def _epoch_of(self, t: int) -> int:
         """Return the number of round ``t``'s epoch, -1 before the first."""
         return (t - 1) // self.epoch
@@ -156,6 +168,19 @@ class EpochPenalty(GPPolicy):
     def score(self, t: int, multiplier: Tensor) -> scores.Reward:
         """Return the estimate of the penalised reward."""
         return scores.Reward()
+
+    def _look(self, state: GPState, asked: Asked) -> Look:
+        """Return which score is wanted, of estimates in the belief's own units."""
+        look, units = super()._look(state, asked), state.beliefs.units()
+        if units is None or self._in_spreads:
+            return look
+        form, bound = scorer(look), look.bound
+
+        def score(f: Tensor, g: Tensor) -> Tensor:
+            f = torch.addcmul(units.center.to(f), f, units.size.to(f))
+            return form(f if bound is None else f.clamp(-bound.to(f), bound.to(f)), g)
+
+        return replace(look, score=score, bound=None)
 
     def _opened(self, state: GPState, asked: Asked) -> GPState:
         """Move multipliers and targets at the start of an epoch."""

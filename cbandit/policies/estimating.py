@@ -15,6 +15,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.confidence.bound import BoundWidths
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
+from cbandit.posterior.units import Units, level
 
 __all__ = ["Estimating"]
 
@@ -49,7 +50,7 @@ class Estimating:
         self.bound = None if clip is None else self._bounds(policy, clip)
         self._fixed = not (callable(policy.thresholds) or callable(drift))
         limits = policy.thresholds
-        self._always = self._offset(policy, 1, limits) if self._fixed else None
+        self._always = self._offset(policy, 1, limits, None) if self._fixed else None
 
     def _bounds(self, policy: Any, clip: Any) -> Tensor:
         if self._functions == 1 and not isinstance(clip, tuple | list):
@@ -65,18 +66,32 @@ class Estimating:
         g = policy._number("clip G", checks.positive("clip G", cost_bound))
         return torch.cat([b, g], -1)
 
-    def offset(self, policy: Any, t: int, limits: Tensor) -> Tensor | None:
-        """Return what is added to the estimates of round ``t``, ``(T, F)``."""
-        return self._always if self._fixed else self._offset(policy, t, limits)
+    def offset(
+        self, policy: Any, t: int, limits: Tensor, units: Units | None
+    ) -> Tensor | None:
+        """Return what is added to the estimates of round ``t``, ``(T, F)``, in units.
 
-    def _offset(self, policy: Any, t: int, limits: Tensor) -> Tensor | None:
+        Args:
+            policy: as the constructor's.
+            t: the round.
+            limits: its thresholds ``(T, m)``, in the user's units.
+            units: those of the beliefs.
+        """
+        if self._fixed and units is None:
+            return self._always
+        return self._offset(policy, t, limits, units)
+
+    def _offset(
+        self, policy: Any, t: int, limits: Tensor, units: Units | None
+    ) -> Tensor | None:
         """Return minus thresholds ``(T, m)``, and what a drift adds to the widths."""
         out, functions, drift = None, self._functions, self._drift
         if drift is not None:
             value = drift(t) if callable(drift) else drift
             size = self._allowance(policy, value).to(policy.dtype)
             out = torch.cat([size[:, :1], -size[:, 1:]], -1)
-        if policy._limited and functions > 1:
+        if functions > 1 and (policy._limited or units is not None):
+            limits = level(units, limits)
             tau = torch.cat([torch.zeros_like(limits[:, :1]), limits], -1)
             out = -tau if out is None else out - tau
         return out

@@ -15,6 +15,7 @@ from cbandit.explain import Explanation, Rival
 from cbandit.policies.decision import Asked
 from cbandit.policies.failures import Barred
 from cbandit.policies.names import prefix
+from cbandit.posterior.units import told
 
 __all__ = ["Rivals", "explain", "rivals"]
 
@@ -97,9 +98,9 @@ def rivals(policy: Any, asked: Asked, position: Any) -> Rivals:
     def best(on: Asked, costs: bool) -> Rival | None:
         streams.go(position)
         look, beside = policy._look(state, on), None
-        if costs:
+        if costs and policy.sees_costs:
             beside = policy._beside(on)
-        else:
+        if not costs:
             look = replace(look, score=scores.Reward.kind, weight=None)
         try:
             found, _ = policy._search.best(state.beliefs, look, on, ahead, beside)
@@ -115,7 +116,8 @@ def rivals(policy: Any, asked: Asked, position: Any) -> Rivals:
         unconstrained = best(asked, False) if policy.m else None
     finally:
         streams.go(policy._now.position)
-    mean, std = state.beliefs.anywhere(x.unsqueeze(1), ahead)
+    beliefs = state.beliefs
+    mean, std = told(beliefs.units(), *beliefs.anywhere(x.unsqueeze(1), ahead))
     return mean[..., 0], std.expand_as(mean)[..., 0], runner_up, unconstrained
 
 

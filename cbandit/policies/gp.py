@@ -26,6 +26,7 @@ from cbandit.policies.believed import (
     Data,
     Posterior,
     data_rows,
+    fresh_beliefs,
     posterior_at,
     recommended,
 )
@@ -37,6 +38,7 @@ from cbandit.policies.feedback import Arrivals, Awaited, timing
 from cbandit.policies.ledger import News
 from cbandit.policies.packing import place_of
 from cbandit.policies.policy import Now, Policy
+from cbandit.policies.pricing import measured, priced
 from cbandit.policies.state import GPState
 from cbandit.policies.suits import (
     NO_NOISE,
@@ -47,8 +49,7 @@ from cbandit.policies.suits import (
     suited,
 )
 from cbandit.posterior.ahead import Ahead
-from cbandit.posterior.beliefs import Beliefs
-from cbandit.posterior.look import Look, Score
+from cbandit.posterior.look import Best, Look, Score
 from cbandit.recommend import Recommendation
 
 if TYPE_CHECKING:
@@ -70,11 +71,10 @@ class GPPolicy(Policy):
     Args:
         actions: what can be chosen.
         reward: the belief about the reward.
-        costs: the belief about the cost, or one a cost; ``[gp] * m`` for ``m`` alike,
-            ``{"latency": gp}`` by name. A number ``m``, or a list of names: costs
-            without a belief. ``None``: no costs.
-        explore: how estimates come from beliefs: :class:`~cbandit.UCB`,
-            :class:`~cbandit.TS` or :class:`~cbandit.Rand`.
+        costs: the belief about the cost, or one a cost, also by name; ``[gp] * m`` for
+            ``m`` alike. A number, or names: costs without a belief. ``None``: none.
+        explore: how estimates come from beliefs: :class:`~cbandit.UCB` (``cb.UCB(1.0)``
+            unless given), :class:`~cbandit.TS` or :class:`~cbandit.Rand`.
         start: the first multiplier, a number, ``(*trials,)`` or ``(*trials, m)``;
             ``None``: there is none.
         restart: how many rounds an epoch has, or ``"doubling"``: the multiplier is back
@@ -110,6 +110,8 @@ class GPPolicy(Policy):
     """
 
     explores: tuple[type, ...] = (UCB, TS, Rand)
+    usual: Explore = UCB(1.0)  # what explore=None is
+    spreads = False  # whether pending=None is "hallucinate", where that goes
     continuous = True  # whether it can choose from a Box
     piecemeal = True
     splits = True  # whether ranks may share the set; else each keeps all of it
@@ -121,7 +123,7 @@ class GPPolicy(Policy):
         *,
         reward: GP,
         costs: Any,
-        explore: Explore,
+        explore: Explore | None = None,
         start: Any = None,
         restart: int | str | None = None,
         forget: bool = False,
@@ -129,22 +131,25 @@ class GPPolicy(Policy):
         clip: Any = None,
         engine: str = "auto",
         feedback: Delayed | Sliding | None = None,
-        pending: str = "ignore",
+        pending: str | None = None,
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
         beliefs, m = functions(reward, costs)
-        suited(self, actions, explore, feedback, pending)
+        explore = self.usual if explore is None else explore
+        patient = pending == "hallucinate"
+        pending = suited(self, actions, explore, feedback, pending)
         super().__init__(actions, m, **common)
         for j, belief in enumerate(beliefs):
             name = "reward" if j == 0 else f"costs[{j - 1}]"
             belief.suit(name, self.actions, self.batch_shape)
             beliefs[j] = self.senses.belief(j, belief)
         self.feedback, self.explore, self.pending = feedback, explore, pending
+        self.standardized = any(belief.standardize for belief in beliefs)
         delayed = isinstance(feedback, Delayed)
         if delayed:
             self.no_noise = NO_NOISE
-        self.patient = delayed or pending == "hallucinate"
+        self.patient = delayed or patient
         self.learns_costs, self.sees_costs = not observed_costs, observed_costs
         self.restart = epochs(restart)
         self.forget = checks.flag("forget", forget)
@@ -165,22 +170,7 @@ class GPPolicy(Policy):
 
     def _fresh_beliefs(self, beliefs: list[GP]) -> Any:
         """Return beliefs without data."""
-        apart = isinstance(self.feedback, Delayed) and beliefs[0].standardize
-        samples = self.explore.samples
-        fresh = Beliefs(
-            beliefs,
-            self.actions,
-            self.batch_shape,
-            self.dtype,
-            self.device,
-            engine=self._engine,
-            samples=samples,
-            apart=apart,
-            ranks=self._ranks,
-        )
-        if samples:
-            fresh.check_samples()
-        return fresh
+        return fresh_beliefs(self, beliefs, self._engine)
 
     # -- what a policy fills in --------------------------------------------------------
 
@@ -205,6 +195,8 @@ class GPPolicy(Policy):
                 ``(T, 1 + m)``: the reward's, then the costs'.
             arrived: a ``(T, m)`` for each cost told since the round before, its excess
                 over the threshold, not rectified; 0 in trials where nothing came.
+
+        Estimates and excesses are in spreads where beliefs are standardised.
         """
         return multiplier
 
@@ -217,31 +209,35 @@ class GPPolicy(Policy):
         beside = self._beside(asked) if self.sees_costs else None
         look = self._look(state, asked)
         best, infeasible = self._search.best(beliefs, look, asked, ahead, beside)
-        estimate = best.estimate.to(torch.float64, copy=True)  # else it holds them all
+        judged = self._judged(beliefs, look, best, asked)
+        estimate = judged.to(torch.float64, copy=True)  # else it holds them all
         place = best.index, infeasible, None, best.x, best.keys
         decision = Decision(*place, score=best.value, sure=True)
-        multiplier, held, own = state.multiplier, state.held, state.own
-        return decision, GPState(beliefs, multiplier, held, estimate, (), None, own)
+        return decision, state._replace(estimate=estimate)
+
+    def _judged(self, beliefs: Any, look: Look, best: Best, asked: Asked) -> Tensor:
+        """Return the estimates that the multiplier moves by, ``(T, 1 + m)``."""
+        return best.estimate
 
     def _opened(self, state: GPState, asked: Asked) -> GPState:
         """Return the state that a round starts from: the multiplier has moved."""
         beliefs, multiplier = state.beliefs, self._next(state, asked.t)
-        if self.forget and self._epoch(asked.t) == asked.t:
-            beliefs = beliefs.forget_all()
-        return GPState(beliefs, multiplier, state.held, own=state.own)
+        _, waiting = measured(beliefs, state.arrived, state.waiting)
+        if self._epoch(asked.t) == asked.t:
+            waiting = None
+            beliefs = beliefs.forget_all() if self.forget else beliefs
+        held, own = state.held, state.own
+        return GPState(beliefs, multiplier, held, own=own, waiting=waiting)
 
     def _beside(self, asked: Asked) -> Any:
-        """Return this round's costs less thresholds, where they are seen in full."""
-        if not self.sees_costs:
-            return None
+        """Return this round's costs less thresholds, which are seen in full."""
         seen, limits = asked.observed_costs, self._limits(asked.t)
         return seen_in_full(seen, asked.actions, limits, self.batch_shape)
 
     def _rivals(self, asked: Asked, position: Any) -> Rivals | None:
         own = type(self).decide is not GPPolicy.decide
-        if own or isinstance(self._timing, Awaited):
-            return None
-        return rivals(self, asked, position)
+        late = own or isinstance(self._timing, Awaited)
+        return None if late else rivals(self, asked, position)
 
     def _next(self, state: GPState, t: int) -> Tensor:
         """Return the multiplier that round ``t`` uses."""
@@ -263,18 +259,11 @@ class GPPolicy(Policy):
         """Return which score of which estimates this round wants."""
         t, estimating = asked.t, self._estimating
         score, limits = self.score(t, state.multiplier), self._limits(t)
-        coefficient = self._coefficient(state, asked)
-        offset, bound = estimating.offset(self, t, limits), estimating.bound
+        coefficient, units = self._coefficient(state, asked), state.beliefs.units()
+        offset, bound = estimating.offset(self, t, limits, units), estimating.bound
         if not isinstance(score, scores.Formed):
             return Look(coefficient, offset, bound, score, None, asked.mask)
         return Look(coefficient, offset, bound, score.kind, score.weight, asked.mask)
-
-    def _next_look(self) -> tuple[Any, Look]:
-        """Return the beliefs and the look of the next round, which is not begun."""
-        now, ledger = self._settled(), self._ledger
-        asked = Asked(now.t + 1, self.actions, None, None, self._streams, ledger)
-        state = self._opened(now.state, asked)
-        return state.beliefs, self._look(state, asked)
 
     def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
         """Return what this round's spread is multiplied by, ``(T, F)``."""
@@ -291,7 +280,9 @@ class GPPolicy(Policy):
         """Return outstanding choices, where they count."""
         if self.pending == "ignore":
             return []
-        waiting = asked.waiting
+        waiting, late = asked.waiting, self.feedback
+        first = asked.t - late.window if isinstance(late, Sliding) else 0
+        waiting = [each for each in waiting if each.choice.t >= first]
         return [Ahead(*place_of(self, e.choice)[:2], *e.missing()) for e in waiting]
 
     def _looks(
@@ -325,8 +316,8 @@ class GPPolicy(Policy):
                 arrived = (*arrived, over)
         both = state.beliefs, state.held
         beliefs, held = self._timing.absorb(both, news, place, self.t)
-        multiplier, estimate, own = state.multiplier, state.estimate, state.own
-        return GPState(beliefs, multiplier, held, estimate, arrived, None, own)
+        _, phi, _, estimate, _, _, own, waiting = state
+        return GPState(beliefs, phi, held, estimate, arrived, None, own, waiting)
 
     def _stood(self, state: GPState, choice: Choice) -> GPState:
         if not isinstance(self._timing, Awaited):
@@ -368,7 +359,8 @@ class GPPolicy(Policy):
 
     def _observed(self, state: GPState, data: Data) -> GPState:
         """Return the state with data from before in its beliefs."""
-        return state._replace(beliefs=state.beliefs.observe(data.rows()))
+        # units have changed, and the next multiplier may rest on them
+        return state._replace(beliefs=state.beliefs.observe(data.rows()), moved=None)
 
     # -- what is believed --------------------------------------------------------------
 
@@ -379,11 +371,22 @@ class GPPolicy(Policy):
         now = self._settled()
         moved = now.state.moved
         if moved is None:
-            b, phi, held, estimate, arrived, _, own = now.state
             moved = self._next(now.state, now.t + 1)
-            state = GPState(b, phi, held, estimate, arrived, moved, own)
+            state = now.state._replace(moved=moved)
             self._now = Now(now.t, state, now.position, now.heard, now.settled)
         return self._outside(moved.clone())
+
+    @property
+    @alone
+    def price(self) -> Tensor:
+        """The multiplier in the user's units, ``(*trials, m)``.
+
+        What reward a unit of cost is worth: the multiplier times the reward's unit
+        over the cost's. NaN where a standardised belief has no unit yet.
+        """
+        phi = self.multiplier
+        beliefs = self._settled().state.beliefs
+        return self._outside(priced(beliefs, phi.reshape(self._size, -1)))
 
     @property
     @alone

@@ -39,7 +39,9 @@ from cbandit.policies.safe.action import Safe, SafeAction, numbered
 from cbandit.policies.safe.draws import drawn, must_hold
 from cbandit.policies.safe.known import Known
 from cbandit.policies.safe.scales import Scales, share
+from cbandit.policies.safe.trust import FEW, trusted
 from cbandit.policies.state import GPState
+from cbandit.posterior.units import level, told
 from cbandit.recommend import Recommendation, recommend_policy
 from cbandit.search.simplex.lp import solve_policy_in_blocks
 
@@ -63,6 +65,9 @@ class BayesWidth:
 
 class GPOPB(GPPolicy):
     """OPB over a finite set or a grid whose actions are correlated.
+
+    A standardised belief says nothing of safety before it has seen five outcomes, not
+    all alike: until then the safe action is played.
 
     Args:
         actions: what can be chosen.
@@ -135,12 +140,15 @@ class GPOPB(GPPolicy):
 
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return a draw from the distribution that solves the programme."""
-        tau, safe, on = self._limits(asked.t), state.own, asked.actions
-        infeasible = safe.unsafe(tau)
-        own = on is self.actions
+        limits, on = self._limits(asked.t), asked.actions
+        units = state.beliefs.units()
+        infeasible = state.own.unsafe(limits, units)
+        tau, safe = level(units, limits), state.own.within(units)
+        # outcomes come by themselves; that they are all alike is worth a warning
+        enough, own = trusted(self, units, patience=FEW), on is self.actions
         at = numbered(self._safe.index if own else self._safe.within(on))
         must_hold(asked.mask, at)
-        width, rho = self._inflated(state, asked, tau)
+        width, rho = self._inflated(state, asked, limits)
 
         def bounds() -> Iterator[tuple[int, Tensor]]:
             for start, mean, std in self._looks(state, asked):
@@ -153,7 +161,8 @@ class GPOPB(GPPolicy):
                 yield start, u
 
         pi = solve_policy_in_blocks(bounds, int(on.size), tau)
-        decision = drawn(pi.distribution, safe, at, asked.streams, infeasible)
+        pi_t, streams = pi.distribution, asked.streams
+        decision = drawn(pi_t, safe, at, streams, infeasible, enough)
         return decision, state._replace(multiplier=pi.multiplier)
 
     def _inflated(
@@ -161,6 +170,9 @@ class GPOPB(GPPolicy):
     ) -> tuple[Tensor, Tensor]:
         """Return ``beta (T, 1 + m)`` of reward and costs, and ``rho (T, m)``."""
         width, rho = self._coefficient(state, asked).abs(), state.own.ratio(tau)
+        units = state.beliefs.units()
+        if units is not None:
+            rho = (rho / units.ratio(self.m)).nan_to_num(0.0)
         alpha = self._scales.from_gaps(rho)
         if self._scales.reward is not None:
             rho = (alpha[:, :1] - 1).expand_as(rho)
@@ -169,10 +181,11 @@ class GPOPB(GPPolicy):
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state with the news in its beliefs, and of the safe action."""
         safe, choice = state.own, news.choice
+        state = super().absorb(state, news)
         if not safe.ready:
             x, limits = choice.x.reshape(self._size, -1), self._limits(choice.t)
-            safe = safe.after(x.double(), news, limits)
-        return super().absorb(state._replace(own=safe), news)
+            safe = safe.after(x.double(), news, limits, state.beliefs.units())
+        return state._replace(own=safe)
 
     @alone
     def recommend(self, confidence: float = 0.95) -> Recommendation:
@@ -184,11 +197,12 @@ class GPOPB(GPPolicy):
         confidence = share("confidence", confidence)
         now = self._settled()
         limits, state = self._limits(max(now.t, 1)), now.state
+        units = state.beliefs.units()
 
         def blocks() -> Iterator[tuple[int, Tensor, Tensor]]:
             safe: Known = state.own
-            found = ((b.start, b.mean, b.std) for b in state.beliefs.blocks())
-            return safe.among(found)
+            every = state.beliefs.blocks()
+            return safe.among((b.start, *told(units, b.mean, b.std)) for b in every)
 
         size = int(self.actions.size)
         found = recommend_policy(blocks, size, limits, confidence)

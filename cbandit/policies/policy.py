@@ -103,6 +103,7 @@ class Policy(metaclass=ABCMeta):
     no_noise = ""  # why tell takes no noise, where it does not
     piecemeal = False  # whether costs may come one by one; else they wait for all
     patient = False  # whether it counts on choices that wait for their feedback
+    standardized = False  # whether multipliers are in spreads, not in the user's units
     common: Mapping[str, str] = shared.POLICY  # what constructors hand on, with help
     _reminded = False
     _failed: Failed | None = None
@@ -243,6 +244,12 @@ class Policy(metaclass=ABCMeta):
         """As the next ``ask`` will use it, ``(*trials, m)``; empty: there is none."""
         shape = (*self.batch_shape, 0)
         return torch.zeros(shape, dtype=torch.float64, device=self.device)
+
+    @property
+    @alone
+    def price(self) -> Tensor:
+        """The multiplier in the user's units, ``(*trials, m)``."""
+        return self.multiplier
 
     @alone
     def ask(

@@ -46,7 +46,8 @@ class RPOL(GPPolicy):
         actions: what can be chosen.
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them.
-        explore: :class:`~cbandit.UCB` in the paper.
+        explore: :class:`~cbandit.UCB` in the paper; ``cb.UCB(1.0)`` unless given. With
+            :class:`~cbandit.TS` it keeps looking for better feasible actions.
         penalty: ``"observation"``: ``Q`` gains the rectified cost observed, as in the
             paper. ``"estimate"`` (ours): ``Q`` gains ``[g_t(x_t)]_+``, because
             noise, once rectified, makes ``Q`` grow at feasible points too.
@@ -61,13 +62,15 @@ class RPOL(GPPolicy):
         >>> policy.tell(policy.ask(), reward=0.1, cost=0.2)
     """
 
+    spreads = True
+
     def __init__(
         self,
         actions: Any,
         *,
         reward: GP,
         costs: GP | Sequence[GP],
-        explore: Explore,
+        explore: Explore | None = None,
         penalty: str = "observation",
         **common: Any,
     ) -> None:
@@ -82,7 +85,7 @@ class RPOL(GPPolicy):
             **common,
         )
         kind = {Delayed: "Censored", Sliding: "SW"}.get(type(self.feedback), "")
-        self.name = f"RPOL-{kind}{explore.name}"
+        self.name = f"RPOL-{kind}{self.explore.name}"
         self.penalty = penalty
 
     def score(self, t: int, q: Tensor) -> scores.Rectified:

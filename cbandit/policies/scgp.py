@@ -75,7 +75,7 @@ class SCGPUCB(GPPolicy):
         *,
         reward: GP,
         costs: int | Sequence[str],
-        explore: Explore,
+        explore: Explore | None = None,
         schedule: int = 1,
         slater: Any = None,
         clip: Any = None,

@@ -27,11 +27,13 @@ POLICY = {
 }
 GP_POLICY = {
     "clip": """``(B, G)``: estimates are kept within ``[-B, B]`` and, thresholds
-        subtracted, ``[-G, G]``.""",
+        subtracted, ``[-G, G]``; in spreads where a belief is standardised.""",
     "engine": '``"auto"``, ``"joint"``, ``"factor"``, ``"product"`` or ``"stream"``.',
     "feedback": "``None``, :class:`~cbandit.Delayed` or :class:`~cbandit.Sliding`.",
     "pending": """``"ignore"`` outstanding choices, or ``"hallucinate"``: count their
-        variance and keep their mean.""",
+        variance and keep their mean, so that several in a row are several places.
+        ``None``: the latter for GPUCB, CKB, RPOL and CONFIG with UCB and without
+        ``Delayed``, the former elsewhere.""",
     **POLICY,
 }
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from cbandit._core.randomness import Position
 from cbandit.policies.feedback import Arrivals
+from cbandit.policies.pricing import Waiting
 
 __all__ = ["GPState", "Now"]
 
@@ -39,9 +40,10 @@ class GPState(NamedTuple):
         held: what feedback left behind beside the beliefs.
         estimate: of reward and costs where the last round chose, ``(T, 1 + m)``.
         arrived: by how much costs told since were above their thresholds, ``(T, m)``
-            each, 0 in trials where nothing came.
+            each, in the user's units, 0 in trials where nothing came.
         moved: the multiplier of the next ``ask``, where it is known already.
         own: what a policy keeps for itself.
+        waiting: costs told before that have no unit yet.
     """
 
     beliefs: Any
@@ -51,3 +53,4 @@ class GPState(NamedTuple):
     arrived: tuple[Tensor, ...] = ()
     moved: Tensor | None = None
     own: Any = None
+    waiting: Waiting | None = None

@@ -14,6 +14,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.given import COST_COUNT, listed
+from cbandit.policies.pricing import measured
 from cbandit.policies.senses import names_of
 from cbandit.policies.state import GPState
 
@@ -59,10 +60,12 @@ def believed_costs(costs: Any) -> Any:
     return costs
 
 
-def suited(
-    policy: Any, actions: Any, explore: Any, feedback: Any, pending: Any
-) -> None:
-    """Raise an error unless these go with the policy and with each other."""
+def suited(policy: Any, actions: Any, explore: Any, feedback: Any, pending: Any) -> str:
+    """Raise an error unless these go with the policy and with each other.
+
+    Returns:
+        What ``pending`` means.
+    """
     if not isinstance(explore, policy.explores):
         kinds = " or ".join(f"cb.{each.__name__}(...)" for each in policy.explores)
         raise CBanditError(f"explore must be {kinds}; got {checks.kind(explore)}")
@@ -74,7 +77,11 @@ def suited(
         raise CBanditError(
             f"{type(policy).__name__} chooses from {kinds}; got {actions!r}"
         )
-    checks.one_of("pending", pending, "ignore", "hallucinate")
+    if pending is None:
+        spreads = policy.spreads and isinstance(explore, UCB)
+        late = isinstance(feedback, Delayed)
+        pending = "hallucinate" if spreads and not late else "ignore"
+    checks.one_of("pending", pending, "ignore", "hallucinate", other="None")
     if pending == "hallucinate" and not isinstance(explore, UCB):
         raise CBanditError(
             "pending='hallucinate' goes with explore=cb.UCB(...): draws already "
@@ -93,6 +100,7 @@ def suited(
             f"with explore=cb.UCB(...) and pending='ignore'; got cb.{explore.name} "
             f"and pending={pending!r}"
         )
+    return str(pending)
 
 
 def epochs(restart: Any) -> int | str | None:
@@ -132,7 +140,8 @@ def round_points(own: Any, asked: Any, samples: bool) -> None:
 def moved(policy: Any, state: GPState, t: int) -> Tensor:
     """Return the multiplier after round ``t``, an error if ``move`` gave none."""
     old = state.multiplier
-    new = policy.move(t, old, state.estimate, state.arrived)
+    arrived, _ = measured(state.beliefs, state.arrived, state.waiting)
+    new = policy.move(t, old, state.estimate, arrived)
     if isinstance(new, Tensor) and new.shape == old.shape:
         return new
     got = tuple(new.shape) if isinstance(new, Tensor) else checks.kind(new)

@@ -25,16 +25,18 @@ class GPUCB(GPPolicy):
     Args:
         actions: what can be chosen.
         reward: the belief about the reward.
-        explore: :class:`~cbandit.UCB`.
+        explore: :class:`~cbandit.UCB`, ``cb.UCB(2.0)`` unless given.
         clip: bound ``B`` on the reward, or ``(B, G)``.
         common: see below.
     """
 
     name = "GP-UCB"
     explores = (UCB,)
+    usual = UCB(2.0)
+    spreads = True
 
     def __init__(
-        self, actions: Any, *, reward: GP, explore: UCB, **common: Any
+        self, actions: Any, *, reward: GP, explore: UCB | None = None, **common: Any
     ) -> None:
         self.settings = stated(self, locals())
         super().__init__(actions, reward=reward, costs=None, explore=explore, **common)
@@ -56,12 +58,12 @@ class GPTS(GPPolicy):
 
     name = "GP-TS"
     explores = (TS,)
+    usual = TS()
 
     def __init__(
         self, actions: Any, *, reward: GP, explore: TS | None = None, **common: Any
     ) -> None:
         self.settings = stated(self, locals())
-        explore = TS() if explore is None else explore
         super().__init__(actions, reward=reward, costs=None, explore=explore, **common)
 
     def score(self, t: int, multiplier: Tensor) -> scores.Reward:

@@ -30,6 +30,7 @@ from cbandit.posterior.look import Best, Look, Scan, among
 from cbandit.posterior.parts import Part, columns_of, each_alone, joined, told_apart
 from cbandit.posterior.passes import Merged
 from cbandit.posterior.stacked import Stacked, stackable
+from cbandit.posterior.units import Units, told
 from cbandit.posterior.value import Value
 from cbandit_kernels import SCORES
 
@@ -250,7 +251,8 @@ class Beliefs(Value):
         The only call that changes the arrays over the set; it always runs to the end.
 
         Args:
-            look: which score of which estimates; its offset holds minus the thresholds.
+            look: which score of which estimates, in units; its offset holds minus the
+                thresholds.
             streams: estimates are of a joint draw from these; ``None``: of deviations.
             ahead: outstanding choices, whose variance counts as if they had been told.
         """
@@ -281,7 +283,13 @@ class Beliefs(Value):
         own = self.ranks.stretch(self.actions, BLOCK)
         return self.actions.stretches(min(steps), *own)
 
-    # -- readers ---------------------------------------------------------------------
+    # -- readers, in units but for posterior() ---------------------------------------
+
+    def units(self) -> Units | None:
+        """The units of all functions; ``None``: the user's own, for good."""
+        if not any(group.scale.standardize for group in self.groups):
+            return None
+        return Units.joined([g.scale.units() for g in self.groups], self._back())
 
     def blocks(
         self, streams: Streams | None = None, ahead: Sequence[Ahead] = ()
@@ -325,13 +333,14 @@ class Beliefs(Value):
         return next(group for group in self.groups if function in group.functions)
 
     def posterior(self) -> tuple[Tensor, Tensor]:
-        """Means and standard deviations of all actions, ``(T, F, N)`` each."""
+        """Means and deviations of all actions in the user's units, ``(T, F, N)``."""
         shape = (self.trials, self.functions, int(self.actions.size))
+        units = self.units()
         mean = torch.empty(shape, dtype=self.dtype, device=self.device)
         std = torch.empty_like(mean)
         for block in self.blocks():
-            mean[..., block.start : block.stop] = block.mean
-            std[..., block.start : block.stop] = block.std
+            own = slice(block.start, block.stop)
+            mean[..., own], std[..., own] = told(units, block.mean, block.std)
         if self.ranks.size == 1 or self.actions.continuous:
             return mean, std
         own = slice(*self.ranks.stretch(self.actions, BLOCK))

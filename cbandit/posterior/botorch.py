@@ -107,7 +107,7 @@ def model_list(beliefs: Beliefs, trial: int | None = None) -> ModelListGP:
 
 def _model(group: Group, place: int, batched: bool, trial: int | None) -> BeliefGP:
     x, y, variance = _data(group, place)
-    shift, scale = (v[:, place] for v in group.units())
+    shift, scale = (v[:, place] for v in group.scale.targets_of())
     noise = group.noise * scale.square()
     kernel: Kernel = copy.deepcopy(group.covariance.kernel)
     if trial is not None:
@@ -169,7 +169,7 @@ def _inputs(unit: Unit) -> InputTransform:
 def _data(group: Group, place: int) -> tuple[Tensor, Tensor, Tensor]:
     """Distinct actions ``(T, U, d)``, mean outcomes and their variances ``(T, U)``."""
     x, p, sums = group.engine.history.merged()
-    shift, scale = (v[:, place : place + 1] for v in group.units())
+    shift, scale = (v[:, place : place + 1] for v in group.scale.targets_of())
     w = sums[:, place]
     if group.scale.standardize:
         # outcomes that are waited for stand at the mean; the others are counted from it

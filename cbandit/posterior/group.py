@@ -195,10 +195,6 @@ class Group(Value):
         if light:
             self._engine.history.stands_for = None
 
-    def units(self) -> tuple[Tensor, Tensor]:
-        """The shift and the divisor of outcomes, ``(T, f)`` each."""
-        return self.scale.units()
-
     @property
     def noise(self) -> Tensor:
         """The likelihood's variance, ``(T,)``, in the engine's units."""
@@ -357,7 +353,7 @@ class Group(Value):
             for parameter in kernel.parameters():
                 # from here on each trial has parameters of its own
                 parameter.data = parameter.data.clone()
-        data = merged(self.log, *self.units())
+        data = merged(self.log, *self.scale.targets_of())
         noise = fit_hyperparameters(
             kernel,
             self.noise.clone(),
@@ -394,7 +390,7 @@ class Group(Value):
     def begin(
         self, streams: Streams | None = None, ahead: Sequence[Ahead] = ()
     ) -> Pass:
-        """Begin a pass over the set, in the user's units."""
+        """Begin a pass over the set, in units."""
         coming = Coming.of(ahead, self.functions, self.noise) if ahead else None
         inner = self.engine.begin(streams, coming)
         if not (self.scale.shifted or self.scale.standardize):
@@ -402,14 +398,16 @@ class Group(Value):
         return Scaled(inner, self.scale, self.dtype)
 
     def anywhere(self, x: Tensor, ahead: Sequence[Ahead] = ()) -> tuple[Tensor, Tensor]:
-        """Means ``(T, f, n)`` and standard deviations ``(T, f, n)`` at any points."""
+        """Means ``(T, f, n)`` and standard deviations ``(T, f, n)`` at any points.
+
+        In units, as all that follows.
+        """
         coming = Coming.of(ahead, self.functions, self.noise) if ahead else None
         places = None if coming is None else (coming.places(), coming.precision)
         mean, var = self.engine.history.at(x, places)
         # the floor keeps gradients finite where nothing is uncertain
-        std = var.clamp_min(1e-300).sqrt().unsqueeze(1) * self.units()[1].unsqueeze(-1)
-        std = std.expand_as(mean[:, : len(self.functions)])
-        return self.scale.mean(mean), std
+        std = var.clamp_min(1e-300).sqrt().unsqueeze(1)
+        return self.scale.mean(mean), std.expand_as(mean[:, : len(self.functions)])
 
     def tried(self) -> tuple[Tensor, Tensor, Tensor]:
         """Distinct actions ``(T, U, d)``, means there ``(T, f, U)``, which are real."""
@@ -420,11 +418,10 @@ class Group(Value):
         return history.points[:, :used], mean, history.precision[:, :used] > 0
 
     def draw(self, streams: Streams) -> Callable[[Tensor], Tensor]:
-        """A joint draw less the mean, in user units: ``(T, n, d) -> (T, f, n)``."""
+        """A joint draw less the mean: ``(T, n, d) -> (T, f, n)``."""
         engine, count = self.engine, len(self.functions)
         path = pathwise(engine.history, streams, engine.functions)
-        scale = self.units()[1].unsqueeze(-1)
-        return lambda x: path(x)[:, :count] * scale
+        return lambda x: path(x)[:, :count]
 
     def check_samples(self) -> None:
         """An error, unless joint draws can be had."""

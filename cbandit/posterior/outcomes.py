@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cbandit._core import devices
 from cbandit.posterior.log import Observation
+from cbandit.posterior.units import Units
 
 __all__ = ["Outcomes"]
 
@@ -73,11 +74,12 @@ class Outcomes(NamedTuple):
         """Whether so little is left that rounding errors of what is gone show."""
         return bool((self.squares < LOST * self.most).any())
 
-    def units(self) -> tuple[Tensor, Tensor]:
-        """The average and the spread, ``(T, f)`` each; 1 until two outcomes differ."""
+    def units(self) -> Units:
+        """Count from the average, in spreads; 1 until two outcomes differ."""
         spread = (self.squares / (self.seen - 1).clamp_min(1)).clamp_min(0).sqrt()
-        usable = (self.seen >= 2) & (spread > 0)
-        return self.average, torch.where(usable, spread, 1.0)
+        known = (self.seen >= 2) & (spread > 0)
+        size = torch.where(known, spread, 1.0)
+        return Units(self.average, size, known, self.seen.expand_as(size))
 
     def columns(self, kept: Tensor) -> Outcomes:
         """The same of some functions alone."""

@@ -1,4 +1,4 @@
-"""Passes over the set in the user's units, of one group of functions or of several."""
+"""Passes over the set in units, of one group of functions or of several."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ __all__ = ["Merged", "Scaled"]
 
 
 class Scaled:
-    """An engine's pass in the user's units.
+    """An engine's pass in units, see :mod:`cbandit.posterior.units`.
 
     Args:
         inner: the engine's.
-        scale: between the units.
+        scale: between the engine's units and these.
         dtype: of what is handed out.
     """
 
-    __slots__ = ("_inner", "_origin", "_shift", "_unit")
+    __slots__ = ("_gap", "_inner", "_shift", "_size")
 
     def __init__(self, inner: Pass, scale: Scale, dtype: torch.dtype) -> None:
         self._inner = inner
-        shift, unit = scale.units()
-        self._shift = shift.to(dtype).unsqueeze(-1)
-        self._origin: Tensor | None = None
+        self._shift = scale.means.to(dtype).unsqueeze(-1)
+        self._gap: Tensor | None = None
         if scale.standardize:
-            self._origin = scale.outcomes.origin.to(dtype).unsqueeze(-1)
-            self._shift = self._shift - self._origin
-            self._unit = unit.to(dtype).unsqueeze(-1)
+            units = scale.units()
+            gap = units.center - scale.outcomes.origin
+            self._gap = gap.to(dtype).unsqueeze(-1)
+            self._size = units.size.to(dtype).unsqueeze(-1)
 
     def block(self, start: int, stop: int) -> Block:
         """The stretch ``start .. stop - 1``."""
         block = self._inner.block(start, stop)
-        if self._origin is None:
+        if self._gap is None:
             block.mean = block.mean + self._shift
             return block
         # see Scale.mean
         known, ones = block.mean[:, :-1], block.mean[:, -1:]
-        mean = known + self._shift * (1 - ones) + self._origin
-        draw = None if block.draw is None else block.draw[:, :-1] * self._unit
-        return Block(start, stop, mean, block.std * self._unit, draw)
+        mean = (known - self._gap * ones) / self._size
+        draw = None if block.draw is None else block.draw[:, :-1]
+        return Block(start, stop, mean, block.std, draw)
 
     def end(self) -> None:
         """Say that every stretch has been handed out."""

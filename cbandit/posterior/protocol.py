@@ -12,6 +12,7 @@ from cbandit.posterior.ahead import Ahead
 from cbandit.posterior.block import Block
 from cbandit.posterior.look import Best, Look
 from cbandit.posterior.parts import Part
+from cbandit.posterior.units import Units
 
 __all__ = ["AnyBeliefs"]
 
@@ -50,6 +51,10 @@ class AnyBeliefs(Protocol):
         """Apply what was told and return the best action under ``look``."""
         ...
 
+    def units(self) -> Units | None:
+        """The units of what follows; ``None``: the user's own, for good."""
+        ...
+
     def blocks(
         self, streams: Streams | None = None, ahead: Sequence[Ahead] = ()
     ) -> Iterator[Block]:
@@ -57,7 +62,7 @@ class AnyBeliefs(Protocol):
         ...
 
     def posterior(self) -> tuple[Tensor, Tensor]:
-        """Means and standard deviations of all actions, ``(T, F, N)`` each."""
+        """Means and deviations of all actions in the user's units, ``(T, F, N)``."""
         ...
 
     def anywhere(self, x: Tensor, ahead: Sequence[Ahead] = ()) -> tuple[Tensor, Tensor]:

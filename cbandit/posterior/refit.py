@@ -18,7 +18,7 @@ import gpytorch
 import numpy as np
 import torch
 from gpytorch import kernels as gpk
-from gpytorch.priors import LogNormalPrior
+from gpytorch.priors import Prior
 from scipy.optimize import minimize
 from torch import Tensor
 
@@ -76,7 +76,7 @@ def fit_hyperparameters(
     noise: Tensor,
     data: Merged,
     learn_noise: bool,
-    noise_prior: LogNormalPrior | None,
+    noise_prior: Prior | None,
 ) -> Tensor:
     """Fit the kernel in place by L-BFGS-B; the noise variances ``(T,)`` are returned.
 
@@ -111,7 +111,7 @@ def _fit_one(
     noise: Tensor,
     data: Merged,
     learn_noise: bool,
-    noise_prior: LogNormalPrior | None,
+    noise_prior: Prior | None,
 ) -> Tensor:
     start_noise = noise.clone()
     log_noise = noise.clone().log().requires_grad_(learn_noise)

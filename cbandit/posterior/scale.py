@@ -10,6 +10,7 @@ from torch import Tensor
 from cbandit._core import devices
 from cbandit.posterior.log import Log, Observation
 from cbandit.posterior.outcomes import Outcomes
+from cbandit.posterior.units import Units
 from cbandit.posterior.value import Value
 
 __all__ = ["Scale"]
@@ -103,8 +104,10 @@ class Scale(Value):
         precision = self.usual
         if row.noise is not None:
             noise = row.noise
-            if self.standardize:
-                noise = noise / self.units()[1][:, 0].square()
+            if self.standardize:  # the belief's own, until there is a unit
+                units = self.outcomes.units()
+                noise = noise / units.size[:, 0].square()
+                noise = torch.where(units.known[:, 0], noise, self.noise)
             precision = noise.maximum(self._least).reciprocal()
         if all(row.wanted):
             return precision
@@ -112,29 +115,32 @@ class Scale(Value):
 
     # -- out of it -------------------------------------------------------------------
 
-    def units(self) -> tuple[Tensor, Tensor]:
-        """The shift and the divisor of outcomes, ``(T, f)`` each."""
+    def units(self) -> Units:
+        """The units in which means and deviations are handed out."""
+        return self.outcomes.units() if self.standardize else Units.own(self.means)
+
+    def targets_of(self) -> tuple[Tensor, Tensor]:
+        """The shift and the divisor of what is fitted, ``(T, f)`` each."""
         if self.standardize:
-            return self.outcomes.units()
+            units = self.outcomes.units()
+            return units.center, units.size
         return self.means, torch.ones_like(self.means)
 
     def mean(self, mean: Tensor) -> Tensor:
-        """The engine's mean ``(T, F, n)`` in the user's units, ``(T, f, n)``."""
-        shift = self.units()[0].unsqueeze(-1)
+        """The engine's mean ``(T, F, n)`` in units, ``(T, f, n)``."""
         if not self.standardize:
-            return mean + shift
-        origin = self.outcomes.origin.unsqueeze(-1)
+            return mean + self.means.unsqueeze(-1)
+        units = self.outcomes.units()
+        gap = (units.center - self.outcomes.origin).unsqueeze(-1)
         # the mean is linear in its targets: those of (y - shift) are those of y less
         # shift times those of 1
-        known, ones = mean[:, :-1], mean[:, -1:]
-        return known + (shift - origin) * (1 - ones) + origin
+        return (mean[:, :-1] - gap * mean[:, -1:]) / units.size.unsqueeze(-1)
 
-    def weights(self, alpha: Tensor) -> Tensor:
-        """``w (T, f, U)``: the mean in user units is ``w k_u(x)`` and the shift."""
+    def weights(self, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        """``w (T, f, U)`` and ``b (T, f)``: the mean in units is ``w k_u(x) + b``."""
         if not self.standardize:
-            return alpha.mT
-        known, ones = alpha.mT[:, :-1], alpha.mT[:, -1:]
-        return known - (self.units()[0] - self.outcomes.origin).unsqueeze(-1) * ones
+            return alpha.mT, self.means
+        return self.mean(alpha.mT), torch.zeros_like(self.means)
 
 
 def _of_noise(noise: Tensor, least: Tensor) -> dict[str, Any]:

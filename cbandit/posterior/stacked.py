@@ -47,7 +47,8 @@ class Stacked:
         back = [order.index(f) for f in range(len(order))]
         self._back = devices.put(back, groups[0].device)
         self._kind = groups[0].covariance.kinds[0]
-        rates, origins, places, halves, weights, amplitudes = [], [], [], [], [], []
+        rates, origins, places, halves, amplitudes = [], [], [], [], []
+        weights, shifts = [], []
         trials = groups[0].trials
         for group in groups:
             covariance, history = group.covariance, group.engine.history
@@ -62,7 +63,9 @@ class Stacked:
             halves.append(
                 torch.linalg.solve_triangular(system.factor, eye, upper=False)
             )
-            weights.append(group.scale.weights(system.alpha))
+            weight, shift = group.scale.weights(system.alpha)
+            weights.append(weight)
+            shifts.append(shift)
             ones = torch.ones(trials, 1, 1, dtype=torch.float64, device=zero.device)
             amplitudes.append(covariance.times(ones).squeeze(-1))
         self._rates, self._origins = torch.stack(rates), torch.stack(origins)
@@ -70,12 +73,10 @@ class Stacked:
         self._amplitude = torch.stack(amplitudes).unsqueeze(-1)  # G x T x 1 x 1
         self._weights = torch.stack(weights) * self._amplitude
         self._halves = self._halves * self._amplitude
-        shift, unit = zip(*(group.units() for group in groups), strict=True)
-        self._shift = torch.stack(shift).unsqueeze(-1)  # G x T x f x 1
-        self._unit = torch.stack(unit).unsqueeze(-1)
+        self._shift = torch.stack(shifts).unsqueeze(-1)  # G x T x f x 1
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Both ``(T, F, n)``, of points ``(T, n, d)``."""
+        """Both ``(T, F, n)`` in units, of points ``(T, n, d)``."""
         z = self._origins + self._rates * x.double()
         cross = kernel_matrix_ref(z, self._places, self._kind).mT
         mean = self._weights @ cross + self._shift
@@ -85,8 +86,7 @@ class Stacked:
             prior = prior * z.square().sum(-1)
         var = prior - half.square().sum(-2)
         # the floor keeps gradients finite where nothing is uncertain
-        std = var.clamp_min(1e-300).sqrt().unsqueeze(-2) * self._unit
-        std = std.expand_as(mean)
+        std = var.clamp_min(1e-300).sqrt().unsqueeze(-2).expand_as(mean)
         return self._ordered(mean), self._ordered(std)
 
     def _ordered(self, values: Tensor) -> Tensor:

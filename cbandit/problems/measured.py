@@ -27,7 +27,7 @@ SPAN = 10**6  # whole numbers further apart than this count as numbers
 
 @dataclass(frozen=True)
 class Measured:
-    """What a frame says.
+    """A frame of measurements that has been read.
 
     Args:
         actions: the configurations, each once, with names.

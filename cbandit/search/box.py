@@ -54,6 +54,7 @@ SPRINT, STEPS = 8, 100  # steps of all starts, and of the finalists with these
 APART = 0.2  # starts are kept no further apart than this
 RAISES, RAISE = 6, 5.0  # how often, and by what factor, a penalty is raised
 MARGIN = 1e-8  # share of a cost's size that is kept from its limit
+LEAST = scores.LeastViolating()
 
 
 @dataclass
@@ -175,12 +176,14 @@ def best_feasible_point(
     incumbents: Tensor,
     climbs: Climbs | None = None,
     barred: Barred | None = None,
+    least: Score = LEAST,
 ) -> tuple[Best, Tensor]:
     """Find the greatest ``f`` where every ``g <= 0``; failing that, the least ``g``.
 
     Maximises the penalised reward ``f - rho sum_j [g_j + margin]_+`` and raises ``rho``
-    until the maximum keeps the limits. Trials in which no point does get the point of
-    least ``max_j g_j``; the second result ``(T,)`` says which they are.
+    until the maximum keeps the limits. Trials in which no point does get the best point
+    under ``least``, which is ``-max_j g_j`` unless given; the second result ``(T,)``
+    says which they are.
     """
     with torch.no_grad():
         z = candidates(box, streams, None)
@@ -201,9 +204,7 @@ def best_feasible_point(
     if bool(kept.all()):
         return best.best(best.estimate[:, 0]), ~kept
     # searches for some trials draw from copies, so that the draws of others stay
-    low, possible = search(
-        lambda f, g: scores.least_violating(g), copy.deepcopy(streams), incumbents
-    )
+    low, possible = search(least, copy.deepcopy(streams), incumbents)
     infeasible = ~kept & ~possible
     best, left = best.where(kept, low), ~kept & possible
     near = torch.cat([incumbents, low.x.unsqueeze(1)], 1)

@@ -10,21 +10,25 @@ from torch import Tensor
 
 from cbandit import scores
 from cbandit.errors import CBanditError
-from cbandit.posterior.look import Best, among, maximise
+from cbandit.posterior.look import Best, Score, among, maximise
 
 __all__ = ["Best", "among", "best_feasible", "maximise"]
 
+LEAST = scores.LeastViolating()
+
 
 def best_feasible(
-    search: Callable[[scores.Formed], Best],
+    search: Callable[[scores.Formed | Score], Best],
+    least: scores.Formed | Score = LEAST,
 ) -> tuple[Best, Tensor]:
     """Find the greatest ``f`` where every ``g <= 0``; failing that, the least ``g``.
 
-    Trials without such an action get the one of least ``max_j g_j``, by a second search
+    Trials without such an action get the best one under ``least``, by a second search
     made for them.
 
     Args:
         search: returns the best action under a score.
+        least: what is maximised where nothing is feasible; ``-max_j g_j`` unless given.
 
     Returns:
         The best actions, and which trials ``(T,)`` had no feasible one.
@@ -33,14 +37,14 @@ def best_feasible(
     if all(map(math.isfinite, best.read())):
         return best, torch.zeros_like(best.value, dtype=torch.bool)
     infeasible = best.value.isneginf()
-    least = search(scores.LeastViolating())
-    found = torch.where(infeasible, least.value, best.value)
-    if best.index is None or least.index is None:
+    low = search(least)
+    found = torch.where(infeasible, low.value, best.value)
+    if best.index is None or low.index is None:
         raise CBanditError("best_feasible searches sets of numbered actions")
     both = Best(
         found,
-        torch.where(infeasible, least.index, best.index),
-        torch.where(infeasible.unsqueeze(-1), least.estimate, best.estimate),
+        torch.where(infeasible, low.index, best.index),
+        torch.where(infeasible.unsqueeze(-1), low.estimate, best.estimate),
     )
     if not all(map(math.isfinite, both.read())):
         raise CBanditError(

@@ -122,6 +122,7 @@ def simulate(
     size = getattr(problem.actions, "size", float("inf"))
     trials = tape.batch[0] if tape.batch else 1
     shown_bar = progress and ranks.rank == 0
+    priced: Any = policy if getattr(policy, "standardized", False) else None
 
     with (
         process.few_threads(size * trials),
@@ -134,6 +135,8 @@ def simulate(
             begun = perf_counter()
             shown, question = world.show(t)
             tape.put("multipliers", policy.multiplier)  # copied before ask changes it
+            if priced is not None:
+                tape.put("priced", priced.price)
             choice = policy.ask(**question)
             reward, cost, failed = world.observe(choice)
             if failed is not None:

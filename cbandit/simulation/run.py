@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +13,6 @@ from torch import Tensor
 from cbandit import account
 from cbandit._core import checks
 from cbandit._core.files import atomic
-from cbandit._core.randomness import trial_range
 from cbandit.actions import Names
 from cbandit.errors import CBanditError, CheckpointError
 from cbandit.policies.senses import Senses
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["METRICS", "STAGES", "Run", "join"]
+__all__ = ["METRICS", "STAGES", "Run"]
 
 METRICS = (
     "regret",
@@ -70,6 +68,7 @@ class Run:
             found, ``(*trials,)``; 0 for trials in which it went on.
         failed: rounds whose action could not be measured, ``(*trials, T)``; their
             rewards and costs as observed are NaN. ``None``: there were none.
+        priced: the multipliers in the user's units, where they are not already.
         names: of the actions' coordinates, where the policy's set has any.
         senses: the problem's words for its functions. Rewards, optima and costs as
             observed are as the problem states them; ``None``: it maximises, and costs
@@ -96,8 +95,17 @@ class Run:
     expected_costs: Tensor | None = None
     stopped: Tensor | None = None
     failed: Tensor | None = None
+    priced: Tensor | None = None
     names: Names | None = None
     senses: Senses | None = None
+
+    @property
+    def prices(self) -> Tensor:
+        """The multipliers in the user's units, before each round, as they are there.
+
+        ``(*trials, T, m)``; NaN where a standardised belief had no unit yet.
+        """
+        return self.multipliers if self.priced is None else self.priced
 
     @property
     def rounds(self) -> int:
@@ -199,6 +207,17 @@ class Run:
         return account.hard_violation(self.true_costs)
 
     @property
+    def hard_violation_in_spreads(self) -> Tensor:
+        """As :attr:`hard_violation`, each cost in spreads of what was seen of it.
+
+        ``(*trials, T)``. Costs of different units add up to something then.
+        """
+        seen = self.costs.double().flatten(0, -2)
+        spread = seen.std(0) if len(seen) > 1 else torch.ones_like(seen[0])
+        spread = torch.where(spread > 0, spread, 1.0)
+        return account.hard_violation(self.true_costs / spread)
+
+    @property
     def realised_violation(self) -> Tensor:
         """The soft violation of the costs as observed, ``(*trials, T)``."""
         over = self.costs - self.thresholds
@@ -231,7 +250,8 @@ class Run:
 
         For a policy that randomises it also holds :data:`STAGES`: policy regret, the
         largest stage cost, and the shares of rounds, and of whole runs, whose stage
-        costs were at most their thresholds.
+        costs were at most their thresholds. With several costs it holds their hard
+        violation in spreads too.
 
         Example:
             >>> print(run.summary())                            # doctest: +SKIP
@@ -243,8 +263,14 @@ class Run:
         for name in METRICS + (STAGES if self.randomised else ()):
             final = getattr(self, name)[..., -1:].double().reshape(-1)
             values[name] = mean_and_sem(final)
+        if self.m > 1:
+            final = self.hard_violation_in_spreads[..., -1:].double().reshape(-1)
+            values["hard_violation_in_spreads"] = mean_and_sem(final)
         trials = 1 if self.trials is None else len(self.trials)
-        return Summary(self.policy, self.rounds, values, self.seconds_per_round, trials)
+        played = (self.actions, self.rewards, self.costs)
+        alike = trials > 1 and all(bool((each == each[:1]).all()) for each in played)
+        pace = self.seconds_per_round
+        return Summary(self.policy, self.rounds, values, pace, trials, alike)
 
     def curve(
         self, name: str, points: int | None = None, average: bool = False
@@ -375,35 +401,3 @@ class Run:
     def __repr__(self) -> str:
         count = 1 if self.trials is None else len(self.trials)
         return f"Run({self.policy}, rounds={self.rounds}, trials={count}, m={self.m})"
-
-
-def join(runs: Sequence[Run]) -> Run:
-    """Join runs of different trials into one, in the order of the trials' numbers.
-
-    The parts must be of one policy over the same rounds. The seconds of a round are
-    those of the slowest part, as if they ran side by side.
-    """
-    if not runs:
-        raise CBanditError("runs must hold at least one run; got none")
-    if any(run.trials is None for run in runs):
-        raise CBanditError("runs must have a trials axis to be joined")
-    runs = sorted(runs, key=lambda run: run.trials[0] if run.trials else 0)
-    numbers = [i for run in runs for i in run.trials or ()]
-    trials = trial_range(range(numbers[0], numbers[-1] + 1))
-    if trials is None or numbers != list(trials):
-        raise CBanditError(f"runs must hold consecutive trials; got {numbers}")
-    first = runs[0]
-    if any((run.policy, run.rounds) != (first.policy, first.rounds) for run in runs):
-        raise CBanditError(f"runs must be of one policy and length; got {runs}")
-    joined: dict[str, Any] = {}
-    for each in fields(Run):
-        values = [getattr(run, each.name) for run in runs]
-        if each.name == "failed" and any(value is not None for value in values):
-            nowhere = [torch.zeros_like(run.infeasible) for run in runs]
-            values = [
-                v if v is not None else n for v, n in zip(values, nowhere, strict=True)
-            ]
-        if isinstance(values[0], Tensor) and each.name != "seconds":
-            joined[each.name] = torch.cat(values)
-    seconds = torch.stack([run.seconds for run in runs]).amax(0)
-    return replace(first, trials=trials, seconds=seconds, **joined)

@@ -18,6 +18,7 @@ class Summary(dict[str, dict[str, float]]):
         values: ``mean`` and ``sem``, the standard error over the trials, by metric.
         seconds_per_round: of the whole batch of trials.
         trials: how many there were.
+        alike: whether they did the same to the bit: nothing is drawn at random.
     """
 
     def __init__(
@@ -27,14 +28,21 @@ class Summary(dict[str, dict[str, float]]):
         values: dict[str, dict[str, float]],
         seconds_per_round: float,
         trials: int,
+        alike: bool = False,
     ) -> None:
         self.policy, self.rounds, self.trials = policy, rounds, trials
+        self.alike = alike
         self.seconds_per_round = seconds_per_round
         super().__init__(values)
 
     def __str__(self) -> str:
         head = f"{self.policy}, {self.rounds} rounds, "
         head += f"{1e3 * self.seconds_per_round:.3g} ms each"
+        if self.alike:
+            head += (
+                f"; all {self.trials} trials are one run, to the bit, for neither the "
+                "policy nor the problem draws at random: +- 0 says nothing"
+            )
         rows = []
         for name, each in self.items():
             known = not math.isnan(each["mean"])

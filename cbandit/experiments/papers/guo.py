@@ -41,8 +41,9 @@ def _shared(problem: Any, task: Task) -> dict[str, Any]:
         lam = float(given["lam"])
     kernel = RBFKernel().double()
     kernel.lengthscale = 1.0
-    gp = GP(kernel, noise=lam)
-    return {"reward": gp, "costs": gp, "explore": UCB(given["beta"]), **task.common}
+    gp, width = GP(kernel, noise=lam), UCB(given["beta"])
+    own = {"reward": gp, "costs": gp, "explore": width, "pending": "ignore"}
+    return {**own, **task.common}
 
 
 def _theorem(task: Task) -> dict[str, Any]:

@@ -31,6 +31,7 @@ def drawn(
     at: Tensor,
     streams: Streams,
     infeasible: Tensor | None,
+    enough: Tensor | None = None,
 ) -> Decision:
     """Return a draw; the safe action where too little is known of it yet.
 
@@ -40,10 +41,12 @@ def drawn(
         at: its number in this round's set, ``(T,)``.
         streams: where the draw comes from.
         infeasible: trials in which the safe action is seen not to be safe, ``(T,)``.
+        enough: trials whose beliefs may say what is safe, ``(T,)``; ``None``: all.
     """
     index, probability = distribution.index, distribution.probability
-    if not safe.ready:
-        warm, only = safe.warm.unsqueeze(-1), torch.zeros_like(index)
+    if not safe.ready or enough is not None:
+        warm = (safe.warm if enough is None else safe.warm & enough).unsqueeze(-1)
+        only = torch.zeros_like(index)
         only[:, 0] = at
         certain = torch.zeros_like(probability)
         certain[:, 0] = 1.0

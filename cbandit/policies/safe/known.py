@@ -20,6 +20,7 @@ from torch import Tensor
 from cbandit.errors import InfeasibleError
 from cbandit.policies.ledger import News
 from cbandit.policies.safe.action import SafeAction
+from cbandit.posterior.units import Units
 
 __all__ = ["Estimate", "Known"]
 
@@ -47,20 +48,23 @@ class Estimate:
         """``w``, ``(T, k)``."""
         return self.scale * (self.log / self.plays.unsqueeze(-1)).sqrt()
 
-    def told(self, values: Tensor, where: Tensor, limit: Tensor) -> Estimate:
+    def told(
+        self, values: Tensor, where: Tensor, limit: Tensor, size: Tensor | float = 1.0
+    ) -> Estimate:
         """Return the estimate after one more play in the trials ``where`` ``(T,)``.
 
         Args:
             values: what was observed, ``(T, k)``.
             where: trials in which the action was played and this was observed.
             limit: what the estimate and its width must stay under, ``(T, k)``.
+            size: the unit of ``scale``, ``(T, k)``; infinite where there is none yet.
         """
         fresh = (where & ~self.known).double()
         plays = self.plays + fresh
         share = (fresh / plays.clamp_min(1)).unsqueeze(-1)
         mean = self.mean + share * (values - self.mean)
         now = replace(self, mean=mean, plays=plays)
-        passed = (mean + now.width <= limit).all(-1)
+        passed = (mean + now.width * size <= limit).all(-1)
         return replace(now, known=self.known | ((fresh > 0) & passed))
 
 
@@ -102,32 +106,37 @@ class Known:
         """Trials in which both are known, ``(T,)``."""
         return self.reward.known & self.cost.known
 
-    def after(self, x: Tensor, news: News, limits: Tensor) -> Known:
+    def after(
+        self, x: Tensor, news: News, limits: Tensor, units: Units | None = None
+    ) -> Known:
         """Return this after feedback of a choice, if that was the safe action.
 
         Args:
             x: the actions chosen, ``(T, d)``.
             news: what came of them.
             limits: that round's thresholds, ``(T, m)``.
+            units: those of the noise; ``None``: the user's own.
         """
+        size = _sizes(self.action.subgaussian, units)
         at, reward, cost = (x == self.action.x).all(-1), self.reward, self.cost
         for told in news.rewards:
             where = at if told.where is None else at & told.mask()
             largest = self.action.largest.unsqueeze(-1)
-            reward = reward.told(told.values, where, largest)
+            reward = reward.told(told.values, where, largest, size[:, :1])
         for told in news.costs:
             where = at if told.where is None else at & told.mask()
-            cost = cost.told(told.values, where, limits)
+            cost = cost.told(told.values, where, limits, size[:, 1:])
         ready = bool((reward.known & cost.known).all())
         return Known(self.action, reward, cost, ready)
 
-    def unsafe(self, limits: Tensor) -> Tensor | None:
+    def unsafe(self, limits: Tensor, units: Units | None = None) -> Tensor | None:
         """Return the trials ``(T,)`` in which it is seen not to be safe.
 
         ``None``: in no trial; an error if that is so in all.
 
         Args:
             limits: this round's thresholds, ``(T, m)``.
+            units: those of the noise; ``None``: the user's own.
         """
         if self.action.cost is not None:
             if not self.action.fixed:
@@ -137,7 +146,8 @@ class Known:
             return None
         room, seen = limits - self.cost.mean, self.cost.plays > 0
         # w is three times the width that holds with probability 1 - delta
-        beyond = (room + self.cost.width / 3 < 0).any(-1)
+        width = self.cost.width * _sizes(self.action.subgaussian, units)[:, 1:]
+        beyond = (room + width / 3 < 0).any(-1)
         found = seen & ~self.cost.known & beyond
         if bool(found.all()):
             raise InfeasibleError(
@@ -157,6 +167,25 @@ class Known:
         gap = (self.action.largest - self.reward.mean[:, 0]).unsqueeze(-1)
         room = torch.where(self.warm.unsqueeze(-1), limits - self.cost.mean, 1.0)
         return (2.0 if given else 6.0) * gap / room
+
+    def within(self, units: Units | None) -> Known:
+        """Return the same with what was given in units.
+
+        Where there is none yet, the safe action's cost is at its threshold.
+        """
+        if units is None:
+            return self
+        action = self.action
+        reward, cost = action.reward, action.cost
+        inside = (units.center, units.size, units.known)
+        center, size, known = (each.to(action.x.device) for each in inside)
+        if reward is not None:
+            reward = (reward - center[:, 0]) / size[:, 0]
+            reward = torch.where(known[:, 0], reward, 0.0)
+        if cost is not None:
+            cost = (cost - center[:, 1:]) / size[:, 1:]
+            cost = torch.where(known[:, 1:], cost, 0.0)
+        return replace(self, action=replace(action, reward=reward, cost=cost))
 
     def exact(
         self, u: Tensor, limits: Tensor, here: Tensor | None = None, at: Any = None
@@ -203,3 +232,10 @@ class Known:
                 mean[rows, 1:, place] = cost[rows].to(mean)
                 std[rows, 1:, place] = 0.0
             yield start, mean, std
+
+
+def _sizes(like: Tensor, units: Units | None) -> Tensor:
+    """Return the units' sizes ``(T, 1 + m)``, infinite where there is none yet."""
+    if units is None:
+        return torch.ones_like(like)
+    return torch.where(units.known, units.size, torch.inf)
