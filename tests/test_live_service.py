@@ -24,14 +24,11 @@ def test_a_service_that_is_killed_goes_on(tmp_path):
     script = Path(__file__).with_name("service.py")
     for kill in range(KILLS):
         before = len(journal.read_text().splitlines())
-        process = subprocess.Popen(
-            [sys.executable, str(script), str(state), str(journal)],
-            stderr=subprocess.PIPE,
-        )
+        process = subprocess.Popen([sys.executable, script, state, journal])
         limit = time.monotonic() + 120
         # 40 answers, and then anywhere in the middle
         while len(journal.read_text().splitlines()) < before + 40:
-            assert process.poll() is None, process.stderr.read().decode()
+            assert process.poll() is None
             assert time.monotonic() < limit
             time.sleep(0.01)
         time.sleep(0.003 * kill)
@@ -60,24 +57,14 @@ def check(state, journal):
             assert (row["reward"], row["latency"], row["up"]) == seen
         if row["state"] == "failed":
             assert seen is None
-    # an action that failed is not asked for again, once that was told
-    failed = {}
-    for name, what, params in said:
-        key = tuple(params.items())
-        if what == "failed":
-            failed.setdefault(key, name)
-    for key, name in failed.items():
-        told = rows[name]["told"]
-        del told
-        asked = [
-            r
-            for r in rows.values()
-            if (("threads", r["threads"]), ("codec", r["codec"])) == key
-        ]
-        last = max(int(r["round"]) for r in asked)
-        # those that were outstanding at the time may be of the same action
-        assert last <= int(rows[name]["round"]) + 50
+    # an action that failed is not asked for again, but by those who had asked before
+    failed = {tuple(params.items()) for _, what, params in said if what == "failed"}
+    for key in failed:
+        mine = [r for r in rows.values() if all(r[k] == v for k, v in key)]
+        told = [r["told"] for r in mine if r["state"] == "failed"]
+        assert told
+        assert len(mine) <= 5  # threads
     choices = {tuple(policy.ask().params.items()) for _ in range(3)}
-    assert not choices & failed.keys()
+    assert not choices & failed
     frame = policy.history()
     assert frame["id"].is_unique
