@@ -52,14 +52,15 @@ class Sizes:
 
 QUICK = Sizes(("gp 2 2 0.25", "ConstrainedGramacy"), 12, range(3), range(3, 6), ())
 
-USUAL = {"width": 1.0, "step": 0.3, "cap": 20.0, "dual_beta": -1.0}
+USUAL = {"width": 1.0, "step": 0.5, "cap": 20.0, "dual_beta": -1.0}
 CKB: dict[str, dict[str, Any]] = {
     "the defaults": {},
     "dual by the score's own estimate": {"dual_beta": None},
     "dual by the mean": {"dual_beta": 0.0},
     "dual by mean + 2 deviations": {"dual_beta": -2.0},
-    "dual by mean + 1.5 deviations, step 0.5": {"dual_beta": -1.5, "step": 0.5},
+    "dual by mean + 1.5 deviations, step 0.3": {"dual_beta": -1.5, "step": 0.3},
     "step 0.1": {"step": 0.1},
+    "step 0.3": {"step": 0.3},
     "step 1": {"step": 1.0},
     "cap 5": {"cap": 5.0},
     "cap 50": {"cap": 50.0},

@@ -52,18 +52,18 @@ def test_ckb_with_nothing_set_keeps_its_average():
 def test_steps_and_caps_that_are_left_out():
     both = {"reward": smooth(), "costs": [smooth()] * 2}
     policy = cb.CKB(LINE, **both)
-    assert step_of(policy).tolist() == [[0.3, 0.3]]
+    assert step_of(policy).tolist() == [[0.5, 0.5]]
     assert cap_of(policy).tolist() == [[20.0, 20.0]]
     assert policy.name == "CKB-UCB"
     assert repr(policy.explore) == "UCB(1.0)"
-    assert step_of(cb.CKB(LINE, **both, dual="queue")).tolist() == [[0.3, 0.3]]
+    assert step_of(cb.CKB(LINE, **both, dual="queue")).tolist() == [[0.5, 0.5]]
     assert cap_of(cb.CKB(LINE, **both, step=0.1)).tolist() == [[20.0, 20.0]]
     # the theorem goes first, where it can
     theory = cb.CKB(LINE, **both, clip=(1.0, 2.0), slater=0.5, horizon=100)
     assert cap_of(theory).tolist() == [[8.0, 8.0]]
     assert step_of(theory)[0].tolist() == pytest.approx([0.4, 0.4])
     restarts = cb.baselines.CKBRestart(LINE, **both, restart=10)
-    assert step_of(restarts).tolist() == [[0.3, 0.3]]
+    assert step_of(restarts).tolist() == [[0.5, 0.5]]
     for beliefs in (
         {"reward": smooth(standardize=False), "costs": smooth()},
         {"reward": smooth(), "costs": [smooth(), smooth(standardize=False)]},

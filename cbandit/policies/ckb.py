@@ -50,7 +50,7 @@ class CKB(GPPolicy):
             divided by the usual excess. A number, ``(*trials,)`` or one a cost,
             ``(*trials, m)``, as ``cap``, ``slack`` and ``slater``; with
             ``dual="queue"`` also a callable of the round. Left out beside ``slater``,
-            ``clip`` and ``horizon``, ``rho / (G sqrt(T))``. Left out without them, 0.3,
+            ``clip`` and ``horizon``, ``rho / (G sqrt(T))``. Left out without them, 0.5,
             if all beliefs are standardised.
         cap: ``rho``. Left out beside ``slater`` and ``clip``, ``4 B / (slater -
             slack)``; without them 20, if all beliefs are standardised. A multiplier is
@@ -72,7 +72,7 @@ class CKB(GPPolicy):
         dual_beta: the width of the costs' estimate in the dual step, a number,
             ``(*trials,)`` or ``(*trials, m)``. ``None``: the score's own estimate, as
             in the paper; 0: the mean; -1: the mean and one deviation, pessimistic.
-            -1 too where step and cap are both left out and are 0.3 and 20.
+            -1 too where step and cap are both left out and are 0.5 and 20.
         common: ``thresholds``, ``feedback``, ``seed``, ``trials``, ``device``,
             ``dtype``, ``engine``, ``pending``.
 
