@@ -104,7 +104,7 @@ def test_what_it_names_is_there(path):
 
 
 def test_actions_with_names(capsys):
-    names = run("cb.Space")
+    names = run("zstd")
     assert names["choice"].params["codec"] in ("lz4", "zstd")
     assert names["policy"].outstanding == []
     assert str(names["choice"].params) in capsys.readouterr().out
