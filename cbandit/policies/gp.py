@@ -101,8 +101,6 @@ class GPPolicy(Policy):
         ...     def move(self, t, phi, estimate, arrived):
         ...         return phi * (self.step * estimate[:, 1:]).exp()
 
-        It runs as the library's own do. A notebook, ``own_policy.ipynb``, has another.
-
         >>> world = cb.problems.zhou_synthetic(trials=2)
         >>> own = {"reward": cb.GP.default(world.actions), "explore": cb.UCB(1.0)}
         >>> policy = Geometric(world.actions, costs=own["reward"], **own, trials=2)
