@@ -104,6 +104,7 @@ SIGNATURES = {
     "LCLUCB.recommend": "confidence=0.95",
     "Decision": "index, infeasible=None, distribution=None, x=None",
     "Distribution": "index, probability",
+    "optuna.Sampler": "policy, limits=None, *, constraints_func=None",
     "search.best_policy": "u_r, u_c, tau",
     # the loop, the account, the world
     "simulate": "policy, problem, horizon, checkpoint=None, progress=True, "

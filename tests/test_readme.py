@@ -26,7 +26,16 @@ def run(mark):
 
 
 def test_every_block_is_run_here():
-    marks = ("latencies", "simulate", "observe", "Delayed", "1000", "choices=", "phi")
+    marks = (
+        "latencies",
+        "simulate",
+        "observe",
+        "Delayed",
+        "1000",
+        "choices=",
+        "phi",
+        "optuna",
+    )
     assert all(any(mark in block for mark in marks) for block in BLOCKS)
 
 
@@ -102,3 +111,11 @@ def test_actions_with_names(capsys):
     assert names["choice"].params["codec"] in ("lz4", "zstd")
     assert names["policy"].outstanding == []
     assert str(names["choice"].params) in capsys.readouterr().out
+
+
+def test_a_study_of_optuna(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = run("cb.optuna.Sampler")
+    assert names["study"].best_trial.params == {"threads": 4, "codec": "lz4"}
+    assert capsys.readouterr().out.count("threads") == 2
+    names["study"]._storage._backend.engine.dispose()

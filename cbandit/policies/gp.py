@@ -280,9 +280,10 @@ class GPPolicy(Policy):
         """Return outstanding choices, where they count."""
         if self.pending == "ignore":
             return []
-        waiting, late = asked.waiting, self.feedback
-        first = asked.t - late.window if isinstance(late, Sliding) else 0
-        waiting = [each for each in waiting if each.choice.t >= first]
+        waiting = asked.waiting
+        if isinstance(self.feedback, Sliding):
+            first = asked.t - self.feedback.window
+            waiting = [each for each in waiting if each.choice.t >= first]
         return [Ahead(*place_of(self, e.choice)[:2], *e.missing()) for e in waiting]
 
     def _looks(

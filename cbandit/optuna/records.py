@@ -1,0 +1,77 @@
+"""The trials of an Optuna study as a policy sees them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from optuna.trial import TrialState
+
+from cbandit.policies.gp import GPPolicy
+from cbandit.policies.taken_up import Played
+
+__all__ = ["Record", "observe", "usable"]
+
+LARGEST = 1e150  # its square is finite
+
+
+class Record(NamedTuple):
+    """A trial of the study, as a policy sees it.
+
+    Args:
+        number: the trial's.
+        state: the trial's.
+        ended: when it did, in seconds; infinite: it has not.
+        params: of the space, by name; ``None``: not all of them are known.
+        reward: as the study has it; ``None``: not measured.
+        costs: likewise; ``None``: not all of them were measured.
+        estimate: at the policy's choice; ``None``: the policy did not choose it.
+        size: the costs' units then, ``None`` where there was none.
+    """
+
+    number: int
+    state: TrialState
+    ended: float
+    params: dict[str, Any] | None
+    reward: float | None
+    costs: list[float] | None
+    estimate: list[float] | None
+    size: list[float | None] | None
+
+    @property
+    def measured(self) -> bool:
+        """Whether anything came of it."""
+        return self.reward is not None or bool(self.costs)
+
+    def played(self, policy: GPPolicy) -> Played:
+        """Return it as a round of the policy."""
+        t, excess = self.number + 1, None
+        if self.costs is not None:
+            told = torch.tensor([self.costs], dtype=torch.float64)
+            excess = policy.senses.costs(told) - policy._limits(t)
+        estimate = torch.tensor([self.estimate], dtype=torch.float64)
+        known = [math.nan if each is None else each for each in self.size or ()]
+        return Played(t, estimate, excess, torch.tensor([known], dtype=torch.float64))
+
+
+def usable(value: Any) -> float | None:
+    """Return a measured number, ``None`` where nothing can be learned from it."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) < LARGEST else None
+
+
+def observe(policy: GPPolicy, records: Sequence[Record]) -> None:
+    """Show a policy what trials measured: reward and costs, or one of them."""
+    kinds: dict[tuple[bool, bool], list[Record]] = {}
+    for each in records:
+        has = each.reward is not None, bool(each.costs)
+        kinds.setdefault(has, []).append(each)
+    for (reward, cost), rows in kinds.items():
+        policy.observe(
+            params=[each.params for each in rows],
+            reward=[each.reward for each in rows] if reward else None,
+            cost=[each.costs for each in rows] if cost else None,
+        )

@@ -1,0 +1,350 @@
+"""A policy as the sampler of an Optuna study."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.search_space import intersection_search_space
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from cbandit._core import checks
+from cbandit.beliefs.gp import GP
+from cbandit.errors import CBanditError
+from cbandit.optuna.parameters import Domain
+from cbandit.optuna.records import Record, observe, usable
+from cbandit.policies.gp import GPPolicy
+from cbandit.policies.senses import Senses
+from cbandit.policies.taken_up import folded, sizes, took_up
+
+__all__ = ["Sampler"]
+
+ROUND = "cbandit:round"  # a trial's system attribute: one, so that it is all there
+CONSTRAINT = "constraints"  # Optuna's own
+
+
+class Sampler(BaseSampler):
+    """A policy of this library as the sampler of an Optuna study.
+
+    Several processes and machines may work on one study, and any of them can go on from
+    its storage alone. The first trial is drawn at random, as are parameters that not
+    all trials have. Enqueued trials, and those of other samplers, teach the beliefs and
+    leave multipliers alone. A failed trial's parameters are not asked for again.
+
+    Args:
+        policy: ``"RPOL"``, ``"CKB"``, ``"CONFIG"`` or another policy with beliefs
+            about reward and costs, which gets :meth:`cbandit.GP.default` for each. Or a
+            callable: ``policy(space, **given)`` returns one, on the
+            :class:`cbandit.Space` of the study's parameters; hand ``given`` on to its
+            constructor: ``thresholds``, which are the limits, ``minimise`` and
+            ``seed``. Costs have the names of the limits.
+        limits: which user attributes of a trial are costs, and what they are kept
+            under or over: ``{"latency": "<= 20", "accuracy": ">= 0.9"}``. ``None``:
+            Optuna's own constraints (``constraints_func`` or ``trial.set_constraint``),
+            feasible at 0 and below.
+        constraints_func: called with each trial that is complete, returns its
+            constraints, as with Optuna's own samplers.
+        seed: of all draws; with the trial's number it says what a worker draws.
+
+    Example:
+        >>> import cbandit as cb, optuna
+        >>> optuna.logging.set_verbosity(optuna.logging.WARNING)
+        >>> def objective(trial):
+        ...     threads = trial.suggest_int("threads", 1, 16)
+        ...     codec = trial.suggest_categorical("codec", ["lz4", "zstd"])
+        ...     trial.set_user_attr("latency", 40 / threads + 5 * (codec == "zstd"))
+        ...     return threads * (1.0 if codec == "lz4" else 0.7)  # to be small
+        >>> sampler = cb.optuna.Sampler("RPOL", limits={"latency": "<= 10"})
+        >>> study = optuna.create_study(sampler=sampler)
+        >>> study.optimize(objective, n_trials=15)
+        >>> study.best_trial.user_attrs["latency"] <= 10
+        True
+    """
+
+    def __init__(
+        self,
+        policy: str | Callable[..., Any],
+        limits: Mapping[str, Any] | None = None,
+        *,
+        constraints_func: Callable[[FrozenTrial], Sequence[float]] | None = None,
+        seed: int = 0,
+    ) -> None:
+        if limits is not None and constraints_func is not None:
+            raise CBanditError(
+                "a sampler takes limits= or constraints_func=, not both: limits= name "
+                "user attributes, constraints_func returns what is feasible at <= 0"
+            )
+        if limits is not None and not (isinstance(limits, Mapping) and limits):
+            raise CBanditError(
+                "limits must map user attributes to limits, {'latency': '<= 20'}; got "
+                f"{limits!r}"
+            )
+        self._kind = _kind(policy)
+        self._limits = None if limits is None else dict(limits)
+        self._senses = None if limits is None else Senses(tuple(limits), limits)
+        self._constraints_func, self._seed = constraints_func, checks.seed(seed)
+        self._fitted: tuple[Any, Any] = None, None
+        self._warned = False
+
+    # -- what Optuna calls -------------------------------------------------------------
+
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """Return the parameters that all trials have, as far as they can vary."""
+        self._raise_error_if_multi_objective(study)
+        found = intersection_search_space(study.get_trials(deepcopy=False))
+        return {name: each for name, each in found.items() if not each.single()}
+
+    def sample_relative(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        search_space: dict[str, BaseDistribution],
+    ) -> dict[str, Any]:
+        """Return what the policy chooses for this trial."""
+        fixed = trial.system_attrs.get("fixed_params", {})
+        if not search_space or fixed.keys() & search_space.keys():
+            return {}  # an enqueued trial is not the policy's
+        domain = Domain(search_space)
+        policy = self._ready(study, domain, trial.number)
+        if policy is None:
+            return {}
+        choice = policy.ask()
+        params = domain.suggested(choice.params)
+        units = [None if math.isnan(u) else u for u in sizes(policy)[0].tolist()]
+        estimate = policy._now.state.estimate[0].tolist()
+        kept = {"params": params, "estimate": estimate, "units": units}
+        study._storage.set_trial_system_attr(trial._trial_id, ROUND, kept)
+        return params
+
+    def sample_independent(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """Return a random value, the same for this trial whoever asks."""
+        key = f"{self._seed}/{trial.number}/{param_name}".encode()
+        seed = int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "little")
+        given = study, trial, param_name, param_distribution
+        return RandomSampler(seed).sample_independent(*given)
+
+    def after_trial(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        state: TrialState,
+        values: Sequence[float] | None,
+    ) -> None:
+        """Store the trial's constraints where Optuna looks for them."""
+        if state not in (TrialState.COMPLETE, TrialState.PRUNED):
+            return
+        if self._senses is not None:
+            names, signs = self._senses.names or (), self._senses.signs[1:].tolist()
+            limits, told = self._senses.limits, self._told(trial, names)
+            named = {
+                name: sign * value - limit
+                for name, sign, value, limit in zip(
+                    names, signs, told, limits, strict=True
+                )
+                if value is not None
+            }
+        elif self._constraints_func is not None:
+            given = self._constraints_func(trial)
+            named = {str(j): float(each) for j, each in enumerate(given)}
+        else:
+            return
+        for name, value in named.items():
+            if not math.isnan(value):
+                key = f"{CONSTRAINT}:{name}"
+                study._storage.set_trial_system_attr(trial._trial_id, key, value)
+
+    # -- the policy --------------------------------------------------------------------
+
+    def policy(self, study: Study) -> GPPolicy:
+        """Return the policy with all that the study knows, as it would choose next.
+
+        For looking: ``policy(study).recommend()``, ``.posterior(params=...)``,
+        ``.multiplier``. What it is asked or told does not reach the study.
+        """
+        trials = study.get_trials(deepcopy=False)
+        found = intersection_search_space(trials)
+        space = {name: each for name, each in found.items() if not each.single()}
+        policy = self._ready(study, Domain(space), len(trials)) if space else None
+        if policy is None:
+            raise CBanditError(
+                "no trial of this study has finished with its value and constraints: "
+                "there is nothing for a policy to learn from yet"
+            )
+        return policy
+
+    def _ready(self, study: Study, domain: Domain, number: int) -> GPPolicy | None:
+        """Return the policy for a trial; ``None``: nothing to learn from yet."""
+        trials = study.get_trials(deepcopy=False)
+        names = self._names(trials)
+        records = [self._record(each, domain, names) for each in trials]
+        seen = [each for each in records if each.params and each.measured]
+        if not seen:
+            return None
+        seen.sort(key=lambda each: (each.ended, each.number))
+        minimise = study.direction == StudyDirection.MINIMIZE
+        policy, used = self._fitted_to(domain, minimise, len(names), seen)
+        observe(policy, seen[used:])
+        played = [
+            each.played(policy)
+            for each in records
+            if each.number < number and each.estimate is not None
+        ]
+        waiting = [
+            each.params
+            for each in records
+            if each.state == TrialState.RUNNING and each.number != number
+        ]
+        places = domain.space.names.points([each for each in waiting if each])
+        took_up(policy, number, folded(policy, played), places)
+        return policy
+
+    def _names(self, trials: Sequence[FrozenTrial]) -> Sequence[str]:
+        """Return the costs' names."""
+        if self._senses is not None:
+            return self._senses.names or ()
+        done = [each for each in trials if each.state == TrialState.COMPLETE]
+        found: list[str] = max(
+            (list(each.constraints) for each in done), key=len, default=[]
+        )
+        return sorted(found, key=lambda name: (len(name), name))
+
+    def _record(
+        self, trial: FrozenTrial, domain: Domain, names: Sequence[str]
+    ) -> Record:
+        """Return a trial as the policy sees it."""
+        # those that the trial has been given and has not asked for yet
+        kept = trial.system_attrs.get(ROUND, {})
+        params = domain.known({**kept.get("params", {}), **trial.params})
+        reward = costs = None
+        if trial.state == TrialState.COMPLETE and trial.values:
+            reward = usable(trial.values[0])
+        if trial.state in (TrialState.COMPLETE, TrialState.PRUNED):
+            told = self._told(trial, names)
+            known = [each for each in told if each is not None]
+            costs = known if len(known) == len(told) else None
+        when = trial.datetime_complete
+        ended = math.inf if when is None else when.timestamp()
+        estimate, size = kept.get("estimate"), kept.get("units")
+        measured = reward, costs
+        return Record(
+            trial.number, trial.state, ended, params, *measured, estimate, size
+        )
+
+    def _told(self, trial: FrozenTrial, names: Sequence[str]) -> list[float | None]:
+        """Return a trial's costs, ``None`` where one was not measured."""
+        if self._senses is None:
+            return [usable(trial.constraints.get(name)) for name in names]
+        told = []
+        for name in names:
+            value = trial.user_attrs.get(name)
+            if value is None and not self._warned:
+                self._warned = True
+                warnings.warn(
+                    f"trial {trial.number} has no user attribute {name!r}: its costs "
+                    f"teach nothing. Call trial.set_user_attr({name!r}, ...) in the "
+                    "objective",
+                    stacklevel=2,
+                )
+            told.append(usable(value))
+        return told
+
+    def _fitted_to(
+        self, domain: Domain, minimise: bool, m: int, seen: list[Record]
+    ) -> tuple[GPPolicy, int]:
+        """Return a policy with the first trials seen, and how many of them it has.
+
+        Its hyperparameters were fitted to these. It is a copy of one that is kept until
+        there are enough for another fit.
+        """
+        first = self._made(domain, minimise, m)
+        groups = first._beliefs.groups
+        intervals = [g.gp.refit_every for g in groups if g.gp.refit_every is not None]
+        used = len(seen) // min(intervals) * min(intervals) if intervals else 0
+        key = domain, minimise, m, seen[:used]
+        if self._fitted[0] != key:
+            observe(first, seen[:used])
+            first._settled()  # which fits
+            self._fitted = key, first
+        return copy.deepcopy(self._fitted[1]), used
+
+    def _made(self, domain: Domain, minimise: bool, m: int) -> GPPolicy:
+        """Return a new policy, checked."""
+        given: dict[str, Any] = {"minimise": minimise, "seed": self._seed}
+        given["thresholds"] = 0.0 if self._limits is None else self._limits
+        if isinstance(self._kind, type):
+            policy = _by_default(self._kind, domain.space, m, given)
+        else:
+            policy = self._kind(domain.space, **given)
+        if not isinstance(policy, GPPolicy):
+            raise CBanditError(
+                "a sampler's policy must be a cb.GPPolicy, whose state the study's "
+                f"trials hold; got {checks.kind(policy)}"
+            )
+        kind = type(policy).__name__
+        if policy.actions.names != domain.space.names:
+            raise CBanditError(f"{kind} must be built on the space that it is given")
+        if policy.senses.minimise != minimise:
+            raise CBanditError(f"{kind} must be built with minimise={minimise}")
+        if policy.m != m:
+            raise CBanditError(
+                f"{kind} was built with {policy.m} costs; the study has {m}: "
+                f"{', '.join(self._limits or ()) or 'its constraints'}"
+            )
+        if policy.trials is not None or policy.feedback is not None:
+            raise CBanditError(f"{kind} must be built without trials= and feedback=")
+        if policy._now.state.own is not None:
+            raise CBanditError(
+                f"{kind} keeps a state that a study's trials do not hold: take CKB, "
+                "RPOL, CONFIG, GPUCB, GPTS or a policy of your own with score and move"
+            )
+        return policy
+
+
+def _kind(policy: Any) -> Any:
+    """Return the class of a policy by its name; a callable as it is."""
+    if isinstance(policy, str):
+        library = import_module("cbandit")
+        found = getattr(library, policy, getattr(library.baselines, policy, None))
+        if isinstance(found, type) and issubclass(found, GPPolicy):
+            return found
+    elif callable(policy):
+        return policy
+    raise CBanditError(
+        "policy must be the name of a policy with beliefs, such as 'RPOL', 'CKB' or "
+        f"'CONFIG', or a callable that builds one; got {policy!r}"
+    )
+
+
+def _by_default(kind: Any, space: Any, m: int, given: dict[str, Any]) -> Any:
+    """Return a policy of this kind, with default beliefs."""
+    belief, limits = GP.default(space), given["thresholds"]
+    if "costs" not in inspect.signature(kind).parameters:
+        if m:
+            raise CBanditError(
+                f"{kind.__name__} keeps no limits; the study's trials have {m}"
+            )
+        return kind(space, reward=belief, **given)
+    if m == 0:
+        raise CBanditError(
+            f"{kind.__name__} keeps limits, and the study's trials have none: give "
+            "limits= or constraints_func="
+        )
+    costs = [belief] * m if limits == 0.0 else dict.fromkeys(limits, belief)
+    return kind(space, reward=belief, costs=costs, **given)

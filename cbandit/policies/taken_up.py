@@ -1,0 +1,92 @@
+"""A study that several processes share: a policy goes on from what all of them played.
+
+Rounds are told apart by their numbers. The multiplier is folded over the rounds played,
+in their order, whoever played them and whenever feedback came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cbandit._core.randomness import Streams
+from cbandit.choice import Choice
+from cbandit.policies.decision import kept
+
+__all__ = ["Played", "folded", "sizes", "took_up"]
+
+
+class Played(NamedTuple):
+    """A round that a policy of this kind has played.
+
+    Args:
+        t: its number, from 1.
+        estimate: what its multiplier moves by, in units, ``(1, 1 + m)``.
+        excess: what was told of its costs, less their thresholds, in the user's units,
+            ``(1, m)``; ``None``: nothing yet.
+        size: the costs' units in that round, see :func:`sizes`.
+    """
+
+    t: int
+    estimate: Tensor
+    excess: Tensor | None
+    size: Tensor
+
+
+def sizes(policy: Any) -> Tensor:
+    """Return the costs' units as the policy has them now, ``(1, m)``; NaN: none yet."""
+    units = policy._now.state.beliefs.units()
+    if units is None or units.size.shape[1] == 1:
+        return torch.ones(1, policy.m, dtype=torch.float64)
+    size: Tensor = units.size.where(units.known, torch.nan)
+    return size[:, 1:].double()
+
+
+def folded(policy: Any, rounds: Sequence[Played]) -> Tensor:
+    """Return the multiplier ``(1, m)`` after these rounds, in the order of ``t``.
+
+    What was told of a round is divided by the unit of the next one that has a unit.
+    """
+    size, divisors = sizes(policy), []
+    for played in reversed(rounds):
+        divisors.append(size)
+        size = played.size.where(played.size == played.size, size)
+    multiplier: Tensor = policy._start
+    for played, divisor in zip(rounds, reversed(divisors), strict=True):
+        arrived = []
+        if played.excess is not None:
+            arrived.append((played.excess / divisor).nan_to_num(0.0))  # 0: it waits
+        t = played.t
+        if policy._epoch(t + 1) == t + 1:
+            multiplier = policy._start
+        else:
+            multiplier = policy.move(t, multiplier, played.estimate, arrived)
+    return multiplier
+
+
+def took_up(policy: Any, t: int, multiplier: Tensor, waiting: Tensor) -> None:
+    """Make a policy ready for round ``t + 1``.
+
+    Args:
+        policy: without a trials axis.
+        t: how many rounds came before.
+        multiplier: what the round is to use.
+        waiting: the actions that others wait for, ``(n, d)``.
+    """
+    state = policy._now.state._replace(multiplier=multiplier, moved=multiplier)
+    policy._streams = Streams(policy.seed, policy.trials, f"round {t + 1}")
+    position = policy._streams.position()
+    policy._now = policy._now._replace(t=t, state=state, position=position)
+    for number, x in enumerate(waiting):
+        index: Any = None
+        keys: list[Any] = [tuple(x.tolist())]
+        if not policy.actions.continuous:
+            index = policy.actions.index(x)
+            keys = [int(index)]
+        # before the first round, so that none of the policy's own has this number
+        name, nowhere = f"{policy._prefixes[-1]}--{number}", policy._nowhere
+        choice = Choice(-number, index, x, nowhere.clone(), None, name, None, keys)
+        policy._ledger.open(kept(choice), choice)

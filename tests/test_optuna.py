@@ -1,0 +1,385 @@
+"""Optuna's studies with a policy as their sampler."""
+
+import math
+import pickle
+
+import gpytorch
+import pytest
+import torch
+
+import cbandit as cb
+
+optuna = pytest.importorskip("optuna")
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+NOISE = 0.01
+
+
+def gp(space):
+    kernel = gpytorch.kernels.RBFKernel(active_dims=(0,)).double()
+    kernel.lengthscale = 4.0
+    return cb.GP(kernel, noise=NOISE)
+
+
+def beliefs(space):
+    return {"reward": gp(space), "costs": {"latency": gp(space)}}
+
+
+def objective(trial):
+    """Throughput and latency of a number of threads; 9 is the best within 1."""
+    threads = trial.suggest_int("threads", 1, 16)
+    trial.set_user_attr("latency", (threads / 9) ** 2)
+    return math.sqrt(threads)
+
+
+def rpol(space, **given):
+    return cb.RPOL(space, **beliefs(space), explore=cb.UCB(2.0), **given)
+
+
+def ckb(space, **given):
+    more = {**beliefs(space), **given}
+    return cb.CKB(space, explore=cb.UCB(2.0), step=0.5, cap=3.0, **more)
+
+
+LIMITS = {"latency": "<= 1"}
+
+
+def study_of(policy=rpol, direction="maximize", storage=None, **more):
+    more = more or {"limits": LIMITS}
+    sampler = cb.optuna.Sampler(policy, **more)
+    return optuna.create_study(sampler=sampler, direction=direction, storage=storage)
+
+
+def posterior(trials, function):
+    """Means and deviations over 1..16 by a dense solve."""
+    every = torch.arange(1, 17, dtype=torch.float64)
+    x = torch.tensor([float(t.params["threads"]) for t in trials], dtype=torch.float64)
+    y = torch.tensor([function(t) for t in trials], dtype=torch.float64)
+
+    def k(a, b):
+        return torch.exp(-((a[:, None] - b[None]) ** 2) / (2 * 4.0**2))
+
+    gram = k(x, x) + NOISE * torch.eye(len(x), dtype=torch.float64)
+    cross = k(every, x)
+    mean = cross @ torch.linalg.solve(gram, y)
+    var = 1 - (cross * torch.linalg.solve(gram, cross.T).T).sum(-1)
+    return mean, var.clamp(min=0).sqrt()
+
+
+def latency(trial):
+    return trial.user_attrs["latency"]
+
+
+class TestWhatItChooses:
+    def test_rpol_by_hand(self):
+        study = study_of()
+        study.optimize(objective, n_trials=15)
+        q = 1.0
+        for n in range(1, 15):
+            seen = study.trials[:n]
+            f, spread = posterior(seen, lambda t: t.value)
+            g, other = posterior(seen, latency)
+            score = f + 2 * spread - q * (g - 1 - 2 * other).clamp(min=0)
+            chosen = study.trials[n].params["threads"]
+            assert score[chosen - 1] >= score.max() - 1e-8
+            over = max(latency(study.trials[n]) - 1, 0.0)
+            q = max(q + over, math.sqrt(n + 1))
+        sampler = study.sampler
+        assert sampler.policy(study).multiplier.tolist() == [
+            pytest.approx(q, abs=1e-12)
+        ]
+
+    def test_ckb_by_hand(self):
+        study = study_of(ckb)
+        study.optimize(objective, n_trials=15)
+        phi = 0.0
+        for n in range(1, 15):
+            seen = study.trials[:n]
+            f, spread = posterior(seen, lambda t: t.value)
+            g, other = posterior(seen, latency)
+            low = g - 1 - 2 * other
+            score = f + 2 * spread - phi * low
+            chosen = study.trials[n].params["threads"]
+            assert score[chosen - 1] >= score.max() - 1e-8
+            phi = min(max(phi + 0.5 * float(low[chosen - 1]), 0.0), 3.0)
+        found = study.sampler.policy(study).multiplier.tolist()
+        assert found == [pytest.approx(phi, abs=1e-6)]
+
+    def test_costs_enter_in_the_unit_of_the_next_trial_that_has_one(self):
+        study = study_of("RPOL")
+        study.optimize(objective, n_trials=24)
+        policy, trials, q = study.sampler.policy(study), study.trials, 1.0
+        (now,) = policy._now.state.beliefs.units().size[:, 1:].tolist()[0]
+        kept = [each.system_attrs.get("cbandit:round", {}) for each in trials]
+        units = [each.get("units") for each in kept]
+        assert units[0] is None  # drawn at random
+        assert units[1] == [None]  # a single outcome has no spread
+        for n in range(1, 24):
+            later = [u[0] for u in units[n + 1 :] if u[0] is not None]
+            q += max(latency(trials[n]) - 1, 0.0) / (later[0] if later else now)
+            q = max(q, math.sqrt(n + 1))
+        assert policy.multiplier.tolist() == [pytest.approx(q, abs=1e-9)]
+
+    @pytest.mark.parametrize("policy", ["RPOL", ckb])
+    def test_any_worker_can_go_on(self, policy):
+        """A fresh sampler for each trial chooses as one for all does."""
+        one, many = study_of(policy), study_of(policy)
+        one.optimize(objective, n_trials=23)
+        for _ in range(23):
+            many.sampler = cb.optuna.Sampler(policy, limits=LIMITS)
+            many.optimize(objective, n_trials=1)
+        chosen = [[t.params["threads"] for t in s.trials] for s in (one, many)]
+        assert chosen[0] == chosen[1]
+
+    def test_thompson_draws_are_keyed_by_trial(self):
+        def policy(space, **given):
+            return cb.RPOL(space, **beliefs(space), explore=cb.TS(1.0), **given)
+
+        runs = []
+        for seed in (0, 0, 1):
+            study = study_of(policy, limits=LIMITS, seed=seed)
+            study.optimize(objective, n_trials=12)
+            runs.append([t.params["threads"] for t in study.trials])
+        assert runs[0] == runs[1] != runs[2]
+
+    def test_it_minimises(self):
+        def cost(trial):
+            return -objective(trial)
+
+        up, down = study_of(), study_of(direction="minimize")
+        up.optimize(objective, n_trials=12)
+        down.optimize(cost, n_trials=12)
+        assert [t.params for t in up.trials] == [t.params for t in down.trials]
+        assert down.best_trial.params["threads"] == 9
+
+
+class TestOthersTrials:
+    def test_enqueued_ones_teach_and_move_nothing(self):
+        study = study_of()
+        study.enqueue_trial({"threads": 16})
+        study.enqueue_trial({"threads": 9})
+        study.optimize(objective, n_trials=2)
+        policy = study.sampler.policy(study)
+        assert policy.multiplier.tolist() == [1.0]
+        found = policy.posterior(params=[{"threads": 16}]).costs.mean
+        assert found.item() == pytest.approx((16 / 9) ** 2, rel=0.02)
+
+    def test_those_of_another_sampler_teach(self):
+        study = optuna.create_study(direction="maximize")
+        study.sampler = optuna.samplers.RandomSampler(3)
+        study.optimize(objective, n_trials=5)
+        study.sampler = cb.optuna.Sampler(rpol, limits=LIMITS)
+        study.optimize(objective, n_trials=10)
+        assert study.trials[-1].params["threads"] == 9
+
+    def test_running_ones_are_counted(self):
+        """Trials in a row are different places though nothing was told."""
+
+        def policy(space, **given):
+            more = {"pending": "hallucinate", **beliefs(space), **given}
+            return cb.RPOL(space, explore=cb.UCB(4.0), **more)
+
+        study = study_of(policy)
+        study.optimize(objective, n_trials=1)
+        first = [study.ask().suggest_int("threads", 1, 16) for _ in range(4)]
+        assert len(set(first)) == 4
+
+    def test_a_trial_still_running_keeps_its_estimate(self):
+        study = study_of(ckb)
+        study.optimize(objective, n_trials=3)
+        before = study.sampler.policy(study).multiplier
+        open_trial = study.ask()
+        objective(open_trial)
+        after = study.sampler.policy(study).multiplier
+        (estimate,) = study.trials[-1].system_attrs["cbandit:round"]["estimate"][1:]
+        want = (before + 0.5 * estimate).clamp(0.0, 3.0)
+        assert after.tolist() == pytest.approx(want.tolist())
+
+    def test_pruned_and_infinite_ones(self):
+        study = study_of()
+
+        def sometimes(trial):
+            value = objective(trial)
+            if trial.number == 3:
+                raise optuna.TrialPruned
+            return math.inf if trial.number == 4 else value
+
+        study.optimize(sometimes, n_trials=10)
+        assert study.trials[3].constraints  # its cost was measured
+        rewards, costs = (
+            len(group.log) for group in study.sampler.policy(study)._beliefs.groups
+        )
+        assert (rewards, costs) == (8, 10)
+
+    def test_threads(self):
+        study = study_of()
+        study.optimize(objective, n_trials=24, n_jobs=4)
+        assert len(study.trials) == 24
+        assert study.best_trial.params["threads"] == 9
+
+
+class TestConstraints:
+    def test_limits_are_written_where_optuna_looks(self):
+        limits = {"latency": "<= 1", "speed": ">= 2"}
+
+        def both(trial):
+            value = objective(trial)
+            trial.set_user_attr("speed", trial.params["threads"] / 3)
+            return value
+
+        def policy(space, **given):
+            costs = {"latency": gp(space), "speed": gp(space)}
+            return cb.RPOL(
+                space, reward=gp(space), costs=costs, explore=cb.UCB(2.0), **given
+            )
+
+        study = study_of(policy, limits=limits)
+        study.optimize(both, n_trials=15)
+        for trial in study.trials:
+            threads = trial.params["threads"]
+            want = {"latency": (threads / 9) ** 2 - 1, "speed": 2 - threads / 3}
+            assert trial.constraints == pytest.approx(want)
+        assert 6 <= study.best_trial.params["threads"] <= 9
+
+    @pytest.mark.parametrize("how", ["function", "set"])
+    def test_optunas_own(self, how):
+        """They are costs with a limit of 0."""
+
+        def own(trial):
+            value = objective(trial)
+            over = latency(trial) - 1
+            trial.set_user_attr("over", over)
+            if how == "set":
+                trial.set_constraint("latency", over)
+            return value
+
+        def policy(space, **given):
+            costs = gp(space) if given["thresholds"] == 0 else {"over": gp(space)}
+            more = {"reward": gp(space), "costs": costs, **given}
+            return cb.RPOL(space, explore=cb.UCB(2.0), **more)
+
+        more = {"seed": 0}
+        if how == "function":
+            more["constraints_func"] = lambda trial: [trial.user_attrs["over"]]
+        study, named = study_of(policy, **more), study_of(policy, limits={"over": 0})
+        study.optimize(own, n_trials=12)
+        named.optimize(own, n_trials=12)
+        assert [t.params for t in study.trials] == [t.params for t in named.trials]
+
+    def test_a_missing_attribute_is_said(self):
+        study = study_of()
+
+        def forgetful(trial):
+            threads = trial.suggest_int("threads", 1, 16)
+            if trial.number != 2:
+                trial.set_user_attr("latency", (threads / 9) ** 2)
+            return math.sqrt(threads)
+
+        with pytest.warns(UserWarning, match="trial 2 has no user attribute 'latency'"):
+            study.optimize(forgetful, n_trials=6)
+
+
+class TestParameters:
+    def test_every_kind(self):
+        seen = []
+
+        def mixed(trial):
+            found = {
+                "steps": trial.suggest_int("steps", 3, 99, step=12),
+                "size": trial.suggest_int("size", 1, 10**9, log=True),
+                "rate": trial.suggest_float("rate", 1e-4, 1.0, log=True),
+                "share": trial.suggest_float("share", 0.1, 0.9, step=0.2),
+                "kind": trial.suggest_categorical("kind", ["a", None, True, 3, 0.5]),
+                "fixed": trial.suggest_int("fixed", 7, 7),
+            }
+            seen.append(found)
+            trial.set_user_attr("latency", found["share"])
+            return found["rate"]
+
+        study = study_of("RPOL")
+        study.optimize(mixed, n_trials=8)
+        assert all(each["steps"] in range(3, 100, 12) for each in seen)
+        assert all(isinstance(each["size"], int) for each in seen)
+        assert [t.params for t in study.trials] == seen
+
+    def test_large_grids_are_searched_as_boxes(self):
+        def wide(trial):
+            values = [trial.suggest_int(f"x{i}", 0, 999) for i in range(4)]
+            trial.set_user_attr("latency", values[0] / 500)
+            return -sum((v - 400) ** 2 for v in values) / 1e5
+
+        study = study_of("RPOL")
+        study.optimize(wide, n_trials=6)
+        assert all(isinstance(v, int) for t in study.trials for v in t.params.values())
+
+    def test_a_parameter_that_some_trials_have(self):
+        def branching(trial):
+            value = objective(trial)
+            if trial.number % 2:
+                trial.suggest_float("extra", 0, 1)
+            return value
+
+        study = study_of()
+        study.optimize(branching, n_trials=8)
+        assert "extra" in study.trials[7].params
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("policy", "more", "match"),
+        [
+            ("Nothing", {}, "policy must be the name"),
+            (3, {}, "policy must be the name"),
+            ("LCLUCB", {}, "policy must be the name"),
+            ("RPOL", {"constraints_func": lambda t: [0]}, "not both"),
+            ("RPOL", {"seed": -1}, "seed"),
+            ("RPOL", {"limits": {"latency": "around 3"}}, "latency"),
+            ("RPOL", {"limits": {}}, "limits"),
+        ],
+    )
+    def test_arguments(self, policy, more, match):
+        with pytest.raises(cb.CBanditError, match=match):
+            cb.optuna.Sampler(policy, **{"limits": LIMITS, **more})
+
+    @pytest.mark.parametrize(
+        ("policy", "match"),
+        [
+            ("GPUCB", "keeps no limits"),
+            (lambda space, **given: 3, "must be a cb.GPPolicy"),
+            (lambda space, **given: rpol(space, **given, trials=2), "without trials="),
+            (lambda space, **given: rpol(cb.Space(x=cb.Int(1, 3)), **given), "space"),
+        ],
+    )
+    def test_policies(self, policy, match):
+        study = study_of(policy)
+        with pytest.raises(cb.CBanditError, match=match):
+            study.optimize(objective, n_trials=2)
+
+    def test_a_study_without_constraints(self):
+        study = study_of("RPOL", seed=0)
+        with pytest.raises(cb.CBanditError, match="give limits="):
+            study.optimize(objective, n_trials=2)
+        free = study_of("GPUCB", seed=0)
+        free.optimize(objective, n_trials=20)
+        assert free.best_trial.params["threads"] == 16
+
+    def test_two_objectives(self):
+        sampler = cb.optuna.Sampler("RPOL", limits=LIMITS)
+        study = optuna.create_study(
+            sampler=sampler, directions=["maximize", "minimize"]
+        )
+        with pytest.raises(ValueError, match="multi-objective"):
+            study.optimize(lambda trial: (objective(trial), 0.0), n_trials=2)
+
+    def test_nothing_learned_yet(self):
+        study = study_of()
+        with pytest.raises(cb.CBanditError, match="nothing for a policy to learn"):
+            study.sampler.policy(study)
+
+
+def test_a_sampler_can_be_pickled():
+    study = study_of("RPOL")
+    study.optimize(objective, n_trials=22)
+    again = pickle.loads(pickle.dumps(study.sampler))
+    both = [s.policy(study).ask().params for s in (study.sampler, again)]
+    assert both[0] == both[1]
