@@ -280,10 +280,9 @@ class GPPolicy(Policy):
         """Return outstanding choices, where they count."""
         if self.pending == "ignore":
             return []
-        waiting = asked.waiting
-        if isinstance(self.feedback, Sliding):
-            first = asked.t - self.feedback.window
-            waiting = [each for each in waiting if each.choice.t >= first]
+        waiting, late = asked.waiting, self.feedback
+        if isinstance(late, Sliding):
+            waiting = [e for e in waiting if e.choice.t >= asked.t - late.window]
         return [Ahead(*place_of(self, e.choice)[:2], *e.missing()) for e in waiting]
 
     def _looks(
