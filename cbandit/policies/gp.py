@@ -382,9 +382,8 @@ class GPPolicy(Policy):
         What reward a unit of cost is worth: the multiplier times the reward's unit
         over the cost's. NaN where a standardised belief has no unit yet.
         """
-        phi = self.multiplier
-        beliefs = self._settled().state.beliefs
-        return self._outside(priced(beliefs, phi.reshape(self._size, -1)))
+        phi = self.multiplier.reshape(self._size, -1)
+        return self._outside(priced(self._settled().state.beliefs, phi))
 
     @property
     @alone
