@@ -195,6 +195,30 @@ class TestOthersTrials:
         want = (before + 0.5 * estimate).clamp(0.0, 3.0)
         assert after.tolist() == pytest.approx(want.tolist())
 
+    @pytest.mark.parametrize("continuous", [False, True])
+    def test_failed_ones_are_not_asked_for_again(self, continuous):
+        def broken(trial):
+            value = objective(trial)
+            if continuous:
+                trial.suggest_float("share", 0, 1)
+            if trial.params["threads"] in (8, 9):
+                raise ArithmeticError
+            return value
+
+        def policy(space, **given):
+            more = {**beliefs(space), **given}
+            return cb.RPOL(space, explore=cb.UCB(0.5), **more)
+
+        study = study_of("RPOL" if continuous else policy)
+        study.optimize(broken, n_trials=20, catch=ArithmeticError)
+        failed = [
+            tuple(each.params.values())
+            for each in study.trials
+            if each.state == optuna.trial.TrialState.FAIL
+        ]
+        assert len(set(failed)) == len(failed)
+        assert failed or continuous
+
     def test_pruned_and_infinite_ones(self):
         study = study_of()
 

@@ -206,13 +206,14 @@ class Sampler(BaseSampler):
             for each in records
             if each.number < number and each.estimate is not None
         ]
-        waiting = [
-            each.params
-            for each in records
-            if each.state == TrialState.RUNNING and each.number != number
-        ]
-        places = domain.space.names.points([each for each in waiting if each])
-        took_up(policy, number, folded(policy, played), places)
+        others = [each for each in records if each.number != number]
+        waiting, failed = (
+            domain.space.names.points(
+                [e.params for e in others if e.state == state and e.params]
+            )
+            for state in (TrialState.RUNNING, TrialState.FAIL)
+        )
+        took_up(policy, number, folded(policy, played), waiting, failed)
         return policy
 
     def _names(self, trials: Sequence[FrozenTrial]) -> Sequence[str]:

@@ -101,8 +101,6 @@ class GPPolicy(Policy):
         ...     def move(self, t, phi, estimate, arrived):
         ...         return phi * (self.step * estimate[:, 1:]).exp()
 
-        It runs as the library's own do. A notebook, ``own_policy.ipynb``, has another.
-
         >>> world = cb.problems.zhou_synthetic(trials=2)
         >>> own = {"reward": cb.GP.default(world.actions), "explore": cb.UCB(1.0)}
         >>> policy = Geometric(world.actions, costs=own["reward"], **own, trials=2)
@@ -280,10 +278,9 @@ class GPPolicy(Policy):
         """Return outstanding choices, where they count."""
         if self.pending == "ignore":
             return []
-        waiting = asked.waiting
-        if isinstance(self.feedback, Sliding):
-            first = asked.t - self.feedback.window
-            waiting = [each for each in waiting if each.choice.t >= first]
+        waiting, late = asked.waiting, self.feedback
+        if isinstance(late, Sliding):
+            waiting = [e for e in waiting if e.choice.t >= asked.t - late.window]
         return [Ahead(*place_of(self, e.choice)[:2], *e.missing()) for e in waiting]
 
     def _looks(
@@ -385,9 +382,8 @@ class GPPolicy(Policy):
         What reward a unit of cost is worth: the multiplier times the reward's unit
         over the cost's. NaN where a standardised belief has no unit yet.
         """
-        phi = self.multiplier
-        beliefs = self._settled().state.beliefs
-        return self._outside(priced(beliefs, phi.reshape(self._size, -1)))
+        phi = self.multiplier.reshape(self._size, -1)
+        return self._outside(priced(self._settled().state.beliefs, phi))
 
     @property
     @alone

@@ -15,6 +15,8 @@ from torch import Tensor
 from cbandit._core.randomness import Streams
 from cbandit.choice import Choice
 from cbandit.policies.decision import kept
+from cbandit.policies.failures import Failed
+from cbandit.policies.ledger import Made
 
 __all__ = ["Played", "folded", "sizes", "took_up"]
 
@@ -67,7 +69,9 @@ def folded(policy: Any, rounds: Sequence[Played]) -> Tensor:
     return multiplier
 
 
-def took_up(policy: Any, t: int, multiplier: Tensor, waiting: Tensor) -> None:
+def took_up(
+    policy: Any, t: int, multiplier: Tensor, waiting: Tensor, failed: Tensor
+) -> None:
     """Make a policy ready for round ``t + 1``.
 
     Args:
@@ -75,18 +79,26 @@ def took_up(policy: Any, t: int, multiplier: Tensor, waiting: Tensor) -> None:
         t: how many rounds came before.
         multiplier: what the round is to use.
         waiting: the actions that others wait for, ``(n, d)``.
+        failed: the actions that cannot be measured, ``(k, d)``.
     """
     state = policy._now.state._replace(multiplier=multiplier, moved=multiplier)
     policy._streams = Streams(policy.seed, policy.trials, f"round {t + 1}")
     position = policy._streams.position()
     policy._now = policy._now._replace(t=t, state=state, position=position)
     for number, x in enumerate(waiting):
-        index: Any = None
-        keys: list[Any] = [tuple(x.tolist())]
-        if not policy.actions.continuous:
-            index = policy.actions.index(x)
-            keys = [int(index)]
-        # before the first round, so that none of the policy's own has this number
-        name, nowhere = f"{policy._prefixes[-1]}--{number}", policy._nowhere
-        choice = Choice(-number, index, x, nowhere.clone(), None, name, None, keys)
-        policy._ledger.open(kept(choice), choice)
+        choice = _choice(policy, number, x)
+        policy._ledger.open(kept(choice), choice, Made(0.0))
+    for x in failed:
+        before = policy._failed or Failed.none(policy._size, policy.actions.dim)
+        policy._failed = before.added(policy, _choice(policy, 0, x), None)
+
+
+def _choice(policy: Any, number: int, x: Tensor) -> Choice:
+    """Return an action as a choice from before the first round."""
+    index: Any = None
+    keys: list[Any] = [tuple(x.tolist())]
+    if not policy.actions.continuous:
+        index = policy.actions.index(x)
+        keys = [int(index)]
+    name, nowhere = f"{policy._prefixes[-1]}--{number}", policy._nowhere.clone()
+    return Choice(-number, index, x, nowhere, None, name, None, keys)
