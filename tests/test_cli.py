@@ -19,7 +19,7 @@ def test_help_is_quick_and_has_examples(capsys):
     code, out, _ = call(capsys, "--help")
     assert code == 0
     assert "reproduce" in out
-    for command in ("list", "reproduce", "run", "compare", "plot", "info"):
+    for command in ("list", "init", "reproduce", "run", "compare", "plot", "info"):
         code, out, _ = call(capsys, command, "--help")
         assert code == 0
         assert f"Example: cbandit {command}" in " ".join(out.split())

@@ -534,6 +534,7 @@ REPEATED = (
 )
 COMMANDS = {
     "list": "",
+    "init": "--out",
     "reproduce": REPEATED,
     "run": REPEATED,
     "compare": "--by --latex",

@@ -193,7 +193,7 @@ class TestOwnProblemAndPolicy:
         ("MODULE:Momentum", "no_such_thing:A", "there is no module no_such_thing"),
         ("MODULE:problem", "MODULE:nothing", "[problem] object: "),
         ("[problem]\n", "[problem]\nm = 3\n", "[problem] m: "),
-        ("[problem]\n", "[problem]\nbotorch = 'x'\n", "must have one of botorch"),
+        ("[problem]\n", "[problem]\nbotorch = 'x'\n", "must have one of table"),
         (
             "[policies.Random]\n",
             "[policies.Random]\nbeta = 1\n",

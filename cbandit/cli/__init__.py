@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from cbandit.cli.play import list_, reproduce, run
+from cbandit.cli.play import init, list_, reproduce, run
 from cbandit.cli.show import compare, info, plot
 from cbandit.errors import CBanditError
 
@@ -27,7 +27,7 @@ app = typer.Typer(
     help="Constrained bandits: the papers' experiments, and studies of your own.",
 )
 app.command("list")(list_)
-for command in (reproduce, run, compare, plot, info):
+for command in (init, reproduce, run, compare, plot, info):
     app.command()(command)
 
 

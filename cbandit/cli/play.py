@@ -1,4 +1,4 @@
-"""Commands that run experiments: ``list``, ``reproduce``, ``run``."""
+"""Commands that run experiments: ``list``, ``init``, ``reproduce``, ``run``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from cbandit.errors import CBanditError, LostRankError
 if TYPE_CHECKING:
     from cbandit.experiments.catalogue import Job
 
-__all__ = ["list_", "reproduce", "run"]
+__all__ = ["init", "list_", "reproduce", "run"]
 
 
 def list_(
@@ -58,6 +58,48 @@ def list_(
     for key, parameter in one.parameters.items():
         choices = " | ".join(map(str, parameter.choices)) or parameter.default
         print(f"  --set {key}={choices}    {parameter.meaning}")
+
+
+def init(
+    table: Annotated[Path, typer.Argument(metavar="DATA.csv", help="A table.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="STUDY.toml", help="The file to write.")
+    ] = Path("study.toml"),
+    maximise: Annotated[
+        str | None, typer.Option("--maximise", metavar="COLUMN", help="The reward.")
+    ] = None,
+    minimise: Annotated[
+        str | None, typer.Option("--minimise", metavar="COLUMN", help="Or this.")
+    ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--limit", metavar="'COLUMN <= N'", help="Or >=; may be repeated."
+        ),
+    ] = None,
+) -> None:
+    """Write a commented study file from a table's columns, for `cbandit run`.
+
+    It guesses which columns are knobs and which are measurements: check it.
+
+    Example: cbandit init data.csv --maximise throughput --limit 'latency <= 20'
+    """
+    from cbandit._core.files import atomic
+    from cbandit.experiments.init import study_text
+    from cbandit.experiments.worlds import read_table
+
+    if maximise is not None and minimise is not None:
+        raise CBanditError("--maximise and --minimise: give one of them")
+    goals = [("maximise", maximise), ("minimise", minimise)]
+    goal = next(((k, v) for k, v in goals if v is not None), None)
+    if out.exists():
+        raise CBanditError(f"{out} is there already; it is kept: choose another --out")
+    text = study_text(
+        read_table(table), str(table), str(out), out.stem, goal, limit or ()
+    )
+    with atomic(out) as file:
+        file.write(text.encode())
+    print(f"{out}: check it, then: cbandit run {out}")
 
 
 def reproduce(
@@ -107,11 +149,12 @@ def run(
 ) -> None:
     """Run the study, or the experiment, of a file; options given here win over it.
 
-    A study is policies on a problem of your own: a test function of BoTorch, or
-    module:object, which is looked up in the working directory and among installed
-    packages. All of it is checked before anything runs. Results go into --out,
-    results/NAME unless given. With --resume, and from the config.toml in a folder of
-    results, only modules that --trust names are imported.
+    A study is policies on a problem of your own: a table of measurements (see `cbandit
+    init`), a test function of BoTorch, or module:object, which is looked up in the
+    working directory and among installed packages. All of it is checked before
+    anything runs. Results go into --out, results/NAME unless given. With --resume, and
+    from the config.toml in a folder of results, only modules that --trust names are
+    imported.
 
     Example: cbandit run study.toml --trials 5
     """
@@ -169,9 +212,12 @@ def _all_done(
     """Try out every study, then carry all jobs out."""
     from cbandit.experiments.study import tried
 
+    remarks: dict[str, None] = {}
     for job in jobs:
         if job.settings.tables:
-            tried(job.experiment, job.settings)
+            remarks |= dict.fromkeys(tried(job.experiment, job.settings))
+    if aloud:
+        print("".join(f"{each}\n" for each in remarks), end="")
     for job in jobs:
         work(job, home / job.folder, aloud=aloud)
     if aloud and len(jobs) > 1:

@@ -113,6 +113,8 @@ def study(
             not, and the experiment can be drawn but not run.
     """
     world = worlds.stated(f"{where}: [problem]", given["problem"])
+    if places is not None:
+        world = worlds.located(world, places)
     tables = given.get("policies")
     if not isinstance(tables, Mapping) or not tables:
         raise CBanditError(
@@ -130,7 +132,7 @@ def study(
             label: partial(_policy, f"{where}: [policies.{label}]", table, home)
             for label, table in policies.items()
         },
-        figures=Figures(traded=("regret", "soft_violation"), sweeps=sweeps),
+        figures=Figures(traded=("regret", "hard_violation"), sweeps=sweeps),
     )
     return experiment, {"problem": world.table, "policies": policies}
 
@@ -145,8 +147,11 @@ def trusted(where: str, tables: Mapping[str, Any], trust: Sequence[str]) -> None
             )
 
 
-def tried(experiment: Experiment, settings: Settings) -> None:
-    """Raise unless the problem and every policy can be built and play some rounds."""
+def tried(experiment: Experiment, settings: Settings) -> tuple[str, ...]:
+    """Raise unless the problem and every policy can be built and play some rounds.
+
+    Returns what the problem remarks on its data.
+    """
     problem = experiment.problem(settings.parameters, range(1), settings.seed)
     for name in settings.policies:
         policy = experiment.policies[name](
@@ -154,6 +159,7 @@ def tried(experiment: Experiment, settings: Settings) -> None:
         )
         with said(f"{experiment.about}: [policies.{name}]"):
             simulate(policy, problem, min(TRIED, settings.horizon), progress=False)
+    return worlds.remarks(problem)
 
 
 def _policy(
@@ -167,6 +173,7 @@ def _policy(
     takes = checked(where, str(table["type"]), call, visible)
     offered: dict[str, Any] = {
         "thresholds": getattr(problem, "thresholds", 0.0),
+        "minimise": getattr(problem, "minimise", False),
         "horizon": task.settings.horizon,
         **task.common,
     }
@@ -193,15 +200,16 @@ def _beliefs(
 ) -> dict[str, Any]:
     """Return the beliefs, or the number of costs, that a policy takes."""
     out: dict[str, Any] = {}
+    limits = table.get("thresholds", getattr(problem, "thresholds", 0.0))
+    names = list(limits) if isinstance(limits, Mapping) else None
     m = worlds.costs_of(problem)
     for name in ("reward", "costs"):
         if name not in takes:
             if name in table:
                 raise CBanditError(f"{where} {name}: {table['type']} takes no such key")
             continue
-        counted = name == "costs" and takes.named.get(name) in ("int", int)
-        if counted:
-            out[name] = m
+        if name == "costs" and str(takes.named.get(name)).startswith("int"):
+            out[name] = names or m
             continue
         spec = table.get(name, table.get("belief", {}))
         if not isinstance(spec, Mapping):
@@ -211,5 +219,8 @@ def _beliefs(
             )
         key = name if name in table else "belief"
         one = belief(f"{where} {key}", spec, problem.actions, home)
-        out[name] = one if name == "reward" else [one] * m
+        if name == "costs":
+            out[name] = [one] * m if names is None else dict.fromkeys(names, one)
+        else:
+            out[name] = one
     return out

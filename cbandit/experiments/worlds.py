@@ -5,9 +5,12 @@ All are looked up and built alike in the process that was called and in its work
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +18,7 @@ import torch
 from cbandit import problems
 from cbandit._core import checks
 from cbandit._core.randomness import trial_range
-from cbandit.errors import CBanditError
+from cbandit.errors import CBanditError, MissingExtraError
 from cbandit.experiments.named import built, checked, found, found_in, said
 
 __all__ = [
@@ -23,11 +26,15 @@ __all__ = [
     "World",
     "built_world",
     "costs_of",
+    "located",
+    "read_table",
+    "remarks",
     "stated",
 ]
 
-KINDS = ("botorch", "object")
+KINDS = ("table", "botorch", "object")
 FUNCTIONS = ("botorch.test_functions", "botorch.test_functions.synthetic")
+SHOWN = 12  # rows that are named
 GRIDDED = ("points", "noise", "cost_noise", "optimum")  # of from_botorch
 
 
@@ -61,7 +68,7 @@ def stated(where: str, given: Any) -> World:
     kinds = [kind for kind in KINDS if kind in table]
     if len(kinds) != 1:
         raise CBanditError(
-            f"{where} must have one of botorch = 'Function' and "
+            f"{where} must have one of table = 'data.csv', botorch = 'Function' and "
             f"object = 'module:object'; got {', '.join(table) or 'nothing'}"
         )
     (kind,) = kinds
@@ -70,13 +77,48 @@ def stated(where: str, given: Any) -> World:
     return World(where, kind, dict(table))
 
 
+def located(world: World, places: Sequence[Path]) -> World:
+    """Return a problem with the place and the digest of its table.
+
+    Args:
+        world: as stated.
+        places: folders in which the table is looked up, one after the other.
+    """
+    if world.kind != "table":
+        return world
+    name, where = world.table["table"], world.where
+    paths = [place.resolve() / name for place in places]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        looked = " nor in ".join(dict.fromkeys(str(each.parent) for each in paths))
+        raise CBanditError(f"{where} table: {name} is not in {looked}")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    if world.table.get("sha256", digest) != digest:
+        raise CBanditError(
+            f"{where} sha256: {path} is not the table that this file was written for; "
+            "leave sha256 out to use it all the same"
+        )
+    return replace(world, table={**world.table, "sha256": digest}, path=str(path))
+
+
 def built_world(
     world: World, home: str, parameters: Mapping[str, Any], trials: range, seed: int
 ) -> Any:
     """Build a problem: an experiment's ``problem``, given ``world`` and ``home``."""
     own = {k: v for k, v in world.table.items() if k not in (world.kind, "sha256")}
-    build = {"botorch": _borrowed, "object": _found}[world.kind]
+    build = {"table": _measured, "botorch": _borrowed, "object": _found}[world.kind]
     return build(world, home, own, trials, seed)
+
+
+def _measured(
+    world: World, home: str, own: dict[str, Any], trials: range, seed: int
+) -> Any:
+    frame = read_table(Path(world.path))
+    checked(world.where, "a table", problems.Table.from_frame, own)
+    with said(world.where), warnings.catch_warnings():
+        # the command line says it once, see remarks
+        warnings.simplefilter("ignore", UserWarning)
+        return problems.Table.from_frame(frame, **own)
 
 
 def _borrowed(
@@ -103,6 +145,40 @@ def _found(
     offered = {"trials": trials, "seed": seed}
     own |= {k: v for k, v in offered.items() if k in takes.named and k not in own}
     return thing(**{k: built(f"{world.where} {k}", v, home) for k, v in own.items()})
+
+
+def read_table(path: Path) -> Any:
+    """Read a CSV file as a pandas frame."""
+    try:
+        import pandas
+    except ImportError:
+        raise MissingExtraError(
+            "tables need pandas: pip install 'cbandit[experiments]'"
+        ) from None
+    try:
+        frame = pandas.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise CBanditError(f"{path} cannot be read as CSV: {error}") from None
+    # rows are named as an editor numbers them, the head being line 1
+    frame.index = pandas.RangeIndex(2, 2 + len(frame), name="line")
+    return frame
+
+
+def remarks(problem: Any) -> tuple[str, ...]:
+    """Say which rows of a table were left out, and how many were put together."""
+    out = []
+    dropped = getattr(problem, "dropped", ())
+    if dropped:
+        shown = ", ".join(map(str, dropped[:SHOWN])) + ", ..." * (len(dropped) > SHOWN)
+        out.append(
+            f"rows that miss a value and are left out: {len(dropped)}, at line {shown}"
+        )
+    again = getattr(problem, "repeats", 0)
+    if again:
+        out.append(
+            f"rows that repeat a configuration, of which means are taken: {again}"
+        )
+    return tuple(out)
 
 
 def costs_of(problem: Any) -> int:

@@ -100,8 +100,6 @@ class GPPolicy(Policy):
         ...     def move(self, t, phi, estimate, arrived):
         ...         return phi * (self.step * estimate[:, 1:]).exp()
 
-        It runs as the library's own do. A notebook, ``own_policy.ipynb``, has another.
-
         >>> world = cb.problems.zhou_synthetic(trials=2)
         >>> own = {"reward": cb.GP.default(world.actions), "explore": cb.UCB(1.0)}
         >>> policy = Geometric(world.actions, costs=own["reward"], **own, trials=2)
@@ -383,9 +381,8 @@ class GPPolicy(Policy):
         What reward a unit of cost is worth: the multiplier times the reward's unit
         over the cost's. NaN where a standardised belief has no unit yet.
         """
-        phi = self.multiplier
-        beliefs = self._settled().state.beliefs
-        return self._outside(priced(beliefs, phi.reshape(self._size, -1)))
+        phi = self.multiplier.reshape(self._size, -1)
+        return self._outside(priced(self._settled().state.beliefs, phi))
 
     @property
     @alone

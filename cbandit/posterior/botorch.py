@@ -21,6 +21,7 @@ from gpytorch.kernels import Kernel, ScaleKernel
 from torch import Tensor
 
 from cbandit.actions import Unit
+from cbandit.posterior.batched import trial_of
 from cbandit.posterior.covariance import TableKernel
 
 if TYPE_CHECKING:
@@ -117,8 +118,8 @@ def _model(group: Group, place: int, batched: bool, trial: int | None) -> Belief
         batched = False
         if isinstance(kernel, TableKernel) and kernel.table.dim() == 3:
             kernel = TableKernel(kernel.table[trial])
-        elif kernel.batch_shape:
-            kernel = kernel[trial]
+        else:
+            kernel = trial_of(kernel, trial)
     if group.scale.standardize:
         # back in the user's units: values by the scale, the kernel by its square
         batch = scale.shape if batched else torch.Size()

@@ -21,6 +21,7 @@ from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.posterior.ahead import Ahead, Coming
+from cbandit.posterior.batched import one_a_trial
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.draws.features import check_features, pathwise
 from cbandit.posterior.engines.choice import BLOCK, make_engine, plan
@@ -349,10 +350,8 @@ class Group(Value):
             return self._with(unfitted=0)
         kernel = copy.deepcopy(self.covariance.kernel)
         if self._batched and not kernel.batch_shape and list(kernel.parameters()):
-            kernel = kernel.expand_batch(torch.Size([self.trials]))
-            for parameter in kernel.parameters():
-                # from here on each trial has parameters of its own
-                parameter.data = parameter.data.clone()
+            # from here on each trial has parameters of its own
+            kernel = one_a_trial(kernel, self.trials)
         data = merged(self.log, *self.scale.targets_of())
         noise = fit_hyperparameters(
             kernel,

@@ -23,6 +23,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from cbandit._core import devices
+from cbandit.posterior.batched import trial_of
 from cbandit.posterior.merge import Merged
 
 __all__ = ["Merged", "fit_hyperparameters", "negative_log_likelihood"]
@@ -93,7 +94,7 @@ def fit_hyperparameters(
         return devices.put(learned, device)
     fitted = noise.clone()
     for i in range(len(noise)):
-        one = kernel[i] if kernel.batch_shape else kernel
+        one = trial_of(kernel, i) if kernel.batch_shape else kernel
         own = data.trial(i)
         if own.x.shape[-2] == 0:
             continue

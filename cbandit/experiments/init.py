@@ -1,0 +1,185 @@
+"""A commented study file from the columns of a table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cbandit.errors import CBanditError
+from cbandit.experiments.settings import toml_key, toml_value
+
+__all__ = ["study_text"]
+
+LIMIT = re.compile(r"^\s*(.+?)\s*(<=|>=)\s*(\S+)\s*$")
+
+HEAD = """\
+# A study of {table}: {rows} rows. Play it, and compare the policies, by
+#
+#     cbandit run {file}
+#     cbandit compare results/{name}
+#
+# A list where a value may stand is a sweep: beta = [1.0, 2.0] plays two policies, and a
+# list in [problem] makes a folder of results for each entry. A value that is itself a
+# list goes into another: clip = [[5.0, 2.0]].
+
+horizon = 100  # rounds
+trials = 10    # seeds: each plays all policies on the same noise
+seed = 0
+
+[problem]
+"""
+POLICIES = """\
+
+# What is believed of each function before data. Left out, kernel, lengthscales and
+# noise are learned (cb.GP.default). A policy may have a belief of its own.
+# [belief]
+# kernel = "matern-5/2"  # or rbf, matern-3/2, matern-1/2, or "module:function"
+# lengthscale = 0.2      # in shares of each knob's range
+# noise = 0.01           # variance, in shares of a function's own
+
+# A type is a class of cbandit or cb.baselines, or "module:Class" of your own; the other
+# keys are its arguments (help(cb.CKB) lists them). An argument that is an object is a
+# table with a type again: explore = { type = "TS", beta = 1.0 }.
+
+[policies.CKB]  # the average must keep to the limits
+type = "CKB"
+
+[policies.RPOL]  # every excess counts
+type = "RPOL"
+
+[policies.CONFIG]  # optimistic about the limits
+type = "CONFIG"
+
+[policies.LogCEI]  # any acquisition function of BoTorch
+type = "BoTorchPolicy"
+acquisition = "LogConstrainedExpectedImprovement"
+
+[policies.Random]
+type = "Random"
+"""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table, as a comment tells of it."""
+
+    name: str
+    words: str
+    numeric: bool
+    distinct: int
+    middle: float = 0.0
+
+
+def study_text(
+    frame: Any,
+    table: str,
+    file: str,
+    name: str,
+    goal: tuple[str, str] | None = None,
+    limits: Sequence[str] = (),
+) -> str:
+    """Return the text of a study file.
+
+    Args:
+        frame: of the table.
+        table: its path, as the file is to name it.
+        file: that the text goes to.
+        name: of the study.
+        goal: ``maximise`` or ``minimise``, and the column. Unless given it is the first
+            that looks like a measurement.
+        limits: such as ``"latency <= 20"``. Unless given, other columns that look like
+            measurements are kept below their medians.
+    """
+    columns = {str(each): _column(str(each), frame[each]) for each in frame.columns}
+    read = dict(_limit(each, columns) for each in limits)
+    if goal is not None:
+        _known(goal[1], columns)
+    rows = len(frame)
+    measured = [c.name for c in columns.values() if _looks_measured(c, rows)]
+    told = [*([goal[1]] if goal else []), *read]
+    if goal is None:
+        free = [each for each in measured if each not in read]
+        if not free:
+            raise CBanditError(
+                f"{table} has no column that looks like a measurement (numbers, most "
+                "of them different): say which by --maximise or --minimise"
+            )
+        goal = ("maximise", free[0])
+    guessed = not read
+    if guessed:
+        read = {
+            each: f"<= {columns[each].middle:.4g}"
+            for each in measured
+            if each != goal[1]
+        }
+    outcomes = {goal[1], *read}
+    left = [] if not told else [m for m in measured if m not in outcomes]
+    knobs = [c for c in columns if c not in outcomes and c not in left]
+    if not knobs:
+        raise CBanditError(f"{table} has no column left that could be a knob")
+    other = "minimise" if goal[0] == "maximise" else "maximise"
+    lines = [
+        f"table = {toml_value(table)}",
+        f"{goal[0]} = {toml_value(goal[1])}  # or {other}",
+        f"knobs = {toml_value(knobs)}",
+    ]
+    lines += [f"# {each}: left out" for each in left]
+    lines.append(
+        "# noise = 0.01  # variance of one measurement; left out: from repeats"
+    )
+    if read:
+        lines += ["", "[problem.limits]"]
+        more = "  # a guess: its median" if guessed else ""
+        lines += [f"{toml_key(k)} = {toml_value(v)}{more}" for k, v in read.items()]
+    lines += ["", "# columns"]
+    width = max(map(len, columns))
+    lines += [f"#   {c.name:<{width}}  {c.words}" for c in columns.values()]
+    head = HEAD.format(table=table, rows=rows, file=file, name=name)
+    return head + "\n".join(lines) + "\n" + POLICIES
+
+
+def _column(name: str, values: Any) -> Column:
+    import pandas
+
+    missing = int(values.isna().sum())
+    known = values.dropna()
+    distinct = int(known.nunique())
+    gaps = f", {missing} missing" if missing else ""
+    numeric = bool(pandas.api.types.is_numeric_dtype(values)) and not (
+        pandas.api.types.is_bool_dtype(values)
+    )
+    if not numeric or known.empty:
+        shown = ", ".join(map(str, sorted(map(str, known.unique()))[:4]))
+        dots = ", ..." if distinct > 4 else ""
+        return Column(name, f"{distinct} texts: {shown}{dots}{gaps}", False, distinct)
+    whole = bool((known == known.round()).all())
+    kind = "whole numbers" if whole else "numbers"
+    words = f"{kind}, {known.min():g} to {known.max():g}, {distinct} distinct{gaps}"
+    return Column(name, words, True, distinct, float(known.median()))
+
+
+def _looks_measured(column: Column, rows: int) -> bool:
+    return column.numeric and column.distinct > max(20, rows // 4)
+
+
+def _known(name: str, columns: dict[str, Column]) -> None:
+    if name not in columns:
+        raise CBanditError(f"there is no column {name}; there are {', '.join(columns)}")
+    if not columns[name].numeric:
+        raise CBanditError(f"{name} holds texts: it cannot be a measurement")
+
+
+def _limit(words: str, columns: dict[str, Column]) -> tuple[str, str]:
+    """``latency <= 20`` as the column and the rest."""
+    found = LIMIT.match(words)
+    if found is None:
+        raise CBanditError(f"--limit takes 'COLUMN <= NUMBER' or >=; got {words!r}")
+    name, sign, number = found.groups()
+    _known(name, columns)
+    try:
+        float(number)
+    except ValueError:
+        raise CBanditError(f"--limit {words}: {number} is not a number") from None
+    return name, f"{sign} {number}"
