@@ -23,6 +23,7 @@ __all__ = [
     "finite",
     "flag",
     "kind",
+    "measured",
     "nonnegative",
     "number",
     "one_of",
@@ -38,6 +39,11 @@ __all__ = [
     "whole",
 ]
 
+# the squares of a million such numbers, as spreads add them up, are finite together
+LARGEST = {
+    dtype: math.sqrt(torch.finfo(dtype).max) / 1000
+    for dtype in (torch.float64, torch.float32)
+}
 COMPUTED = (
     *(torch.float64, torch.float32, torch.bool),
     *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
@@ -117,6 +123,23 @@ def finite(name: str, value: Tensor, advice: str = "") -> Tensor:
     if not all_finite(value):
         bad = value[~torch.isfinite(value)].flatten()[0].item()
         raise CBanditError(f"{name} must be finite; got {bad}{advice}")
+    return value
+
+
+def measured(name: str, value: Tensor, dtype: torch.dtype, advice: str = "") -> Tensor:
+    """``value`` if all of it is finite, and so are sums of squares in ``dtype``."""
+    limit = LARGEST[dtype]
+    if value.numel() == 1:
+        fits = abs(float(value)) <= limit
+    else:
+        fits = bool((value.abs() <= limit).all())
+    if not fits:
+        finite(name, value, advice)
+        bad = value[value.abs() > limit].flatten()[0].item()
+        raise CBanditError(
+            f"{name} must be at most {limit:.3g} in size: squares of larger numbers do "
+            f"not add up in {dtype}; got {bad}{advice}"
+        )
     return value
 
 

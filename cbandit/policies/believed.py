@@ -168,7 +168,7 @@ def data_rows(
         places = actions.at(numbers.expand(size, -1))
     n, parts = places.shape[1], []
     if reward is not None:
-        value = checks.finite("reward", checks.tensor("reward", reward))
+        value = checks.measured("reward", checks.tensor("reward", reward), policy.dtype)
         rows = checks.rows("reward", value, batch, (1,), n)
         parts.append(([0], policy.senses.reward(rows)))
     if cost is not None:
@@ -176,7 +176,7 @@ def data_rows(
         if m == 0:
             raise CBanditError(f"{policy.name} has no costs; got cost=")
         cost = policy.senses.stacked(cost)
-        value = checks.finite("cost", checks.tensor("cost", cost))
+        value = checks.measured("cost", checks.tensor("cost", cost), policy.dtype)
         value = policy.senses.costs(checks.rows("cost", value, batch, (m,), n))
         parts.append((list(range(1, m + 1)), value))
     return Data(numbers, places, parts)

@@ -177,12 +177,18 @@ def told_in(where: Any, batch_shape: tuple[int, ...]) -> Tensor:
 
 
 def told_values(
-    name: str, value: Any, m: int, mask: Tensor | None, batch: tuple[int, ...]
+    name: str,
+    value: Any,
+    m: int,
+    mask: Tensor | None,
+    batch: tuple[int, ...],
+    dtype: torch.dtype,
 ) -> Tensor:
     """Return a reward or a cost that was told, ``(T, m)``, copied."""
     if mask is None and not batch and m == 1 and _plain(value):
         only = checks.number(name, value)
-        return torch.full((1, 1), only, dtype=torch.float64)
+        whole = torch.full((1, 1), only, dtype=torch.float64)
+        return checks.measured(name, whole, dtype)
     # looked at where it is: no device has to be waited for
     if isinstance(value, Tensor) and value.dtype == torch.float64:
         given = checks.plain(name, value)
@@ -199,10 +205,11 @@ def told_values(
         raise CBanditError(f"{name} must have shape {wanted} = {expected}; got {shape}")
     # a copy: it is read later, and the caller may fill the same array again
     if mask is None:
-        return checks.finite(name, out, _TOGETHER if m > 1 else "").clone()
+        advice = _TOGETHER if m > 1 else ""
+        return checks.measured(name, out, dtype, advice).clone()
     # what is not said to have come may be anything, NaN included
     came = devices.put(mask, out.device).unsqueeze(-1)
-    return checks.finite(name, torch.where(came, out, 0.0))
+    return checks.measured(name, torch.where(came, out, 0.0), dtype)
 
 
 def _plain(value: Any) -> bool:

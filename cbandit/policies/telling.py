@@ -123,8 +123,8 @@ def _values(
     policy: Any, name: str, value: Any, functions: Sequence[int], mask: Tensor | None
 ) -> Tensor:
     """Return what was told of some functions, ``(T, f)``, as the policy has it."""
-    batch = policy.batch_shape
-    values = given.told_values(name, value, len(functions), mask, batch)
+    batch, dtype = policy.batch_shape, policy.dtype
+    values = given.told_values(name, value, len(functions), mask, batch, dtype)
     turned = policy.senses.turned(devices.put(values, policy.device), functions)
     out: Tensor = policy._accepted(name, turned, functions, mask)
     return out

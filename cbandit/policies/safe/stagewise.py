@@ -215,7 +215,8 @@ class Stagewise(Policy):
             if given is None:
                 continue
             given = self.senses.stacked(given)
-            value = checks.finite(name, checks.tensor(name, given, device=self.device))
+            value = checks.tensor(name, given, device=self.device)
+            value = checks.measured(name, value, self.dtype)
             value = checks.rows(name, value, self.batch_shape, (m,), points.shape[1])
             every = range(1 + self.m)[functions]
             value = self.senses.turned(value, every)
