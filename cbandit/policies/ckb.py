@@ -129,6 +129,7 @@ class CKB(GPPolicy):
             **common,
         )
         self.name = f"CKB-{self.explore.name}"
+        self.hears_costs = type(self).move is not CKB.move
         length = None if anytime else self.horizon
         endless = self.horizon is None and not anytime
         own = slater, length, endless, dual_beta

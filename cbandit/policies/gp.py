@@ -112,6 +112,7 @@ class GPPolicy(Policy):
     continuous = True  # whether it can choose from a Box
     piecemeal = True
     splits = True  # whether ranks may share the set; else each keeps all of it
+    hears_costs = True  # whether move looks at the costs told
     common = shared.GP_POLICY
 
     def __init__(
@@ -304,7 +305,7 @@ class GPPolicy(Policy):
         if not (news.rewards or news.costs):
             return state
         arrived, place = state.arrived, place_of(self, news.choice)
-        if self._start.shape[-1]:
+        if self.hears_costs and self._start.shape[-1]:
             limits = self._limits(place.t) if news.costs and self._limited else None
             for told in news.costs:
                 over = told.excess(limits, self.m)

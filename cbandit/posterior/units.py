@@ -43,7 +43,10 @@ class Units(NamedTuple):
     def joined(cls, parts: list[Units], order: list[int]) -> Units:
         """Return the units of several groups of functions, put into ``order``."""
         columns = [torch.cat(each, -1) for each in zip(*parts, strict=True)]
-        return cls(*(each[:, order] for each in columns))
+        if order == sorted(order):
+            return cls(*columns)
+        # by a list of numbers it would wait for the device
+        return cls(*(torch.stack([each[:, k] for k in order], -1) for each in columns))
 
     def of(self, function: int) -> Units:
         """Return those of one function, ``(T, 1)`` each."""
