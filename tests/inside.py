@@ -8,6 +8,7 @@ from cbandit._core import checkpoint, files, randomness
 from cbandit._core.arguments import differences, settings_of
 from cbandit._core.checkpoint import read, write
 from cbandit._core.known import CLASSES, FUNCTIONS
+from cbandit._core.packed import packed, unpacked
 from cbandit._core.peaks import argmax
 from cbandit._core.randomness import BLOCK, Streams, _seed, trial_range
 from cbandit.actions import Actions, Box, Finite, ProductGrid, Star

@@ -9,6 +9,7 @@ import operator
 import os
 import pickle
 import sys
+import zlib
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -77,7 +78,7 @@ def pickles(mark):
         "state of a known class": Payload(
             cb.GP, gpk.RBFKernel(), 0.1, state={"kernel": Payload(os.system, touch)}
         ),
-        "plain": {"nodes": "[[0], []]", "tensors": [Payload(os.system, touch)]},
+        "plain": {"nodes": torch.zeros(3), "tensors": [Payload(os.system, touch)]},
     }
     for name, payload in whole.items():
         zipped = io.BytesIO()
@@ -89,8 +90,11 @@ def pickles(mark):
 def nodes(*each, root=(0,)):
     """The body of a checkpoint of these nodes."""
     body = io.BytesIO()
-    text = json.dumps([list(root), [], *each])
-    torch.save({"nodes": text, "tensors": []}, body)
+    text = json.dumps([list(root), [[], []], *each])
+    packed = torch.frombuffer(
+        bytearray(zlib.compress(text.encode())), dtype=torch.uint8
+    )
+    torch.save({"nodes": packed, "tensors": []}, body)
     return body.getvalue()
 
 

@@ -14,6 +14,7 @@ import functools
 import itertools
 import json
 import types
+import zlib
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
@@ -29,6 +30,7 @@ from cbandit.errors import CheckpointError
 
 __all__ = ["parsed", "written"]
 
+BYTE = torch.uint8
 _PLAIN = (type(None), bool, int, float, str)
 _DTYPES = {str(v): v for v in vars(torch).values() if isinstance(v, torch.dtype)}
 _GROUPS: dict[type[Any], str] = {
@@ -38,18 +40,23 @@ _GROUPS: dict[type[Any], str] = {
 _NEW: Any = copyreg.__newobj__  # type: ignore[attr-defined]
 
 
-def written(content: Any) -> tuple[str, list[Tensor], dict[str, Any]]:
-    """Return nodes and tensors of ``content``, and all classes and functions named."""
+def written(content: Any) -> tuple[Tensor, list[Tensor], dict[str, Any]]:
+    """Return nodes and tensors of ``content``, and all classes and functions named.
+
+    The nodes are compressed, and bytes in a tensor themselves.
+    """
     writer = _Writer()
     root = writer.put(content)
     places, tensors = packed(writer.tensors)
-    return json.dumps([root, places, *writer.nodes]), tensors, writer.named
+    text = json.dumps([root, places, *writer.nodes], separators=(",", ":"))
+    nodes = torch.frombuffer(bytearray(zlib.compress(text.encode(), 1)), dtype=BYTE)
+    return nodes, tensors, writer.named
 
 
-def parsed(text: str, tensors: list[Tensor], names: Names) -> Any:
+def parsed(nodes: Tensor, tensors: list[Tensor], names: Names) -> Any:
     """Return what :func:`written` was given, if ``names`` knows all that it names."""
-    root, places, *nodes = json.loads(text)
-    return _Reader(nodes, unpacked(places, tensors), names).get(root)
+    root, places, *each = json.loads(zlib.decompress(nodes.numpy().tobytes()))
+    return _Reader(each, unpacked(places, tensors), names).get(root)
 
 
 class _Writer:

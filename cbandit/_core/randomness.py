@@ -194,8 +194,11 @@ class Streams(torch.Generator):
 
     def state(self) -> dict[str, Any]:
         """Return all that is needed to go on from here."""
+        numbers = self.trials
         return {
-            "arguments": (self.seed_number, self.trials, self.purpose),
+            "seed": self.seed_number,
+            "trials": None if numbers is None else (numbers.start, numbers.stop),
+            "purpose": self.purpose,
             "shared": self.get_state(),
             "each": [generator.get_state() for generator in self._each],
             "blocks": {
@@ -205,7 +208,9 @@ class Streams(torch.Generator):
         }
 
     def __setstate__(self, state: Any) -> None:
-        Streams.__init__(self, *state["arguments"])
+        trials = state["trials"]
+        numbers = None if trials is None else range(*trials)
+        Streams.__init__(self, state["seed"], numbers, state["purpose"])
         self.set_state(state["shared"])
         for generator, saved in zip(self._each, state["each"], strict=True):
             generator.set_state(saved)
