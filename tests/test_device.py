@@ -14,7 +14,7 @@ import pytest
 import torch
 from botorch.models import ModelListGP, SingleTaskGP
 from inside import Swept, plain_torch, set_multiplier
-from pretend import Pretend
+from pretend import Pretend, _again
 from worlds import table
 
 import cbandit as cb
@@ -248,7 +248,8 @@ def pretended():
     The fused kernels have tests of their own. In their interpreter they would move
     every argument to the host and back, which is not what is counted here.
     """
-    with mock.patch.object(Swept, "BACKEND", "plain"), Pretend() as account:
+    there = torch.serialization.safe_globals([_again])  # its tensors, in a file
+    with mock.patch.object(Swept, "BACKEND", "plain"), there, Pretend() as account:
         yield account
 
 

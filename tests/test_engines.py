@@ -736,8 +736,19 @@ def test_prior_means_and_noise_told(name, cases, dense, rng):
 @pytest.mark.parametrize("own", [False, True], ids=["shared-noise", "own-noise"])
 def test_standardised_outcomes_in_the_users_units(name, own, cases, dense, rng):
     policy = make_policy(name, cases, trials=2, gp={"standardize": True})
-    make = lambda: dense(cases["rbf"].values, standardize=True)  # noqa: E731
-    rewards, costs = [make(), make()], [[make()], [make()]]
+    told = [[], []]
+
+    def references():
+        """One a trial: until two outcomes differ there is no unit for their noise."""
+        out = []
+        for rows in told:
+            both = [dense(cases["rbf"].values, standardize=True) for _ in range(2)]
+            for x, values, noises in rows:
+                for each, value, noise in zip(both, values, noises, strict=True):
+                    each.add(x, value, noise if len(rows) > 1 else None)
+            out.append(both)
+        return [r for r, _ in out], [[c] for _, c in out]
+
     for t in range(40):
         choice = policy.ask()
         r, c = 1e3 + 50 * rng.standard_normal(2), -7 + 1e-2 * rng.standard_normal(2)
@@ -748,12 +759,11 @@ def test_standardised_outcomes_in_the_users_units(name, own, cases, dense, rng):
         cost_noise = None if noise is None else noise * 1e-7
         policy.tell(choice, cost=c, noise=cost_noise, where=where)
         for i in np.flatnonzero(where):
-            x = choice.x[i].numpy()
-            rewards[i].add(x, r[i], None if noise is None else noise[i])
-            costs[i][0].add(x, c[i], None if noise is None else cost_noise[i])
+            noises = (None, None) if noise is None else (noise[i], cost_noise[i])
+            told[i].append((choice.x[i].numpy(), (r[i], c[i]), noises))
         if t < 4:
-            check_against(policy, rewards, costs)
-    check_against(policy, rewards, costs)
+            check_against(policy, *references())
+    check_against(policy, *references())
 
 
 @pytest.mark.parametrize("standardize", [False, True])

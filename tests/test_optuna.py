@@ -164,6 +164,18 @@ class TestOthersTrials:
         found = policy.posterior(params=[{"threads": 16}]).costs.mean
         assert found.item() == pytest.approx((16 / 9) ** 2, rel=0.02)
 
+    def test_an_epoch_ends_whoever_played_its_last_round(self):
+        def policy(space, **given):
+            more = {**beliefs(space), **given}
+            return cb.RPOL(space, explore=cb.UCB(2.0), restart=5, **more)
+
+        study = study_of(policy)
+        study.optimize(objective, n_trials=4)
+        assert study.sampler.policy(study).multiplier.item() >= 2.0
+        study.enqueue_trial({"threads": 16})
+        study.optimize(objective, n_trials=1)
+        assert study.sampler.policy(study).multiplier.tolist() == [1.0]
+
     def test_those_of_another_sampler_teach(self):
         study = optuna.create_study(direction="maximize")
         study.sampler = optuna.samplers.RandomSampler(3)

@@ -160,8 +160,8 @@ def test_the_wheel_holds_both_packages_and_nothing_else(wheel):
     assert "cbandit = cbandit.cli:main" in scripts
     assert "\nRequires-Python: >=3.11\n" in metadata
     assert "\nLicense-Expression: MIT\n" in metadata
-    needed = [line for line in metadata.splitlines() if line.startswith("Requires-Dist")]
-    pinned = [line for line in needed if "==" in line.split(";")[0]]
+    lines = [each for each in metadata.splitlines() if each.startswith("Requires-Dist")]
+    pinned = [line for line in lines if "==" in line.split(";")[0]]
     assert not pinned, "pyproject.toml states ranges, constraints.txt the pins"
 
 

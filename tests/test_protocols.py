@@ -24,6 +24,7 @@ from inside import (
     Stored,
     Streams,
     engine_choice,
+    in_users_units,
     make_engine,
     partition,
     passed_over,
@@ -348,6 +349,13 @@ def look_at(beliefs, score="primal-dual", **more):
     return Look(1.5 * signs.expand(TRIALS, -1), None, None, score, weight, **more)
 
 
+def in_units(beliefs):
+    """Means and deviations over the set, as scores see them."""
+    blocks = list(beliefs.blocks())
+    mean = torch.cat([block.mean for block in blocks], -1)
+    return mean, torch.cat([block.std for block in blocks], -1).expand_as(mean)
+
+
 @pytest.mark.parametrize("name", BELIEFS)
 class TestBeliefs:
     def test_a_change_leaves_the_old_beliefs_as_they_were(self, name):
@@ -376,7 +384,7 @@ class TestBeliefs:
         own = score != "primal-dual"
         look = look_at(beliefs, (lambda f, g: f - g.sum(-2)) if own else score, **more)
         best = beliefs.choose(look)
-        mean, std = beliefs.posterior()
+        mean, std = in_units(beliefs)
         want = scan([(0, mean, std)], look)
         assert torch.equal(best.index, want.index)
         close((best.value, best.f, best.g), (want.value, want.f, want.g))
@@ -437,7 +445,9 @@ class TestBeliefs:
         assert beliefs.engines()
         assert beliefs.refit(due_only=True) is beliefs
         mean, std = beliefs.anywhere(POINTS)
-        close((mean, std), beliefs.posterior(), 1e-8)
+        close((mean, std), in_units(beliefs), 1e-8)
+        users = in_users_units(beliefs.units(), mean, std)
+        close(users, beliefs.posterior(), 1e-8)
         told_of = [(s, ([0], s.values[:, :1], s.wanted, None)) for s in told(9)]
         more = beliefs.observe([(s.keys, s.x, [part]) for s, part in told_of])
         assert (more.gains() > beliefs.gains()).any()

@@ -15,7 +15,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from inside import Beliefs, Joint, Root, Streams, estimates
+from inside import Beliefs, Joint, Root, Streams, estimates, in_users_units
 from scipy import stats
 
 import cbandit as cb
@@ -110,7 +110,8 @@ def drawn(beliefs, streams, count, at, scale=1.0) -> np.ndarray:
         for block in beliefs.blocks(streams):
             coefficient = torch.full(block.draw.shape[:2], scale, dtype=F64)
             parts.append(estimates(block.mean, block.draw, coefficient))
-        out.append(torch.cat(parts, -1)[..., at])
+        made = torch.cat(parts, -1)[..., at]
+        out.append(in_users_units(beliefs.units(), made, made)[0])
     return torch.stack(out).numpy()
 
 

@@ -213,7 +213,7 @@ class Sampler(BaseSampler):
             )
             for state in (TrialState.RUNNING, TrialState.FAIL)
         )
-        took_up(policy, number, folded(policy, played), waiting, failed)
+        took_up(policy, number, folded(policy, played, number), waiting, failed)
         return policy
 
     def _names(self, trials: Sequence[FrozenTrial]) -> Sequence[str]:
@@ -308,8 +308,10 @@ class Sampler(BaseSampler):
                 f"{kind} was built with {policy.m} costs; the study has {m}: "
                 f"{', '.join(self._limits or ()) or 'its constraints'}"
             )
-        if policy.trials is not None or policy.feedback is not None:
-            raise CBanditError(f"{kind} must be built without trials= and feedback=")
+        if policy.trials is not None or policy.feedback is not None or policy.forget:
+            raise CBanditError(
+                f"{kind} must be built without trials=, feedback= and forget=True"
+            )
         if policy._now.state.own is not None:
             raise CBanditError(
                 f"{kind} keeps a state that a study's trials do not hold: take CKB, "

@@ -47,25 +47,33 @@ def sizes(policy: Any) -> Tensor:
     return size[:, 1:].double()
 
 
-def folded(policy: Any, rounds: Sequence[Played]) -> Tensor:
-    """Return the multiplier ``(1, m)`` after these rounds, in the order of ``t``.
+def folded(policy: Any, rounds: Sequence[Played], upto: int) -> Tensor:
+    """Return the multiplier ``(1, m)`` that round ``upto + 1`` uses.
 
-    What was told of a round is divided by the unit of the next one that has a unit.
+    What was told of a round is divided by the unit of the next one that has a unit. In
+    the first round of an epoch the multiplier is back at its start, whoever played the
+    rounds in between.
+
+    Args:
+        policy: without a trials axis.
+        rounds: those that a policy of this kind has played, in the order of ``t``.
+        upto: how many rounds came before, whoever played them.
     """
     size, divisors = sizes(policy), []
     for played in reversed(rounds):
         divisors.append(size)
         size = played.size.where(played.size == played.size, size)
     multiplier: Tensor = policy._start
-    for played, divisor in zip(rounds, reversed(divisors), strict=True):
+    following = [*(played.t for played in rounds[1:]), upto + 1]
+    all_of = zip(rounds, reversed(divisors), following, strict=False)
+    for played, divisor, after in all_of:
         arrived = []
         if played.excess is not None:
             arrived.append((played.excess / divisor).nan_to_num(0.0))  # 0: it waits
-        t = played.t
-        if policy._epoch(t + 1) == t + 1:
+        if policy._epoch(after) > played.t:
             multiplier = policy._start
         else:
-            multiplier = policy.move(t, multiplier, played.estimate, arrived)
+            multiplier = policy.move(played.t, multiplier, played.estimate, arrived)
     return multiplier
 
 
