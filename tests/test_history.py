@@ -262,6 +262,22 @@ def test_an_explanation_is_whole_until_something_is_absorbed(tmp_path):
     assert cb.load(tmp_path / "a.ckpt").explain(old.id).score == before.score
 
 
+def test_the_estimate_explained_is_the_one_that_was_scored():
+    """Not the pessimistic one that the multiplier moves by."""
+    gp = rbf()
+    policy = cb.CKB(
+        SET, reward=gp, costs=gp, explore=cb.UCB(2.0), step=0.5, cap=5.0, dual_beta=-1
+    )
+    for t in range(6):
+        choice = policy.ask()
+        found = policy.explain(choice)
+        f, g = found.estimate.tolist()
+        score = f - found.multiplier.item() * g
+        assert found.score.item() == pytest.approx(score, abs=1e-9)
+        policy.tell(choice, reward=0.1 * t, cost=0.2 * t)
+    assert policy.multiplier.item() > 0
+
+
 def test_explanations_speak_in_names():
     policy = named()
     policy.tell(policy.ask(), reward=2.0, cost=[4.0, 0.9])

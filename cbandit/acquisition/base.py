@@ -105,7 +105,8 @@ class Score(AcquisitionFunction):
         """Return the reward's upper and the costs' lower bounds at ``X (*b, q, d)``.
 
         They are ``(*b, q)`` and ``(*b, m, q)``, thresholds subtracted, divided by
-        ``units`` and clipped as in the policies.
+        ``units`` and clipped. Policies clip a standardised reward less its average,
+        which a model does not tell: with ``units`` give a ``B`` that does not bind.
         """
         X = self._points("X", X)
         mean, std = self._moments(X)

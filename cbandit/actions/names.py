@@ -267,6 +267,8 @@ class Names:
                 self.number(key, value, name)
                 for value in (given if several else [given])
             ]
+            if not each:
+                raise CBanditError(f"{name}: {key} must allow a value; got none")
             found[self._place[key]] = each
         return found
 

@@ -255,15 +255,16 @@ class Sampler(BaseSampler):
         told = []
         for name in names:
             value = trial.user_attrs.get(name)
-            if value is None and not self._warned:
+            told.append(usable(value))
+            if told[-1] is None and not self._warned:
                 self._warned = True
+                what = "has no" if value is None else f"has {value!r} as its"
                 warnings.warn(
-                    f"trial {trial.number} has no user attribute {name!r}: its costs "
-                    f"teach nothing. Call trial.set_user_attr({name!r}, ...) in the "
-                    "objective",
+                    f"trial {trial.number} {what} user attribute {name!r}: its costs "
+                    f"teach nothing. Give a number, trial.set_user_attr({name!r}, "
+                    "12.0), in the objective",
                     stacklevel=2,
                 )
-            told.append(usable(value))
         return told
 
     def _fitted_to(

@@ -58,6 +58,7 @@ class Decision:
         x: the action itself, ``(T, d)``, where it is not that of its number.
         keys: see :class:`~cbandit.search.Best`, where they are known.
         score: of the action, ``(T,)``, for the history.
+        estimate: of reward and costs that entered it, ``(T, 1 + m)``, likewise.
         sure: whether it is known to fit the set; otherwise ``ask`` checks it.
     """
 
@@ -67,6 +68,7 @@ class Decision:
     x: Tensor | None = None
     keys: list[Any] | None = None
     score: Tensor | None = None
+    estimate: Tensor | None = None
     sure: bool = False
 
 

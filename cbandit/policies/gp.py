@@ -209,8 +209,10 @@ class GPPolicy(Policy):
         best, infeasible = self._search.best(beliefs, look, asked, ahead, beside)
         judged = self._judged(beliefs, look, best, asked)
         estimate = judged.to(torch.float64, copy=True)  # else it holds them all
+        same = judged is best.estimate
+        entered = estimate if same else best.estimate.to(torch.float64, copy=True)
         place = best.index, infeasible, None, best.x, best.keys
-        decision = Decision(*place, score=best.value, sure=True)
+        decision = Decision(*place, best.value, entered, sure=True)
         return decision, state._replace(estimate=estimate)
 
     def _judged(self, beliefs: Any, look: Look, best: Best, asked: Asked) -> Tensor:

@@ -297,11 +297,8 @@ class Policy(metaclass=ABCMeta):
         choice = choice_of(self, asked, decision)
         own = kept(choice)
         state = self._stood(state, own)
-        phi, estimate = (
-            getattr(state, "multiplier", None),
-            getattr(state, "estimate", None),
-        )
-        ledger.open(own, choice, Made(time(), phi, estimate, decision.score))
+        phi, entered = getattr(state, "multiplier", None), decision.estimate
+        ledger.open(own, choice, Made(time(), phi, entered, decision.score))
         # all that a round changes; what came before does not count without this
         self._now = Now(t, state, streams.position(), now.heard)
         self._latest = asked, now.position

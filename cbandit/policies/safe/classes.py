@@ -38,6 +38,7 @@ class ConfidenceClass:
         #: ``(G, K)``
         self.values = values = belief.values
         self._radius, own = belief.radius, safe.subgaussian[:, j]
+        self._functions = safe.subgaussian.shape[1]  # whose sets hold together
         self._square = devices.host(own)[0].square().unsqueeze(-1)  # R^2, T x 1
         if values.shape[-1] != arms:
             raise CBanditError(
@@ -77,9 +78,9 @@ class ConfidenceClass:
         """Return the given radius of round ``t``, or the theory's, ``(T, 1)``."""
         given = self._radius
         if given is None:
-            # gamma(t, delta / 2) of noise of size 1
-            size = len(self.values)
-            log = math.log(24 * size * math.log(2 * max(t, 1)) * 2 / delta)
+            # gamma(t, delta / (m + 1)) of noise of size 1
+            size = len(self.values) * self._functions
+            log = math.log(24 * size * math.log(2 * max(t, 1)) / delta)
             return 512 * log * self._square
         value = given(t) if callable(given) else given
         value = checks.number("radius", value, minimum=0)
