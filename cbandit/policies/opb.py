@@ -6,9 +6,9 @@ averages and counts of every arm, with ``w = R sqrt(2 ln(1 / delta') / n)`` and
 
 1. ``u_r = r_hat + alpha_r w``, optimistic and inflated by
    ``alpha_r = 1 + 2 (r_max - r1) / min_j (tau_j - c1_j)``; ``u_c = c_hat + w``,
-   pessimistic; the safe arm's are exact;
-   Of an arm never pulled ``u_c`` is the largest mean cost stated; without one it is not
-   played, for nothing is known of it. ``u_r`` is at least ``r_max`` there;
+   pessimistic; the safe arm's are exact. An arm never pulled has the largest mean cost
+   that is stated for ``u_c``, and at least ``r_max`` for ``u_r``; where no largest cost
+   is stated it is not played;
 2. ``max_pi E u_r`` subject to ``E u_cj <= tau_j``: a linear programme, at most
    ``m + 1`` arms;
 3. draw an arm from ``pi``; observe, update.
