@@ -19,7 +19,8 @@ def test_help_is_quick_and_has_examples(capsys):
     code, out, _ = call(capsys, "--help")
     assert code == 0
     assert "reproduce" in out
-    for command in ("list", "init", "reproduce", "run", "compare", "plot", "info"):
+    names = "list", "init", "data", "reproduce", "run", "compare", "plot", "info"
+    for command in names:
         code, out, _ = call(capsys, command, "--help")
         assert code == 0
         assert f"Example: cbandit {command}" in " ".join(out.split())

@@ -262,8 +262,10 @@ def test_a_missing_file_says_which_and_where(monkeypatch, tmp_path):
         cb.MissingDataError, match=r"light_train.csv \(601 x 41 numbers"
     ):
         zhou_light()
-    with pytest.raises(cb.MissingDataError, match=r"stocks.*nor in .*b"):
+    with pytest.raises(cb.MissingDataError, match=r"stocks.*nor in .*b") as error:
         zhou_finance()
+    assert "fin.csv in the GitHub repository sayakrc/" in str(error.value)
+    assert "`cbandit data fin.csv`" in str(error.value)
 
 
 def test_a_wrong_file_is_named(monkeypatch, tmp_path):

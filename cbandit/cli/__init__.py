@@ -1,7 +1,7 @@
 """The command line, ``cbandit``: a file for each group of commands.
 
-``play`` runs experiments and ``show`` looks at what came out. Commands import what they
-need when they run.
+``play`` runs experiments, ``public`` takes in their data, ``show`` looks at what came
+out. Commands import what they need when they run.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from cbandit.cli.play import init, list_, reproduce, run
+from cbandit.cli.public import data
 from cbandit.cli.show import compare, info, plot
 from cbandit.errors import CBanditError
 
@@ -27,7 +28,7 @@ app = typer.Typer(
     help="Constrained bandits: the papers' experiments, and studies of your own.",
 )
 app.command("list")(list_)
-for command in (init, reproduce, run, compare, plot, info):
+for command in (init, data, reproduce, run, compare, plot, info):
     app.command()(command)
 
 
