@@ -12,6 +12,8 @@ from cbandit.errors import CBanditError
 
 __all__ = ["Choice", "Distribution", "params_of"]
 
+SHOWN = 4  # trials whose actions a choice's repr names
+
 
 def params_of(names: Any, x: Tensor) -> Any:
     """Return actions by name, an error where the set has no names."""
@@ -74,6 +76,20 @@ class Choice:
         """The action by name, a dict; with trials a list of dicts."""
         return params_of(self.names, self.x)
 
+    def __repr__(self) -> str:
+        said = f"Choice({self.id!r}, round {self.t}" if self.id else f"Choice({self.t}"
+        trials = len(self.x) if self.x.dim() == 2 else None
+        index = [] if self.index is None else self.numbers().reshape(-1).tolist()
+        if trials is not None:
+            said += f", {trials} trials"
+        if index:
+            said += f", action{'s' * (len(index) > 1)} {_few(index)}"
+        if trials is None and self.names is not None:
+            said += f": {self.params}"
+        elif trials is None:
+            said += f": ({', '.join(f'{v:.4g}' for v in self.x.tolist())})"
+        return f"{said}, infeasible)" if bool(self.infeasible.all()) else f"{said})"
+
     def numbers(self) -> Tensor:
         """``index`` on the host. Most policies know it there, so this does not wait."""
         if self.index is None:
@@ -81,3 +97,9 @@ class Choice:
         if self.keys is None or not self.index.is_cuda:
             return self.index.cpu()
         return torch.tensor(self.keys).view(self.index.shape)
+
+
+def _few(numbers: list[int]) -> str:
+    """Return some numbers in words."""
+    more = ", ..." if len(numbers) > SHOWN else ""
+    return ", ".join(map(str, numbers[:SHOWN])) + more

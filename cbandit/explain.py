@@ -47,16 +47,20 @@ class Explanation:
         mean: believed of reward and costs before it was tried, ``(*trials, 1 + m)``, as
             the user states them.
         std: how uncertain that was, likewise.
-        estimate: what was assumed of them, by exploration, and entered the score: of
-            what is maximised, and by how much costs exceed their limits, ``(*trials, 1
-            + m)``.
-        multiplier: ``(*trials, m)``, the price of each cost.
-        score: ``(*trials,)``.
+        taken: what was assumed of them by exploration, ``(*trials, 1 + m)``, likewise.
+        estimate: the same as it entered the score: of what is maximised, and by how
+            much costs exceed their limits, ``(*trials, 1 + m)``; in ``unit``.
+        multiplier: of each cost, ``(*trials, m)``; in ``unit``.
+        price: the same as the user states things: what reward a unit of each cost is
+            worth, ``(*trials, m)``.
+        score: ``(*trials,)``, in ``unit``.
         runner_up: what would have been chosen instead.
         unconstrained: what would have been chosen if costs did not matter; its score is
             the reward's estimate.
         labels: of the reward and the costs.
         names: of the coordinates, where the policy's set has any.
+        unit: of scores, multipliers and the estimates in them: ``"spreads"`` of what
+            was seen where beliefs are standardised, else ``""``: the user's.
     """
 
     id: str
@@ -72,6 +76,9 @@ class Explanation:
     unconstrained: Rival | None
     labels: tuple[str, ...] = ()
     names: Any = field(default=None, repr=False)
+    taken: Tensor | None = None
+    price: Tensor | None = None
+    unit: str = ""
 
     @property
     def params(self) -> Any:
@@ -87,24 +94,38 @@ class Explanation:
         trial = f", trial {i}" if self.x.dim() == 2 else ""
         place = _place(self.names, _row(self.x, i), _number(self.index, i))
         out = [f"round {self.t}{trial}: {place}"]
-        mean, std, estimate, price = (
+        mean, std, taken, estimate, multiplier, price = (
             None if v is None or not v.shape[-1] else _row(v, i).tolist()
-            for v in (self.mean, self.std, self.estimate, self.multiplier)
+            for v in (
+                self.mean,
+                self.std,
+                self.taken,
+                self.estimate,
+                self.multiplier,
+                self.price,
+            )
         )
+        unit = f" {self.unit}" if self.unit else ""
+        inside = f" (in {self.unit})" if self.unit else ""
         for j, label in enumerate(self.labels):
             words = []
             if mean is not None and std is not None and j < len(mean):
                 words.append(f"believed {mean[j]:.4g} +- {std[j]:.3g}")
-            if estimate is not None and j < len(estimate):
-                words.append(
-                    f"taken for {estimate[j]:.4g}" + " over its limit" * (j > 0)
-                )
-            if j and price is not None:
-                words.append(f"price {price[j - 1]:.4g}")
+            if taken is not None and j < len(taken):
+                words.append(f"taken for {taken[j]:.4g}")
+            elif estimate is not None and j < len(estimate):
+                side = "over" if estimate[j] > 0 else "within"
+                value = abs(estimate[j]) if j else estimate[j]
+                over = f" {side} its limit" * (j > 0)
+                words.append(f"taken for {value:.4g}{unit}{over}")
+            if j and multiplier is not None:
+                words.append(f"multiplier {multiplier[j - 1]:.4g}{inside}")
+            if j and unit and price is not None:
+                words.append(f"price {price[j - 1]:.4g} of reward for 1 of it")
             if words:
                 out.append(f"  {label}: {', '.join(words)}")
         if self.score is not None:
-            out.append(f"  score {self.score.reshape(-1)[i].item():.6g}")
+            out.append(f"  score {self.score.reshape(-1)[i].item():.6g}{inside}")
         for what, rival in (
             ("runner-up", self.runner_up),
             ("if costs did not matter", self.unconstrained),
@@ -113,7 +134,7 @@ class Explanation:
                 number = _number(rival.index, i)
                 place = _place(self.names, _row(rival.x, i), number)
                 score = rival.score.reshape(-1)[i].item()
-                out.append(f"  {what}: {place}, score {score:.6g}")
+                out.append(f"  {what}: {place}, score {score:.6g}{inside}")
         return out
 
 

@@ -27,7 +27,7 @@ def test_points_without_a_feasible_one():
     corner = [[0.0, 0.0], [0.05, 0.1]]
     slack = function.evaluate_slack_true(torch.tensor(corner, dtype=F64))
     least = -float(slack.amin(-1).max())
-    known = rf"no feasible action of .*NaN; .* {least:.3g}"
+    known = rf"keeps all limits.*NaN; .* {least:.3g}"
     with pytest.warns(UserWarning, match=known):
         problem = cb.problems.from_botorch(function, points=corner)
     assert problem.optimum(1).isnan()

@@ -326,4 +326,4 @@ def test_the_logger_is_quiet_until_asked(capsys, caplog):
     text = caplog.text
     assert f"{choice.id} is cancelled" in text
     assert "has failed" in text
-    assert "asks Choice(t=2" in text
+    assert "round 2" in text

@@ -15,6 +15,7 @@ from cbandit.explain import Explanation, Rival
 from cbandit.policies.decision import Asked
 from cbandit.policies.failures import Barred
 from cbandit.policies.names import prefix
+from cbandit.policies.pricing import priced
 from cbandit.posterior.units import told
 
 __all__ = ["Rivals", "explain", "rivals"]
@@ -28,7 +29,8 @@ def explain(self: Any, choice: Choice | str) -> Explanation:
 
     It is whole for the latest choice of a GP policy, until the next ``ask`` or look at
     the beliefs absorbs something. Of others it has what was stored: estimates,
-    multiplier and score.
+    multiplier and score. Of standardised beliefs these three are in spreads of what was
+    seen, and the text says so; all else is in the user's units.
     """
     table, row = _found(self, choice)
     senses, outside, m = self.senses, self._outside, self.m
@@ -41,11 +43,13 @@ def explain(self: Any, choice: Choice | str) -> Explanation:
         value = table[name][row]
         return None if bool(value.isnan().all()) else outside(value)
 
-    mean = std = runner_up = unconstrained = None
+    mean = std = runner_up = unconstrained = taken = price = None
     if again is not None:
         mean, std, runner_up, unconstrained = again
         mean = outside(senses.functions(mean.unsqueeze(-1)).squeeze(-1))
         std = outside(std)
+        taken = _taken(self, table["estimate"][row], t)
+        price = outside(priced(self._beliefs, self._now.state.multiplier))
     index = table["index"][row]
     return Explanation(
         id=self._record.id_of(int(table["prefix"][row]), t),
@@ -61,7 +65,27 @@ def explain(self: Any, choice: Choice | str) -> Explanation:
         unconstrained=unconstrained,
         labels=("reward", *map(senses.label, range(m))),
         names=names,
+        taken=taken,
+        price=price,
+        unit="spreads" if getattr(self, "standardized", False) else "",
     )
+
+
+def _taken(policy: Any, estimate: Tensor, t: int) -> Tensor | None:
+    """Return an estimate ``(T, 1 + m)`` as the user states reward and costs."""
+    if bool(estimate.isnan().all()):
+        return None
+    units, m = policy._beliefs.units(), policy.m
+    limits = policy._limits(t).to(estimate)
+    inside = estimate.clone()
+    if units is not None:
+        size, center = units.size.to(estimate), units.center.to(estimate)
+        inside[:, :1] = estimate[:, :1] * size[:, :1] + center[:, :1]
+        if size.shape[1] == 1 + m:
+            inside[:, 1:] = estimate[:, 1:] * size[:, 1:]
+    inside[:, 1:] += limits
+    found: Tensor = policy._outside(policy.senses.turned(inside, range(1 + m)))
+    return found
 
 
 def _found(policy: Any, choice: Any) -> tuple[dict[str, Tensor], int]:

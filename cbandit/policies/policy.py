@@ -136,7 +136,7 @@ class Policy(metaclass=ABCMeta):
         self.device = checks.device(device)
         self.dtype = given.array_type(dtype, self.device)
         #: the user's words for costs and senses
-        self.senses = Senses(m, thresholds, minimise)
+        self.senses = Senses.of_policy(m, thresholds, minimise)
         self.m, thresholds = self.senses.m, self.senses.limits
         self.trials, self.seed = trial_range(trials), checks.seed(seed)
         self.batch_shape = () if self.trials is None else (len(self.trials),)

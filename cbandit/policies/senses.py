@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
+from cbandit._core.log import warn
 from cbandit.errors import CBanditError
 from cbandit.policies.safe.action import Safe
 from cbandit.recommend import Recommendation
@@ -79,9 +80,7 @@ class Senses:
             thresholds = [thresholds[name] for name in self.names]
         elif isinstance(thresholds, str):
             thresholds = [thresholds] * self.m
-        if isinstance(thresholds, list | tuple) and any(
-            isinstance(each, str) for each in thresholds
-        ):
+        if isinstance(thresholds, list | tuple) and any(map(_worded, thresholds)):
             if len(thresholds) != self.m:
                 raise CBanditError(
                     f"thresholds must be {self.m}, one a cost; got {len(thresholds)}"
@@ -98,6 +97,21 @@ class Senses:
                 -limit if turned else limit
                 for turned, limit in zip(above, thresholds, strict=True)
             ]
+
+    @classmethod
+    def of_policy(
+        cls, m: int | Sequence[str], thresholds: Any, minimise: Any
+    ) -> Senses:
+        """Return the words of a new policy; warn if named costs have no limits."""
+        senses = cls(m, thresholds, minimise)
+        plain = isinstance(thresholds, int | float) and not isinstance(thresholds, bool)
+        if senses.names and plain and thresholds == 0:
+            limits = ", ".join(f"{name!r}: '<= 0'" for name in senses.names)
+            warn(
+                f"costs {', '.join(senses.names)} are limited at 0, as no thresholds "
+                f"are given: say thresholds={{{limits}}} with the limits that you mean"
+            )
+        return senses
 
     def _said(self, j: int) -> str:
         return f"thresholds[{j if self.names is None else self.names[j]!r}]"
@@ -251,13 +265,22 @@ class _Turned:
         return out
 
 
+def _worded(given: Any) -> bool:
+    """Return whether a limit is in words, or several that are."""
+    several = given if isinstance(given, list | tuple) else [given]
+    return any(isinstance(each, str) for each in several)
+
+
 def _limit(name: str, given: Any) -> tuple[bool, float]:
     """Return whether a limit is a least value, and its number."""
-    if not isinstance(given, str):
+    several = isinstance(given, list | tuple)
+    if not isinstance(given, str) and not several:
         return False, checks.number(name, given)
-    read = _LIMIT.fullmatch(given)
+    read = None if several else _LIMIT.fullmatch(given)
     if read is None or not math.isfinite(float(read[2])):
+        two = several or len(re.findall("[<>]", given)) > 1
+        hint = ". A cost with two limits is two costs, each with a name" if two else ""
         raise CBanditError(
-            f"{name} must be a number, '<= NUMBER' or '>= NUMBER'; got {given!r}"
+            f"{name} must be a number, '<= NUMBER' or '>= NUMBER'; got {given!r}{hint}"
         )
     return read[1] == ">=", float(read[2])

@@ -11,8 +11,10 @@ POLICY = {
     "thresholds": """what costs are compared with, 0 unless given: a number, ``(m,)``,
         ``(*trials, m)`` or, where no two costs differ, ``(*trials, 1)``; or a
         callable of the round that gives one of these. Of costs by name,
-        ``costs={"latency": gp}``, by name too: ``{"latency": "<= 20"}``. A cost with
-        ``">= 0.9"`` is to stay above it.""",
+        ``costs={"latency": gp}``, by name too: ``{"latency": "<= 20"}``; named costs
+        without any are limited at 0, and a warning says so. A cost with ``">= 0.9"``
+        is to stay above it. What has two limits is two costs, told twice: ``{"low":
+        ">= 0.2", "high": "<= 0.8"}``.""",
     "minimise": """whether the reward is to be small. It is told, and given back, as it
         is.""",
     "seed": "of all draws, an int from 0; one seed, one run.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 import torch
@@ -114,14 +113,6 @@ def from_botorch(
         for i in range(0, actions.size, step)
     ]
     values = torch.cat(blocks)
-    over = values[:, 1:].clamp_min(0).amax(-1)
-    if not bool((over == 0).any()):
-        warnings.warn(
-            f"points hold no feasible action of {type(test_function).__name__}: the "
-            "regret of every run will be NaN; the least violating one has a cost of "
-            f"{over.min():.3g}",
-            stacklevel=2,
-        )
     return Table(
         values[:, 0],
         values[:, 1:].mT,

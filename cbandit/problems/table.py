@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.arguments import stated
+from cbandit._core.log import warn
 from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit.actions import Actions, Finite
 from cbandit.choice import Choice
@@ -164,6 +165,8 @@ class Table:
         self.thresholds: Any = thresholds if as_given else plain
         self.known = known
         self._tau = tau
+        if bool((self.best < 0).all()):
+            warn(self._unkept())
         self._first = torch.arange(len(batch) and batch[0]) * size if batch else None
         self._noise: Noise | None = noise if callable(noise) else None
         self._std = torch.zeros(1 + self.m, dtype=torch.float64)
@@ -277,6 +280,18 @@ class Table:
         draws = normals(generator, tuple(truth.shape[:-1]), 1 + self.m)
         seen = torch.addcmul(truth, draws, self._std)
         return seen[..., 0], seen[..., 1:]
+
+    def _unkept(self) -> str:
+        """Say that no action keeps all limits, and how many keep each."""
+        over = self.g - self._tau.unsqueeze(-1)
+        counts = (over <= 0).sum(-1).reshape(-1, self.m).double().mean(0).tolist()
+        each = [f"{self.senses.label(j)} {count:g}" for j, count in enumerate(counts)]
+        alone = f"; alone they are kept by: {', '.join(each)}" if self.m > 1 else ""
+        return (
+            f"none of the {self.actions.size} actions keeps all limits, so that every "
+            "round violates one and regret is NaN; the nearest one exceeds them by "
+            f"{float(over.amax(-2).min()):.3g}{alone}"
+        )
 
     @cached_property
     def best(self) -> Tensor:
