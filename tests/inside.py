@@ -15,7 +15,6 @@ from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
 from cbandit.baselines import lipschitz
 from cbandit.baselines.admm import feasible_improvement, improvement
 from cbandit.baselines.sketch import Sketched
-from cbandit.beliefs.feedback import drift_allowance
 from cbandit.choice import Choice, Distribution
 from cbandit.cli import main
 from cbandit.experiments import rounds

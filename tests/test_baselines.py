@@ -16,7 +16,7 @@ import cbandit as cb
 
 def test_bkb_with_all_in_the_dictionary_is_gp_ucb():
     truth, noises = functions(3, 1)[:, :1], noise(3, 0, 120)
-    explore = cb.UCB(cb.RKHS(norm=1.0, subgaussian=0.1))
+    explore = cb.UCB(lambda t, gain: 1 + 0.3 * gain.sqrt())
     actions = cb.Finite(X)
     exact = cb.GPUCB(actions, reward=GP, explore=explore, trials=3)
     policy = cb.baselines.BKB(
@@ -63,6 +63,66 @@ def test_bkb_is_its_formula():
         var = np.diag(K) - np.einsum("in,ij,jn->n", z, gram, z)
         np.testing.assert_allclose(found.mean[i], mean, atol=1e-5)
         np.testing.assert_allclose(found.std[i] ** 2, var, atol=1e-5)
+
+
+def test_bkb_scores_by_the_papers_width():
+    truth, noises = functions(1, 0), noise(1, 0, 30)
+    # enough for everything that was tried to be kept: the posterior is exact
+    policy = cb.baselines.BKB(
+        cb.Finite(X),
+        reward=cb.GP(rbf(), noise=LAM),
+        explore=cb.UCB(cb.RKHS(norm=1.5, subgaussian=0.2, delta=0.05)),
+        oversampling=1e9,
+    )
+    at = []
+    for t in range(30):
+        choice = policy.ask()
+        if at:
+            gram = K[np.ix_(at, at)] + LAM * np.eye(t)
+            y = truth[0, 0, at] + noises[:t, 0, 0]
+            mean = K[:, at] @ np.linalg.solve(gram, y)
+            var = np.diag(K) - np.einsum(
+                "ij,ji->i", K[:, at], np.linalg.solve(gram, K[at])
+            )
+            spent = 3 * (1 + np.log(1 + t / LAM)) * var[at].sum() / LAM + np.log(20)
+            beta = (1 + 2**0.5) * 1.5 + 2 * 0.2 / LAM**0.5 * spent**0.5
+            scores = mean + beta * np.sqrt(var.clip(0))
+            assert scores[int(choice.index)] >= scores.max() - 1e-4
+        at.append(int(choice.index))
+        policy.tell(choice, reward=truth[0, 0, at[-1]] + noises[t, 0, 0])
+    assert len(set(at)) > 5
+
+
+@pytest.mark.parametrize("lam", [1e-3, 1.0])
+def test_bkb_stays_within_the_papers_width(lam):
+    # 60 functions of norm 1, a tenth may leave the band in any of 40 rounds
+    runs, rounds, r = 60, 40, lam**0.5
+    generator = torch.Generator().manual_seed(3)
+    x = X
+    gram = rbf()(x).to_dense().detach()
+    weight = torch.randn(runs, len(x), generator=generator, dtype=torch.float64)
+    f = weight @ gram
+    f = f / (weight * f).sum(-1, keepdim=True).sqrt()
+    policy = cb.baselines.BKB(
+        cb.Finite(x),
+        reward=cb.GP(rbf(), noise=lam),
+        explore=cb.UCB(cb.RKHS(norm=1.0, subgaussian=r)),
+        trials=runs,
+        oversampling=72 * float(np.log(4 * rounds / 0.1)),
+    )
+    left, every = torch.zeros(runs, dtype=torch.bool), torch.arange(runs)
+    for _ in range(rounds):
+        choice = policy.ask()
+        belief = policy.posterior().reward
+        dimension, mass = policy._beliefs.dimension()
+        one = torch.ones(runs, 1, dtype=torch.float64)
+        beta = cb.confidence.sketched_width(
+            one, r * one, dimension, mass, lam * one, 0.1
+        )
+        left |= ((f - belief.mean).abs() > beta * belief.std + 1e-9).any(-1)
+        noises = torch.randn(runs, generator=generator, dtype=torch.float64)
+        policy.tell(choice, reward=f[every, choice.index] + r * noises)
+    assert int(left.sum()) <= 12  # 12 of 60 at a rate of a tenth: p = 0.01
 
 
 def test_bkb_variances_are_right_up_to_a_factor():

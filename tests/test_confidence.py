@@ -35,6 +35,44 @@ def test_rkhs_widths_by_hand():
         any_lam(3, gain)
 
 
+@pytest.mark.parametrize(
+    ("horizon", "drift", "gain", "expected"),
+    [
+        (500, 5.0, 16.0, 20),  # 16^(1/4) (100)^(1/2)
+        (1000, 2.0, 1.0, 22),  # sqrt(500) = 22.36
+        (1000, 2.0, 10_000.0, 224),  # ten times that
+        (100, 0.0, 3.0, 100),  # nothing changes: all rounds
+        (100, 0.001, 9.0, 100),  # at most the horizon
+        (10, 1e6, 0.5, 1),  # at least one
+    ],
+)
+def test_the_window_of_a_drift_by_hand(horizon, drift, gain, expected):
+    assert confidence.drift_window(horizon, drift, gain) == expected
+
+
+def test_a_window_of_nonsense_is_refused():
+    for bad in ({"drift": -1.0}, {"gain": math.nan}, {"horizon": 0}):
+        given = {"horizon": 10, "drift": 1.0, "gain": 1.0} | bad
+        with pytest.raises(cb.CBanditError, match=next(iter(bad))):
+            confidence.drift_window(**given)
+
+
+def test_the_drift_allowance_by_hand():
+    found = confidence.drift_allowance(window=8, noise=0.5, gain=6.0, drift=0.25)
+    assert found == pytest.approx(math.sqrt(2 * 8 * 1.5 * 6) / 0.5 * 0.25, rel=1e-15)
+
+
+def test_the_sketched_width_by_hand():
+    one = torch.ones(1, 1, dtype=F64)
+    found = confidence.sketched_width(
+        2 * one, 0.3 * one, 4 * one, 9 * one, one / 4, 0.1
+    )
+    expected = (1 + math.sqrt(2)) * 2 + 2 * 0.3 / 0.5 * math.sqrt(
+        3 * (1 + math.log(10)) * 4 + math.log(10)
+    )
+    assert found.item() == pytest.approx(expected, rel=1e-14)
+
+
 def test_linear_and_count_widths_by_hand():
     found = confidence.linear_width(5, 3, 0.5, 2.0, 1.5, 0.7, 0.1)
     expected = (

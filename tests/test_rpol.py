@@ -8,7 +8,7 @@ import numpy as np
 import penalties as ref
 import pytest
 import torch
-from inside import beliefs_of, counted_refits, drift_allowance, split, take_for, torn
+from inside import beliefs_of, counted_refits, split, take_for, torn
 
 import cbandit as cb
 
@@ -401,7 +401,7 @@ def test_rpol_sliding(m, engine):
     """Rounds told late, never, or only to some trials; an allowance for drift."""
     window = 25
     world, scores = ref.World(TRIALS, m, ROUNDS, 4), ref.Scores()
-    drift = drift_allowance(window, LAM, 0.01, 0.02)
+    drift = cb.confidence.drift_allowance(window, LAM, 0.01, 0.02)
     assert drift == pytest.approx(math.sqrt(2 * 25 * 1.1 * 0.01) / LAM * 0.02)
 
     def allowance(t):

@@ -30,6 +30,7 @@ from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit.baselines.sketch import Sketched
 from cbandit.beliefs.gp import GP
+from cbandit.confidence import sketched_width
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.alone import alone
@@ -46,9 +47,13 @@ class BKB(GPPolicy):
     Args:
         actions: what can be chosen.
         reward: the belief about the reward; its kernel and noise are fixed.
-        explore: :class:`~cbandit.UCB`, ``cb.UCB(2.0)`` unless given.
+        explore: :class:`~cbandit.UCB`, ``cb.UCB(2.0)`` unless given. An RKHS width
+            (``any-lam``, the default form) becomes the paper's own,
+            :func:`cbandit.confidence.sketched_width`: with the theory's
+            ``oversampling`` a guarantee (its ``delta`` is for the noise, and as much
+            again for the dictionary), with less a heuristic.
         oversampling: ``q``, how much more is kept than the dictionary needs at the
-            least; the theory's is about ``70 ln(4 T / delta)``, a few do in practice.
+            least; the theory's is ``72 ln(4 T / delta)``, a few do in practice.
         common: see below.
     """
 
@@ -96,6 +101,18 @@ class BKB(GPPolicy):
 
     def _engines(self) -> list[str]:
         return ["engine=dictionary"]
+
+    def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
+        """Return what the deviation is multiplied by: the paper's width, if asked."""
+        parts = [part for part, _ in self._estimating.widths.rkhs_parts()]
+        if not parts or parts[0].rkhs.form != "any-lam":
+            return super()._coefficient(state, asked)
+        part = parts[0]
+        dimension, mass = state.beliefs.dimension()
+        noise, delta = state.beliefs.noises(), part.rkhs.delta
+        known = part.norm, part.subgaussian
+        width = sketched_width(*known, dimension, mass, noise, delta)
+        return self.explore.coefficient(width, asked.streams)
 
     def score(self, t: int, multiplier: Tensor) -> scores.Reward:
         """Return the reward's estimate."""

@@ -257,6 +257,20 @@ class Sketched(Value):
         """The sketch's information gain, ``(T, 1)``."""
         return self._current().gain.unsqueeze(-1)
 
+    def dimension(self) -> tuple[Tensor, Tensor]:
+        """The sums over past rounds of ``var / lam`` and of the prior's, ``(T, 1)``."""
+        history = self.history
+        used = history.used
+        if not used:
+            return (nothing := torch.zeros_like(self.noise).unsqueeze(-1)), nothing
+        tried, precision = history.points[:, :used], history.precision[:, :used]
+        variance = self._at(tried, self._current())[1]
+        prior = self.covariance.variance(tried).expand_as(variance)
+        return (
+            (precision * variance).sum(-1, keepdim=True),
+            (precision * prior).sum(-1, keepdim=True),
+        )
+
     def noises(self) -> Tensor:
         """Likelihood variances, ``(T, 1)``."""
         return self.noise.unsqueeze(-1)

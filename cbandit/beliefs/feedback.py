@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from cbandit._core import checks
@@ -57,7 +56,8 @@ class Sliding:
             function; a pair ``(reward, costs)``, the second also one a cost, ``(m,)``
             or ``(*trials, m)``; one a function, ``(1 + m,)`` or ``(*trials, 1 + m)``,
             the reward's first; or a callable of the round that gives one of these. See
-            :func:`drift_allowance` for the theory's.
+            :func:`cbandit.confidence.drift_allowance` for the theory's, and
+            ``cb.confidence.drift_window`` for its window.
     """
 
     def __init__(self, window: int, drift: Any = None) -> None:
@@ -72,12 +72,3 @@ class Sliding:
 
     def __repr__(self) -> str:
         return f"Sliding(window={self.window})"
-
-
-def drift_allowance(window: int, noise: float, gain: float, drift: float) -> float:
-    """``(1/lam) sqrt(2 W (1 + lam) gain) * drift``, the theory's allowance.
-
-    ``gain`` bounds the information gain of the horizon; ``drift`` is the summed norm of
-    the known changes inside the window.
-    """
-    return math.sqrt(2 * window * (1 + noise) * gain) / noise * drift

@@ -11,7 +11,9 @@ Schedule 1: ``eps_t = 1 / sqrt(t)``, ``V_t = delta sqrt(t) / (8 B)``. Schedule 2
 ``eps_t = delta / (2 sqrt(t))``, ``V_t = delta^2 sqrt(t) / (16 B)``.
 
 X. Zhou and B. Ji, On kernelized multi-armed bandits with constraints, the longer form
-with full-information constraints.
+with full-information constraints. One of its uses is to stay close to an expert at
+first: the cost is a distance to what the expert does, see
+:func:`cbandit.problems.expert_distance`.
 """
 
 from __future__ import annotations
@@ -44,8 +46,6 @@ class SCGPUCB(GPPolicy):
         actions: what can be chosen.
         reward: the belief about the reward.
         costs: how many costs, ``m``, or their names.
-        explore: :class:`~cbandit.UCB` in the paper.
-        costs: how many costs, ``m``.
         explore: :class:`~cbandit.UCB` in the paper; RKHS widths have the theorem's
             ``ln(2 / delta)``.
         schedule: 1 or 2, of ``eps_t`` and ``V_t``.

@@ -7,6 +7,7 @@ and ``continuous`` are kinds of problems, the other files the problems themselve
 from cbandit.problems.borrowed import from_botorch
 from cbandit.problems.cbo import Allocation, cbo_gpu_allocation
 from cbandit.problems.continuous import Continuous
+from cbandit.problems.expert import expert_distance
 from cbandit.problems.gridded import Gridded, Phase
 from cbandit.problems.guo import guo_classical, guo_delayed, guo_nonstationary
 from cbandit.problems.linear import LinearProblem
@@ -43,6 +44,7 @@ __all__ = [
     "Table",
     "bench_stagewise",
     "cbo_gpu_allocation",
+    "expert_distance",
     "from_botorch",
     "guo_classical",
     "guo_delayed",

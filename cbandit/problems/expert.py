@@ -1,0 +1,51 @@
+"""A distance to an expert's behaviour, as a cost that is seen before each choice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from cbandit._core import checks
+from cbandit.errors import CBanditError
+
+__all__ = ["expert_distance"]
+
+
+def expert_distance(actions: Any, moves: Any, kernel: Any) -> Tensor:
+    """Return how far each action is from what an expert does, ``(N,)``.
+
+    It is the squared maximum mean discrepancy between always playing ``x`` and the
+    expert's law, of which ``moves`` ``y_1 .. y_n`` are draws: ``k(x, x) - (2/n)
+    sum_i k(x, y_i) + (1/(n (n-1))) sum_{i != j} k(y_i, y_j)``. It is unbiased, so that
+    fresh moves each round are a full-information constraint for
+    :class:`~cbandit.SCGPUCB` (Zhou and Ji's longer form, appendix A), with the distance
+    that is allowed as its threshold. It may be below 0.
+
+    Args:
+        actions: a finite set or a grid, or points ``(N, d)``.
+        moves: points ``(n, d)``, at least two.
+        kernel: of GPyTorch, on points.
+
+    Example:
+        >>> import cbandit as cb, gpytorch, torch
+        >>> line = cb.Finite(torch.linspace(0, 1, 3, dtype=torch.float64).unsqueeze(-1))
+        >>> kernel = gpytorch.kernels.RBFKernel().double()
+        >>> kernel.lengthscale = 1.0
+        >>> cb.problems.expert_distance(line, [[0.0], [0.0]], kernel)
+        tensor([0.0000, 0.2350, 0.7869], dtype=torch.float64)
+    """
+    points = actions.block(0, actions.size) if hasattr(actions, "block") else actions
+    x = checks.tensor("actions", points).double()
+    y = checks.tensor("moves", moves).double()
+    if y.dim() != 2 or len(y) < 2 or x.dim() != 2 or y.shape[-1] != x.shape[-1]:
+        raise CBanditError(
+            f"moves must be (n, {x.shape[-1]}), at least two; got {tuple(y.shape)}"
+        )
+    n = len(y)
+    own = kernel(x, diag=True)
+    near = kernel(x, y).to_dense().mean(-1)
+    among = kernel(y).to_dense()
+    apart = (among.sum() - among.diagonal().sum()) / (n * (n - 1))
+    distance: Tensor = (own - 2 * near + apart).detach()
+    return distance
