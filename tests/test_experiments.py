@@ -7,13 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pandas as pd
 import pytest
 import torch
-from inside import carry_out, find, read, settings_of_experiment
+from inside import carry_out, find, settings_of_experiment
 from terminal import ROOT, SMALL, call, command, complaint
 
 import cbandit as cb
@@ -153,25 +152,6 @@ def test_workers_share_the_trials_and_change_nothing(capsys, tmp_path, workers):
     assert shared.returncode == 0, said
     one, many = (pd.read_parquet(w / "rounds.parquet") for w in (tmp_path / "1", out))
     pd.testing.assert_frame_equal(one, many, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.slow
-def test_ctrl_c_reaches_the_workers(tmp_path):
-    few = ["reproduce", "zhou-synthetic", "--trials", 2, "--policies", "CKB-UCB"]
-    few += ["--horizon", 10**6, "--out", tmp_path / "out", "--workers", 2]
-    shared = command(*few)
-    checkpoints = tmp_path / "out" / "checkpoints"
-    begun = time.monotonic()
-    while not checkpoints.exists() and time.monotonic() < begun + 300:
-        time.sleep(0.1)
-    time.sleep(2)  # both are at work, or about to be
-    shared.send_signal(signal.SIGINT)
-    _, said = shared.communicate(timeout=300)
-    assert shared.returncode == 130, said
-    assert "--resume" in said
-    assert "Traceback" not in said
-    for path in checkpoints.iterdir():
-        assert read(path, "simulation")["state"].tape.rounds > 0
 
 
 def test_ctrl_c_leaves_a_folder_to_go_on_with(capsys, tmp_path):

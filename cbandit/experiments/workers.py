@@ -5,23 +5,34 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import active_children, get_context
+from multiprocessing import (
+    active_children,
+    get_context,
+    parent_process,
+    resource_tracker,
+)
+from multiprocessing.connection import wait as ready
+from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 import torch
 
-from cbandit.errors import MissingExtraError
+from cbandit.errors import CBanditError, MissingExtraError
 from cbandit.experiments.task import Task
+from cbandit.simulation.process import bar, stop, until_interrupted
 
 __all__ = ["in_processes", "on_ray", "ray_cluster"]
 
 T = TypeVar("T")
 Work = Callable[[Task], T]
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+PATIENCE = 0.2  # seconds between two looks for a signal
 
 
 def in_processes(
@@ -29,58 +40,115 @@ def in_processes(
 ) -> list[T]:
     """Do the tasks in so many processes of this machine; return all answers.
 
-    After Ctrl-C no task is begun any more, and those at work hear of it.
+    After Ctrl-C or SIGTERM no task is begun any more, and those at work write their
+    checkpoints and end. Where this process is killed, so are they.
     """
     threads = max(1, (os.cpu_count() or 1) // workers)
     answers: dict[int, T] = {}
     waiting = list(enumerate(tasks))
     running: dict[Future[T], int] = {}
+    others = set(active_children())
     # fresh processes: a forked torch may hang in its thread pools
+    context = get_context("spawn")
     with (
-        ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool,
-        _bar(len(waiting), progress) as bar,
+        ProcessPoolExecutor(workers, context, _begun, (threads,)) as pool,
+        until_interrupted(True) as heard,
+        bar(progress, "tasks", 0, len(tasks)) as shown,
     ):
         try:
-            while waiting or running:
-                # none waits in the pool's own queue: after Ctrl-C it would be begun
-                with _deaf():
+            while (waiting or running) and not heard:
+                # none waits in the pool's own queue: it could not be taken back
+                with _held():
                     while waiting and len(running) < workers:
                         number, task = waiting.pop(0)
-                        running[pool.submit(_hearing, work, task, threads)] = number
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        running[pool.submit(_ending, work, task)] = number
+                for future in wait(running, PATIENCE, FIRST_COMPLETED).done:
                     answers[running.pop(future)] = future.result()
-                    bar.update(1)
-        except KeyboardInterrupt:
-            # those at work write their checkpoints
-            for child in active_children():
-                if child.pid is not None:
-                    os.kill(child.pid, signal.SIGINT)
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+                    shown.update(1)
+        except BrokenProcessPool:
+            if not heard:
+                raise CBanditError(
+                    "a worker was killed (for lack of memory, perhaps); the same with "
+                    "--resume goes on, and needs less memory with fewer --workers"
+                ) from None
+        finally:
+            if waiting or running:
+                _end(set(active_children()) - others, pool)
+    if heard:
+        stop(heard[0][1])
     return [answers[number] for number in range(len(tasks))]
 
 
-def _hearing(work: Work[T], task: Task, threads: int) -> T:
-    """Do a task in a worker, which hears of Ctrl-C in here only."""
+def _end(children: set[BaseProcess], pool: ProcessPoolExecutor) -> None:
+    """Tell workers to end, and wait until they have; told again, do not wait."""
+    try:
+        for child in children:
+            child.terminate()
+        pool.shutdown(wait=True, cancel_futures=True)
+    except BaseException:
+        for child in children:
+            child.kill()
+        raise
+
+
+def _begun(threads: int) -> None:
+    """Begin a worker: while it has no task it ignores Ctrl-C, and SIGTERM ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     torch.set_num_threads(threads)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this process, whatever it does, once its parent has."""
+    parent = parent_process()
+    if parent is not None:
+        ready([parent.sentinel])
+        os._exit(1)
+
+
+def _ending(work: Work[T], task: Task) -> T:
+    """Do a task in a worker, which ends once it was told to."""
+    try:
+        with _hearing():
+            signal.signal(signal.SIGTERM, _told)
+            answer = work(task)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        return answer
+    except KeyboardInterrupt:
+        os._exit(1)  # or the pool would wait for it to take another task
+
+
+def _told(number: int, frame: Any) -> None:
+    """Hear SIGTERM as Ctrl-C, once: the pool repeats it when the first worker ends."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.raise_signal(signal.SIGINT)
+
+
+@contextmanager
+def _hearing() -> Iterator[None]:
+    """Hear of Ctrl-C in here only."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        return work(task)
+        yield
     finally:
         signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
-    """Let processes that are started in here ignore Ctrl-C."""
-    if threading.current_thread() is not threading.main_thread():
+def _held() -> Iterator[None]:
+    """Hold signals back: here, and in processes started in here until they begin."""
+    if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource_tracker.ensure_running()  # its start would let signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _ray() -> Any:
@@ -112,25 +180,41 @@ def ray_cluster() -> Iterator[int]:
 def on_ray(work: Work[T], tasks: Sequence[Task], progress: bool) -> list[T]:
     """Do the tasks on Ray's cluster, one a CPU; return all answers."""
     ray = _ray()
-    remote = ray.remote(num_cpus=1, max_retries=0)(_hearing)
-    futures = [remote.remote(work, task, 1) for task in tasks]
+    remote = ray.remote(num_cpus=1, max_retries=0)(_on_one)
+    futures = [remote.remote(work, task) for task in tasks]
     waiting = list(futures)
+    with _exiting():
+        try:
+            with bar(progress, "tasks", 0, len(tasks)) as shown:
+                while waiting:
+                    _, waiting = ray.wait(waiting)
+                    shown.update(1)
+        except (KeyboardInterrupt, SystemExit) as told:
+            for each in waiting:
+                ray.cancel(each)
+            # those at work write their checkpoints
+            ray.wait(waiting, num_returns=len(waiting))
+            if isinstance(told, SystemExit):
+                stop(signal.SIGTERM)  # Ray has changed the code
+            raise
+        return list(ray.get(futures))
+
+
+@contextmanager
+def _exiting() -> Iterator[None]:
+    """Let SIGTERM raise ``SystemExit`` in here; Ray's own handler aborts."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, frame: stop(number))
     try:
-        with _bar(len(futures), progress) as bar:
-            while waiting:
-                _, waiting = ray.wait(waiting)
-                bar.update(1)
-    except KeyboardInterrupt:
-        for each in waiting:
-            ray.cancel(each)
-        # those at work write their checkpoints
-        ray.wait(waiting, num_returns=len(waiting))
-        raise
-    return list(ray.get(futures))
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
-def _bar(total: int, progress: bool) -> Any:
-    from tqdm import tqdm
-
-    shown = progress and sys.stderr.isatty()
-    return tqdm(total=total, desc="tasks", delay=1.0, leave=False, disable=not shown)
+def _on_one(work: Work[T], task: Task) -> T:
+    """Do a task in a worker of Ray's, which tells it to end as Ctrl-C would."""
+    torch.set_num_threads(1)
+    with _hearing():
+        return work(task)

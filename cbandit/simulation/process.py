@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
 from typing import Any
 
@@ -75,14 +75,18 @@ def stop(number: int) -> None:
 
 def bar(shown: bool, name: str, done: int, total: int) -> Any:
     """A progress bar, seen on a terminal and after a second only."""
+    if not (shown and sys.stderr.isatty()):
+        return _Unseen()
     from tqdm import tqdm
 
     return tqdm(
-        total=total,
-        initial=done,
-        desc=name,
-        delay=1.0,
-        leave=False,
-        mininterval=0.2,
-        disable=not (shown and sys.stderr.isatty()),
+        total=total, initial=done, desc=name, delay=1.0, leave=False, mininterval=0.2
     )
+
+
+class _Unseen(AbstractContextManager["_Unseen"]):
+    """No bar; tqdm's own would keep a lock that a process must give back."""
+
+    def __exit__(self, *raised: Any) -> None: ...
+
+    def update(self, n: int) -> None: ...
