@@ -76,6 +76,7 @@ class CKBRestart(GPPolicy):
         )
         self.name = f"CKB-Restart{self.explore.name}"
         own = slater, restart, False, dual_beta
+        self.hears_costs = False  # the estimates alone move the multipliers
         self._dual = dual_of(self, dual, step, cap, slack, *own)
 
     def score(self, t: int, phi: Tensor) -> scores.PrimalDual:
