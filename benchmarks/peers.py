@@ -1,248 +1,246 @@
-"""A round of CKB-UCB beside a round of what others use on the same finite set.
+"""Best points and violations beside BoTorch's and Optuna's, on the stated problems.
 
-    python benchmarks/peers.py [--quick] [--json FILE]
+    python benchmarks/peers.py [--quick] [--json FILE] [--figure FILE.png]
 
-Claim: over 10^3 and 10^4 points a round takes a small part of the time of the same
-round by hand, in scikit-learn or in BoTorch. Every contender knows the same prior,
-noise and observations, and chooses one action of the set: from nothing, as its users do
-each round.
+On the problems of ``stated.py``, whose defaults nobody tuned for these seeds, every
+contender is told the same four random actions, and then plays one action a round:
 
-Each timing is the median of interleaved rounds. BoTorch's acquisition functions are not
-CKB's score and may choose otherwise, so the posterior that each contender chooses by is
-compared with a dense float64 solve. Where the score is CKB's, so is the choice.
+* ours: CKB, RPOL and CONFIG with nothing set, and RPOL and CONFIG with Thompson
+  sampling, under ``cb.GP.default``;
+* BoTorch under the same beliefs, fitted at the same rounds: ``qLogNEI`` and
+  ``LogConstrainedEI`` over the set, and SCBO's constrained Thompson sampling over 1 000
+  of its actions, with and without a trust region;
+* Optuna's ``TPESampler`` and ``GPSampler`` on the continuous box, whose suggestions
+  are moved to the nearest action of the set;
+* uniform random actions.
+
+Counted after the last round, the mean over seeds and its standard error, in deviations
+of the functions over the set: how far the best feasible action tried is below the
+optimum, and the recommended one (what is not feasible counts as the worst reward);
+regret, which an action over a limit can make negative, and hard and soft violation a
+round; the share of rounds in violation and of recommendations that are feasible;
+seconds a round, fits included. ``--quick`` takes two problems, few rounds, one seed.
 """
 
 from __future__ import annotations
 
+import argparse
+import statistics
+import sys
+import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-import cbandit as cb
-from case import BETA, BOUND, LIMIT, NOISE, Case, case_of, points_of, score_of
-from report import Row, check_of, row_of, say
+from report import Row, row_of, say
 from report import main as report_main
-from rivals import (
-    Effort,
-    Looked,
-    botorch_look,
-    botorch_model,
-    fastest,
-    hand_written,
-)
-from timing import clocked, in_a_row, medians
+from rival_rules import RULES, Rule, Seen
+from stated import NOISE, PROBLEMS, Stated, found
 
-DIM, CHUNK = 6, 2048
-IN_A_ROW = 3  # rounds of one contender before the next one's turn
-SAMPLES = 512  # BoTorch's own default
+FIRST = 4  # random actions that all are told
 
 
 @dataclass(frozen=True)
 class Sizes:
     """How large it all is; the defaults are the full run's."""
 
-    sets: tuple[int, ...] = (10**3, 10**4)
-    distinct: int = 200
-    turns: int = 9
+    problems: tuple[str, ...] = tuple(PROBLEMS)
+    rules: tuple[str, ...] = tuple(RULES)
+    rounds: int = 50
+    seeds: range = range(40, 43)
 
 
-QUICK = Sizes(distinct=50, turns=3)
+QUICK = Sizes(
+    ("gp 2 1 0.1", "ConstrainedGramacy"),
+    ("RPOL", "CONFIG-TS", "BoTorch LogConstrainedEI", "Optuna TPE", "random"),
+    6,
+    range(40, 41),
+)
 
 
-class Peer(NamedTuple):
-    """A way to play a round: its choice, and what it sees at points."""
-
-    name: str
-    play: Callable[[], int]
-    build: Callable[[], Looked]
-    alike: bool = True  # scores as CKB does
-
-
-def section(size: int, sizes: Sizes) -> list[Row]:
-    """All contenders over one set."""
-    title = (
-        f"one round, {size:,} points in {DIM} dimensions, reward and cost, RBF, "
-        f"u = {sizes.distinct}, float64"
-    )
-    say(title)
-    case = case_of(points_of(size, DIM), "auto", torch.float64, sizes.distinct)
-    case.rounds(1, 5)
-    compared = case.compare()
-    name = case.policy.engine.partition(": ")[2].partition(" ")[0]
-    rivals, absent, checks = [], [], {}
-    for peer in peers(case, compared.phi):
-        say(f"  {peer.name}")
-        try:
-            chosen = peer.play()
-        except ImportError as error:
-            note = f"left out: no {error.name} here"
-            absent.append(row_of(title, peer.name, note=note))
-            continue
-        rivals.append(peer)
-        checks[peer.name] = checked(case, peer.build)
-        if peer.alike:
-            other = float(chosen != compared.chosen)
-            checks[peer.name].append(check_of("other choice", other, 0.0))
-    plays = {"ours": case.round} | {each.name: clocked(each.play) for each in rivals}
-    took = medians(
-        {name: in_a_row(play, IN_A_ROW) for name, play in plays.items()}, sizes.turns
-    )
-    rows = [
-        row_of(
-            title,
-            f"cbandit, CKB-UCB, {name}",
-            took["ours"],
-            ours=True,
-            checks=compared.checks,
-        )
-    ]
-    rows += [
-        row_of(
-            title,
-            each.name,
-            took[each.name],
-            ratio=took[each.name] / took["ours"],
-            checks=checks[each.name],
-        )
-        for each in rivals
-    ]
-    return rows + absent
+def told(stated: Stated, trial: int, index: Tensor, draws: torch.Generator) -> Seen:
+    """Return what these actions give in one trial, with noise."""
+    f, g = truth(stated, trial, torch.arange(stated.world.actions.size))
+    every = torch.cat([f.unsqueeze(-1), g], -1)
+    std = NOISE * (every.amax(0) - every.amin(0))
+    z = torch.randn(len(index), len(std), generator=draws, dtype=torch.float64)
+    y = every[index] + std * z
+    return Seen(index, y[:, 0], y[:, 1:] + limits_of(stated, trial))
 
 
-def peers(case: Case, phi: float) -> list[Peer]:
-    """All of them, on the observations that the case has when they play."""
-    points = case.every(torch.float64)
-    effort = Effort(subset=min(2000, len(points)), chunks=(2000, 10_000))
-    forms = hand_written(case, torch.float64, effort)
-    hand, _ = fastest(forms, points, phi, effort)
-
-    def botorch() -> Looked:
-        return botorch_look(case, torch.float64, 1, True, False)
-
-    def by_botorch(make: Callable[[Any], Any]) -> Callable[[], int]:
-        def choose() -> int:
-            from botorch.optim.optimize import optimize_acqf_discrete
-
-            acquisition = make(botorch_model(case, torch.float64, False))
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                x, _ = optimize_acqf_discrete(
-                    acquisition, 1, points, max_batch_size=CHUNK
-                )
-            return int((points == x).all(-1).nonzero()[0])
-
-        return choose
-
-    def by_sklearn() -> int:
-        return int(score_of(*sklearn_look(case)(points), phi).argmax())
-
-    return [
-        Peer(
-            f"the same by hand: {hand.name}",
-            lambda: hand.play(points, phi),
-            hand.build,
-        ),
-        Peer("scikit-learn, the same score", by_sklearn, lambda: sklearn_look(case)),
-        Peer(
-            "our PrimalDual in BoTorch's optimize_acqf_discrete",
-            by_botorch(lambda model: _primal_dual(model, phi)),
-            botorch,
-        ),
-        Peer(
-            "BoTorch, qUpperConfidenceBound of f - phi g",
-            by_botorch(lambda model: _upper_bound(model, phi)),
-            botorch,
-            alike=False,
-        ),
-        Peer(
-            "BoTorch, qLogExpectedImprovement under the constraint",
-            by_botorch(lambda model: _improvement(model, case)),
-            botorch,
-            alike=False,
-        ),
-    ]
+def limits_of(stated: Stated, trial: int) -> Tensor:
+    """Return one trial's limits ``(m,)``."""
+    limits = torch.as_tensor(stated.world.thresholds, dtype=torch.float64)
+    return limits.expand(len(stated.scale), stated.world.m)[trial]
 
 
-def _primal_dual(model: Any, phi: float) -> Any:
-    return cb.acquisition.PrimalDual(model, BETA, phi, clip=(BOUND, BOUND))
+def truth(stated: Stated, trial: int, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Return rewards ``(n,)`` and excesses ``(n, m)`` of actions in one trial."""
+    world = stated.world
+    n = len(stated.scale)
+    f, g = world.f.expand(n, -1)[trial], world.g.expand(n, -1, -1)[trial]
+    return f[index], g[:, index].mT - limits_of(stated, trial)
 
 
-def _upper_bound(model: Any, phi: float) -> Any:
-    from botorch.acquisition.monte_carlo import qUpperConfidenceBound
-    from botorch.acquisition.objective import LinearMCObjective
-
-    weights = torch.tensor([1.0, -phi], dtype=torch.float64)
-    return qUpperConfidenceBound(
-        model, BETA**2, _sampler(), objective=LinearMCObjective(weights)
-    )
-
-
-def _improvement(model: Any, case: Case) -> Any:
-    from botorch.acquisition.logei import qLogExpectedImprovement
-    from botorch.acquisition.objective import LinearMCObjective
-
-    _, _, mean = case.data.merged()
-    feasible = mean[mean[:, 1] <= 0, 0]
-    best = feasible.max() if len(feasible) else mean[:, 0].min()
-    weights = torch.tensor([1.0, 0.0], dtype=torch.float64)
-    return qLogExpectedImprovement(
-        model,
-        best,
-        _sampler(),
-        objective=LinearMCObjective(weights),
-        constraints=[lambda values: values[..., 1]],
-    )
+def play(stated: Stated, rule: Rule, trial: int, rounds: int) -> dict[str, float]:
+    """Play one rule on one seed, and return its account."""
+    draws = torch.Generator().manual_seed(1000 + trial)
+    size = stated.world.actions.size
+    first = torch.randperm(size, generator=draws)[:FIRST]
+    player = rule(stated.world.actions, limits_of(stated, trial), trial)
+    player.hear(told(stated, trial, first, draws))
+    played, start = [], time.perf_counter()
+    for _ in range(rounds):
+        index = player.next()
+        player.hear(told(stated, trial, torch.tensor([index]), draws))
+        played.append(index)
+    seconds = (time.perf_counter() - start) / rounds
+    every = torch.tensor([*first.tolist(), *played, player.best()])
+    f, g = truth(stated, trial, every)
+    return account(stated, trial, f, g) | {
+        "distinct": float(len(set(played))),
+        "seconds": seconds,
+    }
 
 
-def _sampler() -> Any:
-    from botorch.sampling.normal import SobolQMCNormalSampler
-
-    return SobolQMCNormalSampler(torch.Size([SAMPLES]), seed=1)
-
-
-def sklearn_look(case: Case) -> Looked:
-    """scikit-learn's posterior, its hyperparameters known."""
-    from sklearn.gaussian_process import GaussianProcessRegressor
-    from sklearn.gaussian_process.kernels import RBF
-
-    index, count, mean = case.data.merged()
-    x = case.points(index)
-    fitted = GaussianProcessRegressor(
-        RBF(case.length), alpha=(NOISE / count).numpy(), optimizer=None
-    ).fit(x.numpy(), mean.numpy())
-
-    def look(points: Tensor) -> tuple[Tensor, Tensor]:
-        mean, std = fitted.predict(points.numpy(), return_std=True)
-        return torch.from_numpy(mean).mT, torch.from_numpy(std).mT
-
-    return look
-
-
-def checked(case: Case, build: Callable[[], Looked]) -> list[dict[str, Any]]:
-    """Compare what a peer sees at some actions with the dense float64 solve."""
-    points = case.every(torch.float64)[:: max(1, case.actions.size // 500)]
-    mean, var = case.dense().posterior(points, "triangular")
-    std = var.clamp_min(0).sqrt()
-    seen_mean, seen_std = build()(points)
-    limit = LIMIT[torch.float64]
-    return [
-        check_of(f"largest difference of the {name}", float(gap.abs().max()), limit)
-        for name, gap in (("mean", seen_mean - mean), ("std", seen_std - std))
-    ]
+def account(stated: Stated, trial: int, f: Tensor, g: Tensor) -> dict[str, float]:
+    """Count what was played; the last action is what was recommended."""
+    every, excess = truth(stated, trial, torch.arange(stated.world.actions.size))
+    kept = (excess <= 0).all(-1)
+    optimum, worst = every[kept].amax(), every.amin()
+    value = torch.where((g <= 0).all(-1), f, worst)
+    scale, over = stated.scale[trial], g[FIRST:-1] / stated.cost_scale[trial]
+    return {
+        "tried": float((optimum - value[:-1].amax()) / scale),
+        "named": float((optimum - value[-1]) / scale),
+        "named feasible": float((g[-1] <= 0).all()),
+        "regret": float((optimum - f[FIRST:-1]).mean() / scale),
+        "hard": float(over.clamp_min(0).sum(-1).mean()),
+        "soft": float(over.mean(0).clamp_min(0).sum()),
+        "in violation": float((over > 0).any(-1).double().mean()),
+    }
 
 
 def measure(sizes: Sizes) -> list[Row]:
     """All rows."""
-    return [row for size in sizes.sets for row in section(size, sizes)]
+    warnings.simplefilter("ignore")
+    rows: list[Row] = []
+    for name in sizes.problems:
+        stated = found(name, sizes.seeds)
+        if stated is None or stated.feasible == 0:
+            continue
+        section = f"{name}, {stated.feasible:.1%} feasible, {sizes.rounds} rounds"
+        for title in sizes.rules:
+            say(f"{name}: {title}")
+            runs = [
+                play(stated, RULES[title], trial, sizes.rounds)
+                for trial in range(len(sizes.seeds))
+            ]
+            columns = columns_of(runs)
+            rows.append(row_of(section, title, columns=columns, name=name, runs=runs))
+    return rows + compared(rows)
+
+
+def spread(runs: Sequence[dict[str, float]], key: str) -> tuple[float, float]:
+    """Return the mean over seeds and its standard error."""
+    values = [each[key] for each in runs]
+    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    return statistics.fmean(values), error
+
+
+def columns_of(runs: Sequence[dict[str, float]]) -> str:
+    """Return a contender's line."""
+    parts = [
+        f"{label} {mean:.3f} +- {error:.3f}"
+        for label, key in (
+            ("tried", "tried"),
+            ("named", "named"),
+            ("regret", "regret"),
+            ("hard", "hard"),
+            ("soft", "soft"),
+        )
+        for mean, error in [spread(runs, key)]
+    ]
+    violated, safe = spread(runs, "in violation")[0], spread(runs, "named feasible")[0]
+    ms = 1e3 * statistics.median(each["seconds"] for each in runs)
+    parts += [f"over {violated:.0%}", f"named kept {safe:.0%}", f"{ms:.1f} ms"]
+    return "  ".join(parts)
+
+
+def compared(rows: Sequence[Row]) -> list[Row]:
+    """Return a line for each of ours: on how many problems it does as well as qLogNEI.
+
+    As good a best point: at most one standard error (of both) further from the optimum.
+    """
+    table = {(row["name"], row["what"]): row["runs"] for row in rows}
+    peer = "BoTorch qLogNEI"
+    names = [name for name, what in table if what == peer]
+    out = []
+    for title in (each for each in RULES if names and (names[0], each) in table):
+        counts: dict[str, Any] = {"tried": 0, "named": 0, "hard": 0}
+        times = []
+        for name in names:
+            own, other = table[name, title], table[name, peer]
+            for key in ("tried", "named"):
+                (a, s), (b, e) = spread(own, key), spread(other, key)
+                counts[key] += a <= b + (s * s + e * e) ** 0.5 + 1e-12
+            counts["hard"] += spread(own, "hard")[0] <= spread(other, "hard")[0]
+            took = (
+                statistics.median(r["seconds"] for r in runs) for runs in (other, own)
+            )
+            times.append(next(took) / next(took))
+        n = len(names)
+        columns = (
+            f"tried {counts['tried'] / n:4.0%}  named {counts['named'] / n:4.0%}  "
+            f"hard violation {counts['hard'] / n:4.0%}  "
+            f"{statistics.median(times):.1f} x as fast"
+        )
+        section = f"beside {peer}: the share of {n} problems on which no worse"
+        out.append(row_of(section, title, columns=columns, **counts))
+    return out
+
+
+def figure(rows: Sequence[Row], path: Path) -> None:
+    """Draw how good the best point is against hard violation, a point a contender."""
+    from matplotlib.figure import Figure
+
+    drawn = Figure((7, 4.5), layout="constrained")
+    axes = drawn.subplots(1, 2, sharey=True)
+    played = [row for row in rows if "runs" in row]
+    titles = list(dict.fromkeys(row["what"] for row in played))
+    for axis, key in zip(axes, ("tried", "named"), strict=True):
+        for k, title in enumerate(titles):
+            mine = [row["runs"] for row in played if row["what"] == title]
+            x = statistics.fmean(spread(runs, key)[0] for runs in mine)
+            y = statistics.fmean(spread(runs, "hard")[0] for runs in mine)
+            axis.plot(x, y, MARKS[k % len(MARKS)], label=title, markersize=8)
+        axis.set_xlabel(f"best point {key}: deviations below the optimum")
+    axes[0].set_ylabel("hard violation a round, in deviations")
+    drawn.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
+    drawn.savefig(path, dpi=150)
+
+
+MARKS = ("o", "s", "^", "v", "D", "P", "X", "<", ">", "*", "h", "p", "d")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the script."""
-    report_main(__file__, __doc__, measure, Sizes(), QUICK, argv)
+    own = argparse.ArgumentParser(add_help=False)
+    own.add_argument("--figure", type=Path)
+    options, rest = own.parse_known_args(sys.argv[1:] if argv is None else argv)
+
+    def measured(sizes: Sizes) -> list[Row]:
+        rows = measure(sizes)
+        if options.figure is not None:
+            figure(rows, options.figure)
+        return rows
+
+    report_main(__file__, __doc__, measured, Sizes(), QUICK, rest)
 
 
 if __name__ == "__main__":

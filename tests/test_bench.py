@@ -19,6 +19,7 @@ import feedback
 import guarantees
 import linear
 import lp
+import one_round
 import peers
 import report
 import round as rounds
@@ -32,12 +33,13 @@ NAMES = (
     "lp",
     "linear",
     "feedback",
-    "peers",
+    "one_round",
     "gpu",
     "constrained_functions",
     "defaults",
     "guarantees",
     "contention",
+    "peers",
 )
 F64 = torch.float64
 
@@ -371,11 +373,11 @@ class TestLinear:
             assert (linear.by_hand(world, went)[0] <= 1e-9) == same
 
 
-class TestPeers:
-    SIZES = peers.Sizes(distinct=12, turns=1)
+class TestOneRound:
+    SIZES = one_round.Sizes(distinct=12, turns=1)
 
     def test_every_peer_sees_the_same_and_the_score_chooses_alike(self):
-        rows = peers.section(600, self.SIZES)
+        rows = one_round.section(600, self.SIZES)
         assert failed(rows) == []
         names = " | ".join(row["what"] for row in rows)
         for wanted in ("by hand", "qLogExpectedImprovement", "qUpperConfidenceBound"):
@@ -386,7 +388,7 @@ class TestPeers:
 
     def test_a_peer_that_is_absent_is_one_line(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "sklearn.gaussian_process", None)
-        rows = peers.section(600, self.SIZES)
+        rows = one_round.section(600, self.SIZES)
         absent = next(row for row in rows if row["what"].startswith("scikit-learn"))
         assert absent["ms"] is None
         assert "left out: no sklearn" in absent["note"]
@@ -400,8 +402,58 @@ class TestPeers:
             mean, var = dense.posterior(points, "triangular")
             return mean, var.sqrt()
 
-        wrong = peers.checked(case, lambda: look)
+        wrong = one_round.checked(case, lambda: look)
         assert [each["ok"] for each in wrong] == [False, True]
+
+
+class TestPeers:
+    def stated(self):
+        f = torch.tensor([[0.0, 1.0, 2.0, 5.0]], dtype=F64)
+        g = torch.tensor([[[-1.0, -1.0, 1.0, 3.0]]], dtype=F64)
+        x = torch.arange(4.0, dtype=F64).unsqueeze(-1)
+        world = cb.problems.Table(
+            f, g, 0.0, 0.0, actions=cb.Finite(x), trials=1, thresholds=torch.zeros(1, 1)
+        )
+        one = torch.ones(1, dtype=F64)
+        return peers.Stated("toy", world, 0.5, 2 * one, 4 * one.unsqueeze(-1))
+
+    def test_the_account_by_hand(self):
+        first, played, named = [0, 0, 0, 0], [2, 3, 1], [3]
+        f, g = peers.truth(self.stated(), 0, torch.tensor(first + played + named))
+        assert (
+            peers.account(self.stated(), 0, f, g)
+            == pytest.approx(
+                {
+                    "tried": 0.0,  # action 1 is the best feasible one
+                    "named": 0.5,  # action 3 is not feasible: counts as the worst, 1 / 2 below
+                    "named feasible": 0.0,
+                    "regret": (1 - 8 / 3) / 2,
+                    "hard": 4 / 3 / 4,
+                    "soft": 3 / 3 / 4,
+                    "in violation": 2 / 3,
+                }
+            )
+        )
+
+    @pytest.mark.parametrize("title", ["RPOL", "SCBO, trust region", "Optuna TPE"])
+    def test_contenders_find_the_best_of_four(self, title):
+        got = peers.play(self.stated(), peers.RULES[title], 0, 6)
+        assert got["tried"] == 0
+        assert got["seconds"] > 0
+
+    def test_better_and_worse_are_counted(self):
+        good = dict.fromkeys(("tried", "named", "hard"), 0.0) | {"seconds": 1.0}
+        bad = dict.fromkeys(("tried", "named", "hard"), 1.0) | {"seconds": 5.0}
+        rows = [
+            {"name": "toy", "what": title, "runs": [runs, runs]}
+            for title, runs in (("RPOL", bad), ("BoTorch qLogNEI", good))
+        ]
+        line = next(r for r in peers.compared(rows) if r["what"] == "RPOL")
+        assert (line["tried"], line["named"], line["hard"]) == (0, 0, 0)
+        assert "0.2 x as fast" in line["columns"]
+        rows[0]["runs"], rows[1]["runs"] = rows[1]["runs"], rows[0]["runs"]
+        line = next(r for r in peers.compared(rows) if r["what"] == "RPOL")
+        assert (line["tried"], line["named"], line["hard"]) == (1, 1, 1)
 
 
 class TestBeforeAfter:
