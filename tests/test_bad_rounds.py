@@ -30,6 +30,8 @@ ASKS = [
     ({"among": [3, 20]}, ["among", "index", "0 .. 19", "20"]),
     ({"among": [-1]}, ["among", "index", "-1"]),
     ({"among": [0.5]}, ["among", "index", "whole"]),
+    ({"among": [0, 1] * 10}, ["among", "20", "mask", ".bool()", "numbers"]),
+    ({"among": np.array([[0, 1] * 10])}, ["among", "mask"]),
     ({"among": np.ones((2, 20), bool)}, ["among", "shape", "(2, 20)"]),
     ({"among": [1], "actions": line()}, ["among", "actions"]),
     ({"actions": torch.zeros(3, 2)}, ["actions", "d = 1", "2"]),

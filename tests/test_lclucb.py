@@ -266,3 +266,23 @@ def test_safe_lts_plays_the_best_for_its_draw():
         a = torch.where(cost > 0.4, 0.4 / cost, 1.0)
         value = (a.unsqueeze(-1) * tips) @ theta
         assert choice.x[i] @ theta == pytest.approx(max(0, value.max().item()))
+
+
+def test_a_star_around_numbers_that_float32_rounds():
+    """The centre is the safe action as far as the policy's dtype can tell."""
+    x0 = [0.1, 0.1, 0.1]
+    common = {
+        "reward": cb.Linear(subgaussian=0.1),
+        "costs": cb.Linear(subgaussian=0.1),
+        "safe": cb.Safe(x=x0, reward=0.1, cost=0.0),
+        "thresholds": 0.5,
+    }
+    for dtype in (torch.float32, torch.float64):
+        policy = cb.LCLUCB(cb.Star(x0, torch.eye(3)), dtype=dtype, **common)
+        policy.tell(policy.ask(), reward=0.1, cost=0.1)
+        choice = policy.ask(actions=cb.Star(x0, 0.5 * torch.eye(3)))
+        assert choice.x.dtype == dtype
+    for dtype, off in ((torch.float32, 1e-5), (torch.float64, 1e-8)):
+        centre = [x + off for x in x0]
+        with pytest.raises(cb.CBanditError, match="safe action as its centre"):
+            cb.LCLUCB(cb.Star(centre, torch.eye(3)), dtype=dtype, **common)

@@ -181,7 +181,7 @@ class TestCheckpoints:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(cb.CBanditError, match="cannot be written: No space"):
             simulate(Uniform(problem), problem, 40, path)
         assert path.read_bytes() == before
         assert [each.name for each in tmp_path.iterdir()] == ["a.ckpt"]

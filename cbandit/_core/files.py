@@ -3,40 +3,84 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
+import glob
 import hashlib
 import os
 import secrets
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from cbandit.errors import CBanditError
 
-__all__ = ["atomic", "digest", "file_digest", "sealed", "unsealed", "writable"]
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = [
+    "atomic",
+    "digest",
+    "file_digest",
+    "folder",
+    "sealed",
+    "unsealed",
+    "writable",
+]
+
+PART = ".part"
+DISK = {
+    getattr(errno, name, None)
+    for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EIO", "EACCES", "EPERM")
+} - {None}
 
 
 @contextlib.contextmanager
 def atomic(path: Any) -> Iterator[BinaryIO]:
-    """Open a file that replaces ``path`` once it is written, and not on an error."""
-    target, (part, begun) = Path(path), _begun(Path(path))
+    """Open a file that replaces ``path`` once it is written, and not on an error.
+
+    What an earlier process left of it, killed while it wrote, is removed.
+    """
+    target = Path(path)
+    _sweep(target)
+    part, begun, held = _begun(target)
     try:
-        with begun as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, target)
+        with held:
+            with begun as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, target)
+    except OSError as error:
+        _remove(part)
+        if error.errno not in DISK:
+            raise
+        raise _unwritten(target, error) from None
     except BaseException:
-        part.unlink(missing_ok=True)
+        _remove(part)
         raise
     _sync(target.parent)
 
 
 def writable(path: Any) -> None:
     """Raise now if :func:`atomic` could not begin to write there."""
-    part, begun = _begun(Path(path))
-    begun.close()
-    part.unlink()
+    part, begun, held = _begun(Path(path))
+    with held, begun:
+        _remove(part)
+
+
+def folder(path: Path, name: str = "") -> Path:
+    """Make a folder, and those above it, unless it is there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = "it is a file" if path.is_file() else error.strerror
+        said = f"{name} {path}".lstrip()
+        raise CBanditError(f"{said} cannot be made: {why}") from None
+    return path
 
 
 def digest(*parts: Any) -> bytes:
@@ -69,17 +113,64 @@ def unsealed(raw: bytes, before: str, after: str) -> bool:
     return ours and found == digest(first, last)
 
 
-def _begun(target: Path) -> tuple[Path, BinaryIO]:
-    """The file beside ``target`` that will become it, open."""
+def _begun(target: Path) -> tuple[Path, BinaryIO, AbstractContextManager[Any]]:
+    """The file beside ``target`` that will become it, open, and what holds its lock."""
     if target.is_dir():
         raise CBanditError(f"{target} is a folder; it must be a file")
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    while True:
+        part = target.with_name(f".{target.name}.{secrets.token_hex(4)}{PART}")
+        try:
+            begun = open(part, "wb")  # noqa: SIM115
+        except OSError as error:
+            raise _unwritten(target, error) from None
+        try:
+            held = _locked(part)
+        except FileNotFoundError:
+            held = None
+        except OSError:  # a file system without locks, where nothing is ever swept
+            held = contextlib.nullcontext()
+        if held is not None and part.exists():
+            return part, begun, held
+        begun.close()  # another process has just swept it
+
+
+def _sweep(target: Path) -> None:
+    """Remove what is left of writing ``target`` by processes that have ended."""
+    if fcntl is None:
+        return
+    for part in target.parent.glob(f".{glob.escape(target.name)}.*{PART}"):
+        with contextlib.suppress(OSError):
+            held = _locked(part)
+            if held is not None:
+                with held:
+                    part.unlink()
+
+
+def _locked(part: Path) -> AbstractContextManager[Any] | None:
+    """Lock a file that is being written; ``None``: another process has it locked."""
+    if fcntl is None:
+        return contextlib.nullcontext()
+    held = open(part, "rb")  # noqa: SIM115
     try:
-        return part, open(part, "wb")
-    except OSError as error:
-        raise CBanditError(
-            f"{target} cannot be written: {error.strerror} ({target.parent})"
-        ) from None
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        held.close()
+        return None
+    except BaseException:
+        held.close()
+        raise
+    return held
+
+
+def _remove(part: Path) -> None:
+    with contextlib.suppress(OSError):
+        part.unlink()
+
+
+def _unwritten(target: Path, error: OSError) -> CBanditError:
+    kept = "; the one that is there was kept" if target.exists() else ""
+    why = error.strerror if error.errno is None else os.strerror(error.errno)
+    return CBanditError(f"{target} cannot be written: {why} ({target.parent}){kept}")
 
 
 def _sync(folder: Path) -> None:

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from cbandit._core import files
 from cbandit._core.distributed import current
-from cbandit._core.files import atomic, sealed, writable
 from cbandit.errors import CBanditError, LostRankError
 from cbandit.experiments import results
 from cbandit.experiments.figures import draw
@@ -119,16 +119,12 @@ def _prepare(
             f"{out} holds {which}; they are kept: choose another folder with --out, or "
             "remove this one"
         )
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        why = "it is a file" if out.is_file() else error.strerror
-        raise CBanditError(f"the results need a folder, not {out}: {why}") from None
-    writable(config)
+    files.folder(out)
+    files.writable(config)
     for old in ("summary.json", "rounds.parquet", "means.parquet", "boxes.parquet"):
         (out / old).unlink(missing_ok=True)
-    with atomic(config) as file:
-        file.write(sealed(settings.toml(), *SEAL))
+    with files.atomic(config) as file:
+        file.write(files.sealed(settings.toml(), *SEAL))
     return None
 
 
@@ -229,7 +225,7 @@ def _play(
     problem = task.problem()
     policy = task.make(problem)
     checkpoint = folder / "checkpoints" / f"{task.label}.ckpt"
-    ranks.first(lambda: checkpoint.parent.mkdir(exist_ok=True))
+    ranks.first(lambda: files.folder(checkpoint.parent))
     run = simulate(policy, problem, horizon, checkpoint, progress, trust=trust)
 
     def keep() -> None:

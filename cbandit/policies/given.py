@@ -113,6 +113,13 @@ def round_mask(
     else:
         with checks.about("among"):
             checked_index(rows, size, rows.device)
+        if rows.shape[-1] == size > 1 and bool((rows <= 1).all()):
+            raise CBanditError(
+                f"among holds {size} whole numbers, 0 and 1 only, and there are {size} "
+                "actions: is it a mask, or action numbers? Give a mask as booleans, "
+                "torch.as_tensor(among).bool(); give action numbers once each, or "
+                "leave among out for all actions"
+            )
         some = rows.shape[-1] > 0
         mask = torch.zeros(len(rows), size, dtype=torch.bool, device=device)
         mask.scatter_(-1, devices.put(rows.long(), device), True)

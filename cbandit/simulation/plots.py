@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -391,5 +392,7 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
         raise CBanditError(
             f"a figure must be of a known kind, {', '.join(known)}; got {path}"
         )
+    drawn = BytesIO()
+    figure.savefig(drawn, format=kind, dpi=160)
     with atomic(path) as file:
-        figure.savefig(file, format=kind, dpi=160)
+        file.write(drawn.getbuffer())

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cbandit import account
-from cbandit._core import checkpoint, checks
+from cbandit._core import checkpoint, checks, files
 from cbandit.actions import Names
 from cbandit.errors import CBanditError, CheckpointError
 from cbandit.policies.senses import Senses
@@ -344,13 +344,7 @@ class Run:
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write ``run.ckpt`` into the directory, atomically."""
-        folder = checks.path("directory", directory)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CBanditError(
-                f"directory {folder} cannot be made: {error.strerror}"
-            ) from None
+        folder = files.folder(checks.path("directory", directory), "directory")
         content = {each.name: getattr(self, each.name) for each in fields(self)}
         content["names"] = self.names and self.names.plain()
         content["senses"] = self.senses and self.senses.plainly()

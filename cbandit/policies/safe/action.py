@@ -235,7 +235,8 @@ def _point(x: Any, dim: int, batch: tuple[int, ...], size: int) -> Tensor:
 
 def _centre(star: Star, x: Tensor) -> None:
     gap = float((star.center.to(x) - x).abs().max())
-    if gap > 1e-9 * (1 + float(x.abs().max())):
+    close = max(1e-9, 8 * torch.finfo(star.center.dtype).eps)
+    if gap > close * (1 + float(x.abs().max())):
         raise CBanditError(
             "actions: a Star must have the safe action as its centre; it is "
             f"{gap:.3g} away"
