@@ -7,7 +7,7 @@ large, latency to stay at or below 11 ms; both are measured with noise). Four pr
 share it until so many trials are complete. One is killed (SIGKILL) at half of them. A
 fresh process then opens the study from its storage alone and plays some more.
 
-The reference is a single process on as many trials, once for each of five seeds. The
+The reference is a single process on as many trials, once for each of four seeds. The
 script fails if a shared study breaks its limit by more than these seeds do: if its
 trials above the limit, or the sum of what they are above it, exceed those of the worst
 seed by more than the range of the seeds. Latencies without noise are judged, of the
@@ -251,7 +251,7 @@ def main() -> int:
         url, policy, seed, until, seconds = given.work
         work(url, policy, int(seed), int(until), float(seconds))
         return 0
-    count, seeds = (40, 2) if given.quick else (200, 5)
+    count, seeds = (40, 2) if given.quick else (200, 4)
     storages = [each for each in STORAGES if given.only in (None, each)]
     if find_spec("pgserver") is None and "postgresql" in storages:
         storages.remove("postgresql")

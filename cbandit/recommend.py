@@ -33,12 +33,13 @@ class Recommendation:
         x: the action, ``(*trials, d)``.
         value: its expected reward, ``(*trials,)``.
         probability: the probability that it meets every constraint, costs independent,
-            ``(*trials,)``. NaN if the policy holds no belief about costs. A lower bound
-            for a distribution.
+            ``(*trials,)``. NaN if the policy holds no belief about costs, or if this is
+            the best of what was observed. A lower bound for a distribution.
         margin: threshold less expected cost, ``(*trials, m)``; positive is room. NaN if
             the policy holds no belief about the cost.
         feasible: ``(*trials,)``, whether the probability reaches the confidence; false
-            if the policy holds no belief about costs.
+            if the policy holds no belief about costs. Of the best of what was observed,
+            whether its means kept the limits.
         confidence: the confidence that was asked for.
         distribution: the distribution over actions, for policies that randomise.
         penalised: whether the value is the reward less penalties for costs.
@@ -93,16 +94,20 @@ class Recommendation:
         line = f"{self._name(trial)}: reward {value:.4g}"
         if self.penalised:
             line += ", penalties included"
-        if math.isnan(probability):
-            return line + "; costs have no belief: it may or may not be feasible"
-        if not self.margin.shape[-1]:
-            return line
-        least = "" if self.distribution is None else "at least "
-        line += f", feasible with probability {least}{probability:.3g}"
         count, m = self.feasible.numel(), self.margin.shape[-1]
-        room = [f"{v:.4g}" for v in self.margin.reshape(count, m)[trial].tolist()]
+        margin = self.margin.reshape(count, m)[trial]
+        if bool(margin.isnan().any()):
+            return line + "; costs have no belief: it may or may not be feasible"
+        if not m:
+            return line
+        room = [f"{v:.4g}" for v in margin.tolist()]
         if self.costs is not None:
             room = [f"{name} {v}" for name, v in zip(self.costs, room, strict=True)]
+        if math.isnan(probability):
+            within = "within" if ok else "above"
+            return line + f", observed {within} its limits, margin {', '.join(room)}"
+        least = "" if self.distribution is None else "at least "
+        line += f", feasible with probability {least}{probability:.3g}"
         line += f", margin {', '.join(room)}"
         if ok:
             return line
@@ -271,11 +276,14 @@ def recommend_policy(
         for start, mean, std in blocks():
             u = mean.double().clone()
             u[:, 1:] += z * std.expand_as(mean)[:, 1:]
+            # a reward of minus infinity is enough to forbid an action
+            u[:, 1:].masked_fill_(u[:, :1].isneginf(), 0.0)
             yield start, u
 
     pi = solve_policy_in_blocks(pessimistic, size, limits)
     mean, std = _at(blocks(), pi.distribution.index)
     share = pi.distribution.probability
+    mean, std = (torch.where(share.unsqueeze(1) > 0, v, 0.0) for v in (mean, std))
     value = (share * mean[:, 0]).sum(-1)
     one = _best(blocks(), limits, confidence)
     # the risk is split evenly between several costs; a single action need not do so

@@ -420,19 +420,16 @@ class TestPeers:
     def test_the_account_by_hand(self):
         first, played, named = [0, 0, 0, 0], [2, 3, 1], [3]
         f, g = peers.truth(self.stated(), 0, torch.tensor(first + played + named))
-        assert (
-            peers.account(self.stated(), 0, f, g)
-            == pytest.approx(
-                {
-                    "tried": 0.0,  # action 1 is the best feasible one
-                    "named": 0.5,  # action 3 is not feasible: counts as the worst, 1 / 2 below
-                    "named feasible": 0.0,
-                    "regret": (1 - 8 / 3) / 2,
-                    "hard": 4 / 3 / 4,
-                    "soft": 3 / 3 / 4,
-                    "in violation": 2 / 3,
-                }
-            )
+        assert peers.account(self.stated(), 0, f, g) == pytest.approx(
+            {
+                "tried": 0.0,  # action 1 is the best feasible one
+                "named": 0.5,  # action 3 is not feasible: the worst, 1 / 2 below
+                "named feasible": 0.0,
+                "regret": (1 - 8 / 3) / 2,
+                "hard": 4 / 3 / 4,
+                "soft": 3 / 3 / 4,
+                "in violation": 2 / 3,
+            }
         )
 
     @pytest.mark.parametrize("title", ["RPOL", "SCBO, trust region", "Optuna TPE"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -193,3 +195,61 @@ def test_frames_that_say_nothing(own, words):
     given = {"frame": FRAME, "maximise": "speed", "limits": LIMITS, "knobs": KNOBS}
     with pytest.raises(cb.CBanditError, match=words):
         cb.problems.Table.from_frame(**(given | own))
+
+
+def runs(rows=40):
+    k = np.arange(rows)
+    return pd.DataFrame(
+        {
+            "run": [f"run-{i}" for i in k],
+            "number": k,
+            "threads": k % 8 + 1,
+            "speed": 1.0 * k,
+            "latency": 0.5 * k,
+        }
+    )
+
+
+def test_columns_that_number_the_rows_are_named():
+    goal = {"maximise": "speed", "limits": {"latency": 15}}
+    with pytest.warns(UserWarning, match="'run', 'number': another value in each") as w:
+        cb.problems.Table.from_frame(runs(), **goal)
+    assert "knobs=['threads']" in str(w[0].message)
+    assert w[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        told = cb.problems.Table.from_frame(runs(), **goal, knobs=["number", "threads"])
+        one = runs()[["threads", "speed", "latency"]]
+        cb.problems.Table.from_frame(one, **goal)  # settings that come again
+        few = runs(8).drop(columns="run")
+        cb.problems.Table.from_frame(few, **goal)  # and few rows say nothing
+    assert told.actions.size == 40
+
+
+def test_dates_are_no_knobs():
+    frame = runs().assign(day=pd.date_range("2026-01-01", periods=40))
+    goal = {"maximise": "speed", "limits": {"latency": 15}}
+    with pytest.raises(cb.CBanditError, match="'day' holds dates or times") as error:
+        cb.problems.Table.from_frame(frame.drop(columns=["run", "number"]), **goal)
+    assert "knobs= names those that count" in str(error.value)
+    with pytest.raises(cb.CBanditError, match="'day' holds dates"):
+        cb.problems.Table.from_frame(frame, maximise="day", limits={"latency": 15})
+
+
+def test_limits_that_no_row_keeps():
+    limits = {"latency": "<= -1", "speed": ">= 3"}
+    frame = runs().assign(gain=1.0)[["threads", "gain", "latency", "speed"]]
+    said = "none of the 8 actions keeps all limits.*latency 0, speed 8"
+    with pytest.warns(UserWarning, match=said):
+        cb.problems.Table.from_frame(frame, maximise="gain", limits=limits)
+
+
+def test_two_limits_on_one_column_are_two_columns():
+    frame = runs()[["threads", "speed", "latency"]].assign(least=lambda f: f.latency)
+    limits = {"latency": "<= 10", "least": ">= 9"}
+    problem = cb.problems.Table.from_frame(frame, maximise="speed", limits=limits)
+    # threads = 1 + k % 8 with latencies 0.5 (k + 16) on average
+    kept = [k + 1 for k in range(8) if 9 <= 0.5 * (k + 16) <= 10]
+    assert problem.actions.names.params(problem.actions.points(problem.best)) == {
+        "threads": kept[-1]
+    }

@@ -360,6 +360,10 @@ class TestParameters:
         assert "extra" in study.trials[7].params
 
 
+def free(space, **given):
+    return cb.GPUCB(space, reward=cb.GP.default(space), **{**given, "thresholds": 0.0})
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("policy", "more", "match"),
@@ -367,6 +371,10 @@ class TestRefusals:
             ("Nothing", {}, "policy must be the name"),
             (3, {}, "policy must be the name"),
             ("LCLUCB", {}, "policy must be the name"),
+            ("RPLO", {}, "did you mean 'RPOL'"),
+            ("config", {}, "did you mean 'CONFIG'"),
+            ("GPUCB", {}, "GPUCB keeps no limits.*take 'RPOL'"),
+            ("GPTS", {"limits": None, "constraints_func": len}, "keeps no limits"),
             ("RPOL", {"constraints_func": lambda t: [0]}, "not both"),
             ("RPOL", {"seed": -1}, "seed"),
             ("RPOL", {"limits": {"latency": "around 3"}}, "latency"),
@@ -380,7 +388,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("policy", "match"),
         [
-            ("GPUCB", "keeps no limits"),
+            (lambda space, **given: free(space, **given), "built with 0 costs"),
             (lambda space, **given: 3, "must be a cb.GPPolicy"),
             (lambda space, **given: rpol(space, **given, trials=2), "without trials="),
             (lambda space, **given: rpol(cb.Space(x=cb.Int(1, 3)), **given), "space"),

@@ -167,3 +167,49 @@ def test_beliefs_that_keep_the_users_units_name_no_other():
     assert "spreads" not in str(why) and "price" not in str(why)
     assert why.taken[1].item() == pytest.approx(2.0 + why.estimate[1].item())
     assert torch.equal(why.price, why.multiplier)
+
+
+# ------------------------------------------------------------- what Random recommends
+
+
+def test_random_recommends_the_best_of_what_was_told():
+    on = space()
+    policy = cb.baselines.Random(on, costs=list(LIMITS), thresholds=LIMITS, seed=4)
+    with pytest.raises(cb.CBanditError, match="nothing has been told"):
+        policy.recommend()
+    seen = {}
+    for k in range(30):
+        choice = policy.ask()
+        memory, threads = choice.params["memory"], choice.params["threads"]
+        if k % 5 == 0:
+            policy.tell(choice, failed=True)
+            continue
+        reward = 10 * threads + memory + k % 3
+        cost = {"latency": 3.0 * threads, "accuracy": 0.85 + memory / 40}
+        policy.tell(choice, reward=reward, cost=cost)
+        row = (reward, cost["latency"], cost["accuracy"])
+        seen.setdefault((memory, threads), []).append(row)
+    rows = {k: zip(*v, strict=True) for k, v in seen.items()}
+    means = {k: [sum(c) / len(c) for c in v] for k, v in rows.items()}
+    kept = {k: v for k, v in means.items() if v[1] <= 20 and v[2] >= 0.9}
+    best = max(kept, key=lambda k: kept[k][0])
+    found = policy.recommend()
+    assert tuple(found.params.values()) == best
+    assert found.value.item() == pytest.approx(kept[best][0])
+    margin = [20 - kept[best][1], kept[best][2] - 0.9]
+    assert found.margin.tolist() == pytest.approx(margin)
+    assert bool(found.feasible) and bool(found.probability.isnan())
+    assert "observed within its limits, margin latency" in str(found)
+
+
+def test_random_recommends_the_least_excess_where_nothing_is_kept():
+    on = cb.Finite([[0.0], [1.0], [2.0]])
+    policy = cb.baselines.Random(on, costs=1, thresholds=0.5, trials=2)
+    for _ in range(12):
+        choice = policy.ask()
+        x = choice.x[..., 0]
+        policy.tell(choice, reward=x, cost=1 + x * torch.tensor([1.0, -0.1]))
+    found = policy.recommend()
+    assert found.index.tolist() == [0, 2]
+    assert not found.feasible.any()
+    assert "observed above its limits" in str(found)

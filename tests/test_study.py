@@ -442,6 +442,28 @@ def test_modules_are_found_wherever_they_stand():
 
 
 @pytest.mark.slow
+@pytest.mark.dist
+@pytest.mark.parametrize("workers", ["2", "ray"])
+def test_workers_share_a_study_of_ones_own(capsys, written, workers):
+    name = written(STUDY.replace("trials = 2", "trials = 3"))
+    assert call(capsys, "run", name, "--out", "one")[0] == 0
+    for attempt in range(3):  # Ray gives itself 30 seconds to start, however busy
+        out = f"many-{attempt}"
+        shared = command("run", name, "--out", out, "--workers", workers)
+        text, said = shared.communicate(timeout=600)
+        if "timed out during startup" not in said:
+            break
+    assert shared.returncode == 0, said
+    # a line a policy, once all of its trials are played
+    lines = [line for line in text.splitlines() if ": played, " in line]
+    names = ["mine rate=0.1", "mine rate=0.5", "RPOL", "Random"]
+    assert sorted(line.partition(":")[0] for line in lines) == sorted(names)
+    assert lines[-1].partition(": played, ")[2].startswith("4 of 4 policies, ")
+    one, many = (pd.read_parquet(f"{k}/rounds.parquet") for k in ("one", out))
+    pd.testing.assert_frame_equal(one, many, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.slow
 def test_kill_and_resume_give_the_same(capsys, written, tmp_path):
     text = BOTORCH.split("[policies.LogCEI]")[0].replace("horizon = 8", "horizon = 400")
     text += '[policies.RPOL]\ntype = "RPOL"\nexplore = { type = "UCB", beta = 2.0 }\n'

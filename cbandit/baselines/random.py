@@ -16,14 +16,18 @@ from cbandit._core import checks, devices
 from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
+from cbandit.policies.alone import alone
 from cbandit.policies.chosen import stretches
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.given import listed
 from cbandit.policies.ledger import News
+from cbandit.policies.observed import best_observed
 from cbandit.policies.packing import place_of
 from cbandit.policies.policy import Policy
+from cbandit.policies.safe.scales import share
 from cbandit.policies.senses import names_of
 from cbandit.posterior.beliefs import Beliefs
+from cbandit.recommend import Recommendation
 
 __all__ = ["Random", "clear", "drawn"]
 
@@ -116,6 +120,16 @@ class Random(Policy):
             part = list(range(self.m)), told.values, wanted, told.noise
             state = state.absorb(keys, x, [part], t)
         return state
+
+    @alone
+    def recommend(self, confidence: float = 0.95) -> Recommendation:
+        """Return the best of what was told: the largest mean within the limits.
+
+        It believes nothing of the reward, so that there are no chances: ``probability``
+        is NaN, ``feasible`` says whether the means kept the limits, and ``confidence``
+        changes nothing.
+        """
+        return best_observed(self, share("confidence", confidence))
 
     def _due(self, state: Beliefs | None) -> Beliefs | None:
         return None if state is None else state.refit(due_only=True)

@@ -106,4 +106,4 @@ class SafeLTS(Stagewise):
     def _likely(
         self, state: Stage, limits: Tensor, confidence: float
     ) -> Recommendation:
-        return self._surely.likely(state, limits, confidence)
+        return self._surely.likely(state, limits, confidence, self._left_over())

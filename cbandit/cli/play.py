@@ -80,7 +80,11 @@ def init(
 ) -> None:
     """Write a commented study file from a table's columns, for `cbandit run`.
 
-    It guesses which columns are knobs and which are measurements: check it.
+    A column counts as measured if it holds numbers, more than 20 different ones and
+    more than a quarter as many as rows, and as a knob otherwise; --maximise (or
+    --minimise) and --limit say it better. Texts and row numbers with another value in
+    every row are left out. Without --limit the other measured columns are kept below
+    their medians, and where there are none the file asks for a limit. Check it.
 
     Example: cbandit init data.csv --maximise throughput --limit 'latency <= 20'
     """
@@ -99,7 +103,8 @@ def init(
     )
     with atomic(out) as file:
         file.write(text.encode())
-    print(f"{out}: check it, then: cbandit run {out}")
+    todo = "check it" if "\n[problem.limits]" in text else "fill in [problem.limits]"
+    print(f"{out}: {todo}, then: cbandit run {out}")
 
 
 def reproduce(
@@ -231,7 +236,12 @@ def _done(job: Job, folder: Path, aloud: bool, resume: bool, **options: Any) -> 
     again = not resume and (folder / "summary.json").exists()
     try:
         summary = carry_out(
-            job.experiment, job.settings, folder, resume=resume, **options
+            job.experiment,
+            job.settings,
+            folder,
+            resume=resume,
+            say=_say if aloud else None,
+            **options,
         )
     except (KeyboardInterrupt, SystemExit) as stop:
         if not aloud:
@@ -244,6 +254,14 @@ def _done(job: Job, folder: Path, aloud: bool, resume: bool, **options: Any) -> 
         raise SystemExit(code) from None
     if aloud:
         _tell(summary, folder, again)
+
+
+def _say(line: str) -> None:
+    """Print a line, on a terminal above the progress bars."""
+    from tqdm import tqdm
+
+    tqdm.write(line)
+    sys.stdout.flush()
 
 
 def _tell(summary: dict[str, Any], folder: Path, again: bool) -> None:

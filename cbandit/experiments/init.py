@@ -9,11 +9,16 @@ from typing import Any
 
 from cbandit.errors import CBanditError
 from cbandit.experiments.settings import toml_key, toml_value
+from cbandit.problems.measured import FEW, apart
 
-__all__ = ["study_text"]
+__all__ = ["RULE", "study_text"]
 
+MOST = 20  # different values of a column that looks like a knob
 LIMIT = re.compile(r"^\s*(.+?)\s*(<=|>=)\s*(\S+)\s*$")
 
+RULE = (
+    f"numbers, more than {MOST} different ones and more than a quarter as many as rows"
+)
 HEAD = """\
 # A study of {table}: {rows} rows. Play it, and compare the policies, by
 #
@@ -70,6 +75,7 @@ class Column:
     numeric: bool
     distinct: int
     middle: float = 0.0
+    numbers_rows: bool = False
 
 
 def study_text(
@@ -90,21 +96,27 @@ def study_text(
         goal: ``maximise`` or ``minimise``, and the column. Unless given it is the first
             that looks like a measurement.
         limits: such as ``"latency <= 20"``. Unless given, other columns that look like
-            measurements are kept below their medians.
+            measurements are kept below their medians; where there are none, the file
+            asks for limits, and cannot run before.
     """
     columns = {str(each): _column(str(each), frame[each]) for each in frame.columns}
     read = dict(_limit(each, columns) for each in limits)
     if goal is not None:
         _known(goal[1], columns)
     rows = len(frame)
-    measured = [c.name for c in columns.values() if _looks_measured(c, rows)]
+    counts = [] if rows <= FEW else [c.name for c in columns.values() if c.numbers_rows]
+    measured = [
+        c.name
+        for c in columns.values()
+        if _looks_measured(c, rows) and c.name not in counts
+    ]
     told = [*([goal[1]] if goal else []), *read]
     if goal is None:
         free = [each for each in measured if each not in read]
         if not free:
             raise CBanditError(
-                f"{table} has no column that looks like a measurement (numbers, most "
-                "of them different): say which by --maximise or --minimise"
+                f"{table} has no column that looks like a measurement ({RULE}): say "
+                "which by --maximise or --minimise"
             )
         goal = ("maximise", free[0])
     guessed = not read
@@ -116,6 +128,7 @@ def study_text(
         }
     outcomes = {goal[1], *read}
     left = [] if not told else [m for m in measured if m not in outcomes]
+    left += [c for c in counts if c not in outcomes]
     knobs = [c for c in columns if c not in outcomes and c not in left]
     if not knobs:
         raise CBanditError(f"{table} has no column left that could be a knob")
@@ -125,7 +138,10 @@ def study_text(
         f"{goal[0]} = {toml_value(goal[1])}  # or {other}",
         f"knobs = {toml_value(knobs)}",
     ]
-    lines += [f"# {each}: left out" for each in left]
+    lines += [
+        f"# {each}: left out" + ", another value in every row" * (each in counts)
+        for each in left
+    ]
     lines.append(
         "# noise = 0.01  # variance of one measurement; left out: from repeats"
     )
@@ -133,7 +149,19 @@ def study_text(
         lines += ["", "[problem.limits]"]
         more = "  # a guess: its median" if guessed else ""
         lines += [f"{toml_key(k)} = {toml_value(v)}{more}" for k, v in read.items()]
-    lines += ["", "# columns"]
+    else:
+        lines += [
+            "",
+            "# Fill in a limit at least, on a column that was measured and is no knob",
+            f"# ({', '.join(knobs)}), and take out these two marks:",
+            "# [problem.limits]",
+            '# COLUMN = "<= NUMBER"  # or ">= NUMBER"',
+        ]
+    lines += [
+        "",
+        "# Columns. Those count as measured, unless options say which, that hold",
+    ]
+    lines += [f"# {RULE}."]
     width = max(map(len, columns))
     lines += [f"#   {c.name:<{width}}  {c.words}" for c in columns.values()]
     head = HEAD.format(table=table, rows=rows, file=file, name=name)
@@ -153,15 +181,18 @@ def _column(name: str, values: Any) -> Column:
     if not numeric or known.empty:
         shown = ", ".join(map(str, sorted(map(str, known.unique()))[:4]))
         dots = ", ..." if distinct > 4 else ""
-        return Column(name, f"{distinct} texts: {shown}{dots}{gaps}", False, distinct)
+        rows = distinct > 0 and apart(values)
+        words = f"{distinct} texts: {shown}{dots}{gaps}"
+        return Column(name, words, False, distinct, numbers_rows=rows)
     whole = bool((known == known.round()).all())
     kind = "whole numbers" if whole else "numbers"
     words = f"{kind}, {known.min():g} to {known.max():g}, {distinct} distinct{gaps}"
-    return Column(name, words, True, distinct, float(known.median()))
+    ranks = whole and distinct == len(values) == known.max() - known.min() + 1
+    return Column(name, words, True, distinct, float(known.median()), bool(ranks))
 
 
 def _looks_measured(column: Column, rows: int) -> bool:
-    return column.numeric and column.distinct > max(20, rows // 4)
+    return column.numeric and column.distinct > max(MOST, rows // 4)
 
 
 def _known(name: str, columns: dict[str, Column]) -> None:

@@ -174,7 +174,10 @@ def table(folder: Path, name: str) -> Path | None:
     if not (folder / "summary.json").is_file():
         advice = ""
         if (folder / "config.toml").is_file():
-            advice = "; if it was interrupted, --resume goes on with it"
+            advice = (
+                "; its experiment is under way or was interrupted: the same command "
+                "with --resume goes on with it"
+            )
         raise CBanditError(
             f"{folder} holds no results: {folder / 'summary.json'} is missing{advice}"
         )

@@ -10,11 +10,12 @@ import itertools
 import os
 import shutil
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from time import monotonic
 from types import ModuleType
 from typing import Any
 
@@ -49,6 +50,7 @@ def carry_out(
     progress: bool = True,
     every: int = 1,
     trust: tuple[str, ...] = (),
+    say: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Run an experiment and write its results; return what is in ``summary.json``.
 
@@ -72,6 +74,7 @@ def carry_out(
         every: write every so many rounds, and the last, into ``rounds.parquet``.
         trust: the names of modules that checkpoints in the folder may name, beside what
             the experiment's policies are made of; they are imported.
+        say: gets a line of text for each policy that has been played.
     """
     out, ranks = Path(folder), current()
     if ranks.size > 1 and workers != 1:
@@ -83,7 +86,8 @@ def carry_out(
     if finished is not None:
         return finished
     _imported(trust)  # an error now rather than from each task
-    played = _played(experiment, settings, out, workers, progress, trust)
+    done = _Finished(settings, say)
+    played = _played(experiment, settings, out, workers, progress, trust, done)
     return ranks.first(lambda: _conclude(experiment, settings, out, played, every))
 
 
@@ -163,26 +167,55 @@ def _played(
     workers: int | str,
     progress: bool,
     trust: tuple[str, ...],
+    done: _Finished,
 ) -> dict[str, list[Answer]]:
     """Do all tasks; each policy's answers."""
     split = partial(_tasks, experiment, settings)
     work = partial(_answer, folder=str(out), trust=trust)
     if workers == 1:
-        tasks = split(1)
-        answers = [work(task, progress=progress) for task in tasks]
+        tasks, answers = split(1), []
+        for task in tasks:
+            answers.append(work(task, progress=progress))
+            done(task)
     elif workers == "ray":
         with ray_cluster() as cpus:
             tasks = split(cpus)
             # workers have working directories of their own
             work = partial(work, folder=str(out.absolute()))
-            answers = on_ray(work, tasks, progress)
+            answers = on_ray(work, tasks, progress, done)
     else:
         tasks = split(int(workers))
-        answers = in_processes(work, tasks, int(workers), progress)
+        answers = in_processes(work, tasks, int(workers), progress, done)
     played: dict[str, list[Answer]] = {name: [] for name in settings.policies}
     for task, answer in zip(tasks, answers, strict=True):
         played[task.policy].append(answer)
     return played
+
+
+class _Finished:
+    """Says of each policy when the last of its trials is finished.
+
+    Args:
+        settings: of the experiment.
+        say: gets the line; ``None``: nothing is said.
+    """
+
+    def __init__(
+        self, settings: Settings, say: Callable[[str], None] | None = None
+    ) -> None:
+        self._settings, self._say, self._begun = settings, say, monotonic()
+        self._left = dict.fromkeys(settings.policies, settings.trials)
+
+    def __call__(self, task: Task) -> None:
+        self._left[task.policy] -= len(task.trials)
+        if self._say is None or self._left[task.policy]:
+            return
+        over = [left == 0 for left in self._left.values()]
+        seconds = monotonic() - self._begun
+        self._say(
+            f"{task.policy}: played, {sum(over)} of {len(over)} policies, "
+            f"{seconds:.0f} s"
+        )
 
 
 def _tasks(experiment: Experiment, settings: Settings, workers: int) -> list[Task]:

@@ -30,15 +30,18 @@ __all__ = ["in_processes", "on_ray", "ray_cluster"]
 
 T = TypeVar("T")
 Work = Callable[[Task], T]
+Done = Callable[[Task], None]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 0.2  # seconds between two looks for a signal
 
 
 def in_processes(
-    work: Work[T], tasks: Sequence[Task], workers: int, progress: bool
+    work: Work[T], tasks: Sequence[Task], workers: int, progress: bool, done: Done
 ) -> list[T]:
     """Do the tasks in so many processes of this machine; return all answers.
+
+    ``done`` is called with each task that is finished.
 
     After Ctrl-C or SIGTERM no task is begun any more, and those at work write their
     checkpoints and end. Where this process is killed, so are they.
@@ -63,8 +66,10 @@ def in_processes(
                         number, task = waiting.pop(0)
                         running[pool.submit(_ending, work, task)] = number
                 for future in wait(running, PATIENCE, FIRST_COMPLETED).done:
-                    answers[running.pop(future)] = future.result()
+                    number = running.pop(future)
+                    answers[number] = future.result()
                     shown.update(1)
+                    done(tasks[number])
         except BrokenProcessPool:
             if not heard:
                 raise CBanditError(
@@ -177,8 +182,11 @@ def ray_cluster() -> Iterator[int]:
             ray.shutdown()
 
 
-def on_ray(work: Work[T], tasks: Sequence[Task], progress: bool) -> list[T]:
-    """Do the tasks on Ray's cluster, one a CPU; return all answers."""
+def on_ray(work: Work[T], tasks: Sequence[Task], progress: bool, done: Done) -> list[T]:
+    """Do the tasks on Ray's cluster, one a CPU; return all answers.
+
+    ``done`` is called with each task that is finished.
+    """
     ray = _ray()
     remote = ray.remote(num_cpus=1, max_retries=0)(_on_one)
     futures = [remote.remote(work, task) for task in tasks]
@@ -187,8 +195,9 @@ def on_ray(work: Work[T], tasks: Sequence[Task], progress: bool) -> list[T]:
         try:
             with bar(progress, "tasks", 0, len(tasks)) as shown:
                 while waiting:
-                    _, waiting = ray.wait(waiting)
+                    ended, waiting = ray.wait(waiting)
                     shown.update(1)
+                    done(tasks[futures.index(ended[0])])
         except (KeyboardInterrupt, SystemExit) as told:
             for each in waiting:
                 ray.cancel(each)

@@ -113,12 +113,25 @@ def built_world(
 def _measured(
     world: World, home: str, own: dict[str, Any], trials: range, seed: int
 ) -> Any:
+    if not own.get("limits"):
+        knobs = own.get("knobs") or []
+        raise CBanditError(
+            f"{world.where} limits are missing: which measured columns are to be kept "
+            "under or over what? Write a table [problem.limits] with a line a column, "
+            "such as latency = '<= 20'"
+            + (f"; not one of the knobs {', '.join(knobs)}" if knobs else "")
+        )
     frame = read_table(Path(world.path))
     checked(world.where, "a table", problems.Table.from_frame, own)
-    with said(world.where), warnings.catch_warnings():
-        # the command line says it once, see remarks
-        warnings.simplefilter("ignore", UserWarning)
-        return problems.Table.from_frame(frame, **own)
+    with said(world.where), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        problem = problems.Table.from_frame(frame, **own)
+    # the command line says it once, see remarks
+    texts = [str(each.message) for each in caught]
+    problem.remarks = tuple(
+        text for text in texts if " have missing cells " not in text
+    )
+    return problem
 
 
 def _borrowed(
@@ -165,8 +178,11 @@ def read_table(path: Path) -> Any:
 
 
 def remarks(problem: Any) -> tuple[str, ...]:
-    """Say which rows of a table were left out, and how many were put together."""
-    out = []
+    """Say which rows of a table were left out, and how many were put together.
+
+    And what its columns are suspected of, and limits that no row keeps.
+    """
+    out = list(getattr(problem, "remarks", ()))
     dropped = getattr(problem, "dropped", ())
     if dropped:
         shown = ", ".join(map(str, dropped[:SHOWN])) + ", ..." * (len(dropped) > SHOWN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import hashlib
 import inspect
 import math
@@ -29,6 +30,7 @@ from cbandit.policies.taken_up import folded, sizes, took_up
 __all__ = ["Sampler"]
 
 ROUND = "cbandit:round"  # a trial's system attribute: one, so that it is all there
+KINDS = ("CKB", "RPOL", "CONFIG", "GPUCB", "GPTS")  # whose state a study's trials hold
 CONSTRAINT = "constraints"  # Optuna's own
 
 
@@ -41,8 +43,8 @@ class Sampler(BaseSampler):
     leave multipliers alone. A failed trial's parameters are not asked for again.
 
     Args:
-        policy: ``"RPOL"``, ``"CKB"``, ``"CONFIG"`` or another policy with beliefs
-            about reward and costs, which gets :meth:`cbandit.GP.default` for each. Or a
+        policy: ``"RPOL"``, ``"CKB"``, ``"CONFIG"``, or without limits ``"GPUCB"``,
+            ``"GPTS"``, which get :meth:`cbandit.GP.default` for each function. Or a
             callable: ``policy(space, **given)`` returns one, on the
             :class:`cbandit.Space` of the study's parameters; hand ``given`` on to its
             constructor: ``thresholds``, which are the limits, ``minimise`` and
@@ -88,7 +90,7 @@ class Sampler(BaseSampler):
                 "limits must map user attributes to limits, {'latency': '<= 20'}; got "
                 f"{limits!r}"
             )
-        self._kind = _kind(policy)
+        self._kind = _kind(policy, limits is not None or constraints_func is not None)
         self._limits = None if limits is None else dict(limits)
         self._senses = None if limits is None else Senses(tuple(limits), limits)
         self._constraints_func, self._seed = constraints_func, checks.seed(seed)
@@ -321,25 +323,43 @@ class Sampler(BaseSampler):
         return policy
 
 
-def _kind(policy: Any) -> Any:
-    """Return the class of a policy by its name; a callable as it is."""
-    if isinstance(policy, str):
-        library = import_module("cbandit")
-        found = getattr(library, policy, getattr(library.baselines, policy, None))
-        if isinstance(found, type) and issubclass(found, GPPolicy):
-            return found
-    elif callable(policy):
-        return policy
-    raise CBanditError(
-        "policy must be the name of a policy with beliefs, such as 'RPOL', 'CKB' or "
-        f"'CONFIG', or a callable that builds one; got {policy!r}"
-    )
+def _kind(policy: Any, limited: bool) -> Any:
+    """Return the class of a policy by its name; a callable as it is.
+
+    An error if it is none for a study, or keeps no limits and there are some.
+    """
+    if not isinstance(policy, str):
+        if callable(policy):
+            return policy
+        raise CBanditError(
+            f"policy must be the name of one of {', '.join(KINDS)}, or a callable that "
+            f"builds a cb.GPPolicy; got {policy!r}"
+        )
+    if policy not in KINDS:
+        near = difflib.get_close_matches(policy.upper(), KINDS, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise CBanditError(
+            f"policy must be the name of one of {', '.join(KINDS)}, or a callable that "
+            f"builds a cb.GPPolicy; got {policy!r}{hint}"
+        )
+    library = import_module("cbandit")
+    kind = getattr(library, policy, None) or getattr(library.baselines, policy)
+    if limited and not _keeps_limits(kind):
+        raise CBanditError(
+            f"{policy} keeps no limits, and the sampler is given some by limits= or "
+            "constraints_func=: take 'RPOL', 'CKB' or 'CONFIG', or leave them out"
+        )
+    return kind
+
+
+def _keeps_limits(kind: Any) -> bool:
+    return "costs" in inspect.signature(kind).parameters
 
 
 def _by_default(kind: Any, space: Any, m: int, given: dict[str, Any]) -> Any:
     """Return a policy of this kind, with default beliefs."""
     belief, limits = GP.default(space), given["thresholds"]
-    if "costs" not in inspect.signature(kind).parameters:
+    if not _keeps_limits(kind):
         if m:
             raise CBanditError(
                 f"{kind.__name__} keeps no limits; the study's trials have {m}"

@@ -13,7 +13,7 @@ from cbandit.actions import Box
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 
-__all__ = ["RADIUS", "Barred", "Failed", "without"]
+__all__ = ["RADIUS", "Barred", "Failed", "only", "remaining", "without"]
 
 RADIUS = 1e-3  # of the ball around a point of a box, in the unit cube
 APART = 1.0001  # a search keeps this much further away, for rounding
@@ -161,11 +161,25 @@ def without(
         yield from blocks
         return
     left, _ = policy._failed.restricted(policy, policy.actions, None)
+    yield from remaining(blocks, left)
+
+
+def remaining(
+    blocks: Iterable[tuple[int, Tensor, Tensor]], left: Tensor | None
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yield estimates in which only the actions ``left (1 or T, N)`` are any good."""
     for start, mean, std in blocks:
-        here = left[:, start : start + mean.shape[-1]].unsqueeze(1)
-        bad = torch.full_like(mean[:1, :, :1], torch.inf)
-        bad[:, 0] = -torch.inf
-        yield start, torch.where(here, mean, bad), std
+        here = None if left is None else left[:, start : start + mean.shape[-1]]
+        yield start, only(here, mean), std
+
+
+def only(left: Tensor | None, mean: Tensor) -> Tensor:
+    """Return means ``(T, F, n)``, as bad as can be outside ``left (1 or T, n)``."""
+    if left is None:
+        return mean
+    bad = torch.full_like(mean[:1, :, :1], torch.inf)
+    bad[:, 0] = -torch.inf
+    return torch.where(left.unsqueeze(1), mean, bad)
 
 
 def _numbered(policy: Any, choice: Choice) -> list[int | None]:

@@ -344,7 +344,7 @@ class GPPolicy(Policy):
         cost: Any = None,
         params: Any = None,
     ) -> None:
-        """Learn from ``n`` rows of data from before; multipliers do not move.
+        """Learn from ``n`` rows of data from before; multipliers, history do not move.
 
         Args:
             index: the actions' numbers, ``(n,)`` or ``(*trials, n)``.

@@ -50,6 +50,15 @@ class Told(NamedTuple):
             return torch.ones(shape, dtype=torch.bool, device=device)
         return devices.put(self.where, self.values.device)
 
+    def wide(self, m: int) -> tuple[Tensor, Tensor]:
+        """Return values and whether they came, ``(T, 1)`` or of all ``m`` costs."""
+        came = self.mask().unsqueeze(-1)
+        if self.columns is None:
+            return self.values, came.expand_as(self.values)
+        there = torch.zeros(m, dtype=torch.bool, device=self.values.device)
+        there[list(self.columns)] = True
+        return self.excess(None, m), came & there
+
     def excess(self, limits: Tensor | None, m: int) -> Tensor:
         """Return costs less thresholds ``(T, m)``; 0 of those that are not here."""
         if self.columns is None:

@@ -32,6 +32,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
 from cbandit.policies.alone import alone
 from cbandit.policies.decision import Asked, Decision
+from cbandit.policies.failures import without
 from cbandit.policies.given import listed
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.ledger import News
@@ -202,7 +203,8 @@ class GPOPB(GPPolicy):
         def blocks() -> Iterator[tuple[int, Tensor, Tensor]]:
             safe: Known = state.own
             every = state.beliefs.blocks()
-            return safe.among((b.start, *told(units, b.mean, b.std)) for b in every)
+            blocks = ((b.start, *told(units, b.mean, b.std)) for b in every)
+            return without(self, safe.among(blocks))
 
         size = int(self.actions.size)
         found = recommend_policy(blocks, size, limits, confidence)

@@ -142,8 +142,11 @@ class OPNLB(Stagewise):
         inside = self._confident(t, 1 - confidence, count, mean)
         every = enumerate(self._classes)
         fit = torch.stack([c.fit(count[:, j], mean[:, j]) for j, c in every], 1)
+        wanted, left = fit[:, :1], self._left_over()
+        if left is not None:
+            wanted = wanted.masked_fill(~left.cpu().unsqueeze(1), -torch.inf)
         found = [
-            _solved(fit[i, :1], self._left(inside, i)[1:], tau[i])
+            _solved(wanted[i], self._left(inside, i)[1:], tau[i])
             for i in range(self._size)
         ]
         pi, fit = _stacked(found, self.device), devices.put(fit, self.device)

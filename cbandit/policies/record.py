@@ -175,6 +175,9 @@ def history(self: Any) -> pd.DataFrame:
     Columns: ``id``, ``round``, the action by name (else ``action`` and ``x1``..),
     ``state`` (open, told, failed or cancelled), times of ``asked`` and last ``told``,
     ``reward``, costs, multipliers and ``score``, where the policy maximises one.
+
+    What ``observe`` was given is not in it: that is data from before, of which no round
+    was asked.
     """
     try:
         import pandas as pd

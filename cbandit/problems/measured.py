@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
+from cbandit._core.log import warn
 from cbandit.actions import Category, Finite, Float, Int, Names
 from cbandit.errors import CBanditError, MissingExtraError
 from cbandit.problems.protocol import uniforms
@@ -19,9 +19,10 @@ from cbandit.problems.protocol import uniforms
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Measured", "Outcomes", "measured"]
+__all__ = ["FEW", "Measured", "Outcomes", "apart", "measured"]
 
 SHOWN = 5  # rows that a warning names
+FEW = 20  # rows whose settings may well differ all
 SPAN = 10**6  # whole numbers further apart than this count as numbers
 
 
@@ -87,7 +88,10 @@ def measured(
     chosen = [c for c in frame.columns if c not in outcomes] if knobs is None else knobs
     used = [*outcomes, *chosen]
     _columns(frame, used, list(chosen))
+    _dates(frame, used)
     whole, dropped = _complete(frame, used)
+    if knobs is None:
+        _rows_apart(whole, list(chosen))
     values = np.stack([_numbers(whole, name) for name in outcomes], -1)  # rows x 1 + m
     given = knobs if isinstance(knobs, Mapping) else {}
     parameters = {c: given.get(c) or _parameter(whole[c]) for c in chosen}
@@ -131,6 +135,41 @@ def _columns(frame: pd.DataFrame, used: list[Any], chosen: list[Any]) -> None:
         raise CBanditError("knobs must hold at least one column; got none")
 
 
+def _dates(frame: pd.DataFrame, used: list[str]) -> None:
+    """Raise an error if a column holds dates or times."""
+    for name in used:
+        if getattr(frame[name].dtype, "kind", "O") in "mM":
+            rest = [each for each in used if each != name]
+            raise CBanditError(
+                f"column {name!r} holds dates or times, which are no settings and no "
+                f"measurements: leave it out (knobs= names those that count, of "
+                f"{rest}) or make numbers or texts of it"
+            )
+
+
+def _rows_apart(frame: pd.DataFrame, chosen: list[str]) -> None:
+    """Warn of columns that rather number or date the rows than set anything."""
+    if len(frame) <= FEW or len(chosen) == 1:
+        return
+    odd = [name for name in chosen if apart(frame[name])]
+    if odd:
+        rest = [name for name in chosen if name not in odd]
+        warn(
+            f"{', '.join(map(repr, odd))}: another value in each of the {len(frame)} "
+            "rows. If that numbers or dates the rows and sets nothing, name the knobs: "
+            f"knobs={rest}"
+        )
+
+
+def apart(column: Any) -> bool:
+    """Return whether a column of texts or whole numbers has no value twice."""
+    if column.nunique() < len(column):
+        return False
+    kind = getattr(column.dtype, "kind", "O")
+    whole = kind in "iu" or (kind == "f" and bool((column == column.round()).all()))
+    return whole or kind not in "fb"
+
+
 def _complete(
     frame: pd.DataFrame, used: list[Any]
 ) -> tuple[pd.DataFrame, tuple[Any, ...]]:
@@ -147,10 +186,9 @@ def _complete(
             for label, row in missing[gone.to_numpy()].head(SHOWN).iterrows()
         ]
         more = f" and {len(dropped) - SHOWN} more" if len(dropped) > SHOWN else ""
-        warnings.warn(
+        warn(
             f"{len(dropped)} of {len(frame)} rows have missing cells and are left out: "
-            f"{', '.join(cells)}{more}",
-            stacklevel=4,
+            f"{', '.join(cells)}{more}"
         )
     return whole, dropped
 

@@ -103,6 +103,7 @@ class Table:
 
     dropped: tuple[Any, ...] = ()  # rows of a frame that have missing cells
     repeats: int = 0  # rows of a frame that repeat a configuration
+    remarks: tuple[str, ...] = ()  # what else was noticed of a frame
 
     def __init__(
         self,
@@ -205,9 +206,11 @@ class Table:
             maximise: the column that is to be large; or
             minimise: the column that is to be small.
             limits: by column, ``{"latency": "<= 20", "accuracy": ">= 0.9"}``; a number
-                is a greatest value.
+                is a greatest value. For two limits on one column give the frame a copy
+                of it with another name. If no row keeps all limits, a warning says so.
             knobs: the columns that can be set; a dict says what they hold, such as
-                ``{"threads": cb.Int(1, 64, log=True)}``. ``None``: all others.
+                ``{"threads": cb.Int(1, 64, log=True)}``. ``None``: all others; a
+                warning names those that have another value in every row.
             noise: the variance of a measurement, a number or by column; ``None``: as
                 configurations measured more than once show, else 0.
             repeats: what becomes of these: ``"mean"``, or ``"draw"``: what was measured

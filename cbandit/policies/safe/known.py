@@ -33,7 +33,7 @@ class Estimate:
         mean: ``(T, k)``.
         scale: ``3 R``, ``(T, k)``.
         log: ``2 ln((m + 1) T / delta)``.
-        plays: ``(T,)``.
+        plays: of each, ``(T, k)``.
         known: trials in which the test has passed, ``(T,)``.
     """
 
@@ -46,26 +46,27 @@ class Estimate:
     @property
     def width(self) -> Tensor:
         """``w``, ``(T, k)``."""
-        return self.scale * (self.log / self.plays.unsqueeze(-1)).sqrt()
+        return self.scale * (self.log / self.plays).sqrt()
 
     def told(
         self, values: Tensor, where: Tensor, limit: Tensor, size: Tensor | float = 1.0
     ) -> Estimate:
-        """Return the estimate after one more play in the trials ``where`` ``(T,)``.
+        """Return the estimate after one more play.
 
         Args:
             values: what was observed, ``(T, k)``.
-            where: trials in which the action was played and this was observed.
+            where: in which trials the action was played and this was observed, ``(T,
+                k)``.
             limit: what the estimate and its width must stay under, ``(T, k)``.
             size: the unit of ``scale``, ``(T, k)``; infinite where there is none yet.
         """
-        fresh = (where & ~self.known).double()
+        fresh = (where & ~self.known.unsqueeze(-1)).double()
         plays = self.plays + fresh
-        share = (fresh / plays.clamp_min(1)).unsqueeze(-1)
+        share = fresh / plays.clamp_min(1)
         mean = self.mean + share * (values - self.mean)
         now = replace(self, mean=mean, plays=plays)
         passed = (mean + now.width * size <= limit).all(-1)
-        return replace(now, known=self.known | ((fresh > 0) & passed))
+        return replace(now, known=self.known | ((fresh > 0).any(-1) & passed))
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +96,7 @@ class Known:
         def begun(given: Tensor | None, columns: slice) -> Estimate:
             mean = nothing[:, columns] if given is None else given
             known = torch.full_like(nothing[:, 0], given is not None, dtype=torch.bool)
-            return Estimate(mean, scale[:, columns], log, nothing[:, 0], known)
+            return Estimate(mean, scale[:, columns], log, nothing[:, columns], known)
 
         ready = action.reward is not None and action.cost is not None
         reward, cost = begun(given, slice(0, 1)), begun(action.cost, slice(1, None))
@@ -118,14 +119,15 @@ class Known:
             units: those of the noise; ``None``: the user's own.
         """
         size = _sizes(self.action.subgaussian, units)
-        at, reward, cost = (x == self.action.x).all(-1), self.reward, self.cost
+        at = (x == self.action.x).all(-1, keepdim=True)
+        reward, cost, largest = self.reward, self.cost, self.action.largest
         for told in news.rewards:
-            where = at if told.where is None else at & told.mask()
-            largest = self.action.largest.unsqueeze(-1)
-            reward = reward.told(told.values, where, largest, size[:, :1])
+            values, came = told.wide(1)
+            own = at & came, largest.unsqueeze(-1), size[:, :1]
+            reward = reward.told(values, *own)
         for told in news.costs:
-            where = at if told.where is None else at & told.mask()
-            cost = cost.told(told.values, where, limits, size[:, 1:])
+            values, came = told.wide(limits.shape[-1])
+            cost = cost.told(values, at & came, limits, size[:, 1:])
         ready = bool((reward.known & cost.known).all())
         return Known(self.action, reward, cost, ready)
 
@@ -144,7 +146,7 @@ class Known:
             return None
         if self.ready:
             return None
-        room, seen = limits - self.cost.mean, self.cost.plays > 0
+        room, seen = limits - self.cost.mean, (self.cost.plays > 0).any(-1)
         # w is three times the width that holds with probability 1 - delta
         width = self.cost.width * _sizes(self.action.subgaussian, units)[:, 1:]
         beyond = (room + width / 3 < 0).any(-1)

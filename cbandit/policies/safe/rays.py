@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cbandit import search
 from cbandit.actions import Star
+from cbandit.policies.failures import only
 from cbandit.policies.safe.action import numbered
 from cbandit.policies.safe.known import Known
 from cbandit.policies.safe.linear import Bounds
@@ -114,6 +115,7 @@ def likely_on_star(
     limits: Tensor,
     safe: Known,
     confidence: float,
+    left: Tensor | None = None,
 ) -> tuple[Recommendation, Tensor]:
     """Return what to deploy on a star, and where it is, ``(T, d)``.
 
@@ -126,6 +128,7 @@ def likely_on_star(
         limits: thresholds, ``(T, m)``.
         safe: what is known of the centre.
         confidence: with which probability it is to be feasible.
+        left: the segments that have not failed, ``(T, K)``; ``None``: all.
     """
     fan = fan.expand(len(limits), -1, -1)  # T x d x (1 + K)
     width = quantile(confidence, limits.shape[-1]) * (1 + 1e-9) * subgaussian
@@ -135,6 +138,9 @@ def likely_on_star(
     ends = [torch.lerp(centre, tips, a[:, None, :, e]) for e in range(a.shape[-1])]
     points = torch.cat([centre, tips, *ends], -1).mT  # T x n x d
     mean, norm = ridge.at(points)
+    if left is not None:
+        both = [torch.ones_like(left[:, :1]), *[left] * (1 + len(ends))]
+        mean = only(torch.cat(both, -1), mean)
     found = recommend([(0, mean, norm * subgaussian.unsqueeze(-1))], limits, confidence)
     place = numbered(found.index)
     x = points.gather(1, place.view(-1, 1, 1).expand(-1, 1, points.shape[-1]))

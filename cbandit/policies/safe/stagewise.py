@@ -16,6 +16,7 @@ from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
 from cbandit.policies.alone import alone
 from cbandit.policies.believed import Posterior, posterior_of
+from cbandit.policies.failures import remaining
 from cbandit.policies.given import listed, named_points
 from cbandit.policies.ledger import News, Told
 from cbandit.policies.policy import Policy
@@ -48,6 +49,7 @@ class Stagewise(Policy):
     """
 
     _model: Model
+    piecemeal = True
 
     def __init__(
         self,
@@ -159,10 +161,11 @@ class Stagewise(Policy):
             arm = choice.index.reshape(self._size)
         told = [(REWARD, one) for one in news.rewards]
         told += [(COSTS, one) for one in news.costs]
+        rest = [each for _, one in told for each in (one.where, one.noise, one.columns)]
         if not state.safe.ready:
             safe = state.safe.after(x, news, self._limits(choice.t))
             state = state._replace(safe=safe, alpha=self._lasting_alpha(safe))
-        if len(told) == 2 and all(o.where is None and o.noise is None for _, o in told):
+        if len(told) == 2 and all(each is None for each in rest):
             both = torch.cat([one.values for _, one in told], -1)
             told = [(EVERY, told[0][1]._replace(values=both))]
         parts = [self._part(functions, one) for functions, one in told]
@@ -171,16 +174,15 @@ class Stagewise(Policy):
 
     def _part(self, functions: slice, told: Told) -> Part:
         """Return what was told, and how much each observation counts."""
-        if told.where is None and told.noise is None:
+        if told.where is None and told.noise is None and told.columns is None:
             return Part(functions, told.values)
-        weight = torch.ones_like(told.values)
+        values, came = told.wide(self.m)
+        weight = came.to(values)
         if told.noise is not None:
             # noisier observations count less; better ones never more than once
             r = self._subgaussian[:, functions].square()
-            weight = (r / told.noise.unsqueeze(-1)).clamp_max(1.0)
-        if told.where is not None:
-            weight = weight * told.mask().unsqueeze(-1)
-        return Part(functions, told.values, weight)
+            weight = weight * (r / told.noise.unsqueeze(-1)).clamp_max(1.0)
+        return Part(functions, values, weight)
 
     @alone
     def observe(
@@ -242,6 +244,13 @@ class Stagewise(Policy):
 
     # -- what is believed ------------------------------------------------------------
 
+    def _left_over(self) -> Tensor | None:
+        """Return the actions that have not failed, ``(T, N)``; ``None``: none has."""
+        if self._failed is None:
+            return None
+        left, _ = self._failed.restricted(self, self.actions, None)
+        return left
+
     def _believed(self, state: Any) -> Iterator[Block]:
         """Yield estimates and spreads over the policy's own set."""
         return self._model.believed(state.seen)
@@ -272,8 +281,10 @@ class Stagewise(Policy):
 
         def blocks() -> Iterator[Block]:
             safe: Known = state.safe
-            return safe.among(self._model.believed(state.seen))
+            every = safe.among(self._model.believed(state.seen))
+            return remaining(every, left)
 
+        left = self._left_over()
         size = int(self.actions.size)
         found = recommend_policy(blocks, size, limits, confidence)
         x, names = self.actions.at(found.index), self.actions.names

@@ -17,6 +17,7 @@ from torch import Tensor
 from cbandit import search
 from cbandit.actions import Star
 from cbandit.policies.decision import Asked, Decision
+from cbandit.policies.failures import remaining
 from cbandit.policies.safe.action import numbered
 from cbandit.policies.safe.draws import must_hold
 from cbandit.policies.safe.linear import Bounds, Plane
@@ -83,17 +84,22 @@ class SurelySafe:
             index = torch.where(safe.warm, index, at)
         return Decision(index, infeasible, sure=True), state
 
-    def likely(self, state: Stage, limits: Tensor, confidence: float) -> Recommendation:
+    def likely(
+        self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None
+    ) -> Recommendation:
         """Return the best action believed feasible with ``confidence``.
 
-        On a star ``index`` is that of its segment, 0 for the centre.
+        On a star ``index`` is that of its segment, 0 for the centre. It is one of those
+        ``left (T, N)`` that have not failed; ``None``: none has.
         """
         safe, ridge = state.safe, state.seen
         if self._fan is not None:
             r = self._plane.subgaussian
-            found, x = likely_on_star(self._fan, ridge, r, limits, safe, confidence)
+            given = self._fan, ridge, r, limits, safe, confidence, left
+            found, x = likely_on_star(*given)
             return replace(found, x=x)
-        blocks = safe.among(self._plane.believed(ridge))
+        every = safe.among(self._plane.believed(ridge))
+        blocks = remaining(every, left)
         found = recommend(blocks, limits, confidence)
         x = self._plane.actions.at(found.index)
         return replace(found, x=x)
