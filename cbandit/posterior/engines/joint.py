@@ -33,7 +33,7 @@ class Joint(Base):
 
     REWEIGH_EVERY = 64  # reverse changes, after which the means are computed afresh
     SHARES = 64  # of the gain, that are summed together
-    MANY = 512  # from this many actions on a draw must not take O(N^3)
+    MANY = 128  # from this many actions on draws must not take O(N^3)
 
     def __init__(
         self,
