@@ -43,7 +43,7 @@ from cbandit.policies.safe.mixtures import best_mixture
 from cbandit.posterior.ahead import Coming
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.covariance import Covariance
-from cbandit.posterior.draws.roots import Root
+from cbandit.posterior.draws.roots import Root, pivoted_root
 from cbandit.posterior.engines import choice as engine_choice
 from cbandit.posterior.engines.dense import Dense as DenseEngine
 from cbandit.posterior.engines.joint import Joint

@@ -15,7 +15,15 @@ import math
 import numpy as np
 import pytest
 import torch
-from inside import Beliefs, Joint, Root, Streams, estimates, in_users_units
+from inside import (
+    Beliefs,
+    Joint,
+    Root,
+    Streams,
+    estimates,
+    in_users_units,
+    pivoted_root,
+)
 from scipy import stats
 
 import cbandit as cb
@@ -327,3 +335,18 @@ def test_a_root_of_an_axis_and_its_products(size, even):
     )
     off = root.times(z) - torch.einsum("tnr,tfrc->tfnc", root.matrix, z)
     assert off.abs().max() < 1e-13
+
+
+def test_a_pivoted_root_is_a_root_whatever_the_rank(rng):
+    x = torch.from_numpy(rng.random((60, 3)))
+    gaps = torch.cdist(x, x).square()
+    wide, thin = (-20 * gaps).exp(), (-0.5 * x[:, :1].sub(x[:, :1].mT).square()).exp()
+    covariances = torch.stack([4 * wide, thin, torch.zeros_like(thin)])
+    roots = pivoted_root(covariances)
+    assert (roots @ roots.mT - covariances).abs().max() <= 1e-13
+    for covariance, root in zip(covariances, roots, strict=True):
+        alone = pivoted_root(covariance)  # the last columns: those that draws go by
+        rank = alone.shape[-1]
+        assert torch.equal(root[:, -rank:], alone)
+        assert not root[:, :-rank].any()
+    assert pivoted_root(thin).shape[-1] < 20

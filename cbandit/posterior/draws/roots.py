@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from scipy.linalg import lapack
 from torch import Tensor
 
-__all__ = ["Root", "prior_root"]
+__all__ = ["Root", "pivoted_root", "prior_root"]
 
 
 def prior_root(covariance: Tensor, tolerance: float = 1e-15) -> Tensor:
@@ -22,6 +24,28 @@ def prior_root(covariance: Tensor, tolerance: float = 1e-15) -> Tensor:
     values = torch.where(kept, values, 0.0)[..., -rank:]
     root: Tensor = vectors[..., -rank:] * values.sqrt().unsqueeze(-2)
     return root
+
+
+def pivoted_root(covariance: Tensor, tolerance: float = 1e-15) -> Tensor:
+    """``L (*b, N, r)`` as :func:`prior_root`, by a pivoted Cholesky factor.
+
+    At full rank that is a tenth of the work; its columns are not orthogonal. It stops
+    where what is left of every variance is below ``tolerance`` of the largest.
+    """
+    size = covariance.shape[-1]
+    every = covariance.double().cpu().reshape(-1, size, size).numpy()
+    roots = []
+    for each in every:
+        least = tolerance * max(each.diagonal().max(), 0.0)
+        factor, order, rank, _ = lapack.dpstrf(each, tol=least, lower=1)
+        root = np.zeros((size, max(1, rank)))
+        root[order - 1, : max(1, rank)] = np.tril(factor)[:, : max(1, rank)]
+        roots.append(root)
+    most = max(root.shape[-1] for root in roots)
+    wide = torch.zeros(len(roots), size, most, dtype=torch.float64)
+    for out, root in zip(wide, roots, strict=True):
+        out[:, most - root.shape[-1] :] = torch.from_numpy(root)
+    return wide.view(*covariance.shape[:-1], most).to(covariance.device)
 
 
 class Root:

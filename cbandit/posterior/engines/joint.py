@@ -17,7 +17,7 @@ from cbandit.actions import Actions
 from cbandit.posterior.ahead import Coming, explained
 from cbandit.posterior.block import Block
 from cbandit.posterior.covariance import Covariance
-from cbandit.posterior.draws.roots import prior_root
+from cbandit.posterior.draws.roots import pivoted_root, prior_root
 from cbandit.posterior.engines.protocol import Base, Fused, Plan, Seen
 from cbandit.posterior.history import Between, History
 from cbandit.posterior.look import Best, Look
@@ -267,12 +267,14 @@ class Joint(Base):
         ``I + L^T P L``: positive definite as it stands, and small where ``L`` is thin.
         Over many actions, where it need not be, a prior draw is corrected instead.
         """
+        many = self.actions.size > self.MANY
         if self._root is None:
-            self._root = prior_root(self._table)
+            root_of = pivoted_root if many else prior_root
+            self._root = root_of(self._table)
         root = self._root.expand(self.history.trials, -1, -1)
-        rank = root.shape[-1]
-        if self.actions.size > self.MANY:
+        if many:
             return self._corrected(root, streams)
+        rank = root.shape[-1]
         half = root * self.history.precision.clamp_min(0).sqrt().unsqueeze(-1)
         precision = half.mT @ half
         precision.diagonal(dim1=-2, dim2=-1).add_(1)
