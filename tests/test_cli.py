@@ -153,7 +153,8 @@ def test_settings_that_are_odd(capsys, tmp_path):
     path = tmp_path / "odd.toml"
     for text, words in [
         ("colour = 1", "unknown settings: colour; known are experiment, parameters"),
-        ("device = 3", "device must be 'cpu' or 'cuda'; got 3"),
+        ("device = 99", "device 'cuda:99' is not here: torch"),
+        ("device = -3", "device must be 'cpu' or 'cuda'; got 'cuda:-3'"),
         ("device = ''", "device must be 'cpu' or 'cuda'; got ''"),
         ("policies = [['CKB-UCB']]", "has no policy ['CKB-UCB']"),
     ]:

@@ -107,7 +107,7 @@ def test_a_choice_is_told_by_its_id_and_after_loading(tmp_path):
     loaded.tell(second, reward=1.0, cost=0.0)
     assert loaded.outstanding == []
     assert [choice.id for choice in policy.outstanding] == [first.id, second.id]
-    with pytest.raises(cb.ChoiceError, match="no choice with id"):
+    with pytest.raises(cb.ChoiceError, match="the choice with id"):
         loaded.tell(first.id, reward=1.0)
     with pytest.raises(cb.ChoiceError, match="no choice with id 'nobody'"):
         policy.cancel("nobody")

@@ -24,6 +24,7 @@ __all__ = [
     "flag",
     "kind",
     "measured",
+    "no_flag",
     "nonnegative",
     "number",
     "one_of",
@@ -143,6 +144,20 @@ def measured(name: str, value: Tensor, dtype: torch.dtype, advice: str = "") -> 
     return value
 
 
+def no_flag(name: str, value: Any) -> Any:
+    """``value`` unless it is of truth values, which are no measurement."""
+    odd = value
+    if isinstance(value, list | tuple):
+        odd = value[0] if value else None
+    kind_of = getattr(odd, "dtype", None)
+    if isinstance(odd, bool) or kind_of in (torch.bool, np.bool_):
+        raise CBanditError(
+            f"{name} must be a number; got a truth value: give float(...) of it, if 1 "
+            "and 0 are what was measured"
+        )
+    return value
+
+
 def shaped(name: str, value: Tensor, shape: Sequence[int], meaning: str) -> Tensor:
     """``value`` broadcast to ``shape``; ``meaning`` words the shape for the error."""
     try:
@@ -227,7 +242,9 @@ def seed(value: Any) -> int:
 
 
 def device(value: Any) -> torch.device:
-    """``value`` as a device that is here; ``None`` is the CPU."""
+    """``value`` as a device that is here; ``None`` is the CPU, 3 is CUDA's device 3."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = f"cuda:{value}"  # torch itself takes numbers in CUDA builds only
     try:
         out = torch.device("cpu" if value is None else value)
     except (RuntimeError, TypeError, ValueError):
@@ -240,7 +257,8 @@ def device(value: Any) -> torch.device:
             seen = "no CUDA device" if count == 0 else f"{count} CUDA devices"
             raise CBanditError(
                 f"device {str(out)!r} is not here: torch {torch.__version__} sees "
-                f"{seen}; use 'cpu'" + ("" if count else ", or a CUDA build of torch")
+                f"{seen}; use 'cpu'"
+                + ("" if torch.version.cuda else ", or a CUDA build of torch")
             )
     return out if out.type == "cuda" else torch.device("cpu")
 

@@ -95,6 +95,13 @@ class Float:
                 raise CBanditError(f"Float: step must be above 0; got {step:g}")
             object.__setattr__(self, "step", step)
             _few("Float", (self.hi - self.lo) / step + 1)
+            last = float(self.values[-1]) if self.values is not None else self.hi
+            if abs(self.hi - last) > NEAR * step:
+                raise CBanditError(
+                    f"Float: steps of {step:g} from {self.lo:g} lead to {last:g} and "
+                    f"{last + step:.12g}, and not to {self.hi:g}: give hi = {last:g} "
+                    f"or hi = {last + step:.12g}, or another step"
+                )
 
     @cached_property
     def values(self) -> Tensor | None:
@@ -221,7 +228,12 @@ class Names:
         return _split(found, x.dim() - 1)
 
     def points(self, params: Any, name: str = "params") -> Tensor:
-        """Return a dict as a point ``(d,)``, lists of dicts as ``(n, d)`` and so on."""
+        """Return a dict as a point ``(d,)``, lists of dicts as ``(n, d)`` and so on.
+
+        A pandas frame is a list of its rows.
+        """
+        if hasattr(params, "to_dict"):
+            params = params.to_dict("records")
         if isinstance(params, Mapping):
             return torch.tensor(self._point(params, name), dtype=torch.float64)
         if not isinstance(params, Sequence) or isinstance(params, str):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -144,6 +144,9 @@ def data_rows(
 ) -> Data:
     """Check what ``observe`` is given."""
     x = named_points(policy.actions, x, params)
+    checks.no_flag("reward", reward)
+    checks.no_flag("cost", cost)
+    alone = isinstance(params, Mapping)
     if (index is None) == (x is None):
         raise CBanditError("observe takes one of index=, x= and params=")
     if reward is None and cost is None:
@@ -159,6 +162,7 @@ def data_rows(
         numbers = numbers.long()  # an empty list has no dtype of its own
     else:
         given = checks.tensor("x", x, policy.dtype, policy.device)
+        given = given.unsqueeze(0) if alone else given
         given = checks.rows("x", checks.finite("x", given), batch, (actions.dim,))
         if actions.continuous:
             places = actions.inside(given)
@@ -168,7 +172,9 @@ def data_rows(
         places = actions.at(numbers.expand(size, -1))
     n, parts = places.shape[1], []
     if reward is not None:
-        value = checks.measured("reward", checks.tensor("reward", reward), policy.dtype)
+        told = checks.tensor("reward", reward)
+        told = told.unsqueeze(-1) if alone and told.dim() == 0 else told
+        value = checks.measured("reward", told, policy.dtype)
         rows = checks.rows("reward", value, batch, (1,), n)
         parts.append(([0], policy.senses.reward(rows)))
     if cost is not None:
@@ -176,7 +182,10 @@ def data_rows(
         if m == 0:
             raise CBanditError(f"{policy.name} has no costs; got cost=")
         cost = policy.senses.stacked(cost)
-        value = checks.measured("cost", checks.tensor("cost", cost), policy.dtype)
+        told = checks.tensor("cost", cost)
+        if alone and told.shape in ((), (m,)):
+            told = told.reshape(1, -1)
+        value = checks.measured("cost", told, policy.dtype)
         value = policy.senses.costs(checks.rows("cost", value, batch, (m,), n))
         parts.append((list(range(1, m + 1)), value))
     return Data(numbers, places, parts)

@@ -192,6 +192,7 @@ def told_values(
     dtype: torch.dtype,
 ) -> Tensor:
     """Return a reward or a cost that was told, ``(T, m)``, copied."""
+    checks.no_flag(name, value)
     if mask is None and not batch and m == 1 and _plain(value):
         only = checks.number(name, value)
         whole = torch.full((1, 1), only, dtype=torch.float64)

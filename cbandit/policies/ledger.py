@@ -19,7 +19,12 @@ from cbandit._core import devices
 from cbandit.choice import Choice
 from cbandit.errors import ChoiceError
 
-__all__ = ["Entry", "Ledger", "Made", "News", "Told", "also_seen", "unseen"]
+__all__ = ["STAYS", "Entry", "Ledger", "Made", "News", "Told", "also_seen", "unseen"]
+
+STAYS = (
+    "; what was told cannot be changed: go on from an earlier save, or build the "
+    "policy anew and give it what history() holds, corrected"
+)
 
 
 class Told(NamedTuple):
@@ -255,6 +260,7 @@ def unseen(kind: str, seen: Tensor | bool, mask: Tensor | None, choice: Choice) 
         raise ChoiceError(
             f"choice of round {choice.t} was told its {kind} already"
             + ("" if seen is True else " in some of these trials")
+            + STAYS
         )
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from cbandit._core import checks
 from cbandit.choice import Choice
 from cbandit.errors import ChoiceError
-from cbandit.policies.ledger import Entry, Ledger
+from cbandit.policies.ledger import STAYS, Entry, Ledger
+from cbandit.policies.record import Record
 
 __all__ = ["finished", "meant", "prefix", "said"]
 
@@ -19,7 +20,9 @@ def prefix(choice: Choice) -> str:
     return choice.id.rpartition("-")[0]
 
 
-def meant(choice: Any, ledger: Ledger, t: int, prefixes: tuple[str, ...]) -> Entry:
+def meant(
+    choice: Any, ledger: Ledger, t: int, prefixes: tuple[str, ...], record: Record
+) -> Entry:
     """Return the entry of a choice, or of its id, that waits for feedback.
 
     Args:
@@ -27,15 +30,19 @@ def meant(choice: Any, ledger: Ledger, t: int, prefixes: tuple[str, ...]) -> Ent
         ledger: the policy's.
         t: the policy's round.
         prefixes: of the ids that the policy gave out, before it was copied too.
+        record: the policy's, of rounds that are over.
     """
     if isinstance(choice, str):
         entry = ledger.named(choice)
-        if entry is None or entry.choice.t > t:
-            raise ChoiceError(
-                f"no choice with id {choice!r} waits for feedback here: it was told in "
-                "full or cancelled, or another policy gave it out"
-            )
-        return entry
+        if entry is not None and entry.choice.t <= t:
+            return entry
+        over = record.became(ledger.all(t), choice)
+        if over:
+            raise ChoiceError(f"the choice with id {choice!r} {_over(over)}")
+        raise ChoiceError(
+            f"no choice with id {choice!r} waits for feedback here: another policy "
+            "gave it out, or a copy of this one"
+        )
     if not isinstance(choice, Choice):
         raise ChoiceError(
             f"choice must come from ask(), or be its id; got {checks.kind(choice)}"
@@ -57,9 +64,23 @@ def meant(choice: Any, ledger: Ledger, t: int, prefixes: tuple[str, ...]) -> Ent
             f"choice of round {choice.t} was given out by another copy of this policy; "
             "tell that one"
         )
-    raise ChoiceError(
-        f"choice of round {choice.t} is finished: it was told in full, or cancelled"
-    )
+    over = record.became(ledger.all(t), choice.id)
+    raise ChoiceError(f"choice of round {choice.t} is finished: it {_over(over)}")
+
+
+def _over(states: set[str]) -> str:
+    """Return what became of a choice that waits for nothing, in words."""
+    if "failed" in states:
+        return (
+            "was told as failed, and its action is not asked for again (what may work "
+            f"another time is for cancel(choice)){STAYS}"
+        )
+    if "cancelled" in states:
+        return (
+            "was cancelled; what has come of it after all goes to observe(...), where "
+            "the policy has it"
+        )
+    return f"was told in full{STAYS}"
 
 
 def finished(choice: Any, ledger: Ledger, t: int, prefixes: tuple[str, ...]) -> bool:

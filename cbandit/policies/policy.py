@@ -383,7 +383,7 @@ class Policy(metaclass=ABCMeta):
 
     def _entry(self, choice: Choice | str) -> Entry:
         """Return the entry of a choice that waits for feedback."""
-        return meant(choice, self._ledger, self.t, self._prefixes)
+        return meant(choice, self._ledger, self.t, self._prefixes, self._record)
 
     def _accepted(
         self, name: str, values: Tensor, functions: Sequence[int], mask: Tensor | None

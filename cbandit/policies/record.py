@@ -70,6 +70,19 @@ class Record:
         """Return the row of one entry."""
         return self._rows([entry])
 
+    def became(self, entries: Sequence[Entry], name: str) -> set[str]:
+        """Return what became of a choice, by its id, in some trial or other."""
+        table = self.table(entries)
+        for prefix, t, state in zip(
+            table["prefix"].tolist(),
+            table["round"].tolist(),
+            table["state"],
+            strict=True,
+        ):
+            if self.id_of(prefix, t) == name:
+                return {STATES[i] for i in state.tolist()}
+        return set()
+
     def id_of(self, prefix: int, t: int) -> str:
         """Return a choice's id, which the record has in two numbers."""
         return f"{self._prefixes[prefix]}-{t}"

@@ -12,7 +12,7 @@ from torch import Tensor
 from cbandit._core import checks, devices
 from cbandit.errors import CBanditError, ChoiceError
 from cbandit.policies import given
-from cbandit.policies.ledger import Entry, Told, also_seen, unseen
+from cbandit.policies.ledger import STAYS, Entry, Told, also_seen, unseen
 
 __all__ = ["entered", "failed_in"]
 
@@ -106,7 +106,7 @@ def failed_in(
     if bool((now & ~(reward | cost)).any()) or bool((now & before).any()):
         raise ChoiceError(
             f"choice of round {entry.choice.t} was told in full, or has failed, "
-            "already in some of these trials"
+            f"already in some of these trials{STAYS}"
         )
     seen = also_seen(entry.reward_seen, now), also_seen(entry.cost_seen, now)
     closed, serial = seen[0] is True and seen[1] is True, policy._ledger.number()
@@ -159,6 +159,7 @@ def _told_now(
         name = policy.senses.label(int(twice.nonzero()[0]))
         raise ChoiceError(
             f"choice of round {entry.choice.t} was told its cost {name!r} already"
+            + STAYS
         )
     return before | now
 

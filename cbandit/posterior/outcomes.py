@@ -14,6 +14,7 @@ from cbandit.posterior.units import Units
 
 __all__ = ["Outcomes"]
 
+ALIKE = 1e-8  # a spread below this share of the values' size is their rounding
 LOST = 1e-6  # below this share of the peak of the squares, count again from the log
 
 
@@ -75,9 +76,13 @@ class Outcomes(NamedTuple):
         return bool((self.squares < LOST * self.most).any())
 
     def units(self) -> Units:
-        """Count from the average, in spreads; 1 until two outcomes differ."""
+        """Count from the average, in spreads; 1 until two outcomes differ.
+
+        Those that share their first eight digits do not: of what is left most may be
+        rounding, and a unit that small would make anything that comes later enormous.
+        """
         spread = (self.squares / (self.seen - 1).clamp_min(1)).clamp_min(0).sqrt()
-        known = (self.seen >= 2) & (spread > 0)
+        known = (self.seen >= 2) & (spread > ALIKE * self.average.abs())
         size = torch.where(known, spread, 1.0)
         return Units(self.average, size, known, self.seen.expand_as(size))
 

@@ -102,8 +102,9 @@ def make_engine(
         return Dense(actions, covariance, trials, functions, device, plan)
     if plan.name == "joint":
         return Joint(actions, covariance, trials, functions, device, plan)
-    rows = ROWS[plan.name](actions, covariance, trials, dtype, device, stretch)
     size = actions.size if stretch is None else stretch[1] - stretch[0]
+    _check_memory(plan, size, trials, functions, dtype, device)
+    rows = ROWS[plan.name](actions, covariance, trials, dtype, device, stretch)
     block = block_of(size, trials, functions, dtype, device)
     if device.type == "cuda" and isinstance(actions, ProductGrid):
         # whole rows of the second group, 16 at a time: kernels load 16 bytes at once
@@ -121,6 +122,26 @@ def make_engine(
         stretch,
         plan,
     )
+
+
+def _check_memory(
+    plan: Plan,
+    size: int,
+    trials: int,
+    functions: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> None:
+    """Raise an error where not even means and variances of all actions have room."""
+    least, free = trials * (functions + 1) * size * dtype.itemsize, free_memory(device)
+    if least > free:
+        raise CBanditError(
+            f"actions: means and variances of {size:,} actions take {least / 1e9:,.3g} "
+            f"GB (engine {plan.name}, {trials} x {functions + 1} x {size:,} numbers of "
+            f"{dtype}), and {free / 1e9:.3g} GB are free on {device.type}: give the "
+            "parameters fewer values, or make numbers continuous, which gives a cb.Box "
+            "(in a cb.Space, cb.Float without step)"
+        )
 
 
 def block_of(
