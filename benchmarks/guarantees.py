@@ -145,6 +145,20 @@ class Watched(cb.GPPolicy):
         return noted
 
 
+class WatchedSketch(cb.baselines.BKB):
+    """BKB; the round's estimates are kept."""
+
+    name = "WatchedSketch"
+    bounds = torch.zeros(0)
+
+    def score(self, t: int, multiplier: Tensor) -> Any:
+        def noted(f: Tensor, g: Tensor) -> Tensor:
+            self.bounds = f.unsqueeze(1).clone()
+            return f
+
+        return noted
+
+
 @dataclass(frozen=True)
 class Case:
     """A kind of width among functions on a line."""
@@ -228,6 +242,33 @@ def gp_bands(sizes: Sizes) -> Iterator[Row]:
             what = f"noise {noise:<6g} lengthscale {length:<5g} m = {m}"
             failed = left(case, sizes, seed)
             yield row(f"bands, {kind}", what, failed, DELTA if proven else None)
+
+
+def sketch_bands(sizes: Sizes) -> Iterator[Row]:
+    """Yield rows of BKB's own width around its sketch."""
+    say("bands: BKB")
+    grid = itertools.product(sizes.noises, sizes.lengths)
+    for seed, (noise, length) in enumerate(grid):
+        runs, rounds, draws, r = sizes.runs, sizes.rounds, Draws(seed), math.sqrt(noise)
+        x = line(sizes.points)
+        f = smooth(draws, x, length, runs)
+        policy = WatchedSketch(
+            cb.Finite(x),
+            reward=cb.GP(rbf(length), noise=noise),
+            explore=cb.UCB(cb.RKHS(1.0, r, delta=DELTA)),
+            oversampling=72 * math.log(4 * rounds / DELTA),
+            trials=runs,
+        )
+        every, failed = torch.arange(runs), torch.zeros(runs, dtype=torch.bool)
+        for _ in range(rounds):
+            choice = policy.ask()
+            believed = policy.posterior().reward
+            width = (policy.bounds[:, 0] - believed.mean).abs()
+            failed |= ((f - believed.mean).abs() > width + SLACK).any(-1)
+            y = f[every, choice.index] + r * draws.normal(runs)
+            policy.tell(choice, reward=y)
+        what = f"noise {noise:<6g} lengthscale {length:<5g}"
+        yield row("bands, BKB's own", what, failed, DELTA)
 
 
 def linear_bands(sizes: Sizes) -> Iterator[Row]:
@@ -502,7 +543,7 @@ def gp_limits(sizes: Sizes) -> Iterator[Row]:
 def measure(sizes: Sizes) -> list[Row]:
     """All rows."""
     kinds = (
-        *(gp_bands, linear_bands, count_bands),
+        *(gp_bands, sketch_bands, linear_bands, count_bands),
         *(linear_limits, count_limits, class_limits, gp_limits),
     )
     return [one for kind in kinds for one in kind(sizes)]

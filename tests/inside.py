@@ -19,7 +19,7 @@ from cbandit.choice import Choice, Distribution
 from cbandit.cli import main
 from cbandit.experiments import rounds
 from cbandit.experiments.beliefs import belief
-from cbandit.experiments.catalogue import EXPERIMENTS, find, jobs_in, kept_in
+from cbandit.experiments.catalogue import EXPERIMENTS, find, jobs_in, jobs_of, kept_in
 from cbandit.experiments.compare import interval
 from cbandit.experiments.figures import Drawn, draw_together
 from cbandit.experiments.named import modules
