@@ -130,3 +130,49 @@ class TestFigures:
             [sys.executable, "-c", code], capture_output=True, text=True
         )
         assert out.stdout.split() == ["False", "False"], out.stderr
+
+
+class TestNames:
+    """Figures of a problem with names say them."""
+
+    LIMITS = ("<= 2", ">= 0.9")
+
+    def drawn(self):
+        limits = dict(zip(("latency", "accuracy"), self.LIMITS, strict=True))
+        x = torch.linspace(0, 1, 7, dtype=torch.float64)
+        problem = cb.problems.Table(
+            x, [3 * x, 1 - 0.3 * x], noise=0.01, thresholds=limits
+        )
+        costs = list(limits)
+        policy = cb.baselines.Random(
+            problem.actions, costs=costs, thresholds=limits, trials=3
+        )
+        return plots.curves([cb.simulate(policy, problem, 30)])
+
+    def test_a_panel_a_cost_with_its_limit(self):
+        figure = plots.costs(self.drawn(), title="Mine", reward="throughput")
+        titles = [panel.get_title("left") for panel in figure.axes]
+        assert titles == [
+            "throughput, average so far",
+            "latency, average so far",
+            "accuracy, average so far",
+        ]
+        for panel, limit in zip(figure.axes[1:], [2.0, 0.9], strict=True):
+            lines = {line.get_label(): line for line in panel.get_lines()}
+            assert lines["limit"].get_ydata() == pytest.approx([limit] * 30)
+            # the account of both by hand: x is uniform, latency is 3 x
+            assert panel.get_ylim()[0] < limit < panel.get_ylim()[1]
+        ends = [panel.get_lines()[0].get_ydata()[-1] for panel in figure.axes]
+        assert ends[1] == pytest.approx(3 * ends[0])
+        assert ends[2] == pytest.approx(1 - 0.3 * ends[0])
+
+    def test_panels_call_the_reward_by_its_name(self):
+        figure = plots.overview(
+            self.drawn(), ["regret", "best_feasible"], reward="speed"
+        )
+        titles = [panel.get_title("left") for panel in figure.axes]
+        assert titles == ["Regret in speed", "Best feasible speed so far"]
+
+    def test_costs_without_names_have_no_panels(self):
+        with pytest.raises(cb.CBanditError, match="costs have no names"):
+            plots.costs({"A": {}})

@@ -78,6 +78,13 @@ class TestCommands:
         assert code == 0
         assert "Random - CKB" in text
         assert Path("compared.png").exists()
+        assert Path("results/study/costs.png").exists()
+        means = pd.read_parquet("results/study/means.parquet")
+        average = rows[rows.policy == "CKB"].groupby("trial").true_latency.mean().mean()
+        told = means[(means.policy == "CKB") & (means.metric == "cost latency")]
+        assert told["mean"].iloc[-1] / 4 == pytest.approx(average)
+        told = means[(means.policy == "CKB") & (means.metric == "limit accuracy")]
+        assert (told["mean"] / told.t).tolist() == pytest.approx([0.9] * 4)
 
         # the table is looked up beside its file too, and must be the same
         Path("below").mkdir()

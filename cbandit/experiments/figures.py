@@ -28,12 +28,27 @@ def draw(
     """
     figures, marks = experiment.figures, experiment.changes
     title = _title(experiment, settings.parameters, settings.trials)
+    world = settings.world
+    reward = str(world.get("maximise", world.get("minimise", "reward")))
+    limits = [f"{k.partition('.')[2]} {_limit(v)}" for k, v in world.items() if _is(k)]
+    goal = ""
+    if limits:
+        aim = "minimise" if "minimise" in world else "maximise"
+        goal = f"; {aim} {reward}, {', '.join(limits)}"
+    title += goal
     style: dict[str, Any] = {"spread": figures.spread, "width": figures.width}
     metrics = ("regret", *VIOLATIONS, "rounds_in_violation", "best_feasible")
     drawn = {
-        "account.png": plots.overview(table, metrics, title=title, marks=marks, **style)
+        "account.png": plots.overview(
+            table, metrics, title=title, marks=marks, reward=reward, **style
+        )
     }
-    averages: dict[str, Any] = {"title": title, "average": True, **style}
+    averages: dict[str, Any] = {
+        "title": title,
+        "average": True,
+        "reward": reward,
+        **style,
+    }
     drawn["averages.png"] = plots.overview(
         table,
         figures.averaged,
@@ -41,6 +56,8 @@ def draw(
         marks=marks,
         **averages,
     )
+    if any(name.startswith("cost ") for each in table.values() for name in each):
+        drawn["costs.png"] = plots.costs(table, title=title, reward=reward, **style)
     if figures.evolution is not None:
         drawn["evolution.png"] = plots.evolution(
             [("", *_levelled(experiment, settings, table))],
@@ -50,7 +67,7 @@ def draw(
         )
     chosen = _words(settings.parameters)
     name = settings.experiment + (f" ({chosen})" if chosen else "")
-    words = f"{name}: {settings.trials} trials"
+    words = f"{name}: {settings.trials} trials{goal}"
     if boxes is not None:
         drawn["boxes.png"] = plots.boxes(boxes, title=words, table=table)
     if figures.early is not None:
@@ -65,6 +82,15 @@ def draw(
     for figure, path in zip(drawn.values(), paths, strict=True):
         plots.save(figure, path)
     return paths
+
+
+def _is(key: str) -> bool:
+    """Whether a fact about a problem is one of its limits."""
+    return key.partition(".")[0] == "limits"
+
+
+def _limit(given: Any) -> str:
+    return given if isinstance(given, str) else f"<= {given:g}"
 
 
 def _title(

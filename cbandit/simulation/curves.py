@@ -14,6 +14,7 @@ from cbandit._core import checks
 __all__ = [
     "EACH_ROUND",
     "LABELS",
+    "NAMED",
     "Curve",
     "Curves",
     "HasCurves",
@@ -38,6 +39,7 @@ LABELS = {
     "expected_reward": "expected reward of each round",
     "stage_cost": "expected cost of each round",
 }
+NAMED = ("cost", "limit")  # sums for each cost with a name, "cost latency"
 EACH_ROUND = ("best_feasible", "expected_reward", "stage_cost")  # others add up
 
 
@@ -72,6 +74,10 @@ class HasCurves(Protocol):
     @property
     def policy(self) -> str:
         """The policy's name."""
+
+    @property
+    def cost_names(self) -> tuple[str, ...]:
+        """The names of costs, where they have any."""
 
     @property
     def stopped(self) -> Tensor | None:

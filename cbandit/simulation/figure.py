@@ -76,9 +76,11 @@ def styled() -> AbstractContextManager[None]:
     return matplotlib.rc_context(_STYLE)
 
 
-def title_of(metric: str) -> str:
-    """A metric's name with a capital letter."""
-    words = LABELS[metric]
+def title_of(metric: str, reward: str = "reward") -> str:
+    """A metric's name with a capital letter, the reward by what it is called."""
+    words = LABELS[metric].replace("reward", reward)
+    if metric == "regret" and reward != "reward":
+        words = f"regret in {reward}"
     return words[0].upper() + words[1:]
 
 
@@ -113,6 +115,8 @@ def draw_panel(
     average: bool = False,
     log: bool = False,
     order: Sequence[str] | None = None,
+    reward: str = "reward",
+    zero: bool = True,
 ) -> None:
     """Draw one metric, a curve and a band for each policy.
 
@@ -126,6 +130,8 @@ def draw_panel(
         log: whether rounds are on a logarithmic axis.
         order: all policies of the figure, whose places settle colours and dashes; the
             table's unless given.
+        reward: what the reward is called.
+        zero: whether a line marks 0, where that tells something.
     """
     last, places = 1, list(table if order is None else order)
     for policy, each in table.items():
@@ -134,7 +140,8 @@ def draw_panel(
             _draw_curve(panel, each[name], name, policy, k, spread, width)
             _mark_stop(panel, stop_of(each), policy, COLOURS[k % len(COLOURS)])
             last = max(last, int(each[name].t[-1]))
-    panel.set_title(title_of(name) + (" / t" if average else ""))
+    if name in LABELS:
+        panel.set_title(title_of(name, reward) + (" / t" if average else ""))
     panel.set_axisbelow(True)
     panel.margins(x=0)
     if log:
@@ -149,10 +156,10 @@ def draw_panel(
     whole = name == "rounds_in_violation" and not average
     panel.yaxis.set_major_locator(MaxNLocator(5, integer=whole))
     bottom, top = panel.get_ylim()
-    if top - bottom < 0.12 and not average and name not in EACH_ROUND:
+    if zero and top - bottom < 0.12 and not average and name not in EACH_ROUND:
         # an account that stays at 0 shall look like it, not like its rounding
         panel.set_ylim(-0.05, 1)
-    if name != "best_feasible":  # whose values may lie far from 0
+    if zero and name != "best_feasible":  # whose values may lie far from 0
         panel.axhline(0, color="#999999", linewidth=0.8, zorder=1)
 
 

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 from cbandit._core import checks
 from cbandit._core.files import atomic
 from cbandit.errors import CBanditError, MissingExtraError
-from cbandit.simulation.curves import LABELS, Curve, Curves, HasCurves, averaged
+from cbandit.simulation.curves import (
+    LABELS,
+    NAMED,
+    Curve,
+    Curves,
+    HasCurves,
+    averaged,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,6 +34,7 @@ __all__ = [
     "Level",
     "boxes",
     "comparison",
+    "costs",
     "curves",
     "differences",
     "evolution",
@@ -45,7 +53,10 @@ def curves(
     points: int | None = 1000,
     average: bool = False,
 ) -> Curves:
-    """The curves of several runs, by policy and metric; see :meth:`Run.curve`."""
+    """The curves of several runs, by policy and metric; see :meth:`Run.curve`.
+
+    Costs with names have ``"cost NAME"`` and ``"limit NAME"`` too.
+    """
     listed = isinstance(runs, list | tuple)
     if not listed or not all(isinstance(run, HasCurves) for run in runs):
         raise CBanditError(f"runs must be a list of cb.Run; got {runs!r}")
@@ -60,6 +71,8 @@ def curves(
         for run in runs
     }
     for run in runs:
+        for name in (f"{kind} {cost}" for kind in NAMED for cost in run.cost_names):
+            table[run.policy][name] = run.curve(name, points, average)
         if run.stopped is not None:
             table[run.policy]["stopped"] = run.curve("stopped", points)
     return table
@@ -76,6 +89,7 @@ def overview(
     log: bool | None = None,
     until: int | None = None,
     marks: Sequence[int] = (),
+    reward: str = "reward",
 ) -> Figure:
     """Draw one panel a metric, one curve a policy.
 
@@ -95,6 +109,7 @@ def overview(
             rounds.
         until: the last round shown; all of them unless given.
         marks: rounds marked in every panel, such as those at which the world changes.
+        reward: what the reward is called.
 
     Example:
         >>> figure = cb.plots.overview([run, other], title="...")   # doctest: +SKIP
@@ -130,7 +145,7 @@ def overview(
         for panel, name in zip(panels, metrics, strict=False):
             early = average or name == "soft_violation"
             scale = {"average": average, "log": early if log is None else log}
-            draw.draw_panel(panel, table, name, **band, **scale)
+            draw.draw_panel(panel, table, name, reward=reward, **band, **scale)
             for t in marks:
                 panel.axvline(t, color="#999999", linestyle=":", linewidth=1, zorder=1)
         for panel in panels[len(metrics) :]:
@@ -142,6 +157,59 @@ def overview(
             draw.add_legend(figure, handles, labels)
         alone = f": {labels[0]}" if len(labels) == 1 else ""
         draw.add_headline(figure, None if title is None else title + alone)
+    return figure
+
+
+def costs(
+    table: Curves,
+    *,
+    title: str | None = None,
+    reward: str = "reward",
+    spread: str = "sem",
+    width: float = 1.0,
+) -> Figure:
+    """Draw the averages so far of the reward and of each cost that has a name.
+
+    Lines mark the costs' limits. A policy that keeps limits on average ends at them or
+    on their right side.
+
+    Args:
+        table: curves as :func:`curves` gives them, of runs with named costs.
+        title: above all panels.
+        reward: what the reward is called.
+        spread: as for :func:`overview`.
+        width: likewise.
+    """
+    first = next(iter(table.values()), {})
+    names = [name for name in first if name.partition(" ")[0] == "cost"]
+    if not names:
+        raise CBanditError("nothing to plot: the runs' costs have no names")
+    means = _table(table, (), True, None)
+    draw = _drawing()
+    with draw.styled():
+        count = 1 + len(names)
+        columns = count if count < 4 else (count + 1) // 2
+        rows = -(-count // columns)
+        size = (4.4 * columns, 3.1 * rows + 0.7)
+        figure: Figure = draw.Figure(figsize=size, layout="constrained")
+        panels = figure.subplots(rows, columns, squeeze=False).flatten()
+        band = {"spread": spread, "width": width}
+        for panel, name in zip(panels, ["reward", *names], strict=False):
+            draw.draw_panel(panel, means, name, reward=reward, zero=False, **band)
+            words = reward if name == "reward" else name.partition(" ")[2]
+            panel.set_title(f"{words}, average so far")
+            panel.set_xlabel("round")
+            if name != "reward":
+                limit = first[f"limit {words}"]
+                height = (limit.mean / limit.t).numpy()
+                panel.plot(
+                    limit.t, height, color="#000000", linewidth=1.2, label="limit"
+                )
+        for panel in panels[count:]:
+            panel.set_visible(False)
+        handles, labels = panels[1].get_legend_handles_labels()
+        draw.add_legend(figure, handles, labels)
+        draw.add_headline(figure, title)
     return figure
 
 

@@ -14,7 +14,7 @@ from cbandit._core import checkpoint, checks, files
 from cbandit.actions import Names
 from cbandit.errors import CBanditError, CheckpointError
 from cbandit.policies.senses import Senses
-from cbandit.simulation.curves import Curve, over_trials, thinned
+from cbandit.simulation.curves import NAMED, Curve, over_trials, thinned
 from cbandit.simulation.summary import Summary, mean_and_sem
 
 if TYPE_CHECKING:
@@ -114,6 +114,11 @@ class Run:
     def m(self) -> int:
         """The number of costs."""
         return int(self.costs.shape[-1])
+
+    @property
+    def cost_names(self) -> tuple[str, ...]:
+        """The names of costs, where they have any."""
+        return () if self.senses is None else self.senses.names or ()
 
     @property
     def complete(self) -> bool:
@@ -281,7 +286,8 @@ class Run:
                 ``"best_feasible"`` (the best reward so far), ``"expected_reward"``,
                 ``"stage_cost"`` (the largest cost less its threshold) and, for a policy
                 that ends by itself, ``"stopped"`` (the share of trials that have
-                ended).
+                ended). Costs with names have the sums ``"cost NAME"`` (true costs) and
+                ``"limit NAME"``.
             points: keep at most about so many rounds, half of them evenly and half of
                 them logarithmically spaced; ``None``: all.
             average: divide by the number of rounds so far.
@@ -304,6 +310,11 @@ class Run:
             return size
         if name == "reward":
             return torch.cumsum(self.true_rewards.double(), -1)
+        kind, _, cost = name.partition(" ")
+        if kind in NAMED and cost in self.cost_names:
+            over = self.true_costs if kind == "cost" else self.true_costs * 0
+            stated = self._stated(over.double())[..., self.cost_names.index(cost)]
+            return torch.cumsum(stated, -1)
         if name == "expected_reward":
             drawn = self.expected_rewards
             return (self.true_rewards if drawn is None else drawn).double()
