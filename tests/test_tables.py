@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from pathlib import Path
 
@@ -141,3 +142,158 @@ class TestCommands:
         assert words in line, line
         assert "study.toml" in line
         assert not Path("results").exists()
+
+    def test_init_asks_for_a_limit_that_it_cannot_guess(self, capsys, data):
+        few = data[["threads", "codec", "speed"]]
+        few.to_csv("few.csv", index=False)
+        code, text, _ = call(capsys, "init", "few.csv", "--maximise", "speed")
+        assert code == 0
+        said = "study.toml: fill in [problem.limits], then: cbandit run study.toml\n"
+        assert text == said
+        text = Path("study.toml").read_text()
+        assert "problem" in tomllib.loads(text)  # all of it is TOML
+        assert '# [problem.limits]\n# COLUMN = "<= NUMBER"' in text
+        line = complaint(capsys, "run", "study.toml")
+        assert "study.toml: [problem] limits are missing" in line
+        assert (
+            "[problem.limits] with a line a column, such as latency = '<= 20'" in line
+        )
+        assert "not one of the knobs threads, codec" in line
+        # filled in as it says
+        filled = text.replace("# [problem.limits]", "[problem.limits]")
+        filled = filled.replace('# COLUMN = "<= NUMBER"', 'threads = "<= 4"')
+        filled = filled.replace('knobs = ["threads", "codec"]', 'knobs = ["codec"]')
+        Path("study.toml").write_text(filled)
+        few_rounds = ["--trials", 1, "--horizon", 2, "--policies", "Random"]
+        assert call(capsys, "run", "study.toml", *few_rounds)[0] == 0
+
+    def test_init_states_its_rule_and_leaves_row_numbers_out(self, capsys, data):
+        data.assign(run=range(60), day=[f"2026-{k:03}" for k in range(60)]).to_csv(
+            "more.csv", index=False
+        )
+        assert call(capsys, "init", "more.csv", *INIT)[0] == 0
+        text = Path("study.toml").read_text()
+        assert tomllib.loads(text)["problem"]["knobs"] == ["threads", "memory", "codec"]
+        for name in ("run", "day"):
+            assert f"# {name}: left out, another value in every row\n" in text
+        rule = "numbers, more than 20 different ones and more than a quarter as many"
+        assert rule in text
+        _, shown, _ = call(capsys, "init", "--help")
+        shown = " ".join(shown.split())
+        assert "more than 20 different ones and more than a quarter as many as" in shown
+
+    def test_what_a_study_says_of_its_table(self, capsys, data):
+        data.assign(run=range(60)).to_csv("data.csv", index=False)
+        assert call(capsys, "init", "data.csv", *INIT)[0] == 0
+        text = Path("study.toml").read_text()
+        text = text.replace('"codec"]', '"codec", "run"]').replace(">= 0.9", ">= 2")
+        text = text.replace("knobs =", "# knobs =")
+        Path("study.toml").write_text(text)
+        few = ["--trials", 1, "--horizon", 2, "--policies", "Random,CKB"]
+        code, text, err = call(capsys, "run", "study.toml", *few)
+        assert (code, err) == (0, "")
+        # each once, however often the table was read
+        assert text.count("'run': another value in each of the 59 rows") == 1
+        assert text.count("none of the 59 actions keeps all limits") == 1
+        assert "accuracy 0" in text
+        assert text.count("left out: 1, at line 9") == 1
+        assert "Random: played, " in text
+        assert "CKB: played, 2 of 2 policies, " in text
+
+
+OWN = """
+[policies.mine]
+type = "{mine}:Greedy"
+"""
+
+
+class TestWhatItPrints:
+    """Every line that a user sees of these mistakes, whole."""
+
+    @pytest.fixture
+    def ready(self, capsys, data):
+        assert call(capsys, "init", "data.csv", *INIT)[0] == 0
+        return data
+
+    def changed(self, capsys, old, new):
+        text = Path("study.toml").read_text()
+        assert old in text
+        Path("study.toml").write_text(text.replace(old, new, 1))
+        return complaint(capsys, "run", "study.toml")
+
+    @pytest.mark.parametrize(
+        ("old", "new", "line"),
+        [
+            (
+                'type = "RPOL"',
+                'type = "RPLO"',
+                "[policies.RPOL] type: 'RPLO' is no public name of cbandit, and not of "
+                "the form module:object; did you mean RPOL?",
+            ),
+            (
+                '"speed"',
+                '"sped"',
+                "[problem]: frame must have one column 'sped'; it has none among "
+                "threads, memory, codec, speed, latency, accuracy",
+            ),
+            (
+                'latency = "<= 6"',
+                "latency = true",
+                "[problem]: thresholds['latency'] must be a number; got True",
+            ),
+            (
+                'latency = "<= 6"',
+                'codec = "<= 6"',
+                "[problem]: 'codec' must be one of a knob, the target or a limit; it "
+                "is several",
+            ),
+        ],
+    )
+    def test_names_columns_and_types(self, capsys, ready, old, new, line):
+        assert self.changed(capsys, old, new) == f"Error: study.toml: {line}\n"
+
+    def test_texts_among_numbers(self, capsys, ready):
+        frame = ready.astype({"speed": object})
+        frame.loc[3, "speed"] = "fast"
+        frame.to_csv("data.csv", index=False)
+        assert complaint(capsys, "run", "study.toml") == (
+            "Error: study.toml: [problem]: column 'speed' must hold numbers; got "
+            "'fast' in row 5\n"
+        )
+
+    def test_missing_cells(self, capsys, ready):
+        ready.assign(latency=np.nan).to_csv("data.csv", index=False)
+        assert complaint(capsys, "run", "study.toml") == (
+            "Error: study.toml: [problem]: frame must have a row without missing "
+            "cells; it has none\n"
+        )
+
+    def test_a_foreign_folder(self, capsys, ready, monkeypatch):
+        Path("theirs.py").write_text(
+            "import cbandit as cb\n\nclass Greedy(cb.baselines.Random):\n    pass\n"
+        )
+        monkeypatch.syspath_prepend(".")
+        with Path("study.toml").open("a") as file:
+            file.write(OWN.format(mine="theirs"))
+        few = ["--trials", 1, "--horizon", 2, "--policies", "mine"]
+        assert call(capsys, "run", "study.toml", *few)[0] == 0
+        sys.modules.pop("theirs")
+        assert complaint(capsys, "run", "results/study/config.toml", "--out", "x") == (
+            "Error: results/study/config.toml names the module theirs, whose code "
+            "would run: add --trust theirs if it is yours\n"
+        )
+        assert "theirs" not in sys.modules
+        again = ["run", "results/study/config.toml", "--out", "x", "--trust", "theirs"]
+        assert call(capsys, *again)[0] == 0
+        sys.modules.pop("theirs")
+
+    def test_a_folder_that_is_not_finished(self, capsys, ready):
+        Path("cut/checkpoints").mkdir(parents=True)
+        few = ["--trials", 1, "--horizon", 2, "--policies", "Random"]
+        assert call(capsys, "run", "study.toml", *few)[0] == 0
+        Path("results/study/config.toml").rename("cut/config.toml")
+        assert complaint(capsys, "compare", "cut") == (
+            "Error: cut holds no results: cut/summary.json is missing; its experiment "
+            "is under way or was interrupted: the same command with --resume goes on "
+            "with it\n"
+        )
