@@ -239,7 +239,8 @@ class TestWhatItPrints:
             (
                 'latency = "<= 6"',
                 "latency = true",
-                "[problem]: thresholds['latency'] must be a number; got True",
+                "[problem]: thresholds['latency'] must be a number, '<= NUMBER' or '>= "
+                "NUMBER'; got True",
             ),
             (
                 'latency = "<= 6"',

@@ -266,19 +266,19 @@ class _Turned:
 
 
 def _worded(given: Any) -> bool:
-    """Return whether a limit is in words, or several that are."""
+    """Return whether a limit is not a number alone: in words, several, or a mistake."""
     several = given if isinstance(given, list | tuple) else [given]
-    return any(isinstance(each, str) for each in several)
+    return any(isinstance(each, str | bool) for each in several)
 
 
 def _limit(name: str, given: Any) -> tuple[bool, float]:
     """Return whether a limit is a least value, and its number."""
     several = isinstance(given, list | tuple)
-    if not isinstance(given, str) and not several:
+    if not isinstance(given, str | bool) and not several:
         return False, checks.number(name, given)
-    read = None if several else _LIMIT.fullmatch(given)
+    read = _LIMIT.fullmatch(given) if isinstance(given, str) else None
     if read is None or not math.isfinite(float(read[2])):
-        two = several or len(re.findall("[<>]", given)) > 1
+        two = several or len(re.findall("[<>]", str(given))) > 1
         hint = ". A cost with two limits is two costs, each with a name" if two else ""
         raise CBanditError(
             f"{name} must be a number, '<= NUMBER' or '>= NUMBER'; got {given!r}{hint}"
