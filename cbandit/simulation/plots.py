@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from cbandit._core import checks
 from cbandit._core.files import atomic
-from cbandit.errors import CBanditError, MissingExtraError
+from cbandit.errors import CBanditError
+from cbandit.simulation.averages import costs, drawing
 from cbandit.simulation.curves import (
     LABELS,
     NAMED,
@@ -134,7 +135,7 @@ def overview(
     table = _table(shown, metrics, average, until)
     if not table:
         raise CBanditError("nothing to plot: no runs")
-    draw = _drawing()
+    draw = drawing()
     with draw.styled():
         columns = len(metrics) if len(metrics) < 4 else (len(metrics) + 1) // 2
         rows = -(-len(metrics) // columns)
@@ -160,59 +161,6 @@ def overview(
     return figure
 
 
-def costs(
-    table: Curves,
-    *,
-    title: str | None = None,
-    reward: str = "reward",
-    spread: str = "sem",
-    width: float = 1.0,
-) -> Figure:
-    """Draw the averages so far of the reward and of each cost that has a name.
-
-    Lines mark the costs' limits. A policy that keeps limits on average ends at them or
-    on their right side.
-
-    Args:
-        table: curves as :func:`curves` gives them, of runs with named costs.
-        title: above all panels.
-        reward: what the reward is called.
-        spread: as for :func:`overview`.
-        width: likewise.
-    """
-    first = next(iter(table.values()), {})
-    names = [name for name in first if name.partition(" ")[0] == "cost"]
-    if not names:
-        raise CBanditError("nothing to plot: the runs' costs have no names")
-    means = _table(table, (), True, None)
-    draw = _drawing()
-    with draw.styled():
-        count = 1 + len(names)
-        columns = count if count < 4 else (count + 1) // 2
-        rows = -(-count // columns)
-        size = (4.4 * columns, 3.1 * rows + 0.7)
-        figure: Figure = draw.Figure(figsize=size, layout="constrained")
-        panels = figure.subplots(rows, columns, squeeze=False).flatten()
-        band = {"spread": spread, "width": width}
-        for panel, name in zip(panels, ["reward", *names], strict=False):
-            draw.draw_panel(panel, means, name, reward=reward, zero=False, **band)
-            words = reward if name == "reward" else name.partition(" ")[2]
-            panel.set_title(f"{words}, average so far")
-            panel.set_xlabel("round")
-            if name != "reward":
-                limit = first[f"limit {words}"]
-                height = (limit.mean / limit.t).numpy()
-                panel.plot(
-                    limit.t, height, color="#000000", linewidth=1.2, label="limit"
-                )
-        for panel in panels[count:]:
-            panel.set_visible(False)
-        handles, labels = panels[1].get_legend_handles_labels()
-        draw.add_legend(figure, handles, labels)
-        draw.add_headline(figure, title)
-    return figure
-
-
 def _table(
     shown: Any, metrics: Sequence[str], average: bool, until: int | None
 ) -> dict[str, dict[str, Curve]]:
@@ -233,16 +181,6 @@ def _table(
     return {p: {k: c.until(until) for k, c in e.items()} for p, e in table.items()}
 
 
-def _drawing() -> Any:
-    try:
-        from cbandit.simulation import figure
-    except ImportError:
-        raise MissingExtraError(
-            "figures need matplotlib: pip install 'cbandit[experiments]'"
-        ) from None
-    return figure
-
-
 def evolution(
     rows: Sequence[tuple[str, Curves, Mapping[str, Sequence[Level]]]],
     metrics: Sequence[str],
@@ -260,7 +198,7 @@ def evolution(
         spread: as for :func:`overview`.
         width: likewise.
     """
-    draw = _drawing()
+    draw = drawing()
     with draw.styled():
         size = (4.4 * len(metrics), 2.7 * len(rows) + 0.9)
         figure: Figure = draw.Figure(figsize=size, layout="constrained")
@@ -311,7 +249,7 @@ def comparison(
     width: float = 1.0,
 ) -> Figure:
     """Draw one metric, one panel a setting, one curve for each name in it."""
-    draw = _drawing()
+    draw = drawing()
     with draw.styled():
         size = (4.4 * len(panels), 3.8)
         figure: Figure = draw.Figure(figsize=size, layout="constrained")
@@ -341,7 +279,7 @@ def boxes(
         title: above all panels.
         table: the curves, which know where a policy stopped; marked if given.
     """
-    draw = _drawing()
+    draw = drawing()
     policies, metrics = list(frame.policy.unique()), list(frame.metric.unique())
     with draw.styled():
         size = (4.4 * len(policies), 2.9 * len(metrics) + 0.6)
@@ -390,7 +328,7 @@ def trade_off(
         sweeps: policies that differ in one argument alone; a line joins those of each
             sweep, in this order.
     """
-    draw = _drawing()
+    draw = drawing()
     with draw.styled():
         figure: Figure = draw.Figure(figsize=(5.6, 4.2), layout="constrained")
         panel = figure.subplots()
@@ -428,7 +366,7 @@ def differences(
         shown: by metric and by name, a difference and the ends of its interval.
         title: above all panels.
     """
-    draw = _drawing()
+    draw = drawing()
     names = list(next(iter(shown.values())))
     with draw.styled():
         columns = min(3, len(shown))
