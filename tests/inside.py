@@ -21,7 +21,7 @@ from cbandit.experiments import rounds
 from cbandit.experiments.beliefs import belief
 from cbandit.experiments.catalogue import EXPERIMENTS, find, jobs_in, jobs_of, kept_in
 from cbandit.experiments.compare import interval
-from cbandit.experiments.figures import Drawn, draw_together
+from cbandit.experiments.figures import Drawn, draw_together, goal_of
 from cbandit.experiments.named import modules
 from cbandit.experiments.report import number
 from cbandit.experiments.results import (
@@ -33,7 +33,7 @@ from cbandit.experiments.results import (
 )
 from cbandit.experiments.rounds import read_rounds, write_rounds
 from cbandit.experiments.runner import carry_out
-from cbandit.experiments.settings import SEAL
+from cbandit.experiments.settings import SEAL, Settings
 from cbandit.experiments.study import expanded
 from cbandit.experiments.task import Task
 from cbandit.explore import TS, estimates

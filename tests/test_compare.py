@@ -266,3 +266,18 @@ def test_saved_frames_have_the_same_account(tmp_path):
     run.save(tmp_path)
     assert same(run, cb.Run.load(tmp_path))
     assert run.frame().equals(cb.Run.load(tmp_path).frame())
+
+
+def test_titles_name_what_a_table_is_about():
+    from inside import Settings, goal_of
+
+    def goal(**problem):
+        tables = {"problem": problem, "policies": {}}
+        return goal_of(Settings("mine", {}, (), 10, 2, tables=tables))
+
+    limits = {"accuracy": ">= 0.9", "price": 3.0}
+    assert goal(table="data.csv", minimise="latency", limits=limits) == (
+        "latency",
+        "; minimise latency, accuracy >= 0.9, price <= 3",
+    )
+    assert goal(botorch="ConstrainedGramacy") == ("reward", "")

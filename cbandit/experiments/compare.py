@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from cbandit.errors import CBanditError
+from cbandit.experiments.figures import goal_of
 from cbandit.experiments.report import COLUMNS, columns, number
 from cbandit.experiments.rounds import read_rounds
 from cbandit.experiments.settings import Settings
@@ -245,4 +246,5 @@ def draw_comparison(
     title = f"{settings.experiment}: differences after {settings.horizon} rounds, "
     pairs = sorted({len(each.trials) for each in found})
     title += f"{LEVEL:.0%} intervals over {' or '.join(map(str, pairs))} paired trials"
+    title += goal_of(settings)[1]
     plots.save(plots.differences(shown, title=title), path)

@@ -13,7 +13,7 @@ from cbandit.experiments.task import Experiment
 from cbandit.simulation import plots
 from cbandit.simulation.curves import Curve, Curves
 
-__all__ = ["Drawn", "draw", "draw_together"]
+__all__ = ["Drawn", "draw", "draw_together", "goal_of"]
 
 VIOLATIONS = ("soft_violation", "hard_violation")
 
@@ -28,13 +28,7 @@ def draw(
     """
     figures, marks = experiment.figures, experiment.changes
     title = _title(experiment, settings.parameters, settings.trials)
-    world = settings.world
-    reward = str(world.get("maximise", world.get("minimise", "reward")))
-    limits = [f"{k.partition('.')[2]} {_limit(v)}" for k, v in world.items() if _is(k)]
-    goal = ""
-    if limits:
-        aim = "minimise" if "minimise" in world else "maximise"
-        goal = f"; {aim} {reward}, {', '.join(limits)}"
+    reward, goal = goal_of(settings)
     title += goal
     style: dict[str, Any] = {"spread": figures.spread, "width": figures.width}
     metrics = ("regret", *VIOLATIONS, "rounds_in_violation", "best_feasible")
@@ -84,9 +78,19 @@ def draw(
     return paths
 
 
-def _is(key: str) -> bool:
-    """Whether a fact about a problem is one of its limits."""
-    return key.partition(".")[0] == "limits"
+def goal_of(settings: Settings) -> tuple[str, str]:
+    """Return what the reward is called, and the aim with its limits, for titles.
+
+    The latter is empty where the problem is no table with names.
+    """
+    world = settings.world
+    reward = str(world.get("maximise", world.get("minimise", "reward")))
+    pairs = [(key.partition("."), value) for key, value in world.items()]
+    limits = [f"{k[2]} {_limit(v)}" for k, v in pairs if k[0] == "limits" and k[2]]
+    if not limits:
+        return reward, ""
+    aim = "minimise" if "minimise" in world else "maximise"
+    return reward, f"; {aim} {reward}, {', '.join(limits)}"
 
 
 def _limit(given: Any) -> str:
