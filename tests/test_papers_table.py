@@ -98,3 +98,18 @@ def test_numbers_without_a_result_are_refused():
 )
 def test_a_number_in_words(mean, sem, expected):
     assert papers.number(mean, sem) == expected
+
+
+def test_the_two_kinds_of_draws_make_up_the_whole():
+    (whole,) = papers.entries("zhou-synthetic-independent")
+    parts = papers.entries("zhou-synthetic-independent-mixtures")
+    for name in ("CKB-UCB", "CKB-TS", "CKB-Rand", "StageOpt", "SGP-UCB"):
+        kinds = [part["policies"][name] for part in parts]
+        trials = [kind["trials"] for kind in kinds]
+        assert sum(trials) == whole["trials"]
+        for metric in ("regret", "soft_violation", "rounds_in_violation"):
+            total = sum(
+                n * kind[metric]["mean"] for n, kind in zip(trials, kinds, strict=True)
+            )
+            wanted = whole["policies"][name][metric]["mean"]
+            assert total / whole["trials"] == pytest.approx(wanted, rel=1e-9, abs=1e-9)
