@@ -1,6 +1,8 @@
 # make demo    run a small reproduction; about a minute after the set-up
 # make test    run all tests             make check    check format, lint and types
 # make format  rewrite the sources       make clean    remove the virtual environment
+# make matrix  run the quick tests with the lowest and the pinned versions, on every Python
+#              here; gigabytes and an hour. MATRIX='lowest --python python3.11' is one of them
 #
 # This needs Python 3.11 or later with its venv module, and nothing else.
 
@@ -9,10 +11,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
 DEMO := --trials 10 --horizon 2000
 PYTEST :=
+MATRIX :=
 # test processes, one a core and at most four: each loads torch
 PROCESSES := -n logical --maxprocesses 4 --dist loadgroup
 
-.PHONY: demo test check format clean
+.PHONY: demo test check format clean matrix
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo-ready
@@ -30,6 +33,9 @@ check: $(VENV)/.dev-ready
 format: $(VENV)/.dev-ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+matrix: $(VENV)/.made
+	$(BIN)/python tests/matrix.py $(MATRIX)
 
 clean:
 	rm -rf $(VENV)

@@ -33,7 +33,7 @@ def complaint(capsys, *arguments):
     return err
 
 
-def command(*arguments):
+def command(*arguments, **how):
     """The command line in a process of its own."""
     environment = {
         **os.environ,
@@ -47,6 +47,7 @@ def command(*arguments):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        **how,
     )
 
 

@@ -9,6 +9,7 @@ import time
 import psutil
 import pytest
 from inside import read
+from killed import killed
 from terminal import command
 
 FEW = ["reproduce", "zhou-synthetic", "--trials", 2, "--policies", "CKB-UCB"]
@@ -77,3 +78,9 @@ def test_a_worker_that_is_killed_is_told_in_a_line(tmp_path):
     assert "--resume" in said
     assert "Traceback" not in said
     until(lambda: not any(map(ours, processes)), 30)
+
+
+def test_killed_with_all_its_workers_it_ends_as_if_it_never_had_been(tmp_path):
+    done, compared = killed(tmp_path, 6, seed=1)
+    assert done == 6
+    assert compared >= 1
