@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+# old releases, beside the newest of what they use, warn of each other
+QUIET = ["-W", "ignore::DeprecationWarning"]
 QUICK = "not slow and not dist and not data"
 CHECKERS = ("mypy", "ruff", "pandas-stubs", "scipy-stubs")  # no test runs them
 PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
@@ -113,9 +115,9 @@ def main() -> None:
     home.mkdir(parents=True, exist_ok=True)
     ends = home / "lowest.txt"
     ends.write_text("".join(f"{line}\n" for line in lowest(ROOT / "pyproject.toml")))
-    rows = {"lowest": (found[0], ends)}
+    rows = {"lowest": (found[0], ends, QUIET)}
     pins = ROOT / "constraints.txt"
-    rows |= {f"pinned-{Path(each).name}": (each, pins) for each in found}
+    rows |= {f"pinned-{Path(each).name}": (each, pins, []) for each in found}
     unknown = [each for each in given.names if each not in rows]
     if unknown:
         raise SystemExit(f"no environment {', '.join(unknown)}; {', '.join(rows)}")
@@ -124,7 +126,9 @@ def main() -> None:
         if given.list:
             print(name)
             continue
-        results.append(tried(name, *rows[name], home, given.pytest.split()))
+        python, constraints, quiet = rows[name]
+        options = [*quiet, *given.pytest.split()]
+        results.append(tried(name, python, constraints, home, options))
         print(results[-1], flush=True)
         if not given.keep:
             shutil.rmtree(home / name, ignore_errors=True)

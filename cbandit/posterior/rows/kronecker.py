@@ -149,9 +149,9 @@ class Kronecker:
         room = self._code.shape[1]
         if max(slots) >= room:
             grown = max(16, 2 * room, max(slots) + 1) - room
-            pad = functools.partial(torch.nn.functional.pad, pad=(0, 0, 0, grown))
-            self._fronts = [pad(front) for front in self._fronts]
-            self._tail, self._code = pad(self._tail), pad(self._code)
+            self._fronts = [_longer(front, grown) for front in self._fronts]
+            self._tail = _longer(self._tail, grown)
+            self._code = _longer(self._code, grown)
             self._number = torch.nn.functional.pad(self._number, (0, grown))
         numbers = [key if isinstance(key, int) else 0 for key in keys]
         self._off_grid |= not all(isinstance(key, int) for key in keys)
@@ -322,3 +322,8 @@ def _factors(covariance: Covariance, actions: ProductGrid) -> list[AxisKernel]:
             f"{type(covariance.kernel).__name__}. Use engine='factor' or 'stream'"
         )
     return axes
+
+
+def _longer(rows: Tensor, grown: int) -> Tensor:
+    """Rows ``(T, room, k)`` with room for more; torch 2.8 pads nothing without k."""
+    return torch.cat([rows, rows.new_zeros(len(rows), grown, rows.shape[-1])], 1)
