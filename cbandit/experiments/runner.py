@@ -69,7 +69,8 @@ def carry_out(
         resume: go on from the finished runs and checkpoints in the folder.
         workers: how many processes share the trials, or ``"ray"``: as many as Ray's
             cluster has CPUs (``folder`` must be the same on all of its machines).
-            Results do not depend on it: each trial's draws are its own.
+            Results depend on it by rounding alone: each trial's draws are its own, and
+            systems of several trials are solved together.
         progress: show progress bars on a terminal.
         every: write every so many rounds, and the last, into ``rounds.parquet``.
         trust: the names of modules that checkpoints in the folder may name, beside what
