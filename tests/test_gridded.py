@@ -107,6 +107,9 @@ def test_delays_are_poisson():
     law = poisson(15.0)
     expected = stats.poisson(15).cdf(np.arange(40))
     np.testing.assert_allclose(law[:40].numpy(), expected, rtol=1e-10)
+    thin = stats.poisson(0.1).cdf(np.arange(5))
+    np.testing.assert_allclose(poisson(0.1)[:5].numpy(), thin, rtol=1e-13)
+    assert poisson(0.0).tolist() == [1.0] * 30
     problem = problems.guo_delayed(trials=400)
     streams = Streams(0, 400)
     draws = torch.stack(

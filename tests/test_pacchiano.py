@@ -39,6 +39,9 @@ def test_the_hard_instances():
     torch.testing.assert_close(first.f, torch.tensor([0.3, 1.0, 0.2, 0.6]).double())
     torch.testing.assert_close(first.g[0], torch.tensor([0.3, 0.9, 0.3, 0.9]).double())
     assert second.g[0, 3] == pytest.approx(0.3)
+    # all digits of float64
+    wanted = torch.tensor([0.3, 1.0, 1.4 / 7, 4.2 / 7], dtype=torch.float64)
+    torch.testing.assert_close(first.f, wanted, rtol=1e-15, atol=0)
 
 
 @pytest.mark.parametrize(

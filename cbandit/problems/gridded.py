@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -199,9 +200,7 @@ def poisson(mean: float) -> Tensor:
     """
     mean = checks.number("delay", mean, minimum=0.0)
     k = torch.arange(int(mean + 12 * mean**0.5 + 30), dtype=torch.float64)
-    log = (
-        k * torch.tensor(max(mean, 1e-300)).double().log() - mean - torch.lgamma(k + 1)
-    )
+    log = k * math.log(max(mean, 1e-300)) - mean - torch.lgamma(k + 1)
     return log.exp().cumsum(0)
 
 

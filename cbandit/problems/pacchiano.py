@@ -131,7 +131,8 @@ def pacchiano_hard(
         raise CBanditError(f"arms must be a whole number above 3; got {arms!r}")
     step, base = (1 - r0) / 7, (8 * r0 - 1) / 7
     reward = torch.full((arms,), base + 4 * step, dtype=torch.float64)
-    reward[:3] = torch.tensor([base + step, base + 8 * step, base]).to(reward)
+    # base + step and base + 8 step are these two
+    reward[0], reward[1], reward[2] = r0, 1.0, base
     costs = torch.full((1, arms), tau + 2 * gap, dtype=torch.float64)
     costs[0, 0] = costs[0, 2] = tau - gap
     if twin:
