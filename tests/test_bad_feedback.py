@@ -115,6 +115,14 @@ def test_a_trial_told_twice():
     policy.tell(choice, reward=[0.1, 0.1], where=[False, True])
 
 
+@pytest.mark.parametrize("where", [[True], True, [True] * 3, [1, 1]])
+def test_where_names_every_trial(where):
+    (policy, _, choice), (twin, _, _) = prepared(2), prepared(2)
+    with pytest.raises(cb.CBanditError, match=r"where must be .* = \(2,\); got"):
+        policy.tell(choice, reward=[0.1, 0.1], where=where)
+    assert same_future(policy, twin)
+
+
 def test_late_feedback_is_counted_in_the_shape_of_trials():
     for trials in (None, 2):
         policy = policy_of(

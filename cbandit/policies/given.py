@@ -175,12 +175,13 @@ def _where(among: Mapping[str, Any], own: Any) -> Tensor:
 def told_in(where: Any, batch_shape: tuple[int, ...]) -> Tensor:
     """Return the trials in which feedback has come, ``(T,)`` on the host."""
     mask = checks.tensor("where", where, None, "cpu")
-    if mask.dtype != torch.bool or tuple(mask.shape) not in (batch_shape, (1,)):
+    fits = tuple(mask.shape) in (batch_shape, batch_shape or (1,))
+    if mask.dtype != torch.bool or not fits:
         raise CBanditError(
             f"where must be bool of shape (*trials,) = {batch_shape}; got "
             f"{mask.dtype} of shape {tuple(mask.shape)}"
         )
-    return mask.reshape(-1).expand(batch_shape[0] if batch_shape else 1)
+    return mask.reshape(-1)
 
 
 def told_values(
