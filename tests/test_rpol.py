@@ -8,6 +8,7 @@ import numpy as np
 import penalties as ref
 import pytest
 import torch
+from gpytorch import kernels as gpk
 from inside import beliefs_of, counted_refits, split, take_for, torn
 
 import cbandit as cb
@@ -827,3 +828,39 @@ def test_words_for_what_cannot_be():
     with pytest.raises(cb.CBanditError, match="observed_costs must have shape"):
         scgp.ask(observed_costs=np.zeros((2, N)))
     assert scgp.t == 0
+
+
+def test_feedback_told_after_a_restart_enters_the_new_beliefs():
+    points = torch.linspace(0, 1, 5, dtype=torch.float64).unsqueeze(-1)
+    kernel = gpk.RBFKernel().double()
+    policy = cb.RPOL(
+        cb.Finite(points),
+        reward=cb.GP(kernel, noise=0.5),
+        costs=cb.GP(kernel, noise=0.5),
+        restart=2,
+        forget=True,
+    )
+    first, second = policy.ask(), policy.ask()
+    policy.tell(second, reward=5.0, cost=0.0)
+    policy.ask()  # the third round: a restart
+    assert policy.posterior().reward.mean.abs().max() == 0
+    policy.tell(first, reward=3.0, cost=0.0)
+    mean = policy.posterior().reward.mean[int(first.index)]
+    assert mean.item() == pytest.approx(3.0 / 1.5)  # of this alone
+
+
+def test_settings_said_to_be_unused_change_nothing():
+    def played(make, **more):
+        policy, seen = make(ref.actions(), reward=ref.belief(), **more), []
+        for _ in range(4):
+            costs = {"observed_costs": torch.zeros(1, N)} if "slater" in more else {}
+            choice = policy.ask(**costs)
+            seen.append(int(choice.index))
+            policy.tell(choice, reward=0.1 * seen[-1])
+        return seen
+
+    limits = [played(cb.GPUCB, thresholds=limit) for limit in (0.0, 0.5)]
+    assert limits[0] == limits[1]
+    own = {"costs": 1, "slater": 1.0}
+    clips = [played(cb.SCGPUCB, clip=clip, **own) for clip in (2.0, (2.0, 1e-3))]
+    assert clips[0] == clips[1]

@@ -34,7 +34,8 @@ class CKBRestart(GPPolicy):
     Args:
         actions: what can be chosen.
         restart: ``H``, rounds between restarts; the theorem's ``T`` where ``step`` is
-            left out.
+            left out. Feedback of earlier rounds that is told after a restart enters the
+            new beliefs.
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them.
         explore: as for :class:`~cbandit.CKB`.

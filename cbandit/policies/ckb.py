@@ -66,7 +66,8 @@ class CKB(GPPolicy):
         anytime: no horizon: epochs double in length, and the multiplier is back at 0 in
             each. Data and widths go on: a callable ``beta`` is given the round of the
             run. The epoch of round ``t`` has ``1 << (t.bit_length() - 1)`` rounds.
-        forget: with ``anytime``, drop the data at every epoch too.
+        forget: with ``anytime``, drop the data at every epoch too. Feedback of earlier
+            rounds that is told later enters the new beliefs.
         dual: ``"projected"``, or ``"queue"``: ``Q = [Q + g_t(x_t) + slack]_+`` scored
             as ``f_t - step Q g_t`` (no cap: ``cap`` is for the step it implies).
         dual_beta: the width of the costs' estimate in the dual step, a number,

@@ -78,7 +78,8 @@ class GPPolicy(Policy):
             ``None``: there is none.
         restart: how many rounds an epoch has, or ``"doubling"``: the multiplier is back
             at ``start`` in the first round of each. ``None``: one epoch.
-        forget: whether the beliefs drop their data then too.
+        forget: whether the beliefs drop their data then too. Feedback of earlier rounds
+            that is told later enters the new beliefs.
         observed_costs: whether each round's costs are seen in full before choosing, by
             ``ask(observed_costs=...)``.
         common: see below.

@@ -54,7 +54,8 @@ class RPOL(GPPolicy):
             paper. ``"estimate"`` (ours): ``Q`` gains ``[g_t(x_t)]_+``, because
             noise, once rectified, makes ``Q`` grow at feasible points too.
         restart: rounds between restarts of the multiplier, or ``None``.
-        forget: whether restarts drop the data too.
+        forget: whether restarts drop the data too. Feedback of earlier rounds that is
+            told after a restart enters the new beliefs.
         common: ``thresholds``, ``clip``, ``horizon``, ``feedback``, ``seed``,
             ``trials``, ``device``, ``dtype``, ``engine``, ``pending``.
 

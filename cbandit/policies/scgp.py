@@ -50,7 +50,8 @@ class SCGPUCB(GPPolicy):
             ``ln(2 / delta)``.
         schedule: 1 or 2, of ``eps_t`` and ``V_t``.
         slater: ``delta``, a number or ``(*trials,)``.
-        clip: ``B``, or ``(B, G)``; the schedules need it.
+        clip: ``B``, which the schedules need. Of ``(B, G)``, ``G`` is not used: costs
+            are seen, not estimated.
         common: see below. ``ask(observed_costs=g_t)`` needs this round's costs on every
             action; thresholds are subtracted from them.
 

@@ -26,8 +26,8 @@ class GPUCB(GPPolicy):
         actions: what can be chosen.
         reward: the belief about the reward.
         explore: :class:`~cbandit.UCB`, ``cb.UCB(2.0)`` unless given.
-        clip: bound ``B`` on the reward, or ``(B, G)``.
-        common: see below.
+        clip: bound ``B`` on the reward. Of ``(B, G)``, ``G`` is not used.
+        common: see below. There are no costs, so ``thresholds`` change nothing.
     """
 
     name = "GP-UCB"
@@ -53,7 +53,7 @@ class GPTS(GPPolicy):
         actions: what can be chosen.
         reward: the belief about the reward.
         explore: :class:`~cbandit.TS`; of the posterior as it is unless given.
-        common: see below.
+        common: see below. There are no costs, so ``thresholds`` change nothing.
     """
 
     name = "GP-TS"
