@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -63,3 +65,19 @@ def test_multipliers_move_by_numbers_of_the_right_sign(bad):
             call()
     with pytest.raises(cb.CBanditError, match=r"^cost must be finite"):
         move.rectified(phi, INF * g, 1.0)
+
+
+def test_multipliers_by_hand():
+    """All parts away from 0 and 1, where a sign or an operation would not show."""
+    move = cb.multipliers
+    phi, g = [0.5, 2.0, 0.1], [0.3, 1.0, -2.0]
+    moved = move.projected(phi, g, 2.0, 0.25, cap=4.0)
+    torch.testing.assert_close(moved, torch.tensor([1.6, 4.0, 0.0], dtype=F64))
+    torch.testing.assert_close(
+        move.queue(phi, g, 0.25), torch.tensor([1.05, 3.25, 0], dtype=F64)
+    )
+    z = torch.tensor([1.5, -1.0])
+    wanted = torch.tensor([(3 * 1.5 + 1) ** 2.0, 1.0])
+    torch.testing.assert_close(move.polynomial(z, 2.0, 3.0), wanted)
+    wanted = torch.tensor([math.exp(4.5), 1.0])
+    torch.testing.assert_close(move.exponential(z, 3.0), wanted)
