@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -89,6 +90,17 @@ def test_user_errors_are_one_line(capsys, tmp_path):
     )
     assert "cannot be read" in complaint(capsys, "run", tmp_path / "no.toml")
     assert "holds no results" in complaint(capsys, "plot", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "given", [["--set", "d=3", "tau=0.2"], ["--set", "d=3", "--set", "tau=0.2"]]
+)
+def test_set_takes_several_parameters(given, capsys, tmp_path):
+    few = ["--trials", 1, "--horizon", 2, "--out", tmp_path / "out"]
+    assert call(capsys, "reproduce", "pacchiano-cyclic", *given, *few)[0] == 0
+    kept = tomllib.loads((tmp_path / "out" / "config.toml").read_text())
+    assert (kept["parameters"]["d"], kept["parameters"]["tau"]) == (3, 0.2)
+    assert kept["trials"] == 1
 
 
 @pytest.mark.parametrize("name", ["file", "file/below", "/proc/none", "/proc"])

@@ -56,6 +56,8 @@ class TestSettings:
         [
             (["--policies", ","], "policies must be a list of at least one name"),
             (["--set", "cost=half", "--set", "cost=quarter"], "--set cost is there"),
+            (["--set", "cost=half", "cost=quarter"], "--set cost is there"),
+            (["cost=half"], "cost=half is unexpected; parameters follow --set"),
         ],
     )
     def test_options_that_say_nothing_or_too_much(self, given, said, capsys, tmp_path):

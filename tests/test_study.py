@@ -147,7 +147,7 @@ class TestOwnProblemAndPolicy:
     def test_options_win_over_the_file(self, capsys, written, mine):
         options = ["--trials", 3, "--horizon", 7, "--policies", "Random,RPOL"]
         options += ["--set", "policies.RPOL.explore.beta=3.5"]
-        options += ["--set", "problem.limit=0.2", "--set", "problem.n=20"]
+        options += ["--set", "problem.limit=0.2", "problem.n=20"]
         code, _, _ = call(capsys, "run", written(), *options, "--out", "here")
         assert code == 0
         kept = tomllib.loads(Path("here/config.toml").read_text())

@@ -14,6 +14,7 @@ __all__ = [
     "Dtype",
     "Every",
     "Horizon",
+    "More",
     "Out",
     "Policies",
     "Resume",
@@ -28,7 +29,16 @@ __all__ = [
 
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="PARAM=VALUE", help="A parameter; may be repeated."),
+    typer.Option(
+        "--set",
+        metavar="PARAM=VALUE ...",
+        help="Parameters, after one --set or several.",
+    ),
+]
+# an option takes one value: what follows it comes as arguments
+More = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="PARAM=VALUE", help="More parameters, beside --set."),
 ]
 Trials = Annotated[
     int | None, typer.Option("--trials", min=1, help="Independent replications.")
@@ -74,10 +84,12 @@ Every = Annotated[
 ]
 
 
-def pairs(given: list[str] | None) -> dict[str, str]:
-    """The parameters of ``--set PARAM=VALUE``, by name."""
+def pairs(given: list[str] | None, more: list[str] | None = None) -> dict[str, str]:
+    """The parameters of ``--set PARAM=VALUE ...``, by name."""
+    if more and not given:
+        raise CBanditError(f"{more[0]} is unexpected; parameters follow --set")
     out = {}
-    for pair in given or ():
+    for pair in [*(given or ()), *(more or ())]:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise CBanditError(f"--set takes PARAM=VALUE; got {pair!r}")

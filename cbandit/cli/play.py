@@ -17,6 +17,7 @@ from cbandit.cli.options import (
     Dtype,
     Every,
     Horizon,
+    More,
     Out,
     Policies,
     Resume,
@@ -109,6 +110,7 @@ def init(
 
 def reproduce(
     name: Annotated[str, typer.Argument(help="Of the experiment; see `cbandit list`.")],
+    more: More = None,
     set_: Set = None,
     trials: Trials = None,
     horizon: Horizon = None,
@@ -128,17 +130,18 @@ def reproduce(
     means.parquet, config.toml and figures into --out, which is results/NAME unless
     given. Ctrl-C leaves a folder that --resume goes on with.
 
-    Example: cbandit reproduce zhou-synthetic --set cost=quarter --trials 10
+    Example: cbandit reproduce pacchiano-cyclic --set d=3 tau=0.2 --trials 10
     """
     from cbandit.experiments.catalogue import jobs_of
 
     given = options(trials, horizon, policies, seed, device, dtype)
-    jobs = jobs_of(name, parameters=pairs(set_), **given)
+    jobs = jobs_of(name, parameters=pairs(set_, more), **given)
     _carry_out(jobs, out, resume, workers, every, trust)
 
 
 def run(
     config: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The file.")],
+    more: More = None,
     set_: Set = None,
     trials: Trials = None,
     horizon: Horizon = None,
@@ -167,7 +170,7 @@ def run(
 
     given = options(trials, horizon, policies, seed, device, dtype)
     known = trust or () if resume or config.name == "config.toml" else None
-    jobs = jobs_in(config, pairs(set_), known, **given)
+    jobs = jobs_in(config, pairs(set_, more), known, **given)
     _carry_out(jobs, out, resume, workers, every, trust)
 
 
