@@ -167,6 +167,79 @@ class TestCommands:
         few_rounds = ["--trials", 1, "--horizon", 2, "--policies", "Random"]
         assert call(capsys, "run", "study.toml", *few_rounds)[0] == 0
 
+    @pytest.mark.parametrize("rows", [12, 5])
+    @pytest.mark.parametrize(
+        ("given", "limits"),
+        [
+            ([], {"latency"}),
+            (["--limit", "latency <= 9"], {"latency"}),
+            (["--maximise", "throughput"], set()),
+            (["--maximise", "throughput", "--limit", "latency <= 9"], {"latency"}),
+            (["--minimise", "latency", "--limit", "throughput >= 1"], {"throughput"}),
+        ],
+    )
+    def test_init_of_few_rows(self, capsys, tmp_path, monkeypatch, rows, given, limits):
+        monkeypatch.chdir(tmp_path)
+        generator = np.random.default_rng(rows)
+        few = pd.DataFrame({"threads": [1, 2, 4, 8] * 3, "mem": [0.5, 1.0, 2.0] * 4})
+        few["throughput"] = generator.uniform(1, 9, 12).round(4)
+        few["latency"] = generator.uniform(1, 9, 12).round(4)
+        few["heat"] = generator.uniform(1, 9, 12).round(4)
+        few = few[:rows]
+        few.to_csv("few.csv", index=False)
+        assert call(capsys, "init", "few.csv", *given)[0] == 0
+        text = Path("study.toml").read_text()
+        kept = tomllib.loads(text)["problem"]
+        assert kept["knobs"] == ["threads", "mem"]
+        goal = "latency" if "--minimise" in given else "throughput"
+        assert kept.get("maximise", kept.get("minimise")) == goal
+        guessed = not {"--maximise", "--minimise"} & {*given}
+        assert ("# a guess, from few rows" in text) == guessed
+        if not given:
+            limits = limits | {"heat"}
+        assert set(kept.get("limits", {})) == limits
+        median = few.heat.median()
+        offered = f'# heat = "<= {median:.4g}"' in text
+        assert offered == bool(given)
+        if not limits:  # taken out as it says
+            assert "take out these marks:\n# [problem.limits]\n# latency =" in text
+            text = text.replace("# [problem.limits]", "[problem.limits]")
+            text = text.replace("# latency =", "latency =")
+            Path("study.toml").write_text(text)
+        short = ["--trials", 1, "--horizon", 2, "--policies", "Random"]
+        assert call(capsys, "run", "study.toml", *short)[0] == 0
+
+    @pytest.mark.parametrize(
+        ("columns", "goal", "limits"),
+        [
+            ({"a": [1, 2, 3], "b": [4, 5, 4]}, "b", set()),
+            ({"a": list("xyz"), "b": [4, 5, 4]}, "b", set()),
+            # all are fractions
+            (
+                {k: [0.1, 0.6 + j, 9.5] for j, k in enumerate("abcd")},
+                "c",
+                {"d"},
+            ),
+        ],
+    )
+    def test_init_guesses_the_last_numbers(
+        self, capsys, tmp_path, monkeypatch, columns, goal, limits
+    ):
+        monkeypatch.chdir(tmp_path)
+        pd.DataFrame(columns).to_csv("few.csv", index=False)
+        assert call(capsys, "init", "few.csv")[0] == 0
+        text = Path("study.toml").read_text()
+        assert f'maximise = "{goal}"  # a guess, from few rows; or minimise' in text
+        kept = tomllib.loads(text)["problem"]
+        assert set(kept.get("limits", {})) == limits
+        assert kept["knobs"] == [k for k in columns if k not in {goal, *limits}]
+
+    def test_init_of_texts_alone(self, capsys, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        pd.DataFrame({"a": list("xyz"), "b": list("uvw")}).to_csv("t.csv", index=False)
+        line = complaint(capsys, "init", "t.csv")
+        assert "t.csv has no column of numbers, beside others as knobs, that" in line
+
     def test_init_states_its_rule_and_leaves_row_numbers_out(self, capsys, data):
         data.assign(run=range(60), day=[f"2026-{k:03}" for k in range(60)]).to_csv(
             "more.csv", index=False

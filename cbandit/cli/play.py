@@ -85,7 +85,9 @@ def init(
     more than a quarter as many as rows, and as a knob otherwise; --maximise (or
     --minimise) and --limit say it better. Texts and row numbers with another value in
     every row are left out. Without --limit the other measured columns are kept below
-    their medians, and where there are none the file asks for a limit. Check it.
+    their medians, and where there are none the file asks for a limit. In tables of few
+    rows, fractions that hardly repeat may be measured too; the file marks guesses.
+    Check it.
 
     Example: cbandit init data.csv --maximise throughput --limit 'latency <= 20'
     """

@@ -76,6 +76,7 @@ class Column:
     distinct: int
     middle: float = 0.0
     numbers_rows: bool = False
+    whole: bool = True
 
 
 def study_text(
@@ -98,6 +99,10 @@ def study_text(
         limits: such as ``"latency <= 20"``. Unless given, other columns that look like
             measurements are kept below their medians; where there are none, the file
             asks for limits, and cannot run before.
+
+    In a table of few rows columns of fractions that hardly repeat may be measurements.
+    They are taken for some, with a mark, where nothing was said and none is sure; else
+    they are no knobs, and limits on them stand in comments.
     """
     columns = {str(each): _column(str(each), frame[each]) for each in frame.columns}
     read = dict(_limit(each, columns) for each in limits)
@@ -111,32 +116,36 @@ def study_text(
         if _looks_measured(c, rows) and c.name not in counts
     ]
     told = [*([goal[1]] if goal else []), *read]
+    known = {*told, *measured, *counts}
+    others = [c for c in columns.values() if c.name not in known]
+    needed = goal is None and all(each in read for each in measured)
+    maybe = _maybe_measured(others, rows, needed)
+    if needed and not told:
+        measured, maybe = maybe, []
     if goal is None:
-        free = [each for each in measured if each not in read]
+        free = [each for each in [*measured, *maybe] if each not in read]
         if not free:
             raise CBanditError(
-                f"{table} has no column that looks like a measurement ({RULE}): say "
-                "which by --maximise or --minimise"
+                f"{table} has no column of numbers, beside others as knobs, that could "
+                "be a measurement: say which by --maximise or --minimise"
             )
         goal = ("maximise", free[0])
     guessed = not read
     if guessed:
-        read = {
-            each: f"<= {columns[each].middle:.4g}"
-            for each in measured
-            if each != goal[1]
-        }
+        read = {m: _below(columns[m]) for m in measured if m != goal[1]}
     outcomes = {goal[1], *read}
+    maybe = [each for each in maybe if each not in outcomes]
     left = [] if not told else [m for m in measured if m not in outcomes]
     left += [c for c in counts if c not in outcomes]
-    knobs = [c for c in columns if c not in outcomes and c not in left]
+    knobs = [c for c in columns if c not in outcomes and c not in [*left, *maybe]]
     if not knobs:
         raise CBanditError(f"{table} has no column left that could be a knob")
     other = "minimise" if goal[0] == "maximise" else "maximise"
+    mark = f"a guess, from few rows; or {other}" if needed else f"or {other}"
     lines = [
         f"table = {toml_value(table)}",
-        f"{goal[0]} = {toml_value(goal[1])}  # or {other}",
-        f"knobs = {toml_value(knobs)}",
+        f"{goal[0]} = {toml_value(goal[1])}  # {mark}",
+        f"knobs = {toml_value(knobs)}" + "  # a guess: all others" * needed,
     ]
     lines += [
         f"# {each}: left out" + ", another value in every row" * (each in counts)
@@ -145,18 +154,21 @@ def study_text(
     lines.append(
         "# noise = 0.01  # variance of one measurement; left out: from repeats"
     )
+    offered = {each: _below(columns[each]) for each in maybe}
     if read:
         lines += ["", "[problem.limits]"]
-        more = "  # a guess: its median" if guessed else ""
-        lines += [f"{toml_key(k)} = {toml_value(v)}{more}" for k, v in read.items()]
+        lines += _set(read, "  # a guess: its median" if guessed else "")
+        if offered:
+            lines += ["# Limits at medians, on what may be measured too; else a knob:"]
     else:
+        offered = offered or {"COLUMN": "<= NUMBER"}
         lines += [
             "",
             "# Fill in a limit at least, on a column that was measured and is no knob",
-            f"# ({', '.join(knobs)}), and take out these two marks:",
+            f"# ({', '.join(knobs)}), and take out these marks:",
             "# [problem.limits]",
-            '# COLUMN = "<= NUMBER"  # or ">= NUMBER"',
         ]
+    lines += [f"# {line}" for line in _set(offered, '  # or ">= NUMBER"')]
     lines += [
         "",
         "# Columns. Those count as measured, unless options say which, that hold",
@@ -188,11 +200,32 @@ def _column(name: str, values: Any) -> Column:
     kind = "whole numbers" if whole else "numbers"
     words = f"{kind}, {known.min():g} to {known.max():g}, {distinct} distinct{gaps}"
     ranks = whole and distinct == len(values) == known.max() - known.min() + 1
-    return Column(name, words, True, distinct, float(known.median()), bool(ranks))
+    middle = float(known.median())
+    return Column(name, words, True, distinct, middle, bool(ranks), whole)
 
 
 def _looks_measured(column: Column, rows: int) -> bool:
     return column.numeric and column.distinct > max(MOST, rows // 4)
+
+
+def _maybe_measured(columns: list[Column], rows: int, needed: bool) -> list[str]:
+    """Return columns that may be measured though they miss the rule; a knob is left.
+
+    Fractions that hardly repeat; the later half of all numbers if one is ``needed``.
+    """
+    numbers = [c for c in columns if c.numeric]
+    some = [c for c in numbers if not c.whole and 4 * c.distinct > 3 * rows]
+    if needed and not 0 < len(some) < len(columns):
+        some = numbers[len(numbers) // 2 :] if numbers[1:] else numbers
+    return [c.name for c in some] if len(some) < len(columns) else []
+
+
+def _below(column: Column) -> str:
+    return f"<= {column.middle:.4g}"
+
+
+def _set(limits: dict[str, str], more: str) -> list[str]:
+    return [f"{toml_key(k)} = {toml_value(v)}{more}" for k, v in limits.items()]
 
 
 def _known(name: str, columns: dict[str, Column]) -> None:
