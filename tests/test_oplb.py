@@ -166,9 +166,9 @@ def test_opnlbs_radius_follows_the_noise():
     again, same = play(50.0, subgaussian=50 * r)
     assert again == played
     torch.testing.assert_close(same, left, atol=1e-12, rtol=0)
-    # 512 R^2 ln(48 G ln(2 t) / delta), by hand
+    # 512 R^2 ln(24 G ln(2 t) / delta), by hand
     theirs = play(
-        1.0, radius=lambda t: 512 * r**2 * math.log(480 * 6 * math.log(2 * t))
+        1.0, radius=lambda t: 512 * r**2 * math.log(240 * 6 * math.log(2 * t))
     )
     assert theirs[0] == played
     assert bool((left < (h.amax(0) - h.amin(0)) / 2 - 1e-9).any())  # some were excluded

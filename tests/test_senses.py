@@ -439,3 +439,110 @@ def test_feedback_that_names_no_cost():
     assert len(ours.outstanding) == 1
     with pytest.raises(cb.CBanditError, match=r"misses \['availability'\]"):
         ours.observe(index=[1], reward=[1.0], cost={"latency": [1.0]})
+
+
+@pytest.mark.parametrize("costs", [1, 2, ["a"], ("a", "b"), True])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        cb.CKB,
+        cb.RPOL,
+        cb.baselines.CONFIG,
+        lambda *a, **own: cb.baselines.CKBRestart(*a, restart=9, **own),
+        lambda *a, **own: cb.baselines.SGPUCB(
+            *a, safe=cb.Safe(index=0), rounds=5, **own
+        ),
+    ],
+)
+def test_costs_without_beliefs_are_refused_where_they_would_not_count(kind, costs):
+    with pytest.raises(cb.CBanditError, match=r"costs must be a cb.GP, a list"):
+        kind(SET, reward=rbf(), costs=costs)
+
+
+def two(**own):
+    costs = {"a": rbf(), "b": rbf()}
+    return cb.RPOL(SET, reward=rbf(), costs=costs, explore=cb.UCB(1.0), **own)
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({"a": [0.1, 0.2], "b": [5.0, 6.0]}, [[0.1, 5.0], [0.2, 6.0]]),
+        ({"b": torch.tensor([5.0, 6.0]), "a": 0.5}, [[0.5, 5.0], [0.5, 6.0]]),
+        ({"a": np.float64(0.5), "b": 3}, [[0.5, 3.0], [0.5, 3.0]]),
+    ],
+)
+def test_limits_by_name_may_differ_by_trial(limits, expected):
+    policy = two(trials=2, thresholds=limits)
+    assert policy.thresholds.tolist() == expected
+
+
+def test_limits_by_name_may_change_with_the_round():
+    policy = two(thresholds=lambda t: {"b": 2.0 * t, "a": 1.0})
+    for t in (1, 2):
+        choice = policy.ask()
+        policy.tell(choice, reward=0.0, cost={"a": 1.5, "b": 2.0 * t - 1})
+    policy.ask()
+    assert policy.multiplier.tolist() == pytest.approx([2.0, 3**0.5])  # the floor
+    with pytest.raises(cb.CBanditError, match=r"'a'.*callable.*lambda t"):
+        two(thresholds={"a": lambda t: 1.0, "b": 2.0})
+
+
+def test_botorch_models_speak_the_users_words():
+    costs = {"delay": rbf(), "uptime": rbf()}
+    limits = {"delay": "<= 1", "uptime": ">= 0.5"}
+    own = {"thresholds": limits, "minimise": True, "explore": cb.UCB(1.0)}
+    policy = cb.RPOL(SET, reward=rbf(mean=0.5), costs=costs, **own)
+    for _ in range(5):
+        policy.tell(policy.ask(), reward=2.0, cost={"delay": 0.5, "uptime": 0.9})
+    seen, model = policy.posterior(), policy.model.posterior(X.unsqueeze(1))
+    mean = torch.cat([seen.reward.mean.unsqueeze(0), seen.costs.mean])
+    std = torch.cat([seen.reward.std.unsqueeze(0), seen.costs.std])
+    assert (model.mean[:, 0].mT - mean).abs().max() <= 1e-9
+    assert (model.variance[:, 0].mT.sqrt() - std).abs().max() <= 1e-7
+    assert mean[0].max() > 1.5  # and not turned
+
+
+@pytest.mark.parametrize("trials", [None, 1, 2])
+def test_one_number_in_an_array_is_a_cost_by_name_too(trials):
+    n = trials or 1
+    column = np.full((n, 1), 3.0) if trials else np.array([3.0])
+    plain = two(trials=trials, thresholds=0.5)
+    by_name = two(trials=trials, thresholds=0.5)
+    reward = np.zeros(n) if trials else 0.0
+    for _ in range(3):
+        whole = np.full((n, 2), 3.0) if trials else [3.0, 3.0]
+        plain.tell(plain.ask(), reward=reward, cost=whole)
+        by_name.tell(by_name.ask(), reward=reward, cost={"a": column, "b": column})
+    assert torch.equal(plain.posterior().costs.mean, by_name.posterior().costs.mean)
+    assert torch.equal(plain.multiplier, by_name.multiplier)
+
+
+def test_a_cost_that_has_come_is_no_longer_counted_as_outstanding():
+    policy = two(thresholds=0.01)
+    policy.tell(policy.ask(), reward=0.0, cost={"a": 0.0})  # b is still to come
+    choice = policy.ask()
+    taken = policy.explain(choice).taken
+    std = policy.posterior().costs.std[:, int(choice.index)]
+    assert taken[1].item() == pytest.approx(-std[0].item(), abs=1e-12)
+    assert taken[2].item() > -std[1].item() + 1e-6  # b is, in the score alone
+
+
+def test_the_multipliers_width_counts_outstanding_choices_as_the_scores_does():
+    def moved(dual_beta):
+        policy = cb.CKB(
+            cb.Finite([[0.5]]),
+            reward=rbf(),
+            costs=rbf(),
+            thresholds=-3.0,
+            explore=cb.UCB(1.0),
+            step=1.0,
+            cap=50.0,
+            dual_beta=dual_beta,
+            pending="hallucinate",
+        )
+        for _ in range(3):
+            policy.ask()
+        return policy.multiplier.item()
+
+    assert moved(1.0) == pytest.approx(moved(None), abs=1e-10)

@@ -51,8 +51,9 @@ class BoTorchPolicy(GPPolicy):
         make_acquisition: ``(model, policy) -> AcquisitionFunction``, called every round
             and trial. ``model`` is a ``ModelListGP`` of the trial ``policy.trial``
             (counted within the batch), without a batch, reward first and then costs, in
-            the user's units (thresholds are not subtracted); its training data are
-            means over repeats, and what it fantasises has one observation's noise.
+            the user's units (thresholds are not subtracted), but turned where the
+            reward is to be small or a cost to stay above its limit; its training data
+            are means over repeats, and what it fantasises has one observation's noise.
         initial: how many first rounds are drawn uniformly, at least 1.
         chunk: how many candidates are evaluated at a time.
         num_restarts: of ``optimize_acqf``, on a box.

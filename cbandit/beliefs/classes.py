@@ -19,7 +19,7 @@ class FiniteClass:
         radius: of the confidence set, a number or a callable of the round. The set
             holds the functions whose squared distance to the least-squares fit, summed
             over the rounds, is at most the radius. ``None``:
-            ``512 R^2 ln(24 (m + 1) G ln(2 t) / delta)`` (Pacchiano et al., for
+            ``512 R^2 ln(12 (m + 1) G ln(2 t) / delta)`` (Pacchiano et al., for
             ``R = 1`` and one cost).
         range: ``(low, high)`` that every observation lies in; others are refused.
         subgaussian: ``R`` of the noise, a number or ``(*trials,)``, in the units of

@@ -87,7 +87,8 @@ class Dual:
         if self.beta is None:
             return estimate
         x = asked.actions.at(best.index) if best.x is None else best.x
-        mean, std = (each[:, 1:, 0] for each in beliefs.anywhere(x.unsqueeze(1)))
+        here = beliefs.anywhere(x.unsqueeze(1), policy._ahead(asked))
+        mean, std = (each[:, 1:, 0] for each in here)
         g = mean - self.beta * std - level(beliefs.units(), policy._limits(asked.t))
         if look.bound is not None:
             bound = look.bound[:, 1:].to(g)

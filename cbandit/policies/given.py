@@ -206,7 +206,7 @@ def told_values(
     shape, size = tuple(given.shape), batch[0] if batch else 1
     if shape == batch and m == 1:
         out = given.reshape(size, 1)
-    elif shape == (*batch, m) and (name == "cost" or not batch):
+    elif shape == (*batch, m) and (name != "reward" or not batch):
         out = given.reshape(size, m)
     else:
         wanted = "(*trials,)" if name == "reward" else "(*trials, m)"

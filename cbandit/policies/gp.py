@@ -284,7 +284,7 @@ class GPPolicy(Policy):
         waiting, late = asked.waiting, self.feedback
         if isinstance(late, Sliding):
             waiting = [e for e in waiting if e.choice.t >= asked.t - late.window]
-        return [Ahead(*place_of(self, e.choice)[:2], *e.missing()) for e in waiting]
+        return [Ahead(*place_of(self, e.choice)[:2], e.waits(self.m)) for e in waiting]
 
     def _looks(
         self, state: GPState, asked: Asked
@@ -443,7 +443,8 @@ class GPPolicy(Policy):
         """
         from cbandit.posterior.botorch import model_list
 
-        return model_list(self._settled().state.beliefs)
+        signs = self.senses.signs.tolist()
+        return model_list(self._settled().state.beliefs, signs=signs)
 
     def lighten(self) -> None:
         """Before a checkpoint: large arrays are computed afresh instead of saved."""

@@ -149,6 +149,14 @@ class Entry(NamedTuple):
                 both.append((~whole).tolist())
         return both[0], both[1]
 
+    def waits(self, m: int) -> list[list[bool]]:
+        """Return the trials that wait for each function, the reward first."""
+        reward, cost = self.missing()
+        seen = self.cost_seen
+        if isinstance(seen, Tensor) and seen.dim() == 2:
+            return [reward, *(~seen).mT.tolist()]
+        return [reward, *[cost] * m]
+
 
 class Ledger:
     """The entries by round. Rounds above a policy's own are of an ``ask`` cut short."""

@@ -4,7 +4,7 @@ The reward is one of the functions of a class, each cost one of another. Known: 
 arm ``x0`` with reward ``r0`` and costs ``c0 < tau``. Each round:
 
 1. confidence sets ``C = {h : sum_s (h(X_s) - h_hat(X_s))^2 <= radius}`` around the
-   least-squares fits ``h_hat``, ``radius = 512 R^2 ln(24 (m + 1) G ln(2 t) / delta)``;
+   least-squares fits ``h_hat``, ``radius = 512 R^2 ln(12 (m + 1) G ln(2 t) / delta)``;
    fits and sets of costs hold functions with ``h(x0) = c0`` only (the paper's fits are
    among all functions; see :mod:`cbandit.policies.safe.classes`);
 2. ``V_c(pi) = max over C_c of E_pi mu``;

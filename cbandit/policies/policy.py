@@ -228,7 +228,8 @@ class Policy(metaclass=ABCMeta):
     def _limits(self, t: int) -> Tensor:
         """Return the thresholds of a round, ``(T, m)``."""
         if callable(self.thresholds):
-            return self._per_cost("thresholds", self.thresholds(t))
+            given = self.senses.limited(self.thresholds(t))
+            return self._per_cost("thresholds", given)
         return self.thresholds
 
     # -- rounds ----------------------------------------------------------------------

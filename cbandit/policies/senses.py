@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -76,8 +77,7 @@ class Senses:
                     "thresholds by name need costs by name: costs={'latency': gp}; got "
                     f"thresholds for {list(thresholds)}"
                 )
-            self._known(thresholds, "thresholds", whole=True)
-            thresholds = [thresholds[name] for name in self.names]
+            thresholds = self.limited(thresholds)
         elif isinstance(thresholds, str):
             thresholds = [thresholds] * self.m
         if isinstance(thresholds, list | tuple) and any(map(_worded, thresholds)):
@@ -97,6 +97,27 @@ class Senses:
                 -limit if turned else limit
                 for turned, limit in zip(above, thresholds, strict=True)
             ]
+
+    def limited(self, given: Any) -> Any:
+        """Return thresholds by name in the order of the costs; others as they are.
+
+        Numbers and words as a list; arrays ``(*trials,)`` as one, ``(*trials, m)``.
+        """
+        if not isinstance(given, Mapping):
+            return given
+        self._known(given, "thresholds", whole=True)
+        names = self.names or ()
+        called = [name for name in names if callable(given[name])]
+        if called:
+            raise CBanditError(
+                f"thresholds[{called[0]!r}] is a callable: make thresholds one that "
+                "returns all of them by name, lambda t: {...}"
+            )
+        every = [given[name] for name in names]
+        if any(map(_worded, every)) or not any(map(np.ndim, every)):
+            return every
+        parts = [checks.tensor(self._said(j), given[n]) for j, n in enumerate(names)]
+        return torch.stack(torch.broadcast_tensors(*parts), -1)
 
     @classmethod
     def of_policy(

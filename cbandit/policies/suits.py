@@ -54,9 +54,13 @@ def functions(reward: Any, costs: Any) -> tuple[list[GP], int | tuple[str, ...]]
 
 
 def believed_costs(costs: Any) -> Any:
-    """Return ``costs``, an error if there are none."""
-    if costs is None:
-        raise CBanditError("costs must be a cb.GP or a list of them; got None")
+    """Return ``costs``, an error unless there are beliefs about them."""
+    named = isinstance(costs, Mapping)
+    if costs is None or isinstance(costs, int) or (names_of(costs) and not named):
+        raise CBanditError(
+            "costs must be a cb.GP, a list of them, or {'latency': gp, ...}: this "
+            f"policy weighs what is believed about each cost; got {costs!r}"
+        )
     return costs
 
 

@@ -53,20 +53,13 @@ def entered(
         columns = policy.senses.columns(cost)
         if columns is None or len(columns) == policy.m:
             unseen("cost", cost_seen, mask, entry.choice)
-            cost = policy.senses.stacked(cost)
-            values = _values(policy, "cost", cost, range(1, policy.m + 1), mask)
+            values = _costs(policy, cost, columns, mask)
             costs = (*costs, Told(values, mask, own, t, serial, None, now))
             cost_seen = also_seen(cost_seen, mask)
         else:
             before = _wide(cost_seen, policy._size, policy.m)
             cost_seen = _told_now(policy, before, columns, mask, entry)
-            parts = [
-                _values(policy, name, value, (1 + j,), mask)
-                for j, (name, value) in zip(
-                    columns, policy.senses.listed(cost, columns), strict=True
-                )
-            ]
-            values = torch.cat(parts, -1)
+            values = _costs(policy, cost, columns, mask)
             if policy.piecemeal:
                 costs = (*costs, Told(values, mask, own, t, serial, columns, now))
             else:
@@ -128,6 +121,17 @@ def _values(
     turned = policy.senses.turned(devices.put(values, policy.device), functions)
     out: Tensor = policy._accepted(name, turned, functions, mask)
     return out
+
+
+def _costs(
+    policy: Any, cost: Any, columns: Sequence[int] | None, mask: Tensor | None
+) -> Tensor:
+    """Return costs, ``(T, f)``: all of an array, or those that a mapping holds."""
+    if columns is None:
+        return _values(policy, "cost", cost, range(1, policy.m + 1), mask)
+    every = zip(columns, policy.senses.listed(cost, columns), strict=True)
+    parts = [_values(policy, name, own, (1 + j,), mask) for j, (name, own) in every]
+    return torch.cat(parts, -1)
 
 
 def _wide(seen: Seen, size: int, m: int) -> Tensor:

@@ -27,14 +27,12 @@ class Ahead(NamedTuple):
     Args:
         keys: the actions' names, one a trial.
         x: ``(T, d)``.
-        reward: in which trials its reward is to come.
-        cost: in which trials its costs are.
+        waits: in which trials each function's outcome is to come, the reward's first.
     """
 
     keys: Sequence[Hashable]
     x: Tensor
-    reward: Sequence[bool]
-    cost: Sequence[bool]
+    waits: Sequence[Sequence[bool]]
 
 
 class Coming(NamedTuple):
@@ -54,8 +52,11 @@ class Coming(NamedTuple):
     def of(
         cls, ahead: Sequence[Ahead], functions: Sequence[int], noise: Tensor
     ) -> Coming | None:
-        """The outcomes to come of these functions; ``None``: there are none."""
-        mine = [a.reward if 0 in functions else a.cost for a in ahead]
+        """The outcomes to come of these functions; ``None``: there are none.
+
+        Functions that are told apart have engines of their own: one stands for all.
+        """
+        mine = [a.waits[functions[0]] for a in ahead]
         if not any(any(waits) for waits in mine):
             return None
         precision = devices.put(mine, noise.device).mT / noise.unsqueeze(-1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import gpytorch
@@ -91,24 +92,32 @@ def _any_noise() -> Any:
     return gpytorch.settings.min_fixed_noise(1e-300, 1e-300, 1e-300)
 
 
-def model_list(beliefs: Beliefs, trial: int | None = None) -> ModelListGP:
+def model_list(
+    beliefs: Beliefs, trial: int | None = None, signs: Sequence[float] | None = None
+) -> ModelListGP:
     """A ``ModelListGP`` of one :class:`BeliefGP` a function, reward first.
 
     Training data are merged: means over repeats, with the noise of a mean. Trials are
     the models' batch shape; a trial with fewer actions than others is padded by points
     of so much noise that they change nothing. With ``trial``, the models of that trial
     alone: without batch shape and padding. What policies learn later is not in it.
+    ``signs``, one a function, turn back what policies have turned.
     """
     models: dict[int, BeliefGP] = {}
+    batched = bool(beliefs.batch_shape)
     for group in beliefs.groups:
         for place, function in enumerate(group.functions):
-            models[function] = _model(group, place, bool(beliefs.batch_shape), trial)
+            sign = 1.0 if signs is None else signs[function]
+            models[function] = _model(group, place, batched, trial, sign)
     return ModelListGP(*[models[f] for f in sorted(models)])
 
 
-def _model(group: Group, place: int, batched: bool, trial: int | None) -> BeliefGP:
+def _model(
+    group: Group, place: int, batched: bool, trial: int | None, sign: float
+) -> BeliefGP:
     x, y, variance = _data(group, place)
     shift, scale = (v[:, place] for v in group.scale.targets_of())
+    y, shift = sign * y, sign * shift
     noise = group.noise * scale.square()
     kernel: Kernel = copy.deepcopy(group.covariance.kernel)
     if trial is not None:

@@ -78,9 +78,9 @@ class ConfidenceClass:
         """Return the given radius of round ``t``, or the theory's, ``(T, 1)``."""
         given = self._radius
         if given is None:
-            # gamma(t, delta / (m + 1)) of noise of size 1
+            # the paper's 24 is 12 for each of a reward and a cost that hold together
             size = len(self.values) * self._functions
-            log = math.log(24 * size * math.log(2 * max(t, 1)) / delta)
+            log = math.log(12 * size * math.log(2 * max(t, 1)) / delta)
             return 512 * log * self._square
         value = given(t) if callable(given) else given
         value = checks.number("radius", value, minimum=0)
