@@ -42,6 +42,7 @@ from cbandit.policies.state import GPState
 from cbandit.policies.suits import (
     NO_NOISE,
     epochs,
+    first_round,
     functions,
     moved,
     round_points,
@@ -250,11 +251,7 @@ class GPPolicy(Policy):
 
     def _epoch(self, t: int) -> int:
         """Return the first round of the epoch that round ``t`` is in."""
-        if self.restart is None:
-            return 1
-        if self.restart == "doubling":  # epoch i is rounds 2^i .. 2^(i+1) - 1
-            return 1 << (t.bit_length() - 1)
-        return t - (t - 1) % int(self.restart)
+        return first_round(self.restart, t)
 
     def _look(self, state: GPState, asked: Asked) -> Look:
         """Return which score of which estimates this round wants."""

@@ -21,6 +21,7 @@ from cbandit.policies.state import GPState
 __all__ = [
     "believed_costs",
     "epochs",
+    "first_round",
     "functions",
     "moved",
     "round_points",
@@ -139,6 +140,15 @@ def round_points(own: Any, asked: Any, samples: bool) -> None:
         )
     if own.continuous:
         own.inside(asked.block(0, asked.size), "actions of this round")
+
+
+def first_round(restart: int | str | None, t: int) -> int:
+    """Return the first round of the epoch that round ``t`` is in."""
+    if restart is None:
+        return 1
+    if restart == "doubling":  # epoch i is rounds 2^i .. 2^(i+1) - 1
+        return 1 << (t.bit_length() - 1)
+    return t - (t - 1) % int(restart)
 
 
 def moved(policy: Any, state: GPState, t: int) -> Tensor:
