@@ -363,7 +363,7 @@ def test_botorch_on_a_box_with_choices():
         cb.baselines.BanditOCO(box, costs=1, radius=0.1, step=0.1, dual_step=0.1)
 
 
-@pytest.mark.parametrize("noise", [1e-16, 1e-310])
+@pytest.mark.parametrize("noise", [1e-16, 1e-310, 0.0])
 def test_a_dictionary_of_outcomes_without_noise(noise):
     kernel = gpytorch.kernels.MaternKernel(nu=1.5).double()
     x = torch.linspace(0, 1, 12, dtype=torch.float64).unsqueeze(-1)

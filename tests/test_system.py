@@ -133,7 +133,7 @@ def test_it_goes_on_after_a_pickle():
     assert torch.equal(again.solve(right), system.solve(right))
 
 
-@pytest.mark.parametrize("noise", [1e-6, 1e-12, 1e-20])
+@pytest.mark.parametrize("noise", [1e-6, 1e-12, 1e-20, 0.0])
 def test_places_seen_again_all_but_without_noise(noise):
     kernel = gpytorch.kernels.MaternKernel(nu=1.5).double()
     kernel.lengthscale = torch.tensor(0.5, dtype=torch.float64)
@@ -336,7 +336,7 @@ def test_a_window_over_outcomes_that_differ_far_more_than_the_noise(engine):
 
 
 @pytest.mark.parametrize("explore", [cb.UCB(1.0), cb.TS(1.0)], ids=["UCB", "TS"])
-@pytest.mark.parametrize("noise", [1e-14, 1e-17, 1e-40, 1e-310])
+@pytest.mark.parametrize("noise", [1e-14, 1e-17, 1e-40, 1e-310, 0.0])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_less_noise_than_rounding(engine, noise, explore):
     """Smooth functions are interpolated, close as places may be for the kernel."""
@@ -384,3 +384,77 @@ def test_an_outlier_that_has_left_a_window_leaves_nothing(engine):
     own = (found.mean.numpy() - y.mean()) / y.std(ddof=1)
     assert abs(own - mean).max() < 1e-12
     assert abs(found.std.numpy() / y.std(ddof=1) - std).max() < 1e-12
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_noise_is_the_least_noise(engine):
+    """Also where outcomes of one place differ: their average counts."""
+    rng = np.random.default_rng(7)
+    policy = belief(engine, 0.05, 0.0)
+    index, values = rng.integers(0, 9, 60), rng.standard_normal(60)
+    for t in range(60):
+        see(policy, index[t], values[t], None if t % 3 else 0.0)
+        policy.posterior(PLACES[:, None])
+    mean, std = merged(0.05, 1e-14, index, values)
+    found = policy.posterior(PLACES[:, None])
+    assert abs(found.reward.mean.numpy() - mean).max() < 1e-10
+    assert abs(found.costs.mean[0].numpy() + mean).max() < 1e-10
+    # as far as digits go: the prior's variance is 1
+    assert abs(found.reward.std.numpy() ** 2 - std**2).max() < 1e-14
+
+
+def played(noise, own, more=None, standardize=False):
+    """20 outcomes of two trials, every third of variance ``own``, refitted halfway."""
+    kernel = gpytorch.kernels.MaternKernel(nu=1.5).double()
+    kernel.lengthscale = torch.tensor(0.1, dtype=torch.float64)
+    gp = cb.GP(kernel, noise=noise, standardize=standardize, **(more or {}))
+    points = torch.tensor(PLACES).unsqueeze(-1)
+    policy = cb.GPUCB(cb.Finite(points), reward=gp, trials=2)
+    for t in range(20):
+        choice = policy.ask(among=[7 * t % 12])
+        reward = torch.sin(5 * choice.x[:, 0]) * torch.tensor([1.0, 3.0])
+        policy.tell(choice, reward=reward, noise=None if t % 3 else own)
+    return policy
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+@pytest.mark.parametrize("noise", [0.0, [0.0, 0.01], 0.01])
+def test_refits_without_noise_are_those_of_the_least_noise(noise, standardize):
+    """1e-14 of the prior variance, that is of the outcomes' own if standardised."""
+    fitted = {"refit_every": 9}
+    policy = played(noise, 0.0, fitted, standardize)
+    least = np.maximum(noise, 1e-14)
+    twin = played(least, 1e-300 if standardize else 1e-14, fitted, standardize)
+    found, expected = policy.posterior().reward, twin.posterior().reward
+    assert bool(found.mean.isfinite().all())
+    torch.testing.assert_close(found.mean, expected.mean, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found.std, expected.std, rtol=1e-12, atol=1e-12)
+    kernels = [each.model.models[0].covar_module for each in (policy, twin)]
+    mine, other = ([*kernel.parameters()] for kernel in kernels)
+    assert all(torch.equal(a, b) for a, b in zip(mine, other, strict=True))
+
+
+def test_trials_with_and_without_noise_are_exported():
+    policy = played([0.0, 0.01], None)
+    index = np.array([7 * t % 12 for t in range(20)])
+    gap = abs(PLACES[:, None] - PLACES) * np.sqrt(3) / 0.1
+    gram = (1 + gap) * np.exp(-gap)
+    found, model = policy.posterior().reward, policy.model.models[0]
+    said = model.posterior(torch.tensor(PLACES).unsqueeze(-1)).mean[..., 0]
+    for trial, noise in enumerate((1e-14, 0.01)):
+        seen, first, count = np.unique(index, return_index=True, return_counts=True)
+        truth = np.sin(5 * PLACES[index[first]]) * (1, 3)[trial]
+        cov = gram[np.ix_(seen, seen)] + np.diag(noise / count)
+        mean = gram[:, seen] @ np.linalg.solve(cov, truth)
+        assert abs(found.mean[trial].numpy() - mean).max() < 1e-10
+        assert abs(said[trial].numpy() - mean).max() < 1e-10
+
+
+def test_no_noise_where_nothing_varies():
+    kernel = gpytorch.kernels.LinearKernel().double()
+    origin = cb.Finite(torch.zeros(1, 1, dtype=torch.float64))
+    policy = cb.GPUCB(origin, reward=cb.GP(kernel, noise=0.0))
+    for _ in range(3):
+        policy.tell(policy.ask(), reward=3.0, noise=0.0)
+    found = policy.posterior().reward
+    assert (found.mean.tolist(), found.std.tolist()) == ([0.0], [0.0])

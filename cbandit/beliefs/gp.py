@@ -28,8 +28,8 @@ class GP:
             ``.double()`` and then set hyperparameters as float64 tensors (the Python
             number 0.2 becomes 0.2000000030 on its way).
         noise: variance of one observation, a number or ``(*trials,)``; less than 1e-14
-            of the prior variance counts as that, which rounding allows. ``None``:
-            learned by marginal likelihood, with the kernel's hyperparameters.
+            of the prior variance, as 0 is, counts as that, which rounding allows.
+            ``None``: learned by marginal likelihood, with the kernel's hyperparameters.
         mean: the prior mean, in the user's units, a number or ``(*trials,)``.
         standardize: outcomes are rescaled to mean 0 and spread 1 every round. Then
             ``noise``, and all that a policy weighs, is in spreads: estimates, clips,
@@ -67,7 +67,9 @@ class GP:
             refit_every = checks.whole("refit_every", refit_every, 1, expected)
         self.kernel = None if kernel is None else copy.deepcopy(kernel).double()
         self.learn_noise = noise is None
-        self.noise: Tensor = checks.positive("noise", 1e-2 if noise is None else noise)
+        self.noise: Tensor = checks.nonnegative(
+            "noise", 1e-2 if noise is None else noise
+        )
         self.mean: Tensor = checks.finite("mean", checks.tensor("mean", mean))
         self.standardize = checks.flag("standardize", standardize)
         if standardize and bool((self.mean != 0).any()):

@@ -73,7 +73,7 @@ def _gp(given: Mapping[str, Any], actions: Actions, home: str) -> GP:
     if lengthscale is not None:
         _stretch(out.kernel, lengthscale, actions.dim)
     if "noise" in given:
-        out.noise = checks.positive("noise", given["noise"])
+        out.noise = checks.nonnegative("noise", given["noise"])
         out.learn_noise = False
     if "standardize" in given:
         out.standardize = checks.flag("standardize", given["standardize"])

@@ -38,7 +38,7 @@ def entered(
         raise CBanditError("tell needs reward=, cost= or both; got neither")
     own = None
     if noise is not None:
-        own = policy._per_trial("noise", checks.positive("noise", noise)).clone()
+        own = policy._per_trial("noise", checks.nonnegative("noise", noise)).clone()
     t, serial, now = policy._now.t, policy._ledger.number(), time.time()
     _, _, reward_seen, cost_seen, rewards, costs, *_ = entry
     held = entry.held

@@ -251,7 +251,9 @@ class Covariance:
             some = actions.extent()
         else:
             some = actions.block(0, min(actions.size, DIAGONAL))
-        return LEAST * self.variance(some).amax(-1)
+        least = LEAST * self.variance(some).amax(-1)
+        # where nothing varies any noise will do
+        return torch.where(least > 0, least, LEAST)
 
     def _closed_variance(self, x: Tensor) -> Tensor:
         """Every closed form but the linear one is 1 there."""

@@ -352,7 +352,7 @@ class Group(Value):
         if self._batched and not kernel.batch_shape and list(kernel.parameters()):
             # from here on each trial has parameters of its own
             kernel = one_a_trial(kernel, self.trials)
-        data = merged(self.log, *self.scale.targets_of())
+        data = merged(self.log, *self.scale.targets_of(), self.scale.least)
         noise = fit_hyperparameters(
             kernel,
             self.noise.clone(),

@@ -113,10 +113,11 @@ class Merged:
         )
 
 
-def merged(log: Log, shift: Tensor, scale: Tensor) -> Merged:
+def merged(log: Log, shift: Tensor, scale: Tensor, least: Tensor) -> Merged:
     """A log of one function as a marginal likelihood takes it, in standardised units.
 
-    ``shift`` and ``scale`` are ``(T, 1)``.
+    ``shift`` and ``scale`` are ``(T, 1)``; noise less than ``least``, ``()`` or
+    ``(T,)``, counts as this.
     """
     rows, device, trials = list(log), shift.device, len(shift)
     slots_of = Slots(trials)
@@ -135,8 +136,8 @@ def merged(log: Log, shift: Tensor, scale: Tensor) -> Merged:
     theirs = torch.zeros_like(y)
     if not all(usual):
         noises = [scale[:, 0] if r.noise is None else r.noise for r in rows]
-        weight = scale[:, 0].square() / torch.stack(noises)
-        theirs = torch.where(here & ~ours, weight, 0.0)
+        noise = (torch.stack(noises) / scale[:, 0].square()).maximum(least)
+        theirs = torch.where(here & ~ours, noise.reciprocal(), 0.0)
 
     def summed(values: Tensor) -> Tensor:
         return add_up(zeros.clone(), slots, values)

@@ -54,6 +54,11 @@ class Scale(Value):
         """The functions of an engine: these, and the ones."""
         return self.means.shape[1] + int(self.standardize)
 
+    @property
+    def least(self) -> Tensor:
+        """Less noise than this counts as this, ``()`` or ``(T,)``."""
+        return self._least
+
     def fitted(self, noise: Tensor, least: Tensor) -> Self:
         """The same with another noise."""
         return self._with(**_of_noise(noise, least))
