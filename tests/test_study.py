@@ -215,7 +215,7 @@ class TestOwnProblemAndPolicy:
         (
             "[policies.RPOL]\n",
             "[policies.RPOL]\nbelief = { noise = -1.0 }\n",
-            "[policies.RPOL] belief: noise must be",
+            "[policies.RPOL] belief: noise must not be",
         ),
         (
             "[policies.RPOL]\n",
