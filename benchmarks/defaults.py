@@ -9,7 +9,9 @@ on other seeds, under that belief and under ``cb.GP.default``.
 * CKB: the share of seeds whose noiseless average keeps every limit after the last
   round, over the problems of which a tenth or more is feasible, and on the worst of
   them; regret a round against the best distribution, in deviations of the reward. The
-  default is the candidate of least regret among those that keep the average in 90 %.
+  default is the candidate of least regret that keeps the average in 90 % of all seeds,
+  and on every such problem in 70 %, under either belief. (With one deviation in the
+  dual step instead of 1.5 that fails under ``cb.GP.default``; the last table shows it.)
 * RPOL and CONFIG: hard violation a round in deviations of the costs, and by how much
   the best feasible action tried, and the one recommended, are below the optimum, in
   deviations of the reward (the mean over problems).
@@ -54,13 +56,13 @@ QUICK = Sizes(
     ("gp 2 2 0.25", "ConstrainedGramacy"), 12, range(3), range(3, 6), range(3, 4)
 )
 
-USUAL = {"width": 1.0, "step": 0.5, "cap": 20.0, "dual_beta": -1.0}
+USUAL = {"width": 1.0, "step": 0.5, "cap": 20.0, "dual_beta": -1.5}
 CKB: dict[str, dict[str, Any]] = {
     "the defaults": {},
     "dual by the score's own estimate": {"dual_beta": None},
     "dual by the mean": {"dual_beta": 0.0},
+    "dual by mean + 1 deviation": {"dual_beta": -1.0},
     "dual by mean + 2 deviations": {"dual_beta": -2.0},
-    "dual by mean + 1.5 deviations, step 0.3": {"dual_beta": -1.5, "step": 0.3},
     "step 0.1": {"step": 0.1},
     "step 0.3": {"step": 0.3},
     "step 1": {"step": 1.0},
@@ -202,19 +204,21 @@ def measure(sizes: Sizes) -> list[Row]:
 def reported(sizes: Sizes) -> list[Row]:
     """Return the defaults on seeds that chose nothing, a line a problem."""
     rows = []
-    kinds: dict[str, tuple[Callable[[Stated], cb.GP], range]] = {
-        "known lengthscales": (known, sizes.reporting),
-        "cb.GP.default": (learned, sizes.learning),
-    }
-    for title, (belief_of, seeds) in kinds.items():
-        section = f"CKB with nothing set, seeds {_words(seeds)}, {title}"
+    less = ckb(**(USUAL | {"dual_beta": -1.0}))
+    kinds: list[tuple[str, Callable[..., cb.Policy], Any, range]] = [
+        ("nothing set, known lengthscales", cb.CKB, known, sizes.reporting),
+        ("nothing set, cb.GP.default", cb.CKB, learned, sizes.learning),
+        ("dual by mean + 1 deviation, cb.GP.default", less, learned, sizes.learning),
+    ]
+    for title, make, belief_of, seeds in kinds:
+        section = f"CKB with {title}, seeds {_words(seeds)}"
         over = []
         for problem in sizes.problems:
             say(f"{title}: {problem}")
             stated = found(problem, seeds)
             if stated is None or stated.feasible == 0:
                 continue
-            run, _ = played(stated, cb.CKB, belief_of(stated), sizes.rounds)
+            run, _ = played(stated, make, belief_of(stated), sizes.rounds)
             each = soft(stated, run)
             over.append(each)
             columns = f"kept {each['kept']:4.0%}; regret {each['regret']:+.3f}"

@@ -73,7 +73,7 @@ class CKB(GPPolicy):
         dual_beta: the width of the costs' estimate in the dual step, a number,
             ``(*trials,)`` or ``(*trials, m)``. ``None``: the score's own estimate, as
             in the paper; 0: the mean; -1: the mean and one deviation, pessimistic.
-            -1 too where step and cap are both left out and are 0.5 and 20.
+            -1.5 where step and cap are both left out and are 0.5 and 20.
         common: ``thresholds``, ``feedback``, ``seed``, ``trials``, ``device``,
             ``dtype``, ``engine``, ``pending``.
 

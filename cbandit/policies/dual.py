@@ -22,7 +22,7 @@ from cbandit.posterior.units import level
 
 __all__ = ["CAP", "DUAL_BETA", "STEP", "Dual", "Schedule", "dual_of"]
 
-STEP, CAP, DUAL_BETA = 0.5, 20.0, -1.0
+STEP, CAP, DUAL_BETA = 0.5, 20.0, -1.5
 
 
 class Schedule:
