@@ -45,7 +45,7 @@ def test_the_first_screen(capsys):
     printed = capsys.readouterr().out.splitlines()
     # what the text below the block says
     assert "\n".join(f"    {line}" for line in printed) in TEXT
-    assert sum(latency > 0.5 for latency in names["latencies"][-50:]) == 24
+    assert sum(latency > 0.5 for latency in names["latencies"][-50:]) == 25
 
 
 def test_simulations():
