@@ -209,7 +209,7 @@ def figure(rows: Sequence[Row], path: Path) -> None:
     """Draw how good the best point is against hard violation, a point a contender."""
     from matplotlib.figure import Figure
 
-    drawn = Figure((7, 4.5), layout="constrained")
+    drawn = Figure((9.5, 4), layout="constrained")
     axes = drawn.subplots(1, 2, sharey=True)
     played = [row for row in rows if "runs" in row]
     titles = list(dict.fromkeys(row["what"] for row in played))
@@ -218,14 +218,16 @@ def figure(rows: Sequence[Row], path: Path) -> None:
             mine = [row["runs"] for row in played if row["what"] == title]
             x = statistics.fmean(spread(runs, key)[0] for runs in mine)
             y = statistics.fmean(spread(runs, "hard")[0] for runs in mine)
-            axis.plot(x, y, MARKS[k % len(MARKS)], label=title, markersize=8)
-        axis.set_xlabel(f"best point {key}: deviations below the optimum")
+            hollow = "none" if k >= COLOURS else f"C{k}"
+            axis.plot(x, y, MARKS[k], c=f"C{k % COLOURS}", mfc=hollow, label=title)
+        axis.set_title(f"best point {key}")
+    drawn.supxlabel("deviations below the optimum")
     axes[0].set_ylabel("hard violation a round, in deviations")
     drawn.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
     drawn.savefig(path, dpi=150)
 
 
-MARKS = ("o", "s", "^", "v", "D", "P", "X", "<", ">", "*", "h", "p", "d")
+MARKS, COLOURS = "os^vDPX<>*hpd", 10
 
 
 def main(argv: Sequence[str] | None = None) -> None:
