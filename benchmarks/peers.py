@@ -2,8 +2,8 @@
 
     python benchmarks/peers.py [--quick] [--json FILE] [--figure FILE.png]
 
-On the problems of ``stated.py``, whose defaults nobody tuned for these seeds, every
-contender is told the same four random actions, and then plays one action a round:
+On the problems of ``stated.py``, on seeds that chose no default, every contender
+is told the same four random actions, and then plays one action a round:
 
 * ours: CKB, RPOL and CONFIG with nothing set, and RPOL and CONFIG with Thompson
   sampling, under ``cb.GP.default``;

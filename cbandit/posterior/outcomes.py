@@ -14,7 +14,7 @@ from cbandit.posterior.units import Units
 
 __all__ = ["Outcomes"]
 
-ALIKE = 1e-8  # a spread below this share of the values' size is their rounding
+ALIKE = 1e-12  # a spread below this share of the values' size is their rounding
 LOST = 1e-6  # below this share of the peak of the squares, count again from the log
 
 
@@ -78,7 +78,7 @@ class Outcomes(NamedTuple):
     def units(self) -> Units:
         """Count from the average, in spreads; 1 until two outcomes differ.
 
-        Those that share their first eight digits do not: of what is left most may be
+        Those that share their first twelve digits do not: of what is left much may be
         rounding, and a unit that small would make anything that comes later enormous.
         """
         spread = (self.squares / (self.seen - 1).clamp_min(1)).clamp_min(0).sqrt()
