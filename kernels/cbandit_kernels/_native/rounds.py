@@ -25,7 +25,7 @@ WEIGHTED = 2  # of SCORES, those that costs enter by their weights: the first
 REWARD = len(SCORES)  # the code of a score that no cost enters
 PIECE = 1 << 14  # actions that a thread takes at a time
 STREAM_PIECE = 1 << 12  # the same where each costs hundreds of kernel values
-ALONE = 1 << 16  # numbers of all covariances up to which one thread takes all trials
+ALONE = 1 << 20  # numbers of all covariances up to which one thread is the fastest
 PARTS = 8  # that the trials of larger ones are cut into
 
 
