@@ -783,7 +783,7 @@ def test_the_likelihood_is_that_of_all_observations(dense, rng):
         policy.tell(choice, reward=reward, noise=own)
         data.append((choice.x.numpy(), reward, own))
     (group,) = beliefs_of(policy).groups
-    merged = merged_log(group.log, *group.scale.targets_of())
+    merged = merged_log(group.log, *group.scale.targets_of(), torch.tensor(0.0))
     assert merged.x.shape[1] < 40  # there is something to merge
     found, dense_values = [], []
     for scale, noise in [(0.1, 0.01), (0.2, 0.01), (0.2, 0.3), (0.5, 1e-3), (1.0, 2.0)]:
