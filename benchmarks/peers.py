@@ -143,7 +143,7 @@ def measure(sizes: Sizes) -> list[Row]:
             ]
             columns = columns_of(runs)
             rows.append(row_of(section, title, columns=columns, name=name, runs=runs))
-    return rows + compared(rows)
+    return rows + averaged(rows) + compared(rows)
 
 
 def spread(runs: Sequence[dict[str, float]], key: str) -> tuple[float, float]:
@@ -170,6 +170,21 @@ def columns_of(runs: Sequence[dict[str, float]]) -> str:
     ms = 1e3 * statistics.median(each["seconds"] for each in runs)
     parts += [f"over {violated:.0%}", f"named kept {safe:.0%}", f"{ms:.1f} ms"]
     return "  ".join(parts)
+
+
+def averaged(rows: Sequence[Row]) -> list[Row]:
+    """Return a line for each contender: means over the problems, of the mean seed."""
+    out = []
+    for title in dict.fromkeys(row["what"] for row in rows):
+        mine = [row["runs"] for row in rows if row["what"] == title]
+        mean = {
+            key: statistics.fmean(spread(runs, key)[0] for runs in mine)
+            for key in ("tried", "named", "hard", "soft", "in violation")
+        }
+        columns = "  ".join(f"{key} {value:.3f}" for key, value in mean.items())
+        section = f"the mean over {len(mine)} problems"
+        out.append(row_of(section, title, columns=columns, means=mean))
+    return out
 
 
 def compared(rows: Sequence[Row]) -> list[Row]:
