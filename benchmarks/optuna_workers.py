@@ -48,6 +48,7 @@ LIMIT = 11.0
 CODECS = {"lz4": (1.0, 0.6), "zstd": (1.6, 0.45), "none": (0.7, 1.0)}
 MORE = 10  # trials of the fresh process
 PROCESSES = 4
+GRACE = 20  # seconds without a heartbeat until a trial counts as failed
 MEASURING = 0.1  # seconds that a measurement takes where several processes share
 
 
@@ -88,7 +89,9 @@ def opened(url: str, policy: str, seed: int) -> optuna.Study:
     """Return the study of a storage, with a sampler of its own."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        storage = optuna.storages.RDBStorage(url, heartbeat_interval=1, grace_period=5)
+        storage = optuna.storages.RDBStorage(
+            url, heartbeat_interval=1, grace_period=GRACE
+        )
     return optuna.create_study(
         study_name=policy,
         storage=storage,
@@ -182,7 +185,7 @@ def shared(url: str, policy: str, count: int) -> dict[str, float]:
         raise SystemExit(f"processes ended with {codes}")
     seconds = time.perf_counter() - begun
     out = {**account(study, count), "seconds": seconds}
-    time.sleep(6)  # what the killed one left running counts as failed by then
+    time.sleep(GRACE + 1)  # what the killed one left running counts as failed by then
     fresh = worker(url, policy, 0, len(complete(study)) + MORE, 0.0)
     if fresh.wait():
         raise SystemExit(f"the fresh process failed: {fresh.returncode}")

@@ -20,7 +20,7 @@ import torch
 import cbandit as cb
 
 SPACE = cb.Space(threads=cb.Int(1, 16, log=True), codec=cb.Category("lz4", "zstd"))
-TRANSIENT = 0.1
+TRANSIENT = 0.15
 
 
 def fresh():

@@ -50,6 +50,12 @@ def study_of(policy=rpol, direction="maximize", storage=None, **more):
     return optuna.create_study(sampler=sampler, direction=direction, storage=storage)
 
 
+def begin(study):
+    """Start the next trial, which chooses nothing yet."""
+    if study._pop_waiting_trial_id() is None:
+        study._storage.create_new_trial(study._study_id)
+
+
 def posterior(trials, function):
     """Means and deviations over 1..16 by a dense solve."""
     every = torch.arange(1, 17, dtype=torch.float64)
@@ -206,6 +212,41 @@ class TestOthersTrials:
         (estimate,) = study.trials[-1].system_attrs["cbandit:round"]["estimate"][1:]
         want = (before + 0.5 * estimate).clamp(0.0, 3.0)
         assert after.tolist() == pytest.approx(want.tolist())
+
+    @pytest.mark.parametrize("policy", ["CKB", ckb])
+    def test_who_is_about_to_choose_is_foreseen(self, policy):
+        """Workers that choose at the same moment choose as if one after another."""
+        turns, together = study_of(policy), study_of(policy)
+        for study in (turns, together):
+            study.optimize(objective, n_trials=6)
+        first = [turns.ask().suggest_int("threads", 1, 16) for _ in range(3)]
+        for _ in range(2):
+            begin(together)
+        alike = together.ask().suggest_int("threads", 1, 16)
+        assert alike == first[-1] != first[0]
+
+    def test_who_was_overtaken_does_not_count(self):
+        """Its process was killed while it chose."""
+        one, other = study_of(ckb), study_of(ckb)
+        for study in (one, other):
+            study.optimize(objective, n_trials=6)
+        begin(one)
+        assert len(one.sampler.policy(one).outstanding) == 1
+        for study in (one, other):
+            study.enqueue_trial({"threads": 4})
+            study.optimize(objective, n_trials=1)
+        found = [each.sampler.policy(each) for each in (one, other)]
+        assert not found[0].outstanding
+        prices = [each.multiplier.tolist() for each in found]
+        assert prices[0] == pytest.approx(prices[1])
+
+    def test_enqueued_ones_are_counted_before_they_suggest(self):
+        study = study_of("RPOL")
+        study.optimize(objective, n_trials=3)
+        study.enqueue_trial({"threads": 5})
+        begin(study)
+        (waiting,) = study.sampler.policy(study).outstanding
+        assert waiting.x.tolist() == [5.0]
 
     @pytest.mark.parametrize("continuous", [False, True])
     def test_failed_ones_are_not_asked_for_again(self, continuous):

@@ -29,6 +29,7 @@ class Record(NamedTuple):
         costs: likewise; ``None``: not all of them were measured.
         estimate: at the policy's choice; ``None``: the policy did not choose it.
         size: the costs' units then, ``None`` where there was none.
+        choosing: whether a policy is about to choose it.
     """
 
     number: int
@@ -39,6 +40,7 @@ class Record(NamedTuple):
     costs: list[float] | None
     estimate: list[float] | None
     size: list[float | None] | None
+    choosing: bool
 
     @property
     def measured(self) -> bool:

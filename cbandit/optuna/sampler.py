@@ -8,6 +8,7 @@ import hashlib
 import inspect
 import math
 import warnings
+from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -25,13 +26,13 @@ from cbandit.optuna.parameters import Domain
 from cbandit.optuna.records import Record, observe, usable
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.senses import Senses
-from cbandit.policies.taken_up import folded, sizes, took_up
+from cbandit.policies.taken_up import folded, foreseen, sizes, took_up, turn
 
 __all__ = ["Sampler"]
 
 ROUND = "cbandit:round"  # a trial's system attribute: one, so that it is all there
 KINDS = ("CKB", "RPOL", "CONFIG", "GPUCB", "GPTS")  # whose state a study's trials hold
-CONSTRAINT = "constraints"  # Optuna's own
+CONSTRAINT, FIXED = "constraints", "fixed_params"  # Optuna's own
 
 
 class Sampler(BaseSampler):
@@ -114,7 +115,7 @@ class Sampler(BaseSampler):
         search_space: dict[str, BaseDistribution],
     ) -> dict[str, Any]:
         """Return what the policy chooses for this trial."""
-        fixed = trial.system_attrs.get("fixed_params", {})
+        fixed = trial.system_attrs.get(FIXED, {})
         if not search_space or fixed.keys() & search_space.keys():
             return {}  # an enqueued trial is not the policy's
         domain = Domain(search_space)
@@ -215,7 +216,15 @@ class Sampler(BaseSampler):
             )
             for state in (TrialState.RUNNING, TrialState.FAIL)
         )
-        took_up(policy, number, folded(policy, played, number), waiting, failed)
+        took_up(policy, waiting, failed)
+        # one that a later trial has overtaken was killed while it chose
+        last = max(each.number for each in records if each.state.is_finished())
+        for each in records[last + 1 : number]:
+            if each.choosing:
+                before = [e for e in played if e.t <= each.number]
+                turn(policy, each.number, folded(policy, before, each.number))
+                insort(played, foreseen(policy, each.number + 1))
+        turn(policy, number, folded(policy, played, number))
         return policy
 
     def _names(self, trials: Sequence[FrozenTrial]) -> Sequence[str]:
@@ -233,8 +242,10 @@ class Sampler(BaseSampler):
     ) -> Record:
         """Return a trial as the policy sees it."""
         # those that the trial has been given and has not asked for yet
-        kept = trial.system_attrs.get(ROUND, {})
-        params = domain.known({**kept.get("params", {}), **trial.params})
+        kept, fixed = (trial.system_attrs.get(key, {}) for key in (ROUND, FIXED))
+        params = domain.known({**fixed, **kept.get("params", {}), **trial.params})
+        known = kept or fixed or trial.params
+        choosing = trial.state == TrialState.RUNNING and not known
         reward = costs = None
         if trial.state == TrialState.COMPLETE and trial.values:
             reward = usable(trial.values[0])
@@ -245,10 +256,8 @@ class Sampler(BaseSampler):
         when = trial.datetime_complete
         ended = math.inf if when is None else when.timestamp()
         estimate, size = kept.get("estimate"), kept.get("units")
-        measured = reward, costs
-        return Record(
-            trial.number, trial.state, ended, params, *measured, estimate, size
-        )
+        seen = params, reward, costs, estimate, size, choosing
+        return Record(trial.number, trial.state, ended, *seen)
 
     def _told(self, trial: FrozenTrial, names: Sequence[str]) -> list[float | None]:
         """Return a trial's costs, ``None`` where one was not measured."""

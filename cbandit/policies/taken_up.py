@@ -18,7 +18,7 @@ from cbandit.policies.decision import kept
 from cbandit.policies.failures import Failed
 from cbandit.policies.ledger import Made
 
-__all__ = ["Played", "folded", "sizes", "took_up"]
+__all__ = ["Played", "folded", "foreseen", "sizes", "took_up", "turn"]
 
 
 class Played(NamedTuple):
@@ -77,28 +77,37 @@ def folded(policy: Any, rounds: Sequence[Played], upto: int) -> Tensor:
     return multiplier
 
 
-def took_up(
-    policy: Any, t: int, multiplier: Tensor, waiting: Tensor, failed: Tensor
-) -> None:
-    """Make a policy ready for round ``t + 1``.
-
-    Args:
-        policy: without a trials axis.
-        t: how many rounds came before.
-        multiplier: what the round is to use.
-        waiting: the actions that others wait for, ``(n, d)``.
-        failed: the actions that cannot be measured, ``(k, d)``.
-    """
+def turn(policy: Any, t: int, multiplier: Tensor) -> None:
+    """Make a policy ready for round ``t + 1``, which is to use this multiplier."""
     state = policy._now.state._replace(multiplier=multiplier, moved=multiplier)
     policy._streams = Streams(policy.seed, policy.trials, f"round {t + 1}")
     position = policy._streams.position()
     policy._now = policy._now._replace(t=t, state=state, position=position)
+
+
+def took_up(policy: Any, waiting: Tensor, failed: Tensor) -> None:
+    """Show a policy what others play.
+
+    Args:
+        policy: without a trials axis.
+        waiting: the actions that others wait for, ``(n, d)``.
+        failed: the actions that cannot be measured, ``(k, d)``.
+    """
     for number, x in enumerate(waiting):
         choice = _choice(policy, number, x)
         policy._ledger.open(kept(choice), choice, Made(0.0))
     for x in failed:
         before = policy._failed or Failed.none(policy._size, policy.actions.dim)
         policy._failed = before.added(policy, _choice(policy, 0, x), None)
+
+
+def foreseen(policy: Any, t: int) -> Played:
+    """Return what another process will play in round ``t``, for which it is choosing.
+
+    This policy, whose turn it is, is asked in its place and counts on the choice.
+    """
+    policy.ask()
+    return Played(t, policy._now.state.estimate, None, sizes(policy))
 
 
 def _choice(policy: Any, number: int, x: Tensor) -> Choice:
