@@ -1,17 +1,21 @@
 """Four processes on one Optuna study, one of them killed, against a single process.
 
     python benchmarks/optuna_workers.py [--quick] [--only sqlite|postgresql]
+                                        [--policy RPOL|CKB]
 
 Each study tunes a made-up stream processor (threads, memory, codec; throughput is to be
 large, latency to stay at or below 11 ms; both are measured with noise). Four processes
 share it until so many trials are complete. One is killed (SIGKILL) at half of them. A
 fresh process then opens the study from its storage alone and plays some more.
 
-The reference is a single process on as many trials, once for each of four seeds. The
+The reference is a single process on as many trials, once for each of some seeds. The
 script fails if a shared study breaks its limit by more than these seeds do: if its
-trials above the limit, or the sum of what they are above it, exceed those of the worst
-seed by more than the range of the seeds. Latencies without noise are judged, of the
-first so many complete trials.
+trials above the limit, or the sum of what they are above it (excess), exceed those of
+the worst seed by more than the range of the seeds. For CKB, which promises the average,
+that is also asked of what all trials together are above it (soft). CKB keeps the
+average by turns of settings above and below; how many turns, and how far above, differs
+much from seed to seed. Latencies without noise are judged, of the first so many
+complete trials.
 
 PostgreSQL is a real server (``pgserver``); it is left out where that is not installed.
 """
@@ -48,6 +52,8 @@ LIMIT = 11.0
 CODECS = {"lz4": (1.0, 0.6), "zstd": (1.6, 0.45), "none": (0.7, 1.0)}
 MORE = 10  # trials of the fresh process
 PROCESSES = 4
+SEEDS = {"RPOL": 4, "CKB": 8}  # of single processes
+PROMISED = {"RPOL": ("above", "excess"), "CKB": ("soft", "above", "excess")}
 GRACE = 20  # seconds without a heartbeat until a trial counts as failed
 MEASURING = 0.1  # seconds that a measurement takes where several processes share
 
@@ -131,6 +137,7 @@ def account(study: optuna.Study, count: int) -> dict[str, float]:
         "above": sum(each > 0 for each in over),
         "above_late": sum(each > 0 for each in over[count // 2 :]),
         "excess": sum(over),
+        "soft": max(0.0, sum(latency - LIMIT for _, latency in found)),
         "mean": sum(latency for _, latency in found) / len(found),
         "best": max(feasible, default=float("nan")) / best_possible(),
     }
@@ -207,9 +214,9 @@ def shared(url: str, policy: str, count: int) -> dict[str, float]:
     return out
 
 
-def kept(one: dict[str, float], reference: list[dict[str, float]]) -> bool:
+def kept(policy: str, one: dict[str, float], reference: list[dict[str, float]]) -> bool:
     """Return whether a shared study keeps its limit as the seeds of one process do."""
-    for key in ("above", "excess"):
+    for key in PROMISED[policy]:
         values = [each[key] for each in reference]
         if one[key] > max(values) + (max(values) - min(values)):
             return False
@@ -229,8 +236,8 @@ def lines(name: str, found: dict[str, float]) -> str:
     """Return a row of the table."""
     row = (
         f"{name:<22} {found['trials']:>6.0f} {found['above']:>6.0f} "
-        f"{found['above_late']:>11.0f} {found['excess']:>8.1f} {found['mean']:>8.2f} "
-        f"{found['best']:>7.3f} {found['seconds']:>8.0f}"
+        f"{found['above_late']:>11.0f} {found['excess']:>8.1f} {found['soft']:>6.1f} "
+        f"{found['mean']:>8.2f} {found['best']:>7.3f} {found['seconds']:>8.0f}"
     )
     if "complete" in found:
         row += (
@@ -246,6 +253,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="40 trials, two seeds")
     parser.add_argument("--only", choices=STORAGES, help="one storage")
+    parser.add_argument("--policy", choices=SEEDS, help="one policy")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     parser.add_argument("--work", nargs=5, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -254,7 +262,7 @@ def main() -> int:
         url, policy, seed, until, seconds = given.work
         work(url, policy, int(seed), int(until), float(seconds))
         return 0
-    count, seeds = (40, 2) if given.quick else (200, 4)
+    count = 40 if given.quick else 200
     storages = [each for each in STORAGES if given.only in (None, each)]
     if find_spec("pgserver") is None and "postgresql" in storages:
         storages.remove("postgresql")
@@ -272,13 +280,13 @@ def main() -> int:
     print(f"limit {LIMIT:g} ms; throughput as a share of the best within it")
     print(
         f"{'':<22} {'trials':>6} {'above':>6} {'second half':>11} {'excess':>8} "
-        f"{'mean':>8} {'best':>7} {'seconds':>8}"
+        f"{'soft':>6} {'mean':>8} {'best':>7} {'seconds':>8}"
     )
     results: dict[str, dict[str, float]] = {}
     bad = []
-    for policy in ("RPOL", "CKB"):
+    for policy in SEEDS if given.policy is None else [given.policy]:
         reference = []
-        for seed in range(seeds):
+        for seed in range(2 if given.quick else SEEDS[policy]):
             name = f"{policy} alone, seed {seed}"
             results[name] = alone(policy, seed, count)
             reference.append(results[name])
@@ -288,7 +296,7 @@ def main() -> int:
             with STORAGES[storage]() as url:
                 results[name] = shared(url, policy, count)
             print(lines(name, results[name]), flush=True)
-            if not kept(results[name], reference):
+            if not kept(policy, results[name], reference):
                 bad.append(name)
     print(f"limit not kept: {', '.join(bad)}" if bad else "every limit kept as alone")
     if given.json:

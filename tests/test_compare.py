@@ -174,6 +174,20 @@ class TestCompare:
         assert not any("+-" in x for x in body)
         assert len(imread(figure).shape) == 3
 
+    def test_folders_of_a_sweep(self, capsys, folders):
+        """They differ in a parameter as well as in their names."""
+        code, text, _ = call(capsys, "compare", folders / "half", folders / "quarter")
+        assert code == 0
+        assert "quarter - half" in text
+
+    def test_numbers_as_mathematics_writes_them(self):
+        from inside import in_latex_numbers
+
+        assert in_latex_numbers("1.2e+04 +- 3") == r"1.2\cdot 10^{4} \pm 3"
+        assert in_latex_numbers("+3e-05 [-1e-05, 2]") == (
+            r"+3\cdot 10^{-5} [-1\cdot 10^{-5}, 2]"
+        )
+
     @pytest.mark.parametrize(
         ("words", "names", "options"),
         [
@@ -186,8 +200,6 @@ class TestCompare:
     def test_what_cannot_be_compared(self, capsys, folders, words, names, options):
         if names == ["half"] and "cost" in options:
             words = "there is only half"
-        if names == ["none"]:
-            words = "config.toml cannot be read"
         where = [folders / name for name in names]
         line = complaint(capsys, "compare", *where, *options)
         assert words in line
@@ -281,3 +293,12 @@ def test_titles_name_what_a_table_is_about():
         "; minimise latency, accuracy >= 0.9, price <= 3",
     )
     assert goal(botorch="ConstrainedGramacy") == ("reward", "")
+
+
+def test_policies_at_one_place_are_named_together(folders):
+    from inside import read_curves
+
+    table = read_curves(folders / "half")
+    one = next(iter(table.values()))
+    figure = cb.plots.trade_off({"A": one, "B": one})
+    assert [text.get_text() for text in figure.axes[0].texts] == ["A, B"]

@@ -36,10 +36,12 @@ def played(policy, rounds):
 
 
 def test_named_costs_without_limits_are_warned_of():
+    belief = cb.GP.default(space())
+    costs = {"latency": belief, "accuracy": belief}
     with pytest.warns(
         UserWarning, match="costs latency, accuracy are limited at 0"
     ) as w:
-        tuned(thresholds=0.0)
+        cb.RPOL(space(), reward=belief, costs=costs)
     assert w[0].filename == __file__  # the user's line, not the library's
     assert "thresholds={'latency': '<= 0', 'accuracy': '<= 0'}" in str(w[0].message)
     on = cb.Finite(torch.rand(5, 2).double())
@@ -58,6 +60,7 @@ def test_limits_that_are_said_are_not_warned_of(tmp_path):
         cb.CKB(on, reward=belief, costs={"a": belief}, thresholds={"a": 0})
         cb.CKB(on, reward=belief, costs=belief)
         cb.CKB(on, reward=belief, costs=[belief], thresholds=0.0)
+        cb.CKB(on, reward=belief, costs={"a": belief}, thresholds=0.0)
         policy = tuned()
         policy.save(tmp_path / "a.ckpt")
         cb.load(tmp_path / "a.ckpt")

@@ -248,6 +248,16 @@ def test_all_is_tried_before_anything_runs(capsys, written, mine):
     assert not Path("results").exists()
 
 
+def test_a_type_must_make_policies(capsys, written, mine):
+    with Path(f"{mine}.py").open("a") as file:
+        file.write("\ndef nothing():\n    pass\n\ndef other(actions):\n    pass\n")
+    for name in ("nothing", "other"):
+        text = STUDY + f'\n[policies.odd]\ntype = "MODULE:{name}"\n'
+        line = complaint(capsys, "run", written(text))
+        assert "[policies.odd] type: " in line
+        assert f"{name} makes no policy of a set of actions" in line
+
+
 class TestSweeps:
     def test_expanded(self):
         table = {"a": [1, 2], "b": {"c": ["x", "y"], "d": 0}, "e": [[3, 4]]}

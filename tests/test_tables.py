@@ -307,7 +307,8 @@ class TestWhatItPrints:
                 '"speed"',
                 '"sped"',
                 "[problem]: frame must have one column 'sped'; it has none among "
-                "threads, memory, codec, speed, latency, accuracy",
+                "threads, memory, codec, speed, latency, accuracy; did you mean "
+                "'speed'?",
             ),
             (
                 'latency = "<= 6"',
@@ -332,7 +333,7 @@ class TestWhatItPrints:
         frame.to_csv("data.csv", index=False)
         assert complaint(capsys, "run", "study.toml") == (
             "Error: study.toml: [problem]: column 'speed' must hold numbers; got "
-            "'fast' in row 5\n"
+            "'fast' in line 5\n"
         )
 
     def test_missing_cells(self, capsys, ready):

@@ -112,6 +112,8 @@ def kept_in(folder: str | os.PathLike[str]) -> Job:
     Of a study no module is imported, and no data are read.
     """
     path = Path(folder) / "config.toml"
+    if not path.is_file():
+        raise CBanditError(f"{folder} holds no results: {path} is missing")
     raw = read_toml(path, ours=True)
     found = _studies(path, raw, None, {}) if "problem" in raw else jobs_in(path)
     if len(found) != 1:

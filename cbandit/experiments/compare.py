@@ -7,6 +7,7 @@ vary less than the trials themselves, and it is these that are compared.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,6 +105,7 @@ def compare(
     differing = [k for k in known[1:] if len({str(e.get(k)) for e in labels}) > 1]
     # folders differ in their names always: a parameter in which they do says more
     rest = [k for k in differing if k != by and (k != "folder" or by == "policy")]
+    rest = [] if by == "folder" else rest
     groups: dict[str, dict[str, Any]] = {}
     for (path, _), each in zip(folders, labels, strict=True):
         frame = read_rounds(path, last=True)
@@ -213,20 +215,33 @@ def in_latex(found: Sequence[Comparison], settings: Settings) -> list[str]:
             wide = len(COLUMNS) + 1
             out.append(rf"\multicolumn{{{wide}}}{{l}}{{{_escaped(each.words)}}} \\")
         for name in each.values:
-            cells = [f"${c}$".replace("+-", r"\pm") for c in _means(each, name)]
+            cells = [f"${_powers(c)}$" for c in _means(each, name)]
             out.append(" & ".join([_escaped(name), *cells]) + r" \\")
         for name in list(each.values)[1:]:
-            cells = [f"${_difference(each.difference(name, k))}$" for k in COLUMNS]
+            found_each = [each.difference(name, k) for k in COLUMNS]
+            cells = [f"${_powers(_difference(one))}$" for one in found_each]
             words = rf"{_escaped(name)} $-$ {_escaped(each.first)}"
             out.append(" & ".join([words, *cells]) + r" \\")
     lines = [*out, r"\bottomrule", r"\end{tabular}"]
     return [line.replace("$unknown$", "unknown") for line in lines]
 
 
+def _powers(words: str) -> str:
+    """Return numbers as TeX's mathematics writes them."""
+    words = re.sub(r"e([-+])0*(\d+)", _power, words)
+    return words.replace("+-", r"\pm")
+
+
+def _power(found: re.Match[str]) -> str:
+    return rf"\cdot 10^{{{found[1].strip('+')}{found[2]}}}"
+
+
 def _escaped(words: str) -> str:
     out = words.replace("\\", r"\textbackslash ")
     for sign in "&%$#_{}":
         out = out.replace(sign, "\\" + sign)
+    for sign, meant in (("<=", r"$\le$"), (">=", r"$\ge$"), ("<", "$<$"), (">", "$>$")):
+        out = out.replace(sign, meant)
     return out
 
 

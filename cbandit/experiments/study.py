@@ -190,9 +190,16 @@ def _policy(
     if missing:
         name = "acquisition" if missing[0] == "make_acquisition" else missing[0]
         raise CBanditError(f"{where} {name} is missing: {table['type']} needs it")
-    with said(where):
-        policy: Policy = call(problem.actions, **arguments)
-    return policy
+    policy: Any = None
+    if takes.named or takes.open:
+        with said(where):
+            policy = call(problem.actions, **arguments)
+    if not callable(getattr(policy, "ask", None)):
+        raise CBanditError(
+            f"{where} type: {table['type']} makes no policy of a set of actions"
+        )
+    found: Policy = policy
+    return found
 
 
 def _beliefs(

@@ -34,7 +34,7 @@ from cbandit.policies.failures import Failed
 from cbandit.policies.ledger import Entry, Ledger, Made, News
 from cbandit.policies.names import finished, meant, said
 from cbandit.policies.record import Record, history
-from cbandit.policies.senses import Senses
+from cbandit.policies.senses import UNSAID, Senses
 from cbandit.policies.state import Now
 from cbandit.policies.telling import entered, failed_in
 
@@ -119,7 +119,7 @@ class Policy(metaclass=ABCMeta):
         actions: Actions,
         m: int | Sequence[str],
         *,
-        thresholds: Any = 0.0,
+        thresholds: Any = UNSAID,
         minimise: bool = False,
         seed: int = 0,
         trials: Trials = None,

@@ -23,7 +23,10 @@ from cbandit.errors import CBanditError
 from cbandit.policies.safe.action import Safe
 from cbandit.recommend import Recommendation
 
-__all__ = ["Senses", "counted", "names_of"]
+__all__ = ["UNSAID", "Senses", "counted", "names_of"]
+
+#: what thresholds are unless given: this very object, which no other 0.0 is
+UNSAID = float("0")
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _LIMIT = re.compile(rf"\s*(<=|>=)\s*({_NUMBER})\s*")
@@ -125,8 +128,7 @@ class Senses:
     ) -> Senses:
         """Return the words of a new policy; warn if named costs have no limits."""
         senses = cls(m, thresholds, minimise)
-        plain = isinstance(thresholds, int | float) and not isinstance(thresholds, bool)
-        if senses.names and plain and thresholds == 0:
+        if senses.names and thresholds is UNSAID:
             limits = ", ".join(f"{name!r}: '<= 0'" for name in senses.names)
             warn(
                 f"costs {', '.join(senses.names)} are limited at 0, as no thresholds "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -121,9 +122,11 @@ def _columns(frame: pd.DataFrame, used: list[Any], chosen: list[Any]) -> None:
     for name in used:
         if known.count(name) != 1:
             found = "several" if name in known else "none"
+            near = difflib.get_close_matches(str(name), map(str, known), 1)
+            hint = f"; did you mean {near[0]!r}?" if near and near[0] != name else ""
             raise CBanditError(
                 f"frame must have one column {name!r}; it has {found} among "
-                f"{', '.join(map(str, known))}"
+                f"{', '.join(map(str, known))}{hint}"
             )
         if used.count(name) > 1:
             raise CBanditError(
@@ -205,7 +208,8 @@ def _numbers(frame: pd.DataFrame, name: str) -> np.ndarray:
     if not np.isfinite(values).all():
         at = int(np.flatnonzero(~np.isfinite(values))[0])
         raise CBanditError(
-            f"column {name!r} must be finite; row {frame.index[at]} has {values[at]}"
+            f"column {name!r} must be finite; {_row(frame, frame.index[at])} has "
+            f"{values[at]}"
         )
     return values
 
@@ -216,8 +220,13 @@ def _odd(column: Any) -> str:
         try:
             float(value)
         except (TypeError, ValueError):
-            return f"{value!r} in row {label}"
+            return f"{value!r} in {_row(column, label)}"
     return str(column.dtype)
+
+
+def _row(rows: Any, label: Any) -> str:
+    """Name a row; of a file it is a line."""
+    return f"{rows.index.name or 'row'} {label}"
 
 
 def _parameter(column: Any) -> Int | Float | Category:
@@ -250,7 +259,8 @@ def _coordinates(frame: pd.DataFrame, name: str, parameter: Any) -> np.ndarray:
         place = parameter.place(_plain(value))
         if place is None:
             raise CBanditError(
-                f"column {name!r} must be of {parameter!r}; row {label} has {value!r}"
+                f"column {name!r} must be of {parameter!r}; {_row(frame, label)} has "
+                f"{value!r}"
             )
         found[i] = place
     return found

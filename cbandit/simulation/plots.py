@@ -344,10 +344,11 @@ def trade_off(
             colour = draw.COLOURS[k % len(draw.COLOURS)]
             look = {"color": colour, "ecolor": "#999999", "capsize": 2}
             panel.errorbar(a, b, db, da, fmt=draw.MARKERS[k % 8], **look)
-        for label, *place in zip(table, x, y, strict=True):
-            panel.annotate(
-                label, (place[0], place[1]), (5, 5), textcoords="offset points"
-            )
+        alike: dict[tuple[float, float], list[str]] = {}
+        for name, place in places.items():
+            alike.setdefault(place, []).append(name)
+        for place, names in alike.items():
+            panel.annotate(", ".join(names), place, (5, 5), textcoords="offset points")
         panel.set_xlabel(f"{LABELS[metrics[0]]} / t")
         panel.set_ylabel(f"{LABELS[metrics[1]]} / t")
         panel.margins(0.12)
@@ -382,6 +383,7 @@ def differences(
                 panel.plot([middle], [k], marker=mark, color=colour, linestyle="")
             panel.axvline(0, color="#666666", linewidth=0.9, zorder=1)
             panel.set_title(draw.title_of(metric))
+            panel.xaxis.set_major_locator(draw.MaxNLocator(5))
             panel.set_yticks(range(len(names)), names)
             panel.set_ylim(len(names) - 0.5, -0.5)
         for panel in panels[len(shown) :]:
