@@ -24,7 +24,7 @@ def pairs_kernel(out, used, D: tl.constexpr, STEP: tl.constexpr, BLOCK: tl.const
         x = x + ((lane * (j + 1) % 97).to(kind) * -0.01,)
     y = tl.full((), 0.37, kind)
     total = tl.zeros((BLOCK,), kind)
-    for _ in range(0, used, STEP):
+    for _block in range(0, used, STEP):
         for _ in tl.static_range(STEP):
             t = y
             for j in tl.static_range(D):
