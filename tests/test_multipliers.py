@@ -73,6 +73,12 @@ def test_multipliers_by_hand():
     phi, g = [0.5, 2.0, 0.1], [0.3, 1.0, -2.0]
     moved = move.projected(phi, g, 2.0, 0.25, cap=4.0)
     torch.testing.assert_close(moved, torch.tensor([1.6, 4.0, 0.0], dtype=F64))
+    moved = move.projected(phi, g, 2.0, 0.25, cap=torch.tensor([1.5, 5.0, 1.0]))
+    torch.testing.assert_close(moved, torch.tensor([1.5, 4.5, 0.0], dtype=F64))
+    moved = move.rectified(phi, g, 0.7)
+    torch.testing.assert_close(moved, torch.tensor([0.8, 3.0, 0.7], dtype=F64))
+    moved = move.rectified(phi, g, torch.tensor([0.9, 0.2, 0.05]))
+    torch.testing.assert_close(moved, torch.tensor([0.9, 3.0, 0.1], dtype=F64))
     torch.testing.assert_close(
         move.queue(phi, g, 0.25), torch.tensor([1.05, 3.25, 0], dtype=F64)
     )

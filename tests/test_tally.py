@@ -48,9 +48,14 @@ def test_it_holds_counts_and_averages():
 def test_some_functions_in_some_trials():
     tally = Tally.start((2, 3, 4), torch.float64, CPU)
     weight = torch.tensor([[1.0], [0.0]]).double()
-    one = tally.added(torch.tensor([1, 2]), weight, weight, slice(0, 1))
+    told = torch.tensor([[3.0], [7.0]]).double()  # the second one is not meant
+    one = tally.added(torch.tensor([1, 2]), told, weight, slice(0, 1))
     assert one.count.nonzero().tolist() == [[0, 0, 1]]
-    assert one.mean.sum() == 1.0
+    assert one.mean.nonzero().tolist() == [[0, 0, 1]]
+    assert one.mean.sum() == 3.0
+    two = one.added(torch.tensor([1, 2]), 5 + told, weight, slice(0, 1))
+    assert two.mean[0, 0, 1] == 5.5
+    assert two.mean[1].abs().sum() == 0
 
 
 def test_older_ones_stay_as_they_were():
