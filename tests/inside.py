@@ -21,6 +21,7 @@ from cbandit.experiments import rounds
 from cbandit.experiments.beliefs import belief
 from cbandit.experiments.catalogue import EXPERIMENTS, find, jobs_in, jobs_of, kept_in
 from cbandit.experiments.compare import _powers as in_latex_numbers
+from cbandit.experiments.compare import _title as compared_title
 from cbandit.experiments.compare import interval
 from cbandit.experiments.figures import Drawn, draw_together, goal_of
 from cbandit.experiments.named import modules

@@ -295,6 +295,19 @@ def test_titles_name_what_a_table_is_about():
     assert goal(botorch="ConstrainedGramacy") == ("reward", "")
 
 
+def test_folders_with_other_limits_share_no_goal():
+    from inside import Settings, compared_title
+
+    def settings(limit):
+        problem = {"table": "a.csv", "maximise": "speed", "limits": {"heat": limit}}
+        tables = {"problem": problem, "policies": {}}
+        return Settings("mine", {}, (), 10, 2, tables=tables)
+
+    alike, other = [settings("<= 1")] * 2, [settings("<= 1"), settings("<= 2")]
+    assert compared_title([], alike).endswith("; maximise speed, heat <= 1")
+    assert "heat" not in compared_title([], other)
+
+
 def test_policies_at_one_place_are_named_together(folders):
     from inside import read_curves
 

@@ -44,7 +44,8 @@ def compare(
     words = comparing.in_latex if latex else comparing.in_lines
     print("\n".join(words(found, read[0][1])))
     if figure is not None:
-        comparing.draw_comparison(found, read[0][1], figure)
+        settings = [each for _, each in read]
+        comparing.draw_comparison(found, settings, figure)
         print(f"{'% ' if latex else ''}{figure}")
 
 

@@ -246,7 +246,7 @@ def _escaped(words: str) -> str:
 
 
 def draw_comparison(
-    found: Sequence[Comparison], settings: Settings, path: Path
+    found: Sequence[Comparison], every: Sequence[Settings], path: Path
 ) -> None:
     """Draw all differences and their intervals into a file."""
     named = [
@@ -258,8 +258,15 @@ def draw_comparison(
         metric: {words: each.difference(name, metric) for each, name, words in named}
         for metric in COLUMNS
     }
-    title = f"{settings.experiment}: differences after {settings.horizon} rounds, "
+    plots.save(plots.differences(shown, title=_title(found, every)), path)
+
+
+def _title(found: Sequence[Comparison], every: Sequence[Settings]) -> str:
+    """Say what is compared, and the limits where all folders have the same."""
+    first, goals = every[0], {goal_of(each)[1] for each in every}
     pairs = sorted({len(each.trials) for each in found})
-    title += f"{LEVEL:.0%} intervals over {' or '.join(map(str, pairs))} paired trials"
-    title += goal_of(settings)[1]
-    plots.save(plots.differences(shown, title=title), path)
+    return (
+        f"{first.experiment}: differences after {first.horizon} rounds, {LEVEL:.0%} "
+        f"intervals over {' or '.join(map(str, pairs))} paired trials"
+        f"{goals.pop() if len(goals) == 1 else ''}"
+    )

@@ -383,7 +383,7 @@ def differences(
                 panel.plot([middle], [k], marker=mark, color=colour, linestyle="")
             panel.axvline(0, color="#666666", linewidth=0.9, zorder=1)
             panel.set_title(draw.title_of(metric))
-            panel.xaxis.set_major_locator(draw.MaxNLocator(5))
+            panel.xaxis.set_major_locator(draw.MaxNLocator(4))
             panel.set_yticks(range(len(names)), names)
             panel.set_ylim(len(names) - 0.5, -0.5)
         for panel in panels[len(shown) :]:
