@@ -275,8 +275,8 @@ def test_a_grid_whose_first_group_is_several_axes(room, monkeypatch):
     policy.posterior()
     engine = beliefs_of(policy).groups[0].engine
     assert len(engine.rows._fronts) == 2
-    assert engine.rows._bases[0] is not None
-    assert engine.history.used > engine.rows._basis.shape[-1]
+    assert engine.rows._bases[1] is not None
+    assert engine.history.used > engine.rows._bases[-1].shape[-1]
     every = torch.arange(0, policy.actions.size, 7, device=DEVICE)
     mean, var = engine.history.at(policy.actions.at(every))
     seen_mean, seen_var = engine.at(every.unsqueeze(0))

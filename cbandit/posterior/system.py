@@ -116,7 +116,7 @@ class System:
         half = self.half(self.entries(row.unsqueeze(-1)))
         own = row.gather(-1, slot.unsqueeze(-1))[:, 0]
         var = (own - half.square().sum((-2, -1))).clamp_min(0)
-        return Spot(slot, half, var, (half.mT @ self._half)[:, 0])
+        return Spot(slot, half, var, (half * self._half).sum(1))
 
     def column(self, spot: Spot, used: int) -> Tensor:
         """The posterior covariance with it is ``k_U(x)^T column``, ``(T, U)``."""

@@ -22,7 +22,7 @@ __all__ = [
     "product_round_ref",
 ]
 
-FUSED_RANK = 48  # inner dimension from which on BLAS and a second trip are faster
+FUSED_RANK = 64  # inner dimension from which on BLAS and a second trip are faster
 
 
 def product_round_ref(

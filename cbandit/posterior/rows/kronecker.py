@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cbandit._core import devices
 from cbandit._core.randomness import Streams
+from cbandit._core.threads import alone
 from cbandit.actions import Actions, ProductGrid
 from cbandit.errors import CBanditError
 from cbandit.posterior.axes import AxisKernel, axes_of
@@ -68,8 +69,8 @@ class Kronecker:
         self._spans = list(itertools.pairwise(cuts))
         self._roots: tuple[Root, Root] | None = None
         self._ranked: list[Tensor] = []  # the columns of each root a trial has, (T, r)
-        self._basis = self._low_rank(self._cut, actions.dim)
-        self._bases = [self._low_rank(a, b) for a, b in self._spans[1:]]
+        spans = [*self._spans, (self._cut, actions.dim)]
+        self._bases = [self._low_rank(*span) for span in spans]
         self.clear()
 
     def clear(self) -> None:
@@ -80,8 +81,11 @@ class Kronecker:
             torch.zeros(trials, 0, math.prod(sizes[a:b]), **kept)
             for a, b in self._spans
         ]
-        rank = 0 if self._basis is None else self._basis.shape[-1]
-        self._code = torch.zeros(trials, 0, rank, **kept)
+        # what is tried on each basis, of the tail too
+        self._codes = [
+            torch.zeros(trials, 0, 0 if basis is None else basis.shape[-1], **kept)
+            for basis in self._bases
+        ]
         self._tail = torch.zeros(
             trials, 0, self._tails, dtype=self.dtype, device=self.device
         )
@@ -107,7 +111,8 @@ class Kronecker:
 
     def bytes_per_column(self) -> int:
         """The left factor of a product's column."""
-        inner = self._tails if self._basis is None else self._basis.shape[-1]
+        basis = self._bases[-1]
+        inner = self._tails if basis is None else basis.shape[-1]
         return self.trials * 8 * math.prod(self.actions.sizes[: self._cut]) * inner
 
     def _low_rank(self, first: int, last: int) -> Tensor | None:
@@ -116,7 +121,7 @@ class Kronecker:
         ``None`` where it is not much smaller than the axes themselves.
         """
         sizes = self.actions.sizes[first:last]
-        if max(sizes) > self.BASIS_LIMIT:
+        if not sizes or max(sizes) > self.BASIS_LIMIT:
             return None
         parts = []
         for j in range(first, last):
@@ -138,6 +143,7 @@ class Kronecker:
             row = (row.unsqueeze(-1) * part.unsqueeze(1)).flatten(1)
         return row
 
+    @alone
     def write(
         self,
         trials: list[int],
@@ -146,12 +152,12 @@ class Kronecker:
         keys: Sequence[Hashable],
     ) -> None:
         """Keep the two factors of the rows of ``x``."""
-        room = self._code.shape[1]
+        room = self._tail.shape[1]
         if max(slots) >= room:
             grown = max(16, 2 * room, max(slots) + 1) - room
             self._fronts = [_longer(front, grown) for front in self._fronts]
             self._tail = _longer(self._tail, grown)
-            self._code = _longer(self._code, grown)
+            self._codes = [_longer(code, grown) for code in self._codes]
             self._number = torch.nn.functional.pad(self._number, (0, grown))
         numbers = [key if isinstance(key, int) else 0 for key in keys]
         self._off_grid |= not all(isinstance(key, int) for key in keys)
@@ -159,56 +165,60 @@ class Kronecker:
         every = x.new_zeros(self.trials, x.shape[-1])
         every[trial] = x
         tail = self._row(every, self._cut, self.actions.dim)
-        for front, span in zip(self._fronts, self._spans, strict=True):
-            front[trial, slot] = self._row(every, *span)[trial]
+        rows = [*(self._row(every, *span) for span in self._spans), tail]
+        for front, row in zip(self._fronts, rows[:-1], strict=True):
+            front[trial, slot] = row[trial]
         self._tail[trial, slot] = tail[trial].to(self.dtype)
         self._number[trial, slot] = number
-        if self._basis is not None:
-            code = (tail.unsqueeze(-2) @ self._basis).squeeze(-2)
-            self._code[trial, slot] = code[trial]
+        for code, basis, row in zip(self._codes, self._bases, rows, strict=True):
+            if basis is not None:
+                on_it = (row.unsqueeze(-2) @ basis).squeeze(-2)
+                code[trial, slot] = on_it[trial]
 
     def multiply(self, weights: Tensor) -> Columns:
         """``A^T diag(w) B`` for each column ``w`` of ``weights``."""
         return self._products(*self._factored(weights), weights.shape[-1])
 
+    @alone
     def _factored(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Both factors, ``(T, k, N_1, r)`` and ``(1 or T, 1, r, N_2)``."""
         used = weights.shape[1]
-        fronts = [front[:, :used] for front in self._fronts]
-        basis = self._basis
+        basis = self._bases[-1]
         if basis is None or self._off_grid or used <= basis.shape[-1]:
+            fronts = [front[:, :used] for front in self._fronts]
             rows = functools.reduce(_rowwise, fronts)[..., self._heads]
             left = rows.mT.unsqueeze(1) * weights.mT.unsqueeze(2)
             right = self._tail[:, None, :used]
         else:
-            if len(fronts) == 1:
-                fronts = [fronts[0][..., self._heads]]
-            left = self._coded(fronts, weights, self._code[:, :used])
-            if len(fronts) > 1:
-                left = left[:, :, self._heads]
+            left = self._coded(weights)
             right = basis.to(self.dtype).mT.unsqueeze(1)
         return left.to(self.dtype), right
 
-    def _coded(self, fronts: list[Tensor], weights: Tensor, code: Tensor) -> Tensor:
+    def _coded(self, weights: Tensor) -> Tensor:
         """``A^T diag(w) code``, ``(T, k, N_1, r)``, ``A`` the fronts' rowwise product.
 
-        The fronts after the first are kept on bases of their own until the tried
-        actions have been summed over.
+        All that has a basis stays on it until the tried actions have been summed over.
         """
-        inner = code
-        for front, basis in zip(fronts[:0:-1], self._bases[::-1], strict=True):
-            short = front if basis is None else front @ basis
-            inner = _rowwise(short, inner)
+        used = weights.shape[1]
+        # a single front is cut down to the stretch at once, several at the end
+        own = self._heads if len(self._spans) == 1 else slice(None)
+        short, bases = [], []
+        for front, code, basis in zip(
+            self._fronts, self._codes[:-1], self._bases[:-1], strict=True
+        ):
+            short.append((front[..., own] if basis is None else code)[:, :used])
+            bases.append(None if basis is None else basis[:, own])
+        inner = self._codes[-1][:, :used]
+        for part in short[:0:-1]:
+            inner = _rowwise(part, inner)
         inner = weights.mT.unsqueeze(-1) * inner.unsqueeze(1)
-        left = (inner.mT @ fronts[0].unsqueeze(1)).mT
-        for front, basis in zip(fronts[1:], self._bases, strict=True):
+        left = (short[0].mT.unsqueeze(1) @ inner).flatten(2).unsqueeze(2)
+        for part, basis in zip(short, bases, strict=True):
+            left = left.reshape(*left.shape[:3], part.shape[-1], -1)
             if basis is not None:
-                shape = (*left.shape[:-1], basis.shape[-1], -1)
-                left = basis[:, None, None] @ left.reshape(shape)
-            else:
-                left = left.reshape(*left.shape[:-1], front.shape[-1], -1)
+                left = basis[:, None, None] @ left
             left = left.flatten(2, 3)
-        return left
+        return left if len(self._spans) == 1 else left[:, :, self._heads]
 
     def _products(self, left: Tensor, right: Tensor, k: int) -> Columns:
         tails, trials, skipped = self._tails, self.trials, self._heads.start
@@ -231,7 +241,7 @@ class Kronecker:
     @property
     def seamless(self) -> bool:
         """Compiled loops need no room where the inner dimension is small."""
-        rank = self._code.shape[-1]
+        rank = self._codes[-1].shape[-1]
         return 0 < rank < FUSED_RANK and native(self._tail)
 
     def rounds(

@@ -21,7 +21,6 @@ __all__ = [
     "address_of_flag",
     "address_of_float",
     "compiled",
-    "reordered",
 ]
 
 # sums may be contracted, never reordered: a NaN stays one, and a tie stays a tie
@@ -61,15 +60,6 @@ class _Cache(FunctionCache):  # type: ignore[misc]
 
 def compiled(function: Callable[..., Any]) -> Any:
     """``function`` as machine code that runs without Python's lock."""
-    return _njit(function, EXACT)
-
-
-def reordered(function: Callable[..., Any]) -> Any:
-    """The same where the order of operations is free and no operand is a NaN."""
-    return _njit(function, EXACT | {"nnan", "reassoc"})
-
-
-def _njit(function: Callable[..., Any], fastmath: set[str]) -> Any:
     # one name for each set of values that a closure holds, the same in all processes
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
     held = repr(
@@ -77,7 +67,7 @@ def _njit(function: Callable[..., Any], fastmath: set[str]) -> Any:
     )
     name = function.__qualname__.rpartition(".")[-1]
     function.__qualname__ = f"{name}-{hashlib.sha256(held.encode()).hexdigest()[:12]}"
-    made = numba.njit(nogil=True, error_model="numpy", fastmath=fastmath)(function)
+    made = numba.njit(nogil=True, error_model="numpy", fastmath=EXACT)(function)
     # where there is no folder to keep it in, it is compiled again in every process
     with contextlib.suppress(RuntimeError):
         made._cache = _Cache(function)

@@ -21,12 +21,13 @@ from cbandit_kernels._native.compiling import (
     address_of_flag,
     address_of_float,
     compiled,
-    reordered,
 )
 
 __all__ = ["BLOCK", "Loops", "loops"]
 
 BLOCK = 512
+ROWS = 4  # of a grid at a time, and of the inner dimension
+LANES = 32  # maxima side by side
 PRIMAL_DUAL, RECTIFIED, FEASIBLE, LEAST, REWARD = range(5)
 
 
@@ -36,16 +37,7 @@ class Loops(NamedTuple):
     finish: Any
     product: Any
     joint: Any
-    update: Any
-    judge: Any
-
-
-@reordered
-def _largest(s, n):  # type: ignore
-    top = s[0]
-    for j in range(1, n):
-        top = s[j] if s[j] > top else top
-    return top
+    look: Any
 
 
 @cache
@@ -57,94 +49,146 @@ def loops(double: bool) -> Loops:
     zero, infinity = kind(0), kind(np.inf)
 
     @compiled
-    def update(c, k, n, spread, shift, held, t, at):  # type: ignore
-        """Means and variance of a block, changed by ``k`` columns."""
-        mean, steps, var, var_step = held
-        v = carray(address(var + size * (t * var_step + at)), (n,), kind)
-        for i in range(k):
-            less = spread[t, i]
-            for j in range(n):
-                v[j] -= less * (c[i, j] * c[i, j])
-        for f in range(shift.shape[1]):
-            start = mean + size * (t * steps[0] + f * steps[1] + at)
-            m = carray(address(start), (n,), kind)
-            for i in range(k):
-                more = shift[t, f, i]
-                for j in range(n):
-                    m[j] += more * c[i, j]
+    def own(base, steps, t, f, at, n):  # type: ignore
+        """The numbers ``at .. at + n - 1`` of a trial's function in a larger array."""
+        place = base + size * (t * steps[0] + f * steps[1] + at)
+        return carray(address(place), (n,), kind)
 
     @compiled
-    def judge(  # type: ignore
-        n, held, asked, drawn, t, at, number, s, spread, best
-    ):
-        """The best of a block against the best so far: its score and its number.
+    def shrink(c, less, v):  # type: ignore
+        """A variance less a column's share."""
+        for j in range(v.size):
+            v[j] -= less * (c[j] * c[j])
 
-        ``scales``, ``offsets`` and ``bounds`` are ``(T, F)``; ``s`` and ``spread`` are
-        room for a block; ``number`` is the block's first action's.
+    @compiled
+    def grow(c, more, m):  # type: ignore
+        """A mean and a column's share."""
+        for j in range(m.size):
+            m[j] += more * c[j]
+
+    @compiled
+    def begin(c, less, more, v, m, scale, offset, bound, d, s):  # type: ignore
+        """:func:`shrink`, the deviation, :func:`grow`, and the estimate, in one loop.
+
+        The root is what takes the time: all else is done while it is.
         """
+        for j in range(m.size):
+            x = v[j] - less * (c[j] * c[j])
+            v[j] = x
+            x = math.sqrt(x if not (x < zero) else zero)
+            d[j] = x
+            y = m[j] + more * c[j]
+            m[j] = y
+            y = y + scale * x + offset
+            y = bound if y > bound else y
+            s[j] = -bound if y < -bound else y
+
+    @compiled
+    def estimate(c, more, m, d, scale, offset, bound, e):  # type: ignore
+        """:func:`grow`, and the estimate."""
+        for j in range(m.size):
+            y = m[j] + more * c[j]
+            m[j] = y
+            y = y + scale * d[j] + offset
+            y = bound if y > bound else y
+            e[j] = -bound if y < -bound else y
+
+    @compiled
+    def weigh(c, more, m, d, scale, offset, bound, least, price, s):  # type: ignore
+        """:func:`estimate`, at least ``least``, off the score at a price."""
+        for j in range(m.size):
+            y = m[j] + more * c[j]
+            m[j] = y
+            y = y + scale * d[j] + offset
+            y = bound if y > bound else y
+            s[j] -= price * (least if y < least else y)
+
+    @compiled
+    def sort(score, first, e, s):  # type: ignore
+        """The scores ``s`` so far, and one more cost's estimates ``e``."""
+        if score == FEASIBLE:
+            for j in range(e.size):
+                s[j] = -infinity if e[j] > zero else s[j]
+        else:
+            for j in range(e.size):
+                x = -e[j]
+                s[j] = x if first or x < s[j] or x != x else s[j]
+
+    @compiled
+    def top(s, lanes):  # type: ignore
+        """The largest; what is not a number counts as infinite.
+
+        Many maxima side by side: a single one would wait for itself.
+        """
+        n = s.size
+        for i in range(LANES):
+            lanes[i] = -infinity
+        for j in range(n):
+            s[j] = s[j] if s[j] == s[j] else infinity
+        whole = n - n % LANES
+        for j in range(0, whole, LANES):
+            for i in range(LANES):
+                lanes[i] = s[j + i] if s[j + i] > lanes[i] else lanes[i]
+        best = -infinity
+        for j in range(whole, n):
+            best = s[j] if s[j] > best else best
+        for i in range(LANES):
+            best = lanes[i] if lanes[i] > best else best
+        return best
+
+    @compiled
+    def look(  # type: ignore
+        c, k, n, changes, held, asked, drawn, t, at, number, room, best
+    ):
+        """Change means and variance of a block by ``k`` columns, and find its best.
+
+        The best so far is its score and its number; ``number`` is the block's first
+        action's. ``scales``, ``offsets`` and ``bounds`` are ``(T, F)``; ``room`` is for
+        deviations, estimates and scores. Without columns ``c[0]`` is zeros.
+        """
+        spread, shift = changes
         mean, steps, var, var_step = held
         scales, offsets, bounds, score, weight, mask, mask_step = asked
         draw, draw_steps = drawn
-        v = carray(address(var + size * (t * var_step + at)), (n,), kind)
-        for j in range(n):
-            spread[j] = math.sqrt(v[j] if not (v[j] < zero) else zero)
+        d, e, s = room[0, :n], room[1, :n], room[2, :n]
+        v, column = own(var, (var_step, 0), t, 0, at, n), c[0, :n]
+        for i in range(1, k):
+            shrink(c[i], spread[t, i], v)
+        less = spread[t, 0] if k else zero
+        if draw != 0:
+            shrink(column, less, v)
         for f in range(scales.shape[1]):
-            if (score == LEAST and f == 0) or (score == REWARD and f > 0):
-                continue
+            m = own(mean, steps, t, f, at, n)
+            for i in range(1, k):
+                grow(c[i], shift[t, f, i], m)
+            more = shift[t, f, 0] if k else zero
             scale, offset, bound = scales[t, f], offsets[t, f], bounds[t, f]
-            m = carray(
-                address(mean + size * (t * steps[0] + f * steps[1] + at)), (n,), kind
-            )
-            d = spread
             if draw != 0:
-                d = carray(
-                    address(draw + size * (t * draw_steps[0] + f * draw_steps[1] + at)),
-                    (n,),
-                    kind,
-                )
-            if f == 0:
-                for j in range(n):
-                    e = m[j] + scale * d[j] + offset
-                    e = bound if e > bound else e
-                    s[j] = -bound if e < -bound else e
-                continue
-            price = weight[t, f - 1]
-            if score == PRIMAL_DUAL:
-                for j in range(n):
-                    e = m[j] + scale * d[j] + offset
-                    e = bound if e > bound else e
-                    e = -bound if e < -bound else e
-                    s[j] -= price * e
-            elif score == RECTIFIED:
-                for j in range(n):
-                    e = m[j] + scale * d[j] + offset
-                    e = bound if e > bound else e
-                    e = zero if e < zero else e
-                    s[j] -= price * e
-            elif score == FEASIBLE:
-                for j in range(n):
-                    e = m[j] + scale * d[j] + offset
-                    s[j] = -infinity if e > zero else s[j]
+                d = own(draw, draw_steps, t, f, at, n)
+            if f == 0 and draw == 0:
+                begin(column, less, more, v, m, scale, offset, bound, d, s)
+            elif f == 0:
+                estimate(column, more, m, d, scale, offset, bound, s)
+            elif score == REWARD:
+                grow(column, more, m)
+            elif score == PRIMAL_DUAL or score == RECTIFIED:
+                least = zero if score == RECTIFIED else -bound
+                price = weight[t, f - 1]
+                weigh(column, more, m, d, scale, offset, bound, least, price, s)
             else:
-                for j in range(n):
-                    e = m[j] + scale * d[j] + offset
-                    e = bound if e > bound else e
-                    e = -(-bound if e < -bound else e)
-                    if f == 1 or e < s[j] or e != e:
-                        s[j] = e
-        for j in range(n):
-            s[j] = s[j] if s[j] == s[j] else infinity
+                estimate(column, more, m, d, scale, offset, bound, e)
+                sort(score, f == 1, e, s)
         if mask != 0:
             allowed = carray(
                 address_of_flag(mask + t * mask_step + number), (n,), np.uint8
             )
             for j in range(n):
                 s[j] = s[j] if allowed[j] else -infinity
-        top = _largest(s, n)
-        if top > best[0] or (top == best[0] and number < best[1]):
+        highest = top(s, room[1])
+        if highest > best[0] or (highest == best[0] and number < best[1]):
             for j in range(n):
-                if s[j] == top:
-                    return top, number + j
+                if s[j] == highest:
+                    return highest, number + j
         return best
 
     @compiled
@@ -152,43 +196,51 @@ def loops(double: bool) -> Loops:
         given, k, n, changes, held, asked, drawn, where, values, indices
     ):
         """Actions ``low .. high - 1`` of a stretch whose columns are known."""
-        columns, columns_steps = given
-        spread, shift = changes
+        columns, steps = given
         t, low, high, first, piece = where
-        c = np.empty((max(k, 1), BLOCK), kind)
-        s, room = np.empty(BLOCK, kind), np.empty(BLOCK, kind)
+        c, room = np.zeros((max(k, 1), BLOCK), kind), np.empty((3, BLOCK), kind)
         best = (-infinity, first + low)
         for at in range(low, high, BLOCK):
             m = min(BLOCK, high - at)
             for i in range(k):
-                start = columns + size * (
-                    t * columns_steps[0] + i * columns_steps[1] + at
-                )
-                given = carray(address(start), (m,), kind)
+                given = own(columns, steps, t, i, at, m)
                 for j in range(m):
                     c[i, j] = given[j]
-            update(c, k, m, spread, shift, held, t, at)
-            best = judge(m, held, asked, drawn, t, at, first + at, s, room, best)
+            best = look(
+                c, k, m, changes, held, asked, drawn, t, at, first + at, room, best
+            )
         values[t, piece], indices[t, piece] = best
 
     @compiled
-    def multiply(out, a, b, begin, n):  # type: ignore
-        """``out = a @ b`` over ``n`` columns of ``b`` from ``begin`` on."""
-        rank = a.shape[0]
+    def multiply(c, i, a, b, row, last, begin, n):  # type: ignore
+        """``c[:, i] = a @ b``: rows from ``row`` on, columns from ``begin`` on.
+
+        Four rows at a time, and four of the inner dimension, which is a multiple of
+        four; rows past the ``last`` are its copies.
+        """
+        rows = (
+            a[row],
+            a[min(row + 1, last)],
+            a[min(row + 2, last)],
+            a[min(row + 3, last)],
+        )
+        p, q, v, w = rows
+        out_0, out_1, out_2, out_3 = c[0, i], c[1, i], c[2, i], c[3, i]
         for j in range(n):
-            out[j] = zero
-        whole = rank - rank % 4
-        for r in range(0, whole, 4):
-            p0, p1, p2, p3 = a[r], a[r + 1], a[r + 2], a[r + 3]
+            out_0[j] = out_1[j] = out_2[j] = out_3[j] = zero
+        for r in range(0, a.shape[1], 4):
+            p0, p1, p2, p3 = p[r], p[r + 1], p[r + 2], p[r + 3]
+            q0, q1, q2, q3 = q[r], q[r + 1], q[r + 2], q[r + 3]
+            v0, v1, v2, v3 = v[r], v[r + 1], v[r + 2], v[r + 3]
+            w0, w1, w2, w3 = w[r], w[r + 1], w[r + 2], w[r + 3]
             b0, b1 = b[r, begin : begin + n], b[r + 1, begin : begin + n]
             b2, b3 = b[r + 2, begin : begin + n], b[r + 3, begin : begin + n]
             for j in range(n):
-                out[j] += (p0 * b0[j] + p1 * b1[j]) + (p2 * b2[j] + p3 * b3[j])
-        for r in range(whole, rank):
-            p = a[r]
-            row = b[r, begin : begin + n]
-            for j in range(n):
-                out[j] += p * row[j]
+                x, y, z, u = b0[j], b1[j], b2[j], b3[j]
+                out_0[j] = (((out_0[j] + p0 * x) + p1 * y) + p2 * z) + p3 * u
+                out_1[j] = (((out_1[j] + q0 * x) + q1 * y) + q2 * z) + q3 * u
+                out_2[j] = (((out_2[j] + v0 * x) + v1 * y) + v2 * z) + v3 * u
+                out_3[j] = (((out_3[j] + w0 * x) + w1 * y) + w2 * z) + w3 * u
 
     @compiled
     def product(  # type: ignore
@@ -196,24 +248,36 @@ def loops(double: bool) -> Loops:
     ):
         """Rows ``low .. high - 1`` of a grid: columns are ``left @ right``.
 
-        ``left (T, k, rows, r)``, ``right (1 or T, r, tails)``.
+        ``left (T, k, rows, r)``, ``right (1 or T, r, tails)``, ``r`` as
+        :func:`multiply` wants it.
         """
-        spread, shift = changes
         t, low, high, first, piece = where
-        k = left.shape[1]
-        tails = right.shape[2]
-        own = t if right.shape[0] > 1 else 0
-        c = np.empty((k, BLOCK), kind)
-        s, room = np.empty(BLOCK, kind), np.empty(BLOCK, kind)
+        k, tails = left.shape[1], right.shape[2]
+        b = right[t if right.shape[0] > 1 else 0]
+        c, room = np.empty((ROWS, k, BLOCK), kind), np.empty((3, BLOCK), kind)
         best = (-infinity, first + low * tails)
-        for row in range(low, high):
+        for row in range(low, high, ROWS):
+            rows = min(ROWS, high - row)
             for begin in range(0, tails, BLOCK):
                 n = min(BLOCK, tails - begin)
                 for i in range(k):
-                    multiply(c[i], left[t, i, row], right[own], begin, n)
-                at = row * tails + begin
-                update(c, k, n, spread, shift, held, t, at)
-                best = judge(n, held, asked, drawn, t, at, first + at, s, room, best)
+                    multiply(c, i, left[t, i], b, row, high - 1, begin, n)
+                for i in range(rows):
+                    at = (row + i) * tails + begin
+                    best = look(
+                        c[i],
+                        k,
+                        n,
+                        changes,
+                        held,
+                        asked,
+                        drawn,
+                        t,
+                        at,
+                        first + at,
+                        room,
+                        best,
+                    )
         values[t, piece], indices[t, piece] = best
 
     @compiled
@@ -231,7 +295,9 @@ def loops(double: bool) -> Loops:
         draw, draw_steps = drawn
         size_of, functions = cov.shape[1], mean.shape[1]
         column, v = np.empty(size_of, kind), np.empty(size_of, kind)
-        s, room = np.empty(size_of, kind), np.empty(size_of, kind)
+        c = np.zeros((1, size_of), kind)
+        room = np.empty((3, max(size_of, LANES)), kind)
+        nothing = np.empty((0, 0), kind), np.empty((0, 0, 0), kind)
         steps = (functions * size_of, size_of)
         none = np.int64(0)  # of a type that does not tell its value
         held = (np.int64(mean.ctypes.data), steps, np.int64(v.ctypes.data), none)
@@ -253,7 +319,20 @@ def loops(double: bool) -> Loops:
                         cov[t, i, j] -= here * (column[j] * w)
             for j in range(size_of):
                 v[j] = cov[t, j, j]
-            best = judge(size_of, held, asked, drawn, t, none, none, s, room, start)
+            best = look(
+                c,
+                0,
+                size_of,
+                nothing,
+                held,
+                asked,
+                drawn,
+                t,
+                none,
+                none,
+                room,
+                start,
+            )
             index = best[1]
             values[t, 0], indices[t, 0] = best
             for f in range(functions):
@@ -265,4 +344,4 @@ def loops(double: bool) -> Loops:
                 e = bounds[t, f] if e > bounds[t, f] else e
                 estimates[t, f, 0] = -bounds[t, f] if e < -bounds[t, f] else e
 
-    return Loops(finish, product, joint, update, judge)
+    return Loops(finish, product, joint, look)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cbandit_kernels._native.loops import loops
+from cbandit_kernels._native.loops import ROWS, loops
 from cbandit_kernels._native.streams import stream as streaming
 from cbandit_kernels._native.threads import share
 from cbandit_kernels._native.values import ROOTS
@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 
 WEIGHTED = 2  # of SCORES, those that costs enter by their weights: the first
 REWARD = len(SCORES)  # the code of a score that no cost enters
-PIECE = 1 << 14  # actions that a thread takes at a time
+PIECE = 1 << 16  # actions that a thread takes at a time
 STREAM_PIECE = 1 << 12  # the same where each costs hundreds of kernel values
 ALONE = 1 << 20  # numbers of all covariances up to which one thread is the fastest
 PARTS = 8  # that the trials of larger ones are cut into
@@ -62,6 +62,10 @@ def product(
     trials, _, rows, _ = left.shape
     look, draw = _looked(look), _drawn_as(mean, draw)
     go = loops(mean.dtype == torch.float64).product
+    short = -left.shape[-1] % ROWS
+    if short:
+        pad = torch.nn.functional.pad
+        left, right = pad(left, (0, short)), pad(right, (0, 0, 0, short))
     factors = left.contiguous().numpy(), right.contiguous().numpy()
     fixed = *factors, _changes(change, mean), *_round(mean, var, look, draw)
     cut = trials, rows, max(1, PIECE // right.shape[-1])
@@ -90,7 +94,9 @@ def stream(
     center = frame.center.double()
     near = (tried.double() - center.unsqueeze(-2)) * scale.unsqueeze(-2)
     whole = points if points.dim() == 3 else points.unsqueeze(0)
-    framed = tuple(_plain(each, mean) for each in (whole, center, scale, near))
+    # points stay as they are: a copy of all in another dtype would cost a round's memory
+    given = whole.contiguous().numpy(), center.numpy(), scale.numpy()
+    framed = *given, _plain(near, mean)
     known = framed, _plain(weights, mean), _changes(change, mean)
     fixed = *known, *_round(mean, var, look, draw)
     cut = len(mean), n, STREAM_PIECE

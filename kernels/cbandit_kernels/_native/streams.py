@@ -24,7 +24,7 @@ def stream(kinds: tuple[str, ...], dim: int, far: bool, double: bool) -> Any:
     """
     number: Any = np.float64 if double else np.float32
     zero, infinity = number(0.0), number(np.inf)
-    update, judge = loops(double).update, loops(double).judge
+    look = loops(double).look
     count = len(kinds)
     each = [kernel(kind, dim, far, double) for kind in kinds]
     fill_0 = each[0]
@@ -37,7 +37,7 @@ def stream(kinds: tuple[str, ...], dim: int, far: bool, double: bool) -> Any:
         for d in range(dim):
             middle, rate = center[d], scale[d]
             for j in range(n):
-                v = (points[own, low + j, d] - middle) * rate
+                v = number((points[own, low + j, d] - middle) * rate)
                 x[d, j] = v
                 squares[j] += v * v
 
@@ -46,13 +46,12 @@ def stream(kinds: tuple[str, ...], dim: int, far: bool, double: bool) -> Any:
         framed, weights, changes, held, asked, drawn, where, values, indices
     ):
         points, center, scale, tried = framed
-        spread, shift = changes
         t, low, high, first, piece = where
         k, used = weights.shape[2], weights.shape[1]
         x = np.empty((count, dim, BLOCK), number)
         squares = np.empty((count, BLOCK), number)
-        c, v = np.empty((k, BLOCK), number), np.empty(BLOCK, number)
-        s, room = np.empty(BLOCK, number), np.empty(BLOCK, number)
+        c, v = np.zeros((max(k, 1), BLOCK), number), np.empty(BLOCK, number)
+        room = np.empty((3, BLOCK), number)
         own = t if points.shape[0] > 1 else 0
         frame = t if center.shape[1] > 1 else 0
         place = t if tried.shape[1] > 1 else 0
@@ -83,8 +82,9 @@ def stream(kinds: tuple[str, ...], dim: int, far: bool, double: bool) -> Any:
                     w, column = weights[t, u, i], c[i]
                     for j in range(n):
                         column[j] += w * v[j]
-            update(c, k, n, spread, shift, held, t, at)
-            best = judge(n, held, asked, drawn, t, at, first + at, s, room, best)
+            best = look(
+                c, k, n, changes, held, asked, drawn, t, at, first + at, room, best
+            )
         values[t, piece], indices[t, piece] = best
 
     return go
