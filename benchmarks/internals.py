@@ -52,7 +52,7 @@ def inner_of(policy: cb.CKB) -> int | None:
     rows = _engine(policy).rows
     if not isinstance(rows, Kronecker):
         return None
-    basis = rows._basis
+    basis = rows._bases[-1]
     return tried(policy) if basis is None else min(tried(policy), basis.shape[-1])
 
 

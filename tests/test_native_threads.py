@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("numba", reason="numba is not installed: plain torch is used")
 
-from inside import native_share
+from inside import alone, native_share
 from terminal import printed
 
 from cbandit_kernels import Change, Look, finish_round
@@ -20,7 +20,7 @@ from cbandit_kernels import Change, Look, finish_round
 F64 = torch.float64
 
 
-def best_of_a_line(n: int = 40_000) -> int:
+def best_of_a_line(n: int = 200_000) -> int:
     """The number of the last action, found by a compiled round."""
     mean, var = torch.zeros(1, 2, n, dtype=F64), torch.zeros(1, n, dtype=F64)
     mean[0, 0] = torch.linspace(0, 1, n)
@@ -49,7 +49,7 @@ def test_rounds_in_several_threads_at_once():
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [39_999] * 80
+    assert found == [199_999] * 80
 
 
 def test_work_within_work_ends():
@@ -61,7 +61,7 @@ def test_work_within_work_ends():
 
 FORKED = """
 import os, sys
-from inside import native_share
+from inside import alone, native_share
 native_share(lambda piece: None, 10, 4)
 child, done = os.fork(), []
 native_share(done.append, 100, 4)
@@ -131,3 +131,27 @@ def test_ctrl_c_waits_for_what_has_begun():
     with pytest.raises(KeyboardInterrupt):
         native_share(work, 2, 2)
     assert len(ended) == 1
+
+
+def test_small_algebra_is_alone_in_the_main_thread_only():
+    before = torch.get_num_threads()
+
+    @alone
+    def threads(fail: bool = False) -> int:
+        if fail:
+            raise ZeroDivisionError
+        return torch.get_num_threads()
+
+    seen: list[int] = []
+    torch.set_num_threads(3)
+    try:
+        assert threads() == 1
+        with pytest.raises(ZeroDivisionError):
+            threads(fail=True)
+        assert torch.get_num_threads() == 3
+        other = threading.Thread(target=lambda: seen.append(threads()))
+        other.start()
+        other.join()
+        assert seen == [3]
+    finally:
+        torch.set_num_threads(before)

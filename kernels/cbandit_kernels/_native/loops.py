@@ -171,7 +171,7 @@ def loops(double: bool) -> Loops:
                 estimate(column, more, m, d, scale, offset, bound, s)
             elif score == REWARD:
                 grow(column, more, m)
-            elif score == PRIMAL_DUAL or score == RECTIFIED:
+            elif score < FEASIBLE:
                 least = zero if score == RECTIFIED else -bound
                 price = weight[t, f - 1]
                 weigh(column, more, m, d, scale, offset, bound, least, price, s)

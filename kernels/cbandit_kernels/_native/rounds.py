@@ -94,7 +94,7 @@ def stream(
     center = frame.center.double()
     near = (tried.double() - center.unsqueeze(-2)) * scale.unsqueeze(-2)
     whole = points if points.dim() == 3 else points.unsqueeze(0)
-    # points stay as they are: a copy of all in another dtype would cost a round's memory
+    # points stay as they are: in another dtype all of them would be copied each round
     given = whole.contiguous().numpy(), center.numpy(), scale.numpy()
     framed = *given, _plain(near, mean)
     known = framed, _plain(weights, mean), _changes(change, mean)
