@@ -280,6 +280,27 @@ class TestClimbs:
         found = climb(lambda z: z.sum(-1), start, one, fixed, 99, 1, 60)
         assert found.z[0, 0].tolist() == [1.0, 0.6]
 
+    @pytest.mark.parametrize("corner", [0.0, 1.0])
+    def test_a_bound_is_left_for_what_lies_inside(self, corner):
+        def value(z):
+            return -(z - torch.tensor([0.4, 0.6], dtype=F64)).square().sum(-1)
+
+        start, one = torch.full((1, 1, 2), corner, dtype=F64), torch.ones(1, dtype=F64)
+        found = climb(value, start, one, self.free, 99, 1, 60)
+        assert found.z[0, 0].tolist() == pytest.approx([0.4, 0.6], abs=1e-6)
+        # and kept, at no more than one look, for what lies beyond it
+        looks = 0
+
+        def beyond(z):
+            nonlocal looks
+            looks += 1
+            return (2 * corner - 1) * z.sum(-1)
+
+        found = climb(beyond, start, one, self.free, 99, 1, 60)
+        assert torch.equal(found.z, start)
+        assert found.settled.all()
+        assert looks == 1
+
     def test_flat(self):
         start = torch.tensor([[[0.4, 0.6]]], dtype=F64)
         one = torch.ones(1, dtype=F64)

@@ -6,6 +6,7 @@ from cbandit_kernels.backends import (
     streams_natively,
 )
 from cbandit_kernels.forms import (
+    FAR,
     KINDS,
     kernel_columns,
     kernel_columns_ref,
@@ -28,6 +29,7 @@ from cbandit_kernels.whole import (
 )
 
 __all__ = [
+    "FAR",
     "FUSED_RANK",
     "KINDS",
     "SCORES",

@@ -11,9 +11,11 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["KINDS", "kernel_columns", "kernel_columns_ref", "kernel_matrix_ref"]
+__all__ = ["FAR", "KINDS", "kernel_columns", "kernel_columns_ref", "kernel_matrix_ref"]
 
 KINDS = ("rbf", "matern12", "matern32", "matern52", "linear")
+# scaled points whose squares are larger lie so far out that distances would cancel
+FAR = {torch.float32: 100.0, torch.float64: 500.0}
 _MATERN_ROOT = {
     "matern12": 1.0,
     "matern32": math.sqrt(3.0),
@@ -71,17 +73,16 @@ def kernel_matrix_ref(x: Tensor, y: Tensor, kind: str) -> Tensor:
 
 
 def _far(x: Tensor, y: Tensor) -> bool:
-    """Whether float32 points lie so far out that squares would cancel noticeably."""
-    if x.dtype == torch.float64:
-        return False
+    """Whether points lie so far out that squares would cancel noticeably."""
     known = [v for v in (x, y) if v.numel()]
-    return max((float(v.square().sum(-1).max()) for v in known), default=0.0) > 100
+    out = max((float(v.square().sum(-1).max()) for v in known), default=0.0)
+    return out > FAR[x.dtype]
 
 
 def _by_product(x: Tensor, y: Tensor, kind: str) -> Tensor:
     """``k(y, x)``, ``(*b, u, n)``, of a smooth kernel, by one matrix product.
 
-    Squares cancel: not for float32 points far from the origin, see :func:`_far`.
+    Squares cancel: not for points far from the origin, see :func:`_far`.
 
     Two more columns carry the squares, so that the product is the squared distance, or
     for the RBF the exponent, and no further pass over ``u x n`` numbers is needed.

@@ -15,6 +15,7 @@ from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.draws.features import FeaturePath
 from cbandit.posterior.rows.protocol import Columns, Path, Rounds, Rows, finishing
 from cbandit_kernels import (
+    FAR,
     Change,
     Found,
     Frame,
@@ -42,14 +43,14 @@ def _streamed(
     tried = covariance.scaled(points)
     w = covariance.times(weights.clone()).to(dtype)
     kinds = covariance.kinds
-    # near the origin distances do not cancel, in a narrow dtype either
-    center = tried.mean((-3, -2), keepdim=True)
+    # near the origin distances do not cancel, in a narrow dtype either; trials whose
+    # kernels differ have centres of their own, for their scales may be worlds apart
+    own = bool(covariance.batch_shape)
+    center = tried.mean(-2 if own else (-3, -2), keepdim=True)
     if "linear" in kinds:
         center = torch.zeros_like(center)
     y = (tried - center).to(dtype)
-    center = center if actions.batch_shape else center.squeeze(-3)
-    if covariance.batch_shape:
-        center = center if center.dim() == 4 else center.unsqueeze(-3)
+    center = center if own or actions.batch_shape else center.squeeze(-3)
     # a block's kernel values, u x n, stay in cache
     trials, used, k = weights.shape
     room = CUDA_STREAM_BYTES if points.is_cuda else STREAM_BYTES
@@ -184,13 +185,11 @@ class Recomputed:
         Looked for once, by the set's extent: no device is waited for in a round.
         """
         if self._known_far is None:
-            self._known_far = False
-            if self.dtype != torch.float64:
-                ends = self.covariance.scaled(self.actions.extent().double())
-                size = ends[..., 1, :] - ends[..., 0, :]
-                if "linear" in self.covariance.kinds:
-                    size = ends.abs().amax(-2)
-                self._known_far = bool((size.square().sum(-1) > 100).any())
+            ends = self.covariance.scaled(self.actions.extent().double())
+            size = ends[..., 1, :] - ends[..., 0, :]
+            if "linear" in self.covariance.kinds:
+                size = ends.abs().amax(-2)
+            self._known_far = bool((size.square().sum(-1) > FAR[self.dtype]).any())
         return self._known_far
 
     def _new_frame(self) -> Frame:
@@ -207,8 +206,7 @@ class Recomputed:
         center, scale = torch.broadcast_tensors(center, scale)
         curved = torch.tensor([form.kind != "linear" for form in forms])
         reach = (0.5 * (high - low) * scale)[curved.to(self.device)].square().sum(-1)
-        limit = 500.0 if self.dtype == torch.float64 else 100.0
-        far = bool((reach > limit).any())
+        far = bool((reach > FAR[self.dtype]).any())
         return Frame(center.to(self.dtype), scale.to(self.dtype), far)
 
     def bytes_per_column(self) -> int:
