@@ -85,6 +85,7 @@ from cbandit.simulation.joined import join
 from cbandit.simulation.loop import simulate
 from cbandit.simulation.run import Run
 from cbandit.simulation.tape import Tape
+from cbandit_kernels.scores import score_ref
 
 
 def forge(path, kind, body):

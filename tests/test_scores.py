@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from inside import score_ref
 
 import cbandit as cb
 from cbandit import scores
 from cbandit_kernels import Look
-from cbandit_kernels.scores import score_ref
 
 F64 = torch.float64
 INF = torch.inf
