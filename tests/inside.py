@@ -60,6 +60,7 @@ from cbandit.posterior.merge import merged
 from cbandit.posterior.refit import negative_log_likelihood
 from cbandit.posterior.ridge import Ridge
 from cbandit.posterior.rows.kronecker import Kronecker
+from cbandit.posterior.rows.protocol import Rows
 from cbandit.posterior.rows.recomputed import Recomputed
 from cbandit.posterior.rows.stored import Stored
 from cbandit.posterior.stacked import Stacked

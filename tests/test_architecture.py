@@ -232,6 +232,25 @@ def test_no_engine_is_asked_what_it_is():
     )
 
 
+def test_no_engine_is_asked_its_name():
+    home = MODULES["cbandit.posterior.engines"].parent
+    names = {"joint", "factor", "product", "stream", "dense"}
+
+    def asked(node: ast.AST) -> set[str]:
+        if not isinstance(node, ast.Compare) or ".name" not in ast.unparse(node):
+            return set()
+        words = (each for each in ast.walk(node) if isinstance(each, ast.Constant))
+        return names & {word.value for word in words}
+
+    none(
+        f"{at(path, node)}: {', '.join(asked(node))} is an engine; give it a property"
+        for path in MODULES.values()
+        if home not in path.parents
+        for node in ast.walk(tree(path))
+        if asked(node)
+    )
+
+
 def test_nothing_is_asserted():
     none(
         f"{at(path, node)}: assert; raise, or make the type say it"

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import gpytorch
 import pytest
@@ -19,6 +21,7 @@ from inside import (
     Kronecker,
     Look,
     Recomputed,
+    Rows,
     Seen,
     Sketched,
     Stored,
@@ -64,22 +67,63 @@ def draws(seed):
 
 # -- engines ---------------------------------------------------------------------------
 
-ENGINES = {
-    "joint": lambda: engine("joint"),
-    "factor": lambda: engine("factor"),
-    "product": lambda: engine("product"),
-    "stream": lambda: engine("stream"),
-    "dense": lambda: engine("dense", BOX),
-}
-OVER_A_SET = [name for name in ENGINES if name != "dense"]
+
+@dataclass(frozen=True)
+class EngineRow:
+    """An engine, how it is tried, and what it says of itself.
+
+    Args:
+        name: the engine's.
+        actions: the set or the box that it keeps.
+        points: the numbered actions that are observed and looked at.
+        kernel: makes the prior's kernel.
+        elsewhere: whether it can condition on actions that are not in the set.
+        keeps_all: whether it keeps the whole set however many ranks share it.
+        keeps_rows: whether it keeps kernel rows.
+        by_features: whether joint draws are by random features.
+    """
+
+    name: str
+    actions: cb.Actions = GRID
+    points: cb.Actions = GRID
+    kernel: Callable[[], gpytorch.kernels.Kernel] = kernel
+    elsewhere: bool = True
+    keeps_all: bool = False
+    keeps_rows: bool = False
+    by_features: bool = False
+
+    def made(self, functions=2) -> Engine:
+        covariance = Covariance.of(self.kernel(), self.actions)
+        given = self.actions, covariance, TRIALS, functions, F64, CPU
+        return make_engine(self.name, *given)
+
+    def told(self, count, functions=2, seed=1):
+        return told(count, functions, seed, self.points)
+
+    def answers(self, engine):
+        """Means and variances at all points by the history, and the gain."""
+        return *self.solved(engine), engine.gain()
+
+    def solved(self, engine, *ahead):
+        """Means and variances at all points by the history."""
+        return engine.history.at(everything(self.points), *ahead)
 
 
-def engine(name, actions=GRID, functions=2) -> Engine:
-    covariance = Covariance.of(kernel(), actions)
-    return make_engine(name, actions, covariance, TRIALS, functions, F64, CPU)
+ENGINES = [
+    EngineRow("joint", elsewhere=False, keeps_all=True),
+    EngineRow("factor", keeps_rows=True, by_features=True),
+    EngineRow("product"),
+    EngineRow("stream", by_features=True),
+    EngineRow("dense", BOX, keeps_all=True, by_features=True),
+]
+OVER_A_SET = [row for row in ENGINES if not row.actions.continuous]
 
 
-def told(count, functions=2, seed=1):
+def everything(actions):
+    return actions.block(0, actions.size)
+
+
+def told(count, functions=2, seed=1, actions=GRID):
     """Observations of some places, of which trial 1 sees two in three."""
     generator, rows = draws(seed), []
     for t in range(count):
@@ -87,13 +131,8 @@ def told(count, functions=2, seed=1):
         values = torch.randn(TRIALS, functions, generator=generator, dtype=F64)
         wanted = [True, t % 3 != 0]
         precision = torch.tensor(wanted) / torch.full((TRIALS,), NOISE, dtype=F64)
-        rows.append(Seen(keys.tolist(), GRID.at(keys), values, precision, wanted))
+        rows.append(Seen(keys.tolist(), actions.at(keys), values, precision, wanted))
     return rows
-
-
-def answers(engine):
-    """Means and variances at all points by the history, and the gain."""
-    return *engine.history.at(POINTS), engine.gain()
 
 
 def kept(engine):
@@ -108,144 +147,142 @@ def close(one, other, limit=1e-10):
         torch.testing.assert_close(a, b, rtol=0, atol=limit)
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("row", ENGINES, ids=lambda row: row.name)
 class TestEngine:
-    def test_one_by_one_is_many_at_once(self, name):
-        one, many = ENGINES[name](), ENGINES[name]()
-        for seen in told(20):
+    def test_one_by_one_is_many_at_once(self, row):
+        one, many = row.made(), row.made()
+        for seen in row.told(20):
             one.append(seen)
-        many.observe(told(20))
-        close(answers(one), answers(many))
+        many.observe(row.told(20))
+        close(row.answers(one), row.answers(many))
 
-    def test_what_is_forgotten_was_never_seen(self, name):
-        engine, rest = ENGINES[name](), ENGINES[name]()
-        first, then = told(8), told(8, seed=2)
+    def test_what_is_forgotten_was_never_seen(self, row):
+        engine, rest = row.made(), row.made()
+        first, then = row.told(8), row.told(8, seed=2)
         engine.observe([*first, *then])
         for seen in first:
             engine.forget(seen)
         rest.observe(then)
-        close(answers(engine), answers(rest))
+        close(row.answers(engine), row.answers(rest))
 
-    def test_other_targets(self, name):
-        engine, other = ENGINES[name](), ENGINES[name]()
-        rows = told(10)
+    def test_other_targets(self, row):
+        engine, other = row.made(), row.made()
+        rows = row.told(10)
         engine.observe(rows)
         seen = rows[3]
         change = torch.ones(TRIALS, 2, dtype=F64) * seen.precision.unsqueeze(-1)
         engine.correct(seen.keys, change, seen.wanted)
         rows[3] = seen._replace(values=seen.values + 1)
         other.observe(rows)
-        close(answers(engine), answers(other))
+        close(row.answers(engine), row.answers(other))
         history = other.history
         engine.revise(2 * history.weighted[..., : history.used])
-        close([engine.history.at(POINTS)[0]], [2 * history.at(POINTS)[0]])
+        close([row.solved(engine)[0]], [2 * history.at(everything(row.points))[0]])
 
-    def test_a_cleared_engine_knows_the_prior(self, name):
-        engine, fresh = ENGINES[name](), engine_of(name, 3)
-        engine.observe(told(10))
+    def test_a_cleared_engine_knows_the_prior(self, row):
+        engine, fresh = row.made(), row.made(3)
+        engine.observe(row.told(10))
         engine.clear(3)
         assert engine.functions == 3
-        close(answers(engine), answers(fresh), 0)
-        engine.observe(told(10, 3))
-        fresh.observe(told(10, 3))
-        close(answers(engine), answers(fresh), 0)
+        close(row.answers(engine), row.answers(fresh), 0)
+        engine.observe(row.told(10, 3))
+        fresh.observe(row.told(10, 3))
+        close(row.answers(engine), row.answers(fresh), 0)
 
-    def test_split_functions_keep_their_data(self, name):
-        engine, whole = ENGINES[name](), ENGINES[name]()
+    def test_split_functions_keep_their_data(self, row):
+        engine, whole = row.made(), row.made()
         for each in (engine, whole):
-            each.observe(told(10))
+            each.observe(row.told(10))
         apart = engine.split(torch.tensor([1]), torch.tensor([0]))
-        mean, var = whole.history.at(POINTS)
-        close(engine.history.at(POINTS), (mean[:, 1:], var))
-        close(apart.history.at(POINTS), (mean[:, :1], var))
+        mean, var = row.solved(whole)
+        close(row.solved(engine), (mean[:, 1:], var))
+        close(row.solved(apart), (mean[:, :1], var))
         for each, column in ((engine, 1), (apart, 0)):
-            for seen in told(4, seed=5):
+            for seen in row.told(4, seed=5):
                 own = seen.values[:, column : column + 1]
                 each.append(seen._replace(values=own))
-        whole.observe(told(4, seed=5))
-        mean, var = whole.history.at(POINTS)
-        close(engine.history.at(POINTS), (mean[:, 1:], var))
-        close(apart.history.at(POINTS), (mean[:, :1], var))
+        whole.observe(row.told(4, seed=5))
+        mean, var = row.solved(whole)
+        close(row.solved(engine), (mean[:, 1:], var))
+        close(row.solved(apart), (mean[:, :1], var))
 
-    def test_it_goes_on_after_a_pickle(self, name):
-        engine = ENGINES[name]()
-        engine.observe(told(10))
+    def test_it_goes_on_after_a_pickle(self, row):
+        engine = row.made()
+        engine.observe(row.told(10))
         again = pickle.loads(pickle.dumps(engine))
         for each in (engine, again):
-            each.append(told(1, seed=7)[0])
-        close(answers(engine), answers(again), 0)
+            each.append(row.told(1, seed=7)[0])
+        close(row.answers(engine), row.answers(again), 0)
 
-    def test_what_it_says_of_itself(self, name):
-        engine = ENGINES[name]()
-        assert engine.plan.name == name
+    def test_what_it_says_of_itself(self, row):
+        engine = row.made()
+        assert engine.plan.name == row.name
         assert engine.covers(None)
         assert engine.takes([3, 4])
-        assert engine.takes([(0.1, 0.2)]) == (name != "joint")
-        assert engine.keeps_all == (name in ("joint", "dense"))
+        assert engine.takes([(0.1, 0.2)]) == row.elsewhere
+        assert engine.keeps_all == row.keeps_all
+        assert engine.keeps_rows == row.keeps_rows
+        assert engine.by_features == row.by_features
         with plain_torch():
             assert engine.fused is None
         assert not engine.drifts
         assert engine.bytes() >= 0
         assert not engine.light
         engine.make_room()
-        assert engine.plan.name == name
+        assert engine.plan.name == row.name
 
 
-def engine_of(name, functions):
-    return engine(name, BOX if name == "dense" else GRID, functions)
-
-
-@pytest.mark.parametrize("name", OVER_A_SET)
+@pytest.mark.parametrize("row", OVER_A_SET, ids=lambda row: row.name)
 class TestEngineOverASet:
-    def test_the_arrays_are_the_dense_solve(self, name):
-        engine = ENGINES[name]()
-        for t, seen in enumerate(told(30)):
+    def test_the_arrays_are_the_dense_solve(self, row):
+        engine = row.made()
+        for t, seen in enumerate(row.told(30)):
             engine.append(seen)
             if t % 4 == 0:
                 passed_over(engine)
-        close(kept(engine), engine.history.at(POINTS))
+        close(kept(engine), row.solved(engine))
         engine.refresh()
-        close(kept(engine), engine.history.at(POINTS))
+        close(kept(engine), row.solved(engine))
 
-    def test_a_pass_of_a_settled_engine_only_reads(self, name):
-        engine = ENGINES[name]()
-        engine.observe(told(10))
-        engine.append(told(1, seed=3)[0])
+    def test_a_pass_of_a_settled_engine_only_reads(self, row):
+        engine = row.made()
+        engine.observe(row.told(10))
+        engine.append(row.told(1, seed=3)[0])
         engine.settle()
         before = kept(engine)
         number = engine.history.stands_for
         passing = engine.begin()
-        step = engine.block or GRID.size
-        passing.block(*next(iter(partition(GRID, step))))  # and no more
+        step = engine.block or row.points.size
+        passing.block(*next(iter(partition(row.points, step))))  # and no more
         assert engine.history.stands_for == number
         close(kept(engine), before, 0)
 
     @pytest.mark.parametrize("within", [True, False])
-    def test_deviations_after_choices_to_come(self, name, within):
-        engine = ENGINES[name]()
-        engine.observe(told(15))
+    def test_deviations_after_choices_to_come(self, row, within):
+        engine = row.made()
+        engine.observe(row.told(15))
         numbers = torch.tensor([[3, 30], [20, 20]])
-        x = GRID.at(numbers) + (0.0 if within else 0.01)
+        x = row.points.at(numbers) + (0.0 if within else 0.01)
         keys = numbers.tolist() if within else [[(k, "off") for k in range(2)]] * 2
         if not within:
             keys[1] = [(k, "other") for k in range(2)]
         precision = torch.tensor([[20.0, 0.0], [20.0, 10.0]], dtype=F64)
         ahead = Coming(keys, x, precision)
-        want = engine.history.at(POINTS, (ahead.places(), precision))[1]
-        step = engine.block or GRID.size
+        want = row.solved(engine, (ahead.places(), precision))[1]
+        step = engine.block or row.points.size
         passing = engine.begin(None, ahead)
-        blocks = [passing.block(*each) for each in partition(GRID, step)]
+        blocks = [passing.block(*each) for each in partition(row.points, step)]
         passing.end()
         std = torch.cat([block.std for block in blocks], -1)[:, 0]
         close([std.square()], [want])
-        close(kept(engine), engine.history.at(POINTS))
+        close(kept(engine), row.solved(engine))
 
-    def test_covariances(self, name):
-        engine = ENGINES[name]()
-        engine.observe(told(15))
+    def test_covariances(self, row):
+        engine = row.made()
+        engine.observe(row.told(15))
         at, to = torch.tensor([0, 5, 40]), torch.tensor([1, 5])
         between, own, other = engine.covariances(to)(at)
-        _, var = engine.history.at(POINTS)
+        _, var = row.solved(engine)
         close((own, other), (var[:, at], var[:, to]))
         close([between[:, 1, 1]], [var[:, 5]])
         assert between.shape == (TRIALS, 3, 2)
@@ -253,59 +290,80 @@ class TestEngineOverASet:
 
 # -- rows ------------------------------------------------------------------------------
 
-ROWS = {
-    "stored": lambda: Stored(GRID, Covariance(kernel(), 2), TRIALS, F64, CPU),
-    "kronecker": lambda: Kronecker(GRID, Covariance(kernel(), 2), TRIALS, F64, CPU),
-    "recomputed": lambda: Recomputed(GRID, Covariance(kernel(), 2), TRIALS, F64, CPU),
-}
+
+@dataclass(frozen=True)
+class KernelRow:
+    """A kind of kernel rows, how it is tried, and what it says of itself.
+
+    Args:
+        kind: its class.
+        actions: the set.
+        kernel: makes the prior's kernel.
+        roomier: whether there are rows that keep less.
+    """
+
+    kind: Callable[..., Rows]
+    actions: cb.Actions = GRID
+    kernel: Callable[[], gpytorch.kernels.Kernel] = kernel
+    roomier: bool = False
+
+    def made(self):
+        return self.kind(self.actions, self.covariance(), TRIALS, F64, CPU)
+
+    def covariance(self):
+        return Covariance.of(self.kernel(), self.actions)
+
+    def written(self, rows, numbers):
+        """Write the rows of some actions; return what they should hold."""
+        for slot, number in enumerate(numbers):
+            x = self.actions.at(torch.tensor([number] * TRIALS))
+            every = list(range(TRIALS))
+            rows.write(every, [slot] * TRIALS, x, [number] * TRIALS)
+        points = everything(self.actions)
+        return self.covariance().cross(points[list(numbers)], points)
 
 
-def written(rows, numbers):
-    for slot, number in enumerate(numbers):
-        x = GRID.at(torch.tensor([number] * TRIALS))
-        every = list(range(TRIALS))
-        rows.write(every, [slot] * TRIALS, x, [number] * TRIALS)
-    return Covariance(kernel(), 2).cross(POINTS[list(numbers)], POINTS)
+ROWS = [KernelRow(Stored, roomier=True), KernelRow(Kronecker), KernelRow(Recomputed)]
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.kind.__name__)
 class TestRows:
     @pytest.mark.parametrize("columns", [1, 3])
-    def test_combinations(self, name, columns):
-        rows, numbers = ROWS[name](), (3, 17, 40, 8)
-        dense = written(rows, numbers)
+    def test_combinations(self, row, columns):
+        rows, numbers = row.made(), (3, 17, 40, 8)
+        dense = row.written(rows, numbers)
         shape = TRIALS, len(numbers), columns
         weights = torch.randn(shape, generator=draws(2), dtype=F64)
         made = rows.multiply(weights)
-        for start, stop in partition(GRID, 14):
+        for start, stop in partition(row.actions, 14):
             want = weights.mT @ dense[:, start:stop]
             assert (made(start, stop) - want).abs().max() <= 1e-12
 
-    def test_cleared_rows_are_written_anew(self, name):
-        rows = ROWS[name]()
-        written(rows, (1, 2, 3))
+    def test_cleared_rows_are_written_anew(self, row):
+        rows = row.made()
+        row.written(rows, (1, 2, 3))
         rows.clear()
-        dense = written(rows, (30, 4))
+        dense = row.written(rows, (30, 4))
         weights = torch.ones(TRIALS, 2, 1, dtype=F64)
         want = weights.mT @ dense
-        assert (rows.multiply(weights)(0, GRID.size) - want).abs().max() <= 1e-12
+        assert (rows.multiply(weights)(0, row.actions.size) - want).abs().max() <= 1e-12
 
-    def test_a_prior_draw_less_a_combination(self, name):
-        rows, numbers = ROWS[name](), (3, 17)
-        dense = written(rows, numbers)
-        points = POINTS[list(numbers)].expand(TRIALS, -1, -1)
+    def test_a_prior_draw_less_a_combination(self, row):
+        rows, numbers = row.made(), (3, 17)
+        dense = row.written(rows, numbers)
+        points = everything(row.actions)[list(numbers)].expand(TRIALS, -1, -1)
         path = rows.path(Streams(4, TRIALS), 1, points)
         weights = torch.full((TRIALS, 2, 1), 0.5, dtype=F64)
-        plain = path.corrected(0 * weights)(0, GRID.size)
-        less = path.corrected(weights)(0, GRID.size)
+        plain = path.corrected(0 * weights)(0, row.actions.size)
+        less = path.corrected(weights)(0, row.actions.size)
         assert (plain - less - weights.mT @ dense).abs().max() <= 1e-12
         assert (plain[..., list(numbers)] - path.tried).abs().max() <= 1e-12
 
-    def test_what_they_say_of_themselves(self, name):
-        rows = ROWS[name]()
+    def test_what_they_say_of_themselves(self, row):
+        rows = row.made()
         assert rows.bytes_per_row() > 0
         assert rows.bytes_per_column() >= 0
-        assert (rows.roomier() is None) == (name != "stored")
+        assert (rows.roomier() is not None) == row.roomier
 
 
 # -- beliefs ---------------------------------------------------------------------------

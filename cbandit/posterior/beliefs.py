@@ -233,9 +233,7 @@ class Beliefs(Value):
         Kernel rows are sooner computed than written: an eighth of them counts as much.
         """
         engines = [group.engine for group in self.groups]
-        sizes = [
-            each.bytes() * (8 if each.plan.name == "factor" else 1) for each in engines
-        ]
+        sizes = [each.bytes() * (8 if each.keeps_rows else 1) for each in engines]
         for group, engine in zip(self.groups, engines, strict=True):
             # a shard cannot be reloaded under another world size
             shard = self.ranks.size > 1 and not engine.keeps_all

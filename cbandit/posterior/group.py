@@ -424,7 +424,7 @@ class Group(Value):
 
     def check_samples(self) -> None:
         """An error, unless joint draws can be had."""
-        if self.plan.name in ("factor", "stream", "dense"):
+        if self._engine.by_features:
             check_features(self.covariance)
 
 

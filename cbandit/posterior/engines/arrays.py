@@ -65,6 +65,16 @@ class Arrays(Base):
         return self.step
 
     @property
+    def keeps_rows(self) -> bool:
+        """Whether it keeps kernel rows, sooner computed than read from a file."""
+        return self.rows.kept
+
+    @property
+    def by_features(self) -> bool:
+        """Whether joint draws are by random features, which not all kernels have."""
+        return self.rows.by_features
+
+    @property
     def drifts(self) -> bool:
         """Whether its dtype is so narrow that forgetting leaves errors."""
         return self.dtype != torch.float64

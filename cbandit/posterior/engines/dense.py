@@ -27,6 +27,8 @@ PLAN = Plan("dense", "a continuous box: points are solved for as asked")
 class Dense(Base):
     """The history alone; its ``at`` answers for any point."""
 
+    by_features = True
+
     def __init__(
         self,
         actions: Actions,

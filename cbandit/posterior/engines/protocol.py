@@ -35,7 +35,8 @@ class Seen(NamedTuple):
     """An observation of ``F`` functions in ``T`` trials, in the engine's units.
 
     Args:
-        keys: the actions' names, one a trial.
+        keys: the actions' names, one a trial: a number where the action is one of the
+            set's, else anything hashable (:meth:`cbandit.Actions.keys`).
         x: ``(T, d)``.
         values: ``(T, F)``.
         precision: ``(T,)``, 0 in trials that are not ``wanted``.
@@ -72,7 +73,10 @@ class Pass(Protocol):
 
 
 class Engine(Protocol):
-    """The posterior of ``F`` functions that share their observations, ``T`` trials."""
+    """The posterior of ``F`` functions that share their observations, ``T`` trials.
+
+    :mod:`cbandit.posterior.engines.choice` names the engines and makes them.
+    """
 
     plan: Plan
     history: History
@@ -88,6 +92,16 @@ class Engine(Protocol):
     @property
     def keeps_all(self) -> bool:
         """Whether it keeps the whole set however many ranks share it."""
+        ...
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether it keeps kernel rows, sooner computed than read from a file."""
+        ...
+
+    @property
+    def by_features(self) -> bool:
+        """Whether joint draws are by random features, which not all kernels have."""
         ...
 
     @property
@@ -182,6 +196,16 @@ class Base:
     mean: Tensor
     light = False
     keeps_all = True
+
+    @property
+    def keeps_rows(self) -> bool:
+        """There are none."""
+        return False
+
+    @property
+    def by_features(self) -> bool:
+        """Draws are exact in law."""
+        return False
 
     @property
     def block(self) -> int | None:

@@ -379,7 +379,7 @@ class Swept(Arrays):
     def make_room(self) -> None:
         """Keep no rows any more, where they no longer fit in memory."""
         used = self.history.used
-        if self.name != "factor" or used % 32:
+        if not self.keeps_rows or used % 32:
             return
         if 2 * 32 * self.rows.bytes_per_row() <= free_memory(self.device):
             return

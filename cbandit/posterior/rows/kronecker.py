@@ -44,6 +44,8 @@ class Kronecker:
     """
 
     name = "product"
+    kept = False
+    by_features = False
     BASIS_LIMIT = 2048
 
     def __init__(

@@ -40,10 +40,22 @@ class Path(Protocol):
 
 
 class Rows(Protocol):
-    """Kernel rows at the tried actions, over a stretch of the set."""
+    """Kernel rows at the tried actions, over a stretch of the set.
+
+    They are made by ``(actions, covariance, trials, dtype, device, stretch=None)``, in
+    :mod:`cbandit.posterior.engines.choice`.
+
+    Slots are the history's, one for each distinct action that a trial has tried. A slot
+    that was given up is given to another action, and ``write`` replaces its row. A
+    trial weighs slots that it never wrote by 0; their rows must not hold NaN.
+    """
 
     covariance: Covariance
     dtype: torch.dtype
+    kept: bool
+    """Whether whole rows are kept, which are sooner computed than read from a file."""
+    by_features: bool
+    """Whether :meth:`path` draws by random features, which not all kernels have."""
 
     @property
     def actions(self) -> Actions:

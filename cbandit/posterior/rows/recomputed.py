@@ -71,6 +71,8 @@ class Recomputed:
     """Nothing kept: kernel values are recomputed in cache-sized blocks."""
 
     name = "stream"
+    kept = False
+    by_features = True
 
     def __init__(
         self,

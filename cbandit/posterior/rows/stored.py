@@ -26,6 +26,8 @@ class Stored:
     """
 
     name = "factor"
+    kept = True
+    by_features = True
     CHUNK = 32
 
     def __init__(
