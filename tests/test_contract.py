@@ -278,6 +278,16 @@ def test_all_public_names_are_promised():
     assert baselines <= SIGNATURES.keys()
 
 
+def test_every_public_policy_is_tried():
+    found = {
+        name
+        for name in SIGNATURES
+        if isinstance(public(name), type) and issubclass(public(name), cb.Policy)
+    }
+    tried = {name.partition(",")[0] for name in POLICIES}
+    assert found - {"GPPolicy"} == tried - {"OPB"}  # a function that makes one of two
+
+
 def build(name, **common):
     actions, own, _ = POLICIES[name]
     return public(name)(actions, **(common | own))

@@ -13,17 +13,18 @@ import pytest
 
 import cbandit as cb
 
+PUBLIC = [
+    getattr(home, name)
+    for home in (cb, cb.baselines)
+    for name in home.__all__
+    if name[0].isupper()
+]
 POLICIES = [
-    cb.CKB,
-    cb.RPOL,
-    cb.SCGPUCB,
-    cb.EpochPenalty,
-    cb.GPUCB,
-    cb.GPTS,
-    cb.LCLUCB,
-    cb.OPLB,
-    cb.OPNLB,
-    *[getattr(cb.baselines, name) for name in cb.baselines.__all__],
+    each
+    for each in PUBLIC
+    if isinstance(each, type)
+    and issubclass(each, cb.Policy)
+    and each not in (cb.Policy, cb.GPPolicy)
 ]
 EVERYWHERE = ("thresholds", "seed", "trials", "device", "dtype")
 GP_ONLY = ("clip", "engine", "feedback", "pending")

@@ -35,7 +35,7 @@ class Geometric(cb.GPPolicy):
 
 
 class Squared(cb.GPPolicy):
-    """RPOL whose penalty is squared, as in ``help(cb.GPPolicy)``."""
+    """RPOL whose penalty is squared: a score that no backend knows."""
 
     name = "Squared"
 

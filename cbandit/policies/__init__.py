@@ -3,6 +3,11 @@
 The algorithms are ckb, epoch, lclucb, opb, opb_gp, opnlb, oplb, rpol, scgp and
 unconstrained. ``policy.py`` has the rounds of every policy, ``gp.py`` what those share
 whose beliefs are Gaussian processes, ``safe/`` what the stage-wise ones share.
+
+A new one is a file here or in :mod:`cbandit.baselines`. It joins by its name in that
+folder's ``__init__.py``, for one of this folder also in ``cbandit/__init__.py``; by a
+row in ``_core/known.py``, so that checkpoints may hold it; and by its rows in
+``tests/test_contract.py``, which try what every policy promises.
 """
 
 from cbandit.policies.ckb import CKB

@@ -116,7 +116,11 @@ class Windowed:
 
 
 class Awaited:
-    """A choice counts when it is made; what comes within a window is filled in."""
+    """A choice counts when it is made; what comes within a window is filled in.
+
+    The width is ``v_t = beta_t + B_r sum_s sigma_t(x_s)`` over the last ``window``
+    choices ``x_s``.
+    """
 
     def __init__(
         self,

@@ -380,7 +380,8 @@ class GPPolicy(Policy):
         """The multiplier in the user's units, ``(*trials, m)``.
 
         What reward a unit of cost is worth: the multiplier times the reward's unit
-        over the cost's. NaN where a standardised belief has no unit yet.
+        over the cost's. A queue's is to be divided by ``V``, as in the score. NaN where
+        a standardised belief has no unit yet.
         """
         phi = self.multiplier.reshape(self._size, -1)
         return self._outside(priced(self._settled().state.beliefs, phi))

@@ -9,7 +9,8 @@ Each round, with multiplier ``Q`` (one a cost, 1 at first) and floor ``sqrt(t)``
 
 No Slater constant and no cap. With ``feedback=cb.Delayed(window)`` it is
 RPOL-CensoredUCB: ``Q`` gains the costs that arrive, however late. With
-``feedback=cb.Sliding(window)`` it is RPOL-SWUCB.
+``feedback=cb.Sliding(window)`` it is RPOL-SWUCB. The help of these two states their
+bounds, :mod:`cbandit.policies.feedback` computes them.
 
 H. Guo, Z. Qi and X. Liu, Rectified pessimistic-optimistic learning for stochastic
 continuum-armed bandit with constraints, 2023.
