@@ -115,12 +115,13 @@ class ADMMBO(GPPolicy):
     ) -> None:
         self.settings = stated(self, locals())
         refused(common)
-        both: dict[str, Any] = {
-            "reward": reward,
-            "costs": believed_costs(costs),
-            "explore": UCB(0.0),
-        }
-        super().__init__(actions, **both, **common)
+        super().__init__(
+            actions,
+            reward=reward,
+            costs=believed_costs(costs),
+            explore=UCB(0.0),
+            **common,
+        )
         for name, pair in (("budgets", budgets), ("cost_budgets", cost_budgets)):
             if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise CBanditError(f"{name} must be two positive ints; got {pair!r}")

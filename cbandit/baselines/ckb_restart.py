@@ -76,9 +76,11 @@ class CKBRestart(GPPolicy):
             **common,
         )
         self.name = f"CKB-Restart{self.explore.name}"
-        own = slater, restart, False, dual_beta
         self.hears_costs = False  # the estimates alone move the multipliers
-        self._dual = dual_of(self, dual, step, cap, slack, *own)
+        endless = False
+        self._dual = dual_of(
+            self, dual, step, cap, slack, slater, restart, endless, dual_beta
+        )
 
     def score(self, t: int, phi: Tensor) -> scores.PrimalDual:
         """Return ``f - sum_j phi_j g_j``."""

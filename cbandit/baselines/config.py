@@ -69,8 +69,13 @@ class CONFIG(GPPolicy):
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
-        both = {"reward": reward, "costs": believed_costs(costs)}
-        super().__init__(actions, **both, explore=explore, **common)
+        super().__init__(
+            actions,
+            reward=reward,
+            costs=believed_costs(costs),
+            explore=explore,
+            **common,
+        )
         if self.explore.samples:
             self.name = "CONFIG-TS"
 

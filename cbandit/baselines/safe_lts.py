@@ -68,18 +68,17 @@ class SafeLTS(Stagewise):
         beliefs, names = beliefs_of(Linear, reward, costs), names_of(costs)
         safe = linear_safe(safe, actions)
         super().__init__(actions, beliefs, safe, delta, alpha, None, names, **common)
-        linear = self.actions, beliefs, self._safe, self.delta, beta, self.batch_shape
-        self._plane = Plane(*linear)
+        self._plane = Plane(
+            self.actions, beliefs, self._safe, self.delta, beta, self.batch_shape
+        )
         self._start(self._plane)
         self._surely = SurelySafe(self.name, self._plane, self.dtype)
         if not bool(self._safe.origin.all()):
             raise CBanditError(
                 f"safe must be x = 0 for Safe-LTS; got x = {self._safe.x.tolist()}"
             )
-        self._inflated, self._norm = (
-            alpha is not None,
-            self._per_trial("norm", reward.norm),
-        )
+        self._inflated = alpha is not None
+        self._norm = self._per_trial("norm", reward.norm)
 
     def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
         """Return the best action for a draw among those with ``V_c <= tau``."""

@@ -130,11 +130,13 @@ class CKB(GPPolicy):
             **common,
         )
         self.name = f"CKB-{self.explore.name}"
+        # estimates alone move the multiplier, but for a class derived from this one
         self.hears_costs = type(self).move is not CKB.move
         length = None if anytime else self.horizon
         endless = self.horizon is None and not anytime
-        own = slater, length, endless, dual_beta
-        self._dual = dual_of(self, dual, step, cap, slack, *own)
+        self._dual = dual_of(
+            self, dual, step, cap, slack, slater, length, endless, dual_beta
+        )
 
     def score(self, t: int, phi: Tensor) -> scores.PrimalDual:
         """Return ``f - sum_j phi_j g_j``."""

@@ -35,11 +35,8 @@ class Estimating:
     def __init__(
         self, policy: Any, explore: Explore, beliefs: Sequence[GP], clip: Any
     ) -> None:
-        self._functions, feedback, widths = (
-            len(beliefs),
-            policy.feedback,
-            explore.widths,
-        )
+        self._functions = len(beliefs)
+        feedback, widths = policy.feedback, explore.widths
         self._drift = drift = getattr(feedback, "drift", None)
         if isinstance(feedback, Sliding):
             widths = widths.for_any_noise()

@@ -210,7 +210,7 @@ class GPPolicy(Policy):
         look = self._look(state, asked)
         best, infeasible = self._search.best(beliefs, look, asked, ahead, beside)
         judged = self._judged(beliefs, look, best, asked)
-        estimate = judged.to(torch.float64, copy=True)  # else it holds them all
+        estimate = judged.to(torch.float64, copy=True)  # a view would keep them all
         same = judged is best.estimate
         entered = estimate if same else best.estimate.to(torch.float64, copy=True)
         place = best.index, infeasible, None, best.x, best.keys

@@ -106,8 +106,7 @@ class GPOPB(GPPolicy):
         if explore is None:
             functions = 1 + len(listed(costs, GP))
             explore = UCB(BayesWidth(functions, actions.size, self.delta))
-        both: dict[str, Any] = {"reward": reward, "costs": costs, "explore": explore}
-        super().__init__(actions, **both, **common)
+        super().__init__(actions, reward=reward, costs=costs, explore=explore, **common)
         top = checks.tensor("largest", 1.0 if largest is None else largest)
         if largest is not None:
             top = self.senses.reward(top)

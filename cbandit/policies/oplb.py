@@ -92,8 +92,9 @@ class OPLB(Stagewise):
         beliefs, names = beliefs_of(Linear, reward, costs), names_of(costs)
         safe = linear_safe(safe, actions)
         super().__init__(actions, beliefs, safe, delta, alpha, largest, names, **common)
-        linear = self.actions, beliefs, self._safe, self.delta, beta, self.batch_shape
-        self._plane = Plane(*linear)
+        self._plane = Plane(
+            self.actions, beliefs, self._safe, self.delta, beta, self.batch_shape
+        )
         self._start(self._plane)
         self.solver = solver
         needed()
