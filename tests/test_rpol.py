@@ -377,6 +377,35 @@ def test_the_botorch_model_knows_what_is_waited_for(trials):
 # ------------------------------------------------------------------- sliding windows
 
 
+@pytest.mark.parametrize("read", [False, True])
+@pytest.mark.parametrize("feedback", [cb.Delayed(3), cb.Sliding(3)])
+def test_the_last_round_that_counts(feedback, read):
+    """``Delayed`` waits for round ``t - 3`` in round ``t``; ``Sliding`` left it."""
+    policy = rpol(trials=None, feedback=feedback)
+    choices = [policy.ask(among=[k]) for k in range(4)]
+    if read:  # nobody who looks in between closes anything
+        policy.posterior()
+    policy.tell(choices[0], reward=2.0, cost=1.0)
+    if isinstance(feedback, cb.Delayed):
+        found = policy.posterior().reward.mean
+        assert int(policy.late) == 0
+        # beside three rounds that stand at the prior mean
+        ref.close(found, ref.posterior([0, 1, 2, 3], [2.0, 0.0, 0.0, 0.0])[0])
+        policy.ask()
+        policy.tell(choices[1], reward=2.0)
+        policy.ask()
+        policy.tell(choices[1], cost=1.0)
+        assert int(policy.late) == 1
+        return
+    found = policy.posterior().reward
+    assert int(policy.late) == 2  # the reward and the cost
+    ref.close(found.mean, 0.0)
+    ref.close(found.std, 1.0)
+    policy.tell(choices[1], reward=2.0, cost=1.0)
+    ref.close(policy.posterior().reward.mean, ref.posterior([1], [2.0])[0])
+    assert int(policy.late) == 2
+
+
 def test_an_empty_window_is_as_at_first():
     gp = ref.belief(standardize=True)
     policy = cb.RPOL(
