@@ -132,3 +132,15 @@ def test_a_baseline_is_found_from_the_top():
     with pytest.raises(AttributeError, match=r"there is cbandit\.baselines\.CONFIG"):
         _ = cb.CONFIG
     assert not hasattr(cb, "Config")
+
+
+def test_help_is_composed_of_docstrings_that_python_has_dedented():
+    """Python does so from 3.13 on."""
+
+    class Own(cb.GPPolicy):
+        __doc__ = "Do.\n\nArgs:\n    actions: a set.\n    common: see below.\n"
+
+    shown = inspect.getdoc(Own)
+    assert shown.count("\n    actions: ") == 1
+    for name in ("engine", "thresholds", "trials"):
+        assert shown.count(f"\n    {name}: ") == 1, name

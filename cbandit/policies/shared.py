@@ -43,9 +43,9 @@ GP_POLICY = {
 def documented(cls: Any) -> str | None:
     """Return the class' help, shared arguments appended where it has ``common:``."""
     own: str | None = cls.__dict__.get("__doc__")
-    if own is None or "\n        common: " not in own:
+    text = inspect.cleandoc(own or "")  # as Python itself does from 3.13 on
+    if "\n    common: " not in text:
         return own or cls.__doc__
-    text = inspect.cleandoc(own)
     lines = [
         f"    {name}: {meaning}"
         for name, meaning in cls.common.items()
