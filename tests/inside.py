@@ -79,6 +79,7 @@ from cbandit.search.box import (
     maximise_box,
 )
 from cbandit.search.climb import climb
+from cbandit.search.segments import furthest
 from cbandit.search.simplex import hull, lp
 from cbandit.search.simplex.lp import solve_policy, solve_policy_by_pricing
 from cbandit.simulation.curves import Curve, exponent

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from dense import BETA, GP, LAM, D, Dense, N, X, drive, follow, functions, noise, rbf
-from inside import chunk_distances, settled
+from inside import chunk_distances, furthest, settled
 
 import cbandit as cb
 
@@ -411,3 +411,14 @@ def test_kernel_distance_of_arms_without_coordinates():
     model.start([3], [0.6], 1, distance)
     follow(model, played[:, 0], truth[0], noises[:, 0])
     assert len(set(played[:, 0])) > 1
+
+
+def test_how_far_one_may_go_by_hand():
+    """From costs 0.2 and -1 on: half a unit is left of the first, two of the second."""
+    start = torch.tensor([[[0.2], [-1.0]]], dtype=torch.float64)
+    end = [[1.0, 0.7, 0.5, 2.2], [0.0, 1.5, 0.5, 3.0]]
+    limit = torch.tensor([[[0.7], [1.0]]], dtype=torch.float64)
+    found = furthest(start, torch.tensor([end], dtype=torch.float64), limit)
+    wanted = [0.5 / 0.8, 2 / 2.5, 1.0, 0.5 / 2.0]
+    assert found[0].tolist() == pytest.approx(wanted, rel=1e-11)
+    assert (found[0] <= torch.tensor(wanted, dtype=torch.float64)).all()
