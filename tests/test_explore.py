@@ -157,3 +157,14 @@ def test_gradients_flow():
         assert torch.autograd.gradcheck(
             lambda p, v: multipliers.rectified(p, v, 0.01), (phi, at)
         )
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_long_rows_are_scaled_one_by_one_and_alike(shared):
+    """From 2^14 actions on each function's row is scaled by a number."""
+    generator = torch.Generator().manual_seed(0)
+    mean = torch.randn(1, 3, 1 << 14, generator=generator).double()
+    spread = torch.rand(1, 1 if shared else 3, 1 << 14, generator=generator).double()
+    scale = torch.tensor([[2.0, -0.5, -3.0]]).double()
+    found = estimates(mean, spread, scale)
+    torch.testing.assert_close(found, mean + scale[..., None] * spread)
