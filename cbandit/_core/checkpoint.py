@@ -58,8 +58,8 @@ def write(path: Any, kind: str, content: Any) -> None:
         ) from None
     if not target.parent.is_dir():
         raise CheckpointError(f"path: the folder {target.parent} does not exist")
-    name, body = kind.encode(), buffer.getbuffer()
-    with atomic(target) as file:
+    name = kind.encode()
+    with buffer.getbuffer() as body, atomic(target) as file:
         file.write(b"%s%d %s %s\n" % (_NAME, FORMAT, name, digest(name, body)))
         file.write(body)
 
