@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -112,6 +112,17 @@ def room(module: str) -> str:
 def none(offenders: Iterable[str]) -> None:
     found = sorted(set(offenders))
     assert not found, "\n" + "\n".join(found)
+
+
+def none_outside(home: Path, asked: Callable[[ast.AST], set[str]], advice: str) -> None:
+    """No file outside of ``home`` asks for an engine."""
+    none(
+        f"{at(path, node)}: {', '.join(asked(node))} is an engine; {advice}"
+        for path in MODULES.values()
+        if home not in path.parents
+        for node in ast.walk(tree(path))
+        if asked(node)
+    )
 
 
 # ------------------------------------------------------------------------------ imports
@@ -223,13 +234,7 @@ def test_no_engine_is_asked_what_it_is():
             return set()
         return engines & set(re.findall(r"\w+", ast.unparse(node)))
 
-    none(
-        f"{at(path, node)}: {', '.join(asked(node))} is an engine; give it a method"
-        for path in MODULES.values()
-        if home not in path.parents
-        for node in ast.walk(tree(path))
-        if asked(node)
-    )
+    none_outside(home, asked, "give it a method")
 
 
 def test_no_engine_is_asked_its_name():
@@ -242,13 +247,7 @@ def test_no_engine_is_asked_its_name():
         words = (each for each in ast.walk(node) if isinstance(each, ast.Constant))
         return names & {word.value for word in words}
 
-    none(
-        f"{at(path, node)}: {', '.join(asked(node))} is an engine; give it a property"
-        for path in MODULES.values()
-        if home not in path.parents
-        for node in ast.walk(tree(path))
-        if asked(node)
-    )
+    none_outside(home, asked, "give it a property")
 
 
 def test_nothing_is_asserted():

@@ -86,7 +86,13 @@ def test_a_round_whose_columns_are_known(shape, dtype):
 @pytest.mark.parametrize("dtype", [F64, F32], ids=str)
 @pytest.mark.parametrize(
     ("trials", "k", "rows", "rank", "tails"),
-    [(1, 1, 1, 1, 1), (1, 1, 151, 22, 1_000), (2, 3, 7, 5, 1_100), (1, 2, 40, 9, 513)],
+    [
+        (1, 1, 1, 1, 1),
+        (2, 0, 5, 3, 600),
+        (1, 1, 151, 22, 1_000),
+        (2, 3, 7, 5, 1_100),
+        (1, 2, 40, 9, 513),
+    ],
 )
 def test_a_round_over_a_grid(trials, k, rows, rank, tails, dtype):
     normal = draws(rank)

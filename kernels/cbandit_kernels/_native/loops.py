@@ -254,7 +254,7 @@ def loops(double: bool) -> Loops:
         t, low, high, first, piece = where
         k, tails = left.shape[1], right.shape[2]
         b = right[t if right.shape[0] > 1 else 0]
-        c, room = np.empty((ROWS, k, BLOCK), kind), np.empty((3, BLOCK), kind)
+        c, room = np.zeros((ROWS, max(k, 1), BLOCK), kind), np.empty((3, BLOCK), kind)
         best = (-infinity, first + low * tails)
         for row in range(low, high, ROWS):
             rows = min(ROWS, high - row)
