@@ -88,6 +88,12 @@ class BoundWidths:
         rest = self._parts[1](t, gain[:, 1:], _columns(known, 1, None), chances)
         return torch.cat([first, rest], -1)
 
+    def around(self, beliefs: Any, t: int, chances: int) -> Tensor:
+        """Return the widths of round ``t`` around these beliefs."""
+        if self.fixed is not None:
+            return self.fixed
+        return self(t, beliefs.gains(), beliefs.noises, chances)
+
     def rkhs_parts(self) -> list[tuple[Theory, slice]]:
         """Return the parts that follow the theory, and their functions."""
         columns = [slice(0, 1), slice(1, None)]

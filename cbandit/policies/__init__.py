@@ -1,6 +1,7 @@
 """The papers' algorithms, one a file, each readable beside its pseudo-code.
 
-The algorithms are ckb, epoch, lclucb, opb, opb_gp, opnlb, oplb, rpol, scgp and
+The algorithms are ckb, epoch, lclucb, opb, opb_gp, opnlb, oplb, rpol (with censored and
+sliding, its forms for late feedback and for a world that drifts), scgp and
 unconstrained. ``policy.py`` has the rounds of every policy, ``gp.py`` what those share
 whose beliefs are Gaussian processes, ``safe/`` what the stage-wise ones share.
 

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit._core import checks, devices
+from cbandit._core import checks
 from cbandit.beliefs.feedback import Sliding
 from cbandit.beliefs.gp import GP
 from cbandit.confidence.bound import BoundWidths
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
+from cbandit.policies.sliding import allowance
 from cbandit.posterior.units import Units, level
 
 __all__ = ["Estimating"]
@@ -82,37 +83,15 @@ class Estimating:
         self, policy: Any, t: int, limits: Tensor, units: Units | None
     ) -> Tensor | None:
         """Return minus thresholds ``(T, m)``, and what a drift adds to the widths."""
-        out, functions, drift = None, self._functions, self._drift
-        if drift is not None:
-            value = drift(t) if callable(drift) else drift
-            size = self._allowance(policy, value).to(policy.dtype)
+        out, functions = None, self._functions
+        if self._drift is not None:
+            size = allowance(policy, t, functions).to(policy.dtype)
             out = torch.cat([size[:, :1], -size[:, 1:]], -1)
         if functions > 1 and (policy._limited or units is not None):
             limits = level(units, limits)
             tau = torch.cat([torch.zeros_like(limits[:, :1]), limits], -1)
             out = -tau if out is None else out - tau
         return out
-
-    def _allowance(self, policy: Any, value: Any) -> Tensor:
-        """Return what a drift adds to the width of each function, ``(T, F)``."""
-        batch, functions = policy.batch_shape, self._functions
-        if isinstance(value, tuple) and len(value) == 2 and functions > 1:
-            reward, costs = (checks.nonnegative("drift", each) for each in value)
-            first = policy._per_trial("drift", reward).unsqueeze(-1)
-            return torch.cat([first, policy._number("drift", costs)], -1)
-        size = checks.nonnegative("drift", value)
-        if batch and tuple(size.shape) == batch:
-            size = size.unsqueeze(-1)
-        try:
-            return devices.put(
-                checks.per_cost("drift", size, batch, functions), policy.device
-            )
-        except CBanditError:
-            raise CBanditError(
-                "drift must be a number, (*trials,), a pair (reward, costs), or one a "
-                f"function, (1 + m,) = {(functions,)} or (*trials, 1 + m); got "
-                f"{tuple(size.shape)}"
-            ) from None
 
 
 def _warn_of(widths: BoundWidths, beliefs: Sequence[GP]) -> None:

@@ -29,16 +29,17 @@ from cbandit.policies.believed import (
     posterior_at,
     recommended,
 )
+from cbandit.policies.censored import Awaited
 from cbandit.policies.chosen import Search, seen_in_full, stretches
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.estimating import Estimating
 from cbandit.policies.explained import Rivals, rivals
-from cbandit.policies.feedback import Arrivals, Awaited, timing
+from cbandit.policies.feedback import timing
 from cbandit.policies.ledger import News
 from cbandit.policies.packing import place_of
 from cbandit.policies.policy import Now, Policy
 from cbandit.policies.pricing import measured, priced
-from cbandit.policies.state import GPState
+from cbandit.policies.state import Arrivals, GPState
 from cbandit.policies.suits import (
     NO_NOISE,
     epochs,

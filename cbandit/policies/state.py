@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from cbandit._core.randomness import Position
-from cbandit.policies.feedback import Arrivals
+from cbandit.policies.packing import Place
 from cbandit.policies.pricing import Waiting
+from cbandit.posterior.parts import Part
 
-__all__ = ["GPState", "Now"]
+__all__ = ["Arrivals", "Both", "GPState", "Now"]
 
 
 class Now(NamedTuple):
@@ -29,6 +30,24 @@ class Now(NamedTuple):
     position: Position
     heard: int
     settled: bool = False
+
+
+class Arrivals(NamedTuple):
+    """Traces of feedback beside the beliefs.
+
+    Args:
+        late: ``(T,)``, how many values came too late to count.
+        loose: feedback of some trials only, which waits for the rest of the news.
+        recent: the points ``(T, d)`` of the last rounds, where they still count.
+    """
+
+    late: Tensor
+    loose: tuple[tuple[Place, Part], ...] = ()
+    recent: tuple[Tensor, ...] = ()
+
+
+Both = tuple[Any, Arrivals]
+"""The beliefs and what is beside them."""
 
 
 class GPState(NamedTuple):

@@ -1,0 +1,114 @@
+"""RPOL-CensoredUCB: late feedback, waited for within a window of rounds.
+
+This is how any GP policy takes ``feedback=cb.Delayed(window)``. Round ``s`` counts in
+round ``t`` if its feedback came within ``min(window, t - 1 - s)`` rounds. Each round:
+
+1. targets are ``r_s`` and ``c_s`` where they count, a stand-in elsewhere (0 in the
+   paper), and all rounds are in the kernel matrix: ``sigma_t`` shrinks at the choice;
+2. ``f_t = mean + v_t sigma_t`` and ``g_t = mean - v_t sigma_t`` with
+   ``v_t = B_r sum_s sigma_t(x_s) + beta_t`` over the last ``window`` choices,
+   ``B_r = B + R sqrt(2 ln T)``,
+   ``beta_t = B + (R + B_r) sqrt(2 (gamma_t + 1 + ln(2 (m + 1) / delta)))``;
+3. the policy's score and move: RPOL's ``Q`` gains the costs that come at ``t``, however
+   late (:mod:`cbandit.policies.rpol`);
+4. what comes after more than ``window`` rounds leaves its stand-in, and is counted.
+
+The any-lam form has ``(R + B_r) / sqrt(lam)`` in the place of ``R + B_r``, and no 1.
+
+H. Guo, Z. Qi and X. Liu, Rectified pessimistic-optimistic learning for stochastic
+continuum-armed bandit with constraints, 2023.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from cbandit._core import checks, devices
+from cbandit.beliefs.feedback import Delayed
+from cbandit.confidence.bound import BoundWidths
+from cbandit.errors import CBanditError
+from cbandit.policies.ledger import News
+from cbandit.policies.packing import Place, by_functions
+from cbandit.policies.state import Both
+
+__all__ = ["Awaited"]
+
+
+class Awaited:
+    """A choice counts when it is made; what comes within a window is filled in."""
+
+    def __init__(
+        self,
+        feedback: Delayed,
+        batch_shape: tuple[int, ...],
+        device: torch.device,
+        horizon: int | None,
+    ) -> None:
+        self._window, self._weight = feedback.window, feedback.weight
+        self._batch, self._device, self._horizon = batch_shape, device, horizon
+        # whether outstanding choices add nothing, which is then not computed
+        given = feedback.weight
+        self._weightless = given is not None and not bool(given.any())
+
+    def stood(self, both: Both, place: Place, limits: Tensor) -> Both:
+        """Return the beliefs with a choice, and stand-ins for its feedback."""
+        beliefs, held = both
+        beliefs = beliefs.await_feedback(place.keys, place.x, place.t, limits)
+        recent = (*held.recent, place.x.double())[-self._window :]
+        return beliefs, held._replace(recent=recent)
+
+    def absorb(self, both: Both, news: News, place: Place, t: int) -> Both:
+        """Return the beliefs with what counts filled in; what does not is counted."""
+        beliefs, late = both[0], both[1].late
+        for told, functions in by_functions(news):
+            mask = told.mask()
+            if told.at - place.t > self._window:
+                late = late + mask
+            else:
+                beliefs = beliefs.fill(place.t, functions, told.values, mask)
+        return beliefs, both[1]._replace(late=late)
+
+    def due(self, both: Both, t: int) -> Both:
+        """Return the beliefs, no longer waiting for rounds before the window."""
+        return both[0].stop_waiting(t - self._window), both[1]
+
+    def chances(self, functions: int) -> int:
+        """Return how many bounds hold together: two a function."""
+        return 2 * functions
+
+    def width(self, t: int, widths: BoundWidths, both: Both, chances: int) -> Tensor:
+        """Return ``v_t``, ``(T, F)``, of round ``t``."""
+        (beliefs, held), theory = both, widths.rkhs_parts()
+        beta = widths.around(beliefs, t, chances)
+        b_r = self._b_r(widths, beta)
+        if theory:
+            beta = beta.clone()
+        for part, at in theory:
+            gains, noises = beliefs.gains()[:, at], beliefs.noises()[:, at]
+            r = part.subgaussian + b_r[:, at]
+            beta[:, at] = part.rkhs(t, gains, chances, noises, part.norm, r)
+        idle = self._weightless or (self._weight is None and not theory)
+        if idle or not held.recent:
+            return beta
+        sigma: Tensor = beliefs.deviations(torch.stack(list(held.recent), 1))
+        return beta + b_r * sigma.sum(-1)
+
+    def _b_r(self, widths: BoundWidths, beta: Tensor) -> Tensor:
+        """Return ``B_r``, ``(T, F)``: as given, or the theory's."""
+        if self._weight is not None:
+            count = beta.shape[-1]
+            given = checks.per_cost("weight", self._weight, self._batch, count)
+            return devices.put(given, self._device)
+        b_r = torch.zeros_like(beta)
+        for part, at in widths.rkhs_parts():
+            if self._horizon is None:
+                raise CBanditError(
+                    "Delayed's weight is B + R sqrt(2 ln T) by the theory: give "
+                    "the policy horizon=, or Delayed(window, weight=)"
+                )
+            root = math.sqrt(2 * math.log(max(self._horizon, 2)))
+            b_r[:, at] = part.norm + part.subgaussian * root
+        return b_r

@@ -1,0 +1,92 @@
+"""RPOL-SWUCB: a world that drifts, of which the last rounds count.
+
+This is how any GP policy takes ``feedback=cb.Sliding(window, drift)``. Each round:
+
+1. the posterior is that of the last ``W = window`` rounds alone;
+2. ``f_t = mean + beta_t std + Gam_t`` and ``g_t = mean - beta_t std - Gam_t`` with
+   ``beta_t = B + (R / sqrt(lam)) sqrt(2 gamma + 2 ln((m + 1) T / delta))``, ``gamma``
+   the gain of the window and ``Gam_t`` the allowance for the drift inside it;
+3. the policy's score and move (:mod:`cbandit.policies.rpol`).
+
+``Gam_t`` and ``W`` by the theory are in :mod:`cbandit.confidence.drift`.
+
+H. Guo, Z. Qi and X. Liu, Rectified pessimistic-optimistic learning for stochastic
+continuum-armed bandit with constraints, 2023.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit._core import checks, devices
+from cbandit.beliefs.feedback import Sliding
+from cbandit.confidence.bound import BoundWidths
+from cbandit.errors import CBanditError
+from cbandit.policies.ledger import News
+from cbandit.policies.packing import Place, parts_of
+from cbandit.policies.state import Both
+
+__all__ = ["Windowed", "allowance"]
+
+
+class Windowed:
+    """Feedback counts for a window of rounds."""
+
+    def __init__(
+        self, feedback: Sliding, size: int, device: torch.device, horizon: int | None
+    ) -> None:
+        self._window, self._size, self._device = feedback.window, size, device
+        self._horizon = horizon
+
+    def absorb(self, both: Both, news: News, place: Place, t: int) -> Both:
+        """Return the beliefs with the news of rounds in the window."""
+        (beliefs, held), (parts, _) = both, parts_of(news, self._size)
+        if place.t < t + 1 - self._window:
+            came = sum(torch.tensor(part[2]) for part in parts)
+            late = held.late + devices.put(came, self._device)
+            return beliefs, held._replace(late=late)
+        return beliefs.absorb(place.keys, place.x, parts, place.t), held
+
+    def due(self, both: Both, t: int) -> Both:
+        """Return the beliefs without rounds that have left the window."""
+        beliefs, held = both
+        return beliefs.expire(t + 1 - self._window, self._window), held
+
+    def chances(self, functions: int) -> int:
+        """Return how many bounds hold together: each round has a window of its own."""
+        return functions * (self._horizon or 1)
+
+    def width(self, t: int, widths: BoundWidths, both: Both, chances: int) -> Tensor:
+        """Return ``beta_t``, ``(T, F)``, of round ``t``."""
+        if self._horizon is None and widths.rkhs_parts():
+            raise CBanditError(
+                "RKHS widths hold for horizon= rounds with feedback=cb.Sliding(...), "
+                "each with a window of its own: give the policy horizon="
+            )
+        return widths.around(both[0], t, chances)
+
+
+def allowance(policy: Any, t: int, functions: int) -> Tensor:
+    """Return ``Gam_t`` of each function, ``(T, F)``, of a policy that has a drift."""
+    drift, batch = policy.feedback.drift, policy.batch_shape
+    value = drift(t) if callable(drift) else drift
+    if isinstance(value, tuple) and len(value) == 2 and functions > 1:
+        reward, costs = (checks.nonnegative("drift", each) for each in value)
+        first = policy._per_trial("drift", reward).unsqueeze(-1)
+        return torch.cat([first, policy._number("drift", costs)], -1)
+    size = checks.nonnegative("drift", value)
+    if batch and tuple(size.shape) == batch:
+        size = size.unsqueeze(-1)
+    try:
+        return devices.put(
+            checks.per_cost("drift", size, batch, functions), policy.device
+        )
+    except CBanditError:
+        raise CBanditError(
+            "drift must be a number, (*trials,), a pair (reward, costs), or one a "
+            f"function, (1 + m,) = {(functions,)} or (*trials, 1 + m); got "
+            f"{tuple(size.shape)}"
+        ) from None
