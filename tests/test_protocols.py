@@ -376,7 +376,7 @@ def believed(engine="auto", count=2, actions=GRID, apart=False, **more):
 
 def sketched():
     gp = cb.GP(kernel(), noise=NOISE, mean=0.2)
-    return Sketched(gp, GRID, (TRIALS,), F64, CPU, 5.0)
+    return Sketched(gp, GRID, (TRIALS,), F64, CPU)
 
 
 BELIEFS = {
@@ -397,7 +397,10 @@ def learned(beliefs, count=12, seed=1, t=0):
         beliefs = beliefs.absorb(seen.keys, seen.x, [part], t + number)
     # a sketch knows what its dictionary does, which is drawn anew
     fresh = isinstance(beliefs, Sketched)
-    return beliefs.resampled(Streams(seed, TRIALS)) if fresh else beliefs
+    if not fresh:
+        return beliefs
+    chance = (5.0 * beliefs.variances() / beliefs.noises()).clamp(0, 1)
+    return beliefs.resampled(chance, Streams(seed, TRIALS))
 
 
 def look_at(beliefs, score="primal-dual", **more):

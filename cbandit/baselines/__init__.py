@@ -1,7 +1,7 @@
 """The policies that the papers compare with, one algorithm a file.
 
-Safe sets (safe_set, seeds, lipschitz, made_up), ADMMBO's splitting (admm) and BKB's
-sketch have files of their own.
+Safe sets (safe_set, seeds, growth, lipschitz, made_up), ADMMBO's splitting (admm) and
+BKB's dictionary (nystrom its mathematics, sketch the beliefs) have files of their own.
 """
 
 from cbandit.baselines.admmbo import ADMMBO

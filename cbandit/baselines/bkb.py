@@ -1,14 +1,14 @@
 """BKB: GP-UCB on a dictionary of past actions, resampled every round.
 
-Each round, with a dictionary ``S`` of actions tried before:
+Each round:
 
-1. features ``z(x) = K_SS^{-1/2} k_S(x)``, and with the rows ``Z`` of all past actions
-   ``A = I + Z' Z / lam``;
-2. ``mean(x) = z(x)' A^{-1} Z' y / lam`` and
-   ``var(x) = k(x, x) - z(x)' z(x) + z(x)' A^{-1} z(x)``, the exact one up to a factor:
-   ``x_t = argmax mean + beta std``;
-3. each past round ``s`` enters the next dictionary with probability
-   ``min(1, q var(x_s) / lam)``, independently;
+1. each past round ``s`` enters the dictionary ``S`` with probability
+   ``min(1, q var(x_s) / lam)``, independently, ``var`` that of the last dictionary;
+2. features ``z(x) = K_SS^{-1/2} k_S(x)``, and with the rows ``Z`` of all past actions
+   ``A = I + Z' Z / lam``: ``mean(x) = z(x)' A^{-1} Z' y / lam`` and
+   ``var(x) = k(x, x) - z(x)' z(x) + z(x)' A^{-1} z(x)``, the exact one up to a factor
+   (:mod:`cbandit.baselines.nystrom`);
+3. ``x_t = argmax mean + beta std``;
 4. observe the reward.
 
 A round costs ``O(N |S|^2)`` for ``N`` actions, whatever ``t``; ``|S|`` stays near
@@ -90,17 +90,14 @@ class BKB(GPPolicy):
 
     def _fresh_beliefs(self, beliefs: list[GP]) -> Sketched:
         shape, kept = self.batch_shape, (self.dtype, self.device)
-        gp, q = beliefs[0].copy(), self._oversampling
-        return Sketched(gp, self.actions, shape, *kept, q)
+        return Sketched(beliefs[0].copy(), self.actions, shape, *kept)
 
-    @property
-    @alone
-    def model(self) -> Any:
-        """Raise an error: a sketch has no BoTorch model."""
-        raise CBanditError("BKB keeps a sketch, not a model; see policy.posterior()")
-
-    def _engines(self) -> list[str]:
-        return ["engine=dictionary"]
+    def _opened(self, state: GPState, asked: Asked) -> GPState:
+        """Keep each past round with probability ``min(1, q var(x_s) / lam)``."""
+        beliefs = state.beliefs
+        share = self._oversampling * beliefs.variances() / beliefs.noises()
+        beliefs = beliefs.resampled(share.clamp(0, 1), asked.streams)
+        return state._replace(beliefs=beliefs)
 
     def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
         """Return what the deviation is multiplied by: the paper's width, if asked."""
@@ -118,6 +115,11 @@ class BKB(GPPolicy):
         """Return the reward's estimate."""
         return scores.Reward()
 
-    def _opened(self, state: GPState, asked: Asked) -> GPState:
-        """Draw the dictionary of this round."""
-        return state._replace(beliefs=state.beliefs.resampled(asked.streams))
+    @property
+    @alone
+    def model(self) -> Any:
+        """Raise an error: a sketch has no BoTorch model."""
+        raise CBanditError("BKB keeps a sketch, not a model; see policy.posterior()")
+
+    def _engines(self) -> list[str]:
+        return ["engine=dictionary"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Self
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from cbandit._core import checks, devices
 from cbandit._core.randomness import Streams
 from cbandit.actions import Finite, ProductGrid
+from cbandit.baselines.nystrom import Sketch, sketched
 from cbandit.beliefs.gp import GP
 from cbandit.posterior.ahead import Ahead
 from cbandit.posterior.block import Block
@@ -25,35 +25,13 @@ from cbandit.posterior.value import Value
 __all__ = ["Sketched"]
 
 BLOCK = 1 << 12
-TINY = 1e-13  # eigenvalues of the dictionary below this share of the largest are noise
-
-
-@dataclass(frozen=True)
-class _Sketch:
-    """``half(x) = right' k_S(x)`` has the squared norm ``z' A^{-1} z``.
-
-    Args:
-        points: the dictionary, ``(T, q, d)``, padded.
-        left: ``(T, q, q)``, ``z(x) = left' k_S(x)``; zero rows where padded.
-        right: ``left A^{-1/2}``.
-        weights: ``(T, 1, q)``, the mean is ``weights k_S(x)``.
-        gain: ``(T,)``, ``1/2 log det A``.
-    """
-
-    points: Tensor
-    left: Tensor
-    right: Tensor
-    weights: Tensor
-    gain: Tensor
 
 
 class Sketched(Value):
     """The belief about one function, by what a dictionary of tried actions knows of it.
 
-    Beliefs as :class:`~cbandit.posterior.protocol.AnyBeliefs` has them. With the
-    dictionary ``S`` and features ``z(x) = K_SS^{-1/2} k_S(x)`` (rows ``Z`` for all past
-    rounds, noise ``lam``) ``A = I + Z' Z / lam``, ``mean = z' A^{-1} Z' y / lam`` and
-    ``var = k(x, x) - z' z + z' A^{-1} z``.
+    Beliefs as :class:`~cbandit.posterior.protocol.AnyBeliefs` has them; the formulas
+    are in :mod:`cbandit.baselines.nystrom`.
 
     Args:
         gp: the specification; its kernel and noise are fixed.
@@ -61,12 +39,10 @@ class Sketched(Value):
         batch_shape: ``()`` or ``(trials,)``.
         dtype: of what is handed out over the set.
         device: where tensors live.
-        oversampling: ``q``, how much more is kept than the dictionary needs.
     """
 
     actions: Finite | ProductGrid
     dtype: torch.dtype
-    oversampling: float
     functions: int
     covariance: Covariance
     noise: Tensor
@@ -74,9 +50,9 @@ class Sketched(Value):
     log: Log
     chosen: Tensor
     _least: Tensor
-    _past: _Sketch
+    _past: Sketch
     _history: History
-    _sketch: _Sketch | None
+    _sketch: Sketch | None
 
     def __init__(
         self,
@@ -85,7 +61,6 @@ class Sketched(Value):
         batch_shape: tuple[int, ...],
         dtype: torch.dtype,
         device: torch.device,
-        oversampling: float,
     ) -> None:
         covariance = Covariance.of(gp.copy().kernel, actions).to(device)
         least = covariance.least_noise(actions)
@@ -94,7 +69,6 @@ class Sketched(Value):
         super().__init__(
             actions=actions,
             dtype=dtype,
-            oversampling=oversampling,
             functions=1,
             covariance=covariance,
             noise=noise.maximum(least),
@@ -155,72 +129,55 @@ class Sketched(Value):
             beliefs = beliefs.absorb(keys, x, parts)
         return beliefs
 
-    def resampled(self, streams: Streams) -> Self:
-        """A new dictionary, by the variances of the actions tried in the last round."""
+    def variances(self) -> Tensor:
+        """Return those of the actions tried, by the last dictionary, ``(T, n)``."""
+        history = self.history
+        if not history.used:
+            return self.noise.new_zeros(len(self.noise), 0)
+        return self._at(history.points[:, : history.used], self._past)[1]
+
+    def resampled(self, chance: Tensor, streams: Streams) -> Self:
+        """Return the beliefs with a dictionary drawn anew from the actions tried.
+
+        Args:
+            chance: that of each round that played an action to bring it in, ``(T, n)``.
+            streams: where the draws come from.
+        """
         history = self.history
         counts = list(map(len, history.keys()))
         if not max(counts):
             return self
-        tried = history.points[:, : history.used]
-        variance = self._at(tried, self._past)[1]
         share = torch.special.ndtr(streams.ragged_normal(counts, 1)[..., 0])
-        share = devices.put(share.reshape(len(counts), -1), variance.device)
+        share = devices.put(share.reshape(len(counts), -1), chance.device)
         precision = history.precision[:, : history.used]
-        pull = (self.oversampling * variance / self.noise.unsqueeze(-1)).clamp(0, 1)
         # a coin for each time it was played
         times = precision * self.noise.unsqueeze(-1)
-        chosen = (share < 1 - (1 - pull) ** times) & (precision > 0)
+        chosen = (share < 1 - (1 - chance) ** times) & (precision > 0)
         other = self._with(chosen=chosen, _sketch=None)
         return other._with(_past=other._current())
 
-    def _current(self) -> _Sketch:
+    def _current(self) -> Sketch:
         if self._sketch is None:
             vars(self)["_sketch"] = self._sketched()
-        sketch: _Sketch = vars(self)["_sketch"]
+        sketch: Sketch = vars(self)["_sketch"]
         return sketch
 
-    def _sketched(self) -> _Sketch:
+    def _sketched(self) -> Sketch:
         history = self.history
         used = history.used
         chosen = torch.nn.functional.pad(self.chosen, (0, used - self.chosen.shape[-1]))
-        size = int(chosen.sum(-1).max()) if used else 0
-        order = chosen.to(torch.int8).argsort(stable=True, dim=-1, descending=True)
-        order = order[:, :size]
-        real = chosen.gather(-1, order).double()
-        rows = history.gram.gather(1, order.unsqueeze(-1).expand(-1, -1, used))
-        rows = rows * real.unsqueeze(-1)  # T x q x U
-        inner = rows.gather(-1, order.unsqueeze(1).expand(-1, size, -1))
-        inner = inner * real.unsqueeze(1)
-        value, vector = torch.linalg.eigh(inner)
-        kept = value > TINY * value.amax(-1, keepdim=True) if size else value > 0
-        root = torch.where(kept, value, torch.inf).rsqrt()
-        left = vector * root.unsqueeze(-2) * real.unsqueeze(-1)
-        z = left.mT @ rows  # T x q x U
-        system = (z * history.precision[:, :used].unsqueeze(1)) @ z.mT
-        system.diagonal(dim1=-2, dim2=-1).add_(1)
-        factor = devices.cholesky(system)
-        right = torch.linalg.solve_triangular(factor, left.mT, upper=False).mT
-        target = history.weighted[:, :, :used] @ rows.mT @ right  # T x 1 x q
-        at = order.unsqueeze(-1).expand(-1, -1, history.points.shape[-1])
-        return _Sketch(
-            history.points.gather(1, at),
-            left,
-            right,
-            target @ right.mT,
-            factor.diagonal(dim1=-2, dim2=-1).log().sum(-1),
-        )
+        precision, weighted = history.precision[:, :used], history.weighted[:, :, :used]
+        return sketched(history.points, history.gram, precision, weighted, chosen)
 
-    def _at(self, x: Tensor, sketch: _Sketch) -> tuple[Tensor, Tensor]:
+    def _at(self, x: Tensor, sketch: Sketch) -> tuple[Tensor, Tensor]:
         """Means ``(T, 1, n)`` and variances ``(T, n)`` at ``x``."""
         trials = len(self.noise)
         prior = self.covariance.variance(x).expand(trials, -1)
         mean = self.mean[:, None, None].expand(-1, 1, x.shape[-2])
         if not sketch.points.shape[-2]:
             return mean, prior
-        k = self.covariance.cross(sketch.points, x.double())
-        left, right = sketch.left.mT @ k, sketch.right.mT @ k
-        var = prior - left.square().sum(-2) + right.square().sum(-2)
-        return mean + sketch.weights @ k, var.clamp_min(0)
+        known, var = sketch.at(self.covariance.cross(sketch.points, x.double()), prior)
+        return mean + known, var
 
     def anywhere(self, x: Tensor, ahead: Sequence[Ahead] = ()) -> tuple[Tensor, Tensor]:
         """Means and standard deviations at any points, ``(T, 1, n)``."""
