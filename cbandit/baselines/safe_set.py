@@ -1,16 +1,15 @@
 """Safe sets that grow from a seed set, as SafeOpt and StageOpt keep them.
 
 All actions carry nested bounds ``l_t <= function <= u_t``, which only tighten. The safe
-set holds the seed set and grows once a round, by Lipschitz constants
-(:mod:`cbandit.baselines.lipschitz`) or by the bounds alone
-(:mod:`cbandit.baselines.made_up`). All is in spreads where beliefs are standardised;
-bounds from before a spread rests on a few outcomes are not kept.
+set holds the seed set and grows once a round (:mod:`cbandit.baselines.growth`). All is
+in spreads where beliefs are standardised; bounds from before a spread rests on a few
+outcomes are not kept.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,7 +21,7 @@ from cbandit.policies.safe.trust import FEW, trusted
 from cbandit.policies.state import GPState
 from cbandit.posterior.units import Units, level
 
-__all__ = ["Growth", "SafeSet", "Whole", "play", "tightened", "whole"]
+__all__ = ["SafeSet", "Whole", "play", "tightened", "whole"]
 
 
 class SafeSet(NamedTuple):
@@ -55,6 +54,12 @@ class SafeSet(NamedTuple):
         """Return lower bounds of the safety values ``tau - cost``, ``(T, m, N)``."""
         return tau.to(self.upper).unsqueeze(-1) - self.upper[:, 1:]
 
+    def maximisers(self) -> Tensor:
+        """Return ``{x safe : u_t(x) >= max over safe of l_t}``, the reward's bounds."""
+        lower, upper = self.lower[:, 0], self.upper[:, 0]
+        best = lower.masked_fill(~self.safe, -math.inf).amax(-1, keepdim=True)
+        return (upper >= best) & self.safe
+
     def carried(self, units: Units | None) -> tuple[Tensor, Tensor]:
         """Return the bounds in other units; infinite ones where these are not firm."""
         if units is None or self.units is None:
@@ -70,18 +75,6 @@ class SafeSet(NamedTuple):
         if enough is None:
             return self
         return self._replace(safe=torch.where(enough.unsqueeze(-1), self.safe, seed))
-
-
-class Growth(Protocol):
-    """How a safe set grows."""
-
-    def grown(self, sets: SafeSet, tau: Tensor) -> SafeSet:
-        """Return the sets after growing once, under thresholds ``tau`` ``(T, m)``."""
-
-    def expanders(
-        self, sets: SafeSet, tau: Tensor, beliefs: Any, mean: Tensor, beta: Tensor
-    ) -> Tensor:
-        """Return the safe actions that could make a new one safe, ``(T, N)``."""
 
 
 class Whole(NamedTuple):

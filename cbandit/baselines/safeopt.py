@@ -2,9 +2,10 @@
 
 From a seed set of actions known to be safe, each round:
 
-1. nested bounds ``l_t``, ``u_t`` of reward and costs from the beliefs; the safe set
-   ``S_t`` grows, and its expanders ``G_t`` are found
-   (:mod:`cbandit.baselines.safe_set`);
+1. nested bounds ``l_t``, ``u_t`` of reward and costs from the beliefs
+   (:mod:`cbandit.baselines.safe_set`); the safe set ``S_t`` grows, and its expanders
+   ``G_t`` are found (:mod:`cbandit.baselines.lipschitz` if a user gives constants, or
+   :mod:`cbandit.baselines.made_up`);
 2. maximisers ``M_t = {x in S_t : u_t(x) >= max over S_t of l_t}``, of the reward;
 3. ``x_t = argmax`` over both sets of the width ``u_t - l_t``, the largest over reward
    and costs;
@@ -23,11 +24,9 @@ from typing import Any
 
 from torch import Tensor
 
-from cbandit._core import checks
 from cbandit._core.arguments import stated
-from cbandit.baselines.lipschitz import ByLipschitz
-from cbandit.baselines.made_up import ByObservation
-from cbandit.baselines.safe_set import Growth, SafeSet, play, tightened, whole
+from cbandit.baselines.growth import growth_of
+from cbandit.baselines.safe_set import SafeSet, play, tightened, whole
 from cbandit.baselines.seeds import seed_set, sure
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
@@ -37,7 +36,7 @@ from cbandit.policies.gp import GPPolicy
 from cbandit.policies.state import GPState
 from cbandit.policies.suits import believed_costs
 
-__all__ = ["SafeOpt", "growth_of"]
+__all__ = ["SafeOpt"]
 
 
 class SafeOpt(GPPolicy):
@@ -109,25 +108,13 @@ class SafeOpt(GPPolicy):
         """Return the widest of expanders and maximisers."""
         believed = whole(self, state, asked)
         mean, beta, tau = believed.mean, believed.beta, believed.tau
-        sets = tightened(state.own, self._seed, believed)
-        sets = self._growth.grown(sets, tau).held(self._seed, believed.enough)
+        sets = tightened(state.own, self._seed, believed)  # l_t and u_t
+        sets = self._growth.grown(sets, tau).held(self._seed, believed.enough)  # S_t
         expanders = self._growth.expanders(sets, tau, state.beliefs, mean, beta)
-        lower, upper = sets.lower[:, 0], sets.upper[:, 0]
-        best = lower.masked_fill(~sets.safe, -math.inf).amax(-1, keepdim=True)
-        wanted = (expanders | (upper >= best)) & sets.safe
+        wanted = expanders | sets.maximisers()
         if asked.mask is not None:
             wanted = wanted & asked.mask
         # bounds that crossed, or among, may leave neither: then all that is safe
         wanted = wanted | ~wanted.any(-1, keepdim=True)
         width = (sets.upper - sets.lower).amax(1).masked_fill(~wanted, -math.inf)
         return play(sets, width, asked.mask, tau), state._replace(own=sets)
-
-
-def growth_of(policy: GPPolicy, seed: Tensor, lipschitz: Any) -> Growth:
-    """Return how the safe set grows: by constants, if a user gives any, or without."""
-    if lipschitz is None:
-        return ByObservation(seed)
-    given = checks.nonnegative("lipschitz", lipschitz)
-    constants = policy._per_cost("lipschitz", given)
-    fixed = not (callable(policy.thresholds) or policy.standardized)
-    return ByLipschitz(policy.actions, seed, constants, fixed, policy.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from cbandit.beliefs.feedback import Sliding
 from cbandit.errors import CBanditError
 from cbandit.policies.safe.action import Safe
 
-__all__ = ["rounds_of", "seed_set", "sure"]
+__all__ = ["at_most", "rounds_of", "seed_set", "sure", "uniform"]
 
 
 def sure(name: str, common: dict[str, Any]) -> None:
@@ -81,6 +82,23 @@ def seed_set(
             "trial; got an empty seed set"
         )
     return mask
+
+
+def at_most(seed: Tensor, trials: int, dtype: torch.dtype) -> Tensor:
+    """Return the most that any cost may be, beside its threshold, ``(T, 1, N)``.
+
+    It is 0 in the seed set ``(1 or T, N)``, infinite elsewhere.
+    """
+    most = torch.full(seed.shape, math.inf, dtype=dtype, device=seed.device)
+    return most.masked_fill(seed, 0.0).unsqueeze(1).expand(trials, -1, -1)
+
+
+def uniform(mask: Tensor, share: Tensor) -> Tensor:
+    """Return the action a ``share (*trials,)`` of the way through ``mask (T, N)``."""
+    ranks = mask.cumsum(-1)
+    count = ranks[:, -1]
+    place = (share.reshape(-1).to(mask.device) * count).long().clamp_max(count - 1)
+    return torch.searchsorted(ranks, place.unsqueeze(-1) + 1).squeeze(-1)
 
 
 def _led(value: Tensor, extra: int, batch_shape: tuple[int, ...]) -> Tensor | None:

@@ -13,8 +13,7 @@ optimization, 2020.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +22,7 @@ from torch import Tensor
 
 from cbandit import scores
 from cbandit._core.arguments import stated
-from cbandit.baselines.seeds import rounds_of, seed_set, sure
+from cbandit.baselines.seeds import at_most, rounds_of, seed_set, sure, uniform
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
 from cbandit.policies.chosen import afresh
@@ -32,7 +31,7 @@ from cbandit.policies.gp import GPPolicy
 from cbandit.policies.safe.trust import FAR, trusted
 from cbandit.policies.state import GPState
 from cbandit.policies.suits import believed_costs
-from cbandit.posterior.look import Best, Look, Score, scan
+from cbandit.posterior.look import Best, Score, scan
 from cbandit.search import best_feasible
 
 __all__ = ["SGPUCB"]
@@ -86,10 +85,7 @@ class SGPUCB(GPPolicy):
         self.rounds = rounds_of(rounds, self.batch_shape).to(self.device)
         self._last = int(self.rounds.max())
         self._seed = seed_set(safe, self.actions, self.batch_shape, self.device)
-        # the most that any cost may be, beside its threshold: T x 1 x N
-        most = torch.full(self._seed.shape, math.inf, dtype=self.dtype).to(self.device)
-        most = most.masked_fill(self._seed, 0.0).unsqueeze(1)
-        self._most = most.expand(self._size, -1, -1)
+        self._most = at_most(self._seed, self._size, self.dtype)
 
     def score(self, t: int, multiplier: Tensor) -> scores.Feasible:
         """Return ``f`` where all ``g_j <= 0``, of upper bounds."""
@@ -97,57 +93,50 @@ class SGPUCB(GPPolicy):
 
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return a uniform draw at first, then the best of what is surely safe."""
-        own, first = asked.actions is self.actions, None
-        seed = self._seed.expand(self._size, -1)
+        drawn, early = self._drawn(asked)
+        if drawn is not None and bool(early.all()):
+            return Decision(drawn, sure=True), state
+        enough = trusted(self, state.beliefs.units())
+        best, infeasible = best_feasible(self._among_safe(state, asked, enough))
+        if drawn is None or best.index is None:
+            return Decision(best.index, infeasible, sure=True), state
+        index = torch.where(early, drawn, best.index)
+        return Decision(index, infeasible & ~early, sure=True), state
+
+    def _drawn(self, asked: Asked) -> tuple[Tensor | None, Tensor]:
+        """Return a uniform draw from the seed set, and the trials that play it."""
+        own, seed = asked.actions is self.actions, self._seed.expand(self._size, -1)
         if own and asked.mask is not None:
             seed = seed & asked.mask
         early = (self.rounds >= asked.t) & seed.any(-1) & own
-        if own and asked.t <= self._last:
-            # one draw a round whatever happens: a trial's stream is its own
-            first = _uniform(seed, asked.streams.uniform())
-            if bool(early.all()):
-                return Decision(first, sure=True), state
-        look = self._look(state, asked)
-        look = replace(look, coefficient=look.coefficient.abs())
-        enough = trusted(self, state.beliefs.units())
-        doubt = None if enough is None else FAR * ~enough.view(-1, 1, 1)
-        best, infeasible = best_feasible(
-            lambda score: self._among_safe(state, asked.actions, look, score, doubt)
-        )
-        if first is None or best.index is None:
-            return Decision(best.index, infeasible, sure=True), state
-        index = torch.where(early, first, best.index)
-        return Decision(index, infeasible & ~early, sure=True), state
+        if not own or asked.t > self._last:
+            return None, early
+        # one draw a round whatever happens: a trial's stream is its own
+        return uniform(seed, asked.streams.uniform()), early
 
     def _among_safe(
-        self,
-        state: GPState,
-        on: Any,
-        look: Look,
-        score: scores.Formed | Score,
-        doubt: Tensor | None,
-    ) -> Best:
-        """Return the best action of a set; the seed set's costs are known to be low.
+        self, state: GPState, asked: Asked, enough: Tensor | None
+    ) -> Callable[[scores.Formed | Score], Best]:
+        """Return the search of this round's set, of all upper confidence bounds.
 
-        All other costs are ``doubt (T, 1, 1)`` higher than believed.
+        The seed set's costs are known to be within their thresholds. Trials that have
+        not seen ``enough (T,)`` trust no other action.
         """
-        own = on is self.actions
+        on, own, beliefs = asked.actions, asked.actions is self.actions, state.beliefs
+        look = self._look(state, asked)
+        look = replace(look, coefficient=look.coefficient.abs())  # mean + beta std
+        doubt = None if enough is None else FAR * ~enough.view(-1, 1, 1)
 
-        def known(f: Tensor, g: Tensor) -> Tensor:
-            g, most = (g[:, :-1], g[:, -1:]) if own else (g, None)
-            g = g if doubt is None else g + doubt
-            return score(f, g if most is None else torch.minimum(g, most))
+        def best(score: scores.Formed | Score) -> Best:
+            def known(f: Tensor, g: Tensor) -> Tensor:
+                g, most = (g[:, :-1], g[:, -1:]) if own else (g, None)
+                g = g if doubt is None else g + doubt
+                return score(f, g if most is None else torch.minimum(g, most))
 
-        look = replace(look, score=known, beside=self._most if own else None)
-        if not own:
-            return scan([(0, *afresh(state.beliefs, on, []))], look)
-        found: Best = state.beliefs.choose(look)
-        return found
+            wanted = replace(look, score=known, beside=self._most if own else None)
+            if not own:
+                return scan([(0, *afresh(beliefs, on, []))], wanted)
+            found: Best = beliefs.choose(wanted)
+            return found
 
-
-def _uniform(mask: Tensor, share: Tensor) -> Tensor:
-    """Return the action a ``share (*trials,)`` of the way through ``mask (T, N)``."""
-    ranks = mask.cumsum(-1)
-    count = ranks[:, -1]
-    place = (share.reshape(-1).to(mask.device) * count).long().clamp_max(count - 1)
-    return torch.searchsorted(ranks, place.unsqueeze(-1) + 1).squeeze(-1)
+        return best

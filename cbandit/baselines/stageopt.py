@@ -2,8 +2,10 @@
 
 From a seed set of actions known to be safe, each round:
 
-1. nested bounds ``l_t``, ``u_t`` from the beliefs; the safe set ``S_t`` grows, and its
-   expanders ``G_t`` are found (:mod:`cbandit.baselines.safe_set`);
+1. nested bounds ``l_t``, ``u_t`` from the beliefs (:mod:`cbandit.baselines.safe_set`);
+   the safe set ``S_t`` grows, and its expanders ``G_t`` are found
+   (:mod:`cbandit.baselines.lipschitz` if a user gives constants, or
+   :mod:`cbandit.baselines.made_up`);
 2. in the first ``rounds`` rounds ``T0``, until the widest expander is below ``eps``:
    ``x_t = argmax`` over ``G_t`` of ``u_t - l_t``, the largest over the costs;
 3. after that, and where there is no expander: ``x_t = argmax mean_f + beta std_f`` over
@@ -25,8 +27,8 @@ from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.arguments import stated
-from cbandit.baselines.safe_set import SafeSet, play, tightened, whole
-from cbandit.baselines.safeopt import growth_of
+from cbandit.baselines.growth import growth_of
+from cbandit.baselines.safe_set import SafeSet, Whole, play, tightened, whole
 from cbandit.baselines.seeds import rounds_of, seed_set, sure
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
@@ -123,23 +125,30 @@ class StageOpt(GPPolicy):
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the widest expander, and later the best action of the safe set."""
         believed, (sets, going) = whole(self, state, asked), state.own
-        mean, beta, tau = believed.mean, believed.beta, believed.tau
-        sets = tightened(sets, self._seed, believed)
-        sets = self._growth.grown(sets, tau).held(self._seed, believed.enough)
-        value = mean[:, 0] + believed.spread[:, 0]
+        tau = believed.tau
+        sets = tightened(sets, self._seed, believed)  # l_t and u_t
+        sets = self._growth.grown(sets, tau).held(self._seed, believed.enough)  # S_t
+        value = believed.mean[:, 0] + believed.spread[:, 0]
         if asked.t <= self._last and bool(going.any()):
-            found = self._growth.expanders(sets, tau, state.beliefs, mean, beta)
-            width = (sets.upper - sets.lower)[:, 1:].amax(1)
-            width = width.masked_fill(~found, -math.inf)
-            # where there is no expander its width is 0: nothing to learn from it
-            over = width.amax(-1).clamp_min(0) < self._eps
-            going = going & ~(
-                over if believed.enough is None else over & believed.enough
-            )
+            width, going = self._expansion(sets, going, state, believed)
             if asked.mask is not None:
-                found = found & asked.mask
                 width = width.masked_fill(~asked.mask, -math.inf)
-            expand = going & (self.rounds >= asked.t) & found.any(-1)
+            some = (width > -math.inf).any(-1)
+            expand = going & (self.rounds >= asked.t) & some
             value = torch.where(expand.unsqueeze(-1), width, value)
         decision = play(sets, value, asked.mask, tau)
         return decision, state._replace(own=Expansion(sets, going))
+
+    def _expansion(
+        self, sets: SafeSet, going: Tensor, state: GPState, believed: Whole
+    ) -> tuple[Tensor, Tensor]:
+        """Return ``u_t - l_t`` of expanders, ``-inf`` elsewhere, and who goes on."""
+        mean, beta, tau = believed.mean, believed.beta, believed.tau
+        found = self._growth.expanders(sets, tau, state.beliefs, mean, beta)
+        width = (sets.upper - sets.lower)[:, 1:].amax(1)
+        width = width.masked_fill(~found, -math.inf)
+        # where there is no expander its width is 0: nothing to learn from it
+        over = width.amax(-1).clamp_min(0) < self._eps
+        return width, going & ~(
+            over if believed.enough is None else over & believed.enough
+        )
