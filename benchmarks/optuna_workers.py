@@ -5,8 +5,9 @@
 
 Each study tunes a made-up stream processor (threads, memory, codec; throughput is to be
 large, latency to stay at or below 11 ms; both are measured with noise). Four processes
-share it until so many trials are complete. One is killed (SIGKILL) at half of them. A
-fresh process then opens the study from its storage alone and plays some more.
+share it until so many trials are complete. One is killed (SIGKILL) while it measures,
+at half of them. A fresh process then opens the study from its storage alone and plays
+some more.
 
 The reference is a single process on as many trials, once for each of some seeds. The
 script fails if a shared study breaks its limit by more than these seeds do: if its
@@ -77,13 +78,18 @@ def best_possible() -> float:
     return max(speed for speed, latency in grid if latency <= LIMIT)
 
 
-def objective(trial: optuna.Trial, seed: int, seconds: float) -> float:
-    """Measure throughput and latency of what the trial suggests."""
+def objective(trial: optuna.Trial, seed: int, seconds: float, dies: int) -> float:
+    """Measure throughput and latency of what the trial suggests.
+
+    The process is killed meanwhile if so many trials are complete.
+    """
     params = {
         "threads": trial.suggest_int("threads", 1, 32, log=True),
         "memory": trial.suggest_float("memory", 0.5, 8.0, step=0.5),
         "codec": trial.suggest_categorical("codec", list(CODECS)),
     }
+    if dies and len(complete(trial.study)) >= dies:
+        os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(seconds)
     speed, latency = truth(params)
     draws = random.Random(7 + 1_000_003 * trial.number + 2_000_029 * seed)
@@ -107,12 +113,16 @@ def opened(url: str, policy: str, seed: int) -> optuna.Study:
     )
 
 
-def work(url: str, policy: str, seed: int, until: int, seconds: float) -> None:
+def work(
+    url: str, policy: str, seed: int, until: int, seconds: float, dies: int
+) -> None:
     """Play trials until so many are complete."""
     study = opened(url, policy, seed)
     stop = MaxTrialsCallback(until, states=(TrialState.COMPLETE,))
     if len(complete(study)) < until:
-        study.optimize(lambda trial: objective(trial, seed, seconds), callbacks=[stop])
+        study.optimize(
+            lambda trial: objective(trial, seed, seconds, dies), callbacks=[stop]
+        )
 
 
 def worker(*given: object) -> subprocess.Popen[bytes]:
@@ -172,7 +182,7 @@ def alone(policy: str, seed: int, count: int) -> dict[str, float]:
     """Play a study in one process."""
     with sqlite() as url:
         begun = time.perf_counter()
-        each = worker(url, policy, seed, count, 0.0)
+        each = worker(url, policy, seed, count, 0.0, 0)
         if each.wait():
             raise SystemExit(f"a single process failed: {each.returncode}")
         seconds = time.perf_counter() - begun
@@ -183,17 +193,17 @@ def shared(url: str, policy: str, count: int) -> dict[str, float]:
     """Play a study in four processes, one of which is killed, and go on in a fifth."""
     begun = time.perf_counter()
     study = opened(url, policy, 0)
-    workers = [worker(url, policy, 0, count, MEASURING) for _ in range(PROCESSES)]
-    while len(complete(study)) < count // 2:
-        time.sleep(0.5)
-    workers[0].send_signal(signal.SIGKILL)
+    workers = [
+        worker(url, policy, 0, count, MEASURING, 0 if i else count // 2)
+        for i in range(PROCESSES)
+    ]
     codes = [each.wait() for each in workers]
     if codes != [-signal.SIGKILL, 0, 0, 0]:
         raise SystemExit(f"processes ended with {codes}")
     seconds = time.perf_counter() - begun
     out = {**account(study, count), "seconds": seconds}
     time.sleep(GRACE + 1)  # what the killed one left running counts as failed by then
-    fresh = worker(url, policy, 0, len(complete(study)) + MORE, 0.0)
+    fresh = worker(url, policy, 0, len(complete(study)) + MORE, 0.0, 0)
     if fresh.wait():
         raise SystemExit(f"the fresh process failed: {fresh.returncode}")
     states = [trial.state for trial in study.get_trials(deepcopy=False)]
@@ -255,12 +265,12 @@ def main() -> int:
     parser.add_argument("--only", choices=STORAGES, help="one storage")
     parser.add_argument("--policy", choices=PROMISED, help="one policy")
     parser.add_argument("--json", type=Path, help="write the figures here too")
-    parser.add_argument("--work", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--work", nargs=6, help=argparse.SUPPRESS)
     given = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     if given.work:
-        url, policy, seed, until, seconds = given.work
-        work(url, policy, int(seed), int(until), float(seconds))
+        url, policy, seed, until, seconds, dies = given.work
+        work(url, policy, int(seed), int(until), float(seconds), int(dies))
         return 0
     count = 40 if given.quick else 200
     storages = [each for each in STORAGES if given.only in (None, each)]

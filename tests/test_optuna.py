@@ -272,6 +272,41 @@ class TestOthersTrials:
         assert len(set(failed)) == len(failed)
         assert failed or continuous
 
+    @pytest.mark.parametrize("continuous", [False, True])
+    def test_one_failure_among_measured_ones_bars_nothing(self, continuous):
+        """A worker that is killed leaves a trial behind that counts as failed."""
+        names = {"threads": optuna.distributions.IntDistribution(1, 16)}
+        if continuous:
+            names["share"] = optuna.distributions.FloatDistribution(0, 1)
+        study, other = study_of("RPOL"), {"share": 0.5} if continuous else {}
+
+        def add(threads, state, near=0.0):
+            given = {"threads": threads, **other}
+            if continuous:
+                given["share"] += near
+            done = state == optuna.trial.TrialState.COMPLETE
+            study.add_trial(
+                optuna.create_trial(
+                    state=state,
+                    value=math.sqrt(threads) if done else None,
+                    params=given,
+                    distributions=names,
+                    user_attrs={"latency": (threads / 9) ** 2} if done else {},
+                )
+            )
+
+        for threads in (3, 9, 9, 12):
+            add(threads, optuna.trial.TrialState.COMPLETE)
+        for threads, near in ((9, 5e-4), (3, 5e-4), (3, 0.0), (5, 0.0)):
+            add(threads, optuna.trial.TrialState.FAIL, near)
+        policy = study.sampler.policy(study)
+        policy.ask()
+        if continuous:
+            ((*barred,),) = (x[:, 1].tolist() for x in policy._failed.points)
+        else:
+            barred = [int(i) + 1 for i in policy._failed.numbers[0]]
+        assert barred == [3, 3, 5]
+
     def test_pruned_and_infinite_ones(self):
         study = study_of()
 

@@ -24,6 +24,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.optuna.parameters import Domain
 from cbandit.optuna.records import Record, observe, usable
+from cbandit.policies.failures import lasting
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.senses import Senses
 from cbandit.policies.taken_up import folded, foreseen, sizes, took_up, turn
@@ -41,7 +42,8 @@ class Sampler(BaseSampler):
     Several processes and machines may work on one study, and any of them can go on from
     its storage alone. The first trial is drawn at random, as are parameters that not
     all trials have. Enqueued trials, and those of other samplers, teach the beliefs and
-    leave multipliers alone. A failed trial's parameters are not asked for again.
+    leave multipliers alone. Parameters at which more trials failed than were measured
+    are not asked for again; Optuna counts a killed worker's trial as failed too.
 
     Args:
         policy: ``"RPOL"``, ``"CKB"``, ``"CONFIG"``, or without limits ``"GPUCB"``,
@@ -209,14 +211,16 @@ class Sampler(BaseSampler):
             for each in records
             if each.number < number and each.estimate is not None
         ]
-        others = [each for each in records if each.number != number]
-        waiting, failed = (
-            domain.space.names.points(
-                [e.params for e in others if e.state == state and e.params]
+        others = [each for each in records if each.number != number and each.params]
+        waiting, failed, measured = (
+            domain.space.names.points([each.params for each in rows])
+            for rows in (
+                [each for each in others if each.state == TrialState.RUNNING],
+                [each for each in others if each.state == TrialState.FAIL],
+                seen,
             )
-            for state in (TrialState.RUNNING, TrialState.FAIL)
         )
-        took_up(policy, waiting, failed)
+        took_up(policy, waiting, lasting(domain.space, failed, measured))
         # one that a later trial has overtaken was killed while it chose
         last = max(each.number for each in records if each.state.is_finished())
         for each in records[last + 1 : number]:

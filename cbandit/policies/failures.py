@@ -13,7 +13,7 @@ from cbandit.actions import Box
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 
-__all__ = ["RADIUS", "Barred", "Failed", "only", "remaining", "without"]
+__all__ = ["RADIUS", "Barred", "Failed", "lasting", "only", "remaining", "without"]
 
 RADIUS = 1e-3  # of the ball around a point of a box, in the unit cube
 APART = 1.0001  # a search keeps this much further away, for rounding
@@ -146,11 +146,39 @@ class Barred:
         return one
 
     def _within(self, z: Tensor, radius: float) -> Tensor:
-        free = self._box.free
         gap = z.double().unsqueeze(-2) - self.centres.unsqueeze(1)  # T x n x k x d
-        near = gap[..., free].square().sum(-1) <= radius**2
-        # rows of choices fail one by one
-        return (near & (gap[..., ~free].abs() < 1e-9).all(-1)).any(-1)
+        return _near(gap, self._box.free, radius).any(-1)
+
+
+def lasting(actions: Any, failed: Tensor, measured: Tensor) -> Tensor:
+    """Return the failures at actions where more trials failed than were measured.
+
+    What is measured again and again can be measured: a process was killed there, say.
+
+    Args:
+        actions: the set.
+        failed: actions that failed, ``(n, d)``.
+        measured: actions that were measured, ``(m, d)``.
+    """
+    if actions.continuous:
+        z, seen = actions.unit.of(failed), actions.unit.of(measured)
+        free, radius = actions.free, RADIUS
+    else:
+        z, seen = (actions.index(x).unsqueeze(-1) for x in (failed, measured))
+        free, radius = torch.ones(1, dtype=torch.bool), 0.0
+    fails, successes = (
+        _near(z.unsqueeze(1) - each, free, radius).sum(-1) for each in (z, seen)
+    )
+    return failed[fails > successes]
+
+
+def _near(gap: Tensor, free: Tensor, radius: float) -> Tensor:
+    """Return which differences ``(..., d)``, in the unit cube, are within a ball.
+
+    Rows of choices fail one by one.
+    """
+    near = gap[..., free].square().sum(-1) <= radius**2
+    return near & (gap[..., ~free].abs() < 1e-9).all(-1)
 
 
 def without(
