@@ -10,21 +10,16 @@ Noisy constraints (``psi="linear"``), ``kappa_j = 0`` at first: targets
 ``r_s - sum_j kappa_j c_js``, noise constant ``R sqrt(1 + sum_j kappa_j^2)``, then
 ``kappa_j = [kappa_j + rate * mean of c_js]_+``.
 
-RKHS widths share ``delta`` among the horizon's ``L`` epochs: ``c = L``, and ``2 L``
-with noisy constraints, half of it being for the costs' noise. Without a horizon (ours)
-epoch ``l`` has the share ``1 / (l (l + 1))``.
-
-``reuse=True`` (ours) keeps all rounds across epochs, recomputes their targets under the
-new ``kappa`` and standardises them; ``reuse=False`` starts each epoch from a fresh GP,
-as printed. ``inner="ts"`` puts GP-TS in the place of GP-UCB.
+``reuse=True`` (ours) keeps all rounds, recomputes their targets under the new ``kappa``
+and standardises them; ``reuse=False`` starts each epoch from a fresh GP, as printed.
+``inner="ts"`` is GP-TS in place of GP-UCB. :mod:`cbandit.policies.penalties` has
+``psi`` and ``kappa``, :mod:`cbandit.policies.penalised` the bounds' widths.
 
 M. Shi and A. Eryilmaz, 2022, Algorithms 2 and 3.
 """
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -33,12 +28,11 @@ import torch
 from torch import Tensor
 
 from cbandit import scores
-from cbandit._core import checks, devices
+from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
-from cbandit.confidence import RKHS
 from cbandit.errors import CBanditError
-from cbandit.explore import TS, UCB, Explore
+from cbandit.explore import Explore
 from cbandit.policies.alone import alone
 from cbandit.policies.believed import Data
 from cbandit.policies.decision import Asked
@@ -46,11 +40,19 @@ from cbandit.policies.given import COST_COUNT
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.ledger import News
 from cbandit.policies.packing import Place, place_of
-from cbandit.policies.penalties import penalty_of
+from cbandit.policies.penalised import (
+    beliefs_of,
+    bounds,
+    cost_noises,
+    in_users_units,
+    inner_of,
+    noise,
+)
+from cbandit.policies.penalties import penalty_of, warn_of_outgrown, within
 from cbandit.policies.seen import Epoch, Seen
 from cbandit.policies.senses import counted
 from cbandit.policies.state import GPState
-from cbandit.posterior.look import Look, scorer
+from cbandit.posterior.look import Look
 from cbandit.recommend import Recommendation
 
 __all__ = ["EpochPenalty"]
@@ -111,20 +113,13 @@ class EpochPenalty(GPPolicy):
         self.settings = stated(self, locals())
         costs = counted(costs, COST_COUNT)
         epoch, reuse = checks.whole("epoch", epoch), checks.flag("reuse", reuse)
-        checks.one_of("inner", inner, "ucb", "ts")
-        wanted: type[UCB | TS] = UCB if inner == "ucb" else TS
-        explore = wanted(1.0) if explore is None else explore
-        if not isinstance(explore, wanted):
-            raise CBanditError(
-                f"inner={inner!r} goes with explore=cb.{wanted.__name__}(...); got "
-                f"{checks.kind(explore)}"
-            )
+        explore = inner_of(inner, explore)
         if common.get("feedback") is not None:
             raise CBanditError(
                 "EpochPenalty takes no feedback=: epochs need every round"
             )
         self._penalty = penalty_of(psi, rate)
-        self._beliefs_of = _listed(reward, reuse)
+        self._beliefs_of = beliefs_of(reward, reuse)
         listed = reward if isinstance(reward, list | tuple) else [reward]
         # targets that are rescaled here alone are looked at in the user's units
         self._in_spreads = all(belief.standardize for belief in listed)
@@ -140,26 +135,11 @@ class EpochPenalty(GPPolicy):
         start = kappa if kappa is not None else (0.0 if linear else 1.0)
         checked = checks.nonnegative if linear else checks.positive
         first = self._per_cost("kappa", checked("kappa", start)).clone()
-        self._noises = self._subgaussians(explore)
+        self._noises = cost_noises(self, explore)
         self._warned = False
         kept, none = self._penalty.kept(first), torch.zeros_like(first)
         own = Epoch(0, kept, none, none, {}, {})
         self._begin(self._now.state._replace(own=own))
-
-    @property
-    @alone
-    def multiplier(self) -> Tensor:
-        """``kappa`` as the next ``ask`` will use it, ``(*trials, m)``."""
-        own = self._settled().state.own
-        over = self._epoch_of(self.t + 1) > own.number
-        kept = self._penalty.moved(own.kept, own.mean()) if over else own.kept
-        return self._outside(self._penalty.kappa(kept))
-
-    @property
-    @alone
-    def price(self) -> Tensor:
-        """As :attr:`multiplier`, which is in the user's units here."""
-        return self.multiplier
 
     def _epoch_of(self, t: int) -> int:
         """Return the number of round ``t``'s epoch, -1 before the first."""
@@ -174,51 +154,40 @@ class EpochPenalty(GPPolicy):
         look, units = super()._look(state, asked), state.beliefs.units()
         if units is None or self._in_spreads:
             return look
-        form, bound = scorer(look), look.bound
-
-        def score(f: Tensor, g: Tensor) -> Tensor:
-            f = torch.addcmul(units.center.to(f), f, units.size.to(f))
-            return form(f if bound is None else f.clamp(-bound.to(f), bound.to(f)), g)
-
-        return replace(look, score=score, bound=None)
+        return in_users_units(look, units)
 
     def _opened(self, state: GPState, asked: Asked) -> GPState:
-        """Move multipliers and targets at the start of an epoch."""
+        """Move multipliers, and targets with them, at the start of an epoch."""
         own, number = state.own, self._epoch_of(asked.t)
         if number == own.number:
             return state
         kept = self._penalty.moved(own.kept, own.mean())
         if not self._penalty.linear:
-            edge = math.log(torch.finfo(kept.dtype).max)
-            self._warn(bool((kept > edge).any()))
-            kept = kept.clamp_max(2 * edge)  # psi itself may be infinite
-        none = torch.zeros_like(kept)
-        data = own.data if self.reuse else {}
+            kept, outgrown = within(kept)
+            if outgrown and not self._warned:
+                self._warned = True
+                warn_of_outgrown()
+        none, data = torch.zeros_like(kept), own.data if self.reuse else {}
         own = Epoch(number, kept, none, none, own.partly, data)
-        seen, beliefs = own.seen(), state.beliefs
-        if 0 < number < len(self._beliefs_of):
-            beliefs = self._fresh_beliefs([self._beliefs_of[number]])
+        state = state._replace(own=own)
+        return state._replace(beliefs=self._retargeted(state, asked))
+
+    def _retargeted(self, state: GPState, asked: Asked) -> Any:
+        """Return the beliefs that an epoch starts from, about its own targets."""
+        own, beliefs = state.own, state.beliefs
+        seen = own.seen()
+        if 0 < own.number < len(self._beliefs_of):
+            beliefs = self._fresh_beliefs([self._beliefs_of[own.number]])
             for each in seen:
                 beliefs = self._conditioned(beliefs, own, each)
         elif not self.reuse:
             beliefs = beliefs.forget_all()
         elif seen:
             # what may fail goes first: a rebuilt engine is equal up to rounding only
-            self._limits(asked.t), self._coefficient(state._replace(own=own), asked)
+            self._limits(asked.t), self._coefficient(state, asked)
             targets = torch.stack([self._target(own, each) for each in seen])
             beliefs = beliefs.retarget(targets)
-        return state._replace(beliefs=beliefs, own=own)
-
-    def _warn(self, outgrown: bool) -> None:
-        if outgrown and not self._warned:
-            self._warned = True
-            warnings.warn(
-                "EpochPenalty: kappa has outgrown the dtype and is held at its largest "
-                "value; a slower penalty such as psi=('polynomial', 2) keeps it "
-                "smaller",
-                RuntimeWarning,
-                stacklevel=6,
-            )
+        return beliefs
 
     def _target(self, own: Epoch, seen: Seen) -> Tensor:
         """Return the reward less the penalty, ``(T, 1)``."""
@@ -235,24 +204,10 @@ class EpochPenalty(GPPolicy):
 
     # -- widths ------------------------------------------------------------------------
 
-    def _subgaussians(self, explore: Explore) -> Tensor | None:
-        """Return the costs' noise constants ``(T, m)``, where the widths tell them."""
-        own = explore.widths.cost_beta
-        if not isinstance(own, RKHS):
-            return None
-        shared, batch = own is explore.widths.beta, self.batch_shape
-        count = 1 if shared else self.m
-        found = checks.per_cost("subgaussian", own.subgaussian, batch, count)
-        return found.expand(-1, self.m).to(self.device)
-
     def _chances(self, state: GPState) -> int:
         """Return ``c`` of the RKHS widths."""
-        if self.horizon is None:
-            begun: int = state.own.number + 1
-            epochs = begun * (begun + 1)
-        else:
-            epochs = self._epoch_of(self.horizon) + 1
-        return 2 * epochs if self._penalty.linear else epochs
+        over = None if self.horizon is None else self._epoch_of(self.horizon) + 1
+        return bounds(state.own.number, over, self._penalty.linear)
 
     def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
         parts = self._estimating.widths.rkhs_parts()
@@ -261,9 +216,7 @@ class EpochPenalty(GPPolicy):
         # the targets' noise grows with the multipliers
         part, beliefs = parts[0][0], state.beliefs
         norm, r = part.norm, part.subgaussian
-        own = r if self._noises is None else self._noises
-        spread = (state.own.kept * own).square().sum(-1, keepdim=True)
-        grown = (r.square() + spread).sqrt()
+        grown = noise(r, r if self._noises is None else self._noises, state.own.kept)
         gains, noises, chances = beliefs.gains(), beliefs.noises(), self._chances(state)
         width = part.rkhs(asked.t, gains, chances, noises, norm, grown)
         return self.explore.coefficient(width, asked.streams)
@@ -272,28 +225,30 @@ class EpochPenalty(GPPolicy):
 
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state with rounds of which all has come; others wait."""
-        own, t = state.own, news.choice.t
-        before = own.partly.get(t) or Seen.nothing(
-            place_of(self, news.choice), own.sums
-        )
-        seen = before.told(news, self._limits(t))
-        partly = {s: each for s, each in own.partly.items() if s != t}
-        if not (news.cancelled or bool(seen.whole().all())):
-            partly[t] = seen
-        own = own._replace(partly=partly)
-        fresh = seen.whole() & ~before.whole()
+        place, t = place_of(self, news.choice), news.choice.t
+        own, new = state.own.told(place, news, self._limits(t))
         number = self._epoch_of(t)
-        current = number == own.number
         # of an epoch that has ended data may be dropped
-        if not bool(fresh.any()) or not (current or self.reuse):
+        if new is None or not (self.reuse or number == own.number):
             return state._replace(own=own)
-        mask = devices.put(fresh, self.device).unsqueeze(-1)
-        new = seen.only(fresh, mask)
-        if current:
-            own = own._replace(sums=own.sums + new.cost, counts=own.counts + mask)
         own = own.added(number, new)
         beliefs = self._conditioned(state.beliefs, own, new)
         return state._replace(beliefs=beliefs, own=own)
+
+    @property
+    @alone
+    def multiplier(self) -> Tensor:
+        """``kappa`` as the next ``ask`` will use it, ``(*trials, m)``."""
+        own = self._settled().state.own
+        over = self._epoch_of(self.t + 1) > own.number
+        kept = self._penalty.moved(own.kept, own.mean()) if over else own.kept
+        return self._outside(self._penalty.kappa(kept))
+
+    @property
+    @alone
+    def price(self) -> Tensor:
+        """As :attr:`multiplier`, which is in the user's units here."""
+        return self.multiplier
 
     @alone
     def recommend(self, confidence: float = 0.95) -> Recommendation:
@@ -330,28 +285,3 @@ class EpochPenalty(GPPolicy):
             own = own.added(-1, seen)
             beliefs = self._conditioned(beliefs, own, seen)
         return state._replace(beliefs=beliefs, own=own)
-
-
-def _listed(reward: Any, reuse: bool) -> list[GP]:
-    """Return the belief of each epoch, the last one for all that follow."""
-    beliefs = [reward] if isinstance(reward, GP) else reward
-    if (
-        not isinstance(beliefs, list | tuple)
-        or not beliefs
-        or not all(isinstance(each, GP) for each in beliefs)
-    ):
-        raise CBanditError(
-            f"reward must be a cb.GP, or a list of them, one an epoch; got {reward!r}"
-        )
-    if not reuse:
-        return list(beliefs)
-    out = []
-    for belief in beliefs:
-        if bool((belief.mean != 0).any()):
-            raise CBanditError(
-                "reward must have mean 0 with reuse=True: its targets are standardised"
-            )
-        copied = belief.copy()
-        copied.standardize = True
-        out.append(copied)
-    return out

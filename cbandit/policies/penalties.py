@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +15,7 @@ from cbandit._core import checks
 from cbandit.errors import CBanditError
 from cbandit.multipliers import exponential, polynomial
 
-__all__ = ["Penalty", "penalty_of"]
+__all__ = ["Penalty", "penalty_of", "warn_of_outgrown", "within"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,23 @@ class Penalty:
         """Return ``sum_j kappa_j (psi(c_j) - 1)``, or of linear costs, ``(T, 1)``."""
         charge = cost if self.linear else self.psi(cost) - 1
         return (self.kappa(kept) * charge).sum(-1, keepdim=True)
+
+
+def within(kept: Tensor) -> tuple[Tensor, bool]:
+    """Return logarithms of multipliers, held finite, and whether any left the dtype."""
+    edge = math.log(torch.finfo(kept.dtype).max)
+    return kept.clamp_max(2 * edge), bool((kept > edge).any())
+
+
+def warn_of_outgrown() -> None:
+    """Warn that multipliers are held at the dtype's largest number."""
+    warnings.warn(
+        "EpochPenalty: kappa has outgrown the dtype and is held at its largest "
+        "value; a slower penalty such as psi=('polynomial', 2) keeps it "
+        "smaller",
+        RuntimeWarning,
+        stacklevel=6,
+    )
 
 
 def penalty_of(psi: Any, rate: Any) -> Penalty:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from cbandit._core import devices
 from cbandit.policies.ledger import News, Told
 from cbandit.policies.packing import Place
 
@@ -87,14 +88,40 @@ class Epoch(NamedTuple):
         """Return the mean of this epoch's costs, 0 where nothing came, ``(T, m)``."""
         return self.sums / self.counts.clamp_min(1)
 
+    def told(
+        self, place: Place, news: News, limits: Tensor
+    ) -> tuple[Epoch, Seen | None]:
+        """Return the state with the news, and what they complete; ``None``: nothing.
+
+        Args:
+            place: the round, and where its choice is.
+            news: of that round.
+            limits: its thresholds, ``(T, m)``.
+        """
+        before = self.partly.get(place.t) or Seen.nothing(place, self.sums)
+        seen = before.told(news, limits)
+        partly = {s: each for s, each in self.partly.items() if s != place.t}
+        if not (news.cancelled or bool(seen.whole().all())):
+            partly[place.t] = seen
+        fresh, left = seen.whole() & ~before.whole(), self._replace(partly=partly)
+        if not bool(fresh.any()):
+            return left, None
+        mask = devices.put(fresh, self.sums.device).unsqueeze(-1)
+        return left, seen.only(fresh, mask)
+
     def added(self, number: int, seen: Seen) -> Epoch:
         """Return the state with one more round of an epoch."""
+        own = self
+        if number == self.number:
+            mask = devices.put(seen.whole(), self.sums.device).unsqueeze(-1)
+            sums, counts = self.sums + seen.cost, self.counts + mask
+            own = self._replace(sums=sums, counts=counts)
         rows = self.data.get(number, ())
         place = len(rows)
         while place and rows[place - 1].place.t > seen.place.t:
             place -= 1
         rows = (*rows[:place], seen, *rows[place:])
-        return self._replace(data={**self.data, number: rows})
+        return own._replace(data={**self.data, number: rows})
 
     def seen(self) -> list[Seen]:
         """Return all rounds told in full, in the order of the beliefs' log."""
