@@ -1,7 +1,8 @@
 """The policies that the papers compare with, one algorithm a file.
 
-Safe sets (safe_set, seeds, growth, lipschitz, made_up), ADMMBO's splitting (admm) and
-BKB's dictionary (nystrom its mathematics, sketch the beliefs) have files of their own.
+Files of their own have safe sets (safe_set, seeds, growth, lipschitz, made_up),
+ADMMBO's splitting (admm) and search (admm_search), the state of bandit OCO (walk) and
+BKB's dictionary (nystrom its mathematics, sketch the beliefs).
 """
 
 from cbandit.baselines.admmbo import ADMMBO

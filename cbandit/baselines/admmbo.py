@@ -21,10 +21,9 @@ observations are noisy.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,7 +31,14 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit.baselines.admm import Split
-from cbandit.baselines.botorch_policy import best_on_box, refused
+from cbandit.baselines.admm_search import (
+    best_so_far,
+    deployed,
+    of_step,
+    on_box,
+    on_set,
+)
+from cbandit.baselines.botorch_policy import refused
 from cbandit.baselines.random import clear
 from cbandit.beliefs.gp import GP, _extent
 from cbandit.errors import CBanditError
@@ -42,10 +48,7 @@ from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.state import GPState
 from cbandit.policies.suits import believed_costs
-from cbandit.posterior.units import Units, level
-
-if TYPE_CHECKING:
-    from botorch.acquisition.acquisition import AcquisitionFunction
+from cbandit.posterior.units import level
 
 __all__ = ["ADMMBO"]
 
@@ -174,12 +177,14 @@ class ADMMBO(GPPolicy):
         units = beliefs.units()
         before = level(units, before)
         own = self._advanced(beliefs, own, asked.t, before)
-        best, here = _best_so_far(beliefs, own.split, own.step, before)
-        limit = _of_step(level(units, self._limits(asked.t)), own.step)
+        best, here = best_so_far(beliefs, own.split, own.step, before)
+        limit = of_step(level(units, self._limits(asked.t)), own.step)
+        split, step = own.split, own.step
         if self.actions.continuous:
-            found = self._on_box(asked, beliefs, own, limit, best)
+            tries, raw = self.num_restarts, self.raw_samples
+            found = on_box(asked, beliefs, split, step, limit, best, tries, raw)
         else:
-            found = self._on_set(asked, beliefs, own, limit, best, here)
+            found = on_set(asked, beliefs, split, step, limit, best, here)
         x = torch.where(own.going.unsqueeze(-1), found, own.incumbent)
         return self._play(x), state._replace(own=replace(own, done=own.done + 1))
 
@@ -209,7 +214,7 @@ class ADMMBO(GPPolicy):
         budget = (self.cost_budgets if step else self.budgets)[min(own.iteration, 1)]
         if own.done < budget:
             return own
-        _, found = _best_so_far(beliefs, own.split, step, limits)
+        _, found = best_so_far(beliefs, own.split, step, limits)
         split = own.split.stepped(step, found, going)
         if step < self.m:
             return replace(own, split=split, step=step + 1, done=0)
@@ -217,62 +222,10 @@ class ADMMBO(GPPolicy):
         primal, dual = split.residuals()
         ends = (primal <= small) & (dual <= small) | (last >= self.iterations)
         ends &= going
-        best = _deployed(beliefs, limits)
+        best = deployed(beliefs, limits)
         incumbent = torch.where(ends.unsqueeze(-1), best, own.incumbent)
         stopped = torch.where(ends, t, own.stopped)
         return Progress(split.iterated(going), incumbent, stopped, last)
-
-    # -- the search ------------------------------------------------------------------
-
-    def _on_set(
-        self,
-        asked: Asked,
-        beliefs: Any,
-        own: Progress,
-        limit: Any,
-        best: Tensor,
-        here: Tensor,
-    ) -> Tensor:
-        """Return where a step gains most, ``(T, d)``; ``here`` where nothing gains."""
-        top, found, mask = torch.zeros_like(best), here.clone(), asked.mask
-        if mask is not None:
-            at = self.actions.index(here.to(self.dtype)).unsqueeze(-1)
-            kept = mask.expand(len(at), -1).gather(-1, at).squeeze(-1)
-            top = torch.where(kept, top, -torch.inf)
-        for start, stop, mean, std in beliefs.one(own.step):
-            points = self.actions.block(start, stop).double()
-            numbers = mean.double(), std.double(), points, limit, best.unsqueeze(-1)
-            gain = own.split.gain(own.step, *numbers)
-            if mask is not None:
-                gain = gain.masked_fill(~mask[:, start:stop], -torch.inf)
-            value, place = gain.max(-1)
-            better = value > top
-            at = self.actions.at(place + start).double()
-            found = torch.where(better.unsqueeze(-1), at, found)
-            top = torch.where(better, value, top)
-        return found
-
-    def _on_box(
-        self, asked: Asked, beliefs: Any, own: Progress, limit: Any, best: Tensor
-    ) -> Tensor:
-        """Return the same on a box, by BoTorch's search, trial by trial."""
-        from botorch.exceptions.warnings import BadInitialCandidatesWarning
-        from botorch.utils.sampling import manual_seed
-
-        from cbandit.posterior.botorch import model_list
-
-        seeds, found = asked.streams.uniform(1).reshape(self._size), []
-        for i in range(self._size):
-            mine = None if limit is None else limit[i : i + 1]
-            with warnings.catch_warnings(), manual_seed(int(seeds[i] * 2**31)):
-                # no improvement to be had anywhere tried is an answer, not a fault
-                warnings.simplefilter("ignore", BadInitialCandidatesWarning)
-                model = model_list(beliefs, i)
-                believed = _in_units(model, own.step, beliefs.units(), i)
-                gain = _acquisition(believed, own.split.of(i), own.step, mine, best[i])
-                search = self.num_restarts, self.raw_samples
-                found.append(best_on_box(gain, asked, i, *search))
-        return torch.stack(found).double()
 
 
 def _left(asked: Asked, x: Tensor) -> Tensor:
@@ -289,84 +242,3 @@ def _left(asked: Asked, x: Tensor) -> Tensor:
             "ADMMBO has ended, and what it found has failed or among leaves it out"
         )
     return x
-
-
-def _of_step(limits: Tensor, step: int) -> Tensor | None:
-    """Return the threshold of a step's cost, ``(T, 1)``; ``None`` of the reward's."""
-    return None if step == 0 else limits[:, step - 1 : step]
-
-
-def _best_so_far(
-    beliefs: Any, split: Split, step: int, limits: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return a step's best value among actions seen ``(T,)``, and where, ``(T, d)``."""
-    x, mean, seen = beliefs.tried(step)
-    x = x.double()
-    value = split.value(step, mean, x, _of_step(limits, step))
-    best, place = value.masked_fill(~seen, -torch.inf).max(-1)
-    return best, _at(x, place)
-
-
-def _deployed(beliefs: Any, limits: Tensor) -> Tensor:
-    """Return the best feasible action that was seen; else the least violating."""
-    x, reward, seen = beliefs.tried(0)
-    costs = beliefs.anywhere(x)[0][:, 1:]
-    worst = (costs - limits.unsqueeze(-1)).amax(1)
-    feasible = (worst <= 0) & seen
-    value = torch.where(feasible, reward, -torch.inf)
-    least = torch.where(seen, -worst, -torch.inf)
-    place = torch.where(feasible.any(-1), value.argmax(-1), least.argmax(-1))
-    return _at(x.double(), place)
-
-
-def _at(x: Tensor, place: Tensor) -> Tensor:
-    """Return the row ``place (T,)`` of each trial of ``x (T, n, d)``, ``(T, d)``."""
-    rows = place.view(-1, 1, 1).expand(-1, 1, x.shape[-1])
-    found: Tensor = x.gather(1, rows).squeeze(1)
-    return found
-
-
-class _InUnits:
-    """One trial's model of one function, read in units.
-
-    Args:
-        model: of BoTorch.
-        center: what its values are counted from.
-        size: the unit.
-    """
-
-    def __init__(self, model: Any, center: float, size: float) -> None:
-        self.model, self._center, self._size = model, center, size
-
-    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return means and deviations ``(1, b)`` at ``x (b, 1, d)``."""
-        posterior = self.model.posterior(x)
-        mean = (posterior.mean.reshape(1, -1) - self._center) / self._size
-        variance = posterior.variance.reshape(1, -1) / self._size**2
-        return mean, variance.clamp_min(1e-18).sqrt()
-
-
-def _in_units(model: Any, step: int, units: Units | None, trial: int) -> _InUnits:
-    """Return the model of a step's function."""
-    center, size = 0.0, 1.0
-    if units is not None:
-        center, size = float(units.center[trial, step]), float(units.size[trial, step])
-    return _InUnits(model.models[step], center, size)
-
-
-def _acquisition(
-    believed: _InUnits, split: Split, step: int, limit: Tensor | None, best: Tensor
-) -> AcquisitionFunction:
-    """Return one trial's improvement as BoTorch takes it."""
-    from botorch.acquisition.acquisition import AcquisitionFunction
-    from botorch.utils.transforms import t_batch_mode_transform
-
-    class Improvement(AcquisitionFunction):
-        @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
-        def forward(self, X: Tensor) -> Tensor:
-            """``b x 1 x d -> b``."""
-            mean, std = believed(X)
-            x = X.reshape(1, -1, X.shape[-1])
-            return split.gain(step, mean, std, x, limit, best).reshape(-1)
-
-    return Improvement(believed.model)

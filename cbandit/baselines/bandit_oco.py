@@ -13,8 +13,8 @@ bandit feedback, 2018.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,64 +22,19 @@ from torch import Tensor
 from cbandit._core import checks, devices
 from cbandit._core.arguments import stated
 from cbandit.actions import Box
+from cbandit.baselines.walk import Played, Walk
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.policies.alone import alone
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.given import COST_COUNT
-from cbandit.policies.ledger import News, Told
+from cbandit.policies.ledger import News
 from cbandit.policies.policy import Policy
 from cbandit.policies.senses import counted
 
 __all__ = ["BanditOCO"]
 
 TRIES = 100  # directions, before all is taken to have failed
-
-
-class Played(NamedTuple):
-    """A round's direction, and what has come of it in which trials.
-
-    Args:
-        u: ``(T, d)``.
-        reward: ``(T, 1)``, 0 until it comes.
-        cost: thresholds subtracted, ``(T, m)``, 0 until they come.
-        rewarded: trials whose reward has come, ``(T,)`` on the host.
-        charged: trials whose costs have come.
-        used: trials in which both have moved the centre.
-        over: whether nothing more will come.
-    """
-
-    u: Tensor
-    reward: Tensor
-    cost: Tensor
-    rewarded: Tensor
-    charged: Tensor
-    used: Tensor
-    over: bool = False
-
-    @property
-    def due(self) -> Tensor:
-        """Trials in which all has come and nothing has been made of it, ``(T,)``."""
-        return self.rewarded & self.charged & ~self.used
-
-    def spent(self) -> Played | None:
-        """Return the round after it has moved the centre; ``None``: it is over."""
-        used = self.used | self.due
-        return None if self.over or bool(used.all()) else self._replace(used=used)
-
-
-class Walk(NamedTuple):
-    """Where the ascent is.
-
-    Args:
-        centre: ``y``, ``(T, d)``.
-        multiplier: ``lam``, ``(T, m)``.
-        rounds: those whose feedback has not moved it yet, by number.
-    """
-
-    centre: Tensor
-    multiplier: Tensor
-    rounds: Mapping[int, Played]
 
 
 class BanditOCO(Policy):
@@ -244,23 +199,8 @@ class BanditOCO(Policy):
         t = news.choice.t
         if t not in state.rounds:
             return state
-        each = state.rounds[t]._replace(over=news.cancelled)
-        for told in news.rewards:
-            reward = torch.where(told.mask().unsqueeze(-1), told.values, each.reward)
-            rewarded = each.rewarded | self._came(told)
-            each = each._replace(reward=reward, rewarded=rewarded)
-        for told in news.costs:
-            over = told.values - self._limits(t)
-            cost = torch.where(told.mask().unsqueeze(-1), over, each.cost)
-            charged = each.charged | self._came(told)
-            each = each._replace(cost=cost, charged=charged)
+        each = state.rounds[t].told(news, self._limits(t))
         rounds = {**state.rounds, t: each}
         if each.over and not bool(each.due.any()):
             del rounds[t]
         return state._replace(rounds=rounds)
-
-    def _came(self, told: Told) -> Tensor:
-        """Return the trials in which something was told, ``(T,)`` on the host."""
-        if told.where is None:
-            return torch.ones(self._size, dtype=torch.bool)
-        return told.where

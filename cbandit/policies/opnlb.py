@@ -29,7 +29,6 @@ from cbandit._core import devices
 from cbandit._core.arguments import stated
 from cbandit.actions import Finite
 from cbandit.beliefs.classes import FiniteClass
-from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.safe.action import Safe, numbered
@@ -37,10 +36,10 @@ from cbandit.policies.safe.arms import Arms, own_arms
 from cbandit.policies.safe.classes import ConfidenceClass
 from cbandit.policies.safe.draws import drawn
 from cbandit.policies.safe.model import Block, Stage
+from cbandit.policies.safe.programmes import optimistic, solved, stacked
 from cbandit.policies.safe.stagewise import Stagewise, beliefs_of
 from cbandit.policies.senses import names_of
 from cbandit.recommend import Recommendation
-from cbandit.search.simplex.lp import solve_policy
 
 __all__ = ["OPNLB"]
 
@@ -110,11 +109,11 @@ class OPNLB(Stagewise):
         found = []
         for i in range(self._size):
             theta, *mu = self._left(inside, i)
-            u_r = _optimistic(theta, mu, alpha[i])
+            u_r = optimistic(theta, mu, alpha[i])
             if allowed is not None:
                 u_r = u_r.masked_fill(~allowed[i % len(allowed)], -torch.inf)
-            found.append(_solved(u_r, mu, limits[i]))
-        pi, at = _stacked(found, self.device), numbered(self._safe.index)
+            found.append(solved(u_r, mu, limits[i]))
+        pi, at = stacked(found, self.device), numbered(self._safe.index)
         return drawn(pi, safe, at, asked.streams, infeasible), state
 
     def _confident(
@@ -146,10 +145,10 @@ class OPNLB(Stagewise):
         if left is not None:
             wanted = wanted.masked_fill(~left.cpu().unsqueeze(1), -torch.inf)
         found = [
-            _solved(wanted[i], self._left(inside, i)[1:], tau[i])
+            solved(wanted[i], self._left(inside, i)[1:], tau[i])
             for i in range(self._size)
         ]
-        pi, fit = _stacked(found, self.device), devices.put(fit, self.device)
+        pi, fit = stacked(found, self.device), devices.put(fit, self.device)
         held = fit.gather(-1, pi.index.unsqueeze(1).expand(-1, 1 + self.m, -1))
         value = (held * pi.probability.unsqueeze(1)).sum(-1)  # T x F
         return Recommendation(
@@ -176,43 +175,3 @@ class OPNLB(Stagewise):
         ends = torch.stack(low, 1), torch.stack(high, 1)
         bottom, top = (devices.put(v, self.device) for v in ends)
         yield 0, (bottom + top) / 2, (top - bottom) / 2
-
-
-def _optimistic(theta: Tensor, mu: list[Tensor], alpha: Tensor) -> Tensor:
-    """Return ``theta + alpha_j (mu'_j - mu''_j)`` of all triples, ``(n, K)``.
-
-    Args:
-        theta: the reward's functions, ``(R, K)``.
-        mu: those of every cost, ``(G_j, K)``.
-        alpha: ``(m,)``.
-    """
-    gaps = [
-        a * (h.unsqueeze(1) - h).flatten(0, 1) for a, h in zip(alpha, mu, strict=True)
-    ]
-    bonus: Tensor = torch.cat(gaps).unique(dim=0)
-    return (theta.unsqueeze(1) + bonus).flatten(0, 1)
-
-
-def _solved(u_r: Tensor, mu: list[Tensor], tau: Tensor) -> Distribution:
-    """Return the best answer of a programme for each row of ``u_r`` ``(n, K)``.
-
-    Every function in ``mu`` keeps its cost's limit in ``tau`` ``(m,)``.
-    """
-    limits = [limit.expand(len(h)) for limit, h in zip(tau, mu, strict=True)]
-    u_c = torch.cat(mu).expand(len(u_r), -1, -1)
-    pi = solve_policy(u_r, u_c, torch.cat(limits))
-    best = int(pi.value.masked_fill(pi.infeasible, -torch.inf).argmax())
-    return Distribution(pi.distribution.index[best], pi.distribution.probability[best])
-
-
-def _stacked(found: list[Distribution], device: torch.device) -> Distribution:
-    """Return one distribution a trial as one, padded with zeros."""
-    k = max(one.index.shape[-1] for one in found)
-
-    def padded(value: Tensor) -> Tensor:
-        return torch.nn.functional.pad(value, (0, k - value.shape[-1]))
-
-    return Distribution(
-        devices.put(torch.stack([padded(one.index) for one in found]), device),
-        devices.put(torch.stack([padded(one.probability) for one in found]), device),
-    )
