@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -47,7 +48,7 @@ SHAPES = [  # trials, functions, columns, actions
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_round_whose_columns_are_known(shape, dtype):
     trials, functions, k, n = shape
-    for number, score in enumerate(SCORES):
+    for number, score in enumerate([*SCORES, "reward"]):
         if functions == 1 and score in ("feasible", "least"):
             continue
         normal = draws(number)
@@ -57,6 +58,8 @@ def test_a_round_whose_columns_are_known(shape, dtype):
         if mask is not None:
             mask[:, 4] = True
         look = looked(normal, trials, functions, score, number % 3 == 0, mask)
+        if score == "reward":
+            look = replace(look, score="rectified", weight=None)
         draw = normal(trials, functions, n, dtype=dtype) if number == 1 else None
         start = 4 if mask is not None else 0
         mean, var = poisoned(trials, functions, n, dtype)
@@ -91,6 +94,7 @@ def test_a_round_whose_columns_are_known(shape, dtype):
         (2, 0, 5, 3, 600),
         (1, 1, 151, 22, 1_000),
         (2, 3, 7, 5, 1_100),
+        (2, 2, 6, 5, 700),
         (1, 2, 40, 9, 513),
     ],
 )
@@ -152,6 +156,19 @@ def test_ties_go_to_the_lowest_number():
         assert found.index.item() == first
 
 
+def test_ties_on_a_grid_go_to_the_lowest_number():
+    """Four rows at a time are looked at block by block: not in the order of numbers."""
+    tails = 1_100
+    left, right = torch.zeros(1, 1, 9, 4).double(), torch.zeros(1, 4, tails).double()
+    change = Change(torch.zeros(1, 1).double(), torch.zeros(1, 2, 1).double())
+    var = torch.zeros(1, 9 * tails, dtype=F64)
+    for first, later in ((600, tails), (1_099, 3 * tails), (4 * tails + 520, 5 * tails)):
+        mean = torch.zeros(1, 2, 9 * tails, dtype=F64)
+        mean[0, 0, [first, later, 9 * tails - 1]] = 1.0
+        given = left, right, change, mean, var, asked()
+        assert product_round(*given, backend="native").index.item() == first
+
+
 def test_what_is_not_a_number_wins_and_what_is_masked_does_not():
     columns, change, mean, var = plain(5_000)
     mean[0, 0, 3_000] = torch.nan
@@ -173,6 +190,73 @@ def test_what_is_not_a_number_wins_and_what_is_masked_does_not():
     mean.zero_()[0, 1] = 1.0
     found = go(columns, change, mean, var, asked("feasible"), backend="native")
     assert found.value.item() == -math.inf
+
+
+def test_where_nothing_is_allowed_the_first_is_named():
+    mask = torch.zeros(1, 140_050, dtype=torch.bool)
+    columns, change, mean, var = plain(140_000)
+    given = change, mean, var, asked(mask=mask), 50
+    left, right = torch.zeros(1, 0, 200, 4).double(), torch.zeros(1, 4, 700).double()
+    for found in (
+        finish_round(columns, *given, backend="native"),
+        finish_round_ref(columns, *given),
+        product_round(left, right, *given, backend="native"),
+    ):
+        assert (found.index.item(), found.value.item()) == (50, -math.inf)
+
+
+BACKENDS = ["native", "torch"]
+
+
+def passes(score, mean, var, backend, bound=None):
+    """What both passes over a set find, of means ``(F, n)`` and variances ``(n,)``."""
+    functions, n = mean.shape
+    weight = torch.tensor([[10.0, 100.0]], dtype=F64)
+    look = Look(torch.ones(1, functions, dtype=F64), None, bound, score, weight)
+    none = torch.zeros(1, 0, n, dtype=F64)
+    nothing = Change(none[..., 0], torch.zeros(1, functions, 0, dtype=F64))
+    held = mean[None].clone(), var[None].clone()
+    yield finish_round(none, nothing, *held, look, backend=backend)
+    cov = torch.diag(var)[None].clone()
+    yield joint_round(cov, mean[None].clone(), look, backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("mean", "kept", "values"),
+    [
+        ([5.0, 5.0, 0.5], [1.0, 2.0, 0.5], [-69.0, -69.0, -math.inf, -2.0]),
+        ([-5.0, -5.0, -5.0], [-1.0, -2.0, -3.0], [319.0, -1.0, -1.0, 2.0]),
+        ([0.25, -0.5, 5.0], [0.25, -0.5, 3.0], [-294.75, -299.75, -math.inf, -3.0]),
+        ([0.25, 0.0, -1.0], [0.25, 0.0, -1.0], [100.25, 0.25, 0.25, 0.0]),
+    ],
+)
+def test_bounds_and_limits_by_hand(mean, kept, values, backend):
+    """One action alone: among many, a clip of one that does not win would not show."""
+    bound = torch.tensor([[1.0, 2.0, 3.0]], dtype=F64)
+    column, none = torch.tensor(mean, dtype=F64)[:, None], torch.zeros(1, dtype=F64)
+    for score, value in zip(SCORES, values, strict=True):
+        for found in passes(score, column, none, backend, bound):
+            assert found.value.item() == value
+            assert found.estimate.flatten().tolist() == kept
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_deviation_or_a_cost_that_is_not_a_number(backend):
+    for score in SCORES:
+        mean, var = torch.ones(3, 40, dtype=F64), torch.ones(40, dtype=F64)
+        var[33] = torch.nan
+        for found in passes(score, mean, var, backend):
+            assert (found.index.item(), found.value.item()) == (33, math.inf)
+            assert found.estimate.isnan().all()
+        var[33], mean[2, 34] = 1.0, torch.nan
+        if score == "feasible":  # it is not above its limit
+            mean[1], var[34] = -1.0, 0.0
+            wanted = 34, 1.0
+        else:
+            wanted = 34, math.inf
+        for found in passes(score, mean, var, backend):
+            assert (found.index.item(), found.value.item()) == wanted
 
 
 def test_a_planted_fault_is_caught(monkeypatch):
