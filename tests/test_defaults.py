@@ -120,6 +120,18 @@ def test_the_pessimistic_step_in_batches_and_under_thompson_sampling(tmp_path):
     assert float(slack_of(policy).sum()) == 0
 
 
+@pytest.mark.parametrize("beta", [-1.0, 1.0])
+def test_what_moves_the_multiplier_is_kept_within_bounds(beta):
+    gp = smooth(standardize=False)
+    policy = cb.CKB(
+        LINE, reward=gp, costs=gp, explore=cb.UCB(1.0), step=1.0, cap=9.0,
+        clip=(1.0, 0.5), dual_beta=beta, thresholds=lambda t: -9.0 if t < 4 else 9.0,
+    )  # fmt: skip
+    for phi in (0.5, 1.0, 1.5, 1.0, 0.5, 0.0):
+        policy.tell(policy.ask(), reward=0.0, cost=0.0)
+        assert policy.multiplier.tolist() == [phi]
+
+
 @pytest.mark.parametrize("beta", ["wide", float("nan"), [1.0, 2.0, 3.0]])
 def test_dual_beta_that_cannot_be(beta):
     with pytest.raises(cb.CBanditError, match="dual_beta"):

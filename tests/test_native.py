@@ -136,6 +136,22 @@ def test_a_round_over_a_small_set(trials, n):
             same(found, wanted, 1e-12)
 
 
+def test_many_sets_are_shared_among_threads():
+    normal, trials, n = draws(0), 43, 160
+    root = normal(trials, n, n)
+    cov, mean = root @ root.mT / n, normal(trials, 2, n)
+    seen = [i % n for i in range(trials)], normal(trials).abs(), normal(trials, 2)
+    look = looked(normal, trials, 2, "rectified")
+    mine, mine_cov, before = mean.clone(), cov.clone(), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        found = joint_round(mine_cov, mine, look, seen, backend="native")
+    finally:
+        torch.set_num_threads(before)
+    same(found, joint_round_ref(cov, mean, look, seen), 1e-12)
+    assert torch.allclose(mine_cov, cov, atol=1e-12)
+
+
 def plain(n: int) -> tuple[torch.Tensor, Change, torch.Tensor, torch.Tensor]:
     nothing = Change(torch.zeros(1, 0, dtype=F64), torch.zeros(1, 2, 0, dtype=F64))
     none = torch.zeros(1, 0, n, dtype=F64)
@@ -162,7 +178,8 @@ def test_ties_on_a_grid_go_to_the_lowest_number():
     left, right = torch.zeros(1, 1, 9, 4).double(), torch.zeros(1, 4, tails).double()
     change = Change(torch.zeros(1, 1).double(), torch.zeros(1, 2, 1).double())
     var = torch.zeros(1, 9 * tails, dtype=F64)
-    for first, later in ((600, tails), (1_099, 3 * tails), (4 * tails + 520, 5 * tails)):
+    ties = (600, tails), (1_099, 3 * tails), (4 * tails + 520, 5 * tails)
+    for first, later in ties:
         mean = torch.zeros(1, 2, 9 * tails, dtype=F64)
         mean[0, 0, [first, later, 9 * tails - 1]] = 1.0
         given = left, right, change, mean, var, asked()
@@ -234,11 +251,12 @@ def passes(score, mean, var, backend, bound=None):
 def test_bounds_and_limits_by_hand(mean, kept, values, backend):
     """One action alone: among many, a clip of one that does not win would not show."""
     bound = torch.tensor([[1.0, 2.0, 3.0]], dtype=F64)
-    column, none = torch.tensor(mean, dtype=F64)[:, None], torch.zeros(1, dtype=F64)
-    for score, value in zip(SCORES, values, strict=True):
-        for found in passes(score, column, none, backend, bound):
-            assert found.value.item() == value
-            assert found.estimate.flatten().tolist() == kept
+    column = torch.tensor(mean, dtype=F64)[:, None]
+    for var in torch.tensor([[0.0], [-1e-9]], dtype=F64):  # below 0 by rounding
+        for score, value in zip(SCORES, values, strict=True):
+            for found in passes(score, column, var, backend, bound):
+                assert found.value.item() == value
+                assert found.estimate.flatten().tolist() == kept
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

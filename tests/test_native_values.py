@@ -31,16 +31,20 @@ KINDS = [
 @pytest.mark.parametrize("dtype", [F64, F32], ids=str)
 @pytest.mark.parametrize(("kinds", "far"), KINDS, ids=str)
 def test_a_round_over_points(kinds, far, dtype):
-    for trials, dim, used, k, n in ((1, 3, 1, 1, 1), (2, 3, 37, 2, 1_003)):
+    shapes = (1, 3, 1, 1, 1), (2, 3, 37, 2, 1_003), (3, 5, 11, 2, 700)
+    for trials, dim, used, k, n in shapes:
         normal = draws(dim + used)
         own = len(kinds) == 1 and trials > 1  # every trial has points of its own
         points = normal(*((trials,) if own else ()), n, dim, dtype=dtype)
         tried = normal(trials, used, dim)
+        if far and dtype == F64:  # where squares would cancel
+            points, tried = points + 1e4, tried + 1e4
         if not own:
             tried[:, 0] = points[0].double()  # at no distance at all
-        shape = len(kinds), 1, dim
-        frame = Frame(torch.full(shape, 0.1, dtype=dtype), torch.ones(shape), far)
-        frame = frame._replace(scale=frame.scale.to(dtype) * 0.7)
+        # of every trial its own where there are three
+        shape = len(kinds), trials if trials > 2 else 1, dim
+        center = normal(*shape, dtype=dtype) * 0.1
+        frame = Frame(center, 0.7 + 0.1 * normal(*shape, dtype=dtype), far)
         weights = normal(trials, used, k)
         change = Change(normal(trials, k).abs() * 1e-4, normal(trials, 2, k) * 0.1)
         look = looked(normal, trials, 2, "primal-dual", True)
