@@ -16,7 +16,9 @@ the worst seed by more than the range of the seeds. For CKB, which promises the 
 that is also asked of what all trials together are above it (soft). CKB keeps the
 average by turns of settings above and below; how many turns, and how far above, differs
 much from seed to seed. Latencies without noise are judged, of the first so many
-complete trials.
+complete trials. Most of RPOL's are above the limit in the first half, but a setting
+0.15 ms above, beside noise of 0.5, now and then passes for one below for 30 trials or
+more: the second half alone is printed, not judged.
 
 PostgreSQL is a real server (``pgserver``); it is left out where that is not installed.
 """
@@ -55,7 +57,7 @@ MORE = 10  # trials of the fresh process
 PROCESSES = 4
 SEEDS = 8  # of single processes, each with noise of its own
 PROMISED = {"RPOL": ("above", "excess"), "CKB": ("soft", "above", "excess")}
-GRACE = 20  # seconds without a heartbeat until a trial counts as failed
+GRACE = 60  # seconds without a heartbeat until a trial counts as failed
 MEASURING = 0.1  # seconds that a measurement takes where several processes share
 
 
