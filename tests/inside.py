@@ -78,6 +78,7 @@ from cbandit.search.box import (
     best_feasible_point,
     maximise_box,
 )
+from cbandit.search.candidates import apart, around, candidates, rows_to_try, zoomed
 from cbandit.search.climb import climb
 from cbandit.search.segments import furthest
 from cbandit.search.simplex import hull, lp

@@ -7,7 +7,18 @@ import math
 import numpy as np
 import pytest
 import torch
-from inside import Climbs, Streams, best_feasible_point, climb, maximise_box
+from inside import (
+    Climbs,
+    Streams,
+    apart,
+    around,
+    best_feasible_point,
+    candidates,
+    climb,
+    maximise_box,
+    rows_to_try,
+    zoomed,
+)
 from torch.quasirandom import SobolEngine
 
 import cbandit as cb
@@ -309,3 +320,97 @@ class TestClimbs:
         )
         assert torch.equal(found.z, start)
         assert found.settled.all()
+
+
+class TestCandidates:
+    """Where is looked, by hand: two free coordinates, and one of three rows."""
+
+    box = cb.Box([0.0, -1.0], [1.0, 1.0], choices=[[1.0], [2.0], [4.0]])
+    rows = torch.tensor([0.0, 1 / 3, 1.0], dtype=F64)
+
+    def in_the_cube(self, z):
+        assert bool(((z >= 0) & (z <= 1)).all())
+        assert bool(torch.isin(z[..., 2], self.rows).all())
+
+    def test_they_are_spread_out(self):
+        streams = Streams(0, 2)
+        z = candidates(self.box, streams, None)
+        self.in_the_cube(z)
+        for row in self.rows:
+            assert (z[..., 2] == row).double().mean() > 0.3
+        # on every bound of every coordinate, with every row
+        for end in (0.0, 1.0):
+            for row in self.rows:
+                there = (z[..., :2] == end) & (z[..., 2:] == row)
+                assert (there.sum(1) > 10).all()
+        # every trial has its own, and every round
+        again = candidates(self.box, streams, None)
+        for one, two in ((z[0], z[1]), (z, again)):
+            assert (one != two)[..., :2].any(-1).double().mean() > 0.5
+
+    def test_some_are_near_what_is_known(self):
+        known = torch.tensor([[[0.0, 0.5, 2.0]], [[0.5, 1.0, 4.0]]], dtype=F64)
+        spread = len(candidates(self.box, Streams(0, 2), None)[0])
+        z = candidates(self.box, Streams(0, 2), known)
+        self.in_the_cube(z)
+        near = z[:, spread:]
+        at = torch.tensor([[[0.0, 0.75, 1 / 3]], [[0.5, 1.0, 1.0]]], dtype=F64)
+        assert torch.equal(near[:, :1], at)
+        assert torch.equal(near[..., 2:], at[..., 2:].expand(-1, near.shape[1], -1))
+        gap = (near - at).abs().amax(-1)
+        assert (gap < 0.05).double().mean() > 0.5
+        assert (gap > 0.05).double().mean() > 0.2
+        assert gap.amax() < 0.6
+
+    def test_starts_are_apart(self):
+        z = torch.tensor([[[0.5, 0.5], [0.25, 0.75], [0.75, 0.5], [0.5, 0.8]]]).double()
+        values = torch.tensor([[4.0, 3.5, 3.0, 2.0]], dtype=F64)
+        for near, wanted in ((0.2, [0, 1, 2]), (0.25, [0, 3]), (0.26, [0, 3])):
+            points, heights = apart(z, values, len(wanted), near)
+            assert torch.equal(points, z[:, wanted])
+            assert torch.equal(heights, values[:, wanted])
+
+    def test_draws_around_a_point(self):
+        z = torch.tensor([[[0.5, 0.05, 1.0], [0.5, 0.95, 0.0]]], dtype=F64)
+        near = around(self.box, z.expand(1, -1, -1).repeat(1, 50, 1), 0.1, Streams(0))
+        self.in_the_cube(near)
+        step = near - z.repeat(1, near.shape[1] // 2, 1)
+        assert (step[..., 2] == 0).all()
+        assert step.abs().amax() <= 0.1
+        free = step[..., 0]
+        assert free.mean().abs() < 0.01
+        assert free.amin() < -0.09 < 0.09 < free.amax()
+        assert (near[..., 1] == 0).any()
+        assert (near[..., 1] == 1).any()
+
+    def test_a_zoom_comes_close(self):
+        top = torch.tensor([[0.51, 1.0, 1 / 3], [0.0, 0.49, 1.0]], dtype=F64)
+        start = top + torch.tensor([-0.01, 0.01, 0.0], dtype=F64)
+        start = start.clamp(0, 1).flip(0)
+        top = top.flip(0)
+
+        def value(z):
+            self.in_the_cube(z)
+            return -(z - top.unsqueeze(1)).abs().sum(-1)
+
+        before = value(start.unsqueeze(1))[:, 0]
+        z, best = zoomed(self.box, value, start, before, Streams(0, 2))
+        assert torch.equal(value(z.unsqueeze(1))[:, 0], best)
+        assert best.amin() > -1e-6
+        # of what is no better the first is kept
+        flat, zero = torch.zeros(2, 64, dtype=F64), torch.zeros(2, dtype=F64)
+        for level in (flat, flat - 1):
+            kept, _ = zoomed(self.box, lambda z, v=level: v, start, zero, Streams(0, 2))
+            assert torch.equal(kept, start)
+
+    def test_rows_are_all_tried_if_they_are_few(self):
+        assert rows_to_try(unit(2), Streams(0)) == []
+        for rows in rows_to_try(self.box, Streams(0)):
+            assert rows.flatten().tolist() == self.rows.tolist()
+        many = cb.Box([0.0], [1.0], choices=torch.arange(3_000.0)[:, None])
+        drawn = rows_to_try(many, Streams(0, 2))
+        assert len(drawn) == 4
+        for rows in drawn:
+            assert rows.shape == (2, 512, 1)
+            assert not torch.equal(rows[0], rows[1])
+            assert rows.amin() < 0.05 < 0.95 < rows.amax()
