@@ -154,6 +154,10 @@ def cap_of(ckb):
     return ckb._dual.cap
 
 
+def width_of(ckb):
+    return ckb._dual.beta
+
+
 def bound_of(policy):
     return policy._estimating.bound
 

@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 import torch
 from gpytorch.priors import LogNormalPrior
-from inside import beliefs_of, cap_of, limits_of, settled, slack_of, step_of, told
+from inside import (
+    beliefs_of,
+    cap_of,
+    limits_of,
+    settled,
+    slack_of,
+    step_of,
+    told,
+    width_of,
+)
 
 import cbandit as cb
 
@@ -58,6 +67,10 @@ def test_steps_and_caps_that_are_left_out():
     assert repr(policy.explore) == "UCB(1.0)"
     assert step_of(cb.CKB(LINE, **both, dual="queue")).tolist() == [[0.5, 0.5]]
     assert cap_of(cb.CKB(LINE, **both, step=0.1)).tolist() == [[20.0, 20.0]]
+    # the wide dual step belongs to what nobody has set
+    assert width_of(policy).tolist() == [[-1.5, -1.5]]
+    for own in ({"step": 0.1}, {"cap": 9.0}):
+        assert width_of(cb.CKB(LINE, **both, **own)) is None
     # the theorem goes first, where it can
     theory = cb.CKB(LINE, **both, clip=(1.0, 2.0), slater=0.5, horizon=100)
     assert cap_of(theory).tolist() == [[8.0, 8.0]]
