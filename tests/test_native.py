@@ -228,7 +228,8 @@ BACKENDS = ["native", "torch"]
 def passes(score, mean, var, backend, bound=None):
     """What both passes over a set find, of means ``(F, n)`` and variances ``(n,)``."""
     functions, n = mean.shape
-    weight = torch.tensor([[10.0, 100.0]], dtype=F64)
+    # the last two of all scores have no weights
+    weight = torch.tensor([[10.0, 100.0]], dtype=F64) if score in SCORES[:2] else None
     look = Look(torch.ones(1, functions, dtype=F64), None, bound, score, weight)
     none = torch.zeros(1, 0, n, dtype=F64)
     nothing = Change(none[..., 0], torch.zeros(1, functions, 0, dtype=F64))
