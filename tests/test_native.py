@@ -136,8 +136,9 @@ def test_a_round_over_a_small_set(trials, n):
             same(found, wanted, 1e-12)
 
 
-def test_many_sets_are_shared_among_threads():
-    normal, trials, n = draws(0), 43, 160
+@pytest.mark.parametrize(("trials", "n"), [(43, 160), (3, 600)])
+def test_many_sets_are_shared_among_threads(trials, n):
+    normal = draws(0)
     root = normal(trials, n, n)
     cov, mean = root @ root.mT / n, normal(trials, 2, n)
     seen = [i % n for i in range(trials)], normal(trials).abs(), normal(trials, 2)
