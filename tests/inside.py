@@ -11,7 +11,7 @@ from cbandit._core.known import CLASSES, FUNCTIONS
 from cbandit._core.packed import packed, unpacked
 from cbandit._core.peaks import argmax
 from cbandit._core.randomness import BLOCK, Streams, _seed, trial_range
-from cbandit._core.threads import alone
+from cbandit._core.threads import on_one_thread
 from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
 from cbandit.baselines import lipschitz
 from cbandit.baselines.admm import feasible_improvement, improvement

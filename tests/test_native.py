@@ -15,6 +15,7 @@ from looks import NEAR, draws, looked, same
 from cbandit_kernels import (
     SCORES,
     Change,
+    Factors,
     Look,
     finish_round,
     finish_round_ref,
@@ -22,6 +23,8 @@ from cbandit_kernels import (
     joint_round_ref,
     product_round,
     product_round_ref,
+    stored_round,
+    stored_round_ref,
 )
 
 F64, F32 = torch.float64, torch.float32
@@ -100,19 +103,68 @@ def test_a_round_whose_columns_are_known(shape, dtype):
 )
 def test_a_round_over_a_grid(trials, k, rows, rank, tails, dtype):
     normal = draws(rank)
-    left = normal(trials, k, rows, rank, dtype=dtype)
-    right = normal(1 if k > 2 else trials, rank, tails, dtype=dtype)
+    shared = 1 if k > 2 else trials
+    columns = Factors(
+        normal(trials, k, rows, rank, dtype=dtype),
+        normal(shared, rank, tails, dtype=dtype),
+    )
     n = rows * tails
     change = Change(normal(trials, k).abs() * 1e-3, normal(trials, 2, k))
     look = looked(normal, trials, 2, "rectified")
-    mean, var = normal(trials, 2, n, dtype=dtype), normal(trials, n, dtype=dtype).abs()
-    mine, mine_var = mean.clone(), var.clone()
-    wanted = product_round_ref(left, right, change, mean, var, look)
-    found = product_round(left, right, change, mine, mine_var, look, backend="native")
+    start = normal(trials, 2, n, dtype=dtype), normal(trials, n, dtype=dtype).abs()
+    # a joint draw as factors, of another inner dimension, and as values
+    path = Factors(
+        normal(trials, 2, rows, rank + 2, dtype=dtype),
+        normal(shared, rank + 2, tails, dtype=dtype),
+    )
     near = 20 * NEAR[dtype]
-    assert torch.allclose(mine, mean, atol=near)
-    assert torch.allclose(mine_var, var, atol=near)
-    same(found, wanted, near)
+    for draw in (None, path, path.values()):
+        mean, var = (value.clone() for value in start)
+        mine, mine_var = mean.clone(), var.clone()
+        wanted = product_round_ref(columns, change, mean, var, look, 0, draw)
+        found = product_round(
+            columns, change, mine, mine_var, look, 0, draw, backend="native"
+        )
+        assert torch.allclose(mine, mean, atol=near)
+        assert torch.allclose(mine_var, var, atol=near)
+        same(found, wanted, near)
+
+
+@pytest.mark.parametrize("dtype", [F64, F32], ids=str)
+@pytest.mark.parametrize(
+    ("trials", "k", "used", "each", "n"),
+    [
+        (1, 1, 1, 32, 1),
+        (2, 0, 3, 2, 513),
+        (1, 1, 70, 32, 40_001),
+        (1, 2, 8, 4, 2_049),
+        (3, 3, 7, 3, 1_100),
+    ],
+)
+def test_a_round_over_kept_rows(trials, k, used, each, n, dtype):
+    normal = draws(used)
+    around = [  # a stretch of rows that are NaN elsewhere, and the rows not yet written
+        torch.full((trials, each, n + 9), torch.nan, dtype=dtype)
+        for _ in range(0, used, each)
+    ]
+    for u in range(used):
+        around[u // each][:, u % each, 4 : 4 + n] = normal(trials, n, dtype=dtype)
+    rows = [chunk[..., 4 : 4 + n] for chunk in around]
+    weights = normal(trials, used, k)
+    change = Change(normal(trials, k).abs() * 1e-3, normal(trials, 2, k))
+    look = looked(normal, trials, 2, "rectified")
+    start = normal(trials, 2, n, dtype=dtype), normal(trials, n, dtype=dtype).abs()
+    near = 20 * NEAR[dtype]
+    for draw in (None, normal(trials, 2, n, dtype=dtype)):
+        mean, var = (value.clone() for value in start)
+        mine, mine_var = mean.clone(), var.clone()
+        wanted = stored_round_ref(rows, weights, change, mean, var, look, 0, draw)
+        found = stored_round(
+            rows, weights, change, mine, mine_var, look, 0, draw, backend="native"
+        )
+        assert torch.allclose(mine, mean, atol=near)
+        assert torch.allclose(mine_var, var, atol=near)
+        same(found, wanted, near)
 
 
 @pytest.mark.parametrize(("trials", "n"), [(1, 1), (1, 100), (4, 7), (50, 60)])

@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("numba", reason="numba is not installed: plain torch is used")
 
-from inside import alone, native_share
+from inside import native_share, on_one_thread
 from terminal import printed
 
 from cbandit_kernels import Change, Look, finish_round
@@ -61,7 +61,7 @@ def test_work_within_work_ends():
 
 FORKED = """
 import os, sys
-from inside import alone, native_share
+from inside import native_share, on_one_thread
 native_share(lambda piece: None, 10, 4)
 child, done = os.fork(), []
 native_share(done.append, 100, 4)
@@ -136,7 +136,7 @@ def test_ctrl_c_waits_for_what_has_begun():
 def test_small_algebra_is_alone_in_the_main_thread_only():
     before = torch.get_num_threads()
 
-    @alone
+    @on_one_thread
     def threads(fail: bool = False) -> int:
         if fail:
             raise ZeroDivisionError

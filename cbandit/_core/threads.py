@@ -14,13 +14,13 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-__all__ = ["alone"]
+__all__ = ["on_one_thread"]
 
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
 
 
-def alone(function: Callable[Given, Made]) -> Callable[Given, Made]:
+def on_one_thread(function: Callable[Given, Made]) -> Callable[Given, Made]:
     """``function``, during which torch wakes no threads.
 
     In the main thread only: the number is one for the process, and a thread that begins

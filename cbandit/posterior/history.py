@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import devices
-from cbandit._core.threads import alone
+from cbandit._core.threads import on_one_thread
 from cbandit.posterior.ahead import explained
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.merge import Slots, add_up
@@ -142,7 +142,7 @@ class History:
         self._gram = pad(self._gram, (0, grown, 0, grown))
         self._capacity = room
 
-    @alone
+    @on_one_thread
     def _write(self, trials: list[int], slots: list[int], x: Tensor) -> None:
         t, s = devices.put([trials, slots], self.device)
         self.points[t, s] = x[t].double()

@@ -16,10 +16,12 @@ from cbandit_kernels.rounds import (
     best_found,
     finish_round,
     finish_round_ref,
+    stored_round,
+    stored_round_ref,
     stream_round,
     stream_round_ref,
 )
-from cbandit_kernels.types import SCORES, Change, Found, Frame, Look
+from cbandit_kernels.types import SCORES, Change, Factors, Found, Frame, Look
 from cbandit_kernels.whole import (
     FUSED_RANK,
     joint_round,
@@ -34,6 +36,7 @@ __all__ = [
     "KINDS",
     "SCORES",
     "Change",
+    "Factors",
     "Found",
     "Frame",
     "Look",
@@ -49,6 +52,8 @@ __all__ = [
     "native",
     "product_round",
     "product_round_ref",
+    "stored_round",
+    "stored_round_ref",
     "stream_round",
     "stream_round_ref",
     "streams_natively",

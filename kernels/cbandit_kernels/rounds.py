@@ -3,8 +3,9 @@
 The posterior covariance of what was told with every action is ``k`` columns over the
 set, *k* normally 1. They change means and variance in place; estimates, the policy's
 score and its maximum follow in the same pass, so that each number is read and written
-once a round. Two forms: :func:`stream_round` makes the columns itself, from the ``u``
-distinct actions tried; :func:`finish_round` is given them, by a matrix product.
+once a round. Three forms: :func:`stream_round` makes the columns itself, from the ``u``
+distinct actions tried; :func:`stored_round` sums them from kernel rows that are kept;
+:func:`finish_round` is given them, by a matrix product.
 
 Each has its plain-torch reference beside it, of the same signature. ``T`` trials, ``F``
 functions (the reward first), ``n`` actions, ``d`` coordinates.
@@ -26,6 +27,8 @@ __all__ = [
     "best_found",
     "finish_round",
     "finish_round_ref",
+    "stored_round",
+    "stored_round_ref",
     "stream_round",
     "stream_round_ref",
 ]
@@ -104,6 +107,53 @@ def finish_round(
 
         return finish_natively(columns, change, mean, var, look, start, draw)
     return finish_round_ref(columns, change, mean, var, look, start, draw)
+
+
+def stored_round_ref(
+    rows: Sequence[Tensor],
+    weights: Tensor,
+    change: Change,
+    mean: Tensor,
+    var: Tensor,
+    look: Look,
+    start: int = 0,
+    draw: Tensor | None = None,
+    *,
+    backend: str | None = None,
+) -> Found:
+    """The pass over a stretch of which all kernel rows are kept.
+
+    Args:
+        rows: the rows in chunks, ``(T, each, n)``; the last chunk may hold more.
+        weights: ``(T, u, k)``: the columns are these combinations of the rows.
+        change, mean, var, look, start, draw, backend: see :func:`finish_round_ref`.
+    """
+    columns = mean.new_zeros(len(mean), weights.shape[-1], mean.shape[-1])
+    parts = weights.to(mean).split(rows[0].shape[1], 1)
+    for chunk, part in zip(rows, parts, strict=True):
+        columns.baddbmm_(part.mT, chunk[:, : part.shape[1]])
+    return finish_round_ref(columns, change, mean, var, look, start, draw)
+
+
+def stored_round(
+    rows: Sequence[Tensor],
+    weights: Tensor,
+    change: Change,
+    mean: Tensor,
+    var: Tensor,
+    look: Look,
+    start: int = 0,
+    draw: Tensor | None = None,
+    *,
+    backend: str | None = None,
+) -> Found:
+    """:func:`stored_round_ref`, by compiled loops where they are at hand."""
+    known = (rows, weights, change, mean, var, look, start, draw)
+    if backend == "native" or (backend is None and native(mean)):
+        from cbandit_kernels._native.rounds import stored
+
+        return stored(*known)
+    return stored_round_ref(*known)
 
 
 def stream_round_ref(

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-__all__ = ["SCORES", "Change", "Found", "Frame", "Look"]
+__all__ = ["SCORES", "Change", "Factors", "Found", "Frame", "Look"]
 
 SCORES = ("primal-dual", "rectified", "feasible", "least")
 """``f - sum w g``; ``f - sum w [g]_+``; ``f`` where all ``g <= 0``; ``-max g``."""
@@ -47,6 +48,29 @@ class Change(NamedTuple):
 
     spread: Tensor
     shift: Tensor
+
+
+class Factors(NamedTuple):
+    """Values over whole rows of a grid, as a product: ``left @ right``.
+
+    Args:
+        left: ``(T, k, rows, r)``.
+        right: ``(1 or T, r, tails)``; the stretch is ``rows x tails`` actions.
+    """
+
+    left: Tensor
+    right: Tensor
+
+    def values(self) -> Tensor:
+        """``(T, k, rows * tails)``."""
+        return (self.left @ self.right.unsqueeze(1)).flatten(2)
+
+    def at(self, index: Tensor) -> Tensor:
+        """``(T, k)``, at one action a trial, ``index (T,)``."""
+        tails, trial = self.right.shape[-1], torch.arange(len(index))
+        left = self.left[trial, :, index // tails]  # T x k x r
+        right = self.right.expand(len(index), -1, -1)[trial, :, index % tails]
+        return (left @ right.unsqueeze(-1)).squeeze(-1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cbandit_kernels.backends import native
 from cbandit_kernels.rounds import finish_round, finish_round_ref
-from cbandit_kernels.types import Change, Found, Look
+from cbandit_kernels.types import Change, Factors, Found, Look
 
 __all__ = [
     "joint_round",
@@ -26,49 +26,48 @@ FUSED_RANK = 64  # inner dimension from which on BLAS and a second trip are fast
 
 
 def product_round_ref(
-    left: Tensor,
-    right: Tensor,
+    columns: Factors,
     change: Change,
     mean: Tensor,
     var: Tensor,
     look: Look,
     start: int = 0,
-    draw: Tensor | None = None,
+    draw: Tensor | Factors | None = None,
     *,
     backend: str | None = None,
 ) -> Found:
-    """The pass over whole rows of a grid, whose columns are ``left @ right``.
+    """The pass over whole rows of a grid, whose columns are products of two factors.
 
     Args:
-        left: ``(T, k, rows, r)``.
-        right: ``(1 or T, r, tails)``; the stretch is ``rows x tails`` actions.
-        change, mean, var, look, start, draw, backend: see
+        columns: the factors.
+        draw: a joint draw, as values or as factors of its own.
+        change, mean, var, look, start, backend: see
             :func:`~cbandit_kernels.rounds.finish_round_ref`.
     """
-    columns = (left @ right.unsqueeze(1)).flatten(2)
-    return finish_round_ref(columns, change, mean, var, look, start, draw)
+    drawn = draw.values() if isinstance(draw, Factors) else draw
+    return finish_round_ref(columns.values(), change, mean, var, look, start, drawn)
 
 
 def product_round(
-    left: Tensor,
-    right: Tensor,
+    columns: Factors,
     change: Change,
     mean: Tensor,
     var: Tensor,
     look: Look,
     start: int = 0,
-    draw: Tensor | None = None,
+    draw: Tensor | Factors | None = None,
     *,
     backend: str | None = None,
 ) -> Found:
     """:func:`product_round_ref`, fused where that pays."""
     if backend == "native" or (backend is None and native(mean)):
-        if left.shape[-1] < FUSED_RANK:
+        if columns.left.shape[-1] < FUSED_RANK:
             from cbandit_kernels._native.rounds import product
 
-            return product(left, right, change, mean, var, look, start, draw)
-    columns = (left @ right.unsqueeze(1)).flatten(2)
-    return finish_round(columns, change, mean, var, look, start, draw, backend=backend)
+            return product(columns, change, mean, var, look, start, draw)
+    drawn = draw.values() if isinstance(draw, Factors) else draw
+    made = columns.values()
+    return finish_round(made, change, mean, var, look, start, drawn, backend=backend)
 
 
 def joint_round_ref(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cbandit._core import devices
 from cbandit._core.randomness import Streams
+from cbandit._core.threads import on_one_thread
 from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.history import History
@@ -86,6 +87,7 @@ class Features:
         return paths * math.sqrt(amplitude)
 
 
+@on_one_thread
 def correction(history: History, tried: Tensor, streams: Streams) -> Tensor:
     """Weights ``(T, U, F)`` that turn a prior draw into a posterior one less its mean.
 

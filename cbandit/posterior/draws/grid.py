@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ParamSpec
 
 import torch
 from torch import Tensor
 
 from cbandit._core.randomness import Streams
+from cbandit._core.threads import on_one_thread
 from cbandit.posterior.draws.roots import Root
+from cbandit.posterior.rows.products import Products
 from cbandit.posterior.rows.protocol import Columns
 
-__all__ = ["GridPath", "even", "grid_normals", "kron"]
+Given = ParamSpec("Given")
+
+__all__ = ["GridPath", "by_size", "even", "grid_normals", "kron"]
 
 
 class GridPath:
@@ -24,7 +29,6 @@ class GridPath:
         roots: of the two groups' covariances.
         z: standard normals, ``(T, F, r_1, r_2)``.
         dtype: of what is handed out.
-        products: ``(left, right, k)``: products of the groups, stretch by stretch.
     """
 
     def __init__(
@@ -35,11 +39,9 @@ class GridPath:
         roots: tuple[Root, Root],
         z: Tensor,
         dtype: torch.dtype,
-        products: Callable[[Tensor, Tensor, int], Columns],
     ) -> None:
-        self._tails, self._heads, self._dtype = tails, heads, dtype
-        self._z, self._products = z, products
-        self._first, self._second = roots
+        self._tails, self._heads, self._dtype, self._z = tails, heads, dtype, z
+        self._roots, (self._first, self._second) = roots, roots
         at = [number // tails, number % tails]
         self._at = [
             root.matrix.expand(len(number), -1, -1).gather(
@@ -47,26 +49,41 @@ class GridPath:
             )
             for root, place in zip(roots, at, strict=True)
         ]  # T x U x r
+        self.tried = by_size(roots, self._seen)()
+
+    def _seen(self) -> Tensor:
         left = self._at[0].unsqueeze(1) @ self._z
-        self.tried = (left * self._at[1].unsqueeze(1)).sum(-1)
+        return (left * self._at[1].unsqueeze(1)).sum(-1)
 
     def corrected(self, weights: Tensor) -> Columns:
         """The draw less ``weights (T, U, F)`` combinations of kernel rows."""
-        scaled = self._at[0].unsqueeze(1) * weights.mT.unsqueeze(-1)
-        z = self._z - scaled.mT @ self._at[1].unsqueeze(1)
         tails, heads, dtype = self._tails, self._heads, self._dtype
-        left, second = self._first.times(z).to(dtype), self._second.to(dtype)
-        left = left[:, :, heads]
-        parts = self._products(left, second.matrix.mT.unsqueeze(1), z.shape[1])
+        second, work = self._second.to(dtype), by_size(self._roots, self._left)
+        left = work(weights)[:, :, heads].to(dtype)
+        products = Products(left, second.matrix.mT, heads.start)
+        if not second.halved:
+            return products
 
         def columns(start: int, stop: int) -> Tensor:
-            if stop - start < tails:
-                return parts(start, stop)
+            if not products.whole(start, stop):
+                return products(start, stop)
             first, last = start // tails - heads.start, stop // tails - heads.start
             rows = left[:, :, first:last]
             return second.times(rows.mT).mT.reshape(*left.shape[:2], stop - start)
 
         return columns
+
+    def _left(self, weights: Tensor) -> Tensor:
+        """``R_1`` times what the combinations leave of ``Z``."""
+        scaled = self._at[0].unsqueeze(1) * weights.mT.unsqueeze(-1)
+        return self._first.times(self._z - scaled.mT @ self._at[1].unsqueeze(1))
+
+
+def by_size(
+    roots: tuple[Root, Root], work: Callable[Given, Tensor]
+) -> Callable[Given, Tensor]:
+    """``work`` with these roots: on one thread, unless they make large products."""
+    return work if roots[1].halved else on_one_thread(work)
 
 
 def grid_normals(

@@ -88,6 +88,11 @@ class Root:
         # a thin root is multiplied faster as a whole than by halves
         return cls(matrix, (even, odd) if 2 * matrix.shape[-1] > n else None)
 
+    @property
+    def halved(self) -> bool:
+        """Whether products are by halves."""
+        return self._halves is not None
+
     def to(self, dtype: torch.dtype) -> Root:
         """In another dtype."""
         halves = self._halves

@@ -302,14 +302,13 @@ class Swept(Arrays):
         number, self.history.stands_for = self.history.stands_for, None
         weights, spread, shift = self._stacked(len(self._pending))
         draw = None if streams is None else self._draw(streams)
-        go = self.rows.rounds(weights, Change(spread, shift), look, self.BACKEND)
-        whole = self.rows.seamless and draw is None
+        change = Change(spread, shift)
+        go = self.rows.rounds(weights, change, look, draw, self.BACKEND)
+        step = self.actions.size if self.rows.seamless(draw) else self.step
         found = []
-        for start, stop in self.stretches(self.actions.size if whole else self.step):
-            drawn = None if draw is None else draw(start, stop).to(self.dtype)
+        for start, stop in self.stretches(step):
             own = self.own(start, stop)
-            mean, var = self.mean[..., own], self.var[:, own]
-            found.append(go(start, mean, var, drawn))
+            found.append(go(start, self.mean[..., own], self.var[:, own]))
         self.settled(number)
         value, index, estimate = best_found(found)
         return Best(value, index, estimate)

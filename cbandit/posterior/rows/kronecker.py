@@ -13,20 +13,20 @@ from torch import Tensor
 
 from cbandit._core import devices
 from cbandit._core.randomness import Streams
-from cbandit._core.threads import alone
+from cbandit._core.threads import on_one_thread
 from cbandit.actions import Actions, ProductGrid
 from cbandit.errors import CBanditError
 from cbandit.posterior.axes import AxisKernel, axes_of
 from cbandit.posterior.covariance import Covariance
-from cbandit.posterior.draws.grid import GridPath, even, grid_normals, kron
+from cbandit.posterior.draws.grid import GridPath, by_size, even, grid_normals, kron
 from cbandit.posterior.draws.roots import Root, prior_root
+from cbandit.posterior.rows.products import Products
 from cbandit.posterior.rows.protocol import Columns, Path, Rounds, Rows, finishing
 from cbandit_kernels import (
     FUSED_RANK,
     Change,
     Found,
     Look,
-    finish_round,
     native,
     product_round,
 )
@@ -145,7 +145,7 @@ class Kronecker:
             row = (row.unsqueeze(-1) * part.unsqueeze(1)).flatten(1)
         return row
 
-    @alone
+    @on_one_thread
     def write(
         self,
         trials: list[int],
@@ -177,24 +177,18 @@ class Kronecker:
                 on_it = (row.unsqueeze(-2) @ basis).squeeze(-2)
                 code[trial, slot] = on_it[trial]
 
-    def multiply(self, weights: Tensor) -> Columns:
+    @on_one_thread
+    def multiply(self, weights: Tensor) -> Products:
         """``A^T diag(w) B`` for each column ``w`` of ``weights``."""
-        return self._products(*self._factored(weights), weights.shape[-1])
-
-    @alone
-    def _factored(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Both factors, ``(T, k, N_1, r)`` and ``(1 or T, 1, r, N_2)``."""
-        used = weights.shape[1]
+        used, skipped = weights.shape[1], self._heads.start
         basis = self._bases[-1]
         if basis is None or self._off_grid or used <= basis.shape[-1]:
             fronts = [front[:, :used] for front in self._fronts]
             rows = functools.reduce(_rowwise, fronts)[..., self._heads]
             left = rows.mT.unsqueeze(1) * weights.mT.unsqueeze(2)
-            right = self._tail[:, None, :used]
-        else:
-            left = self._coded(weights)
-            right = basis.to(self.dtype).mT.unsqueeze(1)
-        return left.to(self.dtype), right
+            return Products(left.to(self.dtype), self._tail[:, :used], skipped)
+        right = basis.to(self.dtype).mT
+        return Products(self._coded(weights).to(self.dtype), right, skipped)
 
     def _coded(self, weights: Tensor) -> Tensor:
         """``A^T diag(w) code``, ``(T, k, N_1, r)``, ``A`` the fronts' rowwise product.
@@ -216,65 +210,42 @@ class Kronecker:
         inner = weights.mT.unsqueeze(-1) * inner.unsqueeze(1)
         left = (short[0].mT.unsqueeze(1) @ inner).flatten(2).unsqueeze(2)
         for part, basis in zip(short, bases, strict=True):
-            left = left.reshape(*left.shape[:3], part.shape[-1], -1)
+            inner_size = left.shape[-1] // part.shape[-1]  # also of no columns
+            left = left.reshape(*left.shape[:3], part.shape[-1], inner_size)
             if basis is not None:
                 left = basis[:, None, None] @ left
             left = left.flatten(2, 3)
         return left if len(self._spans) == 1 else left[:, :, self._heads]
 
-    def _products(self, left: Tensor, right: Tensor, k: int) -> Columns:
-        tails, trials, skipped = self._tails, self.trials, self._heads.start
-
-        def columns(start: int, stop: int) -> Tensor:
-            first, last = start // tails, (stop - 1) // tails
-            part = left[:, :, first - skipped : last + 1 - skipped]
-            if stop - start < tails:
-                low = start - first * tails
-                out = part @ right[..., low : low + stop - start]
-            elif trials == 1:
-                flat = part[0].reshape(-1, part.shape[-1])
-                out = flat @ right[0, 0]
-            else:
-                out = part @ right
-            return out.view(trials, k, stop - start)
-
-        return columns
-
-    @property
-    def seamless(self) -> bool:
-        """Compiled loops need no room where the inner dimension is small."""
+    def seamless(self, draw: Columns | None) -> bool:
+        """Compiled loops need no room where the inner dimensions are small."""
         rank = self._codes[-1].shape[-1]
-        return 0 < rank < FUSED_RANK and native(self._tail)
+        if not 0 < rank < FUSED_RANK or not native(self._tail):
+            return False
+        return draw is None or (isinstance(draw, Products) and draw.fused)
 
     def rounds(
-        self, weights: Tensor, change: Change, look: Look, backend: str | None
+        self,
+        weights: Tensor,
+        change: Change,
+        look: Look,
+        draw: Columns | None,
+        backend: str | None,
     ) -> Rounds:
-        """Whole rows of the grid in one pass, product included, where that pays."""
-        if not weights.shape[-1] or not self.seamless:
-            return finishing(self, weights, change, look, backend)
-        left, right = self._factored(weights)
-        tails, skipped = self._tails, self._heads.start
-        columns = self._products(left, right, weights.shape[-1])
+        """Whole rows of the grid in one pass, products included, where that pays."""
+        columns = self.multiply(weights)
+        pieces = finishing(columns, change, look, draw, backend)
+        if not self.seamless(draw):
+            return pieces
 
-        def go(start: int, mean: Tensor, var: Tensor, draw: Tensor | None) -> Found:
-            n = var.shape[-1]
-            if start % tails or n % tails:
-                made = columns(start, start + n)
-                return finish_round(
-                    made, change, mean, var, look, start, draw, backend=backend
-                )
-            first = start // tails - skipped
-            rows = left[:, :, first : first + n // tails]
+        def go(start: int, mean: Tensor, var: Tensor) -> Found:
+            stop = start + var.shape[-1]
+            if not columns.whole(start, stop):
+                return pieces(start, mean, var)
+            made = columns.factors(start, stop)
+            drawn = draw.factors(start, stop) if isinstance(draw, Products) else None
             return product_round(
-                rows,
-                right[:, 0],
-                change,
-                mean,
-                var,
-                look,
-                start,
-                draw,
-                backend=backend,
+                made, change, mean, var, look, start, drawn, backend=backend
             )
 
         return go
@@ -294,7 +265,7 @@ class Kronecker:
                 root.matrix.ne(0).any(-2).expand(self.trials, -1).cpu()
                 for root in self._roots
             ]
-        z = grid_normals(streams, functions, *self._ranked)
+        z = by_size(self._roots, grid_normals)(streams, functions, *self._ranked)
         return GridPath(
             self._number[:, : points.shape[1]],
             self._tails,
@@ -302,7 +273,6 @@ class Kronecker:
             self._roots,
             devices.put(z, self.device),
             self.dtype,
-            self._products,
         )
 
     def _root(self, first: int, last: int) -> Root:

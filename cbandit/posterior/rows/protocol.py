@@ -24,8 +24,8 @@ __all__ = ["Columns", "Path", "Rounds", "Rows", "finishing"]
 Columns = Callable[[int, int], Tensor]
 """``(start, stop) -> (T, k, n)``: combinations of rows over a stretch of actions."""
 
-Rounds = Callable[[int, Tensor, Tensor, Tensor | None], Found]
-"""``(start, mean, var, draw)``: a round's one pass over a stretch of actions."""
+Rounds = Callable[[int, Tensor, Tensor], Found]
+"""``(start, mean, var)``: a round's one pass over a stretch of actions."""
 
 
 class Path(Protocol):
@@ -85,13 +85,20 @@ class Rows(Protocol):
         ...
 
     def rounds(
-        self, weights: Tensor, change: Change, look: Look, backend: str | None
+        self,
+        weights: Tensor,
+        change: Change,
+        look: Look,
+        draw: Columns | None,
+        backend: str | None,
     ) -> Rounds:
-        """A round's pass: apply the columns ``weights^T K``, score, take the best."""
+        """A round's pass: apply the columns ``weights^T K``, score, take the best.
+
+        ``draw``: what stands for the standard deviation in a joint draw.
+        """
         ...
 
-    @property
-    def seamless(self) -> bool:
+    def seamless(self, draw: Columns | None) -> bool:
         """Whether :meth:`rounds` takes all actions at once and needs no room."""
         ...
 
@@ -117,15 +124,24 @@ class Rows(Protocol):
 
 
 def finishing(
-    rows: Rows, weights: Tensor, change: Change, look: Look, backend: str | None
+    columns: Columns | None,
+    change: Change,
+    look: Look,
+    draw: Columns | None,
+    backend: str | None,
 ) -> Rounds:
-    """Columns by a matrix product, the rest of the round in one pass over them."""
-    columns = rows.multiply(weights) if weights.shape[-1] else None
+    """Columns by a matrix product, the rest of the round in one pass over them.
 
-    def go(start: int, mean: Tensor, var: Tensor, draw: Tensor | None) -> Found:
-        made = var.new_empty(len(var), 0, var.shape[-1])
+    ``None``: there are none.
+    """
+
+    def go(start: int, mean: Tensor, var: Tensor) -> Found:
+        made, stop = var.new_empty(len(var), 0, var.shape[-1]), start + var.shape[-1]
         if columns is not None:
-            made = columns(start, start + var.shape[-1])
-        return finish_round(made, change, mean, var, look, start, draw, backend=backend)
+            made = columns(start, stop)
+        drawn = None if draw is None else draw(start, stop).to(var.dtype)
+        return finish_round(
+            made, change, mean, var, look, start, drawn, backend=backend
+        )
 
     return go

@@ -139,25 +139,34 @@ class Recomputed:
 
     DIMS = 16  # coordinates that a kernel holds in registers
 
-    @property
-    def seamless(self) -> bool:
+    def seamless(self, draw: Columns | None) -> bool:
         """On points that lie in memory, where kernel values need no room."""
-        if not isinstance(self.actions, Finite) or self.actions.dim > self.DIMS:
+        if draw is not None or not isinstance(self.actions, Finite):
+            return False
+        if self.actions.dim > self.DIMS:
             return False
         kinds, dim = self.covariance.kinds, self.actions.dim
         return self.device.type == "cuda" or streams_natively(self._points, kinds, dim)
 
     def rounds(
-        self, weights: Tensor, change: Change, look: Look, backend: str | None
+        self,
+        weights: Tensor,
+        change: Change,
+        look: Look,
+        draw: Columns | None,
+        backend: str | None,
     ) -> Rounds:
         """Kernel values made, used and dropped within the pass itself."""
         if not weights.shape[-1] or self.actions.dim > self.DIMS:
-            return finishing(self, weights, change, look, backend)
+            columns = self.multiply(weights) if weights.shape[-1] else None
+            return finishing(columns, change, look, draw, backend)
         tried, kinds = self._points[:, : weights.shape[1]], self.covariance.kinds
         weights, frame = self.covariance.times(weights), self._frame()
 
-        def go(start: int, mean: Tensor, var: Tensor, draw: Tensor | None) -> Found:
-            points = self.actions.block(start, start + var.shape[-1])
+        def go(start: int, mean: Tensor, var: Tensor) -> Found:
+            stop = start + var.shape[-1]
+            points = self.actions.block(start, stop)
+            drawn = None if draw is None else draw(start, stop).to(var.dtype)
             return stream_round(
                 points,
                 frame,
@@ -169,7 +178,7 @@ class Recomputed:
                 var,
                 look,
                 start,
-                draw,
+                drawn,
                 backend=backend,
             )
 

@@ -14,7 +14,7 @@ from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.draws.features import FeaturePath
 from cbandit.posterior.rows.protocol import Columns, Path, Rounds, Rows, finishing
 from cbandit.posterior.rows.recomputed import Recomputed
-from cbandit_kernels import Change, Look
+from cbandit_kernels import Change, Found, Look, native, stored_round
 
 __all__ = ["Stored"]
 
@@ -134,16 +134,35 @@ class Stored:
         """Nothing: columns are made stretch by stretch."""
         return 0
 
-    @property
-    def seamless(self) -> bool:
-        """Columns need room."""
-        return False
+    def seamless(self, draw: Columns | None) -> bool:
+        """Compiled loops sum rows in cache; other columns need room."""
+        return draw is None and bool(self._rows) and native(self._rows[0])
 
     def rounds(
-        self, weights: Tensor, change: Change, look: Look, backend: str | None
+        self,
+        weights: Tensor,
+        change: Change,
+        look: Look,
+        draw: Columns | None,
+        backend: str | None,
     ) -> Rounds:
-        """Columns by :meth:`multiply`, the rest of the round in one pass over them."""
-        return finishing(self, weights, change, look, backend)
+        """The rows summed within the pass itself, by compiled loops where they are."""
+        if (
+            not self._rows
+            or not native(self._rows[0])
+            or backend not in (None, "native")
+        ):
+            return finishing(self.multiply(weights), change, look, draw, backend)
+        used, first = weights.shape[1], self.stretch[0]
+        kept = self._rows[: -(-used // self.CHUNK)]
+
+        def go(start: int, mean: Tensor, var: Tensor) -> Found:
+            stop = start + var.shape[-1]
+            rows = [chunk[..., start - first : stop - first] for chunk in kept]
+            drawn = None if draw is None else draw(start, stop).to(var.dtype)
+            return stored_round(rows, weights, change, mean, var, look, start, drawn)
+
+        return go
 
     def path(self, streams: Streams, functions: int, points: Tensor) -> Path:
         """By random features."""

@@ -38,6 +38,7 @@ class Loops(NamedTuple):
     product: Any
     joint: Any
     look: Any
+    own: Any
 
 
 @cache
@@ -244,17 +245,20 @@ def loops(double: bool) -> Loops:
 
     @compiled
     def product(  # type: ignore
-        left, right, changes, held, asked, drawn, where, values, indices
+        factors, paths, changes, held, asked, drawn, where, values, indices
     ):
-        """Rows ``low .. high - 1`` of a grid: columns are ``left @ right``.
+        """Rows ``low .. high - 1`` of a grid: columns are products of two factors.
 
         ``left (T, k, rows, r)``, ``right (1 or T, r, tails)``, ``r`` as
-        :func:`multiply` wants it.
+        :func:`multiply` wants it. So are joint draws, where ``paths`` has some.
         """
+        (left, right), (path, path_right) = factors, paths
         t, low, high, first, piece = where
-        k, tails = left.shape[1], right.shape[2]
+        k, tails, functions = left.shape[1], right.shape[2], path.shape[1]
         b = right[t if right.shape[0] > 1 else 0]
+        path_b = path_right[t if path_right.shape[0] > 1 else 0]
         c, room = np.zeros((ROWS, max(k, 1), BLOCK), kind), np.empty((3, BLOCK), kind)
+        d = np.empty((ROWS, functions, BLOCK), kind)
         best = (-infinity, first + low * tails)
         for row in range(low, high, ROWS):
             rows = min(ROWS, high - row)
@@ -262,8 +266,12 @@ def loops(double: bool) -> Loops:
                 n = min(BLOCK, tails - begin)
                 for i in range(k):
                     multiply(c, i, left[t, i], b, row, high - 1, begin, n)
+                for f in range(functions):
+                    multiply(d, f, path[t, f], path_b, row, high - 1, begin, n)
                 for i in range(rows):
                     at = (row + i) * tails + begin
+                    if functions:  # as if the block's draws lay in a larger array
+                        drawn = d[i].ctypes.data - size * at, (0, BLOCK)
                     best = look(
                         c[i],
                         k,
@@ -344,4 +352,4 @@ def loops(double: bool) -> Loops:
                 e = bounds[t, f] if e > bounds[t, f] else e
                 estimates[t, f, 0] = -bounds[t, f] if e < -bounds[t, f] else e
 
-    return Loops(finish, product, joint, look)
+    return Loops(finish, product, joint, look, own)

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from cbandit_kernels._native.loops import ROWS, loops
 from cbandit_kernels._native.streams import stream as streaming
+from cbandit_kernels._native.sums import SUM_PIECE, summed
 from cbandit_kernels._native.threads import share
 from cbandit_kernels._native.values import ROOTS
-from cbandit_kernels.types import SCORES, Change, Found, Frame, Look
+from cbandit_kernels.types import SCORES, Change, Factors, Found, Frame, Look
 
-__all__ = ["finish", "joint", "product", "stream"]
+__all__ = ["finish", "joint", "product", "stored", "stream"]
 
 Array = np.ndarray[Any, Any]
 
@@ -49,8 +50,33 @@ def finish(
 
 
 def product(
-    left: Tensor,
-    right: Tensor,
+    columns: Factors,
+    change: Change,
+    mean: Tensor,
+    var: Tensor,
+    look: Look,
+    start: int = 0,
+    draw: Tensor | Factors | None = None,
+) -> Found:
+    """See :func:`cbandit_kernels.whole.product_round_ref`."""
+    trials, _, rows, _ = columns.left.shape
+    tails, look = columns.right.shape[-1], _looked(look)
+    path = Factors(mean.new_empty(trials, 0, rows, 0), mean.new_empty(1, 0, tails))
+    drawn: Tensor | Factors | None = draw
+    if isinstance(draw, Factors):
+        path, draw = draw, None
+    else:
+        drawn = draw = _drawn_as(mean, draw)
+    go = loops(mean.dtype == torch.float64).product
+    factors = _by_fours(columns, mean), _by_fours(path, mean)
+    fixed = *factors, _changes(change, mean), *_round(mean, var, look, draw)
+    cut = trials, rows, max(1, PIECE // tails)
+    return _shared(go, fixed, cut, start, mean, var, look, drawn)
+
+
+def stored(
+    rows: Sequence[Tensor],
+    weights: Tensor,
     change: Change,
     mean: Tensor,
     var: Tensor,
@@ -58,18 +84,19 @@ def product(
     start: int = 0,
     draw: Tensor | None = None,
 ) -> Found:
-    """See :func:`cbandit_kernels.whole.product_round_ref`."""
-    trials, _, rows, _ = left.shape
-    look, draw = _looked(look), _drawn_as(mean, draw)
-    go = loops(mean.dtype == torch.float64).product
-    short = -left.shape[-1] % ROWS
-    if short:
-        pad = torch.nn.functional.pad
-        left, right = pad(left, (0, short)), pad(right, (0, 0, 0, short))
-    factors = left.contiguous().numpy(), right.contiguous().numpy()
-    fixed = *factors, _changes(change, mean), *_round(mean, var, look, draw)
-    cut = trials, rows, max(1, PIECE // right.shape[-1])
-    return _shared(go, fixed, cut, start, mean, var, look, draw)
+    """See :func:`cbandit_kernels.rounds.stored_round_ref`."""
+    trials, each, n = rows[0].shape
+    look, draw, kept = _looked(look), _drawn_as(mean, draw), tuple(map(_rows, rows))
+    go = summed(mean.dtype == torch.float64)
+    steps = kept[0].stride(0), kept[0].stride(1)
+    if any((rest.stride(0), rest.stride(1)) != steps for rest in kept):
+        raise ValueError("all chunks of rows must have the same strides")
+    chunks = np.array([chunk.data_ptr() for chunk in kept], np.int64)
+    given = chunks, each, steps
+    known = given, _plain(weights, mean), _changes(change, mean)
+    fixed = *known, *_round(mean, var, look, draw)
+    cut = trials, n, SUM_PIECE
+    return _shared(go, fixed, cut, start, mean, var, look, draw, kept)
 
 
 def stream(
@@ -180,6 +207,16 @@ def _plain(value: Tensor, like: Tensor) -> Array:
     return value.contiguous().numpy()
 
 
+def _by_fours(factors: Factors, like: Tensor) -> tuple[Array, Array]:
+    """Both factors, with zeros where the inner dimension is no multiple of four."""
+    left, right = factors
+    short = -left.shape[-1] % ROWS
+    if short:
+        pad = torch.nn.functional.pad
+        left, right = pad(left, (0, short)), pad(right, (0, 0, 0, short))
+    return _plain(left, like), _plain(right, like)
+
+
 @lru_cache(maxsize=64)
 def _constant(value: float, shape: tuple[int, ...], dtype: torch.dtype) -> Array:
     return torch.full(shape, value, dtype=dtype).numpy()
@@ -257,8 +294,8 @@ def _shared(
     mean: Tensor,
     var: Tensor,
     look: Look,
-    draw: Tensor | None,
-    columns: Tensor | None = None,
+    draw: Tensor | Factors | None,
+    columns: object = None,
 ) -> Found:
     """Share trials of ``size`` items, ``step`` at a time, and take the best of all."""
     trials, size, step = cut
@@ -281,7 +318,9 @@ def _shared(
         value = top
     at = (index - start).unsqueeze(1).expand(-1, mean.shape[1], -1)
     spread = var.gather(-1, at[:, 0]).clamp_min(0).sqrt().unsqueeze(1)
-    if draw is not None:
+    if isinstance(draw, Factors):
+        spread = draw.at(at[:, 0, 0]).to(mean).unsqueeze(-1)
+    elif draw is not None:
         spread = draw.gather(-1, at)
     scale = look.coefficient.to(mean).unsqueeze(-1)
     estimate = torch.addcmul(mean.gather(-1, at), scale, spread)
