@@ -44,7 +44,7 @@ def compute_afresh(engine: Arrays) -> None:
             engine.var[:, own].shape, dtype=torch.float64, device=engine.device
         )
         for half in halves:
-            explained += half(start, stop).double().square().sum(-2)
+            explained += half(start, stop).double().square_().sum(-2)
         engine.var[:, own] = engine.prior(start, stop) - explained
 
 

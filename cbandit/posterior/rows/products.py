@@ -47,8 +47,8 @@ class Products:
             low = start - first * tails
             out = part @ right.unsqueeze(1)[..., low : low + stop - start]
         elif trials == 1:
-            flat = part[0].reshape(-1, part.shape[-1])
+            flat = part[0].flatten(0, 1)
             out = flat @ right[0]
         else:
             out = part @ right.unsqueeze(1)
-        return out.view(trials, k, stop - start)
+        return out.reshape(trials, k, stop - start)
