@@ -235,7 +235,7 @@ def test_ties_on_a_grid_go_to_the_lowest_number():
     for first, later in ties:
         mean = torch.zeros(1, 2, 9 * tails, dtype=F64)
         mean[0, 0, [first, later, 9 * tails - 1]] = 1.0
-        given = left, right, change, mean, var, asked()
+        given = Factors(left, right), change, mean, var, asked()
         assert product_round(*given, backend="native").index.item() == first
 
 
@@ -270,7 +270,7 @@ def test_where_nothing_is_allowed_the_first_is_named():
     for found in (
         finish_round(columns, *given, backend="native"),
         finish_round_ref(columns, *given),
-        product_round(left, right, *given, backend="native"),
+        product_round(Factors(left, right), *given, backend="native"),
     ):
         assert (found.index.item(), found.value.item()) == (50, -math.inf)
 
