@@ -226,6 +226,41 @@ class TestKinks:
         assert math.sqrt(2) - 1e-6 <= found.value.item() <= math.sqrt(2)
         assert found.g.max() <= 0
 
+    def test_a_cost_at_its_limit_keeps_it(self):
+        nothing = torch.zeros(1, 0, 2, dtype=F64)
+        found, infeasible = best_feasible_point(
+            unit(2), lambda x: torch.stack([x.sum(-1), 0 * x[..., 0]], 1), Streams(0),
+            nothing,
+        )  # fmt: skip
+        assert infeasible.tolist() == [False]
+        assert found.value.tolist() == [2.0]
+
+    @pytest.mark.parametrize("size", [1e3, 1e-3])
+    def test_costs_of_another_size(self, size):
+        """The largest ``x_1 + x_2`` on the unit disc, in other units."""
+
+        def estimate(x):
+            return torch.stack([x.sum(-1) * size, (x.square().sum(-1) - 1) / size], 1)
+
+        box = cb.Box([-2.0, -2.0], [2.0, 2.0])
+        nothing = torch.zeros(1, 0, 2, dtype=F64)
+        found, infeasible = best_feasible_point(box, estimate, Streams(0), nothing)
+        assert infeasible.tolist() == [False]
+        assert found.value.item() / size == pytest.approx(math.sqrt(2), abs=1e-4)
+        assert found.g.max() <= 0
+
+    def test_what_is_found_lies_in_the_box_to_the_bit(self):
+        choices = [[0.1], [0.3], [0.7]]
+        for low, high in ((-0.9, -0.3), (-0.9, 0.2), (-0.9, 1.2)):  # sums run over
+            box = cb.Box([low], [high], choices=choices)
+
+            def estimate(x, at=high):  # the middle row, and the upper end
+                gap = (x - torch.tensor([at, 0.3], dtype=F64)).abs()
+                return -gap.sum(-1).unsqueeze(1)
+
+            found = maximise_box(box, estimate, lambda f, g: f, Streams(0))
+            assert found.x.tolist() == [[high, 0.3]]
+
     def test_nothing_feasible(self):
         def estimate(x):
             return torch.stack([x.sum(-1), (x - 0.3).abs().sum(-1) + 0.1], 1)
