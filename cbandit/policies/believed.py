@@ -151,6 +151,8 @@ def data_rows(
         raise CBanditError("observe takes one of index=, x= and params=")
     if reward is None and cost is None:
         raise CBanditError("observe needs reward=, cost= or both; got neither")
+    if not policy.piecemeal and (reward is None or cost is None):
+        raise CBanditError(f"{policy.name}'s observe needs reward= and cost= together")
     actions, batch, numbers = policy.actions, policy.batch_shape, None
     size = batch[0] if batch else 1
     if index is not None:

@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from cbandit import scores
@@ -39,16 +38,21 @@ from cbandit.policies.decision import Asked
 from cbandit.policies.given import COST_COUNT
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.ledger import News
-from cbandit.policies.packing import Place, place_of
+from cbandit.policies.packing import place_of
 from cbandit.policies.penalised import (
     beliefs_of,
     bounds,
+    conditioned,
     cost_noises,
     in_users_units,
     inner_of,
-    noise,
+    retargeted,
+    standardised,
+    turned,
+    width,
 )
-from cbandit.policies.penalties import penalty_of, warn_of_outgrown, within
+from cbandit.policies.penalties import penalty_of, warn_of_outgrown
+from cbandit.policies.policy import Policy
 from cbandit.policies.seen import Epoch, Seen
 from cbandit.policies.senses import counted
 from cbandit.policies.state import GPState
@@ -94,6 +98,7 @@ class EpochPenalty(GPPolicy):
     name = "EpochPenalty"
     piecemeal = False  # targets mix the reward with all costs
     no_noise = "EpochPenalty takes no noise=: its targets mix the reward with costs"
+    _warned = False  # of multipliers that outgrow the dtype
 
     def __init__(
         self,
@@ -112,33 +117,25 @@ class EpochPenalty(GPPolicy):
     ) -> None:
         self.settings = stated(self, locals())
         costs = counted(costs, COST_COUNT)
-        epoch, reuse = checks.whole("epoch", epoch), checks.flag("reuse", reuse)
-        explore = inner_of(inner, explore)
+        self.epoch = checks.whole("epoch", epoch)
+        self.reuse = checks.flag("reuse", reuse)
+        self.inner, explore = inner, inner_of(inner, explore)
         if common.get("feedback") is not None:
             raise CBanditError(
                 "EpochPenalty takes no feedback=: epochs need every round"
             )
-        self._penalty = penalty_of(psi, rate)
-        self._beliefs_of = beliefs_of(reward, reuse)
-        listed = reward if isinstance(reward, list | tuple) else [reward]
+        self._penalty, each = penalty_of(psi, rate), beliefs_of(reward)
         # targets that are rescaled here alone are looked at in the user's units
-        self._in_spreads = all(belief.standardize for belief in listed)
-        one = self._beliefs_of[0]
-        super().__init__(actions, reward=one, costs=costs, explore=explore, **common)
-        for k, belief in enumerate(self._beliefs_of):
-            belief.suit(f"reward[{k}]", self.actions, self.batch_shape)
-        turn = self.senses.belief
-        self._beliefs_of = [turn(0, belief) for belief in self._beliefs_of]
-        self._refits = any(belief.refit_every for belief in self._beliefs_of)
-        self.epoch, self.reuse, self.inner = epoch, reuse, inner
-        linear = self._penalty.linear
-        start = kappa if kappa is not None else (0.0 if linear else 1.0)
-        checked = checks.nonnegative if linear else checks.positive
-        first = self._per_cost("kappa", checked("kappa", start)).clone()
+        self._in_spreads = all(belief.standardize for belief in each)
+        each = standardised(each) if self.reuse else each
+        super().__init__(
+            actions, reward=each[0], costs=costs, explore=explore, **common
+        )
+        self._each = turned(self, each)
+        self._refits = any(belief.refit_every for belief in each)
         self._noises = cost_noises(self, explore)
-        self._warned = False
-        kept, none = self._penalty.kept(first), torch.zeros_like(first)
-        own = Epoch(0, kept, none, none, {}, {})
+        first = self._per_cost("kappa", self._penalty.first(kappa)).clone()
+        own = Epoch.start(self._penalty.kept(first))
         self._begin(self._now.state._replace(own=own))
 
     def _epoch_of(self, t: int) -> int:
@@ -162,45 +159,19 @@ class EpochPenalty(GPPolicy):
         if number == own.number:
             return state
         kept = self._penalty.moved(own.kept, own.mean())
-        if not self._penalty.linear:
-            kept, outgrown = within(kept)
-            if outgrown and not self._warned:
-                self._warned = True
-                warn_of_outgrown()
-        none, data = torch.zeros_like(kept), own.data if self.reuse else {}
-        own = Epoch(number, kept, none, none, own.partly, data)
+        warn_of_outgrown(self, kept)
+        own = own.next(number, kept, self.reuse)
         state = state._replace(own=own)
-        return state._replace(beliefs=self._retargeted(state, asked))
-
-    def _retargeted(self, state: GPState, asked: Asked) -> Any:
-        """Return the beliefs that an epoch starts from, about its own targets."""
-        own, beliefs = state.own, state.beliefs
-        seen = own.seen()
-        if 0 < own.number < len(self._beliefs_of):
-            beliefs = self._fresh_beliefs([self._beliefs_of[own.number]])
-            for each in seen:
-                beliefs = self._conditioned(beliefs, own, each)
-        elif not self.reuse:
-            beliefs = beliefs.forget_all()
-        elif seen:
-            # what may fail goes first: a rebuilt engine is equal up to rounding only
-            self._limits(asked.t), self._coefficient(state, asked)
-            targets = torch.stack([self._target(own, each) for each in seen])
-            beliefs = beliefs.retarget(targets)
-        return beliefs
-
-    def _target(self, own: Epoch, seen: Seen) -> Tensor:
-        """Return the reward less the penalty, ``(T, 1)``."""
-        charge = self._penalty.charge(own.kept, seen.cost)
-        # squares of targets, and their sums, must stay finite too
-        largest = min(torch.finfo(self.dtype).max ** 0.5, 1e75)
-        return seen.reward - charge.clamp(-largest, largest)
-
-    def _conditioned(self, beliefs: Any, own: Epoch, seen: Seen) -> Any:
-        """Return the beliefs with one more round."""
-        keys, x, t = seen.place
-        part = ([0], self._target(own, seen), seen.whole().tolist(), None)
-        return beliefs.absorb(keys, x, [part], t)
+        # what may fail goes first: a rebuilt engine is equal up to rounding only
+        self._limits(asked.t), self._coefficient(state, asked)
+        if number < len(self._each):
+            fresh = self._fresh_beliefs([self._each[number]])
+            beliefs = conditioned(fresh, self._penalty, own, *own.seen())
+        elif self.reuse:
+            beliefs = retargeted(state.beliefs, self._penalty, own)
+        else:
+            beliefs = state.beliefs.forget_all()
+        return state._replace(beliefs=beliefs)
 
     # -- widths ------------------------------------------------------------------------
 
@@ -214,12 +185,9 @@ class EpochPenalty(GPPolicy):
         if not self._penalty.linear or not parts:
             return super()._coefficient(state, asked)
         # the targets' noise grows with the multipliers
-        part, beliefs = parts[0][0], state.beliefs
-        norm, r = part.norm, part.subgaussian
-        grown = noise(r, r if self._noises is None else self._noises, state.own.kept)
-        gains, noises, chances = beliefs.gains(), beliefs.noises(), self._chances(state)
-        width = part.rkhs(asked.t, gains, chances, noises, norm, grown)
-        return self.explore.coefficient(width, asked.streams)
+        chances = self._chances(state)
+        grown = width(parts[0][0], asked.t, state, chances, self._noises)
+        return self.explore.coefficient(grown, asked.streams)
 
     # -- feedback ----------------------------------------------------------------------
 
@@ -231,8 +199,17 @@ class EpochPenalty(GPPolicy):
         # of an epoch that has ended data may be dropped
         if new is None or not (self.reuse or number == own.number):
             return state._replace(own=own)
-        own = own.added(number, new)
-        beliefs = self._conditioned(state.beliefs, own, new)
+        return self._learnt(state._replace(own=own), number, new)
+
+    def _observed(self, state: GPState, data: Data) -> GPState:
+        for seen in Seen.before(data, self._limits(max(self.t, 1))):
+            state = self._learnt(state, -1, seen)
+        return state
+
+    def _learnt(self, state: GPState, number: int, seen: Seen) -> GPState:
+        """Return the state with one more round of an epoch."""
+        own = state.own.added(number, seen)
+        beliefs = conditioned(state.beliefs, self._penalty, own, seen)
         return state._replace(beliefs=beliefs, own=own)
 
     @property
@@ -244,11 +221,7 @@ class EpochPenalty(GPPolicy):
         kept = self._penalty.moved(own.kept, own.mean()) if over else own.kept
         return self._outside(self._penalty.kappa(kept))
 
-    @property
-    @alone
-    def price(self) -> Tensor:
-        """As :attr:`multiplier`, which is in the user's units here."""
-        return self.multiplier
+    price = Policy.price  # kappa is in the user's units
 
     @alone
     def recommend(self, confidence: float = 0.95) -> Recommendation:
@@ -257,31 +230,3 @@ class EpochPenalty(GPPolicy):
         The costs have no belief of their own: nowhere is it called feasible.
         """
         return replace(super().recommend(confidence), penalised=True)
-
-    @alone
-    def observe(
-        self,
-        *,
-        index: Any = None,
-        x: Any = None,
-        reward: Any = None,
-        cost: Any = None,
-        params: Any = None,
-    ) -> None:
-        """Learn from ``n`` rows of data from before, reward and cost together."""
-        if reward is None or cost is None:
-            raise CBanditError(
-                "EpochPenalty's observe needs reward= and cost= together"
-            )
-        where = {"index": index, "x": x, "params": params}
-        super().observe(reward=reward, cost=cost, **where)
-
-    def _observed(self, state: GPState, data: Data) -> GPState:
-        limits = self._limits(max(self.t, 1))
-        every = torch.ones(self._size, dtype=torch.bool)
-        own, beliefs = state.own, state.beliefs
-        for keys, x, ((_, reward, *_), (_, cost, *_)) in data.rows():
-            seen = Seen(Place(list(keys), x, 0), reward, cost - limits, every, every)
-            own = own.added(-1, seen)
-            beliefs = self._conditioned(beliefs, own, seen)
-        return state._replace(beliefs=beliefs, own=own)

@@ -1,4 +1,4 @@
-"""The penalised reward of epochs: its beliefs, and how wide their bounds are.
+"""The penalised reward of epochs: targets, beliefs about them, and bounds' widths.
 
 Its targets are noisier than the reward: ``R`` becomes ``sqrt(R^2 + sum_j kappa_j^2
 R_j^2)``, where costs are noisy and the penalty is linear. RKHS widths share ``delta``
@@ -9,6 +9,7 @@ it being for the costs' noise. Without a horizon (ours) epoch ``l`` has the shar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,12 +19,56 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit.beliefs.gp import GP
 from cbandit.confidence import RKHS
+from cbandit.confidence.bound import Theory
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore
+from cbandit.policies.penalties import Penalty
+from cbandit.policies.seen import Epoch, Seen
+from cbandit.policies.state import GPState
 from cbandit.posterior.look import Look, scorer
 from cbandit.posterior.units import Units
 
-__all__ = ["beliefs_of", "bounds", "cost_noises", "in_users_units", "inner_of", "noise"]
+__all__ = [
+    "beliefs_of",
+    "bounds",
+    "conditioned",
+    "cost_noises",
+    "in_users_units",
+    "inner_of",
+    "noise",
+    "retargeted",
+    "standardised",
+    "turned",
+    "width",
+]
+
+
+def targets(penalty: Penalty, own: Epoch, seen: Seen, dtype: torch.dtype) -> Tensor:
+    """Return the reward less the penalty, ``(T, 1)``."""
+    charge = penalty.charge(own.kept, seen.cost)
+    # squares of targets, and their sums, must stay finite too
+    largest = min(torch.finfo(dtype).max ** 0.5, 1e75)
+    return seen.reward - charge.clamp(-largest, largest)
+
+
+def conditioned(beliefs: Any, penalty: Penalty, own: Epoch, *seen: Seen) -> Any:
+    """Return the beliefs with more rounds."""
+    for each in seen:
+        keys, x, t = each.place
+        target = targets(penalty, own, each, beliefs.dtype)
+        beliefs = beliefs.absorb(
+            keys, x, [([0], target, each.whole().tolist(), None)], t
+        )
+    return beliefs
+
+
+def retargeted(beliefs: Any, penalty: Penalty, own: Epoch) -> Any:
+    """Return the beliefs about targets under this epoch's multipliers."""
+    seen = own.seen()
+    if not seen:
+        return beliefs
+    every = [targets(penalty, own, each, beliefs.dtype) for each in seen]
+    return beliefs.retarget(torch.stack(every))
 
 
 def bounds(epoch: int, epochs: int | None, linear: bool) -> int:
@@ -48,6 +93,24 @@ def noise(r: Tensor, costs: Tensor, kappa: Tensor) -> Tensor:
     """
     spread = (kappa * costs).square().sum(-1, keepdim=True)
     return (r.square() + spread).sqrt()
+
+
+def width(
+    part: Theory, t: int, state: GPState, chances: int, costs: Tensor | None
+) -> Tensor:
+    """Return the RKHS width of noisy constraints in round ``t``.
+
+    Args:
+        part: the reward's width, as the user gives it.
+        t: the round.
+        state: the policy's.
+        chances: how many bounds hold together.
+        costs: the costs' noise constants, ``(T, m)``; the reward's unless given.
+    """
+    r, beliefs = part.subgaussian, state.beliefs
+    grown = noise(r, r if costs is None else costs, state.own.kept)
+    gains, noises = beliefs.gains(), beliefs.noises()
+    return part.rkhs(t, gains, chances, noises, part.norm, grown)
 
 
 def cost_noises(policy: Any, explore: Explore) -> Tensor | None:
@@ -85,7 +148,7 @@ def inner_of(inner: str, explore: Explore | None) -> UCB | TS:
     return explore
 
 
-def beliefs_of(reward: Any, reuse: bool) -> list[GP]:
+def beliefs_of(reward: Any) -> list[GP]:
     """Return the belief of each epoch, the last one for all that follow."""
     beliefs = [reward] if isinstance(reward, GP) else reward
     if (
@@ -96,8 +159,11 @@ def beliefs_of(reward: Any, reuse: bool) -> list[GP]:
         raise CBanditError(
             f"reward must be a cb.GP, or a list of them, one an epoch; got {reward!r}"
         )
-    if not reuse:
-        return list(beliefs)
+    return list(beliefs)
+
+
+def standardised(beliefs: Sequence[GP]) -> list[GP]:
+    """Return beliefs whose targets are standardised, as reuse needs it."""
     out = []
     for belief in beliefs:
         if bool((belief.mean != 0).any()):
@@ -108,3 +174,10 @@ def beliefs_of(reward: Any, reuse: bool) -> list[GP]:
         copied.standardize = True
         out.append(copied)
     return out
+
+
+def turned(policy: Any, beliefs: Sequence[GP]) -> list[GP]:
+    """Return every epoch's belief about what the policy maximises, checked."""
+    for k, belief in enumerate(beliefs):
+        belief.suit(f"reward[{k}]", policy.actions, policy.batch_shape)
+    return [policy.senses.belief(0, belief) for belief in beliefs]

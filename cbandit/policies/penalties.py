@@ -15,7 +15,7 @@ from cbandit._core import checks
 from cbandit.errors import CBanditError
 from cbandit.multipliers import exponential, polynomial
 
-__all__ = ["Penalty", "penalty_of", "warn_of_outgrown", "within"]
+__all__ = ["Penalty", "penalty_of", "warn_of_outgrown"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,12 @@ class Penalty:
     rate: float
     still: bool
 
+    def first(self, kappa: Any) -> Tensor:
+        """Return the first multipliers that a user gives; 1, or 0 of a linear one."""
+        if self.linear:
+            return checks.nonnegative("kappa", 0.0 if kappa is None else kappa)
+        return checks.positive("kappa", 1.0 if kappa is None else kappa)
+
     def kept(self, kappa: Tensor) -> Tensor:
         """Return what is kept of multipliers ``(T, m)``."""
         return kappa if self.linear else kappa.log()
@@ -53,7 +59,11 @@ class Penalty:
         if self.linear:
             return (kept + self.rate * mean).clamp_min(0)
         # an epoch of which nothing is known has mean 0, and psi(0) = 1
-        return kept + self.psi(mean).log()
+        return (kept + self.psi(mean).log()).clamp_max(2 * _edge(kept))
+
+    def outgrown(self, kept: Tensor) -> bool:
+        """Return whether multipliers have left the dtype."""
+        return not self.linear and bool((kept > _edge(kept)).any())
 
     def charge(self, kept: Tensor, cost: Tensor) -> Tensor:
         """Return ``sum_j kappa_j (psi(c_j) - 1)``, or of linear costs, ``(T, 1)``."""
@@ -61,14 +71,15 @@ class Penalty:
         return (self.kappa(kept) * charge).sum(-1, keepdim=True)
 
 
-def within(kept: Tensor) -> tuple[Tensor, bool]:
-    """Return logarithms of multipliers, held finite, and whether any left the dtype."""
-    edge = math.log(torch.finfo(kept.dtype).max)
-    return kept.clamp_max(2 * edge), bool((kept > edge).any())
+def _edge(kept: Tensor) -> float:
+    return math.log(torch.finfo(kept.dtype).max)
 
 
-def warn_of_outgrown() -> None:
-    """Warn that multipliers are held at the dtype's largest number."""
+def warn_of_outgrown(policy: Any, kept: Tensor) -> None:
+    """Warn, once, that multipliers are held at the dtype's largest number."""
+    if policy._warned or not policy._penalty.outgrown(kept):
+        return
+    policy._warned = True
     warnings.warn(
         "EpochPenalty: kappa has outgrown the dtype and is held at its largest "
         "value; a slower penalty such as psi=('polynomial', 2) keeps it "

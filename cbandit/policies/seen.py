@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import devices
+from cbandit.policies.believed import Data
 from cbandit.policies.ledger import News, Told
 from cbandit.policies.packing import Place
 
@@ -38,6 +40,13 @@ class Seen:
         """Return a round of which nothing has come; ``like`` is ``(T, m)``."""
         nowhere = torch.zeros(len(like), dtype=torch.bool)
         return cls(place, torch.zeros_like(like[:, :1]), like * 0, nowhere, nowhere)
+
+    @classmethod
+    def before(cls, data: Data, limits: Tensor) -> Iterator[Seen]:
+        """Yield data from before, under thresholds ``(T, m)``."""
+        every = torch.ones(len(limits), dtype=torch.bool)
+        for keys, x, ((_, reward, *_), (_, cost, *_)) in data.rows():
+            yield cls(Place(list(keys), x, 0), reward, cost - limits, every, every)
 
     def whole(self) -> Tensor:
         """Return the trials in which reward and costs have both come, ``(T,)``."""
@@ -83,6 +92,17 @@ class Epoch(NamedTuple):
     counts: Tensor
     partly: dict[int, Seen]
     data: dict[int, tuple[Seen, ...]]
+
+    @classmethod
+    def start(cls, kept: Tensor) -> Epoch:
+        """Return the first epoch, nothing seen."""
+        none = torch.zeros_like(kept)
+        return cls(0, kept, none, none, {}, {})
+
+    def next(self, number: int, kept: Tensor, reuse: bool) -> Epoch:
+        """Return another epoch, of other multipliers, with or without past rounds."""
+        none = torch.zeros_like(kept)
+        return Epoch(number, kept, none, none, self.partly, self.data if reuse else {})
 
     def mean(self) -> Tensor:
         """Return the mean of this epoch's costs, 0 where nothing came, ``(T, m)``."""
