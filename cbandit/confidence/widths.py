@@ -13,6 +13,7 @@ from cbandit.errors import CBanditError
 
 __all__ = [
     "RKHS",
+    "BayesWidth",
     "Constant",
     "count_width",
     "linear_width",
@@ -162,3 +163,18 @@ class RKHS:
             f"RKHS(norm={self.norm.tolist()}, subgaussian={self.subgaussian.tolist()}, "
             f"delta={self.delta}, form={self.form!r})"
         )
+
+
+class BayesWidth:
+    """``sqrt(2 ln((m + 1) N pi^2 t^2 / (6 delta)))``: for functions of the prior's law.
+
+    With probability ``1 - delta`` all functions stay within it at all ``N`` actions in
+    all rounds (N. Srinivas et al., 2010).
+    """
+
+    def __init__(self, functions: int, size: int, delta: float) -> None:
+        self._scale = functions * size * math.pi**2 / (6 * delta)
+
+    def __call__(self, t: int, gain: Tensor) -> float:
+        """Return the width of round ``t``."""
+        return math.sqrt(2 * math.log(self._scale * t * t))

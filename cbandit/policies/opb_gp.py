@@ -18,50 +18,33 @@ Algorithm 3; this form is ours.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
+from cbandit.confidence.widths import BayesWidth
 from cbandit.explore import UCB
 from cbandit.policies.alone import alone
 from cbandit.policies.decision import Asked, Decision
-from cbandit.policies.failures import without
 from cbandit.policies.given import listed
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.ledger import News
 from cbandit.policies.safe.action import Safe, SafeAction, numbered
 from cbandit.policies.safe.draws import drawn, must_hold
 from cbandit.policies.safe.known import Known
-from cbandit.policies.safe.scales import Scales, share
+from cbandit.policies.safe.likely import best_likely
+from cbandit.policies.safe.scales import Scales, largest_of, share
 from cbandit.policies.safe.trust import FEW, trusted
 from cbandit.policies.state import GPState
 from cbandit.posterior.units import level, told
-from cbandit.recommend import Recommendation, recommend_policy
+from cbandit.recommend import Recommendation
 from cbandit.search.simplex.lp import solve_policy_in_blocks
 
-__all__ = ["GPOPB", "BayesWidth"]
-
-
-class BayesWidth:
-    """``sqrt(2 ln((m + 1) N pi^2 t^2 / (6 delta)))``: for functions of the prior's law.
-
-    With probability ``1 - delta`` all functions stay within it at all ``N`` actions in
-    all rounds (N. Srinivas et al., 2010).
-    """
-
-    def __init__(self, functions: int, size: int, delta: float) -> None:
-        self._scale = functions * size * math.pi**2 / (6 * delta)
-
-    def __call__(self, t: int, gain: Tensor) -> float:
-        """Return the width of round ``t``."""
-        return math.sqrt(2 * math.log(self._scale * t * t))
+__all__ = ["GPOPB"]
 
 
 class GPOPB(GPPolicy):
@@ -76,7 +59,7 @@ class GPOPB(GPPolicy):
         costs: the belief about the cost, or one a cost.
         safe: the safe action; its reward and cost where they are known.
         explore: :class:`~cbandit.UCB` with the widths ``beta`` and ``cost_beta``; those
-            of :class:`BayesWidth` unless given.
+            of :class:`~cbandit.confidence.widths.BayesWidth` unless given.
         delta: the share of runs in which a bound may fail.
         alpha: ``alpha_r``, in place of ``1 + rho_j`` for every cost, or ``(alpha_r,
             alpha_c)``, ``alpha_c`` multiplying the costs' widths.
@@ -107,21 +90,10 @@ class GPOPB(GPPolicy):
             functions = 1 + len(listed(costs, GP))
             explore = UCB(BayesWidth(functions, actions.size, self.delta))
         super().__init__(actions, reward=reward, costs=costs, explore=explore, **common)
-        top = checks.tensor("largest", 1.0 if largest is None else largest)
-        if largest is not None:
-            top = self.senses.reward(top)
-        largest = self._per_trial("largest", checks.finite("largest", top))
+        largest = largest_of(self, largest)
         self._scales = Scales.of(alpha, self._per_trial)
-        self._safe = SafeAction.of(
-            self.senses.safe(safe),
-            self.actions,
-            self.batch_shape,
-            self._beliefs.noises().sqrt(),
-            largest,
-            self.delta,
-            self.horizon,
-            not callable(self.thresholds),
-        )
+        noises = self._beliefs.noises().sqrt()
+        self._safe = SafeAction.of(self, safe, noises, largest)
         self._safe.below(self._limits(1))
         # the multiplier is the last programme's dual solution
         zero = torch.zeros(self._size, self.m, dtype=torch.float64, device=self.device)
@@ -196,20 +168,16 @@ class GPOPB(GPPolicy):
         """
         confidence = share("confidence", confidence)
         now = self._settled()
-        limits, state = self._limits(max(now.t, 1)), now.state
-        units = state.beliefs.units()
+        beliefs = now.state.beliefs
+        safe: Known = now.state.own
+        units = beliefs.units()
 
         def blocks() -> Iterator[tuple[int, Tensor, Tensor]]:
-            safe: Known = state.own
-            every = state.beliefs.blocks()
-            blocks = ((b.start, *told(units, b.mean, b.std)) for b in every)
-            return without(self, safe.among(blocks))
+            every = beliefs.blocks()
+            return safe.among((b.start, *told(units, b.mean, b.std)) for b in every)
 
-        size = int(self.actions.size)
-        found = recommend_policy(blocks, size, limits, confidence)
-        x = self.actions.at(found.index)
-        found = replace(found, x=x, names=self.actions.names).of(self._outside)
-        return self.senses.recommended(found)
+        found = best_likely(self, blocks, self._limits(max(now.t, 1)), confidence)
+        return self.senses.recommended(found.of(self._outside))
 
 
 def _bounds(mean: Tensor, std: Tensor, width: Tensor, rho: Tensor) -> Tensor:

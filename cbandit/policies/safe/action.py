@@ -72,28 +72,21 @@ class SafeAction:
 
     @classmethod
     def of(
-        cls,
-        safe: Safe | None,
-        actions: Any,
-        batch: tuple[int, ...],
-        subgaussian: Tensor,
-        largest: Tensor,
-        delta: float,
-        horizon: int | None,
-        fixed: bool,
+        cls, policy: Any, safe: Safe | None, subgaussian: Tensor, largest: Tensor
     ) -> SafeAction:
         """Return the action that a user means; an error if it cannot be.
 
         Args:
+            policy: whose set, ``delta`` and horizon it is given for.
             safe: the user's words.
-            actions: the policy's set.
-            batch: ``()`` or ``(trials,)``.
             subgaussian: see the class.
             largest: see the class.
-            delta: the share of runs in which an estimate may fail.
-            horizon: the last round; needed where something is to be estimated.
-            fixed: see the class.
         """
+        safe, batch, horizon = (
+            policy.senses.safe(safe),
+            policy.batch_shape,
+            policy.horizon,
+        )
         if not isinstance(safe, Safe):
             raise CBanditError(
                 "safe must be a cb.Safe(index= or x=, reward=, cost=); got "
@@ -101,7 +94,7 @@ class SafeAction:
             )
         device = subgaussian.device
         size, m = subgaussian.shape[0], subgaussian.shape[1] - 1
-        index, x = _place(safe, actions, batch, size, device)
+        index, x = _place(safe, policy.actions, batch, size, device)
         reward = cost = None
         if safe.reward is not None:
             given = checks.tensor("safe.reward", safe.reward)
@@ -122,7 +115,8 @@ class SafeAction:
                     "horizon must be given where safe has no reward= or no cost=: they "
                     "are then estimated, by tests that rest on it"
                 )
-            log = 2 * math.log((m + 1) * horizon / delta)
+            log = 2 * math.log((m + 1) * horizon / policy.delta)
+        fixed = not callable(policy.thresholds)
         return cls(index, x, reward, cost, subgaussian, largest, log, fixed)
 
     @property

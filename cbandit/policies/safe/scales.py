@@ -16,7 +16,7 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit.errors import CBanditError
 
-__all__ = ["Scales", "share"]
+__all__ = ["Scales", "largest_of", "share"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,3 +65,12 @@ def share(name: str, value: Any) -> float:
     if not 0 < out < 1:
         raise CBanditError(f"{name} must lie between 0 and 1; got {out:g}")
     return out
+
+
+def largest_of(policy: Any, largest: Any, usual: float = 1.0) -> Tensor:
+    """Return ``r_max`` ``(T,)`` of the reward as the policy maximises it."""
+    given = checks.tensor("largest", usual if largest is None else largest)
+    if largest is not None:
+        given = policy.senses.reward(given)
+    found: Tensor = policy._per_trial("largest", checks.finite("largest", given))
+    return found

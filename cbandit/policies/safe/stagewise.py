@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,15 +15,15 @@ from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
 from cbandit.policies.alone import alone
 from cbandit.policies.believed import Posterior, posterior_of
-from cbandit.policies.failures import remaining
 from cbandit.policies.given import listed, named_points
 from cbandit.policies.ledger import News, Told
 from cbandit.policies.policy import Policy
 from cbandit.policies.safe.action import Safe, SafeAction
 from cbandit.policies.safe.known import Known
+from cbandit.policies.safe.likely import best_likely
 from cbandit.policies.safe.model import COSTS, EVERY, REWARD, Block, Model, Part, Stage
-from cbandit.policies.safe.scales import Scales, share
-from cbandit.recommend import Recommendation, recommend_policy
+from cbandit.policies.safe.scales import Scales, largest_of, share
+from cbandit.recommend import Recommendation
 
 __all__ = ["Stagewise", "beliefs_of"]
 
@@ -67,26 +66,12 @@ class Stagewise(Policy):
         beliefs[:] = [self.senses.belief(j, each) for j, each in enumerate(beliefs)]
         self.delta = share("delta", delta)
         self._ranges = [belief.range for belief in beliefs]
-        if largest is None:
-            known = getattr(beliefs[0], "means", self._ranges[0])
-            largest = 1.0 if known is None else known[1]
-        else:
-            largest = self.senses.reward(checks.tensor("largest", largest))
-        given = checks.finite("largest", checks.tensor("largest", largest))
-        largest = self._per_trial("largest", given)
+        known = getattr(beliefs[0], "means", self._ranges[0])
+        largest = largest_of(self, largest, 1.0 if known is None else known[1])
         noises = [self._per_trial("subgaussian", one.subgaussian) for one in beliefs]
         self._subgaussian = torch.stack(noises, -1)
         self._scales = Scales.of(alpha, self._per_trial)
-        self._safe = SafeAction.of(
-            self.senses.safe(safe),
-            self.actions,
-            self.batch_shape,
-            self._subgaussian,
-            largest,
-            self.delta,
-            self.horizon,
-            not callable(self.thresholds),
-        )
+        self._safe = SafeAction.of(self, safe, self._subgaussian, largest)
         if self._safe.reward is not None:
             self._within("safe.reward", self._safe.reward.unsqueeze(-1), (0,))
         if self._safe.cost is not None:
@@ -281,14 +266,9 @@ class Stagewise(Policy):
 
         def blocks() -> Iterator[Block]:
             safe: Known = state.safe
-            every = safe.among(self._model.believed(state.seen))
-            return remaining(every, left)
+            return safe.among(self._model.believed(state.seen))
 
-        left = self._left_over()
-        size = int(self.actions.size)
-        found = recommend_policy(blocks, size, limits, confidence)
-        x, names = self.actions.at(found.index), self.actions.names
-        return replace(found, x=x, names=names)
+        return best_likely(self, blocks, limits, confidence)
 
 
 def beliefs_of(kind: type[Belief], reward: Any, costs: Any) -> list[Any]:
