@@ -261,6 +261,23 @@ class TestKinks:
             found = maximise_box(box, estimate, lambda f, g: f, Streams(0))
             assert found.x.tolist() == [[high, 0.3]]
 
+    def test_more_than_half_of_the_box_is_barred(self):
+        top = torch.linspace(0.7, 0.9, 4, dtype=F64)
+
+        def estimate(x):
+            away = x - top
+            f = -away.square().sum(-1) - 0.5 * away.sum(-1) ** 2
+            return torch.stack([f, torch.zeros_like(f)], 1)
+
+        found = maximise_box(
+            unit(4),
+            estimate,
+            lambda f, g: f,
+            Streams(0),
+            barred=lambda z: z[..., 0] < 0.6,
+        )
+        assert found.value.item() > -1e-12
+
     def test_nothing_feasible(self):
         def estimate(x):
             return torch.stack([x.sum(-1), (x - 0.3).abs().sum(-1) + 0.1], 1)
