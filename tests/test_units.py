@@ -272,6 +272,19 @@ def test_excess_waits_for_its_unit_and_is_divided_by_that_of_the_next_ask():
     torch.testing.assert_close(policy.multiplier, expected)
 
 
+def test_excess_of_several_rounds_waits():
+    policy = rpol()
+    for t, cost in enumerate([[4.0, 3.0], [4.0, 3.0], [6.0, 9.0]]):
+        policy.tell(policy.ask(), reward=1.0 + t, cost=cost)
+    first = torch.tensor([4.0, 4.0, 6.0]).double().std()
+    second = torch.tensor([3.0, 3.0, 9.0]).double().std()
+    policy.ask()
+    expected = torch.stack(
+        [2**0.5 + (3 + 3 + 5) / first, 2**0.5 + (1 + 1 + 7) / second]
+    )
+    torch.testing.assert_close(policy.multiplier, expected)
+
+
 def test_what_waits_survives_a_checkpoint(tmp_path):
     policy = rpol(trials=2)
     policy.tell(policy.ask(), reward=[1.0, 2.0], cost=[[4.0, 3.0], [4.0, 5.0]])
