@@ -104,5 +104,7 @@ def test_oco_bad_input():
             cb.baselines.BanditOCO(actions, **{**good, **over})
     policy = cb.baselines.BanditOCO(box(1.0), **good)
     with pytest.raises(cb.CBanditError, match="moves in its box"):
+        policy.ask(actions=[[0.5]])
+    with pytest.raises(cb.CBanditError, match="picks from numbered actions"):
         policy.ask(among=[0])
     assert policy.t == 0
