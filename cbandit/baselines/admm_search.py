@@ -13,13 +13,22 @@ from torch import Tensor
 
 from cbandit.baselines.admm import Split
 from cbandit.baselines.botorch_policy import best_on_box
-from cbandit.policies.decision import Asked
+from cbandit.errors import CBanditError
+from cbandit.policies.decision import Asked, Decision
 from cbandit.posterior.units import Units
 
 if TYPE_CHECKING:
     from botorch.acquisition.acquisition import AcquisitionFunction
 
-__all__ = ["best_so_far", "deployed", "of_step", "on_box", "on_set"]
+__all__ = [
+    "best_so_far",
+    "decision_at",
+    "deployed",
+    "may_be",
+    "of_step",
+    "on_box",
+    "on_set",
+]
 
 
 def of_step(limits: Tensor, step: int) -> Tensor | None:
@@ -55,6 +64,30 @@ def _at(x: Tensor, place: Tensor) -> Tensor:
     rows = place.view(-1, 1, 1).expand(-1, 1, x.shape[-1])
     found: Tensor = x.gather(1, rows).squeeze(1)
     return found
+
+
+def decision_at(policy: Any, x: Tensor) -> Decision:
+    """Return the decision to play ``x (T, d)``."""
+    x = x.to(policy.dtype)
+    if policy.actions.continuous:
+        return Decision(None, x=x, sure=True)
+    return Decision(policy.actions.index(x), sure=True)
+
+
+def may_be(asked: Asked, x: Tensor) -> Tensor:
+    """Return an incumbent ``(T, d)``, an error where it has failed or is left out."""
+    if asked.barred is not None:
+        gone = bool(asked.barred.holds(x).any())
+    elif asked.mask is not None:
+        at = asked.actions.index(x.to(asked.actions.extent())).unsqueeze(-1)
+        gone = not bool(asked.mask.expand(len(at), -1).gather(-1, at).all())
+    else:
+        gone = False
+    if gone:
+        raise CBanditError(
+            "ADMMBO has ended, and what it found has failed or among leaves it out"
+        )
+    return x
 
 
 def on_set(

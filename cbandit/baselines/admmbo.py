@@ -22,7 +22,7 @@ observations are noisy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,16 +30,18 @@ from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.arguments import stated
-from cbandit.baselines.admm import Split
+from cbandit.baselines.admm import Progress, Split, evaluations
 from cbandit.baselines.admm_search import (
     best_so_far,
+    decision_at,
     deployed,
+    may_be,
     of_step,
     on_box,
     on_set,
 )
 from cbandit.baselines.botorch_policy import refused
-from cbandit.baselines.random import clear
+from cbandit.baselines.random import uniform
 from cbandit.beliefs.gp import GP, _extent
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
@@ -51,32 +53,6 @@ from cbandit.policies.suits import believed_costs
 from cbandit.posterior.units import level
 
 __all__ = ["ADMMBO"]
-
-
-@dataclass(frozen=True, eq=False)
-class Progress:
-    """How far ADMMBO is.
-
-    Args:
-        split: the augmented Lagrangian.
-        incumbent: the action that is played once a trial has stopped, ``(T, d)``.
-        stopped: the round from which it is, ``(T,)``; 0 until then.
-        iteration: counted from 0.
-        step: 0 the reward's, ``j`` that of cost ``j``.
-        done: evaluations of this step.
-    """
-
-    split: Split
-    incumbent: Tensor
-    stopped: Tensor
-    iteration: int = 0
-    step: int = 0
-    done: int = 0
-
-    @property
-    def going(self) -> Tensor:
-        """Trials that have not stopped, ``(T,)``."""
-        return self.stopped == 0
 
 
 class ADMMBO(GPPolicy):
@@ -125,15 +101,11 @@ class ADMMBO(GPPolicy):
             explore=UCB(0.0),
             **common,
         )
-        for name, pair in (("budgets", budgets), ("cost_budgets", cost_budgets)):
-            if not isinstance(pair, tuple | list) or len(pair) != 2:
-                raise CBanditError(f"{name} must be two positive ints; got {pair!r}")
-            for n in pair:
-                checks.whole(name, n, 1, "two positive ints")
+        self.budgets = evaluations("budgets", budgets)
+        self.cost_budgets = evaluations("cost_budgets", cost_budgets)
         self.weight = checks.number("weight", weight)
         if self.weight <= 0:
             raise CBanditError(f"weight must be above 0; got {self.weight:g}")
-        self.budgets, self.cost_budgets = tuple(budgets), tuple(cost_budgets)
         self.tolerance = checks.number("tolerance", tolerance, minimum=0.0)
         self.iterations = checks.whole("iterations", iterations)
         expected = "a positive int"
@@ -143,9 +115,7 @@ class ADMMBO(GPPolicy):
         self._diagonal = float((high - low).norm())
         rho = self._per_trial("rho", checks.positive("rho", rho))
         # from the upper corner, as published
-        split = Split.start(high, self.m, rho, self.weight)
-        stopped = torch.zeros(self._size, dtype=torch.long, device=self.device)
-        own = Progress(split, split.x, stopped)
+        own = Progress.start(Split.start(high, self.m, rho, self.weight))
         self._begin(self._now.state._replace(own=own))
 
     @property
@@ -170,41 +140,24 @@ class ADMMBO(GPPolicy):
         beliefs, own = state.beliefs, state.own
         trials = range(self._size)
         if asked.t == 1 or not all(beliefs.observed(i) for i in trials):
-            return self._first(asked), state
+            count = self.actions.dim if self.actions.continuous else 1
+            share = asked.streams.uniform(1 + count).reshape(self._size, -1)
+            return uniform(asked, share[:, 1:], self), state
         if not bool(own.going.any()):
-            return self._play(_left(asked, own.incumbent)), state
-        before = self._limits(max(asked.t - 1, 1))
+            return decision_at(self, may_be(asked, own.incumbent)), state
         units = beliefs.units()
-        before = level(units, before)
+        before = level(units, self._limits(asked.t - 1))
         own = self._advanced(beliefs, own, asked.t, before)
-        best, here = best_so_far(beliefs, own.split, own.step, before)
-        limit = of_step(level(units, self._limits(asked.t)), own.step)
         split, step = own.split, own.step
+        best, here = best_so_far(beliefs, split, step, before)
+        limit = of_step(level(units, self._limits(asked.t)), step)
         if self.actions.continuous:
             tries, raw = self.num_restarts, self.raw_samples
             found = on_box(asked, beliefs, split, step, limit, best, tries, raw)
         else:
             found = on_set(asked, beliefs, split, step, limit, best, here)
         x = torch.where(own.going.unsqueeze(-1), found, own.incumbent)
-        return self._play(x), state._replace(own=replace(own, done=own.done + 1))
-
-    def _first(self, asked: Asked) -> Decision:
-        """Return uniform actions, until every trial has seen every function."""
-        count = asked.actions.dim if asked.actions.continuous else 1
-        share = asked.streams.uniform(1 + count).reshape(self._size, -1)
-        shares = share[:, 1:].to(self.device)
-        found = torch.stack(
-            [clear(asked, i, each) for i, each in enumerate(shares.unbind(0))]
-        )
-        if asked.actions.continuous:
-            return Decision(None, x=found.to(self.dtype), sure=True)
-        return Decision(found, sure=True)
-
-    def _play(self, x: Tensor) -> Decision:
-        x = x.to(self.dtype)
-        if self.actions.continuous:
-            return Decision(None, x=x, sure=True)
-        return Decision(self.actions.index(x), sure=True)
+        return decision_at(self, x), state._replace(own=replace(own, done=own.done + 1))
 
     def _advanced(
         self, beliefs: Any, own: Progress, t: int, limits: Tensor
@@ -226,19 +179,3 @@ class ADMMBO(GPPolicy):
         incumbent = torch.where(ends.unsqueeze(-1), best, own.incumbent)
         stopped = torch.where(ends, t, own.stopped)
         return Progress(split.iterated(going), incumbent, stopped, last)
-
-
-def _left(asked: Asked, x: Tensor) -> Tensor:
-    """Return an incumbent ``(T, d)``, an error where it has failed or may not be."""
-    if asked.barred is not None:
-        gone = bool(asked.barred.holds(x).any())
-    elif asked.mask is not None:
-        at = asked.actions.index(x.to(asked.actions.extent())).unsqueeze(-1)
-        gone = not bool(asked.mask.expand(len(at), -1).gather(-1, at).all())
-    else:
-        gone = False
-    if gone:
-        raise CBanditError(
-            "ADMMBO has ended, and what it found has failed or among leaves it out"
-        )
-    return x

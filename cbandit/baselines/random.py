@@ -29,7 +29,7 @@ from cbandit.policies.senses import names_of
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.recommend import Recommendation
 
-__all__ = ["Random", "clear", "drawn"]
+__all__ = ["Random", "clear", "drawn", "uniform"]
 
 GOLDEN = 0.5 * (5**0.5 - 1)  # the step from a draw that has failed to the next
 TRIES = 1024  # points of a box that are drawn, of which a feasible one is played
@@ -103,12 +103,7 @@ class Random(Policy):
             return near(state, asked), state
         count = on.dim if on.continuous else 1
         shares = asked.streams.uniform(count).reshape(self._size, -1)
-        found = torch.stack(
-            [clear(asked, k, share) for k, share in enumerate(shares.to(self.device))]
-        )
-        if on.continuous:
-            return Decision(None, x=found.to(self.dtype), sure=True), state
-        return Decision(found, sure=True), state
+        return uniform(asked, shares, self), state
 
     def absorb(self, state: Beliefs | None, news: News) -> Beliefs | None:
         """Learn the costs, where that is of use."""
@@ -215,3 +210,12 @@ def clear(asked: Asked, trial: int, share: Tensor) -> Tensor:
             return x
         share = (share + GOLDEN) % 1
     raise CBanditError("nothing is left to ask for: all that was drawn has failed")
+
+
+def uniform(asked: Asked, shares: Tensor, policy: Any) -> Decision:
+    """Return a uniform action of each trial, from uniform draws ``(T, d or 1)``."""
+    every = enumerate(shares.to(policy.device))
+    found = torch.stack([clear(asked, trial, share) for trial, share in every])
+    if asked.actions.continuous:
+        return Decision(None, x=found.to(policy.dtype), sure=True)
+    return Decision(found, sure=True)
