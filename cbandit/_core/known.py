@@ -68,7 +68,7 @@ CLASSES = {
     "cbandit.policies.rpol": "RPOL",
     "cbandit.policies.safe.action": "Safe SafeAction",
     "cbandit.policies.safe.arms": "Arms",
-    "cbandit.policies.safe.classes": "ConfidenceClass",
+    "cbandit.policies.safe.classes": "Classes ConfidenceClass",
     "cbandit.policies.safe.known": "Estimate Known",
     "cbandit.policies.safe.linear": "Bounds Plane",
     "cbandit.policies.safe.model": "Part Stage",

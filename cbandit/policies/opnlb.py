@@ -33,10 +33,10 @@ from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.safe.action import Safe, numbered
 from cbandit.policies.safe.arms import Arms, own_arms
-from cbandit.policies.safe.classes import ConfidenceClass
+from cbandit.policies.safe.classes import Classes
 from cbandit.policies.safe.draws import drawn
 from cbandit.policies.safe.model import Block, Stage
-from cbandit.policies.safe.programmes import optimistic, solved, stacked
+from cbandit.policies.safe.programmes import optimistic, solved, stacked, valued
 from cbandit.policies.safe.stagewise import Stagewise, beliefs_of
 from cbandit.policies.senses import names_of
 from cbandit.recommend import Recommendation
@@ -88,10 +88,7 @@ class OPNLB(Stagewise):
         beliefs, names = beliefs_of(FiniteClass, reward, costs), names_of(costs)
         super().__init__(actions, beliefs, safe, delta, alpha, largest, names, **common)
         self._start(Arms(self.actions, self._subgaussian, self.dtype))
-        self._classes = [
-            ConfidenceClass(belief, j, self._safe, int(actions.size))
-            for j, belief in enumerate(beliefs)
-        ]
+        self._classes = Classes.of(beliefs, self._safe, int(actions.size))
 
     def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
         """Return a draw from the best answer of all programmes."""
@@ -104,29 +101,17 @@ class OPNLB(Stagewise):
         count, mean, limits, alpha = devices.host(
             state.seen.count, state.seen.mean, tau, alpha
         )
-        inside = self._confident(asked.t, self.delta, count, mean)
+        inside = self._classes.inside(asked.t, self.delta, count, mean)
         allowed = None if asked.mask is None else asked.mask.cpu()
         found = []
         for i in range(self._size):
-            theta, *mu = self._left(inside, i)
+            theta, *mu = self._classes.left(inside, i)
             u_r = optimistic(theta, mu, alpha[i])
             if allowed is not None:
                 u_r = u_r.masked_fill(~allowed[i % len(allowed)], -torch.inf)
             found.append(solved(u_r, mu, limits[i]))
         pi, at = stacked(found, self.device), numbered(self._safe.index)
         return drawn(pi, safe, at, asked.streams, infeasible), state
-
-    def _confident(
-        self, t: int, delta: float, count: Tensor, mean: Tensor
-    ) -> list[Tensor]:
-        """Return the functions in each class' confidence set, ``(T, G)`` bool."""
-        every = enumerate(self._classes)
-        return [c.inside(t, delta, count[:, j], mean[:, j]) for j, c in every]
-
-    def _left(self, inside: list[Tensor], i: int) -> list[Tensor]:
-        """Return one trial's functions, of the reward and every cost, ``(G', K)``."""
-        pairs = zip(self._classes, inside, strict=True)
-        return [one.values[held[i]] for one, held in pairs]
 
     def _likely(
         self, state: Stage, limits: Tensor, confidence: float
@@ -136,42 +121,22 @@ class OPNLB(Stagewise):
         That is, feasible under all that confidence sets of level ``confidence`` leave;
         a radius that was given stands for any level.
         """
-        t = max(self.t, 1)
         count, mean, tau = devices.host(state.seen.count, state.seen.mean, limits)
-        inside = self._confident(t, 1 - confidence, count, mean)
-        every = enumerate(self._classes)
-        fit = torch.stack([c.fit(count[:, j], mean[:, j]) for j, c in every], 1)
+        inside = self._classes.inside(max(self.t, 1), 1 - confidence, count, mean)
+        fit = self._classes.fit(count, mean)
         wanted, left = fit[:, :1], self._left_over()
         if left is not None:
             wanted = wanted.masked_fill(~left.cpu().unsqueeze(1), -torch.inf)
         found = [
-            solved(wanted[i], self._left(inside, i)[1:], tau[i])
+            solved(wanted[i], self._classes.left(inside, i)[1:], tau[i])
             for i in range(self._size)
         ]
         pi, fit = stacked(found, self.device), devices.put(fit, self.device)
-        held = fit.gather(-1, pi.index.unsqueeze(1).expand(-1, 1 + self.m, -1))
-        value = (held * pi.probability.unsqueeze(1)).sum(-1)  # T x F
-        return Recommendation(
-            index=pi.index,
-            x=self.actions.points(pi.index),
-            value=value[:, 0],
-            probability=torch.full_like(value[:, 0], confidence),
-            margin=limits - value[:, 1:],
-            feasible=torch.ones_like(value[:, 0], dtype=torch.bool),
-            confidence=confidence,
-            distribution=pi,
-        )
+        return valued(pi, fit, limits, confidence, self.actions)
 
     def _believed(self, state: Stage) -> Iterator[Block]:
         """Yield middle and half width of what the confidence sets leave."""
         count, mean = devices.host(state.seen.count, state.seen.mean)
-        inside = self._confident(max(self.t, 1), self.delta, count, mean)
-        pairs = [
-            (one.values, held.unsqueeze(-1))
-            for one, held in zip(self._classes, inside, strict=True)
-        ]
-        low = [torch.where(held, v, torch.inf).amin(1) for v, held in pairs]
-        high = [torch.where(held, v, -torch.inf).amax(1) for v, held in pairs]
-        ends = torch.stack(low, 1), torch.stack(high, 1)
-        bottom, top = (devices.put(v, self.device) for v in ends)
-        yield 0, (bottom + top) / 2, (top - bottom) / 2
+        inside = self._classes.inside(max(self.t, 1), self.delta, count, mean)
+        low, high = (devices.put(v, self.device) for v in self._classes.ends(inside))
+        yield 0, (low + high) / 2, (high - low) / 2

@@ -9,6 +9,8 @@ set is never empty.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,7 +20,7 @@ from cbandit.beliefs.classes import FiniteClass
 from cbandit.errors import CBanditError
 from cbandit.policies.safe.action import SafeAction, numbered
 
-__all__ = ["ConfidenceClass"]
+__all__ = ["Classes", "ConfidenceClass"]
 
 
 class ConfidenceClass:
@@ -85,3 +87,46 @@ class ConfidenceClass:
         value = given(t) if callable(given) else given
         value = checks.number("radius", value, minimum=0)
         return torch.full_like(self._square, value)
+
+
+@dataclass(frozen=True, eq=False)
+class Classes:
+    """The classes of the reward and of every cost, in that order."""
+
+    every: list[ConfidenceClass]
+
+    @classmethod
+    def of(cls, beliefs: Sequence[FiniteClass], safe: SafeAction, arms: int) -> Classes:
+        """Return the classes of a policy's beliefs, see :class:`ConfidenceClass`."""
+        pairs = enumerate(beliefs)
+        return cls([ConfidenceClass(one, j, safe, arms) for j, one in pairs])
+
+    def fit(self, count: Tensor, mean: Tensor) -> Tensor:
+        """Return the functions nearest to what was observed, ``(T, 1 + m, K)``.
+
+        Args:
+            count: observations of every arm, ``(T, 1 + m, K)``.
+            mean: their averages, ``(T, 1 + m, K)``.
+        """
+        pairs = enumerate(self.every)
+        return torch.stack([c.fit(count[:, j], mean[:, j]) for j, c in pairs], 1)
+
+    def inside(self, t: int, delta: float, count: Tensor, mean: Tensor) -> list[Tensor]:
+        """Return which functions are in each class' confidence set, ``(T, G)``."""
+        pairs = enumerate(self.every)
+        return [c.inside(t, delta, count[:, j], mean[:, j]) for j, c in pairs]
+
+    def left(self, inside: list[Tensor], trial: int) -> list[Tensor]:
+        """Return one trial's functions in each confidence set, ``(G', K)``."""
+        pairs = zip(self.every, inside, strict=True)
+        return [one.values[held[trial]] for one, held in pairs]
+
+    def ends(self, inside: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the least and the greatest values in the sets, ``(T, 1 + m, K)``."""
+        pairs = [
+            (one.values, held.unsqueeze(-1))
+            for one, held in zip(self.every, inside, strict=True)
+        ]
+        low = [torch.where(held, v, torch.inf).amin(1) for v, held in pairs]
+        high = [torch.where(held, v, -torch.inf).amax(1) for v, held in pairs]
+        return torch.stack(low, 1), torch.stack(high, 1)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from cbandit._core import devices
 from cbandit.choice import Distribution
+from cbandit.recommend import Recommendation
 from cbandit.search.simplex.lp import solve_policy
 
-__all__ = ["optimistic", "solved", "stacked"]
+__all__ = ["optimistic", "solved", "stacked", "valued"]
 
 
 def optimistic(theta: Tensor, mu: list[Tensor], alpha: Tensor) -> Tensor:
@@ -49,4 +52,30 @@ def stacked(found: list[Distribution], device: torch.device) -> Distribution:
     return Distribution(
         devices.put(torch.stack([padded(one.index) for one in found]), device),
         devices.put(torch.stack([padded(one.probability) for one in found]), device),
+    )
+
+
+def valued(
+    pi: Distribution, fit: Tensor, limits: Tensor, confidence: float, actions: Any
+) -> Recommendation:
+    """Return distributions over a set as a recommendation, feasible with confidence.
+
+    Args:
+        pi: over the arms, one a trial.
+        fit: the fitted functions, ``(T, 1 + m, K)``.
+        limits: the thresholds, ``(T, m)``.
+        confidence: that the expected costs are within them.
+        actions: the set.
+    """
+    held = fit.gather(-1, pi.index.unsqueeze(1).expand(-1, fit.shape[1], -1))
+    value = (held * pi.probability.unsqueeze(1)).sum(-1)  # T x F
+    return Recommendation(
+        index=pi.index,
+        x=actions.points(pi.index),
+        value=value[:, 0],
+        probability=torch.full_like(value[:, 0], confidence),
+        margin=limits - value[:, 1:],
+        feasible=torch.ones_like(value[:, 0], dtype=torch.bool),
+        confidence=confidence,
+        distribution=pi,
     )
