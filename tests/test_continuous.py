@@ -261,6 +261,24 @@ class TestKinks:
             found = maximise_box(box, estimate, lambda f, g: f, Streams(0))
             assert found.x.tolist() == [[high, 0.3]]
 
+    def test_a_trial_draws_the_same_whatever_others_need(self):
+        after = []
+        for least in (
+            -1.0,
+            1.0,
+        ):  # the first trial's cost: within its limit, or nowhere
+
+            def estimate(x, least=least):
+                f = -(x - 0.4).square().sum(-1)
+                g = torch.stack([0 * f[0] + least, 0 * f[0] - 1.0])
+                return torch.stack([f, g], 1)
+
+            streams = Streams(3, 2)
+            nothing = torch.zeros(2, 0, 2, dtype=F64)
+            best_feasible_point(unit(2), estimate, streams, nothing)
+            after.append(streams.uniform(1, 5))
+        assert torch.equal(after[0][1], after[1][1])
+
     def test_more_than_half_of_the_box_is_barred(self):
         top = torch.linspace(0.7, 0.9, 4, dtype=F64)
 
