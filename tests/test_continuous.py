@@ -408,10 +408,10 @@ class TestCandidates:
         self.in_the_cube(z)
         for row in self.rows:
             assert (z[..., 2] == row).double().mean() > 0.3
-        # on both bounds, with every row
+        # on every bound of every coordinate, with every row
         for end in (0.0, 1.0):
             for row in self.rows:
-                there = (z[..., :1] == end) & (z[..., 2:] == row)
+                there = (z[..., :2] == end) & (z[..., 2:] == row)
                 assert (there.sum(1) > 10).all()
         # every trial has its own, and every round
         again = candidates(self.box, streams, None)

@@ -33,8 +33,10 @@ def candidates(box: Box, streams: Streams, incumbents: Tensor | None) -> Tensor:
     sobol = SobolEngine(count + extra).draw(CANDIDATES, dtype=torch.float64)
     shift = streams.uniform(1, count + extra).reshape(-1, 1, count + extra)
     z = devices.put((sobol + shift) % 1, box.lower.device)
-    # every other point is of a larger cube and brought in, so that some lie on bounds
-    z[:, ::2, :count] = (0.5 + WIDER * (z[:, ::2, :count] - 0.5)).clamp(0, 1)
+    # half of them are of a larger cube and brought in, so that some lie on bounds; the
+    # last half, as even as all: of every other point one coordinate is below 1/2
+    wide = z[:, CANDIDATES // 2 :, :count]
+    z[:, CANDIDATES // 2 :, :count] = (0.5 + WIDER * (wide - 0.5)).clamp(0, 1)
     if box.choices is not None:
         rows = box.unit.of(box.choices).double()
         z = torch.cat([z[..., :-1], rows[(z[..., -1] * len(rows)).long()]], -1)
