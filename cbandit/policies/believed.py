@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,6 +34,7 @@ __all__ = [
     "posterior_at",
     "posterior_of",
     "recommended",
+    "told_blocks",
 ]
 
 INCUMBENTS = 160  # points tried last, which the search starts around too
@@ -193,6 +194,12 @@ def data_rows(
     return Data(numbers, places, parts)
 
 
+def told_blocks(beliefs: Any) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yield ``(start, mean, std)`` over the set, ``(T, F, n)``, in the user's units."""
+    units = beliefs.units()
+    return ((b.start, *told(units, b.mean, b.std)) for b in beliefs.blocks())
+
+
 def recommended(policy: Any, beliefs: Any, confidence: float) -> Recommendation:
     """Return the best action believed feasible with ``confidence``.
 
@@ -204,16 +211,14 @@ def recommended(policy: Any, beliefs: Any, confidence: float) -> Recommendation:
     limits, actions = policy._limits(max(policy.t, 1)), policy.actions
     known, m = limits[:, : beliefs.functions - 1], limits.shape[-1]
     streams = Streams(policy.seed, policy.trials, "recommend")
-    units = beliefs.units()
     if actions.continuous:
         gone = policy._failed and policy._failed.restricted(policy, actions, None)[1]
         x = _likely(beliefs, actions, known, confidence, streams, gone)
-        here = told(units, *beliefs.anywhere(x.unsqueeze(1)))
+        here = told(beliefs.units(), *beliefs.anywhere(x.unsqueeze(1)))
         found = recommend([(0, *here)], known, confidence)
         found = replace(found, index=None)
     else:
-        every = ((b.start, *told(units, b.mean, b.std)) for b in beliefs.blocks())
-        blocks = without(policy, every)
+        blocks = without(policy, told_blocks(beliefs))
         found = recommend(blocks, known, confidence, policy._ranks)
         x = actions.at(found.index)
     if beliefs.functions <= m:

@@ -19,6 +19,7 @@ Algorithm 3; this form is ours.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.confidence.widths import BayesWidth
 from cbandit.explore import UCB
 from cbandit.policies.alone import alone
+from cbandit.policies.believed import told_blocks
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.given import listed
 from cbandit.policies.gp import GPPolicy
@@ -40,7 +42,7 @@ from cbandit.policies.safe.likely import best_likely
 from cbandit.policies.safe.scales import Scales, largest_of, share
 from cbandit.policies.safe.trust import FEW, trusted
 from cbandit.policies.state import GPState
-from cbandit.posterior.units import level, told
+from cbandit.posterior.units import level
 from cbandit.recommend import Recommendation
 from cbandit.search.simplex.lp import solve_policy_in_blocks
 
@@ -113,20 +115,20 @@ class GPOPB(GPPolicy):
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return a draw from the distribution that solves the programme."""
         limits, on = self._limits(asked.t), asked.actions
-        units = state.beliefs.units()
-        infeasible = state.own.unsafe(limits, units)
-        tau, safe = level(units, limits), state.own.within(units)
+        known, units = state.own, state.beliefs.units()
+        infeasible = known.unsafe(limits, units)
+        tau, safe = level(units, limits), known.within(units)
         # outcomes come by themselves; that they are all alike is worth a warning
         enough, own = trusted(self, units, patience=FEW), on is self.actions
         at = numbered(self._safe.index if own else self._safe.within(on))
         must_hold(asked.mask, at)
-        width, rho = self._inflated(state, asked, limits)
+        beta, rho = self._coefficient(state, asked).abs(), known.ratio(limits, units)
+        beta, rho = self._scales.inflated(beta, rho)
 
         def bounds() -> Iterator[tuple[int, Tensor]]:
             for start, mean, std in self._looks(state, asked):
-                u = _bounds(mean, std, width, rho)
-                here = (at >= start) & (at < start + u.shape[-1])
-                safe.exact(u, tau, here, at - start)
+                u = _bounds(mean, std, beta, rho)
+                safe.exact(u, tau, at, start)
                 if asked.mask is not None:
                     hidden = ~asked.mask[:, start : start + u.shape[-1]]
                     u[:, 0].masked_fill_(hidden, -torch.inf)
@@ -137,26 +139,12 @@ class GPOPB(GPPolicy):
         decision = drawn(pi_t, safe, at, streams, infeasible, enough)
         return decision, state._replace(multiplier=pi.multiplier)
 
-    def _inflated(
-        self, state: GPState, asked: Asked, tau: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return ``beta (T, 1 + m)`` of reward and costs, and ``rho (T, m)``."""
-        width, rho = self._coefficient(state, asked).abs(), state.own.ratio(tau)
-        units = state.beliefs.units()
-        if units is not None:
-            rho = (rho / units.ratio(self.m)).nan_to_num(0.0)
-        alpha = self._scales.from_gaps(rho)
-        if self._scales.reward is not None:
-            rho = (alpha[:, :1] - 1).expand_as(rho)
-        return torch.cat([width[:, :1], width[:, 1:] * alpha[:, 1:]], -1), rho
-
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state with the news in its beliefs, and of the safe action."""
-        safe, choice = state.own, news.choice
-        state = super().absorb(state, news)
+        safe, state = state.own, super().absorb(state, news)
         if not safe.ready:
-            x, limits = choice.x.reshape(self._size, -1), self._limits(choice.t)
-            safe = safe.after(x.double(), news, limits, state.beliefs.units())
+            limits = self._limits(news.choice.t)
+            safe = safe.after(news, limits, state.beliefs.units())
         return state._replace(own=safe)
 
     @alone
@@ -168,15 +156,9 @@ class GPOPB(GPPolicy):
         """
         confidence = share("confidence", confidence)
         now = self._settled()
-        beliefs = now.state.beliefs
-        safe: Known = now.state.own
-        units = beliefs.units()
-
-        def blocks() -> Iterator[tuple[int, Tensor, Tensor]]:
-            every = beliefs.blocks()
-            return safe.among((b.start, *told(units, b.mean, b.std)) for b in every)
-
-        found = best_likely(self, blocks, self._limits(max(now.t, 1)), confidence)
+        limits, beliefs = self._limits(max(now.t, 1)), now.state.beliefs
+        believed = partial(told_blocks, beliefs)
+        found = best_likely(self, now.state.own, believed, limits, confidence)
         return self.senses.recommended(found.of(self._outside))
 
 

@@ -1,13 +1,19 @@
-"""The model of stage-wise policies that know their arms by their numbers alone."""
+"""The model of stage-wise policies that know their arms by their numbers alone.
+
+Averages and counts of every arm, and the bounds of arms that were never pulled.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cbandit.beliefs.counts import Counts
 from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked
 from cbandit.policies.safe.action import numbered
@@ -16,7 +22,7 @@ from cbandit.policies.safe.known import Known
 from cbandit.policies.safe.model import Block, Part, Stage
 from cbandit.posterior.tally import Tally
 
-__all__ = ["Arms", "own_arms"]
+__all__ = ["Arms", "Unpulled", "own_arms"]
 
 
 class Arms:
@@ -54,6 +60,66 @@ class Arms:
     def believed(self, seen: Tally) -> Iterator[Block]:
         """Yield averages, and the spreads of averages."""
         yield 0, seen.mean, seen.spread * self._r.to(seen.mean).unsqueeze(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Unpulled:
+    """Bounds by what is stated of means, where an arm has no pull to say more.
+
+    Args:
+        least: bounds of arms never pulled are at least that, ``(T, F, 1)``: ``r_max``,
+            and the largest mean cost that is stated.
+        most: no bound of a cost is above this, ``(F, 1)``; ``None``: none is stated.
+        unknown: the costs of which nothing is stated, ``(F, 1)``; ``None``: there is
+            no such cost.
+    """
+
+    least: Tensor
+    most: Tensor | None
+    unknown: Tensor | None
+
+    @classmethod
+    def of(cls, beliefs: Sequence[Counts], largest: Tensor, like: Tensor) -> Unpulled:
+        """Return the bounds that beliefs about reward and costs state.
+
+        Args:
+            beliefs: the reward's first.
+            largest: ``r_max``, ``(T,)``.
+            like: a tensor ``(T, F)``.
+        """
+        tops = [-math.inf if one.means is None else one.means[1] for one in beliefs]
+        top = like.new_tensor(tops).unsqueeze(-1)
+        unknown = top.isinf()
+        unknown[0] = False
+        most = top.masked_fill(unknown, math.inf)
+        most[0] = math.inf
+        least = top.expand(len(like), -1, -1).clone()
+        least[:, 0, 0] = largest
+        return cls(
+            least,
+            most if bool(most.isfinite().any()) else None,
+            unknown if bool(unknown.any()) else None,
+        )
+
+    def bound(self, u: Tensor, count: Tensor, at: Tensor) -> None:
+        """Write them into fresh bounds ``u`` of reward and costs, ``(T, F, K)``.
+
+        An arm with a cost of which nothing is known gets no chance to be played.
+
+        Args:
+            u: the reward's first.
+            count: pulls of every arm, ``(T, F, K)``.
+            at: the safe arm, which is played whatever is known of it, ``(T,)``.
+        """
+        unseen = count == 0
+        floor = torch.where(unseen, self.least.to(u), -torch.inf)
+        torch.maximum(u, floor, out=u)
+        if self.most is not None:
+            torch.minimum(u, self.most.to(u), out=u)
+        if self.unknown is not None:
+            hidden = (unseen & self.unknown).any(1)
+            hidden = hidden.scatter(-1, at.unsqueeze(-1), False)
+            u[:, 0].masked_fill_(hidden, -torch.inf)
 
 
 def own_arms(name: str, safe: Known, asked: Asked, actions: Any, tau: Tensor) -> Any:

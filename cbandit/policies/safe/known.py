@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -107,18 +106,16 @@ class Known:
         """Trials in which both are known, ``(T,)``."""
         return self.reward.known & self.cost.known
 
-    def after(
-        self, x: Tensor, news: News, limits: Tensor, units: Units | None = None
-    ) -> Known:
+    def after(self, news: News, limits: Tensor, units: Units | None = None) -> Known:
         """Return this after feedback of a choice, if that was the safe action.
 
         Args:
-            x: the actions chosen, ``(T, d)``.
-            news: what came of them.
+            news: what came of it.
             limits: that round's thresholds, ``(T, m)``.
             units: those of the noise; ``None``: the user's own.
         """
         size = _sizes(self.action.subgaussian, units)
+        x = news.choice.x.reshape(len(size), -1).double()
         at = (x == self.action.x).all(-1, keepdim=True)
         reward, cost, largest = self.reward, self.cost, self.action.largest
         for told in news.rewards:
@@ -160,15 +157,19 @@ class Known:
             )
         return found
 
-    def ratio(self, limits: Tensor) -> Tensor:
+    def ratio(self, limits: Tensor, units: Units | None = None) -> Tensor:
         """Return ``2 (r_max - r0) / (tau_j - c0_j)``, ``(T, m)``.
 
         With an estimate it is 6 in place of 2; 1 for the gap where too little is known.
+        In units it is 0 where there is none yet. Limits are the user's own.
         """
         given = self.action.reward is not None and self.action.cost is not None
         gap = (self.action.largest - self.reward.mean[:, 0]).unsqueeze(-1)
         room = torch.where(self.warm.unsqueeze(-1), limits - self.cost.mean, 1.0)
-        return (2.0 if given else 6.0) * gap / room
+        ratio = (2.0 if given else 6.0) * gap / room
+        if units is None:
+            return ratio
+        return (ratio / units.ratio(limits.shape[-1])).nan_to_num(0.0)
 
     def within(self, units: Units | None) -> Known:
         """Return the same with what was given in units.
@@ -189,16 +190,20 @@ class Known:
             cost = torch.where(known[:, 1:], cost, 0.0)
         return replace(self, action=replace(action, reward=reward, cost=cost))
 
-    def exact(
-        self, u: Tensor, limits: Tensor, here: Tensor | None = None, at: Any = None
-    ) -> None:
-        """Write what is known of the action into fresh bounds ``u`` ``(T, 1 + m, n)``.
+    def exact(self, u: Tensor, limits: Tensor, at: Tensor, start: int = 0) -> None:
+        """Write what is known of the action into fresh bounds, if it is among theirs.
 
-        Where its cost is estimated, it is admissible all the same. ``here`` and ``at``
-        ``(T,)`` say where it is among the ``n``; at its own number unless given.
+        Where its cost is estimated, it is admissible all the same.
+
+        Args:
+            u: bounds of the actions from ``start`` on, ``(T, 1 + m, n)``.
+            limits: this round's thresholds, ``(T, m)``.
+            at: the action's number in this round's set, ``(T,)``.
+            start: the number of the first of the ``n``.
         """
-        at = self.action.index if at is None else at
-        place = at.clamp(0, u.shape[-1] - 1)[:, None, None].expand(-1, u.shape[1], 1)
+        at, last = at - start, u.shape[-1] - 1
+        here, place = (at >= 0) & (at <= last), at.clamp(0, last)
+        place = place[:, None, None].expand(-1, u.shape[1], 1)
         own = u.gather(-1, place).squeeze(-1)
         known = own.clone()
         if self.action.reward is not None:
@@ -207,8 +212,7 @@ class Known:
             known[:, 1:] = self.action.cost
         else:
             known[:, 1:] = torch.minimum(own[:, 1:], limits.to(u))
-        if here is not None:
-            known = torch.where(here.unsqueeze(-1), known, own)
+        known = torch.where(here.unsqueeze(-1), known, own)
         u.scatter_(-1, place, known.unsqueeze(-1))
 
     def among(

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from cbandit.policies.failures import without
+from cbandit.policies.safe.known import Known
 from cbandit.policies.safe.model import Block
 from cbandit.recommend import Recommendation, recommend_policy
 
@@ -17,7 +18,8 @@ __all__ = ["best_likely"]
 
 def best_likely(
     policy: Any,
-    blocks: Callable[[], Iterator[Block]],
+    safe: Known,
+    believed: Callable[[], Iterator[Block]],
     limits: Tensor,
     confidence: float,
 ) -> Recommendation:
@@ -25,13 +27,15 @@ def best_likely(
 
     Args:
         policy: whose set it is over; actions that have failed are left out.
-        blocks: yields estimates and spreads over the set, once a call.
+        safe: what is known of its safe action, which is surer than any estimate.
+        believed: yields estimates and spreads over the set, once a call.
         limits: the thresholds, ``(T, m)``.
         confidence: that its expected costs are feasible.
     """
     actions = policy.actions
-    size = int(actions.size)
-    found = recommend_policy(
-        lambda: without(policy, blocks()), size, limits, confidence
-    )
+
+    def blocks() -> Iterator[Block]:
+        return without(policy, safe.among(believed()))
+
+    found = recommend_policy(blocks, int(actions.size), limits, confidence)
     return replace(found, x=actions.at(found.index), names=actions.names)

@@ -58,6 +58,20 @@ class Scales:
         costs = cost.unsqueeze(-1).expand_as(ratio)
         return torch.cat([reward.unsqueeze(-1), costs], -1)
 
+    def inflated(self, beta: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ``beta`` with ``alpha_c`` in it, and ``rho``, of Gaussian processes.
+
+        Their reward is inflated by ``rho_j`` of every cost's width, not of its own.
+
+        Args:
+            beta: widths of reward and costs, ``(T, 1 + m)``.
+            ratio: as above; it is ``rho`` unless a user gives ``alpha_r = 1 + rho``.
+        """
+        alpha = self.from_gaps(ratio)
+        if self.reward is not None:
+            ratio = (alpha[:, :1] - 1).expand_as(ratio)
+        return torch.cat([beta[:, :1], beta[:, 1:] * alpha[:, 1:]], -1), ratio
+
 
 def share(name: str, value: Any) -> float:
     """Return ``value`` as a number strictly between 0 and 1."""

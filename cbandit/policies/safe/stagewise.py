@@ -148,7 +148,7 @@ class Stagewise(Policy):
         told += [(COSTS, one) for one in news.costs]
         rest = [each for _, one in told for each in (one.where, one.noise, one.columns)]
         if not state.safe.ready:
-            safe = state.safe.after(x, news, self._limits(choice.t))
+            safe = state.safe.after(news, self._limits(choice.t))
             state = state._replace(safe=safe, alpha=self._lasting_alpha(safe))
         if len(told) == 2 and all(each is None for each in rest):
             both = torch.cat([one.values for _, one in told], -1)
@@ -264,11 +264,10 @@ class Stagewise(Policy):
     def _likely(self, state: Any, limits: Tensor, confidence: float) -> Recommendation:
         """Return what is believed feasible with ``confidence``, for ``T`` trials."""
 
-        def blocks() -> Iterator[Block]:
-            safe: Known = state.safe
-            return safe.among(self._model.believed(state.seen))
+        def believed() -> Iterator[Block]:
+            return self._model.believed(state.seen)
 
-        return best_likely(self, blocks, limits, confidence)
+        return best_likely(self, state.safe, believed, limits, confidence)
 
 
 def beliefs_of(kind: type[Belief], reward: Any, costs: Any) -> list[Any]:
