@@ -163,7 +163,7 @@ def bound_of(policy):
 
 
 def cost_noises(epochs):
-    return epochs._noises
+    return epochs._targets.noises
 
 
 def rounds_told(epochs):

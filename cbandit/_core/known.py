@@ -62,6 +62,7 @@ CLASSES = {
     "cbandit.policies.oplb": "OPLB",
     "cbandit.policies.opnlb": "OPNLB",
     "cbandit.policies.packing": "Place _Packed",
+    "cbandit.policies.penalised": "Targets",
     "cbandit.policies.penalties": "Penalty _Family _Own",
     "cbandit.policies.pricing": "Waiting",
     "cbandit.policies.record": "Record",

@@ -13,7 +13,7 @@ Noisy constraints (``psi="linear"``), ``kappa_j = 0`` at first: targets
 ``reuse=True`` (ours) keeps all rounds, recomputes their targets under the new ``kappa``
 and standardises them; ``reuse=False`` starts each epoch from a fresh GP, as printed.
 ``inner="ts"`` is GP-TS in place of GP-UCB. :mod:`cbandit.policies.penalties` has
-``psi`` and ``kappa``, :mod:`cbandit.policies.penalised` the bounds' widths.
+``psi`` and ``kappa``, :mod:`cbandit.policies.penalised` targets and bounds' widths.
 
 M. Shi and A. Eryilmaz, 2022, Algorithms 2 and 3.
 """
@@ -39,18 +39,7 @@ from cbandit.policies.given import COST_COUNT
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.ledger import News
 from cbandit.policies.packing import place_of
-from cbandit.policies.penalised import (
-    beliefs_of,
-    bounds,
-    conditioned,
-    cost_noises,
-    in_users_units,
-    inner_of,
-    retargeted,
-    standardised,
-    turned,
-    width,
-)
+from cbandit.policies.penalised import Targets, bounds, inner_of
 from cbandit.policies.penalties import penalty_of, warn_of_outgrown
 from cbandit.policies.policy import Policy
 from cbandit.policies.seen import Epoch, Seen
@@ -124,18 +113,14 @@ class EpochPenalty(GPPolicy):
             raise CBanditError(
                 "EpochPenalty takes no feedback=: epochs need every round"
             )
-        self._penalty, each = penalty_of(psi, rate), beliefs_of(reward)
-        # targets that are rescaled here alone are looked at in the user's units
-        self._in_spreads = all(belief.standardize for belief in each)
-        each = standardised(each) if self.reuse else each
-        super().__init__(
-            actions, reward=each[0], costs=costs, explore=explore, **common
-        )
-        self._each = turned(self, each)
-        self._refits = any(belief.refit_every for belief in each)
-        self._noises = cost_noises(self, explore)
-        first = self._per_cost("kappa", self._penalty.first(kappa)).clone()
-        own = Epoch.start(self._penalty.kept(first))
+        self._penalty = penalty_of(psi, rate)
+        targets = Targets.of(self._penalty, reward, self.reuse)
+        first = targets.beliefs[0]
+        super().__init__(actions, reward=first, costs=costs, explore=explore, **common)
+        self._targets = targets.suited(self)
+        self._refits = any(belief.refit_every for belief in targets.beliefs)
+        kappa = self._per_cost("kappa", self._penalty.first(kappa)).clone()
+        own = Epoch.start(self._penalty.kept(kappa))
         self._begin(self._now.state._replace(own=own))
 
     def _epoch_of(self, t: int) -> int:
@@ -148,10 +133,7 @@ class EpochPenalty(GPPolicy):
 
     def _look(self, state: GPState, asked: Asked) -> Look:
         """Return which score is wanted, of estimates in the belief's own units."""
-        look, units = super()._look(state, asked), state.beliefs.units()
-        if units is None or self._in_spreads:
-            return look
-        return in_users_units(look, units)
+        return self._targets.look(super()._look(state, asked), state.beliefs.units())
 
     def _opened(self, state: GPState, asked: Asked) -> GPState:
         """Move multipliers, and targets with them, at the start of an epoch."""
@@ -164,14 +146,7 @@ class EpochPenalty(GPPolicy):
         state = state._replace(own=own)
         # what may fail goes first: a rebuilt engine is equal up to rounding only
         self._limits(asked.t), self._coefficient(state, asked)
-        if number < len(self._each):
-            fresh = self._fresh_beliefs([self._each[number]])
-            beliefs = conditioned(fresh, self._penalty, own, *own.seen())
-        elif self.reuse:
-            beliefs = retargeted(state.beliefs, self._penalty, own)
-        else:
-            beliefs = state.beliefs.forget_all()
-        return state._replace(beliefs=beliefs)
+        return state._replace(beliefs=self._targets.opened(self, state.beliefs, own))
 
     # -- widths ------------------------------------------------------------------------
 
@@ -186,7 +161,7 @@ class EpochPenalty(GPPolicy):
             return super()._coefficient(state, asked)
         # the targets' noise grows with the multipliers
         chances = self._chances(state)
-        grown = width(parts[0][0], asked.t, state, chances, self._noises)
+        grown = self._targets.width(parts[0][0], asked.t, state, chances)
         return self.explore.coefficient(grown, asked.streams)
 
     # -- feedback ----------------------------------------------------------------------
@@ -199,18 +174,12 @@ class EpochPenalty(GPPolicy):
         # of an epoch that has ended data may be dropped
         if new is None or not (self.reuse or number == own.number):
             return state._replace(own=own)
-        return self._learnt(state._replace(own=own), number, new)
+        return self._targets.learnt(state._replace(own=own), number, new)
 
     def _observed(self, state: GPState, data: Data) -> GPState:
         for seen in Seen.before(data, self._limits(max(self.t, 1))):
-            state = self._learnt(state, -1, seen)
+            state = self._targets.learnt(state, -1, seen)
         return state
-
-    def _learnt(self, state: GPState, number: int, seen: Seen) -> GPState:
-        """Return the state with one more round of an epoch."""
-        own = state.own.added(number, seen)
-        beliefs = conditioned(state.beliefs, self._penalty, own, seen)
-        return state._replace(beliefs=beliefs, own=own)
 
     @property
     @alone

@@ -9,8 +9,7 @@ it being for the costs' noise. Without a horizon (ours) epoch ``l`` has the shar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,47 +27,97 @@ from cbandit.policies.state import GPState
 from cbandit.posterior.look import Look, scorer
 from cbandit.posterior.units import Units
 
-__all__ = [
-    "beliefs_of",
-    "bounds",
-    "conditioned",
-    "cost_noises",
-    "in_users_units",
-    "inner_of",
-    "noise",
-    "retargeted",
-    "standardised",
-    "turned",
-    "width",
-]
+__all__ = ["Targets", "bounds", "inner_of"]
 
 
-def targets(penalty: Penalty, own: Epoch, seen: Seen, dtype: torch.dtype) -> Tensor:
-    """Return the reward less the penalty, ``(T, 1)``."""
-    charge = penalty.charge(own.kept, seen.cost)
-    # squares of targets, and their sums, must stay finite too
-    largest = min(torch.finfo(dtype).max ** 0.5, 1e75)
-    return seen.reward - charge.clamp(-largest, largest)
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """Rewards less penalties, and the beliefs about them.
 
+    Args:
+        penalty: of the costs.
+        beliefs: of the first epochs, one each; the last one stays for all that follow.
+        reuse: whether past rounds are kept across epochs.
+        in_spreads: whether estimates are scored in spreads: where a user standardises.
+            Targets that are rescaled for reuse alone are scored in the user's units.
+        noises: the costs' noise constants, ``(T, m)``, where the widths tell them.
+    """
 
-def conditioned(beliefs: Any, penalty: Penalty, own: Epoch, *seen: Seen) -> Any:
-    """Return the beliefs with more rounds."""
-    for each in seen:
-        keys, x, t = each.place
-        target = targets(penalty, own, each, beliefs.dtype)
-        beliefs = beliefs.absorb(
-            keys, x, [([0], target, each.whole().tolist(), None)], t
-        )
-    return beliefs
+    penalty: Penalty
+    beliefs: list[GP]
+    reuse: bool
+    in_spreads: bool
+    noises: Tensor | None = None
 
+    @classmethod
+    def of(cls, penalty: Penalty, reward: Any, reuse: bool) -> Targets:
+        """Return the targets that a user means by ``reward``."""
+        beliefs = _listed(reward)
+        in_spreads = all(belief.standardize for belief in beliefs)
+        beliefs = [_standardised(each) for each in beliefs] if reuse else beliefs
+        return cls(penalty, beliefs, reuse, in_spreads)
 
-def retargeted(beliefs: Any, penalty: Penalty, own: Epoch) -> Any:
-    """Return the beliefs about targets under this epoch's multipliers."""
-    seen = own.seen()
-    if not seen:
+    def suited(self, policy: Any) -> Targets:
+        """Return the same for what the policy maximises, checked."""
+        for k, belief in enumerate(self.beliefs):
+            belief.suit(f"reward[{k}]", policy.actions, policy.batch_shape)
+        beliefs = [policy.senses.belief(0, belief) for belief in self.beliefs]
+        return replace(self, beliefs=beliefs, noises=_cost_noises(policy))
+
+    def _value(self, own: Epoch, seen: Seen, dtype: torch.dtype) -> Tensor:
+        """Return the reward less the penalty, ``(T, 1)``."""
+        charge = self.penalty.charge(own.kept, seen.cost)
+        # squares of targets, and their sums, must stay finite too
+        largest = min(torch.finfo(dtype).max ** 0.5, 1e75)
+        return seen.reward - charge.clamp(-largest, largest)
+
+    def opened(self, policy: Any, beliefs: Any, own: Epoch) -> Any:
+        """Return the beliefs that an epoch begins with, under its multipliers."""
+        if own.number < len(self.beliefs):
+            fresh = policy._fresh_beliefs([self.beliefs[own.number]])
+            return self._conditioned(fresh, own, *own.seen())
+        if not self.reuse:
+            return beliefs.forget_all()
+        if not own.seen():
+            return beliefs
+        every = [self._value(own, each, beliefs.dtype) for each in own.seen()]
+        return beliefs.retarget(torch.stack(every))
+
+    def learnt(self, state: GPState, number: int, seen: Seen) -> GPState:
+        """Return the state with one more round of an epoch; -1: data from before."""
+        own = state.own.added(number, seen)
+        beliefs = self._conditioned(state.beliefs, own, seen)
+        return state._replace(beliefs=beliefs, own=own)
+
+    def _conditioned(self, beliefs: Any, own: Epoch, *seen: Seen) -> Any:
+        """Return the beliefs with more rounds."""
+        for each in seen:
+            keys, x, t = each.place
+            target = self._value(own, each, beliefs.dtype)
+            came = each.whole().tolist()
+            beliefs = beliefs.absorb(keys, x, [([0], target, came, None)], t)
         return beliefs
-    every = [targets(penalty, own, each, beliefs.dtype) for each in seen]
-    return beliefs.retarget(torch.stack(every))
+
+    def width(self, part: Theory, t: int, state: GPState, chances: int) -> Tensor:
+        """Return the RKHS width of noisy constraints in round ``t``.
+
+        Args:
+            part: the reward's width, as the user gives it.
+            t: the round.
+            state: the policy's.
+            chances: how many bounds hold together.
+        """
+        r, beliefs = part.subgaussian, state.beliefs
+        costs = r if self.noises is None else self.noises
+        grown = noise(r, costs, state.own.kept)
+        gains, noises = beliefs.gains(), beliefs.noises()
+        return part.rkhs(t, gains, chances, noises, part.norm, grown)
+
+    def look(self, look: Look, units: Units | None) -> Look:
+        """Return the same look, at estimates out of ``units`` where that is wanted."""
+        if units is None or self.in_spreads:
+            return look
+        return _in_users_units(look, units)
 
 
 def bounds(epoch: int, epochs: int | None, linear: bool) -> int:
@@ -95,36 +144,18 @@ def noise(r: Tensor, costs: Tensor, kappa: Tensor) -> Tensor:
     return (r.square() + spread).sqrt()
 
 
-def width(
-    part: Theory, t: int, state: GPState, chances: int, costs: Tensor | None
-) -> Tensor:
-    """Return the RKHS width of noisy constraints in round ``t``.
-
-    Args:
-        part: the reward's width, as the user gives it.
-        t: the round.
-        state: the policy's.
-        chances: how many bounds hold together.
-        costs: the costs' noise constants, ``(T, m)``; the reward's unless given.
-    """
-    r, beliefs = part.subgaussian, state.beliefs
-    grown = noise(r, r if costs is None else costs, state.own.kept)
-    gains, noises = beliefs.gains(), beliefs.noises()
-    return part.rkhs(t, gains, chances, noises, part.norm, grown)
-
-
-def cost_noises(policy: Any, explore: Explore) -> Tensor | None:
+def _cost_noises(policy: Any) -> Tensor | None:
     """Return the costs' noise constants ``(T, m)``, where the widths tell them."""
-    own = explore.widths.cost_beta
+    own = policy.explore.widths.cost_beta
     if not isinstance(own, RKHS):
         return None
-    shared, m = own is explore.widths.beta, policy.m
+    shared, m = own is policy.explore.widths.beta, policy.m
     count, batch = 1 if shared else m, policy.batch_shape
     found = checks.per_cost("subgaussian", own.subgaussian, batch, count)
     return found.expand(-1, m).to(policy.device)
 
 
-def in_users_units(look: Look, units: Units) -> Look:
+def _in_users_units(look: Look, units: Units) -> Look:
     """Return the same look at estimates that are brought out of these units."""
     form, bound = scorer(look), look.bound
 
@@ -148,7 +179,7 @@ def inner_of(inner: str, explore: Explore | None) -> UCB | TS:
     return explore
 
 
-def beliefs_of(reward: Any) -> list[GP]:
+def _listed(reward: Any) -> list[GP]:
     """Return the belief of each epoch, the last one for all that follow."""
     beliefs = [reward] if isinstance(reward, GP) else reward
     if (
@@ -162,22 +193,12 @@ def beliefs_of(reward: Any) -> list[GP]:
     return list(beliefs)
 
 
-def standardised(beliefs: Sequence[GP]) -> list[GP]:
-    """Return beliefs whose targets are standardised, as reuse needs it."""
-    out = []
-    for belief in beliefs:
-        if bool((belief.mean != 0).any()):
-            raise CBanditError(
-                "reward must have mean 0 with reuse=True: its targets are standardised"
-            )
-        copied = belief.copy()
-        copied.standardize = True
-        out.append(copied)
-    return out
-
-
-def turned(policy: Any, beliefs: Sequence[GP]) -> list[GP]:
-    """Return every epoch's belief about what the policy maximises, checked."""
-    for k, belief in enumerate(beliefs):
-        belief.suit(f"reward[{k}]", policy.actions, policy.batch_shape)
-    return [policy.senses.belief(0, belief) for belief in beliefs]
+def _standardised(belief: GP) -> GP:
+    """Return a belief whose targets are standardised, as reuse needs it."""
+    if bool((belief.mean != 0).any()):
+        raise CBanditError(
+            "reward must have mean 0 with reuse=True: its targets are standardised"
+        )
+    copied = belief.copy()
+    copied.standardize = True
+    return copied
