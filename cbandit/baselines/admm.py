@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from cbandit._core import checks
-from cbandit.errors import CBanditError
-
-__all__ = ["Progress", "Split", "evaluations", "feasible_improvement", "improvement"]
+__all__ = ["Split", "feasible_improvement", "improvement"]
 
 
 def improvement(mean: Tensor, std: Tensor, best: Tensor) -> Tensor:
@@ -150,46 +146,6 @@ class Split:
             y=torch.where(going.view(-1, 1, 1), y, self.y),
             rho=torch.where(going, self.rho * factor, self.rho),
         )
-
-
-@dataclass(frozen=True, eq=False)
-class Progress:
-    """How far ADMMBO is.
-
-    Args:
-        split: the augmented Lagrangian.
-        incumbent: the action that is played once a trial has stopped, ``(T, d)``.
-        stopped: the round from which it is, ``(T,)``; 0 until then.
-        iteration: counted from 0.
-        step: 0 the reward's, ``j`` that of cost ``j``.
-        done: evaluations of this step.
-    """
-
-    split: Split
-    incumbent: Tensor
-    stopped: Tensor
-    iteration: int = 0
-    step: int = 0
-    done: int = 0
-
-    @classmethod
-    def start(cls, split: Split) -> Progress:
-        """Return the start of the first iteration."""
-        stopped = torch.zeros(len(split.x), dtype=torch.long, device=split.x.device)
-        return cls(split, split.x, stopped)
-
-    @property
-    def going(self) -> Tensor:
-        """Trials that have not stopped, ``(T,)``."""
-        return self.stopped == 0
-
-
-def evaluations(name: str, budgets: Any) -> tuple[int, int]:
-    """Return a step's budget in the first iteration, and in those that follow."""
-    if not isinstance(budgets, tuple | list) or len(budgets) != 2:
-        raise CBanditError(f"{name} must be two positive ints; got {budgets!r}")
-    first, later = (checks.whole(name, n, 1, "two positive ints") for n in budgets)
-    return first, later
 
 
 def _squares(a: Tensor, x: Tensor) -> Tensor:

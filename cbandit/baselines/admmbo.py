@@ -11,7 +11,9 @@ with multipliers ``y_j``, in turn:
    and ``rho |z - z_before|`` differ tenfold; stop where both are small.
 
 Each step has its own budget of evaluations, and all of them count as rounds. After it
-has stopped, the best action seen that is believed feasible is played for ever.
+has stopped, the best action seen that is believed feasible is played for ever. The
+Lagrangian is in :mod:`cbandit.baselines.admm`, the steps' turns and the stop are in
+:mod:`cbandit.baselines.admm_steps`.
 
 S. Ariafar, J. Coll-Font, D. Brooks and J. Dy, ADMMBO: Bayesian optimization with
 unknown constraints using ADMM, 2019. Ours: every round's reward and cost enter the
@@ -30,16 +32,16 @@ from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.arguments import stated
-from cbandit.baselines.admm import Progress, Split, evaluations
+from cbandit.baselines.admm import Split
 from cbandit.baselines.admm_search import (
     best_so_far,
     decision_at,
-    deployed,
     may_be,
     of_step,
     on_box,
     on_set,
 )
+from cbandit.baselines.admm_steps import Progress, evaluations
 from cbandit.baselines.botorch_policy import refused
 from cbandit.baselines.random import uniform
 from cbandit.beliefs.gp import GP, _extent
@@ -112,7 +114,7 @@ class ADMMBO(GPPolicy):
         self.num_restarts = checks.whole("num_restarts", num_restarts, 1, expected)
         self.raw_samples = checks.whole("raw_samples", raw_samples, 1, expected)
         low, high = _extent(self.actions).to(self.device)
-        self._diagonal = float((high - low).norm())
+        self._small = self.tolerance * float((high - low).norm())  # of residuals
         rho = self._per_trial("rho", checks.positive("rho", rho))
         # from the upper corner, as published
         own = Progress.start(Split.start(high, self.m, rho, self.weight))
@@ -147,7 +149,7 @@ class ADMMBO(GPPolicy):
             return decision_at(self, may_be(asked, own.incumbent)), state
         units = beliefs.units()
         before = level(units, self._limits(asked.t - 1))
-        own = self._advanced(beliefs, own, asked.t, before)
+        own = own.advanced(self, beliefs, asked.t, before)
         split, step = own.split, own.step
         best, here = best_so_far(beliefs, split, step, before)
         limit = of_step(level(units, self._limits(asked.t)), step)
@@ -158,24 +160,3 @@ class ADMMBO(GPPolicy):
             found = on_set(asked, beliefs, split, step, limit, best, here)
         x = torch.where(own.going.unsqueeze(-1), found, own.incumbent)
         return decision_at(self, x), state._replace(own=replace(own, done=own.done + 1))
-
-    def _advanced(
-        self, beliefs: Any, own: Progress, t: int, limits: Tensor
-    ) -> Progress:
-        """Return the next step, and the next iteration, where a budget is used up."""
-        step, going = own.step, own.going
-        budget = (self.cost_budgets if step else self.budgets)[min(own.iteration, 1)]
-        if own.done < budget:
-            return own
-        _, found = best_so_far(beliefs, own.split, step, limits)
-        split = own.split.stepped(step, found, going)
-        if step < self.m:
-            return replace(own, split=split, step=step + 1, done=0)
-        small, last = self.tolerance * self._diagonal, own.iteration + 1
-        primal, dual = split.residuals()
-        ends = (primal <= small) & (dual <= small) | (last >= self.iterations)
-        ends &= going
-        best = deployed(beliefs, limits)
-        incumbent = torch.where(ends.unsqueeze(-1), best, own.incumbent)
-        stopped = torch.where(ends, t, own.stopped)
-        return Progress(split.iterated(going), incumbent, stopped, last)
