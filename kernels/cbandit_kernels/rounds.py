@@ -36,6 +36,9 @@ __all__ = [
 
 def best_found(found: Sequence[Found]) -> tuple[Tensor, Tensor, Tensor]:
     """The best of all: value ``(T,)``, index ``(T,)``, estimates ``(T, F)``."""
+    one = found[0]
+    if len(found) == 1 and one.value.shape[-1] == 1:
+        return one.value[:, 0], one.index[:, 0], one.estimate[..., 0]
     value, place = torch.cat([each.value for each in found], -1).max(-1, keepdim=True)
     index = torch.cat([each.index for each in found], -1).gather(-1, place)
     estimate = torch.cat([each.estimate for each in found], -1)

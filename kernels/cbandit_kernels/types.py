@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 __all__ = ["SCORES", "Change", "Factors", "Found", "Frame", "Look"]
@@ -64,13 +63,6 @@ class Factors(NamedTuple):
     def values(self) -> Tensor:
         """``(T, k, rows * tails)``."""
         return (self.left @ self.right.unsqueeze(1)).flatten(2)
-
-    def at(self, index: Tensor) -> Tensor:
-        """``(T, k)``, at one action a trial, ``index (T,)``."""
-        tails, trial = self.right.shape[-1], torch.arange(len(index))
-        left = self.left[trial, :, index // tails]  # T x k x r
-        right = self.right.expand(len(index), -1, -1)[trial, :, index % tails]
-        return (left @ right.unsqueeze(-1)).squeeze(-1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,8 @@ class Loops(NamedTuple):
     joint: Any
     look: Any
     own: Any
+    spread: Any
+    estimated: Any
 
 
 @cache
@@ -193,6 +195,24 @@ def loops(double: bool) -> Loops:
         return best
 
     @compiled
+    def spread(held, drawn, t, f, at):  # type: ignore
+        """The deviation at one action, or a joint draw's."""
+        draw, draw_steps = drawn
+        if draw != 0:
+            return own(draw, draw_steps, t, f, at, 1)[0]
+        x = own(held[2], (held[3], 0), t, 0, at, 1)[0]
+        return math.sqrt(x if not (x < zero) else zero)
+
+    @compiled
+    def estimated(held, asked, t, f, at, d):  # type: ignore
+        """The estimate at one action, of which the spread is ``d``."""
+        bound = asked[2][t, f]
+        y = own(held[0], held[1], t, f, at, 1)[0]
+        y = y + asked[0][t, f] * d + asked[1][t, f]
+        y = bound if y > bound else y
+        return -bound if y < -bound else y
+
+    @compiled
     def finish(  # type: ignore
         given, k, n, changes, held, asked, drawn, where, values, indices
     ):
@@ -299,8 +319,6 @@ def loops(double: bool) -> Loops:
         """
         change, slots, precision, targets = told
         low, high = where
-        scales, offsets, bounds = asked[0], asked[1], asked[2]
-        draw, draw_steps = drawn
         size_of, functions = cov.shape[1], mean.shape[1]
         column, v = np.empty(size_of, kind), np.empty(size_of, kind)
         c = np.zeros((1, size_of), kind)
@@ -344,12 +362,7 @@ def loops(double: bool) -> Loops:
             index = best[1]
             values[t, 0], indices[t, 0] = best
             for f in range(functions):
-                d = math.sqrt(v[index] if not (v[index] < zero) else zero)
-                if draw != 0:
-                    place = draw + size * (t * draw_steps[0] + f * draw_steps[1])
-                    d = carray(address(place), (size_of,), kind)[index]
-                e = mean[t, f, index] + scales[t, f] * d + offsets[t, f]
-                e = bounds[t, f] if e > bounds[t, f] else e
-                estimates[t, f, 0] = -bounds[t, f] if e < -bounds[t, f] else e
+                d = spread(held, drawn, t, f, index)
+                estimates[t, f, 0] = estimated(held, asked, t, f, index, d)
 
-    return Loops(finish, product, joint, look, own)
+    return Loops(finish, product, joint, look, own, spread, estimated)

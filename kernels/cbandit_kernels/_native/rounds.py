@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cbandit_kernels._native.ends import end
 from cbandit_kernels._native.loops import ROWS, loops
 from cbandit_kernels._native.streams import stream as streaming
 from cbandit_kernels._native.sums import SUM_PIECE, summed
@@ -44,9 +45,9 @@ def finish(
     columns, look, draw = _rows(columns), _looked(look), _drawn_as(mean, draw)
     go = loops(mean.dtype == torch.float64).finish
     given = columns.data_ptr(), (columns.stride(0), columns.stride(1))
-    fixed = given, k, n, _changes(change, mean), *_round(mean, var, look, draw)
+    fixed = given, k, n, _changes(change, mean)
     cut = trials, n, PIECE
-    return _shared(go, fixed, cut, start, mean, var, look, draw, columns)
+    return _shared(go, fixed, cut, start, mean, var, look, draw, None, columns)
 
 
 def product(
@@ -61,17 +62,15 @@ def product(
     """See :func:`cbandit_kernels.whole.product_round_ref`."""
     trials, _, rows, _ = columns.left.shape
     tails, look = columns.right.shape[-1], _looked(look)
-    path = Factors(mean.new_empty(trials, 0, rows, 0), mean.new_empty(1, 0, tails))
-    drawn: Tensor | Factors | None = draw
+    path = None
     if isinstance(draw, Factors):
-        path, draw = draw, None
-    else:
-        drawn = draw = _drawn_as(mean, draw)
+        path, draw = _by_fours(draw, mean), None
+    draw = _drawn_as(mean, draw)
     go = loops(mean.dtype == torch.float64).product
-    factors = _by_fours(columns, mean), _by_fours(path, mean)
-    fixed = *factors, _changes(change, mean), *_round(mean, var, look, draw)
+    paths = path or _no_factors(mean.dtype)
+    fixed = _by_fours(columns, mean), paths, _changes(change, mean)
     cut = trials, rows, max(1, PIECE // tails)
-    return _shared(go, fixed, cut, start, mean, var, look, drawn)
+    return _shared(go, fixed, cut, start, mean, var, look, draw, path)
 
 
 def stored(
@@ -93,10 +92,9 @@ def stored(
         raise ValueError("all chunks of rows must have the same strides")
     chunks = np.array([chunk.data_ptr() for chunk in kept], np.int64)
     given = chunks, each, steps
-    known = given, _plain(weights, mean), _changes(change, mean)
-    fixed = *known, *_round(mean, var, look, draw)
+    fixed = given, _plain(weights, mean), _changes(change, mean)
     cut = trials, n, SUM_PIECE
-    return _shared(go, fixed, cut, start, mean, var, look, draw, kept)
+    return _shared(go, fixed, cut, start, mean, var, look, draw, None, kept)
 
 
 def stream(
@@ -124,8 +122,7 @@ def stream(
     # points stay as they are: in another dtype all of them would be copied each round
     given = whole.contiguous().numpy(), center.numpy(), scale.numpy()
     framed = *given, _plain(near, mean)
-    known = framed, _plain(weights, mean), _changes(change, mean)
-    fixed = *known, *_round(mean, var, look, draw)
+    fixed = framed, _plain(weights, mean), _changes(change, mean)
     cut = len(mean), n, STREAM_PIECE
     return _shared(go, fixed, cut, start, mean, var, look, draw)
 
@@ -217,6 +214,15 @@ def _by_fours(factors: Factors, like: Tensor) -> tuple[Array, Array]:
     return _plain(left, like), _plain(right, like)
 
 
+@lru_cache(maxsize=2)
+def _no_factors(dtype: torch.dtype) -> tuple[Array, Array]:
+    left, right = (
+        torch.empty(1, 0, 1, 0, dtype=dtype),
+        torch.empty(1, 0, 1, dtype=dtype),
+    )
+    return left.numpy(), right.numpy()
+
+
 @lru_cache(maxsize=64)
 def _constant(value: float, shape: tuple[int, ...], dtype: torch.dtype) -> Array:
     return torch.full(shape, value, dtype=dtype).numpy()
@@ -294,39 +300,25 @@ def _shared(
     mean: Tensor,
     var: Tensor,
     look: Look,
-    draw: Tensor | Factors | None,
+    draw: Tensor | None = None,
+    paths: tuple[Array, Array] | None = None,
     columns: object = None,
 ) -> Found:
     """Share trials of ``size`` items, ``step`` at a time, and take the best of all."""
     trials, size, step = cut
     each = -(-size // step)
-    value = mean.new_empty(trials, each)
-    index = torch.empty(trials, each, dtype=torch.long)
-    out = value.numpy(), index.numpy()
+    double = mean.dtype == torch.float64
+    kind = np.float64 if double else np.float32
+    out = np.empty((trials, each), kind), np.empty((trials, each), np.int64)
+    held = _round(mean, var, look, draw)
 
     def work(number: int, alive: object = (mean, var, look, draw, columns)) -> None:
         t, piece = divmod(number, each)
         low = piece * step
-        go(*fixed, (t, low, min(low + step, size), start, piece), *out)
+        go(*fixed, *held, (t, low, min(low + step, size), start, piece), *out)
 
     _spread(go, work, trials * each)
-    if each > 1:
-        top = value.amax(-1, keepdim=True)
-        # of equals the lowest number, wherever it was found
-        last = torch.iinfo(torch.long).max
-        index = index.where(value == top, last).amin(-1, keepdim=True)
-        value = top
-    at = (index - start).unsqueeze(1).expand(-1, mean.shape[1], -1)
-    spread = var.gather(-1, at[:, 0]).clamp_min(0).sqrt().unsqueeze(1)
-    if isinstance(draw, Factors):
-        spread = draw.at(at[:, 0, 0]).to(mean).unsqueeze(-1)
-    elif draw is not None:
-        spread = draw.gather(-1, at)
-    scale = look.coefficient.to(mean).unsqueeze(-1)
-    estimate = torch.addcmul(mean.gather(-1, at), scale, spread)
-    if look.offset is not None:
-        estimate += look.offset.to(mean).unsqueeze(-1)
-    if look.bound is not None:
-        bound = look.bound.to(mean).unsqueeze(-1)
-        estimate = estimate.clamp(-bound, bound)
-    return Found(value, index, estimate)
+    value, index = np.empty((trials, 1), kind), np.empty((trials, 1), np.int64)
+    found = value, index, np.empty((trials, mean.shape[1], 1), kind)
+    end(double)(*out, start, *held, paths or _no_factors(mean.dtype), found)
+    return Found(*map(torch.from_numpy, found))
