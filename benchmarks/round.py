@@ -62,7 +62,7 @@ class Sizes(Effort):
     distinct: int = 300
     many: tuple[int, ...] = (1000,)
     # in a row, by each in its turn: a policy plays them so, and its arrays are in cache
-    rounds: int = 25
+    rounds: int = 50
     free_rounds: int = 5
     turns: int = 3
     warm: int = 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import gpytorch
@@ -112,12 +113,12 @@ def _product_over_axes(leaf: gpk.Kernel) -> bool:
 
 def _product(parts: list[AxisKernel]) -> AxisKernel:
     def kernel(a: Tensor, b: Tensor) -> Tensor:
-        shape = torch.broadcast_shapes(a.shape[:-1], b.shape[:-1])
-        values = torch.ones(
-            *shape, a.shape[-1], b.shape[-1], dtype=torch.float64, device=a.device
-        )
-        for part in parts:
-            values = values * part(a, b)
-        return values
+        return functools.reduce(torch.mul, [part(a, b) for part in parts or [_ones]])
 
     return kernel
+
+
+def _ones(a: Tensor, b: Tensor) -> Tensor:
+    """The factor of an axis that the kernel does not look at."""
+    shape = *torch.broadcast_shapes(a.shape[:-1], b.shape[:-1]), a.shape[-1]
+    return torch.ones(*shape, b.shape[-1], dtype=torch.float64, device=a.device)

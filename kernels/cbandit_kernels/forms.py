@@ -59,12 +59,13 @@ def kernel_matrix_ref(x: Tensor, y: Tensor, kind: str) -> Tensor:
     if torch.is_grad_enabled() and (x.requires_grad or y.requires_grad):
         gaps = x.unsqueeze(-2) - y.unsqueeze(-3)
         return _differentiable(gaps.square().sum(-1), kind)
-    shape = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     if 1 in (x.shape[-2], y.shape[-2]):
         gaps = (x - y).square_()
         # a product with ones is a sum that reads memory once
         squared = gaps @ gaps.new_ones(x.shape[-1], 1)
-        return _from_squared(squared.view(*shape, x.shape[-2], y.shape[-2]), kind)
+        shape = *gaps.shape[:-2], x.shape[-2], y.shape[-2]
+        return _from_squared(squared.view(shape), kind)
+    shape = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     squared = x.new_zeros(*shape, x.shape[-2], y.shape[-2])
     for j in range(x.shape[-1]):
         gap = x[..., :, None, j] - y[..., None, :, j]

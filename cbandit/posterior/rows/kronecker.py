@@ -138,12 +138,13 @@ class Kronecker:
 
     def _row(self, x: Tensor, first: int, last: int) -> Tensor:
         """``(T, n)``: the factor of a row over the axes ``first .. last - 1``."""
-        row = torch.ones(x.shape[0], 1, dtype=torch.float64, device=self.device)
+        parts = []
         for j in range(first, last):
             part = self._axes[j](self.actions.axes[j], x[:, j : j + 1])[..., 0]
-            part = part.expand(x.shape[0], -1)
-            row = (row.unsqueeze(-1) * part.unsqueeze(1)).flatten(1)
-        return row
+            parts.append(part.expand(x.shape[0], -1))
+        if not parts:
+            return torch.ones(x.shape[0], 1, dtype=torch.float64, device=self.device)
+        return functools.reduce(_rowwise, parts)
 
     @on_one_thread
     def write(
