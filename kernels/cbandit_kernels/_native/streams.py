@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cbandit_kernels._native.compiling import compiled
+from cbandit_kernels._native.compiling import compiled, in_wide_registers
 from cbandit_kernels._native.loops import BLOCK, loops
 from cbandit_kernels._native.values import kernel
 
@@ -45,6 +45,7 @@ def stream(kinds: tuple[str, ...], dim: int, far: bool, double: bool) -> Any:
     def go(  # type: ignore
         framed, weights, changes, held, asked, drawn, where, values, indices
     ):
+        in_wide_registers()
         points, center, scale, tried = framed
         t, low, high, first, piece = where
         k, used = weights.shape[2], weights.shape[1]

@@ -37,10 +37,15 @@ def summed(double: bool) -> Any:
             c[j] = (((c[j] + w0 * r0[j]) + w1 * r1[j]) + w2 * r2[j]) + w3 * r3[j]
 
     @compiled
+    def kept(given, t, u, at, n):  # type: ignore
+        """The numbers ``at .. at + n - 1`` of a trial's row ``u``."""
+        chunks, each, steps = given
+        return own(chunks[u // each], steps, t, u % each, at, n)
+
+    @compiled
     def go(  # type: ignore
         given, weights, changes, held, asked, drawn, where, values, indices
     ):
-        chunks, each, steps = given
         t, low, high, first, piece = where
         k, used = weights.shape[2], weights.shape[1]
         c = np.zeros((WIDE, max(k, 1), BLOCK), number)
@@ -62,23 +67,17 @@ def summed(double: bool) -> Any:
                             w1,
                             w2,
                             w3,
-                            own(chunks[u // each], steps, t, u % each, at, n),
-                            own(
-                                chunks[(u + 1) // each], steps, t, (u + 1) % each, at, n
-                            ),
-                            own(
-                                chunks[(u + 2) // each], steps, t, (u + 2) % each, at, n
-                            ),
-                            own(
-                                chunks[(u + 3) // each], steps, t, (u + 3) % each, at, n
-                            ),
+                            kept(given, t, u, at, n),
+                            kept(given, t, u + 1, at, n),
+                            kept(given, t, u + 2, at, n),
+                            kept(given, t, u + 3, at, n),
                             n,
                         )
             for u in range(fours, used):
                 for i in range(k):
                     for at in range(start, stop, BLOCK):
                         n = min(BLOCK, stop - at)
-                        row = own(chunks[u // each], steps, t, u % each, at, n)
+                        row = kept(given, t, u, at, n)
                         add(c[(at - start) // BLOCK, i], weights[t, u, i], row, n)
             for at in range(start, stop, BLOCK):
                 n = min(BLOCK, stop - at)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.polynomial import Chebyshev, Polynomial
 
-from cbandit_kernels._native.compiling import compiled
+from cbandit_kernels._native.compiling import compiled, in_wide_registers
 
 __all__ = ["ROOTS", "kernel"]
 
@@ -91,6 +91,7 @@ def kernel(kind: str, dim: int, far: bool, double: bool) -> Any:
 
     @compiled
     def fill(x, squares, y, n, first, out):  # type: ignore
+        in_wide_registers()
         if linear:
             for j in range(n):
                 s = nothing
