@@ -16,6 +16,7 @@ from cbandit_kernels import (
     SCORES,
     Change,
     Factors,
+    Late,
     Look,
     finish_round,
     finish_round_ref,
@@ -28,6 +29,7 @@ from cbandit_kernels import (
 )
 
 F64, F32 = torch.float64, torch.float32
+BACKENDS = ["native", "torch"]
 
 
 def poisoned(trials: int, functions: int, n: int, dtype: torch.dtype):
@@ -188,6 +190,35 @@ def test_a_round_over_a_small_set(trials, n):
             same(found, wanted, 1e-12)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("trials", "n"), [(1, 1), (1, 37), (5, 20)])
+def test_changes_of_a_covariance_may_wait(trials, n, backend):
+    normal = draws(1)
+    root = normal(trials, n, n)
+    cov = root @ root.mT / n + torch.eye(n, dtype=F64)
+    mean, given = normal(trials, 2, n), Late.room(cov, 3)
+    lacks, mine, wanted = cov.clone(), mean.clone(), mean.clone()
+    waiting = 0
+    for number in range(11):
+        slots = [(3 * number + i) % n for i in range(trials)]
+        precision = normal(trials).abs()
+        precision[0] *= number % 4 > 0  # nothing was seen in this trial
+        told = (slots, precision, normal(trials, 2)) if number % 5 else None
+        look = looked(normal, trials, 2, "rectified")
+        late = given._replace(waiting=waiting)
+        found = joint_round(lacks, mine, look, told, None, late, backend=backend)
+        same(found, joint_round_ref(cov, wanted, look, told), 1e-12)
+        waiting = (waiting + (told is not None)) % 3
+        assert torch.allclose(mine, wanted, atol=1e-12)
+        whole = lacks.clone()
+        given._replace(waiting=waiting).apply(whole)
+        assert torch.allclose(whole, cov, atol=1e-12)
+        if waiting:
+            assert torch.allclose(given.var, cov.diagonal(dim1=-2, dim2=-1), atol=1e-12)
+            some = bool(given.weights[:, :waiting].any())
+            assert not (some and torch.equal(lacks, cov))
+
+
 @pytest.mark.parametrize(("trials", "n"), [(43, 160), (3, 600)])
 def test_many_sets_are_shared_among_threads(trials, n):
     normal = draws(0)
@@ -273,9 +304,6 @@ def test_where_nothing_is_allowed_the_first_is_named():
         product_round(Factors(left, right), *given, backend="native"),
     ):
         assert (found.index.item(), found.value.item()) == (50, -math.inf)
-
-
-BACKENDS = ["native", "torch"]
 
 
 def passes(score, mean, var, backend, bound=None):

@@ -116,7 +116,7 @@ CLASSES = {
     "cbandit.simulation.delivery": "Post",
     "cbandit.simulation.resume": "State",
     "cbandit.simulation.tape": "Column Tape",
-    "cbandit_kernels.types": "Frame",
+    "cbandit_kernels.types": "Frame Late",
     "botorch.models.kernels.categorical": "CategoricalKernel",
     "botorch.models.kernels.downsampling": "DownsamplingKernel",
     "botorch.models.kernels.exponential_decay": "ExponentialDecayKernel",

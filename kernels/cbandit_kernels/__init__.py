@@ -21,7 +21,7 @@ from cbandit_kernels.rounds import (
     stream_round,
     stream_round_ref,
 )
-from cbandit_kernels.types import SCORES, Change, Factors, Found, Frame, Look
+from cbandit_kernels.types import SCORES, Change, Factors, Found, Frame, Late, Look
 from cbandit_kernels.whole import (
     FUSED_RANK,
     joint_round,
@@ -39,6 +39,7 @@ __all__ = [
     "Factors",
     "Found",
     "Frame",
+    "Late",
     "Look",
     "best_found",
     "describe_native",

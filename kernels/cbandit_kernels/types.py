@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-__all__ = ["SCORES", "Change", "Factors", "Found", "Frame", "Look"]
+__all__ = ["SCORES", "Change", "Factors", "Found", "Frame", "Late", "Look"]
 
 SCORES = ("primal-dual", "rectified", "feasible", "least")
 """``f - sum w g``; ``f - sum w [g]_+``; ``f`` where all ``g <= 0``; ``-max g``."""
@@ -63,6 +63,39 @@ class Factors(NamedTuple):
     def values(self) -> Tensor:
         """``(T, k, rows * tails)``."""
         return (self.left @ self.right.unsqueeze(1)).flatten(2)
+
+
+class Late(NamedTuple):
+    """Changes of a covariance that are yet to be applied: less ``sum_p w_p c_p c_p^T``.
+
+    A large matrix is read and written once for several changes; of each only the column
+    is needed before.
+
+    Args:
+        columns: ``(T, W, N)``, room for ``W`` changes.
+        weights: ``(T, W)``.
+        var: ``(T, N)``, the diagonal after them; of no meaning where nothing waits.
+        waiting: how many there are, fewer than ``W``.
+    """
+
+    columns: Tensor
+    weights: Tensor
+    var: Tensor
+    waiting: int
+
+    @staticmethod
+    def room(cov: Tensor, changes: int) -> Late:
+        """Room for so many changes of ``cov (T, N, N)``."""
+        trials, size, _ = cov.shape
+        columns = cov.new_zeros(trials, changes, size)
+        return Late(columns, columns[..., 0].clone(), columns[:, 0].clone(), 0)
+
+    def apply(self, cov: Tensor) -> None:
+        """Apply what waits, in place."""
+        for p in range(self.waiting):
+            column, weight = self.columns[:, p], self.weights[:, p, None]
+            scaled = (column * weight).unsqueeze(-2)
+            cov.addcmul_(column.unsqueeze(-1), scaled, value=-1)
 
 
 @dataclass(frozen=True, slots=True)

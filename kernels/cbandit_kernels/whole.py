@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cbandit_kernels.backends import native
 from cbandit_kernels.rounds import finish_round, finish_round_ref
-from cbandit_kernels.types import Change, Factors, Found, Look
+from cbandit_kernels.types import Change, Factors, Found, Late, Look
 
 __all__ = [
     "joint_round",
@@ -76,6 +76,7 @@ def joint_round_ref(
     look: Look,
     told: tuple[Sequence[int], Tensor, Tensor] | None = None,
     draw: Tensor | None = None,
+    late: Late | None = None,
     *,
     backend: str | None = None,
 ) -> Found:
@@ -88,24 +89,36 @@ def joint_round_ref(
         told: an observation to take in first: the action's number in each trial, its
             precisions ``(T,)`` (0: nothing was seen) and values ``(T, F)``.
         draw: ``(T, F, N)``: what stands for the standard deviation in a joint draw.
+        late: changes that ``cov`` lacks. What is told becomes one more of them, to be
+            counted by the caller; if there is no room for another one then, all are
+            applied, and none waits. ``None``: ``cov`` is changed at once.
         backend: ``None``, ``"native"`` to insist on compiled loops, or ``"torch"``.
     """
+    late = Late.room(cov, 1) if late is None else late
+    var = late.var if late.waiting else cov.diagonal(dim1=-2, dim2=-1).clone()
     if told is not None:
         slots, precision, values = told
         trial = torch.arange(len(cov), device=cov.device)
         slot = torch.tensor(list(slots), device=cov.device)
         column = cov[trial, slot]
+        for p in range(late.waiting):
+            other, there = late.columns[:, p], late.columns[trial, p, slot]
+            scaled = other * late.weights[:, p, None]
+            column.addcmul_(there.unsqueeze(-1), scaled, value=-1)
         own, seen = column[trial, slot], mean[trial, :, slot]
-        weight = (precision / (1 + precision * own)).unsqueeze(-1)
-        gap = (values - seen) * weight
+        weight = precision / (1 + precision * own)
+        gap = (values - seen) * weight.unsqueeze(-1)
         mean.addcmul_(gap.unsqueeze(-1), column.unsqueeze(1))
-        scaled = (column * weight).unsqueeze(-2)
-        cov.addcmul_(column.unsqueeze(-1), scaled, value=-1)
-    var = cov.diagonal(dim1=-2, dim2=-1).clone()
+        var.addcmul_(column, column * weight.unsqueeze(-1), value=-1)
+        late.columns[:, late.waiting], late.weights[:, late.waiting] = column, weight
+        late.var.copy_(var)
+        late = late._replace(waiting=late.waiting + 1)
+        if late.waiting == late.columns.shape[1]:
+            late.apply(cov)
     trials, functions, size = mean.shape
     nothing = Change(var.new_empty(trials, 0), var.new_empty(trials, functions, 0))
     columns = var.new_empty(trials, 0, size)
-    return finish_round_ref(columns, nothing, mean, var, look, 0, draw)
+    return finish_round_ref(columns, nothing, mean, var.clone(), look, 0, draw)
 
 
 def joint_round(
@@ -114,6 +127,7 @@ def joint_round(
     look: Look,
     told: tuple[Sequence[int], Tensor, Tensor] | None = None,
     draw: Tensor | None = None,
+    late: Late | None = None,
     *,
     backend: str | None = None,
 ) -> Found:
@@ -121,5 +135,5 @@ def joint_round(
     if backend == "native" or (backend is None and native(mean)):
         from cbandit_kernels._native.rounds import joint
 
-        return joint(cov, mean, look, told, draw)
-    return joint_round_ref(cov, mean, look, told, draw)
+        return joint(cov, mean, look, told, draw, late)
+    return joint_round_ref(cov, mean, look, told, draw, late)

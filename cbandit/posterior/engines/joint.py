@@ -1,6 +1,8 @@
 """The *joint* engine: the whole posterior covariance of a small set, float64.
 
-A new observation is one rank-one change, ``O(N^2)`` a round whatever came before.
+A new observation is one rank-one change, ``O(N^2)`` a round whatever came before. A
+compiled round needs its column alone, so that a few changes wait, and the covariance is
+read and written once for all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from cbandit.posterior.draws.roots import pivoted_root, prior_root
 from cbandit.posterior.engines.protocol import Base, Fused, Plan, Seen
 from cbandit.posterior.history import Between, History
 from cbandit.posterior.look import Best, Look
-from cbandit_kernels import joint_round, native
+from cbandit_kernels import Late, joint_round, native
 
 __all__ = ["Joint"]
 
@@ -29,10 +31,11 @@ PLAN = Plan("joint", "asked for")
 
 
 class Joint(Base):
-    """Means ``(T, F, N)`` and covariance ``(T, N, N)``, current after every change."""
+    """Means ``(T, F, N)`` and covariance ``(T, N, N)``, read as :attr:`cov`."""
 
     REWEIGH_EVERY = 64  # reverse changes, after which the means are computed afresh
     SHARES = 64  # of the gain, that are summed together
+    LATE = 8  # changes that are applied together
     MANY = 128  # from this many actions on draws must not take O(N^3)
 
     def __init__(
@@ -51,23 +54,24 @@ class Joint(Base):
         self._table = table if table.dim() == 3 else table.unsqueeze(0)
         self._trial = torch.arange(trials, device=device)
         self._root: Tensor | None = None
-        self.cov = self._table.expand(trials, -1, -1).clone()
+        self._cov = self._table.expand(trials, -1, -1).clone()
+        self._late = Late.room(self._cov, self.LATE)
         self._begin_anew(functions)
 
     def clear(self, functions: int) -> None:
         """Forget everything, and keep as many functions from now on."""
         sharp = self.history.sharp
-        self.cov.copy_(self._table)
+        self._to_prior()
         self._begin_anew(functions)
         self.history.sharp = sharp
 
     def _begin_anew(self, functions: int) -> None:
         trials, actions = self._trials, self.actions
-        self.functions, device = functions, self.cov.device
+        self.functions, device = functions, self._cov.device
         points = actions.block(0, actions.size)
         known = self._covariance, trials, functions, device, self._table, points
-        self.mean = self.cov.new_zeros(trials, functions, actions.size)
-        self._gain = self.cov.new_zeros(trials)
+        self.mean = self._cov.new_zeros(trials, functions, actions.size)
+        self._gain = self._cov.new_zeros(trials)
         # precision x variance of what was told since the gain was last asked for
         self._shares: list[Tensor] = []
         # an observation that the next pass takes in, if it is a compiled one
@@ -75,6 +79,26 @@ class Joint(Base):
         self._forgotten = 0
         self._stale = False  # whether the means are of older targets
         self.history = History(*known)
+
+    @property
+    def cov(self) -> Tensor:
+        """The posterior covariance but for what was told last."""
+        if self._late.waiting:
+            number, self.history.stands_for = self.history.stands_for, None
+            self._late.apply(self._cov)
+            self._late = self._late._replace(waiting=0)
+            self.history.stands_for = number
+        return self._cov
+
+    @property
+    def _var(self) -> Tensor:
+        """Its diagonal, ``(T, N)``."""
+        late = self._late
+        return late.var if late.waiting else self._cov.diagonal(dim1=-2, dim2=-1)
+
+    def _to_prior(self) -> None:
+        self._late = self._late._replace(waiting=0)
+        self._cov.copy_(self._table)
 
     def takes(self, keys: Sequence[Hashable]) -> bool:
         """Only actions of the set, which are named by their numbers."""
@@ -89,11 +113,10 @@ class Joint(Base):
         """Condition on one more observation."""
         self.settle()
         slots, values, precision = _numbered(seen)
-        if len(slots) == 1:  # plain views are quicker than gathering
-            own = self.cov.select(1, slots[0]).select(1, slots[0])
+        if len(slots) == 1:  # a plain view is quicker than gathering
+            own = self._var.select(1, slots[0])
         else:
-            slot = devices.put(slots, self.cov.device)
-            own = self.cov[self._trial, slot, slot]
+            own = self._var[self._trial, devices.put(slots, self._cov.device)]
         self._shares.append(precision * own)
         if len(self._shares) >= self.SHARES:
             self.gain()
@@ -114,7 +137,7 @@ class Joint(Base):
             column = self.cov.select(1, k).clone()
             own, seen = column.select(1, k), self.mean.select(2, k)
         else:
-            slot = devices.put(slots, self.cov.device)
+            slot = devices.put(slots, self._cov.device)
             column = self.cov[self._trial, slot]  # T x N
             own, seen = column[self._trial, slot], self.mean[self._trial, :, slot]
         weight = (precision / (1 + precision * own)).unsqueeze(-1)
@@ -130,7 +153,7 @@ class Joint(Base):
         """The reverse of :meth:`append`, from a solve without the observation."""
         self.settle()
         slots, values, precision = _numbered(seen)
-        slot = devices.put(slots, self.cov.device)
+        slot = devices.put(slots, self._cov.device)
         self.history.add(slots, precision, values, sign=-1)
         self.history.count(slots, seen.wanted, -1)
         system = self.history.system()
@@ -164,18 +187,18 @@ class Joint(Base):
         self, keys: Sequence[Hashable], change: Tensor, wanted: Sequence[bool]
     ) -> None:
         """Change targets at ``keys`` by ``change (T, F)``, times their precision."""
-        slot = devices.put(keys, self.cov.device)
+        slot = devices.put(keys, self._cov.device)
         self.history.correct(slot, change)
         self._stale = True
 
     def refresh(self) -> None:
         """Compute means and covariance afresh from the history: no drift is left."""
-        self.cov.copy_(self._table)
+        self._to_prior()
         system = self.history.system()
         rows = self.history.rows(system.slots)
         self.mean = (system.alpha.mT @ rows).contiguous()
         half = system.half(rows)
-        self.cov -= half.mT @ half
+        self._cov -= half.mT @ half
         self._gain, self._shares, self._told = system.gain(), [], None
         self._stale = False
 
@@ -200,7 +223,7 @@ class Joint(Base):
     @property
     def fused(self) -> Fused | None:
         """Compiled loops take in what was told and look, in one call."""
-        return self._find if native(self.cov) else None
+        return self._find if native(self._cov) else None
 
     def _find(self, look: Look, streams: Streams | None = None) -> Best:
         """Take in what waits and find the best action."""
@@ -208,7 +231,11 @@ class Joint(Base):
             self.settle()
         draw = None if streams is None else self._draw(streams)
         number, self.history.stands_for = self.history.stands_for, None
-        found = joint_round(self.cov, self.mean, look, self._told, draw)
+        late = self._late
+        found = joint_round(self._cov, self.mean, look, self._told, draw, late)
+        if self._told is not None:
+            columns, weights, var, waiting = late
+            self._late = Late(columns, weights, var, (waiting + 1) % self.LATE)
         self._told, self.history.stands_for = None, number
         return Best(found.value[:, 0], found.index[:, 0], found.estimate[..., 0])
 
@@ -228,21 +255,20 @@ class Joint(Base):
         """Means ``(T, F, k)`` and variances ``(T, k)`` at ``index (T, k)``."""
         self.settle()
         places = index.unsqueeze(1).expand(-1, self.functions, -1)
-        own = self.cov.diagonal(dim1=-2, dim2=-1)
-        return self.mean.gather(-1, places), own.gather(-1, index)
+        return self.mean.gather(-1, places), self._var.gather(-1, index)
 
     def covariances(self, to: Tensor) -> Between:
         """Posterior covariances ``(T, n, o)`` and variances, read off."""
         self.settle()
-        own = self.cov.diagonal(dim1=-2, dim2=-1)
-        return lambda at: (self.cov[:, at][..., to], own[:, at], own[:, to])
+        cov, own = self.cov, self._var
+        return lambda at: (cov[:, at][..., to], own[:, at], own[:, to])
 
     def begin(
         self, streams: Streams | None = None, ahead: Coming | None = None
     ) -> _Pass:
         """Begin a pass; with ``streams``, the draws are exact."""
         self.settle()
-        own = self.cov.diagonal(dim1=-2, dim2=-1)
+        own = self._var
         if ahead is not None:
             own = self._after(own, ahead)
         std = own.clamp_min(0).sqrt_().unsqueeze(1)
@@ -254,7 +280,7 @@ class Joint(Base):
         if not ahead.numbered():
             points = self.actions.block(0, self.actions.size)
             return self.history.at(points, (ahead.places(), ahead.precision))[1]
-        slot = devices.put(ahead.keys, self.cov.device).mT  # T x b
+        slot = devices.put(ahead.keys, self._cov.device).mT  # T x b
         at = slot.unsqueeze(-1).expand(-1, -1, self.cov.shape[-1])
         rows = self.cov.gather(1, at)
         inner = rows.gather(-1, slot.unsqueeze(1).expand(-1, slot.shape[-1], -1))
@@ -302,7 +328,7 @@ class Joint(Base):
 
     def bytes(self) -> int:
         """Bytes that the arrays take."""
-        own: int = self.mean.nbytes + self.cov.nbytes
+        own: int = self.mean.nbytes + self._cov.nbytes + self._late.columns.nbytes
         return own
 
 

@@ -309,14 +309,22 @@ def loops(double: bool) -> Loops:
         values[t, piece], indices[t, piece] = best
 
     @compiled
+    def lessen(c, w, here, row):  # type: ignore
+        """A row of a covariance less its share of a change."""
+        for j in range(row.size):
+            row[j] -= here * (c[j] * w)
+
+    @compiled
     def joint(  # type: ignore
-        cov, mean, told, asked, drawn, where, values, indices, estimates
+        cov, mean, late, told, asked, drawn, where, values, indices, estimates
     ):
         """Trials ``low .. high - 1`` of a whole covariance ``(T, N, N)``.
 
         With ``change``, first the observation of ``targets (T, F)`` at ``slots (T,)``
-        is taken in; then the best action is found and what is estimated there.
+        is taken in; then the best action is found and what is estimated there. The
+        covariance lacks ``count`` changes, and gets them when there is no more room.
         """
+        columns, weights, var, count = late
         change, slots, precision, targets = told
         low, high = where
         size_of, functions = cov.shape[1], mean.shape[1]
@@ -329,22 +337,33 @@ def loops(double: bool) -> Loops:
         held = (np.int64(mean.ctypes.data), steps, np.int64(v.ctypes.data), none)
         start = (-infinity, none)
         for t in range(low, high):
+            for j in range(size_of):
+                v[j] = var[t, j] if count else cov[t, j, j]
             if change:
                 slot = slots[t]
                 for j in range(size_of):
                     column[j] = cov[t, slot, j]
+                for p in range(count):
+                    lessen(columns[t, p], weights[t, p], columns[t, p, slot], column)
                 own = column[slot]
                 w = precision[t] / (1 + precision[t] * own)
                 for f in range(functions):
                     gap = (targets[t, f] - mean[t, f, slot]) * w
                     for j in range(size_of):
                         mean[t, f, j] += gap * column[j]
-                for i in range(size_of):
-                    here = column[i]
-                    for j in range(size_of):
-                        cov[t, i, j] -= here * (column[j] * w)
-            for j in range(size_of):
-                v[j] = cov[t, j, j]
+                for j in range(size_of):
+                    v[j] -= column[j] * (column[j] * w)
+                    var[t, j], columns[t, count, j] = v[j], column[j]
+                weights[t, count] = w
+                if count + 1 == columns.shape[1]:
+                    for i in range(size_of):
+                        for p in range(count + 1):
+                            lessen(
+                                columns[t, p],
+                                weights[t, p],
+                                columns[t, p, i],
+                                cov[t, i],
+                            )
             best = look(
                 c,
                 0,

@@ -17,7 +17,15 @@ from cbandit_kernels._native.streams import stream as streaming
 from cbandit_kernels._native.sums import SUM_PIECE, summed
 from cbandit_kernels._native.threads import share
 from cbandit_kernels._native.values import ROOTS
-from cbandit_kernels.types import SCORES, Change, Factors, Found, Frame, Look
+from cbandit_kernels.types import (
+    SCORES,
+    Change,
+    Factors,
+    Found,
+    Frame,
+    Late,
+    Look,
+)
 
 __all__ = ["finish", "joint", "product", "stored", "stream"]
 
@@ -133,6 +141,7 @@ def joint(
     look: Look,
     told: tuple[Sequence[int], Tensor, Tensor] | None = None,
     draw: Tensor | None = None,
+    late: Late | None = None,
 ) -> Found:
     """See :func:`cbandit_kernels.whole.joint_round_ref`."""
     trials, size, _ = cov.shape
@@ -145,6 +154,9 @@ def joint(
         )
     asked, drawn = _asked(look, mean), _drawn(draw)
     go = loops(cov.dtype == torch.float64).joint
+    late = Late.room(cov, 1) if late is None else late
+    columns, weights, var, waiting = late
+    lacking = columns.numpy(), weights.numpy(), var.numpy(), waiting
     if told is None:
         seen = (
             False,
@@ -161,7 +173,7 @@ def joint(
             _plain(values, cov),
         )
     table = cov.numpy()
-    given = table, mean.numpy(), seen, asked, drawn
+    given = table, mean.numpy(), lacking, seen, asked, drawn
     # made here and lent to torch, which is quicker than the other way around
     value, index = np.empty((trials, 1), table.dtype), np.empty((trials, 1), np.int64)
     out = value, index, np.empty((trials, functions, 1), table.dtype)
