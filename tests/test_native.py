@@ -11,6 +11,7 @@ import torch
 pytest.importorskip("numba", reason="numba is not installed: plain torch is used")
 
 from looks import NEAR, draws, looked, same
+from terminal import printed
 
 from cbandit_kernels import (
     SCORES,
@@ -391,6 +392,42 @@ def test_draws_and_masks_of_any_layout(dtype):
     wanted = joint_round_ref(cov, mean, look, None, draw)
     found = joint_round(cov, mean, look, None, draw, backend="native")
     same(found, wanted, NEAR[dtype])
+
+
+EMPTY = """
+import torch
+from cbandit_kernels import *
+zeros = lambda *shape: torch.zeros(*shape, dtype=torch.float64)
+change, look = Change(zeros(1, 1), zeros(1, 2, 1)), Look(
+    zeros(1, 2), None, None, "primal-dual"
+)
+frame = Frame(zeros(1, 1, 2), zeros(1, 1, 2) + 1)
+for n in (3, 0):  # compiled loops read what is not there, once they are compiled
+    rest = change, zeros(1, 2, n), zeros(1, n), look
+    for go in (
+        lambda: finish_round(zeros(1, 1, n), *rest, backend="native"),
+        lambda: stored_round([zeros(1, 4, n)], zeros(1, 4, 1), *rest, backend="native"),
+        lambda: product_round(
+            Factors(zeros(1, 1, 1, 4), zeros(1, 4, n)), *rest, backend="native"
+        ),
+        lambda: stream_round(
+            zeros(n, 2), frame, zeros(1, 1, 4, 2), zeros(1, 4, 1), ("rbf",), *rest,
+            backend="native",
+        ),
+        lambda: joint_round(zeros(1, n, n), rest[1], look, backend="native"),
+    ):
+        try:
+            print(go().index.item())
+        except ValueError as error:
+            print(error)
+"""
+
+
+def test_no_actions_are_refused():
+    lines = printed(EMPTY).splitlines()
+    assert lines == 5 * ["0"] + 5 * [
+        "mean and var must hold at least one action; got none"
+    ]
 
 
 def test_means_that_do_not_lie_side_by_side_are_refused():

@@ -77,7 +77,7 @@ def product(
     go = loops(mean.dtype == torch.float64).product
     paths = path or _no_factors(mean.dtype)
     fixed = _by_fours(columns, mean), paths, _changes(change, mean)
-    cut = trials, rows, max(1, PIECE // tails)
+    cut = trials, rows, max(1, PIECE // max(1, tails))
     return _shared(go, fixed, cut, start, mean, var, look, draw, path)
 
 
@@ -147,6 +147,7 @@ def joint(
     trials, size, _ = cov.shape
     functions = mean.shape[1]
     look, draw = _looked(look), _drawn_as(mean, draw)
+    _some(mean)
     if not (cov.is_contiguous() and mean.is_contiguous()) or mean.dtype != cov.dtype:
         raise ValueError(
             "cov and mean must be contiguous and of one dtype; got strides "
@@ -193,6 +194,11 @@ def joint(
 
 
 # an address keeps nothing alive: each piece of work holds on to the tensors behind it
+
+
+def _some(mean: Tensor) -> None:
+    if not mean.shape[-1]:
+        raise ValueError("mean and var must hold at least one action; got none")
 
 
 def _rows(value: Tensor) -> Tensor:
@@ -318,6 +324,7 @@ def _shared(
 ) -> Found:
     """Share trials of ``size`` items, ``step`` at a time, and take the best of all."""
     trials, size, step = cut
+    _some(mean)
     each = -(-size // step)
     double = mean.dtype == torch.float64
     kind = np.float64 if double else np.float32
