@@ -261,6 +261,12 @@ class TestTrials:
             report.result_of("trials", True, rows)
         )
 
+    def test_the_experiment_is_played_whole(self):
+        sizes = trials.Sizes(arms=20, trials=4, horizon=40)
+        *rows, loop = trials.experiment(sizes)
+        assert [row["what"] for row in rows] == ["CKB-UCB", "CKB-Rand", "CKB-TS"]
+        assert all(row["ratio"] == row["ms"] / loop["ms"] > 0 for row in rows)
+
     def test_a_loop_that_learns_wrongly_fails_its_check(self):
         arms = trials.Arms.make(20, 4, 25)
         _, chosen = trials.batched(arms, 25)
