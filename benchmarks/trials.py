@@ -26,8 +26,6 @@ from torch import Tensor
 
 import cbandit as cb
 from case import BOUND, CAP, LENGTH, NOISE, STEP, index_of, rbf
-from cbandit.experiments.catalogue import find
-from cbandit.experiments.task import Task
 from report import Row, check_of, row_of, say
 from report import main as report_main
 
@@ -247,6 +245,10 @@ def measure(sizes: Sizes) -> list[Row]:
 
 def experiment(sizes: Sizes) -> list[Row]:
     """The first paper's experiment against the bare loop over as many rounds."""
+    # not public names: before_after.py runs the rest of this with older versions too
+    from cbandit.experiments.catalogue import find
+    from cbandit.experiments.task import Task
+
     section = f"zhou-synthetic, 50 trials, {sizes.horizon:,} rounds, float64"
     say(section)
     known = find("zhou-synthetic")
