@@ -82,6 +82,32 @@ def test_admmbos_trials_are_its_single_runs():
         assert torch.equal(alone.index[0], whole.index[i])
 
 
+def test_one_trials_run_says_where_it_stopped():
+    problem = _quadratic(None)
+    policy = _admmbo(problem.actions, None, rho=1.0, iterations=2)
+    run = cb.simulate(policy, problem, 80, progress=False)
+    stop = int(policy.stopped)
+    assert stop > 0 and int(run.stopped) == stop
+    share = run.curve("stopped").mean.tolist()
+    assert share == [float(t >= stop) for t in range(1, 81)]
+
+
+def test_each_trial_has_its_own_weight():
+    problem = _quadratic(2)
+    weight = torch.tensor([50.0, 0.01], dtype=F64)
+    whole = cb.simulate(
+        _admmbo(problem.actions, 2, weight=weight), problem, 70, progress=False
+    )
+    for i in range(2):
+        one = range(i, i + 1)
+        policy = _admmbo(problem.actions, one, weight=float(weight[i]))
+        alone = cb.simulate(policy, _quadratic(one), 70, progress=False)
+        assert torch.equal(alone.index[0], whole.index[i])
+    usual = cb.simulate(_admmbo(problem.actions, 2), problem, 70, progress=False)
+    assert torch.equal(usual.index[0], whole.index[0])
+    assert not torch.equal(usual.index[1], whole.index[1])
+
+
 def test_admmbo_on_a_box():
     problem = _quadratic(1)
     policy = _admmbo(

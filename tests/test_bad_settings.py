@@ -341,13 +341,14 @@ def test_settings_of_admmbo_that_cannot_be():
         ({"rho": []}, "rho must be a number or"),
         ({"rho": [1.0, 2.0, 3.0]}, "rho must be a number or"),
         ({"rho": 0.0}, "rho must be above 0"),
-        ({"weight": [1.0, 2.0]}, "weight must be a number"),
+        ({"weight": [1.0, 2.0, 3.0]}, "weight must be a number or"),
         ({"weight": 0.0}, "weight must be above 0"),
     ]:
         with pytest.raises(cb.CBanditError, match=words):
             make(**more)
-    split = settled(make(rho=[0.1, 0.2], budgets=[1, 2])).own.split
-    assert split.rho.tolist() == [0.1, 0.2]
+    policy = make(rho=[0.1, 0.2], weight=[3.0, 4.0], budgets=[1, 2])
+    split = settled(policy).own.split
+    assert split.rho.tolist() == [0.1, 0.2] and split.weight.tolist() == [3.0, 4.0]
     with pytest.raises(cb.CBanditError, match="name must be a str; got 3"):
         cb.baselines.BoTorchPolicy(
             points, reward=gp, make_acquisition=lambda m, p: None, name=3

@@ -49,7 +49,7 @@ class Split:
         before: the copies of the iteration before.
         y: multipliers of ``x = z_j``, ``(T, m, d)``.
         rho: penalty, ``(T,)``.
-        weight: ``M``.
+        weight: ``M``, ``(T,)``.
     """
 
     x: Tensor
@@ -57,10 +57,10 @@ class Split:
     before: Tensor
     y: Tensor
     rho: Tensor
-    weight: float
+    weight: Tensor
 
     @classmethod
-    def start(cls, corner: Tensor, m: int, rho: Tensor, weight: float) -> Split:
+    def start(cls, corner: Tensor, m: int, rho: Tensor, weight: Tensor) -> Split:
         """Return the start: all at the ``corner`` ``(d,)``, multipliers 0."""
         shape = (len(rho), m, len(corner))
         z = corner.expand(shape).clone()
@@ -70,8 +70,9 @@ class Split:
     def of(self, trial: int) -> Split:
         """Return one trial alone."""
         one = slice(trial, trial + 1)
-        x, z, before, y, rho = self.x, self.z, self.before, self.y, self.rho
-        return Split(x[one], z[one], before[one], y[one], rho[one], self.weight)
+        x, z, before, y = self.x, self.z, self.before, self.y
+        rho, weight = self.rho[one], self.weight[one]
+        return Split(x[one], z[one], before[one], y[one], rho, weight)
 
     def value(self, step: int, mean: Tensor, x: Tensor, limit: Tensor | None) -> Tensor:
         """Return what a step maximises, at known means ``(T, n)``.
@@ -112,7 +113,7 @@ class Split:
         rho = self.rho.view(-1, 1)
         target = self.x + self.y[:, step - 1] / rho
         scaled: Tensor = _squares(target.unsqueeze(1), x).squeeze(1)
-        scaled *= rho / (2 * self.weight)
+        scaled *= rho / (2 * self.weight.view(-1, 1))
         return scaled
 
     def stepped(self, step: int, found: Tensor, going: Tensor) -> Split:

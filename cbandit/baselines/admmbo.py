@@ -66,7 +66,7 @@ class ADMMBO(GPPolicy):
         reward: the belief about the reward.
         costs: the belief about the cost, or a list of them.
         rho: of the augmented Lagrangian, at first; a number or ``(*trials,)``.
-        weight: ``M``, in the reward's unit, as ``rho``.
+        weight: ``M``, in the reward's unit; a number or ``(*trials,)``.
         budgets: evaluations of the optimality step: the first one's, the later ones'.
         cost_budgets: likewise of each feasibility step.
         tolerance: of the residuals, in parts of the diagonal of the set.
@@ -85,7 +85,7 @@ class ADMMBO(GPPolicy):
         reward: GP,
         costs: GP | Sequence[GP],
         rho: Any = 0.1,
-        weight: float = 50.0,
+        weight: Any = 50.0,
         budgets: tuple[int, int] = (10, 5),
         cost_budgets: tuple[int, int] = (50, 5),
         tolerance: float = 0.03,
@@ -96,28 +96,20 @@ class ADMMBO(GPPolicy):
     ) -> None:
         self.settings = stated(self, locals())
         refused(common)
-        super().__init__(
-            actions,
-            reward=reward,
-            costs=believed_costs(costs),
-            explore=UCB(0.0),
-            **common,
-        )
+        costs, means = believed_costs(costs), UCB(0.0)
+        super().__init__(actions, reward=reward, costs=costs, explore=means, **common)
         self.budgets = evaluations("budgets", budgets)
         self.cost_budgets = evaluations("cost_budgets", cost_budgets)
-        self.weight = checks.number("weight", weight)
-        if self.weight <= 0:
-            raise CBanditError(f"weight must be above 0; got {self.weight:g}")
         self.tolerance = checks.number("tolerance", tolerance, minimum=0.0)
         self.iterations = checks.whole("iterations", iterations)
-        expected = "a positive int"
-        self.num_restarts = checks.whole("num_restarts", num_restarts, 1, expected)
-        self.raw_samples = checks.whole("raw_samples", raw_samples, 1, expected)
+        self.num_restarts = checks.whole("num_restarts", num_restarts)
+        self.raw_samples = checks.whole("raw_samples", raw_samples)
         low, high = _extent(self.actions).to(self.device)
         self._small = self.tolerance * float((high - low).norm())  # of residuals
         rho = self._per_trial("rho", checks.positive("rho", rho))
+        weight = self._per_trial("weight", checks.positive("weight", weight))
         # from the upper corner, as published
-        own = Progress.start(Split.start(high, self.m, rho, self.weight))
+        own = Progress.start(Split.start(high, self.m, rho, weight))
         self._begin(self._now.state._replace(own=own))
 
     @property
@@ -129,9 +121,8 @@ class ADMMBO(GPPolicy):
     @property
     @alone
     def stopped(self) -> Tensor:
-        """The round from which the incumbent is played, ``(T,)``; 0 until then."""
-        stopped: Tensor = self._now.state.own.stopped.clone()
-        return stopped
+        """The round since which the incumbent is played, ``(*trials,)``, or 0."""
+        return self._outside(self._now.state.own.stopped.clone())
 
     # -- one round -------------------------------------------------------------------
 

@@ -77,10 +77,7 @@ class CKBRestart(GPPolicy):
         )
         self.name = f"CKB-Restart{self.explore.name}"
         self.hears_costs = False  # the estimates alone move the multipliers
-        endless = False
-        self._dual = dual_of(
-            self, dual, step, cap, slack, slater, restart, endless, dual_beta
-        )
+        self._dual = dual_of(self, dual, step, cap, slack, slater, dual_beta)
 
     def score(self, t: int, phi: Tensor) -> scores.PrimalDual:
         """Return ``f - sum_j phi_j g_j``."""

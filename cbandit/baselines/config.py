@@ -69,13 +69,8 @@ class CONFIG(GPPolicy):
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
-        super().__init__(
-            actions,
-            reward=reward,
-            costs=believed_costs(costs),
-            explore=explore,
-            **common,
-        )
+        costs = believed_costs(costs)
+        super().__init__(actions, reward=reward, costs=costs, explore=explore, **common)
         if self.explore.samples:
             self.name = "CONFIG-TS"
 

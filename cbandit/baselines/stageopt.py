@@ -98,13 +98,8 @@ class StageOpt(GPPolicy):
     ) -> None:
         self.settings = stated(self, locals())
         sure(self.name, common)
-        super().__init__(
-            actions,
-            reward=reward,
-            costs=believed_costs(costs),
-            explore=explore,
-            **common,
-        )
+        costs = believed_costs(costs)
+        super().__init__(actions, reward=reward, costs=costs, explore=explore, **common)
         self._seed = seed_set(safe, self.actions, self.batch_shape, self.device)
         self._growth = growth_of(self, self._seed, lipschitz)
         self.rounds = rounds_of(rounds, self.batch_shape).to(self.device)

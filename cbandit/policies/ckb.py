@@ -58,8 +58,8 @@ class CKB(GPPolicy):
             standardised, else of the units that are told. With a cap below the limit's
             price the policy does not keep the limit.
         slack: added to every estimate in the dual step; with ``0 < slack <= slater /
-            2`` the cumulative violation is not only bounded but zero. With
-            ``dual="queue"`` also a callable of the round.
+            2`` the cumulative violation is not only bounded but zero. A callable as
+            ``step``.
         clip: ``(B, G)``, bounds of reward and costs.
         horizon: ``T``; asking beyond it is an error.
         slater: ``delta``: some action (or distribution) has every cost ``<= -delta``.
@@ -132,11 +132,7 @@ class CKB(GPPolicy):
         self.name = f"CKB-{self.explore.name}"
         # estimates alone move the multiplier, but for a class derived from this one
         self.hears_costs = type(self).move is not CKB.move
-        length = None if anytime else self.horizon
-        endless = self.horizon is None and not anytime
-        self._dual = dual_of(
-            self, dual, step, cap, slack, slater, length, endless, dual_beta
-        )
+        self._dual = dual_of(self, dual, step, cap, slack, slater, dual_beta)
 
     def score(self, t: int, phi: Tensor) -> scores.PrimalDual:
         """Return ``f - sum_j phi_j g_j``."""

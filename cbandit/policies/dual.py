@@ -118,8 +118,6 @@ def dual_of(
     cap: Any,
     slack: Any,
     slater: Any,
-    length: int | None,
-    endless: bool,
     beta: Any,
 ) -> Dual:
     """Return step, slack and cap as given, or as they follow from the bounds.
@@ -127,15 +125,13 @@ def dual_of(
     Where they do not and all beliefs are standardised, they are the usual ones.
 
     Args:
-        policy: of these trials and costs, with its ``clip``.
+        policy: of these trials, costs and rounds, with its ``clip``.
         kind: ``"projected"`` or ``"queue"``.
-        step: ``1 / V``; ``None``: ``rho / (G sqrt(length))``.
+        step: ``1 / V``; ``None``: ``rho / (G sqrt(T))``, ``T`` the rounds until the
+            multiplier starts again.
         cap: ``rho``; ``None``: ``4 B / (slater - slack)``.
         slack: what is added to every estimate.
         slater: ``delta``.
-        length: how many rounds until the multiplier starts again; ``None``: as many as
-            the epoch has.
-        endless: whether there are neither a horizon nor epochs.
         beta: the width of the estimate that moves the multiplier.
     """
     checks.one_of("dual", kind, "projected", "queue")
@@ -149,6 +145,8 @@ def dual_of(
             "(with step left out, the queue's step follows from it)"
         )
     shaped, bounds, room = policy._number, policy._estimating.bound, None
+    doubling = policy.restart == "doubling"
+    length = None if doubling else policy.restart or policy.horizon
     slacks = Schedule("slack", slack, shaped, checks.nonnegative)
     if slater is not None:
         room = shaped("slater", checks.positive("slater", slater)) - slacks(1)
@@ -168,7 +166,7 @@ def dual_of(
     if step is None:
         wanted.append("step= (by the theorem cap / (G sqrt(T)))")
         missing += ["clip=(B, G)"] * (bounds is None and cap is not None)
-        missing += ["horizon= (or anytime=True)"] * endless
+        missing += ["horizon= (or anytime=True)"] * (not (doubling or length))
     if missing and slater is None and _in_spreads(policy):
         if step is None and cap is None and beta is None:
             beta = DUAL_BETA

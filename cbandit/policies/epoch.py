@@ -12,8 +12,8 @@ Noisy constraints (``psi="linear"``), ``kappa_j = 0`` at first: targets
 
 ``reuse=True`` (ours) keeps all rounds, recomputes their targets under the new ``kappa``
 and standardises them; ``reuse=False`` starts each epoch from a fresh GP, as printed.
-``inner="ts"`` is GP-TS in place of GP-UCB. :mod:`cbandit.policies.penalties` has
-``psi`` and ``kappa``, :mod:`cbandit.policies.penalised` targets and bounds' widths.
+:mod:`cbandit.policies.penalties` has ``psi`` and ``kappa``,
+:mod:`cbandit.policies.penalised` targets and widths.
 
 M. Shi and A. Eryilmaz, 2022, Algorithms 2 and 3.
 """
@@ -57,19 +57,18 @@ class EpochPenalty(GPPolicy):
     Args:
         actions: what can be chosen.
         reward: the belief about the penalised reward; or a list, one an epoch, the last
-            one kept for all that follow.
+            for all that follow.
         costs: how many costs, ``m``, or their names.
         explore: :class:`~cbandit.UCB`, or :class:`~cbandit.TS` with ``inner="ts"``; of
             width 1 unless given.
         epoch: ``S``, rounds an epoch.
-        psi: ``"exp"`` or ``("exp", c)``, ``exp(c z)`` above 0; ``("polynomial", n)`` or
-            ``("polynomial", n, c)``, ``(c z + 1)^n`` above 0 (``c`` is 1 unless given;
-            both families are in :mod:`cbandit.multipliers`); ``"linear"``, for noisy
-            constraints; or a callable that is 1 up to 0, convex and increasing above,
-            with ``psi(x) psi(y) >= psi(x + y)``.
+        psi: above 0, ``exp(c z)``: ``"exp"`` or ``("exp", c)``; ``(c z + 1)^n``:
+            ``("polynomial", n)`` or ``("polynomial", n, c)``; a callable, 1 up to 0,
+            convex and increasing above, with ``psi(x) psi(y) >= psi(x + y)``; or
+            ``"linear"``, for noisy constraints.
         rate: the multipliers' step with ``psi="linear"``; 0, with any ``psi``, keeps
             ``kappa`` fixed (a baseline: no fixed one gives both sublinear rates).
-        inner: ``"ucb"`` or ``"ts"``.
+        inner: ``"ucb"``, or ``"ts"``: GP-TS in place of GP-UCB.
         reuse: keep past rounds across epochs, targets recomputed and standardised.
         kappa: the multipliers at first; 1, or 0 with ``psi="linear"``.
         common: see below.
@@ -135,6 +134,17 @@ class EpochPenalty(GPPolicy):
         """Return which score is wanted, of estimates in the belief's own units."""
         return self._targets.look(super()._look(state, asked), state.beliefs.units())
 
+    def _chances(self, state: GPState) -> int:
+        """Return ``c`` of the RKHS widths."""
+        over = None if self.horizon is None else self._epoch_of(self.horizon) + 1
+        return bounds(state.own.number, over, self._penalty.linear)
+
+    def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
+        width = self._targets.width(self, asked.t, state, self._chances(state))
+        if width is None:
+            return super()._coefficient(state, asked)
+        return self.explore.coefficient(width, asked.streams)
+
     def _opened(self, state: GPState, asked: Asked) -> GPState:
         """Move multipliers, and targets with them, at the start of an epoch."""
         own, number = state.own, self._epoch_of(asked.t)
@@ -147,24 +157,6 @@ class EpochPenalty(GPPolicy):
         # what may fail goes first: a rebuilt engine is equal up to rounding only
         self._limits(asked.t), self._coefficient(state, asked)
         return state._replace(beliefs=self._targets.opened(self, state.beliefs, own))
-
-    # -- widths ------------------------------------------------------------------------
-
-    def _chances(self, state: GPState) -> int:
-        """Return ``c`` of the RKHS widths."""
-        over = None if self.horizon is None else self._epoch_of(self.horizon) + 1
-        return bounds(state.own.number, over, self._penalty.linear)
-
-    def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
-        parts = self._estimating.widths.rkhs_parts()
-        if not self._penalty.linear or not parts:
-            return super()._coefficient(state, asked)
-        # the targets' noise grows with the multipliers
-        chances = self._chances(state)
-        grown = self._targets.width(parts[0][0], asked.t, state, chances)
-        return self.explore.coefficient(grown, asked.streams)
-
-    # -- feedback ----------------------------------------------------------------------
 
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state with rounds of which all has come; others wait."""

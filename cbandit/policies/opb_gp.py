@@ -39,7 +39,7 @@ from cbandit.policies.safe.action import Safe, SafeAction, numbered
 from cbandit.policies.safe.draws import drawn, must_hold
 from cbandit.policies.safe.known import Known
 from cbandit.policies.safe.likely import best_likely
-from cbandit.policies.safe.scales import Scales, largest_of, share
+from cbandit.policies.safe.scales import Scales, bounds_of, largest_of, share
 from cbandit.policies.safe.trust import FEW, trusted
 from cbandit.policies.state import GPState
 from cbandit.posterior.units import level
@@ -122,12 +122,12 @@ class GPOPB(GPPolicy):
         enough, own = trusted(self, units, patience=FEW), on is self.actions
         at = numbered(self._safe.index if own else self._safe.within(on))
         must_hold(asked.mask, at)
-        beta, rho = self._coefficient(state, asked).abs(), known.ratio(limits, units)
-        beta, rho = self._scales.inflated(beta, rho)
+        beta, ratio = self._coefficient(state, asked).abs(), known.ratio(limits, units)
+        inflated = self._scales.inflated(beta, ratio)  # alpha_c beta, and rho
 
         def bounds() -> Iterator[tuple[int, Tensor]]:
             for start, mean, std in self._looks(state, asked):
-                u = _bounds(mean, std, beta, rho)
+                u = bounds_of(mean, std, *inflated)
                 safe.exact(u, tau, at, start)
                 if asked.mask is not None:
                     hidden = ~asked.mask[:, start : start + u.shape[-1]]
@@ -160,22 +160,3 @@ class GPOPB(GPPolicy):
         believed = partial(told_blocks, beliefs)
         found = best_likely(self, now.state.own, believed, limits, confidence)
         return self.senses.recommended(found.of(self._outside))
-
-
-def _bounds(mean: Tensor, std: Tensor, width: Tensor, rho: Tensor) -> Tensor:
-    """Return ``u_r`` and every ``u_c``, ``(T, 1 + m, n)``.
-
-    Args:
-        mean: posterior means, ``(T, 1 + m, n)``.
-        std: deviations, ``(T, 1 + m, n)``, or ``(T, 1, n)``: all alike.
-        width: ``beta``, ``(T, 1 + m)``.
-        rho: ``(T, m)``.
-    """
-    extra = rho * width[:, 1:]
-    if std.shape[1] == 1:
-        whole = width.clone()
-        whole[:, 0] += extra.amax(-1)
-        return torch.addcmul(mean, std, whole.to(mean).unsqueeze(-1))
-    u = torch.addcmul(mean, std, width.to(mean).unsqueeze(-1))
-    u[:, 0] += (std[:, 1:] * extra.to(mean).unsqueeze(-1)).amax(1)
-    return u

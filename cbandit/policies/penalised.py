@@ -98,15 +98,21 @@ class Targets:
             beliefs = beliefs.absorb(keys, x, [([0], target, came, None)], t)
         return beliefs
 
-    def width(self, part: Theory, t: int, state: GPState, chances: int) -> Tensor:
+    def width(self, policy: Any, t: int, state: GPState, chances: int) -> Tensor | None:
         """Return the RKHS width of noisy constraints in round ``t``.
 
+        ``None`` of other widths, which do not grow with the multipliers.
+
         Args:
-            part: the reward's width, as the user gives it.
+            policy: whose width it is.
             t: the round.
             state: the policy's.
             chances: how many bounds hold together.
         """
+        parts = policy._estimating.widths.rkhs_parts()
+        if not self.penalty.linear or not parts:
+            return None
+        part: Theory = parts[0][0]
         r, beliefs = part.subgaussian, state.beliefs
         costs = r if self.noises is None else self.noises
         grown = noise(r, costs, state.own.kept)

@@ -16,7 +16,7 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit.errors import CBanditError
 
-__all__ = ["Scales", "largest_of", "share"]
+__all__ = ["Scales", "bounds_of", "largest_of", "share"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +71,25 @@ class Scales:
         if self.reward is not None:
             ratio = (alpha[:, :1] - 1).expand_as(ratio)
         return torch.cat([beta[:, :1], beta[:, 1:] * alpha[:, 1:]], -1), ratio
+
+
+def bounds_of(mean: Tensor, std: Tensor, width: Tensor, rho: Tensor) -> Tensor:
+    """Return ``u_r`` and every ``u_c`` of Gaussian processes, ``(T, 1 + m, n)``.
+
+    Args:
+        mean: posterior means, ``(T, 1 + m, n)``.
+        std: deviations, ``(T, 1 + m, n)``, or ``(T, 1, n)``: all alike.
+        width: ``beta``, ``(T, 1 + m)``.
+        rho: by how much of each cost's width the reward is inflated, ``(T, m)``.
+    """
+    extra = rho * width[:, 1:]
+    if std.shape[1] == 1:
+        whole = width.clone()
+        whole[:, 0] += extra.amax(-1)
+        return torch.addcmul(mean, std, whole.to(mean).unsqueeze(-1))
+    u = torch.addcmul(mean, std, width.to(mean).unsqueeze(-1))
+    u[:, 0] += (std[:, 1:] * extra.to(mean).unsqueeze(-1)).amax(1)
+    return u
 
 
 def share(name: str, value: Any) -> float:
