@@ -4,6 +4,8 @@ import os
 from contextlib import contextmanager
 from unittest import mock
 
+import cbandit
+from cbandit import policies
 from cbandit._core import checkpoint, files, randomness
 from cbandit._core.arguments import differences, settings_of
 from cbandit._core.checkpoint import read, write
@@ -341,3 +343,8 @@ def renumbered(choice, t):
     """A choice of the same policy that claims to be of round ``t``."""
     name = f"{choice.id.rpartition('-')[0]}-{t}"
     return Choice(t, choice.index, choice.x, choice.infeasible, id=name)
+
+
+def homes():
+    """Public names by the module that they live in, and names of modules."""
+    return cbandit._HOMES, cbandit._MODULES

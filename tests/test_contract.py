@@ -6,16 +6,18 @@ promise another name, add a row; a policy also gets a row in ``POLICIES``.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import inspect
 import json
 import math
+from pathlib import Path
 
 import gpytorch
 import pytest
 import torch
 from botorch.models import ModelListGP, SingleTaskGP
-from inside import main
+from inside import homes, main, policies
 
 import cbandit as cb
 
@@ -273,9 +275,28 @@ def test_name(name):
 
 def test_all_public_names_are_promised():
     known = {name.split(".")[0] for name in SIGNATURES} | set(NAMES.split())
-    assert set(cb.__all__) - known == {"FiniteClass"}  # OPNLB's belief
-    baselines = {f"baselines.{name}" for name in cb.baselines.__all__}
-    assert baselines <= SIGNATURES.keys()
+    new = set(cb.__all__) - known - {"FiniteClass"}  # OPNLB's belief
+    new |= {f"baselines.{name}" for name in cb.baselines.__all__} - SIGNATURES.keys()
+    assert not new, f"give {new} a row in SIGNATURES"
+
+
+def test_each_public_name_is_written_wherever_it_has_to_be():
+    source = ast.parse(Path(cb.__file__).read_text())
+    typed = {
+        alias.name
+        for block in source.body
+        if isinstance(block, ast.If)  # TYPE_CHECKING
+        for line in block.body
+        for alias in line.names
+    }
+    names, modules = homes()
+    found = {*modules, *(name for each in names.values() for name in each)}
+    assert set(cb.__all__) == found, "__all__, and _HOMES or _MODULES"
+    assert typed | {"optuna"} == found, "_HOMES, and the imports for type checkers"
+    own = {
+        name.partition(",")[0] for name in POLICIES if not name.startswith("baselines.")
+    }
+    assert set(policies.__all__) == own, "cbandit/policies/__init__.py"
 
 
 def test_every_public_policy_is_tried():
@@ -285,12 +306,24 @@ def test_every_public_policy_is_tried():
         if isinstance(public(name), type) and issubclass(public(name), cb.Policy)
     }
     tried = {name.partition(",")[0] for name in POLICIES}
-    assert found - {"GPPolicy"} == tried - {"OPB"}  # a function that makes one of two
+    # OPB is a function that makes one of two
+    left = found - {"GPPolicy"} ^ tried - {"OPB"}
+    assert not left, f"a row in POLICIES for each of SIGNATURES' policies: {left}"
 
 
 def build(name, **common):
     actions, own, _ = POLICIES[name]
     return public(name)(actions, **(common | own))
+
+
+@EVERY_POLICY
+def test_every_argument_is_noted_for_runs_that_are_resumed(name):
+    policy = build(name)
+    apart = {"self", "actions", "trials", "device", "dtype"}
+    taken = inspect.signature(type(policy).__init__).parameters.values()
+    wanted = {each.name for each in taken if each.kind not in OPEN_ENDED} - apart
+    left = wanted - policy.settings.keys()
+    assert not left, f"self.settings = stated(self, locals()), its first line: {left}"
 
 
 def ask(policy):

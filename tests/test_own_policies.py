@@ -339,6 +339,57 @@ def test_a_move_that_is_no_multiplier_is_named(answer):
         policy.ask()
 
 
+@pytest.mark.parametrize("weigh", [cb.scores.PrimalDual, cb.scores.Rectified])
+@pytest.mark.parametrize("shape", [(3, 3), (1, 2), (3, 1), (2,)])
+def test_a_score_of_another_weight_is_named(weigh, shape):
+    class Strange(Projected):
+        def score(self, t, phi):
+            return weigh(torch.ones(shape, dtype=F64))
+
+    with pytest.raises(cb.CBanditError, match=r"Strange\.score must weigh .*\(3, 2\)"):
+        built(Strange, trials=3).ask()
+
+
+def test_a_score_that_weighs_by_no_multiplier_is_named():
+    class Without(cb.GPPolicy):
+        def score(self, t, phi):
+            return cb.scores.Rectified(phi)
+
+    with pytest.raises(cb.CBanditError, match=r"\(1, 0\); a multiplier needs start="):
+        built(Without).ask()
+
+
+@pytest.mark.parametrize("score", [torch.zeros(1, 81), None])
+def test_a_score_that_is_no_score_is_named(score):
+    class Strange(Projected):
+        def score(self, t, phi):
+            return score
+
+    with pytest.raises(cb.CBanditError, match=r"Strange\.score must return one of"):
+        built(Strange).ask()
+
+
+@pytest.mark.parametrize(
+    ("trials", "given", "wanted"),
+    [
+        (None, [0.1, 0.3], [0.1, 0.3]),
+        (3, [0.1, 0.3], [[0.1, 0.3]] * 3),
+        (3, [0.1, 0.3, 0.5], [[0.1, 0.1], [0.3, 0.3], [0.5, 0.5]]),
+        (3, [[0.1, 0.3]], [[0.1, 0.3]] * 3),
+        (2, [[0.1, 0.3]], [[0.1, 0.3]] * 2),
+        (2, [[0.1], [0.3]], [[0.1, 0.1], [0.3, 0.3]]),
+        (2, [0.2, 0.2], [[0.2, 0.2]] * 2),
+        (2, [0.1, 0.3], [[0.1, 0.1], [0.3, 0.3]]),
+    ],
+)
+def test_numbers_for_trials_and_for_costs_are_told_apart(trials, given, wanted):
+    class Kept(Projected):
+        def __init__(self, actions, start, **common):
+            cb.GPPolicy.__init__(self, actions, start=start, **common)
+
+    assert built(Kept, trials=trials, start=given).multiplier.tolist() == wanted
+
+
 def test_a_score_that_is_nowhere_finite_is_named():
     class Lost(Projected):
         def score(self, t, phi):

@@ -32,7 +32,9 @@ from inside import (
     partition,
     passed_over,
     plain_torch,
+    read,
     scan,
+    write,
 )
 
 import cbandit as cb
@@ -101,8 +103,12 @@ class EngineRow:
         return told(count, functions, seed, self.points)
 
     def answers(self, engine):
-        """Means and variances at all points by the history, and the gain."""
-        return *self.solved(engine), engine.gain()
+        """Means and variances at all points as the engine has them, and the gain."""
+        return *self.believed(engine), engine.gain()
+
+    def believed(self, engine):
+        """Means and variances at all points: of the arrays, where there are any."""
+        return self.solved(engine) if self.actions.continuous else kept(engine)
 
     def solved(self, engine, *ahead):
         """Means and variances at all points by the history."""
@@ -165,6 +171,40 @@ class TestEngine:
         rest.observe(then)
         close(row.answers(engine), row.answers(rest))
 
+    def test_how_many_were_seen(self, row):
+        engine, rows = row.made(), row.told(12)
+        engine.observe(rows[:6])
+        for seen in rows[6:]:
+            engine.append(seen)
+        places = [
+            {seen.keys[trial] for seen in rows if seen.wanted[trial]}
+            for trial in range(TRIALS)
+        ]
+        assert engine.history.distinct() == list(map(len, places))
+        for seen in rows:
+            engine.forget(seen)
+        assert engine.history.distinct() == [0] * TRIALS
+        fresh = row.made()
+        close(row.answers(engine), row.answers(fresh))
+
+    def test_the_gain(self, row):
+        engine, rows = row.made(), row.told(9)
+        for seen in rows:
+            engine.append(seen)
+        x = torch.stack([seen.x for seen in rows], 1)
+        root = torch.stack([seen.precision for seen in rows], 1).sqrt()
+        gram = engine.history.covariance.cross(x, x)
+        inner = torch.eye(9) + root.unsqueeze(-1) * gram * root.unsqueeze(-2)
+        close([engine.gain()], [0.5 * torch.logdet(inner)])
+
+    def test_outcomes_of_one_place_that_differ_far_more_than_the_noise(self, row):
+        engine, once = row.made(), row.made()
+        rows = [seen._replace(precision=1e9 * seen.precision) for seen in row.told(30)]
+        for seen in rows:
+            engine.append(seen)
+        once.observe(rows)
+        close(row.answers(engine)[:1], row.answers(once)[:1], 1e-9)
+
     def test_other_targets(self, row):
         engine, other = row.made(), row.made()
         rows = row.told(10)
@@ -177,7 +217,7 @@ class TestEngine:
         close(row.answers(engine), row.answers(other))
         history = other.history
         engine.revise(2 * history.weighted[..., : history.used])
-        close([row.solved(engine)[0]], [2 * history.at(everything(row.points))[0]])
+        close([row.believed(engine)[0]], [2 * history.at(everything(row.points))[0]])
 
     def test_a_cleared_engine_knows_the_prior(self, row):
         engine, fresh = row.made(), row.made(3)
@@ -195,21 +235,30 @@ class TestEngine:
             each.observe(row.told(10))
         apart = engine.split(torch.tensor([1]), torch.tensor([0]))
         mean, var = row.solved(whole)
-        close(row.solved(engine), (mean[:, 1:], var))
-        close(row.solved(apart), (mean[:, :1], var))
+        close(row.believed(engine), (mean[:, 1:], var))
+        close(row.believed(apart), (mean[:, :1], var))
         for each, column in ((engine, 1), (apart, 0)):
             for seen in row.told(4, seed=5):
                 own = seen.values[:, column : column + 1]
                 each.append(seen._replace(values=own))
         whole.observe(row.told(4, seed=5))
         mean, var = row.solved(whole)
-        close(row.solved(engine), (mean[:, 1:], var))
-        close(row.solved(apart), (mean[:, :1], var))
+        close(row.believed(engine), (mean[:, 1:], var))
+        close(row.believed(apart), (mean[:, :1], var))
 
     def test_it_goes_on_after_a_pickle(self, row):
         engine = row.made()
         engine.observe(row.told(10))
         again = pickle.loads(pickle.dumps(engine))
+        for each in (engine, again):
+            each.append(row.told(1, seed=7)[0])
+        close(row.answers(engine), row.answers(again), 0)
+
+    def test_it_goes_on_from_a_file_without_trust(self, row, tmp_path):
+        engine = row.made()
+        engine.observe(row.told(10))
+        write(tmp_path / "a", "engine", engine)
+        again = read(tmp_path / "a", "engine")
         for each in (engine, again):
             each.append(row.told(1, seed=7)[0])
         close(row.answers(engine), row.answers(again), 0)
@@ -284,8 +333,35 @@ class TestEngineOverASet:
         between, own, other = engine.covariances(to)(at)
         _, var = row.solved(engine)
         close((own, other), (var[:, at], var[:, to]))
-        close([between[:, 1, 1]], [var[:, 5]])
-        assert between.shape == (TRIALS, 3, 2)
+        points = everything(row.points)
+        want = engine.history.covariances(points[to])(points[at])[0]
+        close([between], [want])
+
+    def test_a_draw_is_certain_where_all_is_known(self, row):
+        engine, rows = row.made(), row.told(12)
+        for seen in rows:
+            sure = 1e12 * (seen.precision > 0).double()
+            engine.append(seen._replace(precision=sure))
+        step = engine.block or row.points.size
+        passing = engine.begin(Streams(5, TRIALS))
+        blocks = [passing.block(*each) for each in partition(row.points, step)]
+        passing.end()
+        draw = torch.cat([block.draw for block in blocks], -1)
+        assert draw.shape == (TRIALS, 2, row.points.size)
+        for trial in range(TRIALS):
+            seen = sorted({s.keys[trial] for s in rows if s.wanted[trial]})
+            assert draw[trial][:, seen].abs().max() < 1e-3
+            assert draw[trial].abs().amax(-1).min() > 1e-2
+
+    @pytest.mark.parametrize("call", ["settle", "refresh", "pass"])
+    def test_looking_keeps_the_number_of_the_log(self, row, call):
+        engine = row.made()
+        for seen in row.told(10):
+            engine.append(seen)
+        engine.revise(2 * engine.history.weighted[..., : engine.history.used])
+        engine.history.stands_for = 7
+        passed_over(engine) if call == "pass" else getattr(engine, call)()
+        assert engine.history.stands_for == 7
 
 
 # -- rows ------------------------------------------------------------------------------

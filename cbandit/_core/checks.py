@@ -294,14 +294,14 @@ def per_trial(name: str, value: Any, batch: tuple[int, ...]) -> Tensor:
 
 
 def per_cost(name: str, value: Any, batch: tuple[int, ...], m: int) -> Tensor:
-    """A number, ``(m,)``, ``(*trials, 1)`` or ``(*trials, m)``, as ``(T, m)``.
+    """A number, ``(m,)``, ``(*trials, 1)`` or ``(1 or *trials, m)``, as ``(T, m)``.
 
     ``(*trials,)`` will do too, unless it is also ``(m,)``: then it is one number for
     each cost, as it is without trials.
     """
     out, shape = tensor(name, value), (*(batch or (1,)), m)
     given = tuple(out.shape)
-    if given in ((m,), (*batch, m), shape, ()):
+    if given in ((m,), (1, m), (*batch, m), shape, ()):
         return out.expand(shape)
     if batch and given in (batch, (*batch, 1)):
         return out.reshape(-1, 1).expand(shape).clone()

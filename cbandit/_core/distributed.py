@@ -189,8 +189,8 @@ def shard(group: Any = None, timeout: float = TIMEOUT) -> Iterator[Ranks]:
 
     Every rank must run the same calls, in the same order, and tell its policy the same
     feedback; all of them get the same choices. ``posterior()``, ``recommend()`` and
-    ``save()`` are such calls too. Each rank keeps the whole of a set small enough for
-    the *joint* engine, of a :class:`~cbandit.Box`, and of the set of a policy whose
+    ``save()`` are such calls too. Each rank keeps the whole of a set of few actions
+    (engine *joint*), of a :class:`~cbandit.Box`, and of the set of a policy whose
     rule looks at all actions at once (``policy.engine`` says so). Each rank holds all
     points of a :class:`~cbandit.Finite` set, and the axes of a
     :class:`~cbandit.ProductGrid`. The machines should be alike, so that what all of

@@ -49,8 +49,7 @@ class BanditOCO(Policy):
         leak: ``delta_``, draws the multiplier back to 0.
         start: the first centre, ``(d,)`` or ``(*trials, d)``; the box's own unless
             given. It is brought into the shrunken box.
-        common: ``thresholds``, ``horizon``, ``seed``, ``trials``, ``device``,
-            ``dtype``.
+        common: see below.
 
     Example:
         >>> import cbandit as cb

@@ -57,7 +57,7 @@ class CONFIG(GPPolicy):
 
     name = "CONFIG"
     explores = (UCB, TS)
-    spreads = True
+    hallucinates = True
 
     def __init__(
         self,

@@ -46,8 +46,7 @@ class SafeLTS(Stagewise):
         delta: in at most this share of runs is a constraint ever violated.
         alpha: what the draw is inflated by; the theorem's unless given.
         beta: the width, a number or a callable of the round, in place of the theory's.
-        common: ``thresholds``, ``horizon``, ``seed``, ``trials``, ``device``,
-            ``dtype``.
+        common: see below.
     """
 
     name = "Safe-LTS"

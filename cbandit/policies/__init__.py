@@ -6,10 +6,18 @@ feedback and for a world that drifts), scgp and unconstrained. ``policy.py`` has
 rounds of every policy, ``gp.py`` what those share whose beliefs are Gaussian processes,
 ``safe/`` what the stage-wise ones share.
 
-A new one is a file here or in :mod:`cbandit.baselines`. It joins by its name in that
-folder's ``__init__.py``, for one of this folder also in ``cbandit/__init__.py``; by a
-row in ``_core/known.py``, so that checkpoints may hold it; and by its rows in
-``tests/test_contract.py``, which try what every policy promises.
+A new one is a file here, or in :mod:`cbandit.baselines` if papers only compare with it.
+It joins by its name
+
+* in that folder's ``__init__.py``, one of this folder also in ``cbandit/__init__.py``
+  (three times: for type checkers, its home, ``__all__``);
+* in ``_core/known.py``, so that checkpoints may hold it;
+* in ``tests/test_contract.py``: its signature, and a row that tries what every policy
+  promises. Tests that fail name what is missing.
+
+Where it fits, also in the README's table of promises, in the help on ``pending`` in
+``shared.py`` (if it hallucinates), in ``KINDS`` of :mod:`cbandit.optuna` (if a trial's
+numbers tell its state), and in CHANGELOG.
 """
 
 from cbandit.policies.ckb import CKB

@@ -48,7 +48,7 @@ class CKB(GPPolicy):
         step: ``1 / V``, above 0: the multiplier's gain in a round whose estimate is one
             unit above the limit. A good choice is a small part of the limit's price,
             divided by the usual excess. A number, ``(*trials,)`` or one a cost,
-            ``(*trials, m)``, as ``cap``, ``slack`` and ``slater``; with
+            ``(1 or *trials, m)``, as ``cap``, ``slack`` and ``slater``; with
             ``dual="queue"`` also a callable of the round. Left out beside ``slater``,
             ``clip`` and ``horizon``, ``rho / (G sqrt(T))``. Left out without them, 0.5,
             if all beliefs are standardised.
@@ -74,8 +74,7 @@ class CKB(GPPolicy):
             ``(*trials,)`` or ``(*trials, m)``. ``None``: the score's own estimate, as
             in the paper; 0: the mean; -1: the mean and one deviation, pessimistic.
             -1.5 where step and cap are both left out and are 0.5 and 20.
-        common: ``thresholds``, ``feedback``, ``seed``, ``trials``, ``device``,
-            ``dtype``, ``engine``, ``pending``.
+        common: see below.
 
     Example:
         >>> import cbandit as cb, gpytorch, torch
@@ -91,7 +90,7 @@ class CKB(GPPolicy):
         >>> policy.tell(choice, reward=0.3, cost=-0.1)
     """
 
-    spreads = True
+    hallucinates = True
     _dual: Dual
 
     def __init__(

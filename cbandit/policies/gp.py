@@ -19,7 +19,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore, Rand
-from cbandit.policies import shared
+from cbandit.policies import shared, suits
 from cbandit.policies.alone import alone
 from cbandit.policies.believed import (
     Data,
@@ -40,15 +40,6 @@ from cbandit.policies.packing import place_of
 from cbandit.policies.policy import Now, Policy
 from cbandit.policies.pricing import measured, priced
 from cbandit.policies.state import Arrivals, GPState
-from cbandit.policies.suits import (
-    NO_NOISE,
-    epochs,
-    first_round,
-    functions,
-    moved,
-    round_points,
-    suited,
-)
 from cbandit.posterior.ahead import Ahead
 from cbandit.posterior.look import Best, Look, Score
 from cbandit.recommend import Recommendation
@@ -68,6 +59,8 @@ class GPPolicy(Policy):
     multiplier moves between rounds. The rest comes with this class, on every set and
     engine, in batches of trials. Tensors lead with the trials, ``T`` of them, 1 where
     there is no trials axis. They are float64, but for ``f`` and ``g`` of a float32 set.
+    Keep each argument of your own under its name (``self.step``): a run is resumed only
+    by a policy in which these are the same.
 
     Args:
         actions: what can be chosen.
@@ -76,8 +69,8 @@ class GPPolicy(Policy):
             ``m`` alike. A number, or names: costs without a belief. ``None``: none.
         explore: how estimates come from beliefs: :class:`~cbandit.UCB` (``cb.UCB(1.0)``
             unless given), :class:`~cbandit.TS` or :class:`~cbandit.Rand`.
-        start: the first multiplier, a number, ``(*trials,)`` or ``(*trials, m)``;
-            ``None``: there is none.
+        start: the first multiplier, a number, ``(*trials,)`` or ``(1 or *trials, m)``;
+            ``None``: there is none, and the score must do without.
         restart: how many rounds an epoch has, or ``"doubling"``: the multiplier is back
             at ``start`` in the first round of each. ``None``: one epoch.
         forget: whether the beliefs drop their data then too. Feedback of earlier rounds
@@ -111,9 +104,9 @@ class GPPolicy(Policy):
 
     explores: tuple[type, ...] = (UCB, TS, Rand)
     usual: Explore = UCB(1.0)  # what explore=None is
-    spreads = False  # whether pending=None is "hallucinate", where that goes
+    hallucinates = False  # what pending=None is, where that goes
     continuous = True  # whether it can choose from a Box
-    piecemeal = True
+    piecemeal = True  # costs of one choice may come one by one
     splits = True  # whether ranks may share the set; else each keeps all of it
     hears_costs = True  # whether move looks at the costs told
     common = shared.GP_POLICY
@@ -136,10 +129,10 @@ class GPPolicy(Policy):
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
-        beliefs, m = functions(reward, costs)
+        beliefs, m = suits.functions(reward, costs)
         explore = self.usual if explore is None else explore
         patient = pending == "hallucinate"
-        pending = suited(self, actions, explore, feedback, pending)
+        pending = suits.suited(self, actions, explore, feedback, pending)
         super().__init__(actions, m, **common)
         for j, belief in enumerate(beliefs):
             name = "reward" if j == 0 else f"costs[{j - 1}]"
@@ -149,10 +142,10 @@ class GPPolicy(Policy):
         self.standardized = any(belief.standardize for belief in beliefs)
         delayed = isinstance(feedback, Delayed)
         if delayed:
-            self.no_noise = NO_NOISE
+            self.no_noise = suits.NO_NOISE
         self.patient = delayed or patient
         self.learns_costs, self.sees_costs = not observed_costs, observed_costs
-        self.restart = epochs(restart)
+        self.restart = suits.epochs(restart)
         self.forget = checks.flag("forget", forget)
         if forget and restart is None:
             raise CBanditError("forget=True goes with restart=")
@@ -178,9 +171,9 @@ class GPPolicy(Policy):
     def score(self, t: int, multiplier: Tensor) -> scores.Formed | Score:
         """Return what to maximise in round ``t``, given the multiplier ``(T, m)``.
 
-        One of :mod:`cbandit.scores`, which engines form in passing, or a function of
-        estimates ``f (T, n)`` and ``g (T, m, n)``, thresholds subtracted, that returns
-        ``(T, n)``.
+        One of :mod:`cbandit.scores`, which engines form in passing, weights being ``(T,
+        m)``; or a function of estimates ``f (T, n)`` and ``g (T, m, n)``, thresholds
+        subtracted, that returns ``(T, n)``.
         """
         raise NotImplementedError(f"{type(self).__name__} must define score()")
 
@@ -194,10 +187,13 @@ class GPPolicy(Policy):
             multiplier: what it used, ``(T, m)``.
             estimate: explored and clipped, thresholds subtracted, at its choice,
                 ``(T, 1 + m)``: the reward's, then the costs'.
-            arrived: a ``(T, m)`` for each cost told since the round before, its excess
-                over the threshold, not rectified; 0 in trials where nothing came.
+            arrived: a ``(T, m)`` for each ``tell`` of costs since the round before, by
+                how much they exceed the thresholds, not rectified; 0 where it told
+                nothing. None, or several, may come between two rounds: what a round
+                adds by itself is added once, beside their sum.
 
-        Estimates and excesses are in spreads where beliefs are standardised.
+        Estimates and excesses are in spreads where beliefs are standardised; an excess
+        that has no unit yet comes once it has.
         """
         return multiplier
 
@@ -248,16 +244,16 @@ class GPPolicy(Policy):
             return state.moved
         if state.estimate is None or self._epoch(t) == t:
             return self._start
-        return moved(self, state, t - 1)
+        return suits.moved(self, state, t - 1)
 
     def _epoch(self, t: int) -> int:
         """Return the first round of the epoch that round ``t`` is in."""
-        return first_round(self.restart, t)
+        return suits.first_round(self.restart, t)
 
     def _look(self, state: GPState, asked: Asked) -> Look:
         """Return which score of which estimates this round wants."""
         t, estimating = asked.t, self._estimating
-        score, limits = self.score(t, state.multiplier), self._limits(t)
+        score, limits = suits.scored(self, t, state.multiplier), self._limits(t)
         coefficient, units = self._coefficient(state, asked), state.beliefs.units()
         offset, bound = estimating.offset(self, t, limits, units), estimating.bound
         if not isinstance(score, scores.Formed):
@@ -294,7 +290,7 @@ class GPPolicy(Policy):
 
     def _round_actions(self, actions: Any) -> Any:
         asked = super()._round_actions(actions)
-        round_points(self.actions, asked, self.explore.samples)
+        suits.round_points(self.actions, asked, self.explore.samples)
         return asked
 
     # -- feedback ----------------------------------------------------------------------

@@ -55,8 +55,7 @@ class LCLUCB(Stagewise):
         alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; the theorem's unless given.
         beta: the width, a number or a callable of the round, in place of the theory's.
         largest: ``r_max``, the largest possible mean reward, 1 unless given.
-        common: ``thresholds``, ``horizon``, ``seed``, ``trials``, ``device``,
-            ``dtype``.
+        common: see below.
 
     On a star, a choice's ``index`` is that of its segment.
 

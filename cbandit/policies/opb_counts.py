@@ -62,7 +62,7 @@ class CountOPB(Stagewise):
         alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; the theorem's unless given.
         largest: ``r_max``, the largest possible mean reward; the upper end of the
             reward's ``means`` or ``range``, or 1, unless given.
-        common: ``thresholds``, ``seed``, ``trials``, ``device``, ``dtype``.
+        common: see below.
     """
 
     name = "OPB"

@@ -62,8 +62,7 @@ class OPLB(Stagewise):
         solver: ``"l1"`` or ``"ascent"``.
         beta: the width, a number or a callable of the round, in place of the theory's.
         largest: ``r_max``, the largest possible mean reward, 1 unless given.
-        common: ``thresholds``, ``horizon``, ``seed``, ``trials``, ``device``,
-            ``dtype``.
+        common: see below.
     """
 
     name = "OPLB"

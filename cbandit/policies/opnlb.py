@@ -59,8 +59,7 @@ class OPNLB(Stagewise):
         delta: the share of runs in which a bound may fail.
         alpha: ``alpha_r``; the theorem's unless given.
         largest: ``r_max``, the largest possible mean reward, 1 unless given.
-        common: ``thresholds``, ``horizon``, ``seed``, ``trials``, ``device``,
-            ``dtype``.
+        common: see below.
     """
 
     name = "OPNLB"

@@ -215,7 +215,7 @@ class Policy(metaclass=ABCMeta):
         return devices.put(shaped, self.device)
 
     def _number(self, name: str, value: Any) -> Tensor:
-        """Return a number, ``(*trials,)`` or ``(*trials, m)`` as ``(T, m)``."""
+        """Return a number, ``(*trials,)`` or ``(1 or *trials, m)`` as ``(T, m)``."""
         value = checks.tensor(name, value)
         if self.batch_shape and tuple(value.shape) == self.batch_shape:
             value = value.unsqueeze(-1)

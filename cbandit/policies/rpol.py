@@ -57,8 +57,7 @@ class RPOL(GPPolicy):
         restart: rounds between restarts of the multiplier, or ``None``.
         forget: whether restarts drop the data too. Feedback of earlier rounds that is
             told after a restart enters the new beliefs.
-        common: ``thresholds``, ``clip``, ``horizon``, ``feedback``, ``seed``,
-            ``trials``, ``device``, ``dtype``, ``engine``, ``pending``.
+        common: see below.
 
     Example:
         >>> import cbandit as cb, torch
@@ -68,7 +67,7 @@ class RPOL(GPPolicy):
         >>> policy.tell(policy.ask(), reward=0.1, cost=0.2)
     """
 
-    spreads = True
+    hallucinates = True
 
     def __init__(
         self,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from cbandit.posterior.engines.choice import ENGINES
+
 __all__ = ["GP_POLICY", "POLICY", "documented"]
 
 POLICY = {
@@ -30,7 +32,7 @@ POLICY = {
 GP_POLICY = {
     "clip": """``(B, G)``: estimates are kept within ``[-B, B]`` and, thresholds
         subtracted, ``[-G, G]``; in spreads where a belief is standardised.""",
-    "engine": '``"auto"``, ``"joint"``, ``"factor"``, ``"product"`` or ``"stream"``.',
+    "engine": "one of " + ", ".join(f'``"{name}"``' for name in ENGINES) + ".",
     "feedback": "``None``, :class:`~cbandit.Delayed` or :class:`~cbandit.Sliding`.",
     "pending": """``"ignore"`` outstanding choices, or ``"hallucinate"``: count their
         variance and keep their mean, so that several in a row are several places.

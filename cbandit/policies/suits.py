@@ -17,6 +17,7 @@ from cbandit.policies.given import COST_COUNT, listed
 from cbandit.policies.pricing import measured
 from cbandit.policies.senses import names_of
 from cbandit.policies.state import GPState
+from cbandit.scores import Formed
 
 __all__ = [
     "believed_costs",
@@ -25,6 +26,7 @@ __all__ = [
     "functions",
     "moved",
     "round_points",
+    "scored",
     "suited",
 ]
 
@@ -83,9 +85,9 @@ def suited(policy: Any, actions: Any, explore: Any, feedback: Any, pending: Any)
             f"{type(policy).__name__} chooses from {kinds}; got {actions!r}"
         )
     if pending is None:
-        spreads = policy.spreads and isinstance(explore, UCB)
+        apart = policy.hallucinates and isinstance(explore, UCB)
         late = isinstance(feedback, Delayed)
-        pending = "hallucinate" if spreads and not late else "ignore"
+        pending = "hallucinate" if apart and not late else "ignore"
     checks.one_of("pending", pending, "ignore", "hallucinate", other="None")
     if pending == "hallucinate" and not isinstance(explore, UCB):
         raise CBanditError(
@@ -149,6 +151,27 @@ def first_round(restart: int | str | None, t: int) -> int:
     if restart == "doubling":  # epoch i is rounds 2^i .. 2^(i+1) - 1
         return 1 << (t.bit_length() - 1)
     return t - (t - 1) % int(restart)
+
+
+def scored(policy: Any, t: int, multiplier: Tensor) -> Any:
+    """Return the score of round ``t``, an error if it weighs costs by another shape."""
+    score = policy.score(t, multiplier)
+    weight = score.weight if isinstance(score, Formed) else None
+    if weight is None and callable(score):
+        return score
+    wanted, name = (policy._size, policy.m), type(policy).__name__
+    if weight is None:
+        raise CBanditError(
+            f"{name}.score must return one of cb.scores, or a function of estimates f "
+            f"and g; got {checks.kind(score)}"
+        )
+    if tuple(weight.shape) == wanted:
+        return score
+    start = "" if multiplier.shape[-1] else "; a multiplier needs start="
+    raise CBanditError(
+        f"{name}.score must weigh costs by a tensor of shape (T, m) = {wanted}; got "
+        f"{tuple(weight.shape)}{start}"
+    )
 
 
 def moved(policy: Any, state: GPState, t: int) -> Tensor:

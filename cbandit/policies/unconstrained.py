@@ -33,7 +33,7 @@ class GPUCB(GPPolicy):
     name = "GP-UCB"
     explores = (UCB,)
     usual = UCB(2.0)
-    spreads = True
+    hallucinates = True
 
     def __init__(
         self, actions: Any, *, reward: GP, explore: UCB | None = None, **common: Any

@@ -24,7 +24,7 @@ from cbandit.posterior.ahead import Ahead
 from cbandit.posterior.block import Block
 from cbandit.posterior.engines.choice import BLOCK
 from cbandit.posterior.engines.protocol import Pass
-from cbandit.posterior.group import Group
+from cbandit.posterior.group import FEW, Group
 from cbandit.posterior.log import Observation
 from cbandit.posterior.look import Best, Look, Scan, among
 from cbandit.posterior.parts import Part, columns_of, each_alone, joined, told_apart
@@ -36,8 +36,6 @@ from cbandit_kernels import SCORES
 
 __all__ = ["Beliefs"]
 
-FEW = 8  # rows up to which they are conditioned on one by one
-
 
 class Beliefs(Value):
     """All functions of a policy over one action set.
@@ -46,7 +44,7 @@ class Beliefs(Value):
         beliefs: one specification a function, the reward's first.
         actions: a finite set, a product grid or a box.
         batch_shape: ``()`` or ``(trials,)``.
-        dtype: of the arrays over the set (the joint engine's are float64).
+        dtype: of the arrays over the set (those that keep a covariance are float64).
         device: where they live.
         engine: a name, or ``"auto"``.
         samples: whether joint draws will be asked for.

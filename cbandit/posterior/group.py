@@ -24,7 +24,7 @@ from cbandit.posterior.ahead import Ahead, Coming
 from cbandit.posterior.batched import one_a_trial
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.draws.features import check_features, pathwise
-from cbandit.posterior.engines.choice import BLOCK, make_engine, plan
+from cbandit.posterior.engines.choice import BEYOND, BLOCK, make_engine, plan
 from cbandit.posterior.engines.protocol import Engine, Pass, Plan, Seen
 from cbandit.posterior.history import BLANK
 from cbandit.posterior.log import Log, Observation
@@ -35,7 +35,7 @@ from cbandit.posterior.refit import fit_hyperparameters
 from cbandit.posterior.scale import Scale
 from cbandit.posterior.value import Value
 
-__all__ = ["Group"]
+__all__ = ["FEW", "Group"]
 
 FEW = 8  # rows up to which they are conditioned on one by one
 
@@ -213,8 +213,7 @@ class Group(Value):
         own_noise = self._own_noise or row.noise is not None
         other = self._with(log=log, unfitted=unfitted, _own_noise=own_noise)
         if not self._engine.takes(row.keys):
-            chosen = Plan("factor", "an action outside the set was observed")
-            return other._over(log, _engine=self._fresh(chosen))
+            return other._over(log, _engine=self._fresh(BEYOND))
         if scale.standardize:
             if own_noise:  # its weight depends on the outcomes' spread, which moves
                 return other._over(log)

@@ -24,6 +24,8 @@ from cbandit.posterior.rows.stored import Stored
 from cbandit_kernels import describe_native
 
 __all__ = [
+    "BEYOND",
+    "BLOCK",
     "ENGINES",
     "Engine",
     "Plan",
@@ -40,6 +42,7 @@ EXPECTED_ROWS = 300
 BLOCK = 1 << 17
 CUDA_BLOCK = 1 << 26  # launches cost little beside it
 
+BEYOND = Plan("factor", "an action outside the set was observed")
 ROWS: dict[str, Callable[..., Rows]] = {
     "factor": Stored,
     "product": Kronecker,

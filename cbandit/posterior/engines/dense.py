@@ -74,7 +74,7 @@ class Dense(Base):
     def correct(
         self, keys: Sequence[Hashable], change: Tensor, wanted: Sequence[bool]
     ) -> None:
-        """Change targets at ``keys`` by ``change (T, F)``, times their precision."""
+        """Add ``change (T, F)``, of precision x target, at ``keys``."""
         nowhere = self.history.points.new_zeros(len(keys), self.actions.dim)
         slots, _ = self.history.place(keys, nowhere, wanted)
         self.history.correct(devices.put(slots, change.device), change)

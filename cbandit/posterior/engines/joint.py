@@ -186,7 +186,7 @@ class Joint(Base):
     def correct(
         self, keys: Sequence[Hashable], change: Tensor, wanted: Sequence[bool]
     ) -> None:
-        """Change targets at ``keys`` by ``change (T, F)``, times their precision."""
+        """Add ``change (T, F)``, of precision x target, at ``keys``."""
         slot = devices.put(keys, self._cov.device)
         self.history.correct(slot, change)
         self._stale = True
@@ -250,12 +250,6 @@ class Joint(Base):
             )
             self._gain, self._shares = self._gain.add(more, alpha=0.5), []
         return self._gain
-
-    def at(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Means ``(T, F, k)`` and variances ``(T, k)`` at ``index (T, k)``."""
-        self.settle()
-        places = index.unsqueeze(1).expand(-1, self.functions, -1)
-        return self.mean.gather(-1, places), self._var.gather(-1, index)
 
     def covariances(self, to: Tensor) -> Between:
         """Posterior covariances ``(T, n, o)`` and variances, read off."""

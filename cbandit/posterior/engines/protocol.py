@@ -3,6 +3,17 @@
 An engine is the one thing here that changes in place. ``history.stands_for`` is the
 number of the log whose observations its arrays hold, ``None`` during a change: whoever
 uses it compares the two and, where they differ, clears the engine and has it observe.
+The caller sets it around ``append``, ``forget``, ``observe``, ``correct``, ``revise``
+and ``clear``; the engine does around arrays that it writes in other calls (``settle``,
+``refresh``, passes), and puts the number back when they are whole again.
+
+An engine owes its history, which others read (``at``, ``distinct``, ``covariances``):
+
+* ``append``: ``place`` the keys; ask ``clashes`` before ``add`` (where it says yes,
+  arrays that were changed one by one are to be computed afresh); ``add``; ``count``;
+* ``forget``: the same with ``sign=-1`` and ``count(-1)``, and what is solved for is
+  asked after that; ``release`` once nothing that waits refers to an emptied slot;
+* ``observe``: ``place``, ``add`` and ``count`` for each, then ``refresh``.
 """
 
 from __future__ import annotations
@@ -38,8 +49,8 @@ class Seen(NamedTuple):
         keys: the actions' names, one a trial: a number where the action is one of the
             set's, else anything hashable (:meth:`cbandit.Actions.keys`).
         x: ``(T, d)``.
-        values: ``(T, F)``.
-        precision: ``(T,)``, 0 in trials that are not ``wanted``.
+        values: ``(T, F)``, float64; kept as it is, so nobody writes to it.
+        precision: ``(T,)``, likewise; 0 in trials that are not ``wanted``.
         wanted: trials that saw something.
         usual: whether the precision is the belief's own, the same in all such calls.
     """
@@ -91,12 +102,15 @@ class Engine(Protocol):
 
     @property
     def keeps_all(self) -> bool:
-        """Whether it keeps the whole set however many ranks share it."""
+        """Whether every rank keeps the whole set, however many share it."""
         ...
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether it keeps kernel rows, sooner computed than read from a file."""
+        """Whether its bytes are mostly kernel rows.
+
+        These are sooner computed than read: a checkpoint leaves them out earlier.
+        """
         ...
 
     @property
@@ -115,7 +129,10 @@ class Engine(Protocol):
         ...
 
     def takes(self, keys: Sequence[Hashable]) -> bool:
-        """Whether it can condition on actions of these names."""
+        """Whether it can condition on actions of these names.
+
+        They are of one kind: numbers in all trials, or in none.
+        """
         ...
 
     def covers(self, stretch: tuple[int, int] | None) -> bool:
@@ -137,7 +154,14 @@ class Engine(Protocol):
     def correct(
         self, keys: Sequence[Hashable], change: Tensor, wanted: Sequence[bool]
     ) -> None:
-        """Change targets at ``keys`` by ``change (T, F)``, times their precision."""
+        """Change targets at ``keys``, which have been observed.
+
+        Args:
+            keys: one a trial.
+            change: what is added to the sums of precision x target, ``(T, F)``: the
+                caller has multiplied it by the precision.
+            wanted: trials in which it is not 0.
+        """
         ...
 
     def revise(self, weighted: Tensor) -> None:
@@ -170,7 +194,8 @@ class Engine(Protocol):
         """Begin a pass over the set.
 
         With ``streams``, each block carries a joint draw less its mean; with ``ahead``,
-        deviations are those after the choices to come.
+        deviations are those after the choices to come, which may get slots of the
+        history in which nothing is observed.
         """
         ...
 
@@ -232,7 +257,7 @@ class Base:
         return True
 
     def covers(self, stretch: tuple[int, int] | None) -> bool:
-        """All of the set is kept, or none."""
+        """Always: every rank keeps all of the set, or there is none."""
         return True
 
     def settle(self) -> None:

@@ -343,9 +343,9 @@ def loops(double: bool) -> Loops:
 
         With ``change``, first the observation of ``targets (T, F)`` at ``slots (T,)``
         is taken in; then the best action is found and what is estimated there. The
-        covariance lacks ``count`` changes, and gets them when there is no more room.
+        covariance lacks ``waiting`` changes, and gets them when there is no more room.
         """
-        columns, weights, var, count = late
+        columns, weights, var, waiting = late
         change, slots, precision, targets = told
         low, high = where
         size_of, functions = cov.shape[1], mean.shape[1]
@@ -360,12 +360,12 @@ def loops(double: bool) -> Loops:
         start = (-infinity, none)
         for t in range(low, high):
             for j in range(size_of):
-                v[j] = var[t, j] if count else cov[t, j, j]
+                v[j] = var[t, j] if waiting else cov[t, j, j]
             if change:
                 slot = slots[t]
                 for j in range(size_of):
                     column[j] = cov[t, slot, j]
-                for p in range(count):
+                for p in range(waiting):
                     lessen(columns[t, p], weights[t, p], columns[t, p, slot], column)
                 own = column[slot]
                 w = precision[t] / (1 + precision[t] * own)
@@ -375,9 +375,9 @@ def loops(double: bool) -> Loops:
                         mean[t, f, j] += gap * column[j]
                 for j in range(size_of):
                     v[j] -= column[j] * (column[j] * w)
-                    var[t, j], columns[t, count, j] = v[j], column[j]
-                weights[t, count] = w
-                if count + 1 == columns.shape[1]:
+                    var[t, j], columns[t, waiting, j] = v[j], column[j]
+                weights[t, waiting] = w
+                if waiting + 1 == columns.shape[1]:
                     lessen_all(columns[t], weights[t], cov[t], scaled)
             best = look(
                 c,
