@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import numpy as np
 import pytest
 from inside import renumbered
@@ -190,3 +192,40 @@ def test_what_to_do_about_several_costs_is_said():
     # the reward was kept, and nothing learned of the costs
     assert len(policy.model.models[0].train_targets) == 1
     assert float(policy.posterior().costs.mean.abs().max()) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "refused"),
+    [
+        ("EpochPenalty", "Delayed Sliding"),
+        ("baselines.SafeOpt", "Sliding hallucinate"),
+        ("baselines.StageOpt", "Sliding hallucinate"),
+        ("baselines.SGPUCB", "Sliding hallucinate"),
+        ("baselines.ADMMBO", "Delayed hallucinate"),
+        ("baselines.BoTorchPolicy", "Delayed hallucinate"),
+        ("baselines.BKB", "Delayed Sliding hallucinate"),
+    ],
+)
+def test_policies_say_why_they_take_no_late_feedback(name, refused):
+    kind = operator.attrgetter(name)(cb)
+    own = {
+        "EpochPenalty": {"costs": 1, "epoch": 5},
+        "SafeOpt": {"safe": 0},
+        "StageOpt": {"safe": 0, "rounds": 5},
+        "SGPUCB": {"safe": 0, "rounds": 5},
+        "BoTorchPolicy": {"make_acquisition": print},
+    }.get(kind.__name__, {})
+    gp, points = belief(), cb.Finite(line())
+    costs = {} if kind.__name__ == "BKB" else {"costs": gp}
+
+    def made(**more):
+        return kind(points, reward=gp, horizon=20, **{**costs, **own, **more})
+
+    for what in ("Delayed", "Sliding", "hallucinate"):
+        late = what != "hallucinate"
+        more = {"feedback": getattr(cb, what)(3)} if late else {"pending": what}
+        if what in refused.split():
+            with pytest.raises(cb.CBanditError, match=f"{kind.__name__} takes no .*: "):
+                made(**more)
+        elif late or kind.__name__ != "EpochPenalty":
+            made(**more)

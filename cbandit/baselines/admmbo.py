@@ -42,7 +42,7 @@ from cbandit.baselines.admm_search import (
     on_set,
 )
 from cbandit.baselines.admm_steps import Progress, evaluations
-from cbandit.baselines.botorch_policy import refused
+from cbandit.baselines.botorch_policy import TAKES_NO
 from cbandit.baselines.random import uniform
 from cbandit.beliefs.gp import GP, _extent
 from cbandit.errors import CBanditError
@@ -76,6 +76,7 @@ class ADMMBO(GPPolicy):
     """
 
     name = "ADMMBO"
+    takes_no = TAKES_NO
     splits = False
 
     def __init__(
@@ -95,7 +96,6 @@ class ADMMBO(GPPolicy):
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
-        refused(common)
         costs, means = believed_costs(costs), UCB(0.0)
         super().__init__(actions, reward=reward, costs=costs, explore=means, **common)
         self.budgets = evaluations("budgets", budgets)

@@ -58,6 +58,9 @@ class BKB(GPPolicy):
     """
 
     name = "BKB"
+    takes_no = dict.fromkeys(
+        ("Delayed", "Sliding", "hallucinate"), "a sketch is of all that was told"
+    )
     continuous = splits = False
     explores = (UCB,)
     usual = UCB(2.0)
@@ -72,10 +75,6 @@ class BKB(GPPolicy):
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
-        if common.get("pending") not in (None, "ignore"):
-            raise CBanditError(f"pending must be 'ignore'; got {common['pending']!r}")
-        if common.get("feedback") is not None:
-            raise CBanditError(f"feedback must be None; got {common['feedback']!r}")
         if isinstance(reward, GP) and (reward.learn_noise or reward.standardize):
             raise CBanditError(
                 "reward must be a cb.GP with a kernel and noise of its own, not "

@@ -22,7 +22,6 @@ from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit.actions import Box
 from cbandit.baselines.random import clear
-from cbandit.beliefs.feedback import Delayed
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
@@ -35,10 +34,14 @@ if TYPE_CHECKING:
     from botorch.acquisition.acquisition import AcquisitionFunction
     from botorch.models.model_list_gp_regression import ModelListGP
 
-__all__ = ["BoTorchPolicy", "best_on_box", "refused"]
+__all__ = ["TAKES_NO", "BoTorchPolicy", "best_on_box"]
 
 CHUNK = 1024
 DIRECTIONS = 64  # looked into around what has failed
+TAKES_NO = {
+    "Delayed": "tell what is late when it comes",
+    "hallucinate": "give the acquisition function X_pending, from policy.outstanding",
+}
 
 
 class BoTorchPolicy(GPPolicy):
@@ -78,6 +81,7 @@ class BoTorchPolicy(GPPolicy):
         >>> policy.tell(policy.ask(), reward=0.3)
     """
 
+    takes_no = TAKES_NO
     splits = False
 
     def __init__(
@@ -109,7 +113,6 @@ class BoTorchPolicy(GPPolicy):
             checks.whole(what, value, 1, "a positive int")
         if not isinstance(name, str):
             raise CBanditError(f"name must be a str; got {name!r}")
-        refused(common)
         super().__init__(
             actions, reward=reward, costs=costs, explore=UCB(0.0), **common
         )
@@ -196,20 +199,6 @@ class BoTorchPolicy(GPPolicy):
                 "allowed actions"
             )
         return torch.tensor(index, device=self.device)
-
-
-def refused(common: dict[str, Any]) -> None:
-    """Raise an error for keywords that do not go with acquisition functions."""
-    if common.get("pending") not in (None, "ignore"):
-        raise CBanditError(
-            "pending must be 'ignore': give the acquisition function X_pending, from "
-            "policy.outstanding"
-        )
-    if isinstance(common.get("feedback"), Delayed):
-        raise CBanditError(
-            "feedback must be None or cb.Sliding(window): tell what is late when it "
-            "comes"
-        )
 
 
 def best_on_box(

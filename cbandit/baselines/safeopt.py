@@ -27,7 +27,7 @@ from torch import Tensor
 from cbandit._core.arguments import stated
 from cbandit.baselines.growth import growth_of
 from cbandit.baselines.safe_set import SafeSet, play, tightened, whole
-from cbandit.baselines.seeds import seed_set, sure
+from cbandit.baselines.seeds import SURE, seed_set
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
 from cbandit.policies.alone import alone
@@ -67,6 +67,7 @@ class SafeOpt(GPPolicy):
     """
 
     name = "SafeOpt"
+    takes_no = SURE
     explores = (UCB,)
     usual = UCB(2.0)
     continuous = False
@@ -84,7 +85,6 @@ class SafeOpt(GPPolicy):
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
-        sure(self.name, common)
         costs = believed_costs(costs)
         super().__init__(actions, reward=reward, costs=costs, explore=explore, **common)
         self._seed = seed_set(safe, self.actions, self.batch_shape, self.device)

@@ -10,25 +10,16 @@ from torch import Tensor
 
 from cbandit._core import checks
 from cbandit.actions import Finite, ProductGrid
-from cbandit.beliefs.feedback import Sliding
 from cbandit.errors import CBanditError
 from cbandit.policies.safe.action import Safe
 
-__all__ = ["at_most", "rounds_of", "seed_set", "sure", "uniform"]
+__all__ = ["SURE", "at_most", "rounds_of", "seed_set", "uniform"]
 
-
-def sure(name: str, common: dict[str, Any]) -> None:
-    """Raise an error where bounds would not hold, and safe sets not be safe."""
-    if isinstance(common.get("feedback"), Sliding):
-        raise CBanditError(
-            f"feedback must be None or cb.Delayed(window) for {name}: what was safe is "
-            "taken to stay safe, in a world that drifts it does not"
-        )
-    if common.get("pending", "ignore") == "hallucinate":
-        raise CBanditError(
-            f"pending must be 'ignore' for {name}: a bound that counts what was not "
-            "observed yet does not keep the safe set safe"
-        )
+SURE = {
+    "Sliding": "what was safe is taken to stay safe, and in a drifting world does not",
+    "hallucinate": "a bound that counts what was not observed yet keeps nothing safe",
+}
+"""Feedback and choices under which bounds would not hold, and why."""
 
 
 def rounds_of(rounds: Any, batch_shape: tuple[int, ...]) -> Tensor:

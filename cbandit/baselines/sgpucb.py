@@ -22,7 +22,7 @@ from torch import Tensor
 
 from cbandit import scores
 from cbandit._core.arguments import stated
-from cbandit.baselines.seeds import at_most, rounds_of, seed_set, sure, uniform
+from cbandit.baselines.seeds import SURE, at_most, rounds_of, seed_set, uniform
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
 from cbandit.policies.chosen import afresh
@@ -57,6 +57,7 @@ class SGPUCB(GPPolicy):
     """
 
     name = "SGP-UCB"
+    takes_no = SURE
     explores = (UCB,)
     usual = UCB(2.0)
     continuous = False
@@ -74,7 +75,6 @@ class SGPUCB(GPPolicy):
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
-        sure(self.name, common)
         costs = believed_costs(costs)
         super().__init__(actions, reward=reward, costs=costs, explore=explore, **common)
         self.rounds = rounds_of(rounds, self.batch_shape).to(self.device)

@@ -29,7 +29,7 @@ from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit.baselines.growth import growth_of
 from cbandit.baselines.safe_set import SafeSet, Whole, play, tightened, whole
-from cbandit.baselines.seeds import rounds_of, seed_set, sure
+from cbandit.baselines.seeds import SURE, rounds_of, seed_set
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
 from cbandit.policies.alone import alone
@@ -78,6 +78,7 @@ class StageOpt(GPPolicy):
     """
 
     name = "StageOpt"
+    takes_no = SURE
     explores = (UCB,)
     usual = UCB(2.0)
     continuous = False
@@ -97,7 +98,6 @@ class StageOpt(GPPolicy):
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
-        sure(self.name, common)
         costs = believed_costs(costs)
         super().__init__(actions, reward=reward, costs=costs, explore=explore, **common)
         self._seed = seed_set(safe, self.actions, self.batch_shape, self.device)

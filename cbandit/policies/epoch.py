@@ -30,7 +30,6 @@ from cbandit import scores
 from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
-from cbandit.errors import CBanditError
 from cbandit.explore import Explore
 from cbandit.policies.alone import alone
 from cbandit.policies.believed import Data
@@ -85,6 +84,7 @@ class EpochPenalty(GPPolicy):
 
     name = "EpochPenalty"
     piecemeal = False  # targets mix the reward with all costs
+    takes_no = dict.fromkeys(("Delayed", "Sliding"), "epochs need every round")
     no_noise = "EpochPenalty takes no noise=: its targets mix the reward with costs"
     _warned = False  # of multipliers that outgrow the dtype
 
@@ -108,10 +108,6 @@ class EpochPenalty(GPPolicy):
         self.epoch = checks.whole("epoch", epoch)
         self.reuse = checks.flag("reuse", reuse)
         self.inner, explore = inner, inner_of(inner, explore)
-        if common.get("feedback") is not None:
-            raise CBanditError(
-                "EpochPenalty takes no feedback=: epochs need every round"
-            )
         self._penalty = penalty_of(psi, rate)
         targets = Targets.of(self._penalty, reward, self.reuse)
         first = targets.beliefs[0]

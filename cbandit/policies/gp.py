@@ -5,7 +5,7 @@ Each round the multiplier moves, the best action is played, and beliefs take in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -105,6 +105,8 @@ class GPPolicy(Policy):
     explores: tuple[type, ...] = (UCB, TS, Rand)
     usual: Explore = UCB(1.0)  # what explore=None is
     hallucinates = False  # what pending=None is, where that goes
+    #: "Delayed", "Sliding" or "hallucinate", where they do not go, and why
+    takes_no: Mapping[str, str] = {}
     continuous = True  # whether it can choose from a Box
     piecemeal = True  # costs of one choice may come one by one
     splits = True  # whether ranks may share the set; else each keeps all of it

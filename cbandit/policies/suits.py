@@ -99,6 +99,10 @@ def suited(policy: Any, actions: Any, explore: Any, feedback: Any, pending: Any)
             "feedback must be None, cb.Delayed(window) or cb.Sliding(window); got "
             f"{feedback!r}"
         )
+    kind, own = type(feedback).__name__, type(policy).__name__
+    for given, what in (kind, f"feedback=cb.{kind}(...)"), (pending, f"{pending=}"):
+        if given in policy.takes_no:
+            raise CBanditError(f"{own} takes no {what}: {policy.takes_no[given]}")
     if isinstance(feedback, Delayed) and (
         pending == "hallucinate" or not isinstance(explore, UCB)
     ):
