@@ -327,7 +327,10 @@ def test_what_a_variant_lacks_is_named():
         built(Geometric, forget=True)
 
 
-@pytest.mark.parametrize("answer", [torch.zeros(1, 2), torch.zeros(2), 0.5, None])
+@pytest.mark.parametrize(
+    "answer",
+    [torch.zeros(1, 2), torch.zeros(2), 0.5, None, torch.zeros(3, 2).long()],
+)
 def test_a_move_that_is_no_multiplier_is_named(answer):
     class Strange(Projected):
         def move(self, t, phi, estimate, arrived):
@@ -355,11 +358,11 @@ def test_a_score_that_weighs_by_no_multiplier_is_named():
         def score(self, t, phi):
             return cb.scores.Rectified(phi)
 
-    with pytest.raises(cb.CBanditError, match=r"\(1, 0\); a multiplier needs start="):
+    with pytest.raises(cb.CBanditError, match=r"\(1, 0\); without start="):
         built(Without).ask()
 
 
-@pytest.mark.parametrize("score", [torch.zeros(1, 81), None])
+@pytest.mark.parametrize("score", [torch.zeros(1, 81), None, cb.scores.Rectified])
 def test_a_score_that_is_no_score_is_named(score):
     class Strange(Projected):
         def score(self, t, phi):
@@ -388,6 +391,117 @@ def test_numbers_for_trials_and_for_costs_are_told_apart(trials, given, wanted):
             cb.GPPolicy.__init__(self, actions, start=start, **common)
 
     assert built(Kept, trials=trials, start=given).multiplier.tolist() == wanted
+
+
+def weighed(phi, f, g):
+    return f - (phi.unsqueeze(-1).to(g) * g).sum(1)
+
+
+WRONG = {
+    "one action less": lambda phi, f, g: weighed(phi, f, g)[:, 1:],
+    "one number": lambda phi, f, g: weighed(phi, f, g).amax(-1, keepdim=True),
+    "no trials": lambda phi, f, g: weighed(phi, f, g)[0],
+    "one trial": lambda phi, f, g: weighed(phi, f, g)[:1],
+    "costs not added up": lambda phi, f, g: f.unsqueeze(1) - g,
+    "whether": lambda phi, f, g: (g <= 0).all(1),
+    "numpy": lambda phi, f, g: weighed(phi, f, g).detach().numpy(),
+    "nothing": lambda phi, f, g: None,
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("actions", [GRID, cb.Box([0.0, 0.0], [1.0, 1.0])])
+def test_a_function_that_returns_other_than_scores_is_named(actions, wrong):
+    class Strange(Projected):
+        def score(self, t, phi):
+            return lambda f, g: WRONG[wrong](phi, f, g)
+
+    words = r"Strange\.score returned must return a score for each action, .*\(T, n\)"
+    with pytest.raises(cb.CBanditError, match=words):
+        built(Strange, actions, trials=3).ask()
+
+
+def test_scores_of_another_precision_will_do():
+    class Half(Projected):
+        def score(self, t, phi):
+            return lambda f, g: weighed(phi, f, g).float()
+
+    for actions in (GRID, cb.Box([0.0, 0.0], [1.0, 1.0])):
+        assert built(Half, actions, trials=3).ask().x.shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda phi, f, g: f.sub_(g.sum(1)),
+        lambda phi, f, g: f - g.clamp_(min=0).sum(1),
+    ],
+)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_score_changes_nothing_in_place(engine, change):
+    class Strange(Projected):
+        def score(self, t, phi):
+            return lambda f, g: change(phi, f, g)
+
+    with pytest.raises(cb.CBanditError, match=r"Strange\.score returned must not chan"):
+        built(Strange, engine=engine).ask()
+
+
+def test_multipliers_and_estimates_are_not_changed_in_place():
+    class Scoring(Projected):
+        def score(self, t, phi):
+            return cb.scores.PrimalDual(phi.mul_(2))
+
+    class Moving(Projected):
+        def move(self, t, phi, estimate, arrived):
+            return phi.add_(1.0)
+
+    class Clamping(Projected):
+        def move(self, t, phi, estimate, arrived):
+            return phi + estimate.clamp_(min=0)[:, 1:]
+
+    with pytest.raises(cb.CBanditError, match=r"Scoring\.score must not change"):
+        built(Scoring).ask()
+    for kind in (Moving, Clamping):
+        policy = built(kind)
+        told(policy, policy.ask())
+        with pytest.raises(cb.CBanditError, match=r"\.move must not change"):
+            policy.ask()
+
+
+def test_a_function_that_lacks_a_multiplier_is_told_so():
+    class Without(cb.GPPolicy):
+        def score(self, t, phi):
+            return lambda f, g: weighed(phi, f, g)
+
+    with pytest.raises(cb.CBanditError, match=r"Without.score: .*; without start="):
+        built(Without).ask()
+
+
+def test_a_multiplier_that_is_not_finite_is_named():
+    class Lost(Projected):
+        def move(self, t, phi, estimate, arrived):
+            phi = phi + 1
+            phi[1] = np.nan
+            return phi
+
+    policy = built(Lost, trials=3)
+    told(policy, policy.ask())
+    with pytest.raises(
+        cb.CBanditError, match=r"move returned is not .*\(trials \[1\]\)"
+    ):
+        policy.ask()
+
+
+def test_a_score_without_a_bound_below_is_named_on_a_box_too():
+    class Lost(Projected):
+        def score(self, t, phi):
+            return lambda f, g: f - torch.inf
+
+    box = cb.Box([0.0, 0.0], [1.0, 1.0])
+    for trials in (None, 3):
+        with pytest.raises(cb.CBanditError, match="not a finite number at any allowed"):
+            built(Lost, box, trials=trials).ask()
 
 
 def test_a_score_that_is_nowhere_finite_is_named():

@@ -54,6 +54,9 @@ def drawn(index, probability):
         (drawn([[0, 1]], [[0.5, 0.5]]), r"distribution.index must .*\(2, 2\)"),
         (drawn([[0], [20]], [[1.0], [1.0]]), r"distribution.index must lie in 0 .. 19"),
         (drawn([[0], [2]], [1.0, 1.0]), r"distribution.probability must .*\(2, 1\)"),
+        (cb.Decision([1, 2], score=torch.ones(2, 3)), r"score must .*\(2,\); got"),
+        (cb.Decision([1, 2], score=1.0), r"score must .*\(2,\); got \(\)"),
+        (cb.Decision([1, 2], estimate=[1.0, 2.0]), r"estimate must .*\(2, 2\); got"),
     ],
 )
 @pytest.mark.parametrize("kind", ["Finite", "ProductGrid"])
@@ -87,3 +90,15 @@ def test_a_rule_of_ones_own_on_a_box():
             policy.ask()
     policy.given = cb.Decision(None, x=[[0.5]])
     assert policy.ask().x.tolist() == [0.5]
+
+
+def test_a_rule_returns_a_pair():
+    class Alone(Own):
+        def decide(self, state, asked):
+            return cb.Decision([0, 1])
+
+    policy = Alone(cb.Finite(line()), None, trials=2)
+    with pytest.raises(
+        cb.CBanditError, match=r"Alone.decide must return a cb.Decision"
+    ):
+        policy.ask()

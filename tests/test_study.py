@@ -38,6 +38,23 @@ class Momentum(cb.GPPolicy):
         return cb.multipliers.projected(phi, estimate[:, 1:], self.rate, 0.0, 3.0)
 
 
+class InTurn(cb.Policy):
+    name = "InTurn"
+
+    def __init__(self, actions, m, *, late=100, **common):
+        super().__init__(actions, m, **common)
+        self.late = late
+        self._begin(())
+
+    def decide(self, state, asked):
+        if asked.t > self.late:
+            raise RuntimeError("too late")
+        return cb.Decision([asked.t % 12] * self._size), state
+
+    def absorb(self, state, news):
+        return state
+
+
 def problem(n=12, limit=0.4):
     x = torch.linspace(0, 1, n, dtype=torch.float64)
     points = cb.Finite(x.unsqueeze(-1))
@@ -164,6 +181,17 @@ class TestOwnProblemAndPolicy:
         assert "results of other settings" in line
         line = complaint(capsys, "run", written(), *own, "--resume", "--trust", mine)
         assert "problem.limit = None, not 0.3" in line
+
+    def test_a_rule_of_ones_own_gets_the_number_of_costs(self, capsys, written):
+        text = STUDY.replace(
+            'type = "RPOL"\nexplore = { type = "UCB", beta = [1.0] }\n',
+            'type = "MODULE:InTurn"\n',
+        )
+        few = ["--policies", "RPOL"]
+        assert call(capsys, "run", written(text), *few)[0] == 0
+        text = text.replace('InTurn"\n', 'InTurn"\nlate = 1\n')
+        line = complaint(capsys, "run", written(text, "late.toml"), *few)
+        assert "late.toml: [policies.RPOL]: RuntimeError: too late" in line
 
     def test_a_problem_may_be_no_function(self, capsys, written, mine):
         with Path(f"{mine}.py").open("a") as file:

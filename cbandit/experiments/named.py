@@ -154,11 +154,14 @@ def _signature(call: Any) -> inspect.Signature:
 
 @contextmanager
 def said(where: str) -> Iterator[None]:
-    """Say where in a file an error of the library comes from."""
+    """Say where in a file an error comes from."""
     try:
         yield
     except (CBanditError, TypeError, ValueError) as error:
         raise CBanditError(f"{where}: {error}") from error
+    except Exception as error:  # of the user's own code
+        kind = type(error).__name__
+        raise CBanditError(f"{where}: {kind}: {error}") from error
 
 
 def checked(where: str, words: str, call: Any, given: Mapping[str, Any]) -> Arguments:

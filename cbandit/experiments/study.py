@@ -230,4 +230,6 @@ def _beliefs(
             out[name] = [one] * m if names is None else dict.fromkeys(names, one)
         else:
             out[name] = one
+    if "m" in takes.needed and "m" not in table:  # of a cb.Policy
+        out["m"] = names or m
     return out

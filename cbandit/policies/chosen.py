@@ -72,7 +72,7 @@ class Search:
                 return self._numbered(beliefs, replace(look, score=kind), asked, ahead)
 
             return best_feasible(search, self._least)
-        return _finite(self._numbered(beliefs, look, asked, ahead)), None
+        return _finite(self._numbered(beliefs, look, asked, ahead), look), None
 
     def _numbered(
         self, beliefs: Any, look: Look, asked: Asked, ahead: list[Ahead]
@@ -118,7 +118,7 @@ class Search:
         barred = asked.barred
         if barred is not None and best.x is not None and barred.holds(best.x).any():
             raise CBanditError("nothing is left to ask for: everything has failed")
-        return _finite(best), None
+        return _finite(best, look), None
 
 
 def afresh(beliefs: Any, actions: Any, ahead: list[Ahead]) -> tuple[Tensor, Tensor]:
@@ -174,11 +174,15 @@ def seen_in_full(
     return g - limits.unsqueeze(-1)
 
 
-def _finite(best: Best) -> Best:
+def _finite(best: Best, look: Look) -> Best:
     """Return ``best``, whose numbers are on the host then, if its scores are finite."""
-    if not all(map(math.isfinite, best.read())):
-        raise CBanditError(
-            "the score is not a finite number at any allowed action; look at "
-            "policy.posterior() and policy.multiplier"
-        )
-    return best
+    lost = [i for i, value in enumerate(best.read()) if not math.isfinite(value)]
+    if not lost:
+        return best
+    trials = f" (trials {lost})" if len(best.value) > 1 else ""
+    if look.weight is not None and not bool(look.weight.isfinite().all()):
+        raise CBanditError(f"the multiplier that move returned is not finite{trials}")
+    raise CBanditError(
+        f"the score is not a finite number at any allowed action{trials}; look at "
+        "policy.posterior() and policy.multiplier"
+    )

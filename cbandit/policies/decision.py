@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from cbandit.errors import CBanditError
 from cbandit.policies.failures import Barred
 from cbandit.policies.ledger import Entry, Ledger
 
-__all__ = ["Asked", "Decision", "checked", "choice_of", "kept"]
+__all__ = ["Asked", "Decision", "checked", "choice_of", "kept", "pair_of"]
 
 
 class Asked(NamedTuple):
@@ -77,6 +77,7 @@ def checked(
     given: Any,
     asked: Asked,
     size: int,
+    m: int,
     device: torch.device,
     dtype: torch.dtype,
 ) -> Decision:
@@ -87,6 +88,7 @@ def checked(
         given: what it returned.
         asked: what it was asked.
         size: how many trials there are.
+        m: how many costs there are.
         device: where the policy's tensors live.
         dtype: of its actions.
     """
@@ -143,7 +145,22 @@ def checked(
             numbers("distribution.index", drawn.index, *k),
             led("distribution.probability", drawn.probability, *k),
         )
-    return replace(given, index=index, x=x, infeasible=infeasible, distribution=drawn)
+    score, estimate = given.score, given.estimate
+    if score is not None:
+        score = led("score", score, kind=torch.float64)
+    if estimate is not None:
+        estimate = led("estimate", estimate, 1 + m, kind=torch.float64)
+    return Decision(index, infeasible, drawn, x, given.keys, score, estimate)
+
+
+def pair_of(policy: Any, answer: Any) -> tuple[Any, Any]:
+    """Return a rule's decision and state, an error if they are not a pair."""
+    if isinstance(answer, tuple) and len(answer) == 2:
+        return answer
+    raise CBanditError(
+        f"{type(policy).__name__}.decide must return a cb.Decision and the state after "
+        f"it, a pair; got {checks.kind(answer)}"
+    )
 
 
 def choice_of(policy: Any, asked: Asked, decision: Decision) -> Choice:

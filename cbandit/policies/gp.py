@@ -19,7 +19,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore, Rand
-from cbandit.policies import shared, suits
+from cbandit.policies import answers, shared, suits
 from cbandit.policies.alone import alone
 from cbandit.policies.believed import (
     Data,
@@ -175,7 +175,7 @@ class GPPolicy(Policy):
 
         One of :mod:`cbandit.scores`, which engines form in passing, weights being ``(T,
         m)``; or a function of estimates ``f (T, n)`` and ``g (T, m, n)``, thresholds
-        subtracted, that returns ``(T, n)``.
+        subtracted, that returns ``(T, n)``: it sees a part of the actions at a time.
         """
         raise NotImplementedError(f"{type(self).__name__} must define score()")
 
@@ -246,7 +246,7 @@ class GPPolicy(Policy):
             return state.moved
         if state.estimate is None or self._epoch(t) == t:
             return self._start
-        return suits.moved(self, state, t - 1)
+        return answers.moved(self, state, t - 1)
 
     def _epoch(self, t: int) -> int:
         """Return the first round of the epoch that round ``t`` is in."""
@@ -255,7 +255,7 @@ class GPPolicy(Policy):
     def _look(self, state: GPState, asked: Asked) -> Look:
         """Return which score of which estimates this round wants."""
         t, estimating = asked.t, self._estimating
-        score, limits = suits.scored(self, t, state.multiplier), self._limits(t)
+        score, limits = answers.scored(self, t, state.multiplier), self._limits(t)
         coefficient, units = self._coefficient(state, asked), state.beliefs.units()
         offset, bound = estimating.offset(self, t, limits, units), estimating.bound
         if not isinstance(score, scores.Formed):

@@ -28,7 +28,7 @@ from cbandit.choice import Choice
 from cbandit.errors import CBanditError, HorizonError
 from cbandit.policies import given, shared
 from cbandit.policies.alone import Door, alone
-from cbandit.policies.decision import Asked, Decision, checked, choice_of, kept
+from cbandit.policies.decision import Asked, Decision, checked, choice_of, kept, pair_of
 from cbandit.policies.explained import Rivals, explain
 from cbandit.policies.failures import Failed
 from cbandit.policies.ledger import Entry, Ledger, Made, News
@@ -51,7 +51,7 @@ class Policy(metaclass=ABCMeta):
     ``self._begin(state)`` with the first one. Inside, tensors lead with the trials, ``T
     = self._size`` of them, which is 1 where there is no trials axis.
     ``self._limits(t)`` are the thresholds ``(T, m)``, and ``asked.streams.uniform(n)``
-    draws ``n`` numbers for each trial.
+    draws ``n`` numbers for each trial: ``(n,)`` without a trials axis, else ``(T, n)``.
 
     Args:
         actions: what can be chosen.
@@ -65,7 +65,7 @@ class Policy(metaclass=ABCMeta):
         ...
         ...     def __init__(self, actions, m, **common):
         ...         super().__init__(actions, m, **common)
-        ...         shape = (self._size, actions.size, 1 + m)  # the reward first
+        ...         shape = (self._size, actions.size, 1 + self.m)  # the reward first
         ...         nothing = torch.zeros(shape, dtype=torch.float64)
         ...         self._begin((nothing, nothing))  # sums, and how many they are of
         ...
@@ -291,10 +291,10 @@ class Policy(metaclass=ABCMeta):
         if self._failed is not None:
             mask, barred = self._failed.restricted(self, on, mask)
         asked = Asked(t, on, mask, observed_costs, streams, ledger, barred)
-        decision, state = self.decide(now.state, asked)
+        decision, state = pair_of(self, self.decide(now.state, asked))
         if type(decision) is not Decision or not decision.sure:
             rule, kind = f"{type(self).__name__}.decide", (self.device, self.dtype)
-            decision = checked(rule, decision, asked, self._size, *kind)
+            decision = checked(rule, decision, asked, self._size, self.m, *kind)
         choice = choice_of(self, asked, decision)
         own = kept(choice)
         state = self._stood(state, own)
@@ -342,8 +342,9 @@ class Policy(metaclass=ABCMeta):
             where: ``(*trials,)`` bool, the trials in which this has come.
             failed: that the action cannot be measured. It is not asked for again, on a
                 Box nor is what lies within 1e-3 of it (of the unit cube, in the same
-                row of choices), on a Star nor is its segment. No belief and no
-                multiplier moves. For what may work another time, :meth:`cancel`.
+                row of choices), on a Star nor is its segment. Beliefs learn nothing;
+                a multiplier moves as in a round of which nothing was told. For what may
+                work another time, :meth:`cancel`.
         """
         mask = None if where is None else given.told_in(where, self.batch_shape)
         known = self.sees_costs and reward is None and cost is not None

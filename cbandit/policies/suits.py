@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-
 from cbandit._core import checks
 from cbandit.actions import Actions
 from cbandit.beliefs.feedback import Delayed, Sliding
@@ -14,19 +12,14 @@ from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.given import COST_COUNT, listed
-from cbandit.policies.pricing import measured
 from cbandit.policies.senses import names_of
-from cbandit.policies.state import GPState
-from cbandit.scores import Formed
 
 __all__ = [
     "believed_costs",
     "epochs",
     "first_round",
     "functions",
-    "moved",
     "round_points",
-    "scored",
     "suited",
 ]
 
@@ -155,38 +148,3 @@ def first_round(restart: int | str | None, t: int) -> int:
     if restart == "doubling":  # epoch i is rounds 2^i .. 2^(i+1) - 1
         return 1 << (t.bit_length() - 1)
     return t - (t - 1) % int(restart)
-
-
-def scored(policy: Any, t: int, multiplier: Tensor) -> Any:
-    """Return the score of round ``t``, an error if it weighs costs by another shape."""
-    score = policy.score(t, multiplier)
-    weight = score.weight if isinstance(score, Formed) else None
-    if weight is None and callable(score):
-        return score
-    wanted, name = (policy._size, policy.m), type(policy).__name__
-    if weight is None:
-        raise CBanditError(
-            f"{name}.score must return one of cb.scores, or a function of estimates f "
-            f"and g; got {checks.kind(score)}"
-        )
-    if tuple(weight.shape) == wanted:
-        return score
-    start = "" if multiplier.shape[-1] else "; a multiplier needs start="
-    raise CBanditError(
-        f"{name}.score must weigh costs by a tensor of shape (T, m) = {wanted}; got "
-        f"{tuple(weight.shape)}{start}"
-    )
-
-
-def moved(policy: Any, state: GPState, t: int) -> Tensor:
-    """Return the multiplier after round ``t``, an error if ``move`` gave none."""
-    old = state.multiplier
-    arrived, _ = measured(state.beliefs, state.arrived, state.waiting)
-    new = policy.move(t, old, state.estimate, arrived)
-    if isinstance(new, Tensor) and new.shape == old.shape:
-        return new
-    got = tuple(new.shape) if isinstance(new, Tensor) else checks.kind(new)
-    raise CBanditError(
-        f"{type(policy).__name__}.move must return the multiplier, a tensor of shape "
-        f"(T, m) = {tuple(old.shape)}; got {got}"
-    )

@@ -31,7 +31,7 @@ from cbandit.search.candidates import (
     rows_to_try,
     zoomed,
 )
-from cbandit.search.climb import Climbed, climb
+from cbandit.search.climb import FLOOR, Climbed, climb
 
 __all__ = [
     "CANDIDATES",
@@ -166,6 +166,7 @@ def _maximised(
         z, best = zoomed(box, value, z[:, 0], values[:, 0], streams)
         x = box.nearest(unit.point(z))
         here = estimate(x.unsqueeze(1))[..., 0]
+        best = best.masked_fill(best <= FLOOR, -torch.inf)
     return _Point(best, here, x)
 
 

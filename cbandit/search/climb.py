@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Climbed", "climb"]
+__all__ = ["FLOOR", "Climbed", "climb"]
 
 ENOUGH, STEEP = 1e-4, 0.9  # constants of the Wolfe conditions: decrease and slope
 LOOKS = 12  # a line search evaluates so many points at most
@@ -26,6 +26,7 @@ FLAT = 1e-7  # a gradient below this is flat: the climb has settled
 LITTLE, PATIENCE = 1e-7, 8  # settled after so many steps in a row of less gain
 WORTH = 1e-12  # a step that promises less promises rounding errors
 FIRST = 0.1  # length of the first step
+FLOOR = -1e300  # stands for minus infinity, which has no differences
 
 
 @dataclass
@@ -132,7 +133,7 @@ def _look(
 ) -> tuple[Tensor, Tensor]:
     """Return minus the value, and its gradient."""
     z = z.detach().requires_grad_(True)
-    loss = -value(z).clamp_min(-1e300)
+    loss = -value(z).clamp_min(FLOOR)
     if not loss.requires_grad:  # no data yet: flat everywhere
         return loss, torch.zeros_like(z)
     (gradient,) = torch.autograd.grad(loss.sum(), z)
