@@ -30,6 +30,7 @@ from cbandit.posterior.history import BLANK
 from cbandit.posterior.log import Log, Observation
 from cbandit.posterior.look import Best, Look
 from cbandit.posterior.merge import add_up, merged
+from cbandit.posterior.outcomes import Outcomes
 from cbandit.posterior.passes import Scaled
 from cbandit.posterior.refit import fit_hyperparameters
 from cbandit.posterior.scale import Scale
@@ -273,13 +274,18 @@ class Group(Value):
         row, log = self.log[0], self.log.without_first()
         scale = self.scale.counted(row, -1)
         other = self._with(log=log, scale=scale, forgotten=self.forgotten + 1)
-        if scale.standardize and (self._own_noise or scale.outcomes.lost):
+        if scale.standardize and self._recounted(scale.outcomes):
             return other._over(log)
         if self._own_noise and self._drowns(row):
             return other
         with _Writing(self.engine, log) as engine:
             engine.forget(other._seen(row))
         return other
+
+    def _recounted(self, outcomes: Outcomes) -> bool:
+        """Whether all is to be counted again from the log, now that a row is out."""
+        narrow = self._engine.drifts
+        return self._own_noise or outcomes.lost or (narrow and outcomes.astray)
 
     def _drowns(self, row: Observation) -> bool:
         history = self.engine.history

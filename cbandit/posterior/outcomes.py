@@ -15,6 +15,7 @@ from cbandit.posterior.units import Units
 __all__ = ["Outcomes"]
 
 ALIKE = 1e-12  # a spread below this share of the values' size is their rounding
+ASTRAY = 8.0  # spreads from the origin, beyond which float32 loses what differs
 LOST = 1e-6  # below this share of the peak of the squares, count again from the log
 
 
@@ -74,6 +75,15 @@ class Outcomes(NamedTuple):
     def lost(self) -> bool:
         """Whether so little is left that rounding errors of what is gone show."""
         return bool((self.squares < LOST * self.most).any())
+
+    @property
+    def astray(self) -> bool:
+        """Whether the outcomes have left the origin so far behind that a narrow dtype,
+        in which differences from it are kept, holds their own differences no more.
+        """
+        units = self.units()
+        gap = (units.center - self.origin).abs()
+        return bool((units.known & (gap > ASTRAY * units.size)).any())
 
     def units(self) -> Units:
         """Count from the average, in spreads; 1 until two outcomes differ.

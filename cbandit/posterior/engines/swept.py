@@ -55,6 +55,7 @@ class Swept(Arrays):
     FUSED_LIMIT = 4  # changes that one kernel applies in passing
     REWEIGH_EVERY = 64  # reverse changes, after which the means are computed afresh
     CHECK_EVERY = 512
+    CHECK_EARLY = (16, 64, 256)  # in a narrow dtype, whose errors may show at once
     CHECK_ACTIONS = 32
     NARROW = 1e-2  # off by more after a refresh: the dtype is too narrow
 
@@ -167,7 +168,8 @@ class Swept(Arrays):
         self._changes += 1
         if len(self._pending) >= self.PENDING_LIMIT:
             self.settle()
-        if self._changes % self.CHECK_EVERY == 0:
+        early = self.drifts and self._changes in self.CHECK_EARLY
+        if early or self._changes % self.CHECK_EVERY == 0:
             self.check()
 
     def revise(self, weighted: Tensor) -> None:
