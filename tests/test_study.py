@@ -190,8 +190,9 @@ class TestOwnProblemAndPolicy:
         few = ["--policies", "RPOL"]
         assert call(capsys, "run", written(text), *few)[0] == 0
         text = text.replace('InTurn"\n', 'InTurn"\nlate = 1\n')
-        line = complaint(capsys, "run", written(text, "late.toml"), *few)
-        assert "late.toml: [policies.RPOL]: RuntimeError: too late" in line
+        with pytest.raises(RuntimeError, match="too late") as told:
+            call(capsys, "run", written(text, "late.toml"), *few)
+        assert told.value.__notes__ == ["late.toml: [policies.RPOL]"]
 
     def test_a_problem_may_be_no_function(self, capsys, written, mine):
         with Path(f"{mine}.py").open("a") as file:

@@ -159,9 +159,9 @@ def said(where: str) -> Iterator[None]:
         yield
     except (CBanditError, TypeError, ValueError) as error:
         raise CBanditError(f"{where}: {error}") from error
-    except Exception as error:  # of the user's own code
-        kind = type(error).__name__
-        raise CBanditError(f"{where}: {kind}: {error}") from error
+    except Exception as error:  # of the user's own code, whose traceback tells more
+        error.add_note(where)
+        raise
 
 
 def checked(where: str, words: str, call: Any, given: Mapping[str, Any]) -> Arguments:
