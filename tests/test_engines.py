@@ -11,6 +11,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from dense import extended_std, rbf
 from inside import (
     Covariance,
     Joint,
@@ -312,6 +313,59 @@ def test_nothing_observed_is_the_prior(name, cases, dense):
     bench.tell([1, 1], [[1.0], [1.0]], wanted=[False, False])
     bench.engine.refresh()
     assert bench.errors() <= 1e-15
+
+
+# -- noise next to nothing
+# -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("fresh", [False, True], ids=["running", "refreshed"])
+def test_deviations_under_tiny_noise_in_extended_precision(name, fresh, rng):
+    """A prior variance of 1 falls to 1e-13: its rounding errors must not stay."""
+    noise, lengthscale = 1e-12, 0.45
+    axes = [np.sort(rng.random(n)) for n in (9, 7)]
+    actions = cb.ProductGrid([torch.as_tensor(axis) for axis in axes])
+    policy = cb.GPUCB(
+        actions,
+        reward=cb.GP(rbf(torch.tensor(lengthscale, dtype=F64)), noise=noise),
+        explore=cb.UCB(2.0),
+        engine=name,
+    )
+    pool, count = rng.choice(actions.size, 25, replace=False), {}
+    for t in range(60):
+        choice = policy.ask(among=rng.choice(pool, 1)) if t % 3 else policy.ask()
+        x = choice.x.numpy()
+        policy.tell(choice, reward=float(np.sin(5 * x).sum()))
+        count[int(choice.index)] = count.get(int(choice.index), 0) + 1
+    if fresh:
+        beliefs_of(policy).groups[0].engine.refresh()
+    places = everything(actions)
+    noises = [noise / n for n in count.values()]
+    wanted = extended_std(places, places[list(count)], noises, lengthscale)
+    assert wanted.min() < 1e-6
+    assert np.abs(policy.posterior().reward.std.numpy() - wanted).max() < 1e-8
+
+
+@pytest.mark.parametrize("dtype", [F64, F32], ids=["float64", "float32"])
+@pytest.mark.parametrize("name", LARGE)
+def test_a_window_under_tiny_noise(name, dtype, cases, dense, rng):
+    """Variances fall, rise with what is forgotten, and fall again."""
+    noise, bound = {F64: (1e-12, 1e-8), F32: (1e-6, 2e-4)}[dtype]
+    bench = Bench(name, grid(9, 7), cases["rbf"], dense, trials=2, dtype=dtype)
+    told = []
+    for t in range(100):
+        told.append((rng.choice(63, 2), np.zeros((2, 1)), [1 / noise] * 2))
+        bench.tell(*told[-1])
+        if t >= 40:
+            bench.tell(*told[t - 40], forget=True)
+        bench.believed()
+    _, std = bench.believed()
+    for i in range(2):
+        places = everything(bench.actions)
+        known, count = np.unique([row[0][i] for row in told[60:]], return_counts=True)
+        wanted = extended_std(places, places[known], noise / count, 0.3)
+        assert np.abs(std[i] - wanted).max() < bound
 
 
 # -- blocks ----------------------------------------------------------------------------

@@ -80,6 +80,8 @@ class History:
         self._news: list[tuple[Sequence[int], Tensor, Tensor, Spot | None]] = []
         # whether the belief's own noise is sharp; None: not known of these slots
         self.sharp: bool | None = None
+        # whether an observation was: running variances lose too much then
+        self.cancels = False
         # one prior variance everywhere: the verdict does not rest on the slots
         self._level = table is None and bool(covariance.kernel.is_stationary)
         self._stale = False  # whether the system is of older targets
@@ -196,8 +198,14 @@ class History:
             sharp = bool(precision.max() * own > SHARP)
             if usual:
                 self.sharp = sharp
+        self.cancels |= sharp
         pairs = zip(self._seen, slots, strict=True)
         return sharp and any(seen[slot] for seen, slot in pairs)
+
+    def sharp_together(self) -> bool:
+        """Whether the observations of one place, taken together, are sharp."""
+        own = self.gram.diagonal(dim1=-2, dim2=-1)
+        return bool((self.precision[:, : self.used] * own > SHARP).any())
 
     def _forget_system(self) -> None:
         self._system = None
