@@ -66,3 +66,53 @@ def test_outcomes_that_float32_cannot_hold_are_said_early(engine):
 
     with pytest.warns(RuntimeWarning, match=r"in float32 are off by .*dtype='float64'"):
         play()
+
+
+FAR = 1e6 + torch.linspace(0, 1, 33, dtype=F64)
+
+
+@pytest.mark.parametrize(
+    ("actions", "named"),
+    [
+        (cb.Finite(FAR.unsqueeze(-1)), r"points: \d+ of 33"),
+        (cb.Finite(torch.stack([FAR, FAR]).unsqueeze(-1)), r"points: \d+ of 33"),
+        (cb.ProductGrid([[0.0, 1.0], FAR]), r"axes\[1\]: \d+ of 33"),
+        (cb.Box([0.0], [1.0], choices=FAR.unsqueeze(-1)), r"choices: \d+ of 33"),
+        (cb.Star([0.0], FAR.unsqueeze(-1)), r"tips: \d+ of 33"),
+        (cb.Space(when=cb.Int(2**30, 2**30 + 9)), r"axes\[0\]: \d+ of 10"),
+    ],
+    ids=["points", "of its own for each trial", "grid", "box", "star", "space"],
+)
+def test_points_that_coincide_in_float32_are_named(actions, named):
+    with pytest.warns(
+        RuntimeWarning, match=named + r".* float32 .*\[0\] and .*torch.float64"
+    ):
+        actions.to(dtype=torch.float32)
+
+
+@pytest.mark.parametrize("engine", ["auto", "factor", "stream"])
+def test_coordinates_that_float32_cannot_resolve_are_named(engine):
+    sets = [cb.Finite(1e6 + torch.arange(5, dtype=F64).unsqueeze(-1))]
+    if engine == "auto":
+        sets += [cb.Box([1e6], [1e6 + 4]), cb.ProductGrid([1e6 + torch.arange(5)])]
+    for actions in sets:
+        known = cb.GP(rbf(1.0), noise=1e-2)
+        named = r"coordinate 0 .* float32 .* 0.062 lengthscales .*Shift"
+        with pytest.warns(RuntimeWarning, match=named):
+            cb.GPUCB(actions, reward=known, engine=engine, dtype="float32")
+        cb.GPUCB(actions, reward=known, engine=engine, dtype="float64")
+
+
+def test_what_float32_holds_is_not_spoken_of():
+    twice = [[0.0, 0.5], [-0.0, 0.5], [0.0, 0.5], [1.0, 0.5]]
+    years = torch.arange(1990, 2025, dtype=F64)
+    belief = cb.GP(rbf(5.0), noise=1e-2)
+    for actions in (cb.Finite(twice), cb.ProductGrid([years, [0.0, 1.0]])):
+        cb.GPUCB(actions, reward=belief, dtype="float32")
+
+
+def test_a_set_for_one_round_is_looked_at_too():
+    belief = cb.GP(rbf(1e4), noise=1e-2)
+    policy = cb.GPUCB(cb.Finite([[0.0], [1.0]]), reward=belief, dtype="float32")
+    with pytest.warns(RuntimeWarning, match=r"points: \d+ of 33"):
+        policy.ask(actions=FAR.unsqueeze(-1))

@@ -6,6 +6,7 @@ from 0.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Iterator
 from typing import Any, ClassVar, Self
 
@@ -17,7 +18,14 @@ from cbandit.actions.names import Names
 from cbandit.actions.partition import shares, stretches
 from cbandit.errors import CBanditError
 
-__all__ = ["Actions", "checked_index", "coordinates", "moved", "tolerance"]
+__all__ = [
+    "Actions",
+    "checked_index",
+    "coordinates",
+    "moved",
+    "moved_points",
+    "tolerance",
+]
 
 
 class Actions:
@@ -141,6 +149,49 @@ def moved(
     """Return ``values`` on another device (``None``: this one) and in another dtype."""
     where = values.device if device is None else torch.device(device)
     return devices.put(values, where, dtype)
+
+
+def moved_points(
+    name: str, points: Tensor, device: Any = None, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Return :func:`moved` points ``(*trials, n, d)``; warn if some come to coincide.
+
+    Points that were equal before are nobody's loss.
+    """
+    out = moved(points, device, dtype)
+    if dtype is None or torch.finfo(dtype).eps <= torch.finfo(points.dtype).eps:
+        return out
+    before, after = (x.reshape(-1, *points.shape[-2:]) for x in (points, out))
+    for rows, narrow in zip(before, after, strict=True):
+        first, second = _coinciding(rows, narrow.to(rows.device))
+        if first.numel():
+            i, j = int(first[0]), int(second[0])
+            kind = str(dtype).removeprefix("torch.")
+            warnings.warn(
+                f"{name}: {first.numel()} of {len(rows)} are the same as another in "
+                f"{kind} and cannot be told apart, such as {name}[{i}] and {name}[{j}],"
+                f" {rows[i].tolist()} and {rows[j].tolist()}: shift or scale the "
+                "coordinates to be near 0, or use dtype=torch.float64",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+            break
+    return out
+
+
+def _coinciding(rows: Tensor, narrow: Tensor) -> tuple[Tensor, Tensor]:
+    """Return numbers of different ``rows (n, d)`` that are equal in ``narrow``."""
+    # one whole number a row, the same for equal rows, so that a sort brings them
+    # together; + 0.0 makes one zero of two
+    number = torch.zeros_like(narrow[:, 0], dtype=torch.long)
+    for bits in (narrow + 0.0).view(torch.int32).unbind(-1):
+        number = number * 0x9E3779B97F4A7C1 + bits
+    number, order = number.sort(stable=True)
+    near = (number[1:] == number[:-1]).nonzero()[:, 0]
+    first, second = order[near], order[near + 1]
+    same = (narrow[first] == narrow[second]).all(-1)
+    lost = same & (rows[first] != rows[second]).any(-1)
+    return first[lost], second[lost]
 
 
 def tolerance(like: Tensor) -> float:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit.actions.base import Actions, coordinates, moved, tolerance
+from cbandit.actions.base import Actions, coordinates, moved, moved_points, tolerance
 from cbandit.actions.finite import Finite
 from cbandit.actions.grid import ProductGrid
 from cbandit.actions.unit import Unit
@@ -120,7 +120,7 @@ class Box(Actions):
         out.upper = moved(self.upper, device, dtype)
         out.free = moved(self.free, device)
         if self.choices is not None:
-            out.choices = moved(self.choices, device, dtype)
+            out.choices = moved_points("choices", self.choices, device, dtype)
         return out
 
     def __repr__(self) -> str:

@@ -8,7 +8,14 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit.actions.base import Actions, checked_index, coordinates, moved, tolerance
+from cbandit.actions.base import (
+    Actions,
+    checked_index,
+    coordinates,
+    moved,
+    moved_points,
+    tolerance,
+)
 from cbandit.errors import CBanditError
 
 __all__ = ["Finite", "rows_of"]
@@ -112,8 +119,9 @@ class Finite(Actions):
         A covariance stays float64, and so do the numbers of its arms.
         """
         out = self._copied()
-        out.all = moved(self.all, device, dtype)
-        if self.covariance is not None:
+        if self.covariance is None:
+            out.all = moved_points("points", self.all, device, dtype)
+        else:
             out.all = moved(self.all, device)
             out.covariance = moved(self.covariance, device)
         return out

@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit.actions.base import Actions, checked_index, coordinates, moved, tolerance
+from cbandit.actions.base import (
+    Actions,
+    checked_index,
+    coordinates,
+    moved_points,
+    tolerance,
+)
 from cbandit.errors import CBanditError
 
 __all__ = ["ProductGrid"]
@@ -111,7 +117,10 @@ class ProductGrid(Actions):
     def to(self, device: Any = None, dtype: torch.dtype | None = None) -> ProductGrid:
         """Return the same grid on another device or in another dtype."""
         out = self._copied()
-        out.axes = [moved(axis, device, dtype) for axis in self.axes]
+        out.axes = [
+            moved_points(f"axes[{j}]", axis.unsqueeze(-1), device, dtype).squeeze(-1)
+            for j, axis in enumerate(self.axes)
+        ]
         return out
 
     def __repr__(self) -> str:

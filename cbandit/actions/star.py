@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit.actions.base import Actions, checked_index, moved
+from cbandit.actions.base import Actions, checked_index, moved, moved_points
 from cbandit.actions.finite import rows_of
 from cbandit.errors import CBanditError
 
@@ -70,7 +70,7 @@ class Star(Actions):
         """Return the same star on another device or in another dtype."""
         out = self._copied()
         out.center = moved(self.center, device, dtype)
-        out.tips = moved(self.tips, device, dtype)
+        out.tips = moved_points("tips", self.tips, device, dtype)
         return out
 
     def __repr__(self) -> str:

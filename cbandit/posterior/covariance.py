@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from cbandit_kernels import kernel_matrix_ref
 __all__ = ["Covariance", "Form", "TableKernel", "active_of", "form_of", "leaves_of"]
 
 DIAGONAL = 1024
+COARSE = 1e-3  # of a lengthscale, between neighbouring numbers
 LEAST = 1e-14  # noise below this share of the prior variance is lost in its rounding
 
 
@@ -244,6 +246,28 @@ class Covariance:
         if not self.batch_shape:
             return out
         return out.expand(*torch.broadcast_shapes(self.batch_shape, x.shape[:-2]), -1)
+
+    def check_resolution(self, actions: Actions, dtype: torch.dtype) -> None:
+        """Warn where neighbouring numbers of a dtype are far apart for the kernel."""
+        if self.forms is None or isinstance(self.kernel, TableKernel):
+            return
+        ends = actions.extent().to(dtype)
+        steps = self.scaled(torch.nextafter(ends, ends.new_tensor(torch.inf)))
+        steps = (steps - self.scaled(ends)).abs()
+        curved = [form.kind != "linear" for form in self.forms]
+        steps = steps[curved].reshape(-1, self.dim)
+        if not len(steps) or float(steps.max()) <= COARSE:
+            return
+        axis = int(steps.amax(0).argmax())
+        warnings.warn(
+            f"coordinate {axis} goes up to {float(ends[..., axis].abs().max()):.9g}, "
+            f"where {str(dtype).removeprefix('torch.')} numbers are "
+            f"{float(steps.max()):.2g} lengthscales apart: beliefs are off by about as "
+            "many deviations. Shift or scale the coordinates to be near 0"
+            + ("" if dtype == torch.float64 else ", or use dtype=torch.float64"),
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
     def least_noise(self, actions: Actions) -> Tensor:
         """Less noise over these actions, ``()`` or ``(T,)``, counts as this."""

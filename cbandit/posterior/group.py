@@ -88,6 +88,7 @@ class Group(Value):
         ranks: Ranks,
     ) -> None:
         covariance = Covariance.of(gp.kernel, actions, gp.unit).to(device)
+        covariance.check_resolution(actions, dtype)
         noise = checks.per_trial("noise", gp.noise, batch_shape).to(device)
         trials = means.shape[0]
 
