@@ -286,3 +286,34 @@ def test_every_folder_says_what_it_is_for():
         for folder, file in sorted(files.items())
         if not file.exists() or not ast.get_docstring(tree(file))
     )
+
+
+# The papers on which policies rest, as their title pages have them.
+TITLES = {
+    "X. Zhou and B. Ji": "On kernelized multi-armed bandits with constraints",
+    "Z. Shi and A. Eryilmaz": "A Bayesian approach for stochastic continuum-armed "
+    "bandit with long-term constraints",
+    "A. Pacchiano, M. Ghavamzadeh, P. Bartlett": "Contextual bandits with stage-wise "
+    "constraints",
+    "H. Guo, Q. Zhu and X. Liu": "Rectified pessimistic-optimistic learning for "
+    "stochastic continuum-armed bandit with constraints",
+}
+
+
+def test_papers_are_cited_as_their_title_pages_have_them():
+    """Whole citations begin with an initial; short ones have last names alone."""
+    cited = {f"{names}, {title},".lower() for names, title in TITLES.items()}
+    short = {re.sub(r"\b[A-Z]\. ", "", names) for names in TITLES}
+    whole = r"\b[A-Z]\. (?:Shi|Guo|Pacchiano|Zhou and)\b"
+    two = r"(?<!\. )\b(?:Guo, \w+ and \w+|(?:Zhou|Shi) and \w+)\b"
+    texts = {
+        path: " ".join(path.read_text().replace("*", "").split())
+        for path in MODULES.values()
+    }
+    none(
+        f"{at(path)}: {text[found.start() : found.start() + 80]}"
+        for path, text in texts.items()
+        for found in re.finditer(f"{whole}|{two}", text)
+        if found.group() not in short
+        and not text[found.start() :].lower().startswith(tuple(cited))
+    )

@@ -4,8 +4,9 @@ Every ``restart`` rounds the data are dropped and the multipliers go back to 0; 
 between it is CKB-UCB. The sliding-window form is
 ``cb.CKB(..., feedback=cb.Sliding(window))``.
 
-Y. Deng, X. Zhou, A. Ghosh, A. Gupta and N. B. Shroff, 2022, a baseline of Guo et al.
-2023.
+Y. Deng, X. Zhou, A. Ghosh, A. Gupta and N. B. Shroff, Interference constrained beam
+alignment for time-varying channels via kernelized bandits, 2022, a baseline of Guo et
+al. 2023.
 """
 
 from __future__ import annotations

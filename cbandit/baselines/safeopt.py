@@ -13,7 +13,8 @@ From a seed set of actions known to be safe, each round:
 
 Y. Sui, A. Gotovos, J. Burdick, A. Krause, Safe exploration for optimization with
 Gaussian processes, 2015; with several costs as F. Berkenkamp, A. Krause and
-A. Schoellig, 2016.
+A. Schoellig, Bayesian optimization with safety constraints: safe and automatic
+parameter tuning in robotics, 2016.
 """
 
 from __future__ import annotations

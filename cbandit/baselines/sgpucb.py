@@ -7,7 +7,7 @@ drawn uniformly; from then on, each round:
 2. ``x_t = argmax mean_f + beta std_f`` over ``S_t``;
 3. observe reward and costs, update the beliefs.
 
-S. Amani, M. Alizadeh, C. Thrampoulidis, Regret bounds for safe Gaussian process bandit
+S. Amani, M. Alizadeh, C. Thrampoulidis, Regret bound for safe Gaussian process bandit
 optimization, 2020.
 """
 

@@ -15,7 +15,7 @@ round ``t`` if its feedback came within ``min(window, t - 1 - s)`` rounds. Each 
 
 The any-lam form has ``(R + B_r) / sqrt(lam)`` in the place of ``R + B_r``, and no 1.
 
-H. Guo, Z. Qi and X. Liu, Rectified pessimistic-optimistic learning for stochastic
+H. Guo, Q. Zhu and X. Liu, Rectified pessimistic-optimistic learning for stochastic
 continuum-armed bandit with constraints, 2023.
 """
 

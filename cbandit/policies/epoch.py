@@ -15,7 +15,8 @@ and standardises them; ``reuse=False`` starts each epoch from a fresh GP, as pri
 :mod:`cbandit.policies.penalties` has ``psi`` and ``kappa``,
 :mod:`cbandit.policies.penalised` targets and widths.
 
-M. Shi and A. Eryilmaz, 2022, Algorithms 2 and 3.
+Z. Shi and A. Eryilmaz, A Bayesian approach for stochastic continuum-armed bandit with
+long-term constraints, 2022, Algorithms 2 and 3.
 """
 
 from __future__ import annotations

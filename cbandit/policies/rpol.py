@@ -12,7 +12,7 @@ RPOL-CensoredUCB (:mod:`cbandit.policies.censored`): ``Q`` gains the costs that 
 however late. With ``feedback=cb.Sliding(window)`` it is RPOL-SWUCB
 (:mod:`cbandit.policies.sliding`).
 
-H. Guo, Z. Qi and X. Liu, Rectified pessimistic-optimistic learning for stochastic
+H. Guo, Q. Zhu and X. Liu, Rectified pessimistic-optimistic learning for stochastic
 continuum-armed bandit with constraints, 2023.
 """
 

@@ -10,9 +10,10 @@ Each round, with queue ``Q`` (one a cost, 0 at first):
 Schedule 1: ``eps_t = 1 / sqrt(t)``, ``V_t = delta sqrt(t) / (8 B)``. Schedule 2:
 ``eps_t = delta / (2 sqrt(t))``, ``V_t = delta^2 sqrt(t) / (16 B)``.
 
-X. Zhou and B. Ji, On kernelized multi-armed bandits with constraints, the longer form
-with full-information constraints. One of its uses is to stay close to an expert at
-first: the cost is a distance to what the expert does, see
+Provably efficient Bayesian optimization with unknown constraints, Algorithm 2: the
+longer form, with full-information constraints, of X. Zhou and B. Ji, On kernelized
+multi-armed bandits with constraints, 2022. One of its uses is to stay close to an
+expert at first: the cost is a distance to what the expert does, see
 :func:`cbandit.problems.expert_distance`.
 """
 

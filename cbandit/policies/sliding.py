@@ -10,7 +10,7 @@ This is how any GP policy takes ``feedback=cb.Sliding(window, drift)``. Each rou
 
 ``Gam_t`` and ``W`` by the theory are in :mod:`cbandit.confidence.drift`.
 
-H. Guo, Z. Qi and X. Liu, Rectified pessimistic-optimistic learning for stochastic
+H. Guo, Q. Zhu and X. Liu, Rectified pessimistic-optimistic learning for stochastic
 continuum-armed bandit with constraints, 2023.
 """
 

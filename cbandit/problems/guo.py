@@ -1,6 +1,6 @@
 """The experiments of the RPOL paper: classical, delayed, changing.
 
-Guo, Qi and Liu, *Rectified pessimistic-optimistic learning for stochastic
+Guo, Zhu and Liu, *Rectified pessimistic-optimistic learning for stochastic
 continuum-armed bandit with constraints*, 2023, section 7. On ``[0, 6]^2``,
 ``f = -sin x1 - x2`` and ``g = sin x1 sin x2 + 0.95``; Gaussian noise of variance 0.05
 on both.

@@ -1,4 +1,4 @@
-"""Guo, Qi and Liu's experiments: RPOL in a classical, a delayed, a changing world.
+"""Guo, Zhu and Liu's experiments: RPOL in a classical, a delayed, a changing world.
 
 See :mod:`cbandit.problems.guo` for the paper and the problems.
 """
