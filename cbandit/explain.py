@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,8 +46,9 @@ class Explanation:
         index: its number, ``(*trials,)``; ``None`` on a box.
         x: the action, ``(*trials, d)``.
         mean: believed of reward and costs before it was tried, ``(*trials, 1 + m)``, as
-            the user states them.
+            the user states them; the prior's where nothing had been told.
         std: how uncertain that was, likewise.
+        known: whether anything had been told of each function, likewise.
         taken: what was assumed of them by exploration, ``(*trials, 1 + m)``, likewise.
         estimate: the same as it entered the score: of what is maximised, and by how
             much costs exceed their limits, ``(*trials, 1 + m)``; in ``unit``.
@@ -79,6 +81,7 @@ class Explanation:
     taken: Tensor | None = None
     price: Tensor | None = None
     unit: str = ""
+    known: Tensor | None = None
 
     @property
     def params(self) -> Any:
@@ -94,11 +97,12 @@ class Explanation:
         trial = f", trial {i}" if self.x.dim() == 2 else ""
         place = _place(self.names, _row(self.x, i), _number(self.index, i))
         out = [f"round {self.t}{trial}: {place}"]
-        mean, std, taken, estimate, multiplier, price = (
+        mean, std, known, taken, estimate, multiplier, price = (
             None if v is None or not v.shape[-1] else _row(v, i).tolist()
             for v in (
                 self.mean,
                 self.std,
+                self.known,
                 self.taken,
                 self.estimate,
                 self.multiplier,
@@ -108,10 +112,12 @@ class Explanation:
         unit = f" {self.unit}" if self.unit else ""
         inside = f" (in {self.unit})" if self.unit else ""
         for j, label in enumerate(self.labels):
-            words = []
+            words, untold = [], known is not None and not all(known[j : j + 1])
             if mean is not None and std is not None and j < len(mean):
-                words.append(f"believed {mean[j]:.4g} +- {std[j]:.3g}")
-            if taken is not None and j < len(taken):
+                believed = f"{mean[j]:.4g} +- {std[j]:.3g}"
+                prior = f"nothing told yet, prior {believed}{inside}"
+                words.append(prior if untold else f"believed {believed}")
+            if taken is not None and j < len(taken) and not untold:
                 words.append(f"taken for {taken[j]:.4g}")
             elif estimate is not None and j < len(estimate):
                 side = "over" if estimate[j] > 0 else "within"
@@ -120,7 +126,7 @@ class Explanation:
                 words.append(f"taken for {value:.4g}{unit}{over}")
             if j and multiplier is not None:
                 words.append(f"multiplier {multiplier[j - 1]:.4g}{inside}")
-            if j and unit and price is not None:
+            if j and unit and price is not None and not math.isnan(price[j - 1]):
                 words.append(f"price {price[j - 1]:.4g} of reward for 1 of it")
             if words:
                 out.append(f"  {label}: {', '.join(words)}")

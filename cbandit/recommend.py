@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,15 @@ from cbandit.choice import Distribution, params_of
 from cbandit.errors import CBanditError
 from cbandit.search.simplex.lp import solve_policy_in_blocks
 
-__all__ = ["Recommendation", "quantile", "recommend", "recommend_policy"]
+__all__ = [
+    "Recommendation",
+    "nothing_told",
+    "quantile",
+    "recommend",
+    "recommend_policy",
+]
+
+NOTHING = "nothing has been told yet that says which action is best"
 
 Blocks = Iterable[tuple[int, Tensor, Tensor]]
 
@@ -24,6 +32,11 @@ Blocks = Iterable[tuple[int, Tensor, Tensor]]
 @dataclass(frozen=True)
 class Recommendation:
     """The best action believed feasible; if there is none, the likeliest to be so.
+
+    Nothing is claimed before data. A trial of whose reward nothing was told has NaN for
+    its numbers, and its action means nothing. A cost of which nothing was told has a
+    margin of NaN, and so has the probability then: the action is the best one within
+    the other limits, and not called feasible.
 
     A policy that randomises recommends a distribution over actions. Then ``index`` is
     ``distribution.index (*trials, k)`` and ``x`` its actions ``(*trials, k, d)``.
@@ -33,13 +46,13 @@ class Recommendation:
         x: the action, ``(*trials, d)``.
         value: its expected reward, ``(*trials,)``.
         probability: the probability that it meets every constraint, costs independent,
-            ``(*trials,)``. NaN if the policy holds no belief about costs, or if this is
-            the best of what was observed. A lower bound for a distribution.
+            ``(*trials,)``. NaN if nothing is known of some cost, or if this is the best
+            of what was observed. A lower bound for a distribution.
         margin: threshold less expected cost, ``(*trials, m)``; positive is room. NaN if
-            the policy holds no belief about the cost.
+            nothing is known of the cost: no belief, or no data.
         feasible: ``(*trials,)``, whether the probability reaches the confidence; false
-            if the policy holds no belief about costs. Of the best of what was observed,
-            whether its means kept the limits.
+            if nothing is known of some cost. Of the best of what was observed, whether
+            its means kept the limits.
         confidence: the confidence that was asked for.
         distribution: the distribution over actions, for policies that randomise.
         penalised: whether the value is the reward less penalties for costs.
@@ -81,6 +94,33 @@ class Recommendation:
             costs=self.costs,
         )
 
+    def known(self, costs: Tensor) -> Recommendation:
+        """Claim nothing of costs that nothing is known of.
+
+        Args:
+            costs: the others, ``(T, m)`` bool; this may hold fewer than ``m`` margins.
+        """
+        costs = costs.to(self.margin.device)
+        missing = costs.shape[-1] - self.margin.shape[-1]
+        margin = torch.nn.functional.pad(self.margin, (0, missing), value=torch.nan)
+        whole = costs.all(-1)
+        return replace(
+            self,
+            margin=torch.where(costs, margin, torch.nan),
+            probability=torch.where(whole, self.probability, torch.nan),
+            feasible=self.feasible & whole,
+        )
+
+    def withheld(self, trials: Tensor) -> Recommendation:
+        """Claim nothing at all in some ``trials (T,)``."""
+        trials = trials.to(self.value.device)
+        return replace(
+            self.known(~trials.unsqueeze(-1).expand_as(self.margin)),
+            value=torch.where(trials, torch.nan, self.value),
+            probability=torch.where(trials, torch.nan, self.probability),
+            feasible=self.feasible & ~trials,
+        )
+
     def __str__(self) -> str:
         return "\n".join(
             self._line(i, ok) for i, ok in enumerate(self.feasible.flatten().tolist())
@@ -91,18 +131,27 @@ class Recommendation:
         value, probability = (
             v.flatten()[trial].item() for v in (self.value, self.probability)
         )
-        line = f"{self._name(trial)}: reward {value:.4g}"
+        if math.isnan(value) and not ok:
+            return NOTHING
+        reward = "unknown" if math.isnan(value) else f"{value:.4g}"
+        line = f"{self._name(trial)}: reward {reward}"
         if self.penalised:
             line += ", penalties included"
         count, m = self.feasible.numel(), self.margin.shape[-1]
-        margin = self.margin.reshape(count, m)[trial]
-        if bool(margin.isnan().any()):
-            return line + "; costs have no belief: it may or may not be feasible"
+        margin = self.margin.reshape(count, m)[trial].tolist()
         if not m:
             return line
-        room = [f"{v:.4g}" for v in margin.tolist()]
-        if self.costs is not None:
-            room = [f"{name} {v}" for name, v in zip(self.costs, room, strict=True)]
+        names = [f"cost{j + 1}" for j in range(m)] if self.costs is None else self.costs
+        room = [
+            f"{v:.4g}" if self.costs is None else f"{name} {v:.4g}"
+            for name, v in zip(names, margin, strict=True)
+        ]
+        unknown = [n for n, v in zip(names, margin, strict=True) if math.isnan(v)]
+        if unknown:
+            which = (
+                ", ".join(unknown) if len(unknown) < m or self.costs else "its costs"
+            )
+            return f"{line}; nothing is known of {which}: it may or may not be feasible"
         if math.isnan(probability):
             within = "within" if ok else "above"
             return line + f", observed {within} its limits, margin {', '.join(room)}"
@@ -143,6 +192,14 @@ class Recommendation:
 
 def _numbers(values: Tensor) -> str:
     return ", ".join(f"{v:.4g}" for v in values.tolist())
+
+
+def nothing_told() -> CBanditError:
+    """Return the error about a recommendation that would rest on nothing."""
+    return CBanditError(
+        f"recommend: {NOTHING}: tell() the reward and the costs of a choice, or "
+        "observe() data from before"
+    )
 
 
 def quantile(confidence: float, m: int) -> float:

@@ -751,7 +751,9 @@ def test_recommend_where_several_costs_have_no_belief(kind, box, trials):
     assert bool(found.probability.isnan().all())
     assert not bool(found.feasible.any())
     for line in str(found).split("\n"):
-        assert line.endswith("costs have no belief: it may or may not be feasible")
+        assert line.endswith(
+            "nothing is known of its costs: it may or may not be feasible"
+        )
         assert ("penalties included" in line) == (kind == "epoch")
 
 

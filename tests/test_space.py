@@ -385,6 +385,7 @@ def test_params_that_are_not_of_the_space(params, words):
 def test_names_need_a_set_with_names():
     plain = cb.Finite([[0.0], [1.0]])
     asked = policy(plain)
+    asked.tell(asked.ask(), reward=1.0, cost=0.0)
     for call in (
         lambda: asked.ask().params,
         lambda: asked.recommend().params,

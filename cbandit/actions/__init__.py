@@ -7,10 +7,11 @@ from cbandit.actions.base import Actions, checked_index
 from cbandit.actions.box import Box
 from cbandit.actions.finite import Finite
 from cbandit.actions.grid import ProductGrid
+from cbandit.actions.middle import nearest_to_middle, point_in_middle
 from cbandit.actions.names import Category, Float, Int, Names
 from cbandit.actions.space import Space
 from cbandit.actions.star import Star
-from cbandit.actions.unit import Unit
+from cbandit.actions.unit import Unit, reach
 
 __all__ = [
     "Actions",
@@ -25,4 +26,7 @@ __all__ = [
     "Star",
     "Unit",
     "checked_index",
+    "nearest_to_middle",
+    "point_in_middle",
+    "reach",
 ]

@@ -7,10 +7,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from cbandit.actions.base import moved
+from cbandit.actions.base import Actions, moved
 from cbandit.actions.names import Names
 
-__all__ = ["Unit"]
+__all__ = ["Unit", "reach"]
 
 
 class Unit:
@@ -36,6 +36,13 @@ class Unit:
         if names is None:
             return cls(bounds)
         return cls(bounds, *names.flags()).to(bounds.device)
+
+    @classmethod
+    def around(cls, actions: Actions) -> Self:
+        """Return the map of the smallest box around a set, never flat."""
+        low, high = reach(actions)
+        bounds = torch.stack([low, torch.where(high > low, high, low + 1)])
+        return cls.over(bounds, actions.names)
 
     def of(self, x: Tensor) -> Tensor:
         """Return points ``(..., d)``, or their last ``k`` coordinates, mapped."""
@@ -77,3 +84,9 @@ class Unit:
         # slots of an engine lie at 0
         held = x.where(logs, 1.0).clamp_min(torch.finfo(x.dtype).tiny)
         return torch.where(logs, held.log(), x)
+
+
+def reach(actions: Actions) -> Tensor:
+    """Return the least and the greatest coordinates of a set, ``(2, d)``."""
+    ends = actions.extent().reshape(-1, 2, actions.dim)
+    return torch.stack([ends[:, 0].amin(0), ends[:, 1].amax(0)]).double()

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.arguments import stated
+from cbandit.actions import Unit
 from cbandit.baselines.admm import Split
 from cbandit.baselines.admm_search import (
     best_so_far,
@@ -44,7 +45,7 @@ from cbandit.baselines.admm_search import (
 from cbandit.baselines.admm_steps import Progress, evaluations
 from cbandit.baselines.botorch_policy import TAKES_NO
 from cbandit.baselines.random import uniform
-from cbandit.beliefs.gp import GP, _extent
+from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
 from cbandit.policies.alone import alone
@@ -104,7 +105,7 @@ class ADMMBO(GPPolicy):
         self.iterations = checks.whole("iterations", iterations)
         self.num_restarts = checks.whole("num_restarts", num_restarts)
         self.raw_samples = checks.whole("raw_samples", raw_samples)
-        low, high = _extent(self.actions).to(self.device)
+        low, high = Unit.around(self.actions).bounds.to(self.device)
         self._small = self.tolerance * float((high - low).norm())  # of residuals
         rho = self._per_trial("rho", checks.positive("rho", rho))
         weight = self._per_trial("weight", checks.positive("weight", weight))
@@ -131,8 +132,7 @@ class ADMMBO(GPPolicy):
         if asked.actions is not self.actions:
             raise CBanditError("ADMMBO chooses from its own set: no actions=")
         beliefs, own = state.beliefs, state.own
-        trials = range(self._size)
-        if asked.t == 1 or not all(beliefs.observed(i) for i in trials):
+        if asked.t == 1 or not bool(beliefs.has_data().all()):
             count = self.actions.dim if self.actions.continuous else 1
             share = asked.streams.uniform(1 + count).reshape(self._size, -1)
             return uniform(asked, share[:, 1:], self), state

@@ -130,10 +130,10 @@ class BoTorchPolicy(GPPolicy):
         box = bool(on.continuous)
         count = on.dim if box else 1
         draws = asked.streams.uniform(1 + count).reshape(self._size, -1)
-        found = []
+        found, known = [], state.beliefs.has_data().all(-1)
         for trial in range(self._size):
             allowed = None if mask is None else mask[trial if len(mask) > 1 else 0]
-            if asked.t <= self.initial or not self._known(state.beliefs, trial):
+            if asked.t <= self.initial or not known[trial]:
                 share = draws[trial, 1:].to(self.device)
                 found.append(clear(asked, trial, share))
                 continue
@@ -143,11 +143,6 @@ class BoTorchPolicy(GPPolicy):
             x = torch.stack(found).to(self.dtype)
             return Decision(None, x=x, sure=True), state
         return Decision(torch.stack(found), sure=True), state
-
-    def _known(self, beliefs: Any, trial: int) -> bool:
-        """Return whether the trial has seen each function at least once."""
-        known: bool = beliefs.observed(trial)
-        return known
 
     def _best(
         self, beliefs: Any, trial: int, asked: Asked, allowed: Any, seed: int

@@ -102,6 +102,6 @@ class SafeLTS(Stagewise):
         return 1 + 2 * length * self._norm / tau.amin(-1)
 
     def _likely(
-        self, state: Stage, limits: Tensor, confidence: float
+        self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None
     ) -> Recommendation:
-        return self._surely.likely(state, limits, confidence, self._left_over())
+        return self._surely.likely(state, limits, confidence, left)

@@ -193,6 +193,15 @@ class Sketched(Value):
             scan.add(block.start, block.mean, block.std)
         return scan.best()
 
+    def has_data(self) -> Tensor:
+        """Which trials have an observation, ``(T, 1)`` bool, on the host."""
+        return self.log.has_data(len(self.noise), 1)
+
+    @property
+    def by_default(self) -> bool:
+        """A sketch is of a kernel that the user states."""
+        return False
+
     def units(self) -> None:
         """Nothing is rescaled."""
 

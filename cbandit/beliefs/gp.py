@@ -12,7 +12,7 @@ from gpytorch.priors import LogNormalPrior, Prior
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit.actions import Actions, Names, ProductGrid, Unit
+from cbandit.actions import Actions, Names, ProductGrid, Unit, reach
 from cbandit.errors import CBanditError
 
 __all__ = ["GP"]
@@ -98,7 +98,8 @@ class GP:
         the dimension, inputs mapped to the unit cube, learned noise, standardised
         outcomes, fitted anew every 20 observations. Over ``Finite(covariance=K)`` the
         prior is ``K`` and only the noise is learned. It is for ``actions`` and sets
-        within their extent, which is mapped to the unit cube.
+        within their extent, which is mapped to the unit cube. Before any data a GP
+        policy with such beliefs alone begins in the middle of its set.
 
         Over a :func:`~cbandit.Space` numbers have Matern kernels and categories
         BoTorch's ``CategoricalKernel``. On a grid each parameter has a kernel of its
@@ -121,7 +122,7 @@ class GP:
                 if isinstance(part, gpk.Kernel) and part.has_lengthscale:
                     part.lengthscale = mode
             out = cls(kernel, None, 0.0, True, 20, prior)
-            out.unit = Unit.over(_extent(actions), actions.names)
+            out.unit = Unit.around(actions)
         return out
 
     def suit(self, name: str, actions: Actions, batch_shape: tuple[int, ...]) -> None:
@@ -138,7 +139,7 @@ class GP:
         if self.unit is None:
             return
         made = self.unit.bounds
-        extent = _reach(actions).to(made.device)
+        extent = reach(actions).to(made.device)
         apart = extent.shape != made.shape
         if not apart:
             slack = 1e-5 * (made[1] - made[0] + made.abs().amax(0))
@@ -222,18 +223,6 @@ def _groups(names: Names, apart: bool) -> list[tuple[bool, list[int]]]:
         for kind in (True, False)
     ]
     return [(kind, columns) for kind, columns in both if columns]
-
-
-def _extent(actions: Actions) -> Tensor:
-    """``(2, d)``: the smallest box around a set, never flat."""
-    low, high = _reach(actions)
-    return torch.stack([low, torch.where(high > low, high, low + 1)])
-
-
-def _reach(actions: Actions) -> Tensor:
-    """Return the least and the greatest coordinates of a set, ``(2, d)``."""
-    ends = actions.extent().reshape(-1, 2, actions.dim)
-    return torch.stack([ends[:, 0].amin(0), ends[:, 1].amax(0)]).double()
 
 
 def _of_width(name: str, kernel: gpk.Kernel, dim: int) -> None:

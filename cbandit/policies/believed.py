@@ -16,13 +16,13 @@ from cbandit.actions import Box
 from cbandit.beliefs.feedback import Delayed
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
-from cbandit.policies.failures import without
+from cbandit.policies.failures import remaining
 from cbandit.policies.given import named_points
 from cbandit.policies.senses import Senses
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.parts import Part
 from cbandit.posterior.units import told
-from cbandit.recommend import Recommendation, recommend
+from cbandit.recommend import Recommendation, nothing_told, recommend
 from cbandit.search.box import best_feasible_point
 
 __all__ = [
@@ -203,30 +203,32 @@ def told_blocks(beliefs: Any) -> Iterator[tuple[int, Tensor, Tensor]]:
 def recommended(policy: Any, beliefs: Any, confidence: float) -> Recommendation:
     """Return the best action believed feasible with ``confidence``.
 
-    Costs that beliefs say nothing of have unknown chances, and nowhere is feasible.
+    An error if no trial was told a reward. Costs without a belief, or without data,
+    have unknown chances, and nowhere is feasible.
     """
     confidence = checks.number("confidence", confidence)
     if not 0 < confidence < 1:
         raise CBanditError(f"confidence must lie between 0 and 1; got {confidence}")
     limits, actions = policy._limits(max(policy.t, 1)), policy.actions
-    known, m = limits[:, : beliefs.functions - 1], limits.shape[-1]
+    data = beliefs.has_data().to(limits.device)
+    if not bool(data[:, 0].any()):
+        raise nothing_told()
+    known = torch.zeros_like(limits, dtype=torch.bool)
+    known[:, : beliefs.functions - 1] = data[:, 1:]
+    # a limit on what nothing is known of is no limit
+    limits = torch.where(data[:, 1:], limits[:, : beliefs.functions - 1], torch.inf)
     streams = Streams(policy.seed, policy.trials, "recommend")
     if actions.continuous:
         gone = policy._failed and policy._failed.restricted(policy, actions, None)[1]
-        x = _likely(beliefs, actions, known, confidence, streams, gone)
+        x = _likely(beliefs, actions, limits, confidence, streams, gone)
         here = told(beliefs.units(), *beliefs.anywhere(x.unsqueeze(1)))
-        found = recommend([(0, *here)], known, confidence)
+        found = recommend([(0, *here)], limits, confidence)
         found = replace(found, index=None)
     else:
-        blocks = without(policy, told_blocks(beliefs))
-        found = recommend(blocks, known, confidence, policy._ranks)
+        blocks = remaining(told_blocks(beliefs), policy._left_over())
+        found = recommend(blocks, limits, confidence, policy._ranks)
         x = actions.at(found.index)
-    if beliefs.functions <= m:
-        unknown = found.value.new_full((len(found.value), m), torch.nan)
-        nowhere = torch.zeros_like(found.feasible)
-        found = replace(
-            found, probability=unknown[:, 0], margin=unknown, feasible=nowhere
-        )
+    found = found.known(known).withheld(~data[:, 0])
     return replace(found, x=x, names=actions.names)
 
 
@@ -244,8 +246,9 @@ def _likely(
     def estimate(x: Tensor) -> Tensor:
         mean, std = told(units, *look(x))
         tau = limits.unsqueeze(-1)
+        room = torch.where(tau.isinf(), 0.0, tau - mean[:, 1:]) / std[:, 1:]
         # a chance below confidence is one cost over its limit
-        share = torch.special.log_ndtr((tau - mean[:, 1:]) / std[:, 1:])
+        share = torch.where(tau.isinf(), 0.0, torch.special.log_ndtr(room))
         short = math.log(confidence) - share.sum(-2, keepdim=True)
         # chances far below one are astronomical, and all alike too low
         return torch.cat([mean[:, :1], short.asinh()], 1)

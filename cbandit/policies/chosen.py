@@ -14,12 +14,13 @@ from cbandit import scores
 from cbandit._core import checks, devices
 from cbandit._core.distributed import Ranks
 from cbandit._core.randomness import Streams
+from cbandit.actions import nearest_to_middle, point_in_middle
 from cbandit.errors import CBanditError
 from cbandit.explore import clip
 from cbandit.policies.decision import Asked
 from cbandit.posterior.ahead import Ahead
 from cbandit.posterior.look import Best, Look, scan, scorer
-from cbandit.search.box import Climbs, best_feasible_point, maximise_box
+from cbandit.search.box import Climbs, Estimate, best_feasible_point, maximise_box
 from cbandit.search.finite import best_feasible
 
 __all__ = ["Search", "afresh", "seen_in_full", "stretches"]
@@ -46,9 +47,17 @@ class Search:
         self._least = scores.least_total if samples else scores.LeastViolating()
 
     def best(
-        self, beliefs: Any, look: Look, asked: Asked, ahead: list[Ahead], beside: Any
+        self,
+        beliefs: Any,
+        look: Look,
+        asked: Asked,
+        ahead: list[Ahead],
+        beside: Any,
+        fresh: Tensor | None,
     ) -> tuple[Best, Tensor | None]:
         """Return the best action, and the trials where none is feasible.
+
+        Of trials that begin in the middle nothing is said of the others.
 
         Args:
             beliefs: about the policy's own set.
@@ -57,11 +66,28 @@ class Search:
             ahead: outstanding choices, whose variance counts as if they had been told.
             beside: costs that are known, ``(T, m, N)``, or on a box as a function of
                 ``x (T, n, d)``; ``None``: none are.
+            fresh: the trials ``(T,)`` that begin in the middle; ``None``: none does.
         """
+        best, infeasible = self._best(beliefs, look, asked, ahead, beside, fresh)
+        if fresh is not None and infeasible is not None:
+            infeasible = infeasible & ~fresh.to(infeasible.device)
+        return best, infeasible
+
+    def _best(
+        self,
+        beliefs: Any,
+        look: Look,
+        asked: Asked,
+        ahead: list[Ahead],
+        beside: Any,
+        fresh: Tensor | None,
+    ) -> tuple[Best, Tensor | None]:
         if asked.actions.continuous:
-            return self._point(beliefs, look, asked, ahead, beside)
+            return self._point(beliefs, look, asked, ahead, beside, fresh)
         if beside is not None:
             look = replace(look, beside=beside)
+        if fresh is not None:
+            look = replace(look, mask=self._begun(asked, fresh))
 
         if look.score == scores.Feasible.kind:
             start = asked.streams.position()
@@ -73,6 +99,17 @@ class Search:
 
             return best_feasible(search, self._least)
         return _finite(self._numbered(beliefs, look, asked, ahead), look), None
+
+    def _begun(self, asked: Asked, fresh: Tensor) -> Tensor:
+        """Return a mask ``(T, N)`` that leaves one action where a trial begins."""
+        on, mask = asked.actions, asked.mask
+        number = nearest_to_middle(self.actions, on, mask).unsqueeze(-1)
+        here = torch.zeros(len(number), on.size, dtype=torch.bool, device=number.device)
+        here = here.scatter(1, number, True)
+        if bool(fresh.all()):
+            return here
+        rest = torch.ones_like(here[:1]) if mask is None else mask
+        return torch.where(fresh.to(here.device).unsqueeze(-1), here, rest)
 
     def _numbered(
         self, beliefs: Any, look: Look, asked: Asked, ahead: list[Ahead]
@@ -86,7 +123,13 @@ class Search:
         return found
 
     def _point(
-        self, beliefs: Any, look: Look, asked: Asked, ahead: list[Ahead], beside: Any
+        self,
+        beliefs: Any,
+        look: Look,
+        asked: Asked,
+        ahead: list[Ahead],
+        beside: Any,
+        fresh: Tensor | None,
     ) -> tuple[Best, Tensor | None]:
         """Return the best point of a box."""
         box, streams = asked.actions, asked.streams
@@ -108,14 +151,40 @@ class Search:
                 found = clip(found, bound)
             return found if beside is None else torch.cat([found, beside(x)], 1)
 
-        around, climbs = beliefs.incumbents(INCUMBENTS), self.climbs
+        around = beliefs.incumbents(INCUMBENTS)
+        if fresh is None:
+            return self._searched(asked, look, estimate, around)
+        x = point_in_middle(box).expand(len(fresh), -1)
+        fresh = fresh.to(x.device)
+        if asked.barred is not None:
+            fresh = fresh & ~asked.barred.holds(x)
+        here = estimate(x.unsqueeze(1))
+        f, g = here[:, 0], here[:, 1:]
+        sure = look.score == scores.Feasible.kind  # its score is the reward's estimate
+        value = (f if sure else scorer(look)(f, g)).squeeze(-1)
+        begun = Best(value, None, here.squeeze(-1), x)
+        if bool(fresh.all()):
+            return _finite(begun, look), None
+        best, infeasible = self._searched(asked, look, estimate, around)
+        column = fresh.unsqueeze(-1)
+        both = Best(
+            torch.where(fresh, begun.value, best.value),
+            None,
+            torch.where(column, begun.estimate, best.estimate),
+            x if best.x is None else torch.where(column, x, best.x),
+        )
+        return _finite(both, look), infeasible
+
+    def _searched(
+        self, asked: Asked, look: Look, estimate: Estimate, around: Tensor
+    ) -> tuple[Best, Tensor | None]:
+        """Return the best point of a box, by a search."""
+        box, barred, climbs = asked.actions, asked.barred, self.climbs
         if look.score == scores.Feasible.kind:
-            found = streams, around, climbs, asked.barred, self._least
+            found = asked.streams, around, climbs, barred, self._least
             return best_feasible_point(box, estimate, *found)
-        score = scorer(look)
-        rest = around, climbs, asked.barred
-        best = maximise_box(box, estimate, score, streams, *rest)
-        barred = asked.barred
+        rest = asked.streams, around, climbs, barred
+        best = maximise_box(box, estimate, scorer(look), *rest)
         if barred is not None and best.x is not None and barred.holds(best.x).any():
             raise CBanditError("nothing is left to ask for: everything has failed")
         return _finite(best, look), None

@@ -43,11 +43,11 @@ def explain(self: Any, choice: Choice | str) -> Explanation:
         value = table[name][row]
         return None if bool(value.isnan().all()) else outside(value)
 
-    mean = std = runner_up = unconstrained = taken = price = None
+    mean = std = known = runner_up = unconstrained = taken = price = None
     if again is not None:
         mean, std, runner_up, unconstrained = again
         mean = outside(senses.functions(mean.unsqueeze(-1)).squeeze(-1))
-        std = outside(std)
+        std, known = outside(std), outside(self._beliefs.has_data())
         taken = _taken(self, table["estimate"][row], t)
         price = outside(priced(self._beliefs, self._now.state.multiplier))
     index = table["index"][row]
@@ -67,6 +67,7 @@ def explain(self: Any, choice: Choice | str) -> Explanation:
         names=names,
         taken=taken,
         price=price,
+        known=known,
         unit="spreads" if getattr(self, "standardized", False) else "",
     )
 
@@ -115,6 +116,7 @@ def rivals(policy: Any, asked: Asked, position: Any) -> Rivals:
         position: of the streams before it: the same draws are made again.
     """
     state, streams = policy._now.state, asked.streams
+    beliefs = state.beliefs
     choice = policy._ledger.latest(asked.t).choice
     x = choice.x.reshape(policy._size, -1)
     outside, ahead = policy._outside, policy._ahead(asked)
@@ -126,8 +128,9 @@ def rivals(policy: Any, asked: Asked, position: Any) -> Rivals:
             beside = policy._beside(on)
         if not costs:
             look = replace(look, score=scores.Reward.kind, weight=None)
+        fresh = policy._fresh(state.beliefs, on)
         try:
-            found, _ = policy._search.best(state.beliefs, look, on, ahead, beside)
+            found, _ = policy._search.best(beliefs, look, on, ahead, beside, fresh)
         except CBanditError:
             return None  # there is no other action
         index = None if found.index is None else outside(found.index)
@@ -140,7 +143,6 @@ def rivals(policy: Any, asked: Asked, position: Any) -> Rivals:
         unconstrained = best(asked, False) if policy.m else None
     finally:
         streams.go(policy._now.position)
-    beliefs = state.beliefs
     mean, std = told(beliefs.units(), *beliefs.anywhere(x.unsqueeze(1), ahead))
     return mean[..., 0], std.expand_as(mean)[..., 0], runner_up, unconstrained
 

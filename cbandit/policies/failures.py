@@ -13,7 +13,7 @@ from cbandit.actions import Box
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 
-__all__ = ["RADIUS", "Barred", "Failed", "lasting", "only", "remaining", "without"]
+__all__ = ["RADIUS", "Barred", "Failed", "lasting", "only", "remaining"]
 
 RADIUS = 1e-3  # of the ball around a point of a box, in the unit cube
 APART = 1.0001  # a search keeps this much further away, for rounding
@@ -179,17 +179,6 @@ def _near(gap: Tensor, free: Tensor, radius: float) -> Tensor:
     """
     near = gap[..., free].square().sum(-1) <= radius**2
     return near & (gap[..., ~free].abs() < 1e-9).all(-1)
-
-
-def without(
-    policy: Any, blocks: Iterable[tuple[int, Tensor, Tensor]]
-) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield estimates ``(start, mean, std)`` in which no failed action is any good."""
-    if policy._failed is None:
-        yield from blocks
-        return
-    left, _ = policy._failed.restricted(policy, policy.actions, None)
-    yield from remaining(blocks, left)
 
 
 def remaining(

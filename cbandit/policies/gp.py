@@ -207,7 +207,8 @@ class GPPolicy(Policy):
         beliefs, ahead = state.beliefs, self._ahead(asked)
         beside = self._beside(asked) if self.sees_costs else None
         look = self._look(state, asked)
-        best, infeasible = self._search.best(beliefs, look, asked, ahead, beside)
+        fresh = self._fresh(beliefs, asked)
+        best, infeasible = self._search.best(beliefs, look, asked, ahead, beside, fresh)
         judged = self._judged(beliefs, look, best, asked)
         estimate = judged.to(torch.float64, copy=True)  # a view would keep them all
         same = judged is best.estimate
@@ -215,6 +216,20 @@ class GPPolicy(Policy):
         place = best.index, infeasible, None, best.x, best.keys
         decision = Decision(*place, best.value, entered, sure=True)
         return decision, state._replace(estimate=estimate)
+
+    def _fresh(self, beliefs: Any, asked: Asked) -> Tensor | None:
+        """Return the trials ``(T,)`` that begin in the middle; ``None``: none does.
+
+        Nothing has been told of them, nor is anything outstanding: all actions of a
+        belief by default are alike then, and the first in number is often a corner.
+        """
+        if not beliefs.by_default:
+            return None
+        fresh = ~beliefs.has_data().any(-1)
+        for entry in asked.waiting:
+            reward, cost = map(torch.tensor, entry.missing())
+            fresh &= ~(reward | cost)
+        return fresh if bool(fresh.any()) else None
 
     def _judged(self, beliefs: Any, look: Look, best: Best, asked: Asked) -> Tensor:
         """Return the estimates that the multiplier moves by, ``(T, 1 + m)``."""
@@ -409,8 +424,9 @@ class GPPolicy(Policy):
     def posterior(self, x: Any = None, params: Any = None) -> Posterior:
         """Return means and standard deviations over the set, in the user's units.
 
-        Or, by a dense solve, at points ``x``, ``(n, d)`` or ``(*trials, n, d)``, or at
-        ``params``, these by name; on a Box there is no other way.
+        Before data it is the prior; that of a standardised belief, 0 +- 1, is in no
+        unit yet. A dense solve gives it at points ``x``, ``(n, d)`` or ``(*trials, n,
+        d)``, or at ``params``, these by name; on a Box there is no other way.
         """
         return posterior_at(self, self._settled().state.beliefs, x, params)
 
@@ -418,8 +434,10 @@ class GPPolicy(Policy):
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Return what to deploy: the best action feasible with ``confidence``.
 
-        Of a policy without beliefs about its costs the action of greatest expected
-        reward, nowhere called feasible.
+        Of a policy without beliefs about its costs, or without data of one, the action
+        of greatest expected reward, nowhere called feasible. An error before any trial
+        was told a reward: the prior holds all actions alike. Trials that were told none
+        have NaN then.
         """
         found = recommended(self, self._settled().state.beliefs, confidence)
         return self.senses.recommended(found.of(self._outside))

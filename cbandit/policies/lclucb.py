@@ -103,6 +103,6 @@ class LCLUCB(Stagewise):
         return self._surely.play(state, asked, bounds, tau, at)
 
     def _likely(
-        self, state: Stage, limits: Tensor, confidence: float
+        self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None
     ) -> Recommendation:
-        return self._surely.likely(state, limits, confidence, self._left_over())
+        return self._surely.likely(state, limits, confidence, left)

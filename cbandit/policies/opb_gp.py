@@ -38,7 +38,7 @@ from cbandit.policies.ledger import News
 from cbandit.policies.safe.action import Safe, SafeAction, numbered
 from cbandit.policies.safe.draws import drawn, must_hold
 from cbandit.policies.safe.known import Known
-from cbandit.policies.safe.likely import best_likely
+from cbandit.policies.safe.likely import best_likely, best_of_known
 from cbandit.policies.safe.scales import Scales, bounds_of, largest_of, share
 from cbandit.policies.safe.trust import FEW, trusted
 from cbandit.policies.state import GPState
@@ -152,11 +152,15 @@ class GPOPB(GPPolicy):
         """Say what to deploy: the best distribution believed feasible.
 
         Over the policy's own set, with probability ``confidence``; its expected costs
-        are what is to be feasible.
+        are what is to be feasible. Before data it is the safe action, where its cost
+        was given.
         """
         confidence = share("confidence", confidence)
         now = self._settled()
         limits, beliefs = self._limits(max(now.t, 1)), now.state.beliefs
-        believed = partial(told_blocks, beliefs)
-        found = best_likely(self, now.state.own, believed, limits, confidence)
+        safe, size = now.state.own, (self._size, int(self.actions.size))
+        data = beliefs.has_data().all(-1, keepdim=True).to(self.device).expand(size)
+        own = self.actions, safe, partial(told_blocks, beliefs), limits, confidence
+        best = partial(best_likely, *own)
+        found = best_of_known(data, self._left_over(), safe, best)
         return self.senses.recommended(found.of(self._outside))

@@ -112,8 +112,12 @@ class OPNLB(Stagewise):
         pi, at = stacked(found, self.device), numbered(self._safe.index)
         return drawn(pi, safe, at, asked.streams, infeasible), state
 
+    def _has_data(self, state: Stage) -> Tensor:
+        """Return the trials that observed all functions, ``(T, 1)``."""
+        return (state.seen.count > 0).any(-1).all(-1, keepdim=True)
+
     def _likely(
-        self, state: Stage, limits: Tensor, confidence: float
+        self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None
     ) -> Recommendation:
         """Return the distribution of greatest fitted reward believed feasible.
 
@@ -123,7 +127,7 @@ class OPNLB(Stagewise):
         count, mean, tau = devices.host(state.seen.count, state.seen.mean, limits)
         inside = self._classes.inside(max(self.t, 1), 1 - confidence, count, mean)
         fit = self._classes.fit(count, mean)
-        wanted, left = fit[:, :1], self._left_over()
+        wanted = fit[:, :1]
         if left is not None:
             wanted = wanted.masked_fill(~left.cpu().unsqueeze(1), -torch.inf)
         found = [

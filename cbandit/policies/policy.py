@@ -198,6 +198,13 @@ class Policy(metaclass=ABCMeta):
         """Return the action it cannot do without: number and point of each trial."""
         return None
 
+    def _left_over(self) -> Tensor | None:
+        """Return the actions that have not failed, ``(T, N)``; ``None``: none has."""
+        if self._failed is None:
+            return None
+        left, _ = self._failed.restricted(self, self.actions, None)
+        return left
+
     def _due(self, state: Any) -> Any:
         """Return the state after what time makes due, all feedback being absorbed."""
         return state

@@ -416,9 +416,15 @@ class Beliefs(Value):
                 out[:, f] = value
         return out
 
-    def observed(self, trial: int) -> bool:
-        """Whether a trial has observed every function."""
-        return all(g.engine.history.distinct()[trial] > 0 for g in self.groups)
+    def has_data(self) -> Tensor:
+        """Which trials have a value of which function, ``(T, F)`` bool, on the host."""
+        parts = [g.log.has_data(self.trials, len(g.functions)) for g in self.groups]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)[:, self._back()]
+
+    @property
+    def by_default(self) -> bool:
+        """Whether all functions have the beliefs of those who know nothing."""
+        return all(group.gp.unit is not None for group in self.groups)
 
     def engines(self) -> list[str]:
         """The names of the engines at work."""

@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 __all__ = ["Log", "Observation"]
@@ -94,6 +95,16 @@ class Log:
             raise IndexError(place)
         chunk, at = divmod(place + self._start, CHUNK)
         return (self._tail if chunk == len(self._chunks) else self._chunks[chunk])[at]
+
+    def has_data(self, trials: int, functions: int) -> Tensor:
+        """Which trials have a value of which function, ``(T, f)`` bool, on the host."""
+        found = torch.zeros(trials, functions, dtype=torch.bool)
+        for row in self:
+            if bool(found.all()):
+                break
+            wanted = torch.tensor(row.wanted).unsqueeze(-1)
+            found |= wanted if row.arrived is None else wanted & row.arrived.cpu()
+        return found
 
     def append(self, row: Observation) -> Log:
         """This and a row more, which is of no earlier round than any."""

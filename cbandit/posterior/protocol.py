@@ -51,6 +51,15 @@ class AnyBeliefs(Protocol):
         """Apply what was told and return the best action under ``look``."""
         ...
 
+    def has_data(self) -> Tensor:
+        """Which trials have a value of which function, ``(T, F)`` bool, on the host."""
+        ...
+
+    @property
+    def by_default(self) -> bool:
+        """Whether all functions have the beliefs of those who know nothing."""
+        ...
+
     def units(self) -> Units | None:
         """The units of what follows; ``None``: the user's own, for good."""
         ...

@@ -57,6 +57,10 @@ class Arms:
         found: Tensor = self._actions.index(points)
         return found
 
+    def has_data(self, seen: Tally) -> Tensor:
+        """Return which arms were pulled, their outcomes all told, ``(T, N)``."""
+        return (seen.count > 0).all(1)
+
     def believed(self, seen: Tally) -> Iterator[Block]:
         """Yield averages, and the spreads of averages."""
         yield 0, seen.mean, seen.spread * self._r.to(seen.mean).unsqueeze(-1)

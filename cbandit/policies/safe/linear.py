@@ -115,6 +115,10 @@ class Plane:
     def numbers(self, points: Tensor) -> None:
         """Return no numbers: coordinates say all."""
 
+    def has_data(self, seen: Ridge) -> Tensor:
+        """Return the trials that observed all functions, ``(T, 1)``."""
+        return (seen.count > 0).all(-1, keepdim=True)
+
     def believed(self, seen: Ridge) -> Iterator[Block]:
         """Yield estimates and spreads over the policy's set; of a star, at its tips."""
         for start, points in self.blocks(self.actions):

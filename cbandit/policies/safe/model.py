@@ -51,6 +51,9 @@ class Model(Protocol):
     def numbers(self, points: Tensor) -> Tensor | None:
         """Return the numbers of the actions at ``(T, n, d)``, if they are needed."""
 
+    def has_data(self, seen: Any) -> Tensor:
+        """Return of which actions all functions are known, ``(T, 1 or N)`` bool."""
+
     def believed(self, seen: Any) -> Iterator[Block]:
         """Yield estimates and spreads over the policy's own set."""
 

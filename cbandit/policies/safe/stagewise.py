@@ -20,7 +20,7 @@ from cbandit.policies.ledger import News, Told
 from cbandit.policies.policy import Policy
 from cbandit.policies.safe.action import Safe, SafeAction
 from cbandit.policies.safe.known import Known
-from cbandit.policies.safe.likely import best_likely
+from cbandit.policies.safe.likely import best_likely, best_of_known
 from cbandit.policies.safe.model import COSTS, EVERY, REWARD, Block, Model, Part, Stage
 from cbandit.policies.safe.scales import Scales, largest_of, share
 from cbandit.recommend import Recommendation
@@ -229,13 +229,6 @@ class Stagewise(Policy):
 
     # -- what is believed ------------------------------------------------------------
 
-    def _left_over(self) -> Tensor | None:
-        """Return the actions that have not failed, ``(T, N)``; ``None``: none has."""
-        if self._failed is None:
-            return None
-        left, _ = self._failed.restricted(self, self.actions, None)
-        return left
-
     def _believed(self, state: Any) -> Iterator[Block]:
         """Yield estimates and spreads over the policy's own set."""
         return self._model.believed(state.seen)
@@ -254,20 +247,34 @@ class Stagewise(Policy):
 
         Over the policy's own set, with probability ``confidence``; its expected costs
         are what is to be feasible. Of a policy that plays single actions: the best one.
+        Before data it is the safe action, where its cost was given.
         """
         confidence = share("confidence", confidence)
         now = self._settled()
         limits = self._limits(max(now.t, 1))
-        found = self._likely(now.state, limits, confidence)
+        size = (self._size, int(self.actions.size))
+        data, left = self._has_data(now.state).expand(size), self._left_over()
+
+        def best(among: Tensor | None) -> Recommendation:
+            return self._likely(now.state, limits, confidence, among)
+
+        found = best_of_known(data, left, now.state.safe, best)
         return self.senses.recommended(found.of(self._outside))
 
-    def _likely(self, state: Any, limits: Tensor, confidence: float) -> Recommendation:
+    def _has_data(self, state: Any) -> Tensor:
+        """Return the actions of which all functions are known, ``(T, 1 or N)``."""
+        return self._model.has_data(state.seen)
+
+    def _likely(
+        self, state: Any, limits: Tensor, confidence: float, left: Tensor | None
+    ) -> Recommendation:
         """Return what is believed feasible with ``confidence``, for ``T`` trials."""
 
         def believed() -> Iterator[Block]:
             return self._model.believed(state.seen)
 
-        return best_likely(self, state.safe, believed, limits, confidence)
+        own = self.actions, state.safe, believed
+        return best_likely(*own, limits, confidence, left)
 
 
 def beliefs_of(kind: type[Belief], reward: Any, costs: Any) -> list[Any]:

@@ -1,0 +1,78 @@
+"""The middle of a set, where a policy begins that knows nothing yet.
+
+Coordinates count as :meth:`~cbandit.GP.default` sees them: by the width of the set, by
+their logarithms where they have any. The middle of a category is its first value.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cbandit.actions.base import Actions
+from cbandit.actions.box import Box
+from cbandit.actions.grid import ProductGrid
+from cbandit.actions.unit import Unit
+
+__all__ = ["nearest_to_middle", "point_in_middle"]
+
+CHUNK = 1 << 18  # actions looked at together
+SAME = 1e-9  # distances that differ by less are the same: the lowest number counts
+
+
+def nearest_to_middle(actions: Actions, on: Actions, mask: Tensor | None) -> Tensor:
+    """Return the number of the action nearest to the middle of a set, ``(1 or T,)``.
+
+    Args:
+        actions: the set.
+        on: the numbered actions to choose from, mostly the same.
+        mask: ``(1 or T, N)``, which of them are allowed; ``None``: all are.
+    """
+    unit, middle = _middle(actions)
+    if mask is None and isinstance(on, ProductGrid):
+        number = torch.zeros(1, dtype=torch.long, device=middle.device)
+        for j, axis in enumerate(on.axes):
+            gap = (unit.axis(axis.double(), j) - middle[0, j]).abs()
+            number = number * axis.numel() + _least(gap.unsqueeze(0))[1]
+        return number
+    least = torch.full_like(middle[:1, 0], torch.inf)
+    number = torch.zeros_like(least, dtype=torch.long)
+    for start, stop in on.stretches(CHUNK):
+        points = unit.of(on.block(start, stop).double())
+        gap = (points - middle.unsqueeze(1)).square().sum(-1)  # 1 or T x n
+        if mask is not None:
+            gap = torch.where(mask[:, start:stop], gap, torch.inf)
+        value, place = _least(gap)
+        nearer = value < least - SAME
+        number = torch.where(nearer, place + start, number)
+        least = torch.where(nearer, value, least)
+    return number
+
+
+def point_in_middle(box: Box) -> Tensor:
+    """Return the centre of a box, the last coordinates of the nearest row, ``(d,)``."""
+    unit, middle = _middle(box)
+    x = box.nearest(unit.point(middle[0]))
+    if box.choices is None:
+        return x
+    gap = unit.of(box.choices.double()) - middle[:, box.continuous :]
+    row = box.choices[_least(gap.square().sum(-1).unsqueeze(0))[1]]
+    return torch.cat([x[: box.continuous], row.squeeze(0).to(x)])
+
+
+def _middle(actions: Actions) -> tuple[Unit, Tensor]:
+    """Return a set's map to the unit cube, and its middle there, ``(1 or T, d)``."""
+    unit = Unit.around(actions)
+    ends = unit.of(actions.extent().double())
+    middle = ends.mean(-2).reshape(-1, actions.dim)
+    if unit.whole is not None:
+        middle = torch.where(unit.whole, 0.0, middle)
+    return unit, middle
+
+
+def _least(gap: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the least of ``(T, n)``, and the lowest place where it is, ``(T,)``."""
+    value = gap.amin(-1)
+    like = gap <= value.unsqueeze(-1) + SAME
+    number = torch.arange(gap.shape[-1], device=gap.device)
+    return value, torch.where(like, number, gap.shape[-1]).amin(-1)
