@@ -27,7 +27,7 @@ from cbandit.experiments.compare import _powers as in_latex_numbers
 from cbandit.experiments.compare import _title as compared_title
 from cbandit.experiments.compare import interval
 from cbandit.experiments.figures import Drawn, draw_together, goal_of
-from cbandit.experiments.named import modules
+from cbandit.experiments.named import Home
 from cbandit.experiments.report import number
 from cbandit.experiments.results import (
     read_boxes,
@@ -103,6 +103,11 @@ def forge(path, kind, body):
 def write_config(settings, folder):
     """Write the settings of a results folder."""
     (folder / "config.toml").write_bytes(files.sealed(settings.toml(), *SEAL))
+
+
+def seal_config(text, path):
+    """Write any text as the settings of a results folder."""
+    path.write_bytes(files.sealed(text, *SEAL))
 
 
 partition, shares = Actions.stretches, Actions.shares
@@ -201,7 +206,7 @@ def settings_from_toml(path, **over):
 
 def belief_of(table, actions):
     """The belief that a table of a study describes."""
-    return belief("file:", table, actions, os.getcwd())
+    return belief("file:", table, actions, Home(os.getcwd()))
 
 
 def draw_panels(folders, panels=None):

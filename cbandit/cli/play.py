@@ -169,9 +169,10 @@ def run(
     Example: cbandit run study.toml --trials 5
     """
     from cbandit.experiments.catalogue import jobs_in
+    from cbandit.experiments.settings import of_results
 
     given = options(trials, horizon, policies, seed, device, dtype)
-    known = trust or () if resume or config.name == "config.toml" else None
+    known = trust or () if resume or of_results(config) else None
     jobs = jobs_in(config, pairs(set_, more), known, **given)
     _carry_out(jobs, out, resume, workers, every, trust)
 

@@ -16,21 +16,28 @@ import torch
 from torch import Tensor
 
 from cbandit.errors import CBanditError
-from cbandit.experiments.named import Arguments, built, checked, found_in, said
+from cbandit.experiments.named import (
+    Arguments,
+    Home,
+    built,
+    checked,
+    found,
+    of_botorch,
+    said,
+)
 
 __all__ = ["Making", "making"]
 
 POINTS = 512  # that stand for the whole set where an integral over it is asked for
-ROOMS = ("botorch.acquisition", "botorch.acquisition.analytic")
 
 
-def making(where: str, given: Any, home: str) -> Making:
+def making(where: str, given: Any, home: Home) -> Making:
     """Return what a policy of BoTorch's builds its acquisition function with.
 
     Args:
         where: the file, table and key, for errors.
         given: a name, or a table with it as ``type`` and arguments beside it.
-        home: where modules are looked up first.
+        home: which modules may be imported.
     """
     table = given if isinstance(given, Mapping) else {"type": given}
     words = table.get("type")
@@ -40,49 +47,52 @@ def making(where: str, given: Any, home: str) -> Making:
             f"as its type; got {given!r}"
         )
     own = {key: each for key, each in table.items() if key != "type"}
-    out = Making(words, built(where, own, home), home)
+    arguments = built(where, own, home)
     with said(where):
-        kind = out.kind()
+        kind = _kind(words, home)
     takes = checked(where, words, kind, own)
     missing = sorted(takes.needed - own.keys() - {*FOUND, "model"})
     if missing:
         raise CBanditError(f"{where} {missing[0]} is missing: {words} needs it")
-    return out
+    return Making(kind, arguments)
+
+
+def _kind(words: str, home: Home) -> Any:
+    """Return the class of an acquisition function."""
+    from botorch import acquisition
+    from botorch.acquisition import AcquisitionFunction, analytic
+
+    if ":" not in words:
+        return of_botorch((acquisition, analytic), words, AcquisitionFunction)
+    kind = found(words, home)
+    if not (isinstance(kind, type) and issubclass(kind, AcquisitionFunction)):
+        raise CBanditError(
+            "must be an acquisition function of BoTorch, or module:Class; got "
+            f"{words!r}"
+        )
+    return kind
 
 
 @dataclass(frozen=True)
 class Making:
     """Builds an acquisition function every round. It can be pickled.
 
+    It holds the class itself: a checkpoint with the name of one could name any other.
+
     Args:
-        words: its name in ``botorch.acquisition``, or ``module:Class``.
+        kind: the class.
         given: those of its arguments that the file says.
-        home: where modules are looked up first.
     """
 
-    words: str
+    kind: Any
     given: Mapping[str, Any]
-    home: str
-
-    def kind(self) -> Any:
-        """Return its class."""
-        from botorch.acquisition.acquisition import AcquisitionFunction
-
-        out = found_in(ROOMS, self.words, self.home)
-        if not (isinstance(out, type) and issubclass(out, AcquisitionFunction)):
-            raise CBanditError(
-                "must be an acquisition function of BoTorch, or module:Class; got "
-                f"{self.words!r}"
-            )
-        return out
 
     def __call__(self, model: Any, policy: Any) -> Any:
         """Build it from the model of one trial."""
         from botorch.exceptions.errors import BotorchError
         from botorch.exceptions.warnings import BotorchWarning
 
-        kind = self.kind()
-        takes = Arguments(kind)
+        kind, takes = self.kind, Arguments(self.kind)
         state = _State(model, policy, kind, takes)
         asked = {
             name: value
@@ -97,7 +107,7 @@ class Making:
                 warnings.simplefilter("ignore", BotorchWarning)
                 return kind(model=model, **asked, **self.given)
         except BotorchError as error:
-            raise CBanditError(f"acquisition {self.words}: {error}") from error
+            raise CBanditError(f"acquisition {kind.__name__}: {error}") from error
 
 
 class _State:

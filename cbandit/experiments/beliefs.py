@@ -11,7 +11,7 @@ from gpytorch import kernels as gpk
 from cbandit import GP, Actions
 from cbandit._core import checks
 from cbandit.errors import CBanditError
-from cbandit.experiments.named import built, found, said
+from cbandit.experiments.named import Home, built, found, said
 
 __all__ = ["belief"]
 
@@ -24,7 +24,7 @@ KERNELS: dict[str, Callable[..., gpk.Kernel]] = {
 KEYS = ("kernel", "lengthscale", "noise", "standardize", "refit_every")
 
 
-def belief(where: str, given: Mapping[str, Any], actions: Actions, home: str) -> Any:
+def belief(where: str, given: Mapping[str, Any], actions: Actions, home: Home) -> Any:
     """Return the belief that a table of a study file describes.
 
     With a ``type`` it is that object. Else it is :meth:`~cbandit.GP.default`, in which
@@ -37,7 +37,7 @@ def belief(where: str, given: Mapping[str, Any], actions: Actions, home: str) ->
         where: the file and the table, for errors.
         given: the table.
         actions: what the belief is over.
-        home: where modules are looked up first.
+        home: which modules may be imported.
     """
     if "type" in given:
         return built(where, given, home)
@@ -50,7 +50,7 @@ def belief(where: str, given: Mapping[str, Any], actions: Actions, home: str) ->
         return _gp(given, actions, home)
 
 
-def _gp(given: Mapping[str, Any], actions: Actions, home: str) -> GP:
+def _gp(given: Mapping[str, Any], actions: Actions, home: Home) -> GP:
     out = GP.default(actions)
     kernel, lengthscale = given.get("kernel"), given.get("lengthscale")
     if (kernel is not None or lengthscale is not None) and out.kernel is None:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from cbandit.errors import CBanditError
-from cbandit.experiments.named import said
+from cbandit.experiments.named import Home, said
 from cbandit.experiments.papers import cbo, guo, pacchiano, shi, zhou
 from cbandit.experiments.settings import NUMBERS, VALUES, Settings, read_toml
-from cbandit.experiments.study import expanded, study, trusted
+from cbandit.experiments.study import expanded, study
 from cbandit.experiments.task import Experiment
 
 __all__ = ["EXPERIMENTS", "Job", "find", "jobs_in", "jobs_of", "kept_in"]
@@ -31,6 +31,7 @@ _LISTED = (
     *cbo.EXPERIMENTS,
 )
 EXPERIMENTS: Mapping[str, Experiment] = {each.name: each for each in _LISTED}
+_NAME = re.compile(r"(?!\.+$)[^/\\\0\n]+")
 KEYS = ("name", *NUMBERS, "problem", "belief", "policies")  # of a study
 
 
@@ -115,7 +116,7 @@ def kept_in(folder: str | os.PathLike[str]) -> Job:
     if not path.is_file():
         raise CBanditError(f"{folder} holds no results: {path} is missing")
     raw = read_toml(path, ours=True)
-    found = _studies(path, raw, None, {}) if "problem" in raw else jobs_in(path)
+    found = _studies(path, raw, (), {}) if "problem" in raw else jobs_in(path)
     if len(found) != 1:
         raise CBanditError(f"{path} holds lists: it is not of one folder's results")
     return found[0]
@@ -129,7 +130,8 @@ def _studies(
     run: bool = False,
 ) -> list[Job]:
     """The studies of a file, ready to be run or only to be shown."""
-    where, home = str(path), os.getcwd()
+    where, folder = str(path), os.getcwd()
+    home = Home(folder, None if trust is None else tuple(trust))
     for key in raw:
         if key not in KEYS:
             raise CBanditError(
@@ -138,16 +140,17 @@ def _studies(
     tables = {key: raw[key] for key in ("belief", "policies") if key in raw}
     if "policies" in over:
         tables["policies"] = _some(where, tables.get("policies", {}), over["policies"])
-    if trust is not None:
-        trusted(where, {**tables, "problem": raw["problem"]}, trust)
     name = raw.get("name", path.stem)
-    if not isinstance(name, str) or not name:
-        raise CBanditError(f"{where}: name must be a text; got {name!r}")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise CBanditError(
+            f"{where}: name must be a text that can name a folder, without / and not "
+            f"of dots alone; got {name!r}"
+        )
     numbers = {k: v for k, v in {**raw, **over}.items() if k in NUMBERS}
     swept = {**numbers, "problem": raw["problem"]}
     out = []
     for chosen, made in expanded(swept, f"{where}:", VALUES):
-        places = (Path(home), path.parent) if run else None
+        places = (Path(folder), path.parent) if run else None
         given = {**tables, "problem": made.pop("problem")}
         experiment, own = study(where, name, given, home, places)
         with said(where):

@@ -2,7 +2,8 @@
 
 A table with a ``type`` stands for the object that its other keys build. A type is a
 public name of cbandit or of ``cb.baselines``, or ``module:object``, which is looked up
-in the working directory and among installed packages.
+in the working directory and among installed packages. :func:`found` is the only way
+from a text to an object, and :class:`Home` says which modules it may import.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import cbandit as cb
@@ -20,22 +24,49 @@ from cbandit.errors import CBanditError
 
 __all__ = [
     "Arguments",
+    "Home",
     "built",
     "checked",
     "found",
-    "found_in",
-    "modules",
+    "of_botorch",
     "said",
     "typed",
 ]
 
+_OBJECT = re.compile(r"[\w-]+(\.[\w-]+)*:(?!__)\w+(\.(?!__)\w+)*")
+_SHOWN = re.compile(r"[\w.-]+")  # a module's name that is safe to paste into a shell
 
-def found(words: str, home: str) -> Any:
-    """Return what a type names.
+
+@dataclass(frozen=True)
+class Home:
+    """Where the modules that a file names are looked up, and which of them may run.
+
+    Args:
+        folder: the place that is looked at first.
+        trust: the modules that may be imported, with those below them; ``None``: all.
+    """
+
+    folder: str
+    trust: tuple[str, ...] | None = None
+
+    def check(self, words: str, module: str) -> None:
+        """Raise unless a module that a text leads to may be imported and used."""
+        below = f"{module}."
+        if self.trust is None or any(below.startswith(f"{m}.") for m in self.trust):
+            return
+        shown = module if _SHOWN.fullmatch(module) else "MODULE"
+        raise CBanditError(
+            f"{words!r} names the module {shown}, whose code would run: add "
+            f"--trust {shown} if it is yours"
+        )
+
+
+def found(words: str, home: Home) -> Any:
+    """Return what a type names, after a look at whether its module may be imported.
 
     Args:
         words: a public name, or ``module:object``.
-        home: the folder in which modules are looked up first.
+        home: which modules may be imported, and where they are looked up.
     """
     module, colon, name = words.partition(":")
     if not colon:
@@ -50,59 +81,55 @@ def found(words: str, home: str) -> Any:
             f"{words!r} is no public name of cbandit, and not of the form "
             f"module:object{hint}"
         )
-    if home not in sys.path:
-        sys.path.insert(0, home)
+    home.check(words, module)
+    if not _OBJECT.fullmatch(words):
+        raise CBanditError(f"{words!r} is not of the form module:object")
+    if home.folder not in sys.path:
+        sys.path.insert(0, home.folder)
     try:
         out: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name != module.partition(".")[0] and error.name != module:
             raise
         raise CBanditError(
-            f"{words!r}: there is no module {error.name} in {home} or among installed "
-            "packages"
+            f"{words!r}: there is no module {error.name} in {home.folder} or among "
+            "installed packages"
         ) from None
-    except ValueError:
-        raise CBanditError(f"{words!r} is not of the form module:object") from None
     for part in name.split("."):
         if not hasattr(out, part):
             raise CBanditError(f"{words!r}: {module} holds no {name}")
         out = getattr(out, part)
+        # what a trusted module has imported itself is not trusted with it
+        if isinstance(out, ModuleType):
+            home.check(words, out.__name__)
+        elif isinstance(out, type | FunctionType | BuiltinFunctionType):
+            home.check(words, out.__module__ or module)
     return out
 
 
-def found_in(rooms: Sequence[str], words: str, home: str) -> Any:
-    """Return what a name means in the first of some modules that holds it.
+def of_botorch(rooms: Sequence[ModuleType], words: str, base: type) -> Any:
+    """Return the class that the first of some modules of BoTorch has by this name.
 
     Args:
         rooms: the modules.
-        words: a name in one of them; or ``module:object``, for any other.
-        home: as for :func:`found`.
+        words: a name in one of them, without dots or colons.
+        base: what the class must derive from.
     """
-    if ":" in words:
-        return found(words, home)
     for room in rooms:
-        with suppress(CBanditError):
-            return found(f"{room}:{words}", home)
-    raise CBanditError(f"{rooms[0]} holds no {words}")
+        # BoTorch imports a module of its own for a name that it does not list
+        kind = getattr(room, words) if words in dir(room) else None
+        if isinstance(kind, type) and issubclass(kind, base):
+            return kind
+    raise CBanditError(
+        f"{rooms[0].__name__} holds no {words!r}: it must be the name of a "
+        f"{base.__name__} there; code of your own is 'module:object', and runs from a "
+        "folder of results only with --trust"
+    )
 
 
 def _makes(thing: Any) -> bool:
     """Whether a public name stands for a kind of object; cb.load does not, say."""
     return isinstance(thing, type) or thing is cb.OPB
-
-
-def modules(value: Any) -> Iterator[str]:
-    """Return the modules that a file's values name, wherever an object may be named."""
-    if isinstance(value, str):
-        module, colon, name = value.partition(":")
-        if colon and all(part.isidentifier() for part in f"{module}.{name}".split(".")):
-            yield module
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from modules(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from modules(each)
 
 
 class Arguments:
@@ -177,7 +204,7 @@ def checked(where: str, words: str, call: Any, given: Mapping[str, Any]) -> Argu
     return takes
 
 
-def built(where: str, value: Any, home: str) -> Any:
+def built(where: str, value: Any, home: Home) -> Any:
     """Return a value of a file, tables with a ``type`` in it as the objects they mean.
 
     Args:
@@ -202,7 +229,7 @@ def built(where: str, value: Any, home: str) -> Any:
         return call(**made)
 
 
-def typed(where: str, table: Mapping[str, Any], home: str) -> Any:
+def typed(where: str, table: Mapping[str, Any], home: Home) -> Any:
     """Return what the ``type`` of a table names, a callable."""
     words = table.get("type")
     if not isinstance(words, str):

@@ -233,7 +233,7 @@ def _tasks(experiment: Experiment, settings: Settings, workers: int) -> list[Tas
 def _imported(names: tuple[str, ...]) -> tuple[ModuleType, ...]:
     try:
         return tuple(import_module(name) for name in names)
-    except ImportError as error:
+    except (ImportError, TypeError, ValueError) as error:
         raise CBanditError(f"trust: {', '.join(names)}: {error}") from None
 
 

@@ -8,6 +8,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from cbandit._core import checks
@@ -20,6 +21,7 @@ __all__ = [
     "VALUES",
     "Settings",
     "flat",
+    "of_results",
     "read_toml",
     "toml_key",
     "toml_value",
@@ -28,6 +30,7 @@ __all__ = [
 NUMBERS = ("horizon", "trials", "seed", "device", "dtype")
 VALUES = ("knobs",)  # keys of a problem whose lists are no sweeps
 SEAL = ("# digest: ", "\n")  # the last line of a results folder's config.toml
+_SEALED = SEAL[0].encode()
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,13 @@ def toml_value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def of_results(path: Path) -> bool:
+    """Return whether a settings file is of a results folder, under whatever name."""
+    if path.name == "config.toml" or not path.is_file():
+        return True
+    return path.read_bytes().rstrip().rpartition(b"\n")[2].startswith(_SEALED)
+
+
 def read_toml(path: str | os.PathLike[str], ours: bool = False) -> dict[str, Any]:
     """The tables and keys of a settings file.
 
@@ -132,7 +142,7 @@ def read_toml(path: str | os.PathLike[str], ours: bool = False) -> dict[str, Any
     try:
         raw = checks.path("path", path).read_bytes()
         last = raw.rstrip().rpartition(b"\n")[2]
-        if (ours or last.startswith(SEAL[0].encode())) and not unsealed(raw, *SEAL):
+        if (ours or last.startswith(_SEALED)) and not unsealed(raw, *SEAL):
             raise CBanditError(
                 f"settings file {path} has changed since it was written (its checksum "
                 "fails); to use it as it is, begin anew with a copy without its last "

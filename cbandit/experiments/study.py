@@ -18,13 +18,20 @@ from cbandit.errors import CBanditError
 from cbandit.experiments import worlds
 from cbandit.experiments.acquisitions import making
 from cbandit.experiments.beliefs import belief
-from cbandit.experiments.named import Arguments, built, checked, modules, said, typed
+from cbandit.experiments.named import (
+    Arguments,
+    Home,
+    built,
+    checked,
+    said,
+    typed,
+)
 from cbandit.experiments.settings import Settings
 from cbandit.experiments.task import Experiment, Figures, Task
 from cbandit.simulation.loop import simulate
 from cbandit.simulation.parts import Policy
 
-__all__ = ["expanded", "study", "tried", "trusted"]
+__all__ = ["expanded", "study", "tried"]
 
 TRIED = 3  # rounds that every policy plays before anything is begun
 BELIEFS = ("belief", "reward", "costs")
@@ -96,7 +103,7 @@ def study(
     where: str,
     name: str,
     given: Mapping[str, Any],
-    home: str,
+    home: Home,
     places: Sequence[Path] | None = None,
 ) -> tuple[Experiment, dict[str, Any]]:
     """Return the experiment that a file describes, and its tables without sweeps.
@@ -108,7 +115,7 @@ def study(
         name: of the study.
         given: ``problem``, ``policies`` and perhaps ``belief``. A list is a sweep in
             the latter two, and a value in the problem.
-        home: where modules are looked up first.
+        home: which modules may be imported, once it is built.
         places: folders in which a table of measurements is looked up; ``None``: it is
             not, and the experiment can be drawn but not run.
     """
@@ -137,16 +144,6 @@ def study(
     return experiment, {"problem": world.table, "policies": policies}
 
 
-def trusted(where: str, tables: Mapping[str, Any], trust: Sequence[str]) -> None:
-    """Raise unless all modules that a file of results names are trusted."""
-    for name in modules(tables):
-        if not any(name == each or name.startswith(f"{each}.") for each in trust):
-            raise CBanditError(
-                f"{where} names the module {name}, whose code would run: add "
-                f"--trust {name} if it is yours"
-            )
-
-
 def tried(experiment: Experiment, settings: Settings) -> tuple[str, ...]:
     """Raise unless the problem and every policy can be built and play some rounds.
 
@@ -163,7 +160,7 @@ def tried(experiment: Experiment, settings: Settings) -> tuple[str, ...]:
 
 
 def _policy(
-    where: str, table: Mapping[str, Any], home: str, problem: Any, task: Task
+    where: str, table: Mapping[str, Any], home: Home, problem: Any, task: Task
 ) -> Policy:
     """Build a policy for a problem: a factory once ``where`` to ``home`` are given."""
     call = typed(where, table, home)
@@ -203,7 +200,7 @@ def _policy(
 
 
 def _beliefs(
-    where: str, table: Mapping[str, Any], problem: Any, takes: Arguments, home: str
+    where: str, table: Mapping[str, Any], problem: Any, takes: Arguments, home: Home
 ) -> dict[str, Any]:
     """Return the beliefs, or the number of costs, that a policy takes."""
     out: dict[str, Any] = {}

@@ -19,7 +19,14 @@ from cbandit import problems
 from cbandit._core import checks
 from cbandit._core.randomness import trial_range
 from cbandit.errors import CBanditError, MissingExtraError
-from cbandit.experiments.named import built, checked, found, found_in, said
+from cbandit.experiments.named import (
+    Home,
+    built,
+    checked,
+    found,
+    of_botorch,
+    said,
+)
 
 __all__ = [
     "KINDS",
@@ -33,7 +40,6 @@ __all__ = [
 ]
 
 KINDS = ("table", "botorch", "object")
-FUNCTIONS = ("botorch.test_functions", "botorch.test_functions.synthetic")
 SHOWN = 12  # rows that are named
 GRIDDED = ("points", "noise", "cost_noise", "optimum")  # of from_botorch
 
@@ -102,7 +108,7 @@ def located(world: World, places: Sequence[Path]) -> World:
 
 
 def built_world(
-    world: World, home: str, parameters: Mapping[str, Any], trials: range, seed: int
+    world: World, home: Home, parameters: Mapping[str, Any], trials: range, seed: int
 ) -> Any:
     """Build a problem: an experiment's ``problem``, given ``world`` and ``home``."""
     own = {k: v for k, v in world.table.items() if k not in (world.kind, "sha256")}
@@ -111,7 +117,7 @@ def built_world(
 
 
 def _measured(
-    world: World, home: str, own: dict[str, Any], trials: range, seed: int
+    world: World, home: Home, own: dict[str, Any], trials: range, seed: int
 ) -> Any:
     if not own.get("limits"):
         knobs = own.get("knobs") or []
@@ -135,11 +141,14 @@ def _measured(
 
 
 def _borrowed(
-    world: World, home: str, own: dict[str, Any], trials: range, seed: int
+    world: World, home: Home, own: dict[str, Any], trials: range, seed: int
 ) -> Any:
+    from botorch import test_functions
+    from botorch.test_functions import base, synthetic
+
     words = world.table["botorch"]
     with said(f"{world.where} botorch"):
-        kind = found_in(FUNCTIONS, words, home)
+        kind = of_botorch((test_functions, synthetic), words, base.BaseTestProblem)
     mine = {key: own.pop(key) for key in GRIDDED if key in own}
     checked(world.where, words, kind, own)
     with said(world.where):
@@ -147,7 +156,7 @@ def _borrowed(
 
 
 def _found(
-    world: World, home: str, own: dict[str, Any], trials: range, seed: int
+    world: World, home: Home, own: dict[str, Any], trials: range, seed: int
 ) -> Any:
     words = world.table["object"]
     with said(f"{world.where} object"):
@@ -169,9 +178,13 @@ def read_table(path: Path) -> Any:
             "tables need pandas: pip install 'cbandit[experiments]'"
         ) from None
     try:
-        frame = pandas.read_csv(path)
+        # as it is: pandas would inflate data.csv.gz, however large it becomes
+        frame = pandas.read_csv(path, compression=None)
     except (OSError, ValueError) as error:
-        raise CBanditError(f"{path} cannot be read as CSV: {error}") from None
+        raise CBanditError(
+            f"{path} cannot be read as CSV: {error} (a compressed table is to be "
+            "unpacked first)"
+        ) from None
     # rows are named as an editor numbers them, the head being line 1
     frame.index = pandas.RangeIndex(2, 2 + len(frame), name="line")
     return frame

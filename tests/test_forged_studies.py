@@ -1,0 +1,249 @@
+"""Forged settings of a results folder: nothing they name is imported or called."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from inside import main, seal_config, settings_of_experiment, write_config
+from terminal import call, complaint
+
+PROBLEM = 'botorch = "ConstrainedGramacy"\npoints = 4'
+CKB = 'type = "CKB"'
+BOTORCH = 'type = "BoTorchPolicy"'
+# whatever of a planted module is touched leaves the mark
+EVIL = """
+from pathlib import Path
+Path(MARK).touch()
+def f(*given, **named):
+    Path(MARK).touch()
+"""
+MINE = """
+import os
+from os import system
+import cbandit as cb
+
+def problem(points=4):
+    from botorch.test_functions.synthetic import ConstrainedGramacy
+    return cb.problems.from_botorch(ConstrainedGramacy(), points)
+"""
+COMMAND = 'command = "touch MARK"'
+
+PROBLEMS = {  # each with the name that the error shows
+    f"{key} {words}": (f"{key} = {words}\n{more}", shown)
+    for key, words, more, shown in [
+        ("botorch", '"synthetic.torch.os.system"', COMMAND, "torch.os.system"),
+        ("botorch", '"base.torch.os.system"', COMMAND, "torch.os.system"),
+        ("botorch", '"torch.hub.load"', 'repo_or_dir = "evil"', "torch.hub.load"),
+        ("botorch", '"synthetic.math.evil"', "", "synthetic.math.evil"),
+        ("botorch", '"evil:f"', "", "evil:f"),
+        ("botorch", '"os:system"', COMMAND, "os:system"),
+        ("botorch", '"evil"', "", "evil"),
+        ("botorch", '"__loader__"', "", "__loader__"),
+        ("object", '"evil:f"', "", "evil:f"),
+        ("object", '"evil:a-b"', "", "evil:a-b"),
+        ("object", '"my-evil:f"', "", "my-evil:f"),
+        ("object", '"my-evil:a-b"', "", "my-evil:a-b"),
+        ("object", '"package.evil:f"', "", "package.evil:f"),
+        ("object", '"evil:"', "", "evil:"),
+        ("object", '"evil::f"', "", "evil::f"),
+        ("object", '"evil:f:f"', "", "evil:f:f"),
+        ("object", '":evil"', "", ":evil"),
+        ("object", '" evil:f"', "", " evil:f"),
+        ("object", '".evil:f"', "", ".evil:f"),
+        ("object", '"./evil:f"', "", "./evil:f"),
+        ("object", '"evil\\n:f"', "", "evil"),
+        ("object", '"evil;touch MARK:f"', "", "evil;touch"),
+        ("object", '"evil:__class__"', "", "evil:__class__"),
+        ("object", '"os:system"', COMMAND, "os:system"),
+        (
+            "object",
+            '"builtins:exec"',
+            "source = \"open('MARK', 'w')\"",
+            "builtins:exec",
+        ),
+        ("object", '"subprocess:call"', 'args = [["touch", "MARK"]]', "subprocess"),
+        ("object", '"cbandit._core.names:importlib.import_module"', "", "importlib"),
+    ]
+}
+POLICIES = {
+    f"{name}, {more}": (f"{kind}\n{more}", shown)
+    for name, kind, more, shown in [
+        ("type", "", 'type = "evil:f"', "evil:f"),
+        ("type", "", 'type = "evil:a-b"', "evil:a-b"),
+        ("type", "", 'type = "my-evil:f"', "my-evil:f"),
+        ("type", "", 'type = "os:system"\n' + COMMAND, "os:system"),
+        ("argument", CKB, 'explore = { type = "evil:f" }', "evil:f"),
+        ("argument", CKB, 'explore = { type = "os:system", COMMAND }', "os:system"),
+        (
+            "inner",
+            CKB,
+            'explore = { type = "UCB", beta = { type = "my-evil:f" } }',
+            "my",
+        ),
+        ("list", CKB, 'clip = [[{ type = "evil:f" }, 2.0]]', "evil:f"),
+        ("kernel", CKB, 'belief = { kernel = "evil:f" }', "evil:f"),
+        ("kernel", CKB, 'belief = { kernel = "evil:a-b" }', "evil:a-b"),
+        ("kernel", CKB, 'reward = { kernel = "my-evil:f" }', "my-evil:f"),
+        ("belief", CKB, 'costs = { type = "evil:a-b" }', "evil:a-b"),
+        ("acquisition", BOTORCH, 'acquisition = "evil:f"', "evil:f"),
+        (
+            "acquisition",
+            BOTORCH,
+            'acquisition = "analytic.torch.os.system"',
+            "os.system",
+        ),
+        ("acquisition", BOTORCH, 'acquisition = { type = "my-evil:f" }', "my-evil:f"),
+        (
+            "acquisition",
+            BOTORCH,
+            'acquisition = { type = "qKnowledgeGradient", x = { type = "evil:f" } }',
+            "evil:f",
+        ),
+    ]
+}
+# of a trusted module, what it has imported itself
+THROUGH = {
+    f"through {words}": (f'object = "{words}"\n{COMMAND}', words)
+    for words in (
+        "mine:os.system",
+        "mine:system",
+        "mine:cb.problems.Table",
+        "mine:problem.__globals__",
+        "mine:problem.__class__",
+        "mine_too:f",
+    )
+}
+ATTACKS = {
+    **{
+        name: ("[problem]", entry, CKB, shown)
+        for name, (entry, shown) in PROBLEMS.items()
+    },
+    **{name: ("[policies.P]", PROBLEM, *pair) for name, pair in POLICIES.items()},
+}
+
+
+@pytest.fixture
+def planted(tmp_path, monkeypatch):
+    """A working directory with evil modules in it, and the mark that they leave."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    mark, before = tmp_path / "mark", set(sys.modules)
+    places = ["", "theirs", "package"]
+    for place in places:
+        folder = tmp_path / place
+        folder.mkdir(exist_ok=True)
+        for name in ("evil", "my-evil", "mine_too", "a"):
+            (folder / f"{name}.py").write_text(EVIL.replace("MARK", repr(str(mark))))
+    Path("package/__init__.py").write_text(EVIL.replace("MARK", repr(str(mark))))
+    Path("mine.py").write_text(MINE)
+    yield mark
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] in ("evil", "my-evil", "mine", "package", "mine_too"):
+            del sys.modules[name]
+
+
+def forged(mark, problem, policy, name="config.toml"):
+    """A results folder whose sealed settings name what they should not."""
+    folder = Path("theirs")
+    text = f"horizon = 3\ntrials = 1\n[problem]\n{problem}\n[policies.P]\n{policy}\n"
+    text = text.replace("COMMAND", COMMAND).replace("MARK", str(mark))
+    seal_config(text, folder / name)
+    return folder
+
+
+def refused(capsys, mark, *command):
+    """The one line with which a command is refused, after nothing has run."""
+    line = complaint(capsys, *command)
+    assert line.startswith("Error: ")
+    assert line.count("\n") == 1
+    assert not mark.exists(), "it ran"
+    assert not {"evil", "my-evil", "package", "mine_too"} & sys.modules.keys()
+    return line
+
+
+def test_the_plants_work(planted):
+    """Where they are trusted they do what they should."""
+    for command in (["-c", "import evil"], ["-c", "__import__('my-evil').f()"]):
+        subprocess.run([sys.executable, *command], check=True)
+        assert planted.exists()
+        planted.unlink()
+    os.system(f"touch {planted}")
+    assert planted.exists()
+    assert len(ATTACKS) + len(THROUGH) >= 28
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_folder_runs_nothing_that_is_not_trusted(name, planted, capsys):
+    entry, problem, policy, shown = ATTACKS[name]
+    folder = forged(planted, problem, policy)
+    forged(planted, problem, policy, "copy.toml")
+    for command in (
+        ["run", folder / "config.toml", "--out", "out"],
+        ["run", folder / "config.toml", "--out", folder, "--resume"],
+        ["run", folder / "copy.toml", "--out", "out"],
+        ["run", folder / "config.toml", "--out", "out", "--trust", "mine"],
+    ):
+        line = refused(capsys, planted, *command)
+        assert entry in line
+        assert shown in line
+        assert "--trust" in line
+    for command in ("plot", "compare"):
+        refused(capsys, planted, command, folder)
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize("name", THROUGH)
+def test_trust_ends_with_the_module(name, planted, capsys):
+    problem, words = THROUGH[name]
+    folder = forged(planted, problem, 'type = "Random"')
+    command = ["run", folder / "config.toml", "--out", "out", "--trust", "mine"]
+    line = refused(capsys, planted, *command)
+    assert "[problem] object: " in line
+    assert words in line
+
+
+def test_a_trusted_study_runs(planted, capsys):
+    folder = forged(planted, 'object = "mine:problem"\npoints = 5', 'type = "Random"')
+    command = ["run", folder / "config.toml", "--out", "out"]
+    assert "--trust mine" in refused(capsys, planted, *command)
+    assert call(capsys, *command, "--trust", "mine")[::2] == (0, "")
+    assert Path("out/summary.json").exists()
+    assert not planted.exists()
+
+
+def test_a_table_does_not_inflate(planted, capsys):
+    text = b"x,y\n" + b"1,2\n" * 100_000
+    Path("theirs/data.csv.gz").write_bytes(gzip.compress(text, 9))
+    table = 'table = "data.csv.gz"\nmaximise = "y"\n[problem.limits]\nx = "<= 1"'
+    folder = forged(planted, table, CKB)
+    line = refused(capsys, planted, "run", folder / "config.toml")
+    assert "data.csv.gz cannot be read as CSV" in line
+    assert "unpacked first" in line
+
+
+@pytest.mark.parametrize("name", ["", "..", "../up", "/up", "a/b", "a\\\\b"])
+def test_a_study_names_no_other_folder(name, planted, capsys):
+    folder = forged(planted, PROBLEM, CKB)
+    text = (folder / "config.toml").read_text().rpartition("# digest")[0]
+    seal_config(f'name = "{name}"\n{text}', folder / "config.toml")
+    line = refused(capsys, planted, "run", folder / "config.toml")
+    assert "name must be a text that can name a folder" in line
+
+
+def test_no_module_can_be_meant_by_odd_words(planted, capsys):
+    settings = settings_of_experiment(
+        "cbo-gpu-allocation", trials=1, horizon=2, policies=["SCGP-UCB"]
+    )
+    Path("out").mkdir()
+    write_config(settings, Path("out"))
+    for odd in ("", ".", ".evil", "evil:f"):
+        with pytest.raises(SystemExit) as ended:
+            main(["run", "out/config.toml", "--out", "out", "--resume", "--trust", odd])
+        assert ended.value.code == 2
+        assert f"trust: {odd}: " in capsys.readouterr().err
+        assert not planted.exists()
