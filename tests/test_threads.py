@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import multiprocessing
+import os
+import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import gpytorch
 import pytest
@@ -153,6 +156,19 @@ def test_a_fork_is_noticed():
         assert words in answers.get(timeout=60)
         child.join()
         policy.ask()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks are Unix's")
+def test_what_the_error_in_a_fork_advises_works(tmp_path):
+    script = str(Path(__file__).with_name("forked.py"))
+    command = [sys.executable, "-W", "ignore", script, str(tmp_path / "a.ckpt")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    error, forked, spawned, parent = done.stdout.splitlines()
+    for words in ("was forked", "get_context('spawn')", "torch.set_num_threads(1)"):
+        assert words in error
+    assert forked == spawned == parent
 
 
 def test_all_that_policies_show_waits_for_its_turn():

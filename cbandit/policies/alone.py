@@ -50,8 +50,10 @@ def alone(
             if door.process is not None:
                 raise CBanditError(
                     f"{policy.name} was used before this process was forked off, and "
-                    "a fork cannot go on with it: save() it before, and cb.load() it "
-                    "here, or start processes by 'spawn'"
+                    "a fork cannot go on with it: save() it before the fork, and "
+                    "cb.load() it in a process of multiprocessing.get_context('spawn')"
+                    "; or here, after torch.set_num_threads(1), without which torch "
+                    "may wait for ever for threads that a fork does not have"
                 )
             door.process = process
         with door.lock:
