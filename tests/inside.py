@@ -43,7 +43,9 @@ from cbandit.experiments.study import expanded
 from cbandit.experiments.task import Task
 from cbandit.explore import TS, estimates
 from cbandit.policies import gp as gp_policy
+from cbandit.policies import opb_counts, opb_gp
 from cbandit.policies.decision import Asked
+from cbandit.policies.safe import programmes
 from cbandit.policies.safe.mixtures import best_mixture
 from cbandit.posterior.ahead import Coming
 from cbandit.posterior.beliefs import Beliefs
@@ -317,10 +319,22 @@ def next_look(policy):
     return policy._look(policy._opened(now.state, asked), asked)
 
 
-def linear_widths(policy, t):
-    """The widths of a linear policy in round ``t``, and by what they are inflated."""
-    state = settled(policy)
-    return policy._plane.width(t, state), policy._alpha(state, policy._limits(t))
+def linear_scales(policy, t):
+    """A linear policy's widths in round ``t``, and scales of ``V_r`` and ``V_c``."""
+    state, plane = settled(policy), policy._plane
+    ratio = policy._ratio(state, policy._limits(t))
+    return plane.width(t, state), plane.scale(t, state, policy._scales, ratio)
+
+
+def solutions_of(module, monkeypatch):
+    """A list that takes every solution of a rule's linear programme from now on."""
+    solved = []
+    for name in ("solve_policy", "solve_policy_in_blocks"):
+        if solve := getattr(module, name, None):
+            monkeypatch.setattr(
+                module, name, lambda *a, s=solve: solved.append(s(*a)) or solved[-1]
+            )
+    return solved
 
 
 def safe_of(policy):

@@ -38,6 +38,7 @@ NAMES = (
     "constrained_functions",
     "defaults",
     "guarantees",
+    "never_pulled",
     "contention",
     "peers",
 )

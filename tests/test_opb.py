@@ -14,8 +14,9 @@ import cbandit as cb
 
 
 @pytest.mark.parametrize("m", [1, 3])
-def test_opb_is_its_pseudo_code(m):
-    k, horizon, delta, r = 6, 50, 0.1, 0.5
+@pytest.mark.parametrize("r", [0.5, 0.01])
+def test_opb_is_its_pseudo_code(m, r):
+    k, horizon, delta = 6, 50, 0.1
     g = torch.Generator().manual_seed(2)
     means = torch.rand(1 + m, k, generator=g).double()
     tau = np.full(m, means[1:, 0].max().item() + 0.3)
@@ -38,7 +39,8 @@ def test_opb_is_its_pseudo_code(m):
         mean = total / np.maximum(n, 1)
         u = mean + w
         u[0] += (2 * (1 - r0) / (tau - c0).min()) * w
-        u[0, n == 0] = np.maximum(u[0, n == 0], 1)
+        share = max(1, ((1 - c0) / (tau - c0)).max())
+        u[0, n == 0] = np.maximum(u[0, n == 0], r0 + (1 - r0) * share)
         u[1:, n == 0] = 1
         u[1:] = np.minimum(u[1:], 1)
         u[:, 0] = [r0, *c0]
@@ -93,6 +95,40 @@ def test_opb_estimates_an_unknown_safe_arm_first():
             assert (choice.distribution.probability.amax(-1) == 1).all()
         policy.tell(choice, reward=torch.full((4,), 0.1), cost=torch.full((4,), 0.1))
     assert (choice.distribution.probability.amax(-1) < 1).all()
+
+
+@pytest.mark.parametrize("r", [0.02, 0.1, 0.5])
+def test_opb_does_not_starve_arms_that_were_never_pulled(r):
+    """Beside a rule that plays the best and the safe arm under the same bounds."""
+    horizon, trials = 1500, 3
+    means = torch.tensor([[0.0, 0.5, 0.9], [0.0, 0.2, 0.2]]).double()
+    regret = {}
+    for among in ((0, 1, 2), (0, 2)):
+        policy = cb.OPB(
+            cb.Finite(torch.arange(3).double().unsqueeze(-1)),
+            reward=cb.Counts(r),
+            costs=cb.Counts(r, means=(0.0, 1.0)),
+            safe=cb.Safe(index=0, reward=0.0, cost=0.0),
+            thresholds=0.2,
+            horizon=horizon,
+            trials=trials,
+        )
+        z = noise(horizon, 2, trials, seed=1, scale=r)
+        pulls, gap = torch.zeros(trials), torch.zeros(trials).double()
+        for t in range(horizon):
+            choice = policy.ask(among=among)
+            pi = choice.distribution
+            reward, cost = (means[:, pi.index] * pi.probability).sum(-1)
+            assert (cost <= 0.2 + 1e-12).all()
+            gap += 0.9 - reward
+            pulls += choice.index == 2
+            y = means[:, choice.index] + z[t]
+            policy.tell(choice, reward=y[0], cost=y[1])
+        assert (pulls >= 200).all()
+        regret[among] = gap
+    assert regret[0, 1, 2].mean() <= 1.5 * regret[0, 2].mean()
+    if r == 0.02:
+        assert (regret[0, 1, 2] < 60).all()
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from inside import linear_widths, settled
+from inside import linear_scales, settled
 from stagewise import noise, play, programme, unit
 
 import cbandit as cb
@@ -54,16 +54,16 @@ def test_oplb_is_feasible_and_optimistic(solver, known):
         met += 1
     # the state now: V_r, V_c of every policy on the grid
     choice = policy.ask()
-    scale, alpha = linear_widths(policy, policy.t)
-    alpha, ridge = alpha[:, 0], settled(policy).seen
+    _, scale = linear_scales(policy, policy.t)
+    ridge = settled(policy).seen
     mean, norm = ridge.at(mixed.unsqueeze(0))
     v_c = mean[0, 1:] + scale[0, 1:, None] * norm[0, 1:]
-    v_r = mean[0, 0] + alpha * scale[0, 0] * norm[0, 0]
+    v_r = mean[0, 0] + scale[0, 0] * norm[0, 0]
     best = v_r[(v_c <= tau).all(0)].max()
     x = choice.distribution.probability @ points[choice.distribution.index]
     mean, norm = ridge.at(x.view(1, 1, d))
     assert (mean[0, 1:, 0] + scale[0, 1:] * norm[0, 1:, 0] <= tau + 1e-9).all()
-    value = (mean[0, 0] + alpha * scale[0, 0] * norm[0, 0]).item()
+    value = (mean[0, 0] + scale[0, 0] * norm[0, 0]).item()
     assert met == 30
     assert best >= optimum - 0.05  # optimism of the programme itself
     if solver == "ascent":
@@ -72,7 +72,7 @@ def test_oplb_is_feasible_and_optimistic(solver, known):
         w, root = ridge.solved
         spread, vectors = torch.linalg.eigh(root[0, 0].mT @ root[0, 0])
         symmetric = (vectors * spread.sqrt()) @ vectors.mT
-        radius = math.sqrt(d) * alpha * scale[0, 0]
+        radius = math.sqrt(d) * scale[0, 0]
         assert (w[0, 0] @ x + radius * (symmetric @ x).abs().max()).item() >= best
 
 

@@ -76,30 +76,22 @@ class SafeLTS(Stagewise):
             raise CBanditError(
                 f"safe must be x = 0 for Safe-LTS; got x = {self._safe.x.tolist()}"
             )
-        self._inflated = alpha is not None
         self._norm = self._per_trial("norm", reward.norm)
 
     def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
         """Return the best action for a draw among those with ``V_c <= tau``."""
         tau = self._limits(asked.t)
         at, state = self._plane.meet(state, asked.actions)
-        beta = self._plane.width(asked.t, state)
+        length = state.longest if self._plane.stated is None else self._plane.stated
+        ratio = (2 * length * self._norm).unsqueeze(-1) / tau
+        scale = self._plane.scale(asked.t, state, self._scales, ratio)
         eta = devices.put(asked.streams.normal(self.actions.dim), self.device)
-        eta = eta.view(self._size, -1, 1) * self._inflation(state, tau).view(-1, 1, 1)
         root = state.seen.solved[1][:, 0]  # root' root = Sigma^{-1}
-        shift = beta[:, :1] * (root.mT @ eta).squeeze(-1)
-        scale = beta.clone()
+        shift = scale[:, :1] * (root.mT @ eta.view(self._size, -1, 1)).squeeze(-1)
         scale[:, 0] = 0.0
         # V_r is <x, theta~>: no width, but moved coefficients
         bounds = Bounds(state.seen, scale, shift)
         return self._surely.play(state, asked, bounds, tau, at)
-
-    def _inflation(self, state: Stage, tau: Tensor) -> Tensor:
-        """Return by what the draw is inflated, ``(T,)``."""
-        if self._inflated:
-            return self._alpha(state, tau)[:, 0]
-        length = state.longest if self._plane.stated is None else self._plane.stated
-        return 1 + 2 * length * self._norm / tau.amin(-1)
 
     def _likely(
         self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None

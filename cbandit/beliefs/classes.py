@@ -50,6 +50,11 @@ class FiniteClass:
         self.range = checked_range("range", range)
         self.subgaussian = checks.nonnegative("subgaussian", subgaussian)
 
+    @property
+    def means(self) -> tuple[float, float]:
+        """The least and the largest value of any function."""
+        return float(self.values.min()), float(self.values.max())
+
     def turned(self) -> FiniteClass:
         """A belief about minus the function."""
         own = self.radius, turned_range(self.range), self.subgaussian

@@ -5,7 +5,8 @@ ridge estimates ``theta`` of the reward and ``mu`` of each cost (the latter only
 ``x0``, for along it the cost is known):
 
 1. ``V_r(x) = <x, theta> + alpha_r beta ||x||_{Sigma^-1}``, optimistic and inflated by
-   ``alpha_r = 1 + 2 (r_max - r0) / min_j (tau_j - c0_j)``;
+   ``alpha_r = 1 + 2 (r_max - r0) / min_j (tau_j - c0_j)``, by more where the costs are
+   known less well than the reward (``Plane.scale``);
 2. ``V_c(x)``: what is known of the cost along ``x0``, plus the estimate across it, plus
    ``beta ||x_perp||_{Sigma_perp^-1}``: pessimistic;
 3. play ``argmax V_r`` over ``{V_c <= tau}``; observe, update.
@@ -98,8 +99,9 @@ class LCLUCB(Stagewise):
         """Return the action of greatest ``V_r`` among those with ``V_c <= tau``."""
         tau = self._limits(asked.t)
         at, state = self._plane.meet(state, asked.actions)
-        alpha, beta = self._alpha(state, tau), self._plane.width(asked.t, state)
-        bounds = Bounds(state.seen, beta * alpha)  # V_r and V_c
+        ratio = self._ratio(state, tau)
+        scale = self._plane.scale(asked.t, state, self._scales, ratio)
+        bounds = Bounds(state.seen, scale)  # V_r and V_c
         return self._surely.play(state, asked, bounds, tau, at)
 
     def _likely(

@@ -6,9 +6,12 @@ averages and counts of every arm, with ``w = R sqrt(2 ln(1 / delta') / n)`` and
 
 1. ``u_r = r_hat + alpha_r w``, optimistic and inflated by
    ``alpha_r = 1 + 2 (r_max - r1) / min_j (tau_j - c1_j)``; ``u_c = c_hat + w``,
-   pessimistic; the safe arm's are exact. An arm never pulled has the largest mean cost
-   that is stated for ``u_c``, and at least ``r_max`` for ``u_r``; where no largest cost
-   is stated it is not played;
+   pessimistic; the safe arm's are exact. Where reward and costs have widths of their
+   own, by other noise or other counts, the inflated part is the costs' (see
+   :mod:`cbandit.policies.safe.scales`). An arm never pulled has the largest mean cost
+   that is stated, ``top``, for ``u_c``, and for ``u_r`` at least ``r1 + (r_max - r1)
+   max(1, max_j (top_j - c1_j) / (tau_j - c1_j))``: the share of it that fits beside the
+   safe arm is then worth ``r_max``. Where no largest cost is stated it is not played;
 2. ``max_pi E u_r`` subject to ``E u_cj <= tau_j``: a linear programme, at most
    ``m + 1`` arms;
 3. draw an arm from ``pi``; observe, update.
@@ -36,6 +39,7 @@ from cbandit.policies.safe.action import Safe, numbered
 from cbandit.policies.safe.arms import Arms, Unpulled, own_arms
 from cbandit.policies.safe.draws import drawn
 from cbandit.policies.safe.model import Stage
+from cbandit.policies.safe.scales import bounds_of
 from cbandit.policies.safe.stagewise import Stagewise, beliefs_of
 from cbandit.policies.senses import names_of
 from cbandit.search.simplex.lp import solve_policy
@@ -95,17 +99,16 @@ class CountOPB(Stagewise):
         self._start(Arms(self.actions, self._subgaussian, self.dtype))
         log = math.log(2 * (self.m + 1) * int(actions.size) * horizon / self.delta)
         self._width = self._subgaussian * math.sqrt(2 * log)  # of one pull, T x F
-        self._unpulled = Unpulled.of(beliefs, self._safe.largest, self._width)
+        self._unpulled = Unpulled.of(beliefs[1:], self._safe.largest)
 
     def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
         """Return a draw from the distribution that solves the programme."""
         tau, seen, safe = self._limits(asked.t), state.seen, state.safe
         infeasible = own_arms(self.name, safe, asked, self.actions, tau)
         at = numbered(self._safe.index)
-        width = (self._width * self._alpha(state, tau)).to(seen.mean).unsqueeze(-1)
-        u = torch.addcmul(seen.mean, seen.spread, width)  # u_r and every u_c
-        self._unpulled.bound(u, seen.count, at)
-        safe.exact(u, tau, at)
+        inflated = self._scales.inflated(self._width, self._ratio(state, tau))
+        u = bounds_of(seen.mean, seen.spread, *inflated)
+        self._unpulled.bound(u, seen.count, safe, tau, at)
         if asked.mask is not None:
             u[:, 0].masked_fill_(~asked.mask, -torch.inf)
         pi = solve_policy(u[:, 0], u[:, 1:], tau)

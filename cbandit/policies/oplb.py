@@ -107,12 +107,13 @@ class OPLB(Stagewise):
         at, state = self._plane.meet(state, on)
         at = numbered(at)
         must_hold(asked.mask, at)
-        width = self._plane.width(asked.t, state) * self._alpha(state, tau)
-        pi = self._programmes(state, asked, width, tau, at)
+        ratio = self._ratio(state, tau)
+        scale = self._plane.scale(asked.t, state, self._scales, ratio)
+        pi = self._programmes(state, asked, scale, tau, at)
         return drawn(pi, state.safe, at, asked.streams, infeasible), state
 
     def _programmes(
-        self, state: Stage, asked: Asked, width: Tensor, tau: Tensor, at: Tensor
+        self, state: Stage, asked: Asked, scale: Tensor, tau: Tensor, at: Tensor
     ) -> Distribution:
         """Return the distribution found best in each trial.
 
@@ -120,7 +121,7 @@ class OPLB(Stagewise):
         """
         points = torch.cat([p for _, p in self._plane.blocks(asked.actions)], 1)
         w, root = state.seen.solved
-        root, warm = root * width[..., None, None], state.safe.warm
+        root, warm = root * scale[..., None, None], state.safe.warm
         x0, c0 = state.safe.action.x, state.safe.cost.mean
         held = devices.host(points, w, root, tau, x0, c0, at, warm)
         points, w, root, tau, x0, c0, at, warm = held

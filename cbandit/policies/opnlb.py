@@ -58,7 +58,8 @@ class OPNLB(Stagewise):
         safe: the safe arm, its reward and its cost.
         delta: the share of runs in which a bound may fail.
         alpha: ``alpha_r``; the theorem's unless given.
-        largest: ``r_max``, the largest possible mean reward, 1 unless given.
+        largest: ``r_max``, the largest possible mean reward; the largest value in the
+            reward's class unless given.
         common: see below.
     """
 
@@ -93,7 +94,7 @@ class OPNLB(Stagewise):
         """Return a draw from the best answer of all programmes."""
         tau, safe = self._limits(asked.t), state.safe
         infeasible = own_arms(self.name, safe, asked, self.actions, tau)
-        alpha = safe.ratio(tau) / 2  # (r_max - r0) / (tau_j - c0_j)
+        alpha = self._ratio(state, tau) / 2  # (r_max - r0) / (tau_j - c0_j)
         if self._scales.reward is not None:
             alpha = self._scales.reward.unsqueeze(-1).expand_as(alpha)
         # classes are small, and their programmes solved on the host

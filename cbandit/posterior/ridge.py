@@ -66,6 +66,7 @@ class Ridge:
         recent: the same of the latest rounds, which join the rest in blocks.
         fresh: how many rounds ``recent`` holds.
         count: observations of each function, ``(T, F)``.
+        alike: whether all functions have one ``lam`` and were observed together.
     """
 
     known: Known
@@ -73,6 +74,7 @@ class Ridge:
     recent: Tensor
     fresh: int
     count: Tensor
+    alike: bool
 
     @classmethod
     def start(
@@ -95,7 +97,9 @@ class Ridge:
         known = Known(along, slope, bool(along.any()))
         total = ridge.new_zeros(*ridge.shape, dim, dim + 1)
         total[..., :dim] = ridge[..., None, None] * known.eye
-        return cls(known, total, torch.zeros_like(total), 0, torch.zeros_like(ridge))
+        alike = bool((ridge == ridge[:, :1]).all())
+        nothing = torch.zeros_like(total), 0, torch.zeros_like(ridge)
+        return cls(known, total, *nothing, alike)
 
     def added(
         self,
@@ -132,10 +136,11 @@ class Ridge:
             count, recent = self.count.clone(), self.recent.clone()
             count[:, functions] += once
             recent[:, functions] = torch.addcmul(recent[:, functions], *square)
-        if self.fresh + 1 < BLOCK:
-            return Ridge(self.known, self.total, recent, self.fresh + 1, count)
-        total = self.total + recent
-        return Ridge(self.known, total, torch.zeros_like(total), 0, count)
+        total, fresh = self.total, self.fresh + 1
+        if fresh == BLOCK:
+            total, recent, fresh = total + recent, torch.zeros_like(recent), 0
+        alike = self.alike and functions == EVERY and weight is None
+        return Ridge(self.known, total, recent, fresh, count, alike)
 
     @property
     def system(self) -> tuple[Tensor, Tensor]:
@@ -154,6 +159,18 @@ class Ridge:
         if self.known.some:
             root, w = root @ self.known.across, w + self.known.part
         return w, root
+
+    @cached_property
+    def stretch(self) -> Tensor:
+        """The most ``||x||_{Sigma^{-1}}`` of each later function is of the first's.
+
+        Over all ``x``, ``(T, F - 1)``, and at least 1.
+        """
+        if self.alike:
+            return torch.ones_like(self.count[:, 1:])
+        first, root = self.system[0][:, :1], self.solved[1][:, 1:]
+        square: Tensor = torch.linalg.eigvalsh(root @ first @ root.mT)[..., -1]
+        return square.clamp_min(1.0).sqrt()
 
     def at(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Means and ``||x||_{Sigma^{-1}}``, ``(T, F, n)``, at ``(T or 1, n, d)``."""

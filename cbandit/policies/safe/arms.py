@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -38,11 +39,11 @@ class Arms:
         self._actions, self._dtype = actions, dtype
         self._r = subgaussian
 
-    def begun(self, safe: Known, alpha: Tensor | None, multiplier: Tensor) -> Stage:
+    def begun(self, safe: Known, ratio: Tensor | None, multiplier: Tensor) -> Stage:
         """Return the state before any pull; see ``Model``."""
         shape = (*self._r.shape, int(self._actions.size))
         tally = Tally.start(shape, self._dtype, self._r.device)
-        return Stage(tally, safe, alpha, multiplier)
+        return Stage(tally, safe, ratio, multiplier)
 
     def added(
         self, seen: Tally, x: Tensor, arm: Tensor | None, parts: Sequence[Part]
@@ -71,59 +72,53 @@ class Unpulled:
     """Bounds by what is stated of means, where an arm has no pull to say more.
 
     Args:
-        least: bounds of arms never pulled are at least that, ``(T, F, 1)``: ``r_max``,
-            and the largest mean cost that is stated.
-        most: no bound of a cost is above this, ``(F, 1)``; ``None``: none is stated.
-        unknown: the costs of which nothing is stated, ``(F, 1)``; ``None``: there is
-            no such cost.
+        largest: ``r_max``, ``(T,)``.
+        top: the largest mean of every cost that is stated, ``(m, 1)``; infinite where
+            none is.
     """
 
-    least: Tensor
-    most: Tensor | None
-    unknown: Tensor | None
+    largest: Tensor
+    top: Tensor
 
     @classmethod
-    def of(cls, beliefs: Sequence[Counts], largest: Tensor, like: Tensor) -> Unpulled:
-        """Return the bounds that beliefs about reward and costs state.
+    def of(cls, beliefs: Sequence[Counts], largest: Tensor) -> Unpulled:
+        """Return the bounds that beliefs about costs state, and ``r_max`` ``(T,)``."""
+        tops = [math.inf if one.means is None else one.means[1] for one in beliefs]
+        return cls(largest, largest.new_tensor(tops).unsqueeze(-1))
+
+    def bound(
+        self, u: Tensor, count: Tensor, safe: Known, tau: Tensor, at: Tensor
+    ) -> None:
+        """Write them, and those of the safe arm, into fresh bounds ``(T, 1 + m, K)``.
+
+        Where a cost was not seen yet it may be the largest that is stated; an arm of
+        which nothing is stated is not played. The largest share ``g`` of such an arm
+        that fits beside the safe one is then worth ``g u_r + (1 - g) u_r1 >= r_max``.
+        With less such an arm may look worse than what is known already, and is never
+        tried.
 
         Args:
-            beliefs: the reward's first.
-            largest: ``r_max``, ``(T,)``.
-            like: a tensor ``(T, F)``.
+            u: ``u_r`` and every ``u_c``.
+            count: pulls of every arm, ``(T, 1 + m, K)``.
+            safe: what is known of the safe arm.
+            tau: thresholds, ``(T, m)``.
+            at: the safe arm's number, ``(T,)``.
         """
-        tops = [-math.inf if one.means is None else one.means[1] for one in beliefs]
-        top = like.new_tensor(tops).unsqueeze(-1)
-        unknown = top.isinf()
-        unknown[0] = False
-        most = top.masked_fill(unknown, math.inf)
-        most[0] = math.inf
-        least = top.expand(len(like), -1, -1).clone()
-        least[:, 0, 0] = largest
-        return cls(
-            least,
-            most if bool(most.isfinite().any()) else None,
-            unknown if bool(unknown.any()) else None,
-        )
-
-    def bound(self, u: Tensor, count: Tensor, at: Tensor) -> None:
-        """Write them into fresh bounds ``u`` of reward and costs, ``(T, F, K)``.
-
-        An arm with a cost of which nothing is known gets no chance to be played.
-
-        Args:
-            u: the reward's first.
-            count: pulls of every arm, ``(T, F, K)``.
-            at: the safe arm, which is played whatever is known of it, ``(T,)``.
-        """
-        unseen = count == 0
-        floor = torch.where(unseen, self.least.to(u), -torch.inf)
-        torch.maximum(u, floor, out=u)
-        if self.most is not None:
-            torch.minimum(u, self.most.to(u), out=u)
-        if self.unknown is not None:
-            hidden = (unseen & self.unknown).any(1)
-            hidden = hidden.scatter(-1, at.unsqueeze(-1), False)
-            u[:, 0].masked_fill_(hidden, -torch.inf)
+        reward, cost, top = u[:, 0], u[:, 1:], self.top.to(u)
+        torch.minimum(cost, top, out=cost)
+        cost.copy_(torch.where(count[:, 1:] > 0, cost, top))
+        safe.exact(u, tau, at)
+        at = at.unsqueeze(-1)
+        known = u.gather(-1, at.unsqueeze(1).expand(-1, u.shape[1], 1))
+        gap = (self.largest.to(u).unsqueeze(-1) - known[:, 0]).clamp_min(0.0)
+        slope = gap.unsqueeze(-1) / (tau.to(u).unsqueeze(-1) - known[:, 1:])
+        least = (cost - known[:, 1:]).mul_(slope)
+        least = reduce(torch.maximum, [gap, *least.unbind(1)]).add_(known[:, 0])
+        # what may cost anything is not played: no bonus is infinite
+        least.nan_to_num_(0.0, posinf=0.0)
+        torch.maximum(reward, least, out=least)
+        pulls = reduce(torch.minimum, count.unbind(1)).scatter_(-1, at, torch.inf)
+        reward.copy_(torch.where(pulls > 0, reward, least))
 
 
 def own_arms(name: str, safe: Known, asked: Asked, actions: Any, tau: Tensor) -> Any:

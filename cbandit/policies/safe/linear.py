@@ -15,6 +15,7 @@ from cbandit.errors import CBanditError
 from cbandit.policies.safe.action import Safe, SafeAction
 from cbandit.policies.safe.known import Known
 from cbandit.policies.safe.model import Block, Part, Stage
+from cbandit.policies.safe.scales import Scales
 from cbandit.posterior.ridge import Ridge
 
 __all__ = ["Bounds", "Plane", "linear_safe"]
@@ -88,9 +89,9 @@ class Plane:
 
     # -- learning --------------------------------------------------------------------
 
-    def begun(self, safe: Known, alpha: Tensor | None, multiplier: Tensor) -> Stage:
+    def begun(self, safe: Known, ratio: Tensor | None, multiplier: Tensor) -> Stage:
         """Return the state before data; see ``Model``."""
-        return Stage(self._start(), safe, alpha, multiplier, self.longest)
+        return Stage(self._start(), safe, ratio, multiplier, self.longest)
 
     def _start(self) -> Ridge:
         """Return estimates before data; along a safe action costs may be known."""
@@ -136,6 +137,25 @@ class Plane:
         square = length.square().unsqueeze(-1)
         grown = torch.log1p(state.seen.count * square * self._inverse_ridge)
         return (self._slope * (grown + self._log_share)).sqrt() + self._floor
+
+    def scale(self, t: int, state: Stage, scales: Scales, ratio: Tensor) -> Tensor:
+        """Return what multiplies norms in ``V_r`` and every ``V_c``, ``(T, F)``.
+
+        The reward's is ``alpha_r beta``. Its bonus stands for the costs' ellipsoids
+        (see :mod:`cbandit.policies.safe.scales`) but is measured in the reward's own:
+        where a cost's is the longer one, by other noise, norm, ridge or data, the bonus
+        grows as much.
+
+        Args:
+            t: the round.
+            state: of the policy.
+            scales: by what widths are inflated.
+            ratio: ``2 (r_max - r0) / (tau_j - c0_j)``, ``(T, m)``.
+        """
+        beta, rho = scales.inflated(self.width(t, state), ratio)
+        reward, costs = beta[:, :1], beta[:, 1:]
+        bonus = rho * torch.maximum(costs * state.seen.stretch, reward)
+        return torch.cat([reward + bonus.amax(-1, keepdim=True), costs], -1)
 
     def _given(self, beta: Any) -> Tensor:
         return self._stacked("beta", [checks.nonnegative("beta", beta)])

@@ -33,7 +33,7 @@ class Part(NamedTuple):
 class Model(Protocol):
     """How a stage-wise policy learns: linear functions, or arms apart."""
 
-    def begun(self, safe: Known, alpha: Tensor | None, multiplier: Tensor) -> Stage:
+    def begun(self, safe: Known, ratio: Tensor | None, multiplier: Tensor) -> Stage:
         """Return the state before the first round; see :class:`Stage`."""
 
     def added(
@@ -64,7 +64,7 @@ class Stage(NamedTuple):
     Args:
         seen: the observations, as the model keeps them.
         safe: the safe action's reward and costs as far as known.
-        alpha: by what widths are inflated, ``(T, 1 + m)``, once it stays the same.
+        ratio: ``2 (r_max - r0) / (tau_j - c0_j)``, ``(T, m)``, once it stays the same.
         multiplier: the dual solution of the last programme, ``(T, m)``; 0 without one.
         longest: of linear policies, the greatest length of an action so far,
             ``(1 or T,)``.
@@ -74,7 +74,7 @@ class Stage(NamedTuple):
 
     seen: Any
     safe: Known
-    alpha: Tensor | None
+    ratio: Tensor | None
     multiplier: Tensor
     longest: Any = None
     warned: bool = False

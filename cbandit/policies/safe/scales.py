@@ -1,13 +1,20 @@
 """By what the stage-wise policies' bounds are inflated.
 
 Optimism about the reward, pessimism about costs, and a reward that is inflated as much
-as pessimism takes away: ``alpha_r = 1 + 2 (r_max - r0) / min_j (tau_j - c0_j)``.
+as pessimism takes away. Where costs have widths ``w_j``, their bounds are at most ``2
+w_j`` above the truth. Beside the safe action the best distribution still fits with a
+share ``g``, ``1 / g - 1 <= max_j E 2 w_j / (tau_j - c0_j)``, which loses ``(1 - g)
+(r_max - r0)`` at most. A bonus of ``max_j rho_j w_j`` with ``rho_j = 2 (r_max - r0) /
+(tau_j - c0_j)`` on top of the reward's own width makes up for it. It is the costs'
+widths that count: where the reward is known better than they are, its own does not do.
+With one width ``w`` for all that is ``alpha_r w``, ``alpha_r = 1 + max_j rho_j``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -21,7 +28,7 @@ __all__ = ["Scales", "bounds_of", "largest_of", "share"]
 
 @dataclass(frozen=True, eq=False)
 class Scales:
-    """``alpha_r`` and ``alpha_c``: given, or the theorem's from the safety gaps.
+    """``alpha_r = 1 + rho`` and ``alpha_c``: given, or the theorem's.
 
     Args:
         reward: ``alpha_r``, ``(T,)``, or ``None``: the theorem's.
@@ -47,38 +54,27 @@ class Scales:
         )
         return cls(reward, cost)
 
-    def from_gaps(self, ratio: Tensor) -> Tensor:
-        """Return ``alpha`` of the reward and every cost, ``(T, 1 + m)``.
-
-        Args:
-            ratio: ``2 (r_max - r0) / (tau_j - c0_j)``, ``(T, m)``.
-        """
-        reward = 1 + ratio.amax(-1) if self.reward is None else self.reward
-        cost = torch.ones_like(reward) if self.cost is None else self.cost
-        costs = cost.unsqueeze(-1).expand_as(ratio)
-        return torch.cat([reward.unsqueeze(-1), costs], -1)
-
     def inflated(self, beta: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ``beta`` with ``alpha_c`` in it, and ``rho``, of Gaussian processes.
-
-        Their reward is inflated by ``rho_j`` of every cost's width, not of its own.
+        """Return ``beta`` with ``alpha_c`` in it, and ``rho (T, m)``.
 
         Args:
             beta: widths of reward and costs, ``(T, 1 + m)``.
-            ratio: as above; it is ``rho`` unless a user gives ``alpha_r = 1 + rho``.
+            ratio: ``rho`` unless a user gives ``alpha_r``, ``(T, m)``.
         """
-        alpha = self.from_gaps(ratio)
         if self.reward is not None:
-            ratio = (alpha[:, :1] - 1).expand_as(ratio)
-        return torch.cat([beta[:, :1], beta[:, 1:] * alpha[:, 1:]], -1), ratio
+            ratio = (self.reward.unsqueeze(-1) - 1).expand_as(ratio)
+        if self.cost is None:
+            return beta, ratio
+        costs = beta[:, 1:] * self.cost.unsqueeze(-1)
+        return torch.cat([beta[:, :1], costs], -1), ratio
 
 
 def bounds_of(mean: Tensor, std: Tensor, width: Tensor, rho: Tensor) -> Tensor:
-    """Return ``u_r`` and every ``u_c`` of Gaussian processes, ``(T, 1 + m, n)``.
+    """Return ``u_r`` and every ``u_c``, ``(T, 1 + m, n)``.
 
     Args:
-        mean: posterior means, ``(T, 1 + m, n)``.
-        std: deviations, ``(T, 1 + m, n)``, or ``(T, 1, n)``: all alike.
+        mean: estimates, ``(T, 1 + m, n)``.
+        std: their spreads, ``(T, 1 + m, n)``, or ``(T, 1, n)``: all alike.
         width: ``beta``, ``(T, 1 + m)``.
         rho: by how much of each cost's width the reward is inflated, ``(T, m)``.
     """
@@ -88,7 +84,8 @@ def bounds_of(mean: Tensor, std: Tensor, width: Tensor, rho: Tensor) -> Tensor:
         whole[:, 0] += extra.amax(-1)
         return torch.addcmul(mean, std, whole.to(mean).unsqueeze(-1))
     u = torch.addcmul(mean, std, width.to(mean).unsqueeze(-1))
-    u[:, 0] += (std[:, 1:] * extra.to(mean).unsqueeze(-1)).amax(1)
+    bonus = std[:, 1:] * extra.to(mean).unsqueeze(-1)
+    u[:, 0] += reduce(torch.maximum, bonus.unbind(1))
     return u
 
 

@@ -41,8 +41,8 @@ class Stagewise(Policy):
         safe: the action known to be safe.
         delta: the share of runs in which a bound may fail.
         alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; the theorem's unless given.
-        largest: ``r_max``, the largest possible mean reward; the upper end of the
-            reward's means or range where that is stated, else 1.
+        largest: ``r_max``, the largest possible mean reward; unless given the upper end
+            of the reward's means or range where that is known, else 1.
         names: of the costs, where they have any.
         common: see :class:`~cbandit.policies.policy.Policy`.
     """
@@ -86,7 +86,7 @@ class Stagewise(Policy):
         """Set the model and the state before the first round."""
         self._model, safe = model, Known.start(self._safe)
         zero = torch.zeros(self._size, self.m, dtype=torch.float64, device=self.device)
-        self._begin(model.begun(safe, self._lasting_alpha(safe), zero))
+        self._begin(model.begun(safe, self._lasting_ratio(safe), zero))
 
     @property
     @alone
@@ -123,17 +123,15 @@ class Stagewise(Policy):
 
     # -- deciding --------------------------------------------------------------------
 
-    def _alpha(self, state: Stage, limits: Tensor) -> Tensor:
-        """Return by what this round's widths are inflated, ``(T, 1 + m)``."""
-        if state.alpha is not None:
-            return state.alpha
-        return self._scales.from_gaps(state.safe.ratio(limits))
+    def _ratio(self, state: Stage, limits: Tensor) -> Tensor:
+        """Return this round's ``2 (r_max - r0) / (tau_j - c0_j)``, ``(T, m)``."""
+        return state.safe.ratio(limits) if state.ratio is None else state.ratio
 
-    def _lasting_alpha(self, safe: Known) -> Tensor | None:
-        """Return ``alpha`` if it will stay the same from now on."""
+    def _lasting_ratio(self, safe: Known) -> Tensor | None:
+        """Return that ratio if it will stay the same from now on."""
         if not safe.ready or callable(self.thresholds):
             return None
-        return self._scales.from_gaps(safe.ratio(self._limits(1)))
+        return safe.ratio(self._limits(1))
 
     # -- learning --------------------------------------------------------------------
 
@@ -149,7 +147,7 @@ class Stagewise(Policy):
         rest = [each for _, one in told for each in (one.where, one.noise, one.columns)]
         if not state.safe.ready:
             safe = state.safe.after(news, self._limits(choice.t))
-            state = state._replace(safe=safe, alpha=self._lasting_alpha(safe))
+            state = state._replace(safe=safe, ratio=self._lasting_ratio(safe))
         if len(told) == 2 and all(each is None for each in rest):
             both = torch.cat([one.values for _, one in told], -1)
             told = [(EVERY, told[0][1]._replace(values=both))]
