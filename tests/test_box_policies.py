@@ -354,3 +354,23 @@ def test_outcomes_in_any_unit(unit, costs):
         low = gain @ cost - 2 * std
         score = np.where(low <= 0, score, -np.inf) if (low <= 0).any() else -low
     assert score[-1] >= score[:-1].max() - 1e-6
+
+
+@pytest.mark.parametrize("name", ["CKB-UCB", "CKB-TS", "RPOL-UCB"])
+def test_gradients_may_be_switched_off_around_a_policy(name):
+    """An interrupt may leave them so, and who serves a model often has them off."""
+
+    def chosen(enabled):
+        box, x = unit(2), []
+        gp = cb.GP(belief().kernel, noise=None, refit_every=3, standardize=True)
+        policy = POLICIES[name](box, gp)
+        for _ in range(6):
+            with torch.set_grad_enabled(enabled):
+                choice = policy.ask()
+                f, *g = world(choice.x).tolist()
+                policy.tell(choice, reward=f, cost=g)
+            x.append(choice.x)
+        assert policy.climbs.made > 0
+        return torch.stack(x)
+
+    assert torch.equal(chosen(True), chosen(False))

@@ -72,6 +72,7 @@ def negative_log_likelihood(gram: Tensor, noise: Tensor, data: Merged) -> Tensor
     return total
 
 
+@torch.enable_grad()  # whatever the caller, or an interrupt, has left
 def fit_hyperparameters(
     kernel: gpk.Kernel,
     noise: Tensor,

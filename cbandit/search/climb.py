@@ -128,6 +128,7 @@ def _at(values: Tensor, place: Tensor) -> Tensor:
     return values.gather(1, place)
 
 
+@torch.enable_grad()  # whatever the caller, or an interrupt, has left
 def _look(
     value: Callable[[Tensor], Tensor], z: Tensor, free: Tensor
 ) -> tuple[Tensor, Tensor]:
