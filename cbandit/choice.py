@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,6 +71,8 @@ class Choice:
     actions: Any = field(default=None, repr=False)
     keys: list[Any] | None = field(default=None, repr=False)
     names: Any = field(default=None, repr=False)
+
+    __copy__ = copy.deepcopy  # a shallow one would share the tensors
 
     @property
     def params(self) -> Any:

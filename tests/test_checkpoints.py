@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import textwrap
+from contextlib import ExitStack
+from pathlib import Path
+
 import pytest
 import torch
-from inside import write
+from inside import files, write
 from midway import prepared, same_future
 
 import cbandit as cb
@@ -37,6 +44,183 @@ def test_broken_and_foreign_checkpoints_are_kept(tmp_path):
         with pytest.raises(cb.CheckpointError):
             cb.load(bad)
     policy.save(path)
+
+
+def play(policy, rounds=1):
+    for _ in range(rounds):
+        policy.tell(policy.ask(), reward=0.5, cost=[0.1, 0.2])
+
+
+def test_what_others_have_saved_meanwhile_is_kept(tmp_path):
+    policy, path = prepared()[0], tmp_path / "a.ckpt"
+    policy.save(path)
+    one, two = cb.load(path), cb.load(path)
+    play(one, 10)
+    one.save(path)
+    saved = path.read_bytes()
+    for late in (two, policy):
+        play(late, 3)
+        with pytest.raises(cb.CheckpointError) as error:
+            late.save(path)
+        for words in ("has changed since", "kept", "cb.load()", "overwrite=True"):
+            assert words in str(error.value)
+        assert path.read_bytes() == saved
+        assert os.listdir(tmp_path) == ["a.ckpt"]
+    for _ in range(2):  # one that saves alone is not disturbed
+        play(one)
+        one.save(path)
+    two.save(path, overwrite=True)
+    assert cb.load(path).t == two.t
+    two.save(path)
+    with pytest.raises(cb.CheckpointError, match="has changed since"):
+        one.save(path)
+
+
+def test_a_checkpoint_that_a_policy_is_not_from_is_kept(tmp_path):
+    policy, path = prepared()[0], tmp_path / "a.ckpt"
+    policy.save(path)
+    write(tmp_path / "run", "simulation", {})
+    (tmp_path / "foreign").write_bytes(b"hello")
+    for name in ("a.ckpt", "run"):
+        before, other = (tmp_path / name).read_bytes(), prepared()[0]
+        with pytest.raises(cb.CheckpointError, match="is there already"):
+            other.save(tmp_path / name)
+        assert (tmp_path / name).read_bytes() == before
+        other.save(tmp_path / name, overwrite=True)
+        other.save(tmp_path / name)
+    with pytest.raises(cb.CheckpointError, match="will not be overwritten"):
+        policy.save(tmp_path / "foreign", overwrite=True)
+    with pytest.raises(cb.CBanditError, match="overwrite must be"):
+        policy.save(path, overwrite="yes")
+
+
+def test_files_that_are_moved_removed_and_kept_side_by_side(tmp_path, monkeypatch):
+    policy, one, two = prepared()[0], tmp_path / "one", tmp_path / "two"
+    monkeypatch.chdir(tmp_path)
+    for path in (one, two, "one", two, one):
+        play(policy)
+        policy.save(path)
+        play(policy)
+    one.replace(tmp_path / "moved")
+    policy.save(tmp_path / "moved")
+    two.unlink()
+    policy.save(two)
+    loaded = cb.load(two)
+    play(loaded)
+    loaded.save(two)
+    assert {each.name for each in tmp_path.iterdir()} == {"moved", "two"}
+    assert b"two" not in two.read_bytes()  # where files lie is this machine's affair
+
+
+def test_an_interrupt_of_a_save_does_not_shut_a_policy_out(tmp_path, monkeypatch):
+    policy, path, replace = prepared()[0], tmp_path / "a.ckpt", os.replace
+
+    def interrupted(*paths, first):
+        if first:
+            raise KeyboardInterrupt
+        replace(*paths)
+        raise KeyboardInterrupt
+
+    for first in (True, False, True, False, False):
+        play(policy)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "replace", lambda *p, f=first: interrupted(*p, first=f))
+            with pytest.raises(KeyboardInterrupt):
+                policy.save(path)
+    play(policy)
+    policy.save(path)
+    assert cb.load(path).t == policy.t
+    assert os.listdir(tmp_path) == ["a.ckpt"]
+
+
+SAVER = """
+import sys
+sys.path.insert(0, {home!r})
+import cbandit as cb
+from test_checkpoints import play, prepared
+for line in sys.stdin:
+    path, new = line.split()
+    policy = prepared()[0] if new == "new" else cb.load(path)
+    play(policy, int(sys.argv[1]))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    try:
+        policy.save(path)
+        print("saved", policy.t, flush=True)
+    except cb.CheckpointError as error:
+        print("told", error, flush=True)
+"""
+
+
+def child(stack, script, *more):
+    """A process of a script, to talk to; it ends with the stack."""
+    script = script.format(home=str(Path(__file__).parent))
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script)]
+    talk = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    process = stack.enter_context(subprocess.Popen([*command, *more], **talk))
+    stack.callback(process.kill)
+    return process
+
+
+def said(process, line=None):
+    if line is not None:
+        process.stdin.write(line + "\n")
+        process.stdin.flush()
+    return process.stdout.readline()
+
+
+def test_of_two_processes_that_save_at_once_one_is_told(tmp_path):
+    with ExitStack() as stack:
+        pair = [child(stack, SAVER, rounds) for rounds in ("1", "2")]
+        for contest in range(15):
+            new = contest % 3 == 0
+            path = tmp_path / f"{contest - contest % 3}.ckpt"
+            for each in pair:
+                each.stdin.write(f"{path} {'new' if new else 'old'}\n")
+                each.stdin.flush()
+            assert [said(each) for each in pair] == ["ready\n"] * 2
+            for each in pair:
+                each.stdin.write("go\n")
+                each.stdin.flush()
+            first, second = sorted(said(each) for each in pair)
+            assert first.startswith("saved")
+            assert second.startswith("told")
+            assert ("is there already" if new else "has changed since") in second
+            assert cb.load(path).t == int(first.split()[1])
+    assert {each.suffix for each in tmp_path.iterdir()} == {".ckpt"}
+
+
+STUCK = """
+import os, sys, time
+sys.path.insert(0, {home!r})
+import cbandit as cb
+policy = cb.load(sys.argv[1])
+def replace(*paths):
+    print("about to", flush=True)
+    time.sleep(600)
+os.replace = replace
+policy.save(sys.argv[1])
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="locks are Unix's")
+def test_a_saver_that_is_killed_leaves_no_lock(tmp_path, monkeypatch):
+    policy, path = prepared()[0], tmp_path / "a.ckpt"
+    policy.save(path)
+    before = path.read_bytes()
+    play(policy)
+    with ExitStack() as stack:
+        stuck = child(stack, STUCK, str(path))
+        assert said(stuck) == "about to\n"
+        monkeypatch.setattr(files, "PATIENCE", 0.1)
+        with pytest.raises(cb.CBanditError, match="another process has locked its"):
+            policy.save(path)
+        assert path.read_bytes() == before
+        stuck.kill()
+        stuck.wait()
+    policy.save(path)
+    assert cb.load(path).t == policy.t
+    assert os.listdir(tmp_path) == ["a.ckpt"]
 
 
 def test_a_policy_that_cannot_be_saved(tmp_path):

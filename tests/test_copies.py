@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -110,6 +112,78 @@ def test_what_a_policy_gives_out_may_be_changed(kind, trials):
         policy.tell(a, reward=reward, cost=cost)
         twin.tell(b, reward=reward.copy(), cost=cost.copy())
         reward[...], cost[...] = 7.0, 8.0
+
+
+def held():
+    """What users hold, by name, once a policy has been at work."""
+    linear, safe = cb.Linear(0.1), cb.Safe(index=0, reward=0.0, cost=0.0)
+    policy = prepared()[0]
+    both = {"reward": linear, "costs": linear, "safe": safe, "thresholds": 0.5}
+    counts = {name: cb.Counts(0.1) for name in ("reward", "costs")}
+    problem = cb.problems.Table([0.5, 1.0], [[0.0, 0.1]], 0.1)
+    player = cb.GPUCB(problem.actions, reward=belief(), explore=cb.UCB(1.0))
+    things = [
+        *(policy, given_out("Box", 2), given_out("Delayed", 2)),
+        cb.LCLUCB(cb.Finite(line(6)), **both),
+        cb.OPB(cb.Finite(line(6)), **both | counts, horizon=99),
+        cb.EpochPenalty(cb.Finite(line()), reward=belief(), costs=1, epoch=4),
+        cb.baselines.Random(cb.Finite(line(3)), costs=1),
+        *(belief(), cb.GP.default(cb.Finite(line()))),
+        *(cb.Finite(line()), cb.ProductGrid([line(3)[:, 0]] * 2)),
+        *(cb.Box([0.0], [1.0]), cb.Star([0.0, 0.0], np.eye(2))),
+        cb.Space(threads=cb.Int(1, 4), codec=cb.Category("lz4", "zstd")),
+        policy.ask(),
+        cb.simulate(player, problem, 5, progress=False),
+    ]
+    return {f"{i}-{type(thing).__name__}": thing for i, thing in enumerate(things)}
+
+
+def tensors_in(thing, seen):
+    """All tensors that can be reached from a thing through its attributes."""
+    if id(thing) in seen or isinstance(thing, type):
+        return []
+    seen[id(thing)] = thing
+    if isinstance(thing, torch.Tensor):
+        return [thing]
+    inside = list(getattr(thing, "__dict__", {}).values())
+    if isinstance(thing, dict):
+        inside += thing.values()
+    elif isinstance(thing, list | tuple | set):
+        inside += thing
+    return [found for each in inside for found in tensors_in(each, seen)]
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+@pytest.mark.parametrize(("name", "thing"), held().items())
+def test_a_copy_shares_nothing_that_can_change(name, thing, copied):
+    ours, theirs = (tensors_in(each, {}) for each in (thing, copied(thing)))
+    assert len(ours) == len(theirs)
+    places = {each.data_ptr() for each in ours if each.numel()}
+    assert not places & {each.data_ptr() for each in theirs if each.numel()}
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_copies_of_a_policy_are_told_each_their_own(copied):
+    policy, half, last = prepared()
+    other, twin = copied(policy), prepared()[0]
+    assert other.ask().id != policy.ask().id
+    other.cancel(half.id)
+    other.tell(last, reward=1.0, cost=[1.0, 2.0])  # both were outstanding in both
+    assert [each.t for each in policy.outstanding] == [7, 8, 9]
+    assert [each.t for each in other.outstanding] == [9]
+    for each in (policy, twin):
+        for choice in each.outstanding:
+            each.cancel(choice)
+    assert twin.ask().t == 9
+    twin.cancel(twin.outstanding[0])
+    assert same_future(policy, twin)
+
+
+def test_a_copy_of_a_belief_has_a_kernel_of_its_own():
+    gp = belief()
+    before, other = gp.kernel.lengthscale.item(), copy.copy(gp)
+    other.kernel.lengthscale = 7.0
+    assert gp.kernel.lengthscale.item() == before
 
 
 ODD_TENSORS = [

@@ -235,3 +235,40 @@ def test_a_crash_between_policies_keeps_the_finished_ones(tmp_path):
     assert {e["status"] for e in found["policies"].values()} == {"complete"}
     assert not (out / "runs").exists()
     assert signal.getsignal(signal.SIGINT) is not None
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from inside import files
+with files.locked(Path(sys.argv[1]), 0.0, "taken"):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="locks are Unix's")
+def test_one_process_at_a_time_is_at_work_in_a_folder(tmp_path):
+    experiment, out, met = changed(), tmp_path / "out", []
+
+    def twice(problem, task):
+        with pytest.raises(cb.CBanditError, match="another process is at work on") as e:
+            carry_out(experiment, settings, out, resume=True, progress=False)
+        met.append(str(e.value))
+        return find("zhou-synthetic").policies["CKB-Rand"](problem, task)
+
+    experiment = replace(experiment, policies={"CKB-Rand": twice})
+    settings = experiment.settings(trials=2, horizon=20)
+    out.mkdir()
+    command = [sys.executable, "-W", "ignore", "-c", HOLDER, str(out)]
+    paths = os.pathsep.join(map(str, [ROOT / "tests", ROOT, ROOT / "kernels"]))
+    talk = {"stdout": subprocess.PIPE, "env": {**os.environ, "PYTHONPATH": paths}}
+    with subprocess.Popen(command, **talk) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(cb.CBanditError, match="another process is at work on"):
+            carry_out(experiment, settings, out, progress=False)
+        assert list(out.iterdir()) == []
+        holder.kill()
+    found = carry_out(experiment, settings, out, progress=False)
+    assert found["policies"]["CKB-Rand"]["status"] == "complete"
+    assert str(out) in met[0]

@@ -103,7 +103,7 @@ def test_a_file_above_the_quota_is_a_line(tmp_path):
         import cbandit as cb
         from test_full_disk import grown
         try:
-            grown(3).save({str(path)!r})
+            grown(3).save({str(path)!r}, overwrite=True)
         except cb.CBanditError as error:
             print(error)
         """,

@@ -168,6 +168,27 @@ class TestCheckpoints:
         assert len(pickle.dumps(settings)) < 10_000
         assert "engine': 'auto'" in str(settings)  # as given, not as kept current
 
+    def test_a_run_that_another_process_plays_too(self, tmp_path):
+        """Whoever writes second is told, and the other's rounds stay."""
+        problem, path = table(), tmp_path / "a.ckpt"
+        for begun in (0, 20):
+            if begun:
+                simulate(Uniform(problem), problem, begun, path)
+
+            def other(played):
+                if played.t == 40:
+                    simulate(Uniform(problem), problem, 60, path)
+
+            with pytest.raises(cb.CheckpointError) as error:
+                simulate(Uniform(problem), problem, 80, path, callback=other)
+            for words in (str(path), "kept", "one process at a time"):
+                assert words in str(error.value)
+            kept = simulate(Uniform(problem), problem, 60, path, callback=pytest.fail)
+            assert kept.rounds == 60
+            run = simulate(Uniform(problem), problem, 80, path)
+            assert same(run, simulate(Uniform(problem), problem, 80))
+            path.unlink()
+
     def test_a_folder_in_the_way(self, tmp_path):
         with pytest.raises(cb.CheckpointError, match="cannot read"):
             simulate(Uniform(table()), table(), 20, tmp_path)

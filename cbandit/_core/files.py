@@ -9,9 +9,10 @@ import glob
 import hashlib
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, BinaryIO
 
 from cbandit.errors import CBanditError
@@ -26,12 +27,14 @@ __all__ = [
     "digest",
     "file_digest",
     "folder",
+    "locked",
     "sealed",
     "unsealed",
     "writable",
 ]
 
 PART = ".part"
+PATIENCE = 10.0  # seconds; the others hold the lock for the time of one rename
 DISK = {
     getattr(errno, name, None)
     for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EIO", "EACCES", "EPERM")
@@ -39,10 +42,15 @@ DISK = {
 
 
 @contextlib.contextmanager
-def atomic(path: Any) -> Iterator[BinaryIO]:
+def atomic(path: Any, check: Callable[[], None] | None = None) -> Iterator[BinaryIO]:
     """Open a file that replaces ``path`` once it is written, and not on an error.
 
     What an earlier process left of it, killed while it wrote, is removed.
+
+    Args:
+        path: of the file.
+        check: raises if ``path`` must not be replaced. From its call until the file is
+            replaced no other process that writes with a check replaces it.
     """
     target = Path(path)
     _sweep(target)
@@ -53,7 +61,15 @@ def atomic(path: Any) -> Iterator[BinaryIO]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(part, target)
+            if check is None:
+                os.replace(part, target)
+            else:
+                busy = (
+                    f"{target} was not written: another process has locked its folder"
+                )
+                with locked(target.parent, PATIENCE, busy):
+                    check()
+                    os.replace(part, target)
     except OSError as error:
         _remove(part)
         if error.errno not in DISK:
@@ -81,6 +97,46 @@ def folder(path: Path, name: str = "") -> Path:
         said = f"{name} {path}".lstrip()
         raise CBanditError(f"{said} cannot be made: {why}") from None
     return path
+
+
+@contextlib.contextmanager
+def locked(folder: Path, patience: float, refusal: str) -> Iterator[None]:
+    """Hold the lock of a folder; where the file system has no locks, do without.
+
+    However its process ends, the lock ends with it.
+
+    Args:
+        folder: that is there.
+        patience: seconds to wait for another process that holds it.
+        refusal: the error after that.
+    """
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # Windows, or a folder whose names may not be listed
+        yield
+        return
+    try:
+        _lock(handle, patience, refusal)
+        yield
+    finally:
+        if fcntl is not None:
+            with contextlib.suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_UN)  # a fork may hold it open
+        os.close(handle)
+
+
+def _lock(handle: int, patience: float, refusal: str) -> None:
+    deadline = monotonic() + patience
+    while fcntl is not None:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if monotonic() >= deadline:
+                raise CBanditError(refusal) from None
+        except OSError:  # no locks here
+            return
+        sleep(0.002)
 
 
 def digest(*parts: Any) -> bytes:

@@ -7,6 +7,7 @@ from 0.
 from __future__ import annotations
 
 import warnings
+import copy
 from collections.abc import Hashable, Iterator
 from typing import Any, ClassVar, Self
 
@@ -50,6 +51,8 @@ class Actions:
     size: Any  # an int, or infinity
     dim: int
     batch_shape: tuple[int, ...]
+
+    __copy__ = copy.deepcopy  # a shallow one would share the tensors
 
     def points(self, index: Any) -> Tensor:
         """Return the coordinates ``(*index.shape, d)`` of numbered actions."""

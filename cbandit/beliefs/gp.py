@@ -125,6 +125,8 @@ class GP:
             out.unit = Unit.around(actions)
         return out
 
+    __copy__ = copy.deepcopy  # a shallow one would share the kernel
+
     def suit(self, name: str, actions: Actions, batch_shape: tuple[int, ...]) -> None:
         """Raise, naming the argument, if this cannot be a belief over ``actions``."""
         if self.kernel is None:

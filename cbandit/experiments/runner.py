@@ -11,6 +11,7 @@ import os
 import shutil
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from functools import partial
 from importlib import import_module
@@ -83,16 +84,29 @@ def carry_out(
             f"workers={workers} cannot go with {ranks.size} ranks that share the work "
             "already: leave it out"
         )
-    finished = ranks.first(lambda: _prepare(experiment, settings, out, resume))
-    if finished is not None:
-        return finished
-    _imported(trust)  # an error now rather than from each task
-    done = _Finished(settings, say)
-    played = _played(experiment, settings, out, workers, progress, trust, done)
-    return ranks.first(lambda: _conclude(experiment, settings, out, played, every))
+    with ExitStack() as held:
+
+        def begin() -> dict[str, Any] | None:
+            held.enter_context(files.locked(files.folder(out), 0.0, _busy(out)))
+            return _prepare(experiment, settings, out, resume)
+
+        finished = ranks.first(begin)
+        if finished is not None:
+            return finished
+        _imported(trust)  # an error now rather than from each task
+        done = _Finished(settings, say)
+        played = _played(experiment, settings, out, workers, progress, trust, done)
+        return ranks.first(lambda: _conclude(experiment, settings, out, played, every))
 
 
 # ------------------------------------------------------------------------- the folder
+
+
+def _busy(out: Path) -> str:
+    return (
+        f"{out}: another process is at work on this experiment; wait until it has "
+        "ended, or choose another folder"
+    )
 
 
 def _prepare(
@@ -124,7 +138,6 @@ def _prepare(
             f"{out} holds {which}; they are kept: choose another folder with --out, or "
             "remove this one"
         )
-    files.folder(out)
     files.writable(config)
     for old in ("summary.json", "rounds.parquet", "means.parquet", "boxes.parquet"):
         (out / old).unlink(missing_ok=True)

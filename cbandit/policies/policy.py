@@ -8,6 +8,7 @@ replaces: an ``ask`` that fails or is interrupted has changed nothing either.
 
 from __future__ import annotations
 
+import copy
 import secrets
 import warnings
 from abc import ABCMeta, abstractmethod
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit._core import checks, devices
+from cbandit._core import checkpoint, checks, devices, distributed
 from cbandit._core.arguments import stated
 from cbandit._core.log import LOG
 from cbandit._core.randomness import Position, Streams, Trials, trial_range
@@ -158,6 +159,8 @@ class Policy(metaclass=ABCMeta):
         self._streams = Streams(self.seed, self.trials, "policy")
         # of the ids that this policy gives out, and gave out before it was copied
         self._prefixes: tuple[str, ...] = (secrets.token_hex(6),)
+        #: the files that it was loaded from or saved to, as it left them
+        self.digests: checkpoint.Digests = {}
         self._door = Door()
         self._ledger = Ledger()
         costs = self.m > 0 and self.learns_costs
@@ -426,18 +429,28 @@ class Policy(metaclass=ABCMeta):
         self._settled()
 
     @alone
-    def save(self, path: Any) -> None:
-        """Write all to ``path``, atomically; :func:`cbandit.load` goes on from it."""
-        from cbandit._core.checkpoint import save
+    def save(self, path: Any, overwrite: bool = False) -> None:
+        """Write all to ``path``, atomically; :func:`cbandit.load` goes on from it.
 
-        save(self, path)
+        Args:
+            path: of the file. A checkpoint that is there is replaced if this policy
+                itself was loaded from it, or saved to it, and nobody has saved there
+                since; else it is an error, and the file is kept.
+            overwrite: replace a checkpoint that others have saved, and what it holds.
+        """
+        overwrite = checks.flag("overwrite", overwrite)
+        self.lighten()
+        rest = "policy", self, self.digests, overwrite
+        distributed.current().first(lambda: checkpoint.write(path, *rest))
+
+    __copy__ = copy.deepcopy  # a shallow one would share the ledger
 
     @alone
     def __getstate__(self) -> dict[str, Any]:
         # the streams themselves say where they are
         self._streams.go(self._now.position)
         now = tuple(self._now._replace(position=None))  # type: ignore[arg-type]
-        return {**vars(self), "_now": now, "_latest": None}
+        return {**vars(self), "_now": now, "_latest": None, "digests": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

@@ -63,6 +63,7 @@ class Checkpoint:
             raise CheckpointError(f"checkpoint: no folder {path.parent}")
         self.path, self._policy, self._ranks = path, policy, ranks
         self._trust = trusted(trust)
+        self._digests: files.Digests = {}
         self._mark = {
             "policy": f"{type(policy).__module__}.{type(policy).__qualname__}",
             "name": policy.name,
@@ -82,7 +83,11 @@ class Checkpoint:
         return self._ranks.first(self.path.exists)
 
     def write(self, state: State) -> None:
-        """Write the run as it is now, whole or not at all."""
+        """Write the run as it is now, whole or not at all.
+
+        An error if another process has written the file meanwhile: it plays the run
+        too.
+        """
         self._policy.lighten()
         # in one piece: choices under way stay the very objects that the policy knows
         content = {
@@ -91,7 +96,9 @@ class Checkpoint:
             "state": state,
             "policy": self._policy,
         }
-        self._ranks.first(lambda: files.write(self.path, "simulation", content))
+        self._ranks.first(
+            lambda: files.write(self.path, "simulation", content, self._digests)
+        )
 
     def read(self, horizon: int) -> State:
         """Return the state in the file, and bring the policy to the one it had there.
@@ -100,7 +107,7 @@ class Checkpoint:
         policy stays as it is.
         """
         trust = self._trust | written(self._policy)[2]
-        found = files.read(self.path, "simulation", trust, self._ranks)
+        found = files.read(self.path, "simulation", trust, self._ranks, self._digests)
         self._check(found)
         state: State = found["state"]
         if state.tape.rounds > horizon:

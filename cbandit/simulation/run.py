@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -96,6 +97,8 @@ class Run:
     priced: Tensor | None = None
     names: Names | None = None
     senses: Senses | None = None
+
+    __copy__ = copy.deepcopy  # a shallow one would share the tensors
 
     @property
     def prices(self) -> Tensor:
@@ -359,7 +362,7 @@ class Run:
         content = {each.name: getattr(self, each.name) for each in fields(self)}
         content["names"] = self.names and self.names.plain()
         content["senses"] = self.senses and self.senses.plainly()
-        checkpoint.write(folder / FILE, "run", content)
+        checkpoint.write(folder / FILE, "run", content, overwrite=True)
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> Run:
