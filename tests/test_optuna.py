@@ -503,3 +503,145 @@ def test_a_sampler_can_be_pickled():
     again = pickle.loads(pickle.dumps(study.sampler))
     both = [s.policy(study).ask().params for s in (study.sampler, again)]
     assert both[0] == both[1]
+
+
+ROUND = "cbandit:round"
+BROKEN = [
+    [1.0],
+    "12",
+    1e308,
+    -1e200,
+    True,
+    {"a": 1.0},
+    [],
+    {},
+]
+
+
+def spoiled(study, number, changes):
+    """A copy of a study in which one trial's system attributes are others."""
+    other = optuna.create_study(sampler=study.sampler, directions=study.directions)
+    for trial in study.trials:
+        attributes = dict(trial.system_attrs)
+        if trial.number == number:
+            attributes = {k: v for k, v in attributes.items() if k not in changes}
+            attributes |= {k: v for k, v in changes.items() if v is not GONE}
+        copied = optuna.trial.create_trial(
+            values=trial.values,
+            params=trial.params,
+            distributions=trial.distributions,
+            user_attrs=trial.user_attrs,
+            system_attrs=attributes,
+        )
+        other.add_trial(copied)
+    return other
+
+
+GONE = object()
+
+
+class TestBrokenAttributes:
+    """What one trial holds stops nobody, and changes what it alone taught."""
+
+    @pytest.mark.parametrize("value", [*BROKEN, math.nan, math.inf], ids=repr)
+    def test_a_cost(self, value):
+        def broken(trial):
+            reward = objective(trial)
+            if trial.number == 3:
+                trial.set_user_attr("latency", value)
+            return reward
+
+        study = study_of()
+        with pytest.warns(UserWarning, match="trial 3") as caught:
+            study.optimize(broken, n_trials=8)
+        assert len(caught) == 1
+        said = str(caught[0].message)
+        assert said.startswith(f"trial 3 has {value!r} as its user attribute 'latency'")
+        policy = study.sampler.policy(study)
+        seen = [each for each in study.trials if each.number != 3]
+        mean, _ = posterior(seen, latency)
+        every = [{"threads": k} for k in range(1, 17)]
+        found = policy.posterior(params=every).costs.mean.flatten()
+        torch.testing.assert_close(found, mean, rtol=1e-8, atol=1e-8)
+        assert 0 < policy.multiplier.item() < 20
+
+    @pytest.mark.parametrize("name", ["params", "estimate", "units", "all"])
+    def test_what_the_sampler_itself_keeps(self, name):
+        study = study_of(ckb)
+        study.optimize(objective, n_trials=8)
+        kept = study.trials[4].system_attrs[ROUND]
+        without = spoiled(study, 4, {ROUND: GONE})
+        whole = without.sampler.policy(without)
+        for value in [*BROKEN, math.nan, [1.0] * 9, {"threads": [1]}]:
+            if value in {"params": [{}, {"a": 1.0}], "units": [[1.0]]}.get(name, []):
+                continue  # that is sound
+            broken = value if name == "all" else {**kept, name: value}
+            other = spoiled(study, 4, {ROUND: broken})
+            other.sampler = cb.optuna.Sampler(ckb, limits=LIMITS)  # of another worker
+            expected = "trial 4 has .* as its system attribute 'cbandit:round'"
+            with pytest.warns(UserWarning, match=expected) as caught:
+                policy = other.sampler.policy(other)
+            assert len(caught) == 1
+            # as if nobody had chosen it; what it measured still teaches
+            assert torch.equal(policy.multiplier, whole.multiplier)
+            assert torch.equal(
+                policy.posterior().reward.mean, whole.posterior().reward.mean
+            )
+            other.optimize(objective, n_trials=1)
+
+    @pytest.mark.parametrize("value", [[1.0], "12", 1e308, {"a": [1.0]}], ids=repr)
+    def test_parameters_that_were_fixed(self, value):
+        study = study_of()
+        study.optimize(objective, n_trials=4)
+        other = spoiled(study, 2, {"fixed_params": value})
+        expected = "trial 2 has .* as its system attribute 'fixed_params'"
+        with pytest.warns(UserWarning, match=expected):
+            other.optimize(objective, n_trials=1)
+        study.optimize(objective, n_trials=1)
+        assert other.trials[-1].params == study.trials[-1].params
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("constraints", 7.5),
+            ("constraints", "text"),
+            ("constraints", [1.0, 2.0, 3.0]),
+            ("constraints", {"a": 1.0}),
+            ("constraints", [None]),
+            ("constraints", [1e308]),
+            ("constraints:0", "text"),
+            ("constraints:0", [1.0]),
+            ("constraints:0", math.inf),
+            ("constraints:7", 1.0),
+        ],
+    )
+    def test_constraints(self, name, value):
+        def policy(space, **given):
+            both = {"reward": gp(space), "costs": [gp(space)]}
+            return cb.RPOL(space, **both, explore=cb.UCB(2.0), **given)
+
+        def limit(trial):
+            return [latency(trial) - 1]
+
+        study = study_of(policy, constraints_func=limit)
+        study.optimize(objective, n_trials=6)
+        gone = {} if name == "constraints:7" else {"constraints:0": GONE}
+        without = spoiled(study, 2, {**gone, "constraints:0": GONE})
+        whole = without.sampler.policy(without)
+        other = spoiled(study, 2, {**gone, name: value})
+        with pytest.warns(UserWarning, match="trial 2 has .* it is left out"):
+            found = other.sampler.policy(other)
+        assert torch.equal(found.multiplier, whole.multiplier)
+        assert torch.equal(found.posterior().costs.mean, whole.posterior().costs.mean)
+
+    def test_numbers_too_large_for_the_policy(self):
+        def single(space, **given):
+            return rpol(space, dtype=torch.float32, **given)
+
+        study = study_of(single)
+        study.optimize(objective, n_trials=3)
+        study.enqueue_trial({"threads": 4})
+        study.optimize(lambda trial: 0 * objective(trial) + 1e30, n_trials=1)
+        with pytest.warns(UserWarning, match="trial 3 has numbers whose squares"):
+            study.optimize(objective, n_trials=2)
+        assert study.sampler.policy(study).posterior().reward.mean.isfinite().all()

@@ -12,7 +12,7 @@ from optuna.trial import TrialState
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.taken_up import Played
 
-__all__ = ["Record", "observe", "usable"]
+__all__ = ["Record", "is_params", "is_round", "observe", "usable"]
 
 LARGEST = 1e150  # its square is finite
 
@@ -47,6 +47,18 @@ class Record(NamedTuple):
         """Whether anything came of it."""
         return self.reward is not None or bool(self.costs)
 
+    def within(self, largest: float) -> Record:
+        """Return it without numbers above ``largest``, whose squares are infinite."""
+
+        def fits(values: Sequence[float] | None) -> bool:
+            return values is not None and all(abs(each) <= largest for each in values)
+
+        return self._replace(
+            reward=self.reward if fits([self.reward or 0.0]) else None,
+            costs=self.costs if fits(self.costs) else None,
+            estimate=self.estimate if fits(self.estimate) else None,
+        )
+
     def played(self, policy: GPPolicy) -> Played:
         """Return it as a round of the policy."""
         t, excess = self.number + 1, None
@@ -63,6 +75,31 @@ def usable(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if abs(value) < LARGEST else None
+
+
+def is_params(value: Any) -> bool:
+    """Return whether a trial's attribute holds parameters by name."""
+    return isinstance(value, dict) and all(
+        each is None or isinstance(each, bool | str) or usable(each) is not None
+        for each in value.values()
+    )
+
+
+def is_round(value: Any, m: int) -> bool:
+    """Return whether a trial's attribute is what a sampler keeps of its round.
+
+    Args:
+        value: the attribute.
+        m: how many costs there are.
+    """
+    if not isinstance(value, dict) or not is_params(value.get("params")):
+        return False
+    estimate, units = value.get("estimate"), value.get("units")
+    if not isinstance(estimate, list) or not isinstance(units, list):
+        return False
+    sizes = [1.0 if each is None else usable(each) or 0.0 for each in units]
+    known = None not in map(usable, estimate) and all(size > 0 for size in sizes)
+    return known and (len(estimate), len(units)) == (1 + m, m)
 
 
 def observe(policy: GPPolicy, records: Sequence[Record]) -> None:

@@ -9,7 +9,9 @@ import inspect
 import math
 import warnings
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -23,7 +25,7 @@ from cbandit._core import checks
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.optuna.parameters import Domain
-from cbandit.optuna.records import Record, observe, usable
+from cbandit.optuna.records import Record, is_params, is_round, observe, usable
 from cbandit.policies.failures import lasting
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.senses import Senses
@@ -98,7 +100,7 @@ class Sampler(BaseSampler):
         self._senses = None if limits is None else Senses(tuple(limits), limits)
         self._constraints_func, self._seed = constraints_func, checks.seed(seed)
         self._fitted: tuple[Any, Any] = None, None
-        self._warned = False
+        self._warned: set[Any] = set()  # trials and attributes
 
     # -- what Optuna calls -------------------------------------------------------------
 
@@ -117,7 +119,7 @@ class Sampler(BaseSampler):
         search_space: dict[str, BaseDistribution],
     ) -> dict[str, Any]:
         """Return what the policy chooses for this trial."""
-        fixed = trial.system_attrs.get(FIXED, {})
+        fixed = self._attribute(trial, FIXED, is_params)
         if not search_space or fixed.keys() & search_space.keys():
             return {}  # an enqueued trial is not the policy's
         domain = Domain(search_space)
@@ -199,12 +201,15 @@ class Sampler(BaseSampler):
         trials = study.get_trials(deepcopy=False)
         names = self._names(trials)
         records = [self._record(each, domain, names) for each in trials]
-        seen = [each for each in records if each.params and each.measured]
-        if not seen:
+        if not any(each.params and each.measured for each in records):
             return None
-        seen.sort(key=lambda each: (each.ended, each.number))
         minimise = study.direction == StudyDirection.MINIMIZE
-        policy, used = self._fitted_to(domain, minimise, len(names), seen)
+        first = self._made(domain, minimise, len(names))
+        records = [self._within(each, first) for each in records]
+        seen = [each for each in records if each.params and each.measured]
+        seen.sort(key=lambda each: (each.ended, each.number))
+        key = domain, minimise, len(names)
+        policy, used = self._fitted_to(first, key, seen)
         observe(policy, seen[used:])
         played = [
             each.played(policy)
@@ -236,17 +241,51 @@ class Sampler(BaseSampler):
         if self._senses is not None:
             return self._senses.names or ()
         done = [each for each in trials if each.state == TrialState.COMPLETE]
-        found: list[str] = max(
-            (list(each.constraints) for each in done), key=len, default=[]
-        )
+        # those of most trials, the latest where as many have others
+        sets = [frozenset(self._constraints(each)) for each in reversed(done)]
+        count = Counter(each for each in sets if each)
+        found = count.most_common(1)[0][0] if count else ()
         return sorted(found, key=lambda name: (len(name), name))
+
+    def _constraints(self, trial: FrozenTrial) -> dict[str, Any]:
+        """Return what Optuna keeps as the constraints of a trial."""
+        try:
+            return trial.constraints
+        except TypeError:
+            value = trial.system_attrs.get(CONSTRAINT)
+            self._left_out(trial, f"system attribute {CONSTRAINT!r}", value)
+            return {}
+
+    def _attribute(
+        self, trial: FrozenTrial, name: str, sound: Callable[[Any], bool]
+    ) -> dict[str, Any]:
+        """Return a system attribute of a trial, nothing where it is broken."""
+        value = trial.system_attrs.get(name)
+        if value is not None and not sound(value):
+            self._left_out(trial, f"system attribute {name!r}", value)
+            return {}
+        return value or {}
+
+    def _left_out(
+        self, trial: FrozenTrial, name: str, value: Any, advice: str = ""
+    ) -> None:
+        """Warn that an attribute of a trial teaches nothing."""
+        words = f"trial {trial.number} has {value!r:.80} as its {name}: it is left out"
+        self._warn((trial.number, name), words + advice)
+
+    def _warn(self, key: Any, words: str) -> None:
+        """Warn once of what ``key`` stands for."""
+        if key not in self._warned:
+            self._warned.add(key)
+            warnings.warn(words, stacklevel=2)
 
     def _record(
         self, trial: FrozenTrial, domain: Domain, names: Sequence[str]
     ) -> Record:
         """Return a trial as the policy sees it."""
         # those that the trial has been given and has not asked for yet
-        kept, fixed = (trial.system_attrs.get(key, {}) for key in (ROUND, FIXED))
+        kept = self._attribute(trial, ROUND, partial(is_round, m=len(names)))
+        fixed = self._attribute(trial, FIXED, is_params)
         params = domain.known({**fixed, **kept.get("params", {}), **trial.params})
         known = kept or fixed or trial.params
         choosing = trial.state == TrialState.RUNNING and not known
@@ -255,8 +294,8 @@ class Sampler(BaseSampler):
             reward = usable(trial.values[0])
         if trial.state in (TrialState.COMPLETE, TrialState.PRUNED):
             told = self._told(trial, names)
-            known = [each for each in told if each is not None]
-            costs = known if len(known) == len(told) else None
+            measured = [each for each in told if each is not None]
+            costs = measured if len(measured) == len(names) else None
         when = trial.datetime_complete
         ended = math.inf if when is None else when.timestamp()
         estimate, size = kept.get("estimate"), kept.get("units")
@@ -265,40 +304,50 @@ class Sampler(BaseSampler):
 
     def _told(self, trial: FrozenTrial, names: Sequence[str]) -> list[float | None]:
         """Return a trial's costs, ``None`` where one was not measured."""
-        if self._senses is None:
-            return [usable(trial.constraints.get(name)) for name in names]
-        told = []
-        for name in names:
-            value = trial.user_attrs.get(name)
-            told.append(usable(value))
-            if told[-1] is None and not self._warned:
-                self._warned = True
-                what = "has no" if value is None else f"has {value!r} as its"
-                warnings.warn(
-                    f"trial {trial.number} {what} user attribute {name!r}: its costs "
-                    f"teach nothing. Give a number, trial.set_user_attr({name!r}, "
-                    "12.0), in the objective",
-                    stacklevel=2,
-                )
+        found, kind, advice = self._constraints(trial), "constraint", ""
+        if self._senses is not None:
+            found, kind = trial.user_attrs, "user attribute"
+            advice = "; its costs teach nothing. Give a number, trial.set_user_attr("
+            advice += f"{names[0]!r}, 12.0), in the objective"
+        elif found.keys() > {*names}:
+            self._left_out(trial, "constraints", found)
+            return [None] * len(names)
+        told = [usable(found.get(name)) for name in names]
+        for name, cost in zip(names, told, strict=True):
+            if cost is None and name in found:
+                self._left_out(trial, f"{kind} {name!r}", found[name], advice)
+            elif cost is None and advice:
+                self._warn(None, f"trial {trial.number} has no {kind} {name!r}{advice}")
         return told
 
+    def _within(self, record: Record, policy: GPPolicy) -> Record:
+        """Return a trial without numbers that are too large for a policy's dtype."""
+        out = record.within(checks.LARGEST[policy.dtype])
+        if out != record:
+            words = f"trial {record.number} has numbers whose squares {policy.dtype}"
+            self._warn(record.number, f"{words} cannot hold: they are left out")
+        return out
+
     def _fitted_to(
-        self, domain: Domain, minimise: bool, m: int, seen: list[Record]
+        self, first: GPPolicy, key: tuple[Any, ...], seen: list[Record]
     ) -> tuple[GPPolicy, int]:
         """Return a policy with the first trials seen, and how many of them it has.
 
         Its hyperparameters were fitted to these. It is a copy of one that is kept until
         there are enough for another fit.
+
+        Args:
+            first: a policy that has seen nothing.
+            key: what it was made for.
+            seen: all trials that teach, in the order in which they ended.
         """
-        first = self._made(domain, minimise, m)
         groups = first._beliefs.groups
         intervals = [g.gp.refit_every for g in groups if g.gp.refit_every is not None]
         used = len(seen) // min(intervals) * min(intervals) if intervals else 0
-        key = domain, minimise, m, seen[:used]
-        if self._fitted[0] != key:
+        if self._fitted[0] != (key, seen[:used]):
             observe(first, seen[:used])
             first._settled()  # which fits
-            self._fitted = key, first
+            self._fitted = (key, seen[:used]), first
         return copy.deepcopy(self._fitted[1]), used
 
     def _made(self, domain: Domain, minimise: bool, m: int) -> GPPolicy:
