@@ -98,3 +98,20 @@ def test_the_least_ridge_there_may_be(rng):
     assert norm[0, 0, 4:].numpy() == pytest.approx(1e5, rel=1e-2)
     truth = np.append(basis[:4].sum(-1), [0.0, 0.0])
     assert mean[0, 0].numpy() == pytest.approx(truth, abs=1e-2)
+
+
+def test_how_much_longer_an_ellipsoid_is_than_the_first():
+    d, ridge = 3, torch.tensor([[1.0, 0.1, 2.0]]).double()
+    x, y = unit(20, 1, d), noise(20, 1, 3, seed=1)
+    state = Ridge.start(ridge, d)
+    for i in range(20):
+        state = state.added(x[i], y[i, :, :1], None, slice(0, 1))
+        if i < 8:
+            state = state.added(x[i], y[i, :, 1:], None, slice(1, None))
+    _, norm = state.at(unit(1, 20_000, d, seed=2))
+    longest = (norm[:, 1:] / norm[:, :1]).amax(-1)
+    assert (longest > 1.05).all()
+    assert (state.stretch >= longest).all()
+    torch.testing.assert_close(state.stretch, longest, rtol=1e-3, atol=0)
+    together = Ridge.start(torch.ones(1, 2).double(), d).added(x[0], y[0, :, :2])
+    assert (together.stretch == 1).all()
