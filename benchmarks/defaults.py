@@ -59,7 +59,7 @@ QUICK = Sizes(
 USUAL = {"width": 1.0, "step": 0.5, "cap": 20.0, "dual_beta": -1.5}
 CKB: dict[str, dict[str, Any]] = {
     "the defaults": {},
-    "dual by the score's own estimate": {"dual_beta": None},
+    "dual by the score's own estimate": {"dual_beta": "score"},
     "dual by the mean": {"dual_beta": 0.0},
     "dual by mean + 1 deviation": {"dual_beta": -1.0},
     "dual by mean + 2 deviations": {"dual_beta": -2.0},

@@ -67,14 +67,14 @@ def test_steps_and_caps_that_are_left_out():
     assert repr(policy.explore) == "UCB(1.0)"
     assert step_of(cb.CKB(LINE, **both, dual="queue")).tolist() == [[0.5, 0.5]]
     assert cap_of(cb.CKB(LINE, **both, step=0.1)).tolist() == [[20.0, 20.0]]
-    # the wide dual step belongs to what nobody has set
-    assert width_of(policy).tolist() == [[-1.5, -1.5]]
-    for own in ({"step": 0.1}, {"cap": 9.0}):
-        assert width_of(cb.CKB(LINE, **both, **own)) is None
+    for own in ({}, {"step": 0.1}, {"cap": 9.0}, {"step": 0.1, "cap": 9.0}):
+        assert width_of(cb.CKB(LINE, **both, **own)).tolist() == [[-1.5, -1.5]]
+    assert width_of(cb.CKB(LINE, **both, dual_beta="score")) is None
     # the theorem goes first, where it can
     theory = cb.CKB(LINE, **both, clip=(1.0, 2.0), slater=0.5, horizon=100)
     assert cap_of(theory).tolist() == [[8.0, 8.0]]
     assert step_of(theory)[0].tolist() == pytest.approx([0.4, 0.4])
+    assert width_of(theory) is None
     restarts = cb.baselines.CKBRestart(LINE, **both, restart=10)
     assert step_of(restarts).tolist() == [[0.5, 0.5]]
     for beliefs in (
@@ -87,9 +87,42 @@ def test_steps_and_caps_that_are_left_out():
         cb.CKB(LINE, **both, slater=0.5)
 
 
+SAID = {
+    "CKB": (cb.CKB, {}, {"step": 0.5, "cap": 20.0, "dual_beta": -1.5, "slack": 0.0}),
+    "CKB with bounds": (
+        cb.CKB,
+        {"clip": (2.0, 2.0), "horizon": 40},
+        {"step": 0.5, "cap": 20.0, "dual_beta": -1.5},
+    ),
+    "queue": (cb.CKB, {"dual": "queue"}, {"step": 0.5, "dual_beta": -1.5}),
+    "restarts": (
+        cb.baselines.CKBRestart,
+        {"restart": 15},
+        {"step": 0.5, "cap": 20.0, "dual_beta": -1.5},
+    ),
+    "RPOL": (cb.RPOL, {}, {"penalty": "observation"}),
+    "CONFIG": (cb.baselines.CONFIG, {}, {}),
+}
+
+
+@pytest.mark.parametrize("kind", SAID)
+def test_saying_a_default_changes_nothing(kind):
+    made, own, defaults = SAID[kind]
+    gp = smooth()
+    common = {"reward": gp, "costs": gp, "thresholds": 0.4e-3} | own
+    more = {"explore": cb.UCB(1.0)}
+    if made is not cb.baselines.CKBRestart:  # it counts no outstanding choices
+        more["pending"] = "hallucinate"
+    every = [{name: value} for name, value in (defaults | more).items()]
+    for said in (*every, defaults | more):
+        policy, plain = made(LINE, **common, **said), made(LINE, **common)
+        assert torch.equal(play(policy, 20), play(plain, 20)), said
+        assert torch.equal(policy.multiplier, plain.multiplier), said
+
+
 @SETS
 @pytest.mark.parametrize("standardize", [True, False])
-@pytest.mark.parametrize("beta", [0.0, -1.0, [0.5, -2.0], None])
+@pytest.mark.parametrize("beta", [0.0, -1.0, [0.5, -2.0], "score"])
 def test_the_dual_step_has_a_width_of_its_own(actions, standardize, beta):
     gp = smooth(standardize=standardize)
     policy = cb.CKB(
@@ -107,13 +140,13 @@ def test_the_dual_step_has_a_width_of_its_own(actions, standardize, beta):
         over = (believed.costs.mean[:, 0] - limits_of(policy, 1)[0]) / size
         if units is not None:
             over = torch.where(units.known[0, 1:], over, 0.0)
-        width = torch.tensor(1.5 if beta is None else beta)
+        width = torch.tensor(1.5 if beta == "score" else beta)
         g = over - width * believed.costs.std[:, 0] / size
         phi = (phi + 0.5 * (g + 0.1)).clamp(0, 9)
         torch.testing.assert_close(settled(policy).estimate[0, 1:], g)
         torch.testing.assert_close(policy.multiplier, phi)
         policy.tell(choice, reward=rng.normal(), cost=rng.normal(2.0, size=2))
-    if beta is not None:
+    if beta != "score":
         assert bool((phi > 0).any())
 
 

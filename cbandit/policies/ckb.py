@@ -71,9 +71,10 @@ class CKB(GPPolicy):
         dual: ``"projected"``, or ``"queue"``: ``Q = [Q + g_t(x_t) + slack]_+`` scored
             as ``f_t - step Q g_t`` (no cap: ``cap`` is for the step it implies).
         dual_beta: the width of the costs' estimate in the dual step, a number,
-            ``(*trials,)`` or ``(*trials, m)``. ``None``: the score's own estimate, as
-            in the paper; 0: the mean; -1: the mean and one deviation, pessimistic.
-            -1.5 where step and cap are both left out and are 0.5 and 20.
+            ``(*trials,)`` or ``(*trials, m)``; 0: the mean; -1: the mean and one
+            deviation, pessimistic; ``"score"``: the score's own estimate, as in the
+            paper. Left out, -1.5 without ``slater``, if all beliefs are standardised,
+            whatever ``step`` and ``cap`` are; else ``"score"``.
         common: see below.
 
     Example:

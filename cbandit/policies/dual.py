@@ -120,9 +120,10 @@ def dual_of(
     slater: Any,
     beta: Any,
 ) -> Dual:
-    """Return step, slack and cap as given, or as they follow from the bounds.
+    """Return step, slack, cap and width as given, or each by its default.
 
-    Where they do not and all beliefs are standardised, they are the usual ones.
+    Without ``slater``, and with all beliefs standardised, the defaults are the usual
+    ones, whichever of them are given; else they follow from the bounds.
 
     Args:
         policy: of these trials, costs and rounds, with its ``clip``.
@@ -132,7 +133,8 @@ def dual_of(
         cap: ``rho``; ``None``: ``4 B / (slater - slack)``.
         slack: what is added to every estimate.
         slater: ``delta``.
-        beta: the width of the estimate that moves the multiplier.
+        beta: the width of the estimate that moves the multiplier; ``"score"``: that of
+            the score.
     """
     checks.one_of("dual", kind, "projected", "queue")
     if kind == "projected" and (callable(step) or callable(slack)):
@@ -144,6 +146,12 @@ def dual_of(
             f"cap goes with dual='projected', for a queue has none; got {cap!r} "
             "(with step left out, the queue's step follows from it)"
         )
+    if slater is None and _in_spreads(policy):
+        if kind == "projected":
+            cap = CAP if cap is None else cap
+        if kind == "projected" or cap is None:  # else a queue's step follows from cap
+            step = STEP if step is None else step
+        beta = DUAL_BETA if beta is None else beta
     shaped, bounds, room = policy._number, policy._estimating.bound, None
     doubling = policy.restart == "doubling"
     length = None if doubling else policy.restart or policy.horizon
@@ -167,12 +175,6 @@ def dual_of(
         wanted.append("step= (by the theorem cap / (G sqrt(T)))")
         missing += ["clip=(B, G)"] * (bounds is None and cap is not None)
         missing += ["horizon= (or anytime=True)"] * (not (doubling or length))
-    if missing and slater is None and _in_spreads(policy):
-        if step is None and cap is None and beta is None:
-            beta = DUAL_BETA
-        if kind == "projected":
-            rho = shaped("cap", CAP) if rho is None else rho
-        step, missing = STEP if step is None else step, []
     if missing:
         raise CBanditError(
             f"give {' and '.join(wanted)}, or what they follow from: "
@@ -182,7 +184,8 @@ def dual_of(
     if rho is not None and root:
         step = rho / bounds[:, 1:]
     steps = Schedule("step", step, shaped, checks.positive, root, length)
-    width = None if beta is None else shaped("dual_beta", beta)
+    own = beta is None or (isinstance(beta, str) and beta == "score")
+    width = None if own else shaped("dual_beta", beta)
     return Dual(kind, steps, slacks, rho, width)
 
 
