@@ -1,6 +1,7 @@
 # make demo    run a small reproduction; about a minute after the set-up
-# make test    run all tests             make check    check format, lint and types
-# make format  rewrite the sources       make clean    remove the virtual environment
+# make test    run the tests, in minutes   make test-all  with the slow ones too
+# make check   format, lint and types      make format    rewrite the sources
+# make clean   remove the virtual environment
 # make matrix  run the quick tests with the lowest and the pinned versions, on every Python
 #              here; gigabytes and an hour. MATRIX='lowest --python python3.11' is one of them
 #
@@ -15,7 +16,7 @@ MATRIX :=
 # test processes, one a core and at most four: each loads torch
 PROCESSES := -n logical --maxprocesses 4 --dist loadgroup
 
-.PHONY: demo test check format clean matrix
+.PHONY: demo test test-all check format clean matrix
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo-ready
@@ -23,6 +24,9 @@ demo: $(VENV)/.demo-ready
 	$(BIN)/cbandit reproduce zhou-synthetic $(DEMO) --out runs/demo
 
 test: $(VENV)/.dev-ready
+	$(BIN)/python -m pytest $(PROCESSES) -m "not slow and not dist" $(PYTEST)
+
+test-all: $(VENV)/.dev-ready
 	$(BIN)/python -m pytest $(PROCESSES) $(PYTEST)
 
 check: $(VENV)/.dev-ready

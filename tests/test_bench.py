@@ -153,6 +153,8 @@ class TestDefaults:
         assert torch.equal(runs[0].multipliers, runs[1].multipliers)
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("toy round")
 class TestRound:
     def test_every_check_holds_and_the_result_is_json(self, toy_round):
         assert failed(toy_round["rows"]) == []
@@ -287,6 +289,7 @@ class TestTrials:
 
 
 class TestProgramme:
+    @pytest.mark.slow
     def test_every_programme_is_certified(self):
         sizes = lp.Sizes(arms=300, each=60, instances=2, few=1, turns=1)
         rows = lp.measure(sizes)
@@ -343,6 +346,7 @@ class TestFeedback:
 
 
 class TestContention:
+    @pytest.mark.slow
     def test_every_engine_is_timed_alone_and_beside_others(self):
         small = {"grid": 400, "free": 4_000, "small": 30, "distinct": 12}
         rows = contention.measure(contention.Sizes(**small, turns=1, rounds=1))
@@ -491,6 +495,8 @@ class TestBeforeAfter:
         assert not found["ok"]
         assert "before: wrong" in before_after.text_of(found)
 
+    @pytest.mark.slow
+    @pytest.mark.xdist_group("toy round")
     def test_only_the_library_s_own_rows_count(self, toy_round):
         run = before_after.Played.of(toy_round["rows"])
         assert not any("BoTorch" in name or "hand" in name for name in run.ms)
@@ -505,6 +511,7 @@ class TestBeforeAfter:
 
 
 class TestGuarantees:
+    @pytest.mark.slow
     def test_every_rate_is_printed_and_none_is_above_its_claim(self, capsys):
         guarantees.main(["--quick"])
         text = capsys.readouterr().out

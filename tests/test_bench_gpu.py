@@ -16,6 +16,9 @@ from rivals import Effort
 
 pytest.importorskip("triton")
 
+# one process measures, for all tests
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("toy gpu")]
+
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TOY = gpu.Sizes(
     device=DEVICE,

@@ -13,6 +13,8 @@ from worlds import Uniform, same, table
 
 import cbandit as cb
 
+pytestmark = pytest.mark.xdist_group("compared folders")
+
 
 def played(policy, problem, rounds, name):
     policy.name = name

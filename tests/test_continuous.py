@@ -95,6 +95,7 @@ def feasible_score(f, g):
 LENGTHS = (0.05, 0.07, 0.1, 0.2, 0.4)
 
 
+@pytest.mark.slow
 class TestNearTheMaximum:
     """Never worse than a fine set of points by 1e-3 of the score's range."""
 

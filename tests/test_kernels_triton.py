@@ -328,12 +328,16 @@ class TestPlaces:
     def test_the_mask_is_read_at_the_stretch(self):
         check_finish(Case(n=50, masked=True, start=33, trials=2))
 
+    @pytest.mark.slow
+    @pytest.mark.xdist_group("compiled for a GPU")
     @pytest.mark.parametrize("name", ["finish_kernel", "stream_kernel"])
     def test_offsets_are_64_bits_wide(self, compiled, name):
         spread = re.findall(r"tt.addptr .*, tensor<\d+xi(\d+)>", compiled[name])
         assert len(spread) >= 4
         assert set(spread) == {"64"}
 
+    @pytest.mark.slow
+    @pytest.mark.xdist_group("compiled for a GPU")
     def test_nothing_narrow_is_multiplied_by_a_stride(self, compiled):
         code = compiled["finish_kernel"].splitlines()
         assert not [line for line in code if "arith.muli" in line and ": i32" in line]
@@ -451,6 +455,8 @@ OLD = tuple(map(int, version("triton").split(".")[:2])) < (3, 7)
 counted = pytest.mark.skipif(OLD, reason="an older Triton's code is a little longer")
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("compiled for a GPU")
 class TestMachineCode:
     """What bounds the passes on a GPU, as far as compiled code tells."""
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+LONG = ("ckb_in_ax", "ckb_in_botorch", "live_service")
 NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:e[-+]?\d+)?")
 
 
@@ -48,7 +49,14 @@ def agree(now, then):
         assert float(one) == pytest.approx(float(other), rel=0.05, abs=0.05)
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=pytest.mark.slow if path.stem in LONG else ())
+        for path in NOTEBOOKS
+    ],
+    ids=lambda path: path.stem,
+)
 def test_notebooks_print_what_is_stored(path):
     cells = json.loads(path.read_text())["cells"]
     cells = [cell for cell in cells if cell["cell_type"] == "code"]

@@ -137,6 +137,7 @@ def wheel(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("wheel")
 def test_the_wheel_holds_both_packages_and_nothing_else(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -166,6 +167,7 @@ def test_the_wheel_holds_both_packages_and_nothing_else(wheel):
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("wheel")
 def test_the_wheel_imports_from_where_it_is_installed(wheel, tmp_path):
     target = tmp_path / "site"
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]

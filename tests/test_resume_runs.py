@@ -227,6 +227,7 @@ class TestCheckpoints:
         run = simulate(Uniform(problem), problem, 90, path)
         assert same(run, simulate(Uniform(problem), problem, 90))
 
+    @pytest.mark.slow
     def test_kill_9_at_any_moment(self, tmp_path):
         """Killed again and again, mostly while writing, it still ends as it should."""
         path = tmp_path / "a.ckpt"

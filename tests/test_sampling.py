@@ -183,6 +183,7 @@ def test_beta_scales_the_deviation(name, cases, dense, rng):
     assert law(draws[:, 1, 1], mean, 9 * covariance) > RATE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [{"mean": 3.0}, {"standardize": True}])
 @pytest.mark.parametrize("name", ["joint", "many", "product"], indirect=True)
 def test_draws_in_the_users_units(name, more, cases, dense, rng):

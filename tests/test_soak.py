@@ -8,6 +8,7 @@ import pytest
 import soak
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", range(0, 40, 4))
 def test_a_life_ends_with_the_beliefs_of_a_dense_solve(seed, tmp_path):
