@@ -6,8 +6,8 @@ from 0.
 
 from __future__ import annotations
 
-import warnings
 import copy
+import warnings
 from collections.abc import Hashable, Iterator
 from typing import Any, ClassVar, Self
 
