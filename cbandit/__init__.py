@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         search,
     )
     from cbandit._core import distributed
-    from cbandit._core.checkpoint import load
     from cbandit.actions import (
         Actions,
         Box,
@@ -60,7 +59,7 @@ if TYPE_CHECKING:
     from cbandit.policies.opb import OPB
     from cbandit.policies.oplb import OPLB
     from cbandit.policies.opnlb import OPNLB
-    from cbandit.policies.policy import Policy
+    from cbandit.policies.policy import Policy, load
     from cbandit.policies.rpol import RPOL
     from cbandit.policies.safe.action import Safe
     from cbandit.policies.scgp import SCGPUCB
@@ -88,7 +87,6 @@ _HOMES = {
     "beliefs.feedback": ("Delayed", "Sliding"),
     "beliefs.gp": ("GP",),
     "beliefs.linear": ("Linear",),
-    "_core.checkpoint": ("load",),
     "choice": ("Choice", "Distribution"),
     "confidence": ("RKHS", "Constant"),
     "errors": (
@@ -102,7 +100,7 @@ _HOMES = {
         "MissingExtraError",
     ),
     "explore": ("TS", "UCB", "Explore", "Rand"),
-    "policies.policy": ("Policy",),
+    "policies.policy": ("Policy", "load"),
     "policies.decision": ("Decision",),
     "policies.ckb": ("CKB",),
     "policies.epoch": ("EpochPenalty",),

@@ -164,7 +164,7 @@ class TestCheckpoints:
     def test_settings_kept_are_small(self, tmp_path):
         path, problem = tmp_path / "a.ckpt", table(size=50_000)
         simulate(ckb(problem), problem, 2, path)
-        settings = read(path, "simulation")["settings"]
+        settings = read(path, "simulation", dict)["settings"]
         assert len(pickle.dumps(settings)) < 10_000
         assert "engine': 'auto'" in str(settings)  # as given, not as kept current
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from midway import belief, line, policy_of, prepared, same_future
@@ -70,3 +71,18 @@ def test_what_has_not_come_may_be_too_large():
     policy, _, choice = prepared(3)
     policy.tell(choice, reward=[1e300, 1.0, 1e300], where=[False, True, False])
     assert policy_of().ask().t == 1
+
+
+@pytest.mark.parametrize("value", [1e200, -2e151])
+def test_tables_refuse_it_too(value):
+    actions, zeros = cb.Finite(line(3)), torch.zeros(3, dtype=torch.float64)
+    large = torch.tensor([0.0, value, 0.0], dtype=torch.float64)
+    for name, reward, cost in (("reward", large, zeros), ("costs", zeros, large)):
+        with pytest.raises(
+            cb.CBanditError, match=f"^{name} must be at most .* in size"
+        ):
+            cb.problems.Table(reward, [cost], 0.01, actions=actions)
+    frame = pd.DataFrame({"knob": [1, 2, 3], "y": [1.0, value, 2.0], "c": [0.1] * 3})
+    words = "column 'y' must be at most .* in size; row 1"
+    with pytest.raises(cb.CBanditError, match=words):
+        cb.problems.Table.from_frame(frame, maximise="y", limits={"c": "<= 1"})

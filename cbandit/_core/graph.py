@@ -1,10 +1,13 @@
 """Objects as plain nodes and tensors, and back, without running any code of theirs.
 
-A checkpoint's body is a list of nodes, ``[kind, ...]``, as JSON, and a list of tensors.
-A node names other nodes as ``[number]``, so that what was one object is one again.
-Reading makes containers, looks functions up in :class:`Names`, and makes objects of
-classes found there (``cls.__new__``, then their state). It calls nothing that the file
-names, unless the caller trusts it.
+A checkpoint's body is a line of JSON and the bytes of all tensors. The line holds
+nodes, ``[kind, ...]``; a node names others as ``[number]``, so that what was one object
+is one again. Reading makes containers, looks functions up in :class:`Names`, and makes
+objects of classes found there (``cls.__new__``, then their state). It calls nothing
+that the file names, unless the caller trusts it.
+
+Nothing is compressed: what is read takes at most ``RATIO`` times the file's own size,
+and ``SPARE`` bytes, in memory.
 """
 
 from __future__ import annotations
@@ -14,9 +17,8 @@ import functools
 import itertools
 import json
 import types
-import zlib
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,11 +28,14 @@ from torch import Tensor
 from cbandit._core import distributed
 from cbandit._core.names import CODE, Names, name_of
 from cbandit._core.packed import packed, unpacked
+from cbandit._core.randomness import Streams
 from cbandit.errors import CheckpointError
 
 __all__ = ["parsed", "written"]
 
-BYTE = torch.uint8
+RATIO, SPARE = 32, 1 << 25
+NODE, GENERATOR = 512, 8192  # bytes of memory that one may take
+_STREAMS = f"{Streams.__module__}:{Streams.__name__}"
 _PLAIN = (type(None), bool, int, float, str)
 _DTYPES = {str(v): v for v in vars(torch).values() if isinstance(v, torch.dtype)}
 _GROUPS: dict[type[Any], str] = {
@@ -40,23 +45,31 @@ _GROUPS: dict[type[Any], str] = {
 _NEW: Any = copyreg.__newobj__  # type: ignore[attr-defined]
 
 
-def written(content: Any) -> tuple[Tensor, list[Tensor], dict[str, Any]]:
-    """Return nodes and tensors of ``content``, and all classes and functions named.
-
-    The nodes are compressed, and bytes in a tensor themselves.
-    """
+def written(content: Any) -> tuple[list[Any], dict[str, Any]]:
+    """Return the parts of a body that holds ``content``, and all that it names."""
     writer = _Writer()
     root = writer.put(content)
-    places, tensors = packed(writer.tensors)
-    text = json.dumps([root, places, *writer.nodes], separators=(",", ":"))
-    nodes = torch.frombuffer(bytearray(zlib.compress(text.encode(), 1)), dtype=BYTE)
-    return nodes, tensors, writer.named
+    sizes, places, memory = packed(writer.tensors)
+    text = json.dumps([root, sizes, places, *writer.nodes], separators=(",", ":"))
+    parts = [f"{text}\n".encode(), *(each.numpy() for each in memory)]
+    _check(writer.nodes, len(places), sum(map(len, parts)))
+    return parts, writer.named
 
 
-def parsed(nodes: Tensor, tensors: list[Tensor], names: Names) -> Any:
+def parsed(body: bytes, names: Names) -> Any:
     """Return what :func:`written` was given, if ``names`` knows all that it names."""
-    root, places, *each = json.loads(zlib.decompress(nodes.numpy().tobytes()))
-    return _Reader(each, unpacked(places, tensors), names).get(root)
+    end = body.index(b"\n")
+    root, sizes, places, *nodes = json.loads(body[:end])
+    _check(nodes, len(places), len(body))
+    tensors = unpacked(sizes, places, memoryview(body)[end + 1 :])
+    return _Reader(nodes, tensors, names).get(root)
+
+
+def _check(nodes: Sequence[Any], tensors: int, size: int) -> None:
+    """Raise if a body of some bytes has so many parts that they need far more."""
+    generators = sum(n[0] == "Generator" or _STREAMS in n[1:2] for n in nodes)
+    if NODE * (len(nodes) + tensors) + GENERATOR * generators > SPARE + RATIO * size:
+        raise CheckpointError("it has more parts than a file of its size can hold")
 
 
 class _Writer:
@@ -200,7 +213,7 @@ class _Reader:
             whole = cls.__new__(cls, *given)
         self._made[number] = whole
         state, items, pairs = (self.get(part) for part in parts[1:])
-        if state is not None:
+        if state is not None or hasattr(type(whole), "__setstate__"):
             _restore(whole, state)
         if items or pairs:
             # only containers, and what the user trusts, decide what becomes of these

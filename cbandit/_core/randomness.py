@@ -210,9 +210,14 @@ class Streams(torch.Generator):
     def __setstate__(self, state: Any) -> None:
         trials = state["trials"]
         numbers = None if trials is None else range(*trials)
+        states = state["each"]
+        # before there is a generator for each: in a file none shares its state
+        apart = {each.untyped_storage().data_ptr() for each in states}
+        if len(apart) < (1 if numbers is None else len(numbers)):
+            raise CBanditError(f"{len(apart)} generators' states for trials={trials}")
         Streams.__init__(self, state["seed"], numbers, state["purpose"])
         self.set_state(state["shared"])
-        for generator, saved in zip(self._each, state["each"], strict=True):
+        for generator, saved in zip(self._each, states, strict=True):
             generator.set_state(saved)
         self._blocks = {kind: (v.clone(), 0) for kind, v in state["blocks"].items()}
         self._each_at, self._shared_at = _States(), _States()

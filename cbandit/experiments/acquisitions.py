@@ -60,7 +60,8 @@ def making(where: str, given: Any, home: Home) -> Making:
 def _kind(words: str, home: Home) -> Any:
     """Return the class of an acquisition function."""
     from botorch import acquisition
-    from botorch.acquisition import AcquisitionFunction, analytic
+    from botorch.acquisition import analytic
+    from botorch.acquisition.acquisition import AcquisitionFunction
 
     if ":" not in words:
         return of_botorch((acquisition, analytic), words, AcquisitionFunction)

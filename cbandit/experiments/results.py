@@ -26,6 +26,7 @@ __all__ = [
     "POINTS",
     "read_boxes",
     "read_curves",
+    "read_frame",
     "read_summary",
     "summarise",
     "table",
@@ -36,6 +37,10 @@ __all__ = [
 ]
 
 TABLES = ("rounds.parquet", "means.parquet", "boxes.parquet")
+RATIO, SPARE = (
+    250,
+    1 << 26,
+)  # what is read is at most so many times as large as its file
 SEAL = (',\n "digest": "', '"\n}')  # the last key of summary.json
 POINTS = 1000  # rounds kept of each curve in means.parquet: well below a megabyte each
 PACKAGES = (
@@ -161,8 +166,17 @@ def _summary(folder: Path) -> dict[str, Any]:
             f"{path} is not the summary of an experiment, or broken (its checksum "
             f"fails); {again} again"
         )
-    found: dict[str, Any] = json.loads(raw)
-    return found
+    try:
+        found: Any = json.loads(raw)
+        ours = found["tables"].keys() <= {*TABLES} and isinstance(
+            found["policies"], dict
+        )
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        ours = False
+    if not ours:
+        raise CBanditError(f"{path} is not the summary of an experiment; {again} again")
+    summary: dict[str, Any] = found
+    return summary
 
 
 def table(folder: Path, name: str) -> Path | None:
@@ -198,22 +212,58 @@ def table(folder: Path, name: str) -> Path | None:
             f"{path} is not one of ours, or broken (its checksum fails); without that "
             "file --resume computes it all again"
         )
+    if _inflates(path):
+        raise CBanditError(
+            f"{path} is not one of ours: it would take far more memory than its size; "
+            "without that file --resume computes it all again"
+        )
     return path
+
+
+def _inflates(path: Path) -> bool:
+    """Return whether a table would become far larger than its file when it is read."""
+    about = _parquet().read_metadata(path)
+    groups = [about.row_group(k) for k in range(about.num_row_groups)]
+    chunks = [(g.num_rows, g.column(k)) for g in groups for k in range(g.num_columns)]
+    # runs of one value take no room in a file, and other codecs than ours a thousandth
+    plain = all(
+        chunk.num_values == rows and chunk.compression in ("SNAPPY", "UNCOMPRESSED")
+        for rows, chunk in chunks
+    )
+    size = 8 * sum(rows for rows, _ in chunks)
+    return not plain or size > SPARE + RATIO * path.stat().st_size
+
+
+def read_frame(path: Path, **options: Any) -> Any:
+    """Read a table as a pandas frame; equal texts are one object, however many."""
+    parquet = _parquet()
+    fields = parquet.read_schema(path)
+    texts = [f.name for f in fields if str(f.type) in ("string", "large_string")]
+    options |= {"read_dictionary": texts, "page_checksum_verification": True}
+    frame = parquet.read_table(path, **options).to_pandas()
+    return frame.astype({name: object for name in texts if name in frame})
 
 
 # -------------------------------------------------------------------------- parquet
 
 
 def _pandas() -> Any:
+    _parquet()
+    import pandas
+
+    return pandas
+
+
+def _parquet() -> Any:
     try:
-        import pandas
-        import pyarrow  # noqa: F401  pandas' parquet
+        import pandas  # noqa: F401  frames are pandas'
+        import pyarrow.parquet
     except ImportError:
         raise MissingExtraError(
             "experiments need pandas, pyarrow and matplotlib: pip install "
             "'cbandit[experiments]'"
         ) from None
-    return pandas
+    return pyarrow.parquet
 
 
 def write_curves(table: Curves, out: Path) -> None:
@@ -251,7 +301,7 @@ def _frame(folder: Path, name: str) -> Any:
     path = table(folder, name)
     if path is None:
         return None
-    return _pandas().read_parquet(path, page_checksum_verification=True)
+    return read_frame(path)
 
 
 def _write_frame(parts: list[Any], path: Path) -> Any:

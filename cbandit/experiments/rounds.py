@@ -12,13 +12,12 @@ from torch import Tensor
 
 from cbandit._core.files import atomic
 from cbandit.errors import CBanditError, MissingExtraError
-from cbandit.experiments.results import table
+from cbandit.experiments.results import read_frame, table
 from cbandit.simulation.run import Run
 
 __all__ = ["read_rounds", "rounds_in_words", "write_rounds"]
 
 FILE = "rounds.parquet"
-CHECKED = {"page_checksum_verification": True}
 ROWS = 500_000  # turned into a table at once: about 100 MB
 
 
@@ -86,13 +85,12 @@ def _part(run: Run, first: int, stop: int) -> Run:
 
 def read_rounds(folder: Path, last: bool = False) -> Any:
     """Read the rows of a folder as a pandas frame; with ``last``, of its last round."""
-    pyarrow, parquet = _arrow()
     with _ours(folder) as path:
         wanted = None
         if last:
-            t = parquet.read_table(path, columns=["t"], **CHECKED).column("t")
-            wanted = [("t", "==", pyarrow.compute.max(t).as_py())]
-        return parquet.read_table(path, filters=wanted, **CHECKED).to_pandas()
+            rounds = read_frame(path, columns=["t"])
+            wanted = [("t", "==", rounds.t.max())]
+        return read_frame(path, filters=wanted)
 
 
 def rounds_in_words(folder: Path) -> str:

@@ -23,6 +23,7 @@ from torch import Tensor
 from cbandit._core import checkpoint, checks, devices, distributed
 from cbandit._core.arguments import stated
 from cbandit._core.log import LOG
+from cbandit._core.names import trusted
 from cbandit._core.randomness import Position, Streams, Trials, trial_range
 from cbandit.actions import Actions
 from cbandit.choice import Choice
@@ -39,7 +40,7 @@ from cbandit.policies.senses import UNSAID, Senses
 from cbandit.policies.state import Now
 from cbandit.policies.telling import entered, failed_in
 
-__all__ = ["Now", "Policy"]
+__all__ = ["Now", "Policy", "load"]
 
 MANY = 100  # choices outstanding, of a policy that does not count on them
 
@@ -433,9 +434,8 @@ class Policy(metaclass=ABCMeta):
         """Write all to ``path``, atomically; :func:`cbandit.load` goes on from it.
 
         Args:
-            path: of the file. A checkpoint that is there is replaced if this policy
-                itself was loaded from it, or saved to it, and nobody has saved there
-                since; else it is an error, and the file is kept.
+            path: of the file. A checkpoint that this policy was loaded from, or saved
+                to, and that others have saved since is kept, with an error.
             overwrite: replace a checkpoint that others have saved, and what it holds.
         """
         overwrite = checks.flag("overwrite", overwrite)
@@ -467,3 +467,28 @@ class Policy(metaclass=ABCMeta):
 
 
 Policy.__doc__ = shared.documented(Policy)
+
+
+def load(path: Any, trust: Any = ()) -> Policy:
+    """Load the policy that ``policy.save(path)`` wrote; it goes on bit for bit.
+
+    No code of the file's is run. It holds numbers, and names of classes and functions:
+    those of cbandit, and kernels, priors and constraints of gpytorch and botorch, are
+    known. All others, your own kernels, policies, schedules, thresholds, draws and
+    penalties among them, are refused unless you pass them.
+
+    Args:
+        path: of the file.
+        trust: a tuple of classes and functions that the file may name too; of objects,
+            for their classes; of modules, for all that is written in them. Trust only
+            code that you would let the file call, whatever it gives it.
+
+    Example:
+        >>> policy.save("state.ckpt")                               # doctest: +SKIP
+        >>> policy = cb.load("state.ckpt", trust=(my_schedule,))    # doctest: +SKIP
+    """
+    digests: checkpoint.Digests = {}
+    rest = trusted(trust), distributed.current(), digests
+    policy: Policy = checkpoint.read(path, "policy", Policy, *rest)
+    policy.digests = digests
+    return policy

@@ -69,7 +69,7 @@ class Group(Value):
     log: Log
     unfitted: int  # observations since the last fit
     forgotten: int  # observations since the last refresh
-    _engine: Engine
+    _held: Engine | Plan  # the plan of one that a checkpoint left out
     _batched: bool
     _elastic: bool
     _own_noise: bool
@@ -114,25 +114,32 @@ class Group(Value):
             _own_noise=False,
         )
         # decided by one rank, for free memory may differ
-        vars(self)["_engine"] = self._fresh(ranks.first(planned))
+        vars(self)["_held"] = self._fresh(ranks.first(planned))
 
     # -- a value ---------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, object]:
         state = dict(vars(self))
-        if self._engine.light:
-            state |= {"_engine": None, "_left_out": self._engine.plan}
+        held = self._held
+        if not isinstance(held, Plan) and held.light:
+            state["_held"] = held.plan
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        left_out, engine = state.pop("_left_out", None), state["_engine"]
         super().__setstate__(state)
-        if left_out is not None:
-            vars(self)["_engine"] = self._fresh(left_out)
-        elif not engine.covers(self._stretch()):  # another rank's
-            vars(self)["_engine"] = self._fresh(engine.plan)
+        held = self._held
+        if not isinstance(held, Plan) and not held.covers(self._stretch()):
+            vars(self)["_held"] = held.plan  # another rank's
 
     # -- the engine ------------------------------------------------------------------
+
+    @property
+    def _engine(self) -> Engine:
+        """The engine; where a checkpoint left it out, room is made for it here."""
+        held = self._held
+        if isinstance(held, Plan):
+            held = vars(self)["_held"] = self._fresh(held)
+        return held
 
     @property
     def engine(self) -> Engine:
@@ -215,7 +222,7 @@ class Group(Value):
         own_noise = self._own_noise or row.noise is not None
         other = self._with(log=log, unfitted=unfitted, _own_noise=own_noise)
         if not self._engine.takes(row.keys):
-            return other._over(log, _engine=self._fresh(BEYOND))
+            return other._over(log, _held=self._fresh(BEYOND))
         if scale.standardize:
             if own_noise:  # its weight depends on the outcomes' spread, which moves
                 return other._over(log)
@@ -319,7 +326,7 @@ class Group(Value):
         """The same without data, on an engine of its own; hyperparameters stay."""
         engine = self._fresh(self._engine.plan)
         engine.history.sharp = self._engine.history.sharp  # asks the device once
-        return self._over(Log(), _engine=engine)
+        return self._over(Log(), _held=engine)
 
     def split(self, functions: list[int]) -> tuple[Self, Self]:
         """These without some functions, and those alone."""
@@ -338,7 +345,7 @@ class Group(Value):
             for own, at in zip((mine, functions), places, strict=True)
         )
         other = engine.split(*map(self.scale.engine_columns, places))
-        apart = apart._with(_engine=other)
+        apart = apart._with(_held=other)
         engine.history.stands_for = kept.log.number
         other.history.stands_for = apart.log.number
         return kept, apart
@@ -372,7 +379,7 @@ class Group(Value):
             unfitted=0,
             covariance=covariance,
             scale=scale.over(self.log),
-            _engine=self._fresh(self._engine.plan, covariance),
+            _held=self._fresh(self._engine.plan, covariance),
         )
 
     # -- looking ---------------------------------------------------------------------

@@ -197,7 +197,7 @@ def _complete(
 
 
 def _numbers(frame: pd.DataFrame, name: str) -> np.ndarray:
-    """Return a column of outcomes as finite numbers."""
+    """Return a column of outcomes as numbers, finite and so are their squares."""
     column = frame[name]
     try:
         values = column.to_numpy(dtype=np.float64)
@@ -205,10 +205,13 @@ def _numbers(frame: pd.DataFrame, name: str) -> np.ndarray:
         raise CBanditError(
             f"column {name!r} must hold numbers; got {_odd(column)}"
         ) from None
-    if not np.isfinite(values).all():
-        at = int(np.flatnonzero(~np.isfinite(values))[0])
+    most = checks.LARGEST[torch.float64]
+    odd = np.flatnonzero(~(np.abs(values) <= most))
+    if odd.size:
+        at = int(odd[0])
+        words = f"at most {most:.3g} in size" if np.isfinite(values[at]) else "finite"
         raise CBanditError(
-            f"column {name!r} must be finite; {_row(frame, frame.index[at])} has "
+            f"column {name!r} must be {words}; {_row(frame, frame.index[at])} has "
             f"{values[at]}"
         )
     return values

@@ -120,8 +120,8 @@ class Table:
         self.settings = stated(self, locals())
         self.trials = trial_range(trials)
         batch = () if self.trials is None else (len(self.trials),)
-        f = checks.finite("reward", checks.tensor("reward", reward))
-        g = checks.finite("costs", checks.tensor("costs", costs))
+        f = checks.measured("reward", checks.tensor("reward", reward), torch.float64)
+        g = checks.measured("costs", checks.tensor("costs", costs), torch.float64)
         if f.dim() == 0 or f.shape[-1] == 0:
             raise CBanditError(
                 f"reward must have shape (*trials, N); got {tuple(f.shape)}"

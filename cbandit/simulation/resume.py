@@ -106,8 +106,13 @@ class Checkpoint:
         A file of another run, or of more rounds than ``horizon``, is an error; then the
         policy stays as it is.
         """
-        trust = self._trust | written(self._policy)[2]
-        found = files.read(self.path, "simulation", trust, self._ranks, self._digests)
+        trust = self._trust | written(self._policy)[1]
+        given = "simulation", dict, trust, self._ranks, self._digests
+        found = files.read(self.path, *given)
+        if not self._whole(found):
+            raise CheckpointError(
+                f"{self.path} was not read: it is not all of a simulation; {files.KEPT}"
+            )
         self._check(found)
         state: State = found["state"]
         if state.tape.rounds > horizon:
@@ -118,6 +123,18 @@ class Checkpoint:
         vars(self._policy).clear()
         vars(self._policy).update(vars(found["policy"]))
         return state
+
+    def _whole(self, found: dict[str, Any]) -> bool:
+        """Return whether a file holds all that a run goes on with."""
+        kinds = {"mark": dict, "settings": dict, "state": State}
+        kinds["policy"] = type(self._policy)
+        state = found.get("state")
+        parts = {"streams": Streams, "tape": Tape, "post": Post}
+        return (
+            all(isinstance(found.get(name), kind) for name, kind in kinds.items())
+            and all(isinstance(getattr(state, n, None), k) for n, k in parts.items())
+            and found["mark"].keys() == self._mark.keys()
+        )
 
     def _check(self, found: dict[str, Any]) -> None:
         words = [

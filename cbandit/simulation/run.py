@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import torch
 from torch import Tensor
@@ -372,10 +372,20 @@ class Run:
             raise CheckpointError(
                 f"{folder} holds no saved run: {folder / FILE} is missing"
             )
-        content = checkpoint.read(folder / FILE, "run")
-        names, senses = content["names"], content["senses"]
-        content["names"] = names and Names.of(names)
-        content["senses"] = senses and Senses.of(senses)
+        content = checkpoint.read(folder / FILE, "run", dict)
+        try:
+            names, senses = content["names"], content["senses"]
+            content["names"] = names and Names.of(names)
+            content["senses"] = senses and Senses.of(senses)
+            kinds = get_type_hints(cls)
+            whole = all(isinstance(content[n], kind) for n, kind in kinds.items())
+        except (AttributeError, KeyError, TypeError, ValueError):
+            whole = False
+        if not whole or content.keys() != kinds.keys():
+            raise CheckpointError(
+                f"{folder / FILE} was not read: it is not all of a run; "
+                f"{checkpoint.KEPT}"
+            )
         return cls(**content)
 
     def __repr__(self) -> str:

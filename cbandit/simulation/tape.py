@@ -27,26 +27,29 @@ class Column:
     GPU once a block rather than once a round.
     """
 
-    def __init__(self, like: Tensor) -> None:
-        self.block = like.new_zeros(BLOCK, *like.shape)
-        self.rows = self.block.unbind(0)
+    def __init__(self, like: Tensor, rounds: int) -> None:
         self.kept = torch.empty(0, *like.shape, dtype=like.dtype)
+        self.device = like.device
+        self.reserve(rounds)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"kept": self.kept, "device": self.block.device}
+        return {"kept": self.kept, "device": self.device}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        kept = state["kept"]
-        self.kept = kept
-        self.block = torch.empty(
-            BLOCK, *kept.shape[1:], dtype=kept.dtype, device=state["device"]
-        )
+        # no block before the run goes on: a file's columns take what is in it
+        self.kept, self.device = state["kept"], state["device"]
+
+    def reserve(self, rounds: int) -> None:
+        """Make room for so many rounds."""
+        self.kept = _longer(self.kept, rounds)
+        shape, dtype = self.kept.shape[1:], self.kept.dtype
+        self.block = torch.zeros(BLOCK, *shape, dtype=dtype, device=self.device)
         self.rows = self.block.unbind(0)
 
     def first(self, rounds: int) -> Column:
         """The same column with only so many rounds kept, for a checkpoint."""
         short = object.__new__(Column)
-        short.block, short.kept = self.block, self.kept[:rounds].clone()
+        short.device, short.kept = self.device, self.kept[:rounds].clone()
         return short
 
 
@@ -75,7 +78,7 @@ class Tape:
         """Make room for ``horizon`` rounds."""
         self.horizon = horizon
         for column in self.columns.values():
-            column.kept = _longer(column.kept, horizon)
+            column.reserve(horizon)
         self.truth = {k: _longer(v, horizon) for k, v in self.truth.items()}
 
     def has(self, name: str) -> bool:
@@ -86,8 +89,7 @@ class Tape:
         """Note a quantity of the round being played."""
         column = self.columns.get(name)
         if column is None:
-            column = self.columns[name] = Column(value)
-            column.kept = _longer(column.kept, self.horizon)
+            column = self.columns[name] = Column(value, self.horizon)
         column.rows[self.rounds % BLOCK].copy_(value)
 
     def turn(self, seconds: float, world: World) -> None:

@@ -1,0 +1,301 @@
+"""Forged checkpoints: whatever they claim, none runs code, inflates or is taken."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import warnings
+import zipfile
+import zlib
+
+import pytest
+import torch
+from inside import forge
+from midway import prepared
+from terminal import printed
+from test_trust import attacks
+from worlds import Plain, Uniform
+
+import cbandit as cb
+
+SIZE = 3_000_000  # bytes of a bomb
+MOST = 200 * 2**20  # bytes of memory above the process
+
+
+def body(*nodes, root=(0,), sizes=(), places=(), data=b""):
+    """The body of a checkpoint."""
+    text = json.dumps([list(root), list(sizes), list(places), *nodes])
+    return text.encode() + b"\n" + data
+
+
+def tensor(*place, sizes=((32, "cpu"),), data=bytes(32)):
+    """A body that is a tensor where the places say."""
+    return body(["tensor", 0], sizes=sizes, places=[list(place)], data=data)
+
+
+def crowd(node, *others):
+    """As many nodes of a kind as a bomb can hold."""
+    text = json.dumps(node)
+    count = SIZE // (len(text) + 1)
+    head = json.dumps([[0], [], [], ["list", *others]])[:-1]
+    return (head + "," + ",".join([text] * count) + "]\n").encode()
+
+
+def archive(*members, level=zipfile.ZIP_DEFLATED):
+    """An archive as torch.save writes them, but deflated."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", level) as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of members that come twice
+        for name, content in members:
+            file.writestr(name, content)
+    return out.getvalue()
+
+
+def saved(value):
+    out = io.BytesIO()
+    torch.save(value, out)
+    return out.getvalue()
+
+
+def others(honest):
+    """Bodies that are no policy, or none any more, by name."""
+    zeros = bytes(MOST + 10**8)
+    bomb = zlib.compress(zeros, 1)
+    deep = b"[" * 200_000 + b"]" * 200_000
+    head, _, tail = honest.partition(b"\n")
+    parts = json.loads(head)
+    huge = 10**12
+
+    def changed(*path, to):
+        again = json.loads(head)
+        inner = again
+        for step in path[:-1]:
+            inner = inner[step]
+        inner[path[-1]] = to
+        return json.dumps(again).encode() + b"\n" + tail
+
+    yield "zlib", bomb
+    yield "zlib, as a line", bomb.replace(b"\n", b"") + b"\n"
+    yield (
+        "a deflated archive",
+        archive(("a/data.pkl", pickle.dumps([])), ("a/0", zeros)),
+    )
+    yield (
+        "members twice",
+        archive(("a/data.pkl", b"."), ("a/data.pkl", pickle.dumps(1))),
+    )
+    yield "an archive in an archive", archive(("a", archive(("b", bomb))))
+    yield "saved by torch", saved({"nodes": torch.zeros(3), "tensors": []})
+    yield "a view saved by torch", saved(torch.zeros(1).expand(huge))
+    yield "a number", body(root=[5])[:0] + b"[5, [], []]\n"
+    yield "a number in a node", body(["list", 5])
+    yield "a dict", body(["dict", "a", 1])
+    yield "a tensor", tensor(0, "float64", [4])
+    yield (
+        "a choice",
+        body(
+            ["object", "cbandit.choice:Choice", [1], [2], [3], [3]],
+            ["tuple"],
+            ["dict"],
+            ["list"],
+        ),
+    )
+    yield "a view of 10^12", tensor(0, "float64", [10**6, 10**6], 0, [0, 0])
+    yield "a view of 10^12, of 1", tensor(0, "uint8", [huge], 0, [0])
+    yield "a shape of 10^12", tensor(0, "float64", [huge])
+    yield "a size of 10^12", tensor(0, "uint8", [huge], sizes=[[huge, "cpu"]])
+    yield (
+        "sizes that cancel",
+        tensor(0, "uint8", [64], sizes=[[64, "cpu"], [-32, "cpu"]]),
+    )
+    yield "a negative offset", tensor(0, "float64", [1], -1)
+    yield "an offset beyond the end", tensor(0, "float64", [1], 4)
+    yield "negative strides", tensor(0, "float64", [2], 3, [-1])
+    yield "wide strides", tensor(0, "float64", [2, 2], 0, [huge, 1])
+    yield "a shape without end", tensor(0, "float64", [2**62, 2**62], 0, [0, 0])
+    yield "a negative shape", tensor(0, "float64", [-1, -4])
+    yield "another dtype", tensor(0, "object", [4])
+    yield "another device", tensor(0, "uint8", [32], sizes=[[32, "meta"]])
+    yield "another memory", tensor(1, "float64", [4])
+    yield "deep nesting", deep + b"\n"
+    yield "deep nodes", body(*(["list", [k + 1]] for k in range(100_000)), ["list"])
+    yield "a tuple in itself", body(["tuple", [0]])
+    yield "a frozenset in itself", body(["frozenset", [1]], ["tuple", [0]])
+    yield "a list in itself", body(["list", [0]])
+    yield (
+        "a policy that is its own state",
+        body(["object", "cbandit.policies.ckb:CKB", [1], [0], [1], [1]], ["tuple"]),
+    )
+    yield (
+        "a policy without a state",
+        body(["object", "cbandit.policies.ckb:CKB", [1], None, [1], [1]], ["tuple"]),
+    )
+    yield (
+        "a policy of nothing",
+        body(
+            ["object", "cbandit.policies.ckb:CKB", [1], [2], [1], [1]],
+            ["tuple"],
+            ["dict"],
+        ),
+    )
+    yield (
+        "a billion trials",
+        body(
+            ["object", "cbandit._core.randomness:Streams", [1], [2], [1], [1]],
+            *(
+                ["tuple"],
+                ["dict", "seed", 0, "trials", [3], "purpose", "", "each", [4]],
+            ),
+            *(["tuple", 0, 10**6], ["list", [5], [5]], ["tensor", 0]),
+            sizes=[[5056, "cpu"]],
+            places=[[0, "uint8", [5056]]],
+            data=bytes(5056),
+        ),
+    )
+    yield "many sets", crowd(["set"], *([k] for k in range(1, 1000)))
+    yield "many dicts", crowd(["dict"])
+    yield "many generators", crowd(["Generator", "cpu", 0])
+    name = "cbandit._core.randomness:Streams"
+    yield "many streams", crowd(["object", name, [1], None, [1], [1]])
+    yield "many lists in lists", crowd([[], [], [], [], [], []])
+    yield "a long text", body(["list", "x" * SIZE])
+    yield "no nodes", body(root=[0])
+    yield "not even a list", b"5\n"
+    yield "no line", b"[" * 1000
+    yield "nothing", b""
+    yield "cut", honest[: len(honest) // 2]
+    yield "longer", honest + b"0"
+    yield "without its last byte", honest[:-1]
+    yield "tensors in another order", changed(1, to=parts[1][::-1])
+    yield (
+        "nodes in another order",
+        json.dumps([*parts[:3], *parts[:2:-1]]).encode() + b"\n" + tail,
+    )
+    yield "another root", changed(0, to=[1])
+    yield "no such root", changed(0, to=[10**9])
+    yield "a pickle for numbers", head + b"\n" + pickle.dumps(print)
+    for place in range(4):
+        yield (
+            f"a pickle before part {place}",
+            changed(place, to=str(pickle.dumps(print))),
+        )
+
+
+@pytest.fixture
+def honest(tmp_path):
+    """The body of a policy's checkpoint."""
+    policy, _, _ = prepared(trials=2)
+    policy.save(tmp_path / "honest")
+    return (tmp_path / "honest").read_bytes().partition(b"\n")[2]
+
+
+MEASURED = """
+import resource, sys
+from pathlib import Path
+import cbandit as cb
+from cbandit.policies import ckb
+from inside import forge
+
+def peak():
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+cb.load(Path(FOLDER) / "good")
+before = peak()
+for path in sorted(Path(FOLDER).glob("*.ckpt")):
+    raw = path.read_bytes()
+    try:
+        print("TAKEN", path.name, cb.load(path))
+    except cb.CheckpointError as error:
+        said = str(error)
+        fine = str(path) in said and "kept as it is" in said and "\\n" not in said
+        print("refused" if fine else f"WORDS {said}", path.read_bytes() == raw)
+    print("peak", path.name, peak() - before)
+"""
+
+
+@pytest.mark.slow
+def test_none_is_taken_and_none_inflates(tmp_path, honest):
+    """All in one process, whose largest size ever is asked for."""
+    mark = tmp_path / "mark"
+    forge(tmp_path / "good", "policy", honest)
+    bodies = [*others(honest), *attacks(mark)]
+    names = {}
+    for number, (name, content) in enumerate(bodies):
+        path = tmp_path / f"{number:03d}.ckpt"
+        forge(path, "policy", content)
+        names[path.name] = name
+        assert path.stat().st_size < 1.5 * SIZE, name
+    assert len(bodies) > 150
+    lines = printed(MEASURED.replace("FOLDER", repr(str(tmp_path)))).splitlines()
+    taken = [line for line in lines if line.startswith(("TAKEN", "WORDS"))]
+    assert not taken, [(line, names.get(line.split()[1])) for line in taken]
+    assert lines.count("refused True") == len(bodies)
+    assert not mark.exists(), "it ran"
+    peaks = [line.split()[1:] for line in lines if line.startswith("peak")]
+    over = [(names[name], size) for name, size in peaks if int(size) > MOST]
+    assert not over
+
+
+def test_a_run_and_a_simulation_are_whole(tmp_path, honest):
+    problem = Plain()
+    path, folder = tmp_path / "a.ckpt", tmp_path / "run"
+    cb.simulate(Uniform(problem), problem, 5, path, progress=False).save(folder)
+    run = (folder / "run.ckpt").read_bytes().partition(b"\n")[2]
+    bodies = [*others(honest), ("a policy", honest), ("a run", run)]
+    head, _, tail = run.partition(b"\n")
+    for name in ("rewards", "actions", "policy", "seed", "trials", "senses", "names"):
+        again = json.loads(head)
+        _, *parts = again[3]
+        at = parts.index(name) + 2
+        again[3][at] = [10**6] if name == "names" else 5.5
+        bodies.append(
+            (f"a run whose {name}", json.dumps(again).encode() + b"\n" + tail)
+        )
+    for name, content in bodies:
+        if len(content) > SIZE // 20:
+            continue  # the reader is the same
+        forge(path, "simulation", content)
+        policy = Uniform(problem)
+        with pytest.raises(cb.CheckpointError, match="kept"):
+            cb.simulate(policy, problem, 9, path, progress=False)
+        assert policy.t == 0, name
+        if name == "a run":
+            continue
+        forge(folder / "run.ckpt", "run", content)
+        with pytest.raises(cb.CheckpointError, match="kept"):
+            cb.Run.load(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["notes.txt", "plot.png", "empty", "model.pt", "z.zip"]
+)
+def test_a_wrong_file_is_told_what_it_is_not(name, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(
+        {
+            "notes.txt": b"to do: feed the cat\n",
+            "plot.png": b"\x89PNG\r\n\x1a\n",
+            "empty": b"",
+            "model.pt": saved({"a": torch.zeros(2)}),
+            "z.zip": archive(("a", b"b")),
+        }[name]
+    )
+    with pytest.raises(cb.CheckpointError) as error:
+        cb.load(path)
+    assert str(error.value) == (
+        f"{path} is not a checkpoint of cbandit: it does not begin with 'cbandit "
+        "checkpoint'. Give a path that policy.save(path) or cb.simulate(..., "
+        "checkpoint=path) has written; this one was kept as it is"
+    )
+
+
+def test_large_sets_are_loaded(tmp_path):
+    """10^7 numbers come back, in about the memory that they take."""
+    points = torch.rand(5_000_000, 2, dtype=torch.float64)
+    policy = cb.baselines.Random(cb.Finite(points), costs=1)
+    policy.tell(policy.ask(), reward=1.0, cost=0.5)
+    policy.save(tmp_path / "a")
+    again = cb.load(tmp_path / "a")
+    assert torch.equal(again.actions.points(torch.arange(5_000_000)), points)
+    assert torch.equal(again.ask().x, policy.ask().x)
