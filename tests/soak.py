@@ -240,7 +240,7 @@ class Life:
     def _saved_and_loaded(self, path: Path) -> None:
         """Go on with what was saved and loaded; it is the same, and chooses alike."""
         old = self.policy
-        old.save(path)
+        old.save(path, overwrite=True)  # another life's
         new = cb.load(path)
         pairs = [*zip(self._found(old), self._found(new), strict=True)]
         pairs.append((old.multiplier, new.multiplier))

@@ -12,9 +12,11 @@ import torch
 
 import cbandit as cb
 
-HOME = str(Path(cb.__file__).parent)
+HOME = Path(cb.__file__).parent
 ROUNDS = 6
 STEP = 19  # every which line is interrupted
+FEW = 12  # so many are in a search over a box, or a refit, which run thousands
+NEAR = 1e-6  # on a box; climbs magnify what rounds otherwise in a posterior made again
 
 
 @pytest.fixture(autouse=True)
@@ -29,19 +31,24 @@ def python_hears():
 class InterruptAt:
     """Ctrl-C before the ``number``-th line that cbandit runs."""
 
+    home = str(HOME)
+
     def __init__(self, number):
         self.left = number
 
     def __call__(self, frame, event, argument):
-        return self.line if frame.f_code.co_filename.startswith(HOME) else None
+        return self.line if frame.f_code.co_filename.startswith(self.home) else None
 
     def line(self, frame, event, argument):
         if event == "line":
             self.left -= 1
             if self.left == 0:
                 sys.settrace(None)
-                signal.raise_signal(signal.SIGINT)
+                self.strike()
         return self.line
+
+    def strike(self):
+        signal.raise_signal(signal.SIGINT)
 
     def __enter__(self):
         sys.settrace(self)
@@ -49,6 +56,15 @@ class InterruptAt:
 
     def __exit__(self, *error):
         sys.settrace(None)
+
+
+class FailAt(InterruptAt):
+    """No memory before the ``number``-th line that engines and their like run."""
+
+    home = str(HOME / "posterior")
+
+    def strike(self):
+        raise MemoryError("no room")
 
 
 def belief(**more):
@@ -60,19 +76,25 @@ def belief(**more):
 def ckb(**more):
     gp = belief()
     both = {"reward": gp, "costs": [gp, gp], "thresholds": 0.1}
-    return cb.CKB(GRID, **both, **{"explore": cb.UCB(1.0), **more}, step=0.1, cap=5.0)
+    both |= {"step": 0.1, "cap": 5.0, "explore": cb.UCB(1.0)}
+    return cb.CKB(more.pop("actions", GRID), **both | more)
 
 
 def rpol(reward=None, **more):
     gp = belief()
     both = {"reward": reward or gp, "costs": [gp, gp], "thresholds": 0.1}
-    return cb.RPOL(GRID, **both, explore=cb.UCB(1.0), **more)
+    both |= {"explore": cb.UCB(1.0)}
+    return cb.RPOL(more.pop("actions", GRID), **both | more)
 
 
-def epochs():
-    return cb.EpochPenalty(
-        GRID, reward=belief(), costs=2, explore=cb.UCB(1.0), epoch=3, thresholds=0.1
-    )
+def epochs(actions=None, **more):
+    """An epoch begins in the round that is struck, or with ``epoch=3`` before it."""
+    both = {"reward": belief(), "costs": 2, "thresholds": 0.1, "epoch": ROUNDS - 2}
+    return cb.EpochPenalty(actions or GRID, **both | more)
+
+
+def learned():
+    return belief(noise=None, refit_every=2, standardize=True)
 
 
 def linear():
@@ -100,6 +122,8 @@ class Fragile(gpytorch.kernels.RBFKernel):
 
 AXIS = torch.linspace(0, 1, 5, dtype=torch.float64)
 GRID = cb.ProductGrid([AXIS, AXIS])
+BOX = cb.Box([0.0, 0.0], [1.0, 1.0])
+PLACES = GRID.points(torch.arange(25))
 POLICIES = {
     "joint": ckb,
     "draws": lambda: ckb(explore=cb.TS(1.0)),
@@ -108,9 +132,20 @@ POLICIES = {
     "window": lambda: rpol(feedback=cb.Sliding(3)),
     "delay": lambda: rpol(feedback=cb.Delayed(3)),
     "scaled": lambda: rpol(belief(standardize=True)),
-    "epochs": epochs,
+    "epochs": lambda: epochs(epoch=3),
+    "epoch begins": epochs,
+    "epoch afresh": lambda: epochs(reuse=False),
+    "epoch drawn": lambda: epochs(inner="ts"),
+    "epoch learned": lambda: epochs(reward=[belief(), learned()]),
     "linear": linear,
     "arms": arms,
+    "box": lambda: ckb(actions=BOX),
+    "box drawn": lambda: ckb(actions=BOX, explore=cb.TS(1.0)),
+    "box learned": lambda: rpol(learned(), actions=BOX, explore=cb.TS(1.0)),
+    "box ahead": lambda: rpol(actions=BOX, pending="hallucinate"),
+    "box epoch": lambda: epochs(BOX),
+    "box epoch afresh": lambda: epochs(BOX, reuse=False),
+    "box epoch learned": lambda: epochs(BOX, reward=[belief(), learned()]),
 }
 
 
@@ -124,7 +159,7 @@ def ask(policy, interrupt):
     try:
         with interrupt:
             return policy.ask()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, MemoryError):
         stood = [c for c in policy.outstanding if c.t == ROUNDS - 1]
         return stood[0] if stood else policy.ask()
 
@@ -134,7 +169,7 @@ def tell(policy, choice, interrupt):
     try:
         with interrupt:
             policy.tell(choice, reward=reward, cost=cost)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, MemoryError):
         if policy.outstanding:
             policy.tell(choice, reward=reward, cost=cost)
 
@@ -142,41 +177,56 @@ def tell(policy, choice, interrupt):
 def look(policy, interrupt):
     try:
         with interrupt:
-            policy.posterior()
-    except KeyboardInterrupt:
+            believed(policy)
+    except (KeyboardInterrupt, MemoryError):
         pass
 
 
-def played(make, number=0, call="ask"):
+def believed(policy):
+    box = policy.actions.continuous
+    return (policy.posterior(PLACES) if box else policy.posterior()).reward
+
+
+def played(make, interrupt, call="ask"):
     """What came of some rounds, one call of which was interrupted at a line."""
     policy, actions = make(), []
-    interrupt = InterruptAt(number)
     for t in range(1, ROUNDS + 1):
         here = t == ROUNDS - 1
         struck = here and call == "ask"
         choice = ask(policy, interrupt) if struck else policy.ask()
-        actions.append(int(choice.index))
+        actions.append(choice.x)
         tell(policy, choice, interrupt if here and call == "tell" else InterruptAt(0))
         if here and call == "look":
             look(policy, interrupt)
-    actions.append(int(policy.ask().index))
-    believed = policy.posterior()
-    known = [believed.reward.mean, believed.reward.std, policy.multiplier.flatten()]
-    return actions, torch.cat(known), interrupt.left
+    actions.append(policy.ask().x)
+    reward = believed(policy)
+    known = [reward.mean, reward.std, policy.multiplier.flatten()]
+    return torch.stack(actions), torch.cat(known), interrupt.left
+
+
+def judged(name, call, kind):
+    """Strike a call at many of its lines, each time in a run of its own."""
+    make, box = POLICIES[name], name.startswith("box")
+    actions, known, left = played(make, kind(0), call)
+    step = max(STEP, -left // FEW) if box or "learned" in name else STEP
+    for number in range(1, -left + 1, step):
+        found, after, left_over = played(make, kind(number), call)
+        assert left_over == 0
+        near = {"rtol": 0, "msg": lambda said, n=number: f"struck at {n}: {said}"}
+        torch.testing.assert_close(found, actions, atol=NEAR if box else 0, **near)
+        torch.testing.assert_close(after, known, atol=NEAR if box else 1e-9, **near)
+    return -left
 
 
 @pytest.mark.parametrize("call", ["ask", "tell", "look"])
 @pytest.mark.parametrize("name", POLICIES)
 def test_an_interrupt_neither_loses_nor_doubles_anything(name, call):
-    make = POLICIES[name]
-    actions, known, left = played(make, 0, call)
-    lines = -left
-    assert lines > (8 if call == "look" else 15)
-    for number in range(1, lines + 1, STEP):
-        found, believed, left = played(make, number, call)
-        assert left == 0
-        assert found == actions, number
-        torch.testing.assert_close(believed, known, rtol=0, atol=1e-9)
+    assert judged(name, call, InterruptAt) > (8 if call == "look" else 15)
+
+
+@pytest.mark.parametrize("name", [n for n in POLICIES if "box" in n or "epoch" in n])
+def test_an_engine_that_fails_neither_loses_nor_doubles_anything(name):
+    assert judged(name, "ask", FailAt) > STEP
 
 
 def test_what_is_observed_is_observed_whole_or_not_at_all():

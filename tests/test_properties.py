@@ -169,7 +169,7 @@ def test_saving_and_refused_calls_change_nothing(tmp_path_factory, name, play):
     refits = 0
     for act, seed in play:
         if act == "save":
-            disturbed.save(path)
+            disturbed.save(path, overwrite=True)  # another example's
             disturbed = cb.load(path)
         elif act == "refuse":
             refused(disturbed, seed)

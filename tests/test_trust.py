@@ -475,6 +475,7 @@ def test_spaces_need_no_trust(tmp_path):
         space = cb.Space(**knobs, **more)
         policy = cb.GPUCB(space, reward=cb.GP.default(space), explore=cb.UCB(1.0))
         policy.tell(policy.ask(), reward=0.3)
-        policy.save(tmp_path / "a")
-        again = cb.load(tmp_path / "a")
+        path = tmp_path / f"{space.dim}"
+        policy.save(path)
+        again = cb.load(path)
         assert again.ask().params == policy.ask().params
