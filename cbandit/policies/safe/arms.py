@@ -25,6 +25,8 @@ from cbandit.posterior.tally import Tally
 
 __all__ = ["Arms", "Unpulled", "own_arms"]
 
+BLOCK = 2**16  # arms looked at together: a block stays in the processor's cache
+
 
 class Arms:
     """Averages and counts of every arm.
@@ -104,21 +106,23 @@ class Unpulled:
             tau: thresholds, ``(T, m)``.
             at: the safe arm's number, ``(T,)``.
         """
-        reward, cost, top = u[:, 0], u[:, 1:], self.top.to(u)
-        torch.minimum(cost, top, out=cost)
-        cost.copy_(torch.where(count[:, 1:] > 0, cost, top))
         safe.exact(u, tau, at)
-        at = at.unsqueeze(-1)
-        known = u.gather(-1, at.unsqueeze(1).expand(-1, u.shape[1], 1))
+        known = u.gather(-1, at.view(-1, 1, 1).expand(-1, u.shape[1], 1))
         gap = (self.largest.to(u).unsqueeze(-1) - known[:, 0]).clamp_min(0.0)
         slope = gap.unsqueeze(-1) / (tau.to(u).unsqueeze(-1) - known[:, 1:])
-        least = (cost - known[:, 1:]).mul_(slope)
-        least = reduce(torch.maximum, [gap, *least.unbind(1)]).add_(known[:, 0])
-        # what may cost anything is not played: no bonus is infinite
-        least.nan_to_num_(0.0, posinf=0.0)
-        torch.maximum(reward, least, out=least)
-        pulls = reduce(torch.minimum, count.unbind(1)).scatter_(-1, at, torch.inf)
-        reward.copy_(torch.where(pulls > 0, reward, least))
+        top = self.top.to(u)
+        for part, pulls in zip(u.split(BLOCK, -1), count.split(BLOCK, -1), strict=True):
+            reward, cost = part[:, 0], part[:, 1:]
+            torch.minimum(cost, top, out=cost)
+            cost.copy_(torch.where(pulls[:, 1:] > 0, cost, top))
+            least = (cost - known[:, 1:]).mul_(slope)
+            least = reduce(torch.maximum, [gap, *least.unbind(1)]).add_(known[:, 0])
+            # what may cost anything is not played: no bonus is infinite
+            least.nan_to_num_(0.0, posinf=0.0)
+            torch.maximum(reward, least, out=least)
+            seen = reduce(torch.minimum, pulls.unbind(1)) > 0
+            reward.copy_(torch.where(seen, reward, least))
+        safe.exact(u, tau, at)  # it may be one of those
 
 
 def own_arms(name: str, safe: Known, asked: Asked, actions: Any, tau: Tensor) -> Any:
