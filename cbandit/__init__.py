@@ -207,12 +207,21 @@ def __getattr__(name: str) -> Any:
     elif name in _MODULES:
         value = import_module(f"cbandit.{_MODULES[name]}")
     else:
-        hint = ""
+        hint, dunder = "", name.startswith("_")
         if name[:1].isupper() and name in import_module("cbandit.baselines").__all__:
             hint = f"; there is cbandit.baselines.{name}"
+        elif not dunder and (meant := _near(name)) is not None:
+            hint = f"; did you mean cbandit.{meant}?"
         raise AttributeError(f"module 'cbandit' has no attribute {name!r}{hint}")
     globals()[name] = value
     return value
+
+
+def _near(name: str) -> str | None:
+    """Return the public name that ``name`` is likely to mean, in whatever case."""
+    every = {each.lower(): each for each in __all__}
+    found = import_module("cbandit._core.hints").near(name.lower(), every)
+    return every.get(found)
 
 
 def __dir__() -> list[str]:

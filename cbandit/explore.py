@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks, devices
+from cbandit._core.hints import hinted
 from cbandit._core.randomness import Streams
 from cbandit.confidence.bound import Widths, worded
 from cbandit.errors import CBanditError
@@ -55,6 +56,7 @@ def _by_scalars(values: Tensor) -> bool:
     return plain and values.shape[0] == 1 and values.shape[-1] >= LONG
 
 
+@hinted
 class UCB:
     """Optimism: ``mean + beta std`` for the reward, ``mean - beta std`` for costs.
 
@@ -83,6 +85,7 @@ class UCB:
         return signed
 
 
+@hinted
 class TS:
     """Thompson sampling: one joint draw of ``GP(mean, beta^2 covariance)`` a function.
 
@@ -106,6 +109,7 @@ class TS:
 Draw = Callable[[Streams, tuple[int, ...]], Tensor]
 
 
+@hinted
 class Rand:
     """``mean + Z std`` with one random ``Z`` a round and function.
 

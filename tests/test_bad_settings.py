@@ -160,7 +160,7 @@ def test_arguments_that_no_policy_takes():
     safe = cb.Safe(index=0, reward=0.0, cost=-1.0)
     with pytest.raises(TypeError, match=r"CKB takes no .*'trails'.*'trials'"):
         policy_of(trails=3)
-    with pytest.raises(TypeError, match=r"GPUCB takes no argument 'colour'$"):
+    with pytest.raises(TypeError, match=r"GPUCB takes no argument 'colour'; it takes"):
         cb.GPUCB(points, reward=belief(), explore=cb.UCB(1.0), colour=1)
     with pytest.raises(TypeError, match=r"CKBRestart .*'slak'.*'slack'"):
         cb.baselines.CKBRestart(
@@ -195,13 +195,13 @@ def test_arguments_are_missed_by_the_class_that_was_called():
     linear, both = cb.Linear(1.0), {"reward": gp, "costs": gp, "explore": one}
     baselines = cb.baselines
     for make, words in [
-        (lambda: baselines.SafeOpt(points, **both), r"^SafeOpt\.__init__.*'safe'"),
-        (lambda: baselines.CONFIG(points, reward=gp), r"^CONFIG\.__init__.*'costs'"),
+        (lambda: baselines.SafeOpt(points, **both), r"^SafeOpt needs 'safe'"),
+        (lambda: baselines.CONFIG(points, reward=gp), r"^CONFIG needs 'costs'"),
         (
             lambda: baselines.CKBRestart(points, restart=3),
-            r"^CKBRestart\.__init__.*'reward'",
+            r"^CKBRestart needs 'reward'",
         ),
-        (lambda: baselines.CONFIG(points, gp, gp), r"^CONFIG\.__init__.*positional"),
+        (lambda: baselines.CONFIG(points, gp, gp), r"^CONFIG takes 1 without a name"),
         (lambda: cb.GPUCB(points, **both), r"^GPUCB takes no argument 'costs'"),
         (lambda: baselines.BKB(points, **both), r"^BKB takes no argument 'costs'"),
         (lambda: baselines.ADMMBO(points, **both), r"^ADMMBO takes no .*'explore'"),

@@ -101,6 +101,7 @@ def test_annotations_mean_what_policies_return():
     assert isinstance(policy.ask(), cb.Choice)
     assert isinstance(policy.posterior(), cb.Posterior)
     assert isinstance(policy.posterior().reward, cb.Marginal)
+    policy.observe(index=[0], reward=[1.0])
     assert isinstance(policy.recommend(), cb.Recommendation)
     assert typing.get_type_hints(cb.Policy.ask)["return"] is cb.Choice
 

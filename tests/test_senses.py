@@ -417,6 +417,47 @@ def test_words_that_say_nothing(own, words):
         cb.RPOL(SET, explore=cb.UCB(1.0), **given)
 
 
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("=< 25", "the sign '=<' is written '<=': '<= 25'"),
+        ("< 25", "the sign '<' is written '<=': '<= 25'"),
+        ("\u2264 25", "the sign '\u2264' is written '<=': '<= 25'"),
+        ("=> 0.9", "the sign '=>' is written '>=': '>= 0.9'"),
+        ("\u2265 3 ms", "the sign '\u2265' is written '>=': '>= 3'"),
+        ("== 25", "a limit has a side: '<= 25' or '>= 25'"),
+        ("25", "say on which side: '<= 25' or '>= 25'"),
+        ("25 ms", "say on which side: '<= 25' or '>= 25'"),
+        ("<= 25 ms", "leave 'ms' out: '<= 25', in the unit in which it is told"),
+        (">= 90%", "leave '%' out: '>= 90', in the unit in which it is told"),
+        ("<= 25,0", "numbers have a point and no comma: '<= 25.0'"),
+        ("<= 1,000", "no comma: '<= 1.000' or '<= 1000'"),
+        ("<=", "the number is missing behind '<='"),
+        ("<= -", "the number is missing behind '<='"),
+        ("", "it is empty"),
+        ("  ", "it is empty"),
+        ("25 <=", "the sign comes first"),
+        ("at most 25", "'<= 20' for example"),
+        ("<= inf", "it must be finite"),
+        ("<= 1e400", "it must be finite"),
+        ("<= nan", "it must be finite"),
+    ],
+)
+def test_limits_in_words_say_what_is_wrong_with_them(text, advice):
+    gp = cb.GP.default(cb.ProductGrid([torch.arange(3.0)]))
+    with pytest.raises(cb.CBanditError) as error:
+        cb.RPOL(
+            cb.ProductGrid([torch.arange(3.0)]),
+            reward=gp,
+            costs={"latency": gp},
+            thresholds={"latency": text},
+        )
+    said = str(error.value)
+    assert said.startswith("thresholds['latency'] must be a number, '<= NUMBER' or")
+    assert f"got {text!r}" in said
+    assert advice in said
+
+
 def test_feedback_that_names_no_cost():
     ours, plain = pair("RPOL")
     choice, its = ours.ask(), plain.ask()

@@ -8,7 +8,6 @@ rounding: another machine may compute them differently in the last digits.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import math
@@ -18,6 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+
+from cbandit._core.hints import unknown
 
 __all__ = ["Numbers", "described", "differences", "settings_of", "stated"]
 
@@ -39,11 +40,11 @@ def stated(thing: Any, named: Mapping[str, Any]) -> dict[str, Any]:
     """
     given = {**named, **named.get("common", {})}
     for name in named.get("common", {}):
-        known = [*named, *type(thing).common]
         if name not in type(thing).common:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise TypeError(f"{type(thing).__name__} takes no argument {name!r}{hint}")
+            known = [*named, *type(thing).common]
+            apart = ("self", "__class__", "common")
+            names = [each for each in known if each not in apart]
+            raise unknown(type(thing).__name__, name, names)
     noted = {k: described(v) for k, v in given.items() if k not in (*APART, "common")}
     return noted | getattr(thing, "settings", {})
 

@@ -94,9 +94,10 @@ def _from_numpy(name: str, value: Any) -> Tensor:
         reason = f" holding {kind(odd[0])}" if array.ndim and odd else ""
     except (TypeError, ValueError, RuntimeError) as error:
         reason = f" ({error})"
+    text = f" {value!r}" if isinstance(value, str) else ""
     raise CBanditError(
         f"{name} must be a number, array or tensor of numbers; got "
-        f"{kind(value)}{reason}"
+        f"{kind(value)}{text}{reason}"
     )
 
 
@@ -178,6 +179,15 @@ def number(name: str, value: Any, *, minimum: float = -math.inf) -> float:
     if not math.isfinite(out) or out < minimum:
         bound = "finite" if minimum == -math.inf else f"finite and at least {minimum:g}"
         raise CBanditError(f"{name} must be {bound}; got {out}")
+    return out
+
+
+def share(name: str, value: Any) -> float:
+    """``value`` as a number strictly between 0 and 1."""
+    out = number(name, value)
+    if not 0 < out < 1:
+        percent = f"; {out:g} % is {out / 100:g}" if 1 < out < 100 else ""
+        raise CBanditError(f"{name} must lie between 0 and 1; got {out:g}{percent}")
     return out
 
 

@@ -3,7 +3,7 @@
 Geometry only: nothing in this room knows what a reward is.
 """
 
-from cbandit.actions.base import Actions, checked_index
+from cbandit.actions.base import Actions, checked_actions, checked_index
 from cbandit.actions.box import Box
 from cbandit.actions.finite import Finite
 from cbandit.actions.grid import ProductGrid
@@ -25,6 +25,7 @@ __all__ = [
     "Space",
     "Star",
     "Unit",
+    "checked_actions",
     "checked_index",
     "nearest_to_middle",
     "point_in_middle",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 import torch
@@ -21,6 +21,7 @@ from cbandit.errors import CBanditError
 
 __all__ = [
     "Actions",
+    "checked_actions",
     "checked_index",
     "coordinates",
     "moved",
@@ -119,6 +120,21 @@ class Actions:
         out = object.__new__(type(self))
         out.__dict__.update(self.__dict__)
         return out
+
+
+def checked_actions(actions: Any) -> Actions:
+    """Return a set of actions; raise, with what to write, if it is none."""
+    if isinstance(actions, Actions):
+        return actions
+    hint = ": write cb.Finite(...) around it"
+    if isinstance(actions, Mapping):
+        hint = ": write cb.Space(...) with parameters by name"
+    elif isinstance(actions, type) or not isinstance(actions, Iterable):
+        hint = ""
+    raise CBanditError(
+        "actions must be a cb.Finite (which takes points as rows), cb.ProductGrid, "
+        f"cb.Box, cb.Star or cb.Space; got {checks.kind(actions)}{hint}"
+    )
 
 
 def checked_index(index: Any, size: int, device: torch.device) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
+from cbandit._core.hints import hinted
 from cbandit.actions.base import Actions, coordinates, moved, moved_points, tolerance
 from cbandit.actions.finite import Finite
 from cbandit.actions.grid import ProductGrid
@@ -20,6 +21,7 @@ __all__ = ["Box"]
 MOST_ROWS = 10**6  # of choices
 
 
+@hinted
 class Box(Actions):
     """A continuous box ``{x : lower <= x <= upper}``, or one times a finite set.
 

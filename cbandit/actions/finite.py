@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
+from cbandit._core.hints import hinted
 from cbandit.actions.base import (
     Actions,
     checked_index,
@@ -21,6 +22,7 @@ from cbandit.errors import CBanditError
 __all__ = ["Finite", "rows_of"]
 
 
+@hinted
 class Finite(Actions):
     """Finitely many actions, given by coordinates or by a prior covariance alone.
 

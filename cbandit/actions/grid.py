@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
+from cbandit._core.hints import hinted
 from cbandit.actions.base import (
     Actions,
     checked_index,
@@ -23,6 +24,7 @@ from cbandit.errors import CBanditError
 __all__ = ["ProductGrid"]
 
 
+@hinted
 class ProductGrid(Actions):
     """All combinations of the values on some axes; never materialised as a whole.
 

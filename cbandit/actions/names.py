@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
+from cbandit._core.hints import hinted, near
 from cbandit.errors import CBanditError
 
 __all__ = ["Category", "Float", "Int", "Names", "Parameter"]
@@ -25,6 +26,7 @@ MOST = 10**6  # values of one parameter
 NEAR = 1e-6  # share of a parameter's size by which a number may miss a value
 
 
+@hinted
 @dataclass(frozen=True)
 class Int:
     """A whole number from ``lo`` to ``hi``, both included.
@@ -64,6 +66,7 @@ class Int:
         return _nearest(self.values, value, 1.0)
 
 
+@hinted
 @dataclass(frozen=True)
 class Float:
     """A number from ``lo`` to ``hi``: any, or ``lo``, ``lo + step``, and so on.
@@ -133,6 +136,7 @@ class Float:
         return held if abs(held - value) <= NEAR * (self.hi - self.lo) else None
 
 
+@hinted
 class Category:
     """One of some values without an order: strings, numbers, booleans or ``None``.
 
@@ -251,8 +255,8 @@ class Names:
     def _point(self, params: Mapping[str, Any], name: str) -> list[float]:
         odd = [key for key in params if key not in self._place]
         if odd or len(params) != len(self.columns):
-            missing = [key for key in self.parameters if key not in params]
-            reason = f"misses {missing[0]!r}" if not odd else f"has {odd[0]!r}"
+            missing = [repr(key) for key in self.parameters if key not in params]
+            reason = f"has {self._with_hint(odd[0])}" if odd else f"misses {missing[0]}"
             raise CBanditError(
                 f"{name} must give each of {self._named()}, and no other; it {reason}"
             )
@@ -262,7 +266,8 @@ class Names:
         """Return a parameter's value as its coordinate."""
         if key not in self._place:
             raise CBanditError(
-                f"{name} must be of {self._named()}; there is no parameter {key!r}"
+                f"{name} must be of {self._named()}; there is no parameter "
+                f"{self._with_hint(key)}"
             )
         parameter = self.parameters[key]
         found = parameter.place(_plain(value))
@@ -313,6 +318,10 @@ class Names:
             for name, value in self.params(x).items()
         )
         return ", ".join(words)
+
+    def _with_hint(self, key: str) -> str:
+        meant = near(str(key), self.parameters)
+        return f"{key!r}" + (f"; did you mean {meant!r}?" if meant else "")
 
     def _named(self) -> str:
         return ", ".join(self.parameters)

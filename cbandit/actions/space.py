@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 
+from cbandit._core import checks
+from cbandit._core.hints import hinted
 from cbandit.actions.box import MOST_ROWS, Box
 from cbandit.actions.grid import ProductGrid
-from cbandit.actions.names import Category, Names, Parameter
+from cbandit.actions.names import Category, Int, Names, Parameter
 from cbandit.errors import CBanditError
 
 __all__ = ["Space"]
 
 
-def Space(**parameters: Parameter) -> ProductGrid | Box:
+@hinted
+def Space(*given: Any, **parameters: Parameter) -> ProductGrid | Box:
     """A set whose coordinates have names: a grid, or a box with choices.
 
     Whole numbers, numbers with a ``step`` and categories alone make a
@@ -22,8 +28,10 @@ def Space(**parameters: Parameter) -> ProductGrid | Box:
     numbers, and positions in categories.
 
     Args:
+        given: nothing; what comes without a name is refused.
         parameters: by name, each a :class:`~cbandit.Int`, a :class:`~cbandit.Float` or
-            a :class:`~cbandit.Category`.
+            a :class:`~cbandit.Category`. Names that are no words of Python, with a
+            space say, come in a dict, ``Space(**{"block size": cb.Int(1, 4)})``.
 
     Example:
         >>> import cbandit as cb
@@ -37,13 +45,21 @@ def Space(**parameters: Parameter) -> ProductGrid | Box:
         >>> sorted(policy.ask().params)
         ['codec', 'threads']
     """
+    if given:
+        whole = given[0] if isinstance(given[0], Mapping) else {"block size": Int(1, 4)}
+        every = ", ".join(f"{name!r}: {_written(p)}" for name, p in whole.items())
+        raise CBanditError(
+            "Space takes its parameters by name, Space(memory=cb.Float(0, 1)), or a "
+            f"dict of them with two stars, Space(**{{{every}}}); got "
+            f"{checks.kind(given[0])}"
+        )
     if not parameters:
         raise CBanditError("Space must have at least one parameter; got none")
     for name, parameter in parameters.items():
         if not isinstance(parameter, Parameter):
             raise CBanditError(
                 f"Space: {name} must be a cb.Int, a cb.Float or a cb.Category; got "
-                f"{parameter!r}"
+                f"{_written(parameter)}{_meant(parameter)}"
             )
     axes = {n: p.values for n, p in parameters.items() if p.values is not None}
     free = [n for n, p in parameters.items() if p.values is None]
@@ -65,6 +81,24 @@ def Space(**parameters: Parameter) -> ProductGrid | Box:
     box = Box(ends[:, 0], ends[:, 1], rows)
     box.names = names
     return box
+
+
+def _written(value: Any) -> str:
+    """Return a value as it is written in a program."""
+    if isinstance(value, Parameter):
+        return f"cb.{value!r}"
+    return checks.kind(value) if isinstance(value, type) else repr(value)
+
+
+def _meant(value: Any) -> str:
+    """Return what to write for a parameter that is a list or a tuple."""
+    if not isinstance(value, list | tuple) or not value:
+        return ""
+    inside = ", ".join(map(repr, value))
+    if len(value) > 2 or not all(isinstance(v, int | float) for v in value):
+        return f": write cb.Category({inside})"
+    kind = "Int" if all(isinstance(v, int) for v in value) else "Float"
+    return f": write cb.{kind}({inside})"
 
 
 def _ends(parameter: Parameter) -> tuple[float, float]:

@@ -24,7 +24,6 @@ from cbandit.policies.ledger import News
 from cbandit.policies.observed import best_observed
 from cbandit.policies.packing import place_of
 from cbandit.policies.policy import Policy
-from cbandit.policies.safe.scales import share
 from cbandit.policies.senses import names_of
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.recommend import Recommendation
@@ -124,7 +123,7 @@ class Random(Policy):
         is NaN, ``feasible`` says whether the means kept the limits, and ``confidence``
         changes nothing.
         """
-        return best_observed(self, share("confidence", confidence))
+        return best_observed(self, checks.share("confidence", confidence))
 
     def _due(self, state: Beliefs | None) -> Beliefs | None:
         return None if state is None else state.refit(due_only=True)

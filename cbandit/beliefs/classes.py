@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from cbandit._core import checks
+from cbandit._core.hints import hinted
 from cbandit.beliefs.linear import checked_range, turned_range
 from cbandit.errors import CBanditError
 
 __all__ = ["FiniteClass"]
 
 
+@hinted
 class FiniteClass:
     """The belief that a function is one of ``G``, given by their values at every arm.
 

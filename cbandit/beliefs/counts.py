@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from cbandit._core import checks
+from cbandit._core.hints import hinted
 from cbandit.beliefs.linear import checked_range, turned_range
 
 __all__ = ["Counts"]
 
 
+@hinted
 class Counts:
     """Arms that tell nothing about each other.
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from cbandit._core import checks
+from cbandit._core.hints import hinted
 
 __all__ = ["Delayed", "Sliding"]
 
 
+@hinted
 class Delayed:
     """Reward and cost come later, apart and in any order (Guo et al. 2023).
 
@@ -43,6 +45,7 @@ class Delayed:
         return f"Delayed(window={self.window})"
 
 
+@hinted
 class Sliding:
     """Only the last ``window`` rounds count, in a world that drifts (Guo et al. 2023).
 

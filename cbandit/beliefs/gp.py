@@ -12,12 +12,14 @@ from gpytorch.priors import LogNormalPrior, Prior
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit.actions import Actions, Names, ProductGrid, Unit, reach
+from cbandit._core.hints import hinted
+from cbandit.actions import Actions, Names, ProductGrid, Unit, checked_actions, reach
 from cbandit.errors import CBanditError
 
 __all__ = ["GP"]
 
 
+@hinted
 class GP:
     """A Gaussian-process prior on one function. A policy copies the one it gets.
 
@@ -91,6 +93,7 @@ class GP:
         self.unit: Unit | None = None
 
     @classmethod
+    @hinted
     def default(cls, actions: Actions) -> GP:
         """A belief for those who know nothing of the function.
 
@@ -107,11 +110,7 @@ class GP:
         all numbers and one for all categories. Parameters with ``log=True`` enter by
         their logarithms.
         """
-        if not isinstance(actions, Actions):
-            raise CBanditError(
-                "actions must be a cb.Finite (which takes points as rows), "
-                f"cb.ProductGrid, cb.Box or cb.Star; got {checks.kind(actions)}"
-            )
+        checked_actions(actions)
         prior = LogNormalPrior(-4.0, 1.0)
         if actions.covariance is not None:
             out = cls(standardize=True, refit_every=20, noise_prior=prior)
@@ -131,27 +130,14 @@ class GP:
         """Raise, naming the argument, if this cannot be a belief over ``actions``."""
         if self.kernel is None:
             return
+        if self.unit is not None:
+            _spans(name, self.unit.bounds, reach(actions))
         _of_width(name, self.kernel, actions.dim)
         batch = tuple(self.kernel.batch_shape)
         if batch not in ((), (1,), batch_shape):
             raise CBanditError(
                 f"{name}: its kernel must have batch_shape (*trials,) = {batch_shape}, "
                 f"or none; got {batch}"
-            )
-        if self.unit is None:
-            return
-        made = self.unit.bounds
-        extent = reach(actions).to(made.device)
-        apart = extent.shape != made.shape
-        if not apart:
-            slack = 1e-5 * (made[1] - made[0] + made.abs().amax(0))
-            low, high = made[0] - slack, made[1] + slack
-            apart = bool(((extent[0] < low) | (extent[1] > high)).any())
-        if apart:
-            raise CBanditError(
-                f"{name}: cb.GP.default was given actions between {made[0].tolist()} "
-                f"and {made[1].tolist()}, and these reach from {extent[0].tolist()} to "
-                f"{extent[1].tolist()}: give it a set that spans them"
             )
 
     def copy(self) -> GP:
@@ -225,6 +211,22 @@ def _groups(names: Names, apart: bool) -> list[tuple[bool, list[int]]]:
         for kind in (True, False)
     ]
     return [(kind, columns) for kind, columns in both if columns]
+
+
+def _spans(name: str, made: Tensor, extent: Tensor) -> None:
+    """Raise unless the bounds that a belief was made for span a set's extent."""
+    extent = extent.to(made.device)
+    apart = extent.shape != made.shape
+    if not apart:
+        slack = 1e-5 * (made[1] - made[0] + made.abs().amax(0))
+        low, high = made[0] - slack, made[1] + slack
+        apart = bool(((extent[0] < low) | (extent[1] > high)).any())
+    if apart:
+        raise CBanditError(
+            f"{name}: cb.GP.default was given actions between {made[0].tolist()} and "
+            f"{made[1].tolist()}, and these reach from {extent[0].tolist()} to "
+            f"{extent[1].tolist()}: give it a set that spans them"
+        )
 
 
 def _of_width(name: str, kernel: gpk.Kernel, dim: int) -> None:

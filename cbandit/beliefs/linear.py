@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from cbandit._core import checks
+from cbandit._core.hints import hinted
 from cbandit.errors import CBanditError
 
 __all__ = ["Linear", "checked_range", "turned_range"]
 
 
+@hinted
 class Linear:
     """A linear function of an action's coordinates.
 

@@ -125,9 +125,7 @@ class RKHS:
     ) -> None:
         self.norm = checks.nonnegative("norm", norm)
         self.subgaussian = checks.nonnegative("subgaussian", subgaussian)
-        self.delta = checks.number("delta", delta)
-        if not 0 < self.delta < 1:
-            raise CBanditError(f"delta must lie between 0 and 1; got {delta}")
+        self.delta = checks.share("delta", delta)
         self.form = checks.one_of("form", form, "any-lam", "small-lam")
 
     def for_any_noise(self) -> RKHS:

@@ -8,7 +8,6 @@ from a text to an object, and :class:`Home` says which modules it may import.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import re
@@ -20,6 +19,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import cbandit as cb
+from cbandit._core.hints import near
 from cbandit.errors import CBanditError
 
 __all__ = [
@@ -75,8 +75,8 @@ def found(words: str, home: Home) -> Any:
                 return getattr(room, words)
         rooms = (cb, cb.baselines)
         known = [n for r in rooms for n in r.__all__ if _makes(getattr(r, n))]
-        near = difflib.get_close_matches(words, known, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        meant = near(words, known)
+        hint = f"; did you mean {meant}?" if meant else ""
         raise CBanditError(
             f"{words!r} is no public name of cbandit, and not of the form "
             f"module:object{hint}"
@@ -196,10 +196,10 @@ def checked(where: str, words: str, call: Any, given: Mapping[str, Any]) -> Argu
     takes = Arguments(call)
     for key in given:
         if key not in takes:
-            near = difflib.get_close_matches(key, takes.named, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            meant = near(key, takes.named)
+            hint = f"; did you mean {meant}?" if meant else ""
             known = ", ".join(n for n in takes.named if n not in ("self", "actions"))
-            more = "" if near else f"; it takes {known}"
+            more = "" if meant else f"; it takes {known}"
             raise CBanditError(f"{where} {key}: {words} takes no such key{hint}{more}")
     return takes
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import hashlib
 import inspect
 import math
@@ -22,6 +21,7 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from cbandit._core import checks
+from cbandit._core.hints import near
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.optuna.parameters import Domain
@@ -398,8 +398,8 @@ def _kind(policy: Any, limited: bool) -> Any:
             f"builds a cb.GPPolicy; got {policy!r}"
         )
     if policy not in KINDS:
-        near = difflib.get_close_matches(policy.upper(), KINDS, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        meant = near(policy.upper(), KINDS)
+        hint = f"; did you mean {meant!r}?" if meant else ""
         raise CBanditError(
             f"policy must be the name of one of {', '.join(KINDS)}, or a callable that "
             f"builds a cb.GPPolicy; got {policy!r}{hint}"

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from cbandit._core.hints import check_arguments
 from cbandit.errors import CBanditError
 
 __all__ = ["Door", "alone"]
@@ -56,7 +57,11 @@ def alone(
                     "may wait for ever for threads that a fork does not have"
                 )
             door.process = process
-        with door.lock:
-            return method(policy, *given, **named)
+        try:
+            with door.lock:
+                return method(policy, *given, **named)
+        except TypeError:
+            check_arguments(method, (policy, *given), named)
+            raise
 
     return entered

@@ -206,9 +206,7 @@ def recommended(policy: Any, beliefs: Any, confidence: float) -> Recommendation:
     An error if no trial was told a reward. Costs without a belief, or without data,
     have unknown chances, and nowhere is feasible.
     """
-    confidence = checks.number("confidence", confidence)
-    if not 0 < confidence < 1:
-        raise CBanditError(f"confidence must lie between 0 and 1; got {confidence}")
+    confidence = checks.share("confidence", confidence)
     limits, actions = policy._limits(max(policy.t, 1)), policy.actions
     data = beliefs.has_data().to(limits.device)
     if not bool(data[:, 0].any()):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cbandit import scores
+from cbandit._core import checks
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError, ChoiceError
 from cbandit.explain import Explanation, Rival
@@ -91,7 +92,11 @@ def _taken(policy: Any, estimate: Tensor, t: int) -> Tensor | None:
 
 def _found(policy: Any, choice: Any) -> tuple[dict[str, Tensor], int]:
     """Return the history's table and the row of a choice, or of an id."""
-    name = choice if isinstance(choice, str) else getattr(choice, "id", "")
+    if not isinstance(choice, str | Choice):
+        raise ChoiceError(
+            f"choice must come from ask(), or be its id; got {checks.kind(choice)}"
+        )
+    name = choice if isinstance(choice, str) else choice.id
     entries = policy._ledger.all(policy._now.t)
     for entry in entries:
         if entry.choice.id == name:

@@ -39,10 +39,10 @@ def listed(costs: Any, kind: type[Any]) -> list[Any]:
     if isinstance(costs, Mapping):
         return list(costs.values())
     # no other iterables: a gpytorch kernel can be gone through without an end
-    if not isinstance(costs, Sequence):
+    if not isinstance(costs, Sequence) or isinstance(costs, str):
         raise CBanditError(
-            f"costs must be a cb.{kind.__name__}, or a list or a dict of them; got "
-            f"{checks.kind(costs)}"
+            f"costs must be a cb.{kind.__name__}, or a list or a dict of them, "
+            f"{{'latency': gp}}; got {checks.kind(costs)}"
         )
     if not costs:
         raise CBanditError("costs must hold at least one belief; got none")
@@ -94,6 +94,11 @@ def round_mask(
     elif _dicts(among):
         points = _names(own, "among").points(among, "among")
         among = own.index(points.to(own.extent())).cpu()
+    if isinstance(among, str):
+        raise CBanditError(
+            "among must be a mask, action numbers, or values by name, "
+            f"{{{among!r}: [...]}}; got str"
+        )
     # looked at where it is, mostly on the host
     given = checks.tensor("among", among, None)
     if given.dim() not in (1, 2) or (
@@ -211,7 +216,10 @@ def told_values(
     else:
         wanted = "(*trials,)" if name == "reward" else "(*trials, m)"
         expected = batch if name == "reward" else (*batch, m)
-        raise CBanditError(f"{name} must have shape {wanted} = {expected}; got {shape}")
+        advice = _TOGETHER if m > 1 else ""
+        raise CBanditError(
+            f"{name} must have shape {wanted} = {expected}; got {shape}{advice}"
+        )
     # a copy: it is read later, and the caller may fill the same array again
     if mask is None:
         advice = _TOGETHER if m > 1 else ""

@@ -19,7 +19,17 @@ from cbandit._core import devices
 from cbandit.choice import Choice
 from cbandit.errors import ChoiceError
 
-__all__ = ["STAYS", "Entry", "Ledger", "Made", "News", "Told", "also_seen", "unseen"]
+__all__ = [
+    "STAYS",
+    "Entry",
+    "Ledger",
+    "Made",
+    "News",
+    "Outstanding",
+    "Told",
+    "also_seen",
+    "unseen",
+]
 
 STAYS = (
     "; what was told cannot be changed: go on from an earlier save, or build the "
@@ -156,6 +166,32 @@ class Entry(NamedTuple):
         if isinstance(seen, Tensor) and seen.dim() == 2:
             return [reward, *(~seen).mT.tolist()]
         return [reward, *[cost] * m]
+
+
+class Outstanding(list[Choice]):
+    """Choices that wait for feedback; it prints as what each of them waits for.
+
+    Args:
+        entries: of the choices.
+        labels: of the functions that they wait for, the reward's first.
+    """
+
+    def __init__(self, entries: Sequence[Entry], labels: Sequence[str]) -> None:
+        super().__init__(entry.given for entry in entries)
+        self._missing = {
+            entry.choice.id: [
+                label
+                for label, trials in zip(
+                    labels, entry.waits(len(labels) - 1), strict=True
+                )
+                if any(trials)
+            ]
+            for entry in entries
+        }
+
+    def __repr__(self) -> str:
+        words = (f"{c!r} waits for {', '.join(self._missing[c.id])}" for c in self)
+        return f"[{', '.join(words)}]"
 
 
 class Ledger:

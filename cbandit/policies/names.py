@@ -45,7 +45,8 @@ def meant(
         )
     if not isinstance(choice, Choice):
         raise ChoiceError(
-            f"choice must come from ask(), or be its id; got {checks.kind(choice)}"
+            f"choice must come from ask(), or be its id; got {checks.kind(choice)}. "
+            "What ask() did not give out goes to observe(index=, x= or params=)"
         )
     entry = ledger.entry(choice.t)
     if entry is not None and entry.choice.id == choice.id and choice.t <= t:

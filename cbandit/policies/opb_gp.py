@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
 from cbandit.confidence.widths import BayesWidth
@@ -39,7 +40,7 @@ from cbandit.policies.safe.action import Safe, SafeAction, numbered
 from cbandit.policies.safe.draws import drawn, must_hold
 from cbandit.policies.safe.known import Known
 from cbandit.policies.safe.likely import best_likely, best_of_known
-from cbandit.policies.safe.scales import Scales, bounds_of, largest_of, share
+from cbandit.policies.safe.scales import Scales, bounds_of, largest_of
 from cbandit.policies.safe.trust import FEW, trusted
 from cbandit.policies.state import GPState
 from cbandit.posterior.units import level
@@ -87,7 +88,7 @@ class GPOPB(GPPolicy):
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
-        self.delta = share("delta", delta)
+        self.delta = checks.share("delta", delta)
         if explore is None:
             functions = 1 + len(listed(costs, GP))
             explore = UCB(BayesWidth(functions, actions.size, self.delta))
@@ -155,7 +156,7 @@ class GPOPB(GPPolicy):
         are what is to be feasible. Before data it is the safe action, where its cost
         was given.
         """
-        confidence = share("confidence", confidence)
+        confidence = checks.share("confidence", confidence)
         now = self._settled()
         limits, beliefs = self._limits(max(now.t, 1)), now.state.beliefs
         safe, size = now.state.own, (self._size, int(self.actions.size))

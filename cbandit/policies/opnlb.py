@@ -115,7 +115,8 @@ class OPNLB(Stagewise):
 
     def _has_data(self, state: Stage) -> Tensor:
         """Return the trials that observed all functions, ``(T, 1)``."""
-        return (state.seen.count > 0).any(-1).all(-1, keepdim=True)
+        pulled: Tensor = (state.seen.count > 0).any(-1)
+        return pulled.all(-1, keepdim=True)
 
     def _likely(
         self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None

@@ -22,10 +22,11 @@ from torch import Tensor
 
 from cbandit._core import checkpoint, checks, devices, distributed
 from cbandit._core.arguments import stated
+from cbandit._core.hints import hinted
 from cbandit._core.log import LOG
 from cbandit._core.names import trusted
 from cbandit._core.randomness import Position, Streams, Trials, trial_range
-from cbandit.actions import Actions
+from cbandit.actions import Actions, checked_actions
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError, HorizonError
 from cbandit.policies import given, shared
@@ -33,7 +34,7 @@ from cbandit.policies.alone import Door, alone
 from cbandit.policies.decision import Asked, Decision, checked, choice_of, kept, pair_of
 from cbandit.policies.explained import Rivals, explain
 from cbandit.policies.failures import Failed
-from cbandit.policies.ledger import Entry, Ledger, Made, News
+from cbandit.policies.ledger import Entry, Ledger, Made, News, Outstanding
 from cbandit.policies.names import finished, meant, said
 from cbandit.policies.record import Record, history
 from cbandit.policies.senses import UNSAID, Senses
@@ -115,6 +116,8 @@ class Policy(metaclass=ABCMeta):
         """Help on a policy names the arguments it shares with others too."""
         super().__init_subclass__(**arguments)
         cls.__doc__ = shared.documented(cls)
+        if "__init__" in vars(cls):
+            cls.__init__ = hinted(cls.__init__)  # type: ignore[method-assign]
 
     def __init__(
         self,
@@ -130,11 +133,7 @@ class Policy(metaclass=ABCMeta):
         horizon: int | None = None,
     ) -> None:
         self.settings = stated(self, locals())
-        if not isinstance(actions, Actions):
-            raise CBanditError(
-                "actions must be a cb.Finite (which takes points as rows), "
-                f"cb.ProductGrid, cb.Box or cb.Star; got {checks.kind(actions)}"
-            )
+        checked_actions(actions)
         self.device = checks.device(device)
         self.dtype = given.array_type(dtype, self.device)
         #: the user's words for costs and senses
@@ -384,8 +383,13 @@ class Policy(metaclass=ABCMeta):
     @property
     @alone
     def outstanding(self) -> list[Choice]:
-        """Choices whose feedback has not all come, oldest first."""
-        return [entry.given for entry in self._ledger.waiting(self._now.t)]
+        """Choices whose feedback has not all come, oldest first.
+
+        It prints as what each of them waits for.
+        """
+        costs = range(self.m if self.learns_costs else 0)
+        labels = ("reward", *map(self.senses.label, costs))
+        return Outstanding(self._ledger.waiting(self._now.t), labels)
 
     history = alone(history)
     explain = alone(explain)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
+from cbandit._core.hints import near
 from cbandit._core.log import warn
 from cbandit.errors import CBanditError
 from cbandit.policies.safe.action import Safe
@@ -145,7 +146,10 @@ class Senses:
         odd = [name for name in given if name not in names]
         missing = [name for name in names if name not in given] if whole else []
         if self.names is None or odd or missing:
-            reason = f"no cost is called {odd[0]!r}" if odd else f"misses {missing[:1]}"
+            meant = near(str(odd[0]), names) if odd else None
+            hint = f"; did you mean {meant!r}?" if meant else ""
+            called = f"no cost is called {odd[0]!r}{hint}" if odd else ""
+            reason = called or f"misses {missing[:1]}"
             if self.names is None:
                 reason = "the costs have no names: give costs={'latency': gp}"
             raise CBanditError(f"{what} by name must be of {list(names)}; {reason}")
@@ -157,6 +161,12 @@ class Senses:
         self._known(cost, "cost", whole=False)
         if not cost:
             raise CBanditError("cost by name must hold at least one cost; got none")
+        late = [name for name in cost if cost[name] is None]
+        if late:
+            raise CBanditError(
+                f"cost[{late[0]!r}] must be a number; got None: leave it out until it "
+                "has come"
+            )
         return tuple(j for j, name in enumerate(self.names or ()) if name in cost)
 
     def listed(self, cost: Any, columns: Sequence[int]) -> list[tuple[str, Any]]:
@@ -300,10 +310,42 @@ def _limit(name: str, given: Any) -> tuple[bool, float]:
     if not isinstance(given, str | bool) and not several:
         return False, checks.number(name, given)
     read = _LIMIT.fullmatch(given) if isinstance(given, str) else None
-    if read is None or not math.isfinite(float(read[2])):
-        two = several or len(re.findall("[<>]", str(given))) > 1
-        hint = ". A cost with two limits is two costs, each with a name" if two else ""
-        raise CBanditError(
-            f"{name} must be a number, '<= NUMBER' or '>= NUMBER'; got {given!r}{hint}"
-        )
-    return read[1] == ">=", float(read[2])
+    if read is not None and math.isfinite(float(read[2])):
+        return read[1] == ">=", float(read[2])
+    two = several or len(re.findall("[<>]", str(given))) > 1
+    hint = f": {_advice(given)}" if isinstance(given, str) else ""
+    if two:
+        hint = ". A cost with two limits is two costs, each with a name"
+    raise CBanditError(
+        f"{name} must be a number, '<= NUMBER' or '>= NUMBER'; got {given!r}{hint}"
+    )
+
+
+def _advice(text: str) -> str:
+    """Return what is wrong with a limit in words, and how it is written."""
+    read = re.fullmatch(rf"\s*([<>=\u2264\u2265]*)\s*({_NUMBER})?\s*(.*?)\s*", text)
+    sign, number, rest = read.groups() if read else ("", None, text)
+    if not text.strip():
+        return "it is empty"
+    if number is None:
+        if sign and rest.lower() in ("", "-", "+"):
+            return f"the number is missing behind {sign!r}"
+        infinite = rest.lower().lstrip("+-") in ("inf", "infinity", "nan")
+        return "it must be finite" if sign and infinite else "'<= 20' for example"
+    comma = re.fullmatch(r",(\d+).*", rest)
+    usual = {"=<": "<=", "<": "<=", "\u2264": "<="}
+    usual |= {"=>": ">=", ">": ">=", "\u2265": ">="}
+    if sign in usual:
+        return f"the sign {sign!r} is written {usual[sign]!r}: '{usual[sign]} {number}'"
+    if re.match("[<>=]", rest):
+        return f"the sign comes first: '<= {number}' or '>= {number}'"
+    if sign not in ("<=", ">="):
+        what = "a limit has a side" if sign else "say on which side"
+        return f"{what}: '<= {number}' or '>= {number}'"
+    if comma:
+        more = f" or '{sign} {number}{comma[1]}'" if len(comma[1]) == 3 else ""
+        point = f"'{sign} {number}.{comma[1]}'"
+        return f"numbers have a point and no comma: {point}{more}"
+    if not rest:
+        return "it must be finite"
+    return f"leave {rest!r} out: '{sign} {number}', in the unit in which it is told"

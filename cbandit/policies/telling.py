@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -35,7 +35,16 @@ def entered(
     if noise is not None and policy.no_noise:
         raise CBanditError(policy.no_noise)
     if reward is None and cost is None:
-        raise CBanditError("tell needs reward=, cost= or both; got neither")
+        raise CBanditError(
+            "tell needs reward=, cost= or both; got neither. What came of the choice? "
+            "If no answer will come: cancel(choice); if the action cannot be measured: "
+            "tell(choice, failed=True); if it comes later, tell it then"
+        )
+    if isinstance(reward, Mapping):
+        raise CBanditError(
+            "reward must be a number; got a dict: costs by name go to "
+            f"cost={dict(reward)!r}"
+        )
     own = None
     if noise is not None:
         own = policy._per_trial("noise", checks.nonnegative("noise", noise)).clone()

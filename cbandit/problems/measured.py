@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
+from cbandit._core.hints import near
 from cbandit._core.log import warn
 from cbandit.actions import Category, Finite, Float, Int, Names
 from cbandit.errors import CBanditError, MissingExtraError
@@ -122,8 +122,8 @@ def _columns(frame: pd.DataFrame, used: list[Any], chosen: list[Any]) -> None:
     for name in used:
         if known.count(name) != 1:
             found = "several" if name in known else "none"
-            near = difflib.get_close_matches(str(name), map(str, known), 1)
-            hint = f"; did you mean {near[0]!r}?" if near and near[0] != name else ""
+            meant = near(str(name), map(str, known))
+            hint = f"; did you mean {meant!r}?" if meant and meant != name else ""
             raise CBanditError(
                 f"frame must have one column {name!r}; it has {found} among "
                 f"{', '.join(map(str, known))}{hint}"

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.arguments import stated
+from cbandit._core.hints import hinted
 from cbandit._core.log import warn
 from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit.actions import Actions, Finite
@@ -76,6 +77,7 @@ class Normal:
         return self.reward[index] * draws[..., 0], costs
 
 
+@hinted
 class Table:
     """A finite problem that never changes. It is blockwise, so its account is cheap.
 
@@ -184,6 +186,7 @@ class Table:
             raise CBanditError("cost_noise must be left out where noise is a callable")
 
     @classmethod
+    @hinted
     def from_frame(
         cls,
         frame: pd.DataFrame,

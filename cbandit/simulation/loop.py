@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks, distributed
+from cbandit._core.hints import hinted
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.problems.protocol import Problem, Round, delays_of
@@ -48,6 +49,7 @@ class Played:
     cost: Tensor
 
 
+@hinted
 def simulate(
     policy: Policy,
     problem: Problem,

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
+from cbandit._core.hints import hinted
 from cbandit.actions import Star
 from cbandit.errors import CBanditError
 
 __all__ = ["Safe", "SafeAction", "numbered"]
 
 
+@hinted
 class Safe:
     """An action whose costs are below their thresholds.
 

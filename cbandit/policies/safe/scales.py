@@ -23,7 +23,7 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit.errors import CBanditError
 
-__all__ = ["Scales", "bounds_of", "largest_of", "share"]
+__all__ = ["Scales", "bounds_of", "largest_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,14 +87,6 @@ def bounds_of(mean: Tensor, std: Tensor, width: Tensor, rho: Tensor) -> Tensor:
     bonus = std[:, 1:] * extra.to(mean).unsqueeze(-1)
     u[:, 0] += reduce(torch.maximum, bonus.unbind(1))
     return u
-
-
-def share(name: str, value: Any) -> float:
-    """Return ``value`` as a number strictly between 0 and 1."""
-    out = checks.number(name, value)
-    if not 0 < out < 1:
-        raise CBanditError(f"{name} must lie between 0 and 1; got {out:g}")
-    return out
 
 
 def largest_of(policy: Any, largest: Any, usual: float = 1.0) -> Tensor:

@@ -22,7 +22,7 @@ from cbandit.policies.safe.action import Safe, SafeAction
 from cbandit.policies.safe.known import Known
 from cbandit.policies.safe.likely import best_likely, best_of_known
 from cbandit.policies.safe.model import COSTS, EVERY, REWARD, Block, Model, Part, Stage
-from cbandit.policies.safe.scales import Scales, largest_of, share
+from cbandit.policies.safe.scales import Scales, largest_of
 from cbandit.recommend import Recommendation
 
 __all__ = ["Stagewise", "beliefs_of"]
@@ -64,7 +64,7 @@ class Stagewise(Policy):
         super().__init__(actions, names or len(beliefs) - 1, **common)
         # the list is the caller's own, who goes on with it
         beliefs[:] = [self.senses.belief(j, each) for j, each in enumerate(beliefs)]
-        self.delta = share("delta", delta)
+        self.delta = checks.share("delta", delta)
         self._ranges = [belief.range for belief in beliefs]
         known = getattr(beliefs[0], "means", self._ranges[0])
         largest = largest_of(self, largest, 1.0 if known is None else known[1])
@@ -247,7 +247,7 @@ class Stagewise(Policy):
         are what is to be feasible. Of a policy that plays single actions: the best one.
         Before data it is the safe action, where its cost was given.
         """
-        confidence = share("confidence", confidence)
+        confidence = checks.share("confidence", confidence)
         now = self._settled()
         limits = self._limits(max(now.t, 1))
         size = (self._size, int(self.actions.size))
