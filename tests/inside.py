@@ -1,5 +1,6 @@
 """The only file of the tests that knows where private names live."""
 
+import json
 import os
 from contextlib import contextmanager
 from unittest import mock
@@ -9,6 +10,7 @@ from cbandit import policies
 from cbandit._core import checkpoint, files, randomness
 from cbandit._core.arguments import differences, settings_of
 from cbandit._core.checkpoint import read, write
+from cbandit._core.files import file_digest
 from cbandit._core.known import CLASSES, FUNCTIONS
 from cbandit._core.packed import packed, unpacked
 from cbandit._core.peaks import argmax
@@ -20,7 +22,7 @@ from cbandit.baselines.admm import feasible_improvement, improvement
 from cbandit.baselines.sketch import Sketched
 from cbandit.choice import Choice, Distribution
 from cbandit.cli import main
-from cbandit.experiments import rounds
+from cbandit.experiments import results, rounds
 from cbandit.experiments.beliefs import belief
 from cbandit.experiments.catalogue import EXPERIMENTS, find, jobs_in, jobs_of, kept_in
 from cbandit.experiments.compare import _powers as in_latex_numbers
@@ -110,6 +112,12 @@ def write_config(settings, folder):
 def seal_config(text, path):
     """Write any text as the settings of a results folder."""
     path.write_bytes(files.sealed(text, *SEAL))
+
+
+def seal_summary(summary, path):
+    """Write anything as the summary of a results folder."""
+    text = json.dumps(summary, indent=1).removesuffix("\n}")
+    path.write_bytes(files.sealed(text, *results.SEAL))
 
 
 partition, shares = Actions.stretches, Actions.shares

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
-from inside import main, seal_config, settings_of_experiment, write_config
+from inside import (
+    Task,
+    file_digest,
+    forge,
+    jobs_in,
+    main,
+    reproduced,
+    seal_config,
+    seal_summary,
+    settings_of_experiment,
+    simulate,
+    write_config,
+)
+from pyarrow import parquet
 from terminal import call, complaint
 
 PROBLEM = 'botorch = "ConstrainedGramacy"\npoints = 4'
@@ -247,3 +264,103 @@ def test_no_module_can_be_meant_by_odd_words(planted, capsys):
         assert ended.value.code == 2
         assert f"trust: {odd}: " in capsys.readouterr().err
         assert not planted.exists()
+
+
+ROWS = 2 * 10**7  # that a few bytes stand for
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished folder of an experiment."""
+    out = tmp_path_factory.mktemp("finished") / "out"
+    few = {"trials": 2, "horizon": 5, "policies": ["SCGP-UCB"]}
+    reproduced(out, "cbo-gpu-allocation", **few)
+    return out
+
+
+def resealed(folder, **changes):
+    """Seal a folder's summary anew, with the digests of its tables as they are."""
+    path = folder / "summary.json"
+    summary = {**json.loads(path.read_bytes()), **changes}
+    summary.pop("digest")
+    if "tables" not in changes:
+        names = list(summary["tables"])
+        summary["tables"] = {name: file_digest(folder / name) for name in names}
+    seal_summary(summary, path)
+
+
+def bomb(name):
+    """A table of many rows in a few kilobytes."""
+    numbers = pa.array([0.0])
+    if name == "runs of one value":
+        column = pa.DictionaryArray.from_arrays(
+            pa.array(np.zeros(ROWS, dtype="int8")), numbers
+        )
+        return pa.table({"t": column}), {}
+    return pa.table({"t": np.zeros(ROWS // 10)}), {
+        "compression": "zstd",
+        "use_dictionary": False,
+    }
+
+
+@pytest.mark.parametrize("name", ["runs of one value", "another codec"])
+@pytest.mark.parametrize("table", ["rounds.parquet", "means.parquet"])
+def test_a_table_of_results_does_not_inflate(finished, tmp_path, name, table, capsys):
+    folder = tmp_path / "theirs"
+    shutil.copytree(finished, folder)
+    content, options = bomb(name)
+    parquet.write_table(content, folder / table, row_group_size=ROWS, **options)
+    assert (folder / table).stat().st_size < 10**5
+    resealed(folder)
+    command = "compare" if table == "rounds.parquet" else "plot"
+    line = complaint(capsys, command, folder)
+    assert f"{table} is not one of ours: it would take far more memory" in line
+    assert line.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tables": {"../../secret": "0"}},
+        {"tables": {"/dev/zero": "0"}},
+        {"tables": 5},
+        {"tables": None},
+        {"policies": [1]},
+    ],
+    ids=str,
+)
+def test_a_summary_names_its_own_tables(finished, tmp_path, changes, capsys):
+    folder = tmp_path / "theirs"
+    shutil.copytree(finished, folder)
+    resealed(folder, **changes)
+    for command in ("compare", "plot"):
+        line = complaint(capsys, command, folder)
+        assert "summary.json is not the summary of an experiment" in line
+        assert line.count("\n") == 1
+
+
+def test_a_checkpoint_names_no_other_acquisition_function(planted, capsys):
+    """Its policy comes back with the class that the study named, or not at all."""
+    text = "horizon = 4\ntrials = 1\n[problem]\nbotorch = 'ConstrainedGramacy'\n"
+    text += "points = 4\n[policies.P]\ntype = 'BoTorchPolicy'\n"
+    text += "acquisition = { type = 'qUpperConfidenceBound', beta = 2.0 }\n"
+    Path("study.toml").write_text(text)
+    (job,) = jobs_in("study.toml")
+    task = Task(job.experiment, job.settings, "P", range(1))
+    problem = task.problem()
+    folder = Path("theirs")
+    write_config(job.settings, folder)
+    (folder / "checkpoints").mkdir()
+    path = folder / "checkpoints" / "P.ckpt"
+    simulate(task.make(problem), problem, 2, path, progress=False)
+    body = path.read_bytes().partition(b"\n")[2]
+    name = b"botorch.acquisition.monte_carlo:qUpperConfidenceBound"
+    assert name in body
+    again = ["run", folder / "config.toml", "--out", folder, "--resume"]
+    for other in (b"evil:f", b"os:system", b"my-evil:f"):
+        forge(path, "simulation", body.replace(name, other))
+        line = complaint(capsys, *again)
+        assert f"it holds {other.decode()}, which cbandit does not know" in line
+        assert not planted.exists()
+    forge(path, "simulation", body)
+    assert call(capsys, *again)[0] == 0
