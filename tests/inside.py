@@ -90,9 +90,8 @@ from cbandit.search.segments import furthest
 from cbandit.search.simplex import hull, lp
 from cbandit.search.simplex.lp import solve_policy, solve_policy_by_pricing
 from cbandit.simulation.curves import Curve, exponent
-from cbandit.simulation.joined import join
 from cbandit.simulation.loop import simulate
-from cbandit.simulation.run import Run
+from cbandit.simulation.run import Run, join
 from cbandit.simulation.tape import Tape
 from cbandit_kernels.scores import score_ref
 

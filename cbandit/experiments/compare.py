@@ -22,7 +22,7 @@ from cbandit.experiments.report import COLUMNS, columns, number
 from cbandit.experiments.rounds import read_rounds
 from cbandit.experiments.settings import Settings
 from cbandit.simulation import plots
-from cbandit.simulation.summary import mean_and_sem
+from cbandit.simulation.curves import mean_and_sem
 
 __all__ = ["Comparison", "compare", "draw_comparison", "in_latex", "in_lines"]
 

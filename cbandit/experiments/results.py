@@ -18,9 +18,8 @@ from cbandit import account
 from cbandit._core.files import atomic, file_digest, sealed, unsealed
 from cbandit.errors import CBanditError, MissingExtraError
 from cbandit.experiments.settings import Settings
-from cbandit.simulation.curves import Curve, Curves
+from cbandit.simulation.curves import Curve, Curves, mean_and_sem
 from cbandit.simulation.run import Run
-from cbandit.simulation.summary import mean_and_sem
 
 __all__ = [
     "POINTS",

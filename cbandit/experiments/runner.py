@@ -31,9 +31,8 @@ from cbandit.experiments.settings import SEAL, Settings, flat, read_toml
 from cbandit.experiments.task import Experiment, Task
 from cbandit.experiments.workers import in_processes, on_ray, ray_cluster
 from cbandit.simulation import plots
-from cbandit.simulation.joined import join
 from cbandit.simulation.loop import simulate
-from cbandit.simulation.run import FILE, Run
+from cbandit.simulation.run import FILE, Run, join
 
 __all__ = ["carry_out"]
 

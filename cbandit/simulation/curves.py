@@ -20,6 +20,7 @@ __all__ = [
     "HasCurves",
     "averaged",
     "exponent",
+    "mean_and_sem",
     "over_trials",
     "thinned",
 ]
@@ -59,8 +60,8 @@ class Curve:
 
     def until(self, last: int) -> Curve:
         """The rounds up to ``last``."""
-        kept = self.t <= last
-        return Curve(self.t[kept], self.mean[kept], self.std[kept], self.sem[kept])
+        early = self.t <= last
+        return Curve(*(x[early] for x in (self.t, self.mean, self.std, self.sem)))
 
 
 Curves = Mapping[str, Mapping[str, Curve]]
@@ -93,6 +94,12 @@ def over_trials(values: Tensor, t: Tensor) -> Curve:
     """The curve of ``values`` ``(trials, n)`` at the rounds ``t`` ``(n,)``."""
     std = values.std(0) if len(values) > 1 else torch.zeros_like(values[0])
     return Curve(t, values.mean(0), std, std / len(values) ** 0.5)
+
+
+def mean_and_sem(values: Tensor) -> dict[str, float]:
+    """Mean of ``(n,)`` values and its standard error, 0 for a single one."""
+    spread = float(values.std()) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    return {"mean": float(values.mean()), "sem": spread}
 
 
 def averaged(curve: Curve) -> Curve:

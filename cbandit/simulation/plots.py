@@ -1,22 +1,24 @@
 """Figures of the account: curves over the rounds, with a band for the spread of trials.
 
 Each is drawn on a :class:`matplotlib.figure.Figure` of its own, so no display is needed
-and pyplot is left alone.
+and pyplot is left alone. matplotlib is imported when something is drawn.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cbandit._core import checks
 from cbandit._core.files import atomic
-from cbandit.errors import CBanditError
-from cbandit.simulation.averages import costs, drawing
+from cbandit.errors import CBanditError, MissingExtraError
 from cbandit.simulation.curves import (
+    EACH_ROUND,
     LABELS,
     NAMED,
     Curve,
@@ -26,6 +28,7 @@ from cbandit.simulation.curves import (
 )
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -47,6 +50,41 @@ __all__ = [
 Level = tuple[str, float, str]
 """A horizontal line: what it is called, its height, its colour."""
 
+Band = tuple[str, float]
+"""What a band shows, ``"sem"`` or ``"std"``, and how many of them to either side."""
+
+# Okabe and Ito's colours, told apart by the colour-blind too; yellow is too faint
+COLOURS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#56B4E9",
+    "#E69F00",
+    "#000000",
+    "#7F7F7F",
+)
+MARKERS = "os^DvPX*"
+DASHES = ("-", "--", "-.", (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5, 1, 1.5)))
+STYLE = {
+    "axes.edgecolor": "#666666",
+    "axes.grid": True,
+    "axes.labelcolor": "#333333",
+    "axes.linewidth": 0.8,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "font.size": 10,
+    "grid.color": "#E3E3E3",
+    "grid.linewidth": 0.7,
+    "legend.frameon": False,
+    "savefig.dpi": 160,
+    "xtick.color": "#555555",
+    "ytick.color": "#555555",
+}
+
 
 def curves(
     runs: Sequence[HasCurves],
@@ -61,19 +99,17 @@ def curves(
     listed = isinstance(runs, list | tuple)
     if not listed or not all(isinstance(run, HasCurves) for run in runs):
         raise CBanditError(f"runs must be a list of cb.Run; got {runs!r}")
-    names = [run.policy for run in runs]
-    if len(set(names)) != len(names):
+    policies = [run.policy for run in runs]
+    if len(set(policies)) != len(policies):
         raise CBanditError(
-            f"runs must be of policies of different names; got {names}: set "
+            f"runs must be of policies of different names; got {policies}: set "
             "policy.name before the run, or dataclasses.replace(run, policy=...)"
         )
-    table = {
-        run.policy: {name: run.curve(name, points, average) for name in metrics}
-        for run in runs
-    }
+    table = {}
     for run in runs:
-        for name in (f"{kind} {cost}" for kind in NAMED for cost in run.cost_names):
-            table[run.policy][name] = run.curve(name, points, average)
+        named = [f"{kind} {cost}" for kind in NAMED for cost in run.cost_names]
+        names = (*metrics, *named)
+        table[run.policy] = {name: run.curve(name, points, average) for name in names}
         if run.stopped is not None:
             table[run.policy]["stopped"] = run.curve("stopped", points)
     return table
@@ -98,7 +134,7 @@ def overview(
 
     Args:
         shown: runs of different policies, or one run, or their curves as
-            :func:`curves` gives them.
+            :func:`curves` returns them.
         metrics: of :data:`LABELS`; regret and the three violations unless given.
         title: above all panels.
         average: divide by the number of rounds so far.
@@ -135,50 +171,101 @@ def overview(
     table = _table(shown, metrics, average, until)
     if not table:
         raise CBanditError("nothing to plot: no runs")
-    draw = drawing()
-    with draw.styled():
-        columns = len(metrics) if len(metrics) < 4 else (len(metrics) + 1) // 2
-        rows = -(-len(metrics) // columns)
-        size = (4.4 * columns, 3.1 * rows + 0.7)
-        figure: Figure = draw.Figure(figsize=size, layout="constrained")
-        panels = figure.subplots(rows, columns, squeeze=False).flatten()
-        band = {"spread": spread, "width": width}
-        for panel, name in zip(panels, metrics, strict=False):
-            early = average or name == "soft_violation"
-            scale = {"average": average, "log": early if log is None else log}
-            draw.draw_panel(panel, table, name, reward=reward, **band, **scale)
+    policies = [policy for policy, lines in table.items() if metrics[0] in lines]
+    legend = len(policies) > 1 or title is None
+    if title is not None and len(policies) == 1:
+        title += f": {policies[0]}"
+    columns = _columns(len(metrics))
+    size = (4.4 * columns, 3.1, 0.7)
+    with _sheet(title, len(metrics), columns, size) as (figure, grid):
+        panels = grid.flatten()[: len(metrics)]
+        for panel, name in zip(panels, metrics, strict=True):
+            _draw_panel(
+                panel,
+                table,
+                name,
+                (spread, width),
+                average=average,
+                log=average or name == "soft_violation" if log is None else log,
+                reward=reward,
+            )
             for t in marks:
                 panel.axvline(t, color="#999999", linestyle=":", linewidth=1, zorder=1)
-        for panel in panels[len(metrics) :]:
-            panel.set_visible(False)
-        for panel in panels[: len(metrics)][-columns:]:
+        for panel in panels[-columns:]:
             panel.set_xlabel(panel.get_xlabel() or "round")
-        handles, labels = panels[0].get_legend_handles_labels()
-        if len(labels) > 1 or title is None:
-            draw.add_legend(figure, handles, labels)
-        alone = f": {labels[0]}" if len(labels) == 1 else ""
-        draw.add_headline(figure, None if title is None else title + alone)
+        if legend:
+            _add_legend(figure, panels[:1])
     return figure
 
 
 def _table(
-    shown: Any, metrics: Sequence[str], average: bool, until: int | None
-) -> dict[str, dict[str, Curve]]:
+    shown: HasCurves | Sequence[HasCurves] | Curves,
+    metrics: Sequence[str],
+    average: bool,
+    until: int | None,
+) -> Curves:
     """The curves to draw, averaged and cut as asked."""
-    if isinstance(shown, Mapping):
-        table = {policy: dict(each) for policy, each in shown.items()}
-        if average:
-            table = {
-                p: {k: c if k == "stopped" else averaged(c) for k, c in e.items()}
-                for p, e in table.items()
-            }
-    else:
+    if not isinstance(shown, Mapping):
         runs = [shown] if isinstance(shown, HasCurves) else shown
-        found = curves(runs, metrics, 1000, average)
-        table = {policy: dict(each) for policy, each in found.items()}
+        table = curves(runs, metrics, 1000, average)
+    elif average:
+        table = {
+            policy: {k: c if k == "stopped" else averaged(c) for k, c in lines.items()}
+            for policy, lines in shown.items()
+        }
+    else:
+        table = shown
     if until is None:
         return table
     return {p: {k: c.until(until) for k, c in e.items()} for p, e in table.items()}
+
+
+def costs(
+    table: Curves,
+    *,
+    title: str | None = None,
+    reward: str = "reward",
+    spread: str = "sem",
+    width: float = 1.0,
+) -> Figure:
+    """Draw the averages so far of the reward and of each cost that has a name.
+
+    Lines mark the costs' limits. A policy that keeps limits on average ends at them or
+    on their right side.
+
+    Args:
+        table: curves as :func:`curves` returns them, of runs with named costs.
+        title: above all panels.
+        reward: what the reward is called.
+        spread: as for :func:`overview`.
+        width: likewise.
+    """
+    first = next(iter(table.values()), {})
+    names = [name for name in first if name.partition(" ")[0] == "cost"]
+    if not names:
+        raise CBanditError("nothing to plot: the runs' costs have no names")
+    names = ["reward", *names]
+    columns = _columns(len(names))
+    size = (4.4 * columns, 3.1, 0.7)
+    with _sheet(title, len(names), columns, size) as (figure, grid):
+        panels = grid.flatten()[: len(names)]
+        for panel, name in zip(panels, names, strict=True):
+            means = {
+                policy: {name: averaged(lines[name])}
+                for policy, lines in table.items()
+                if name in lines
+            }
+            style = {"order": list(table), "reward": reward, "zero": False}
+            _draw_panel(panel, means, name, (spread, width), **style)
+            called = reward if name == "reward" else name.partition(" ")[2]
+            panel.set_title(f"{called}, average so far")
+            panel.set_xlabel("round")
+            if name != "reward":
+                limit = averaged(first[f"limit {called}"])
+                line = {"color": "#000000", "linewidth": 1.2, "label": "limit"}
+                panel.plot(limit.t, limit.mean.numpy(), **line)
+        _add_legend(figure, panels[1:2])
+    return figure
 
 
 def evolution(
@@ -198,20 +285,14 @@ def evolution(
         spread: as for :func:`overview`.
         width: likewise.
     """
-    draw = drawing()
-    with draw.styled():
-        size = (4.4 * len(metrics), 2.7 * len(rows) + 0.9)
-        figure: Figure = draw.Figure(figsize=size, layout="constrained")
-        panels = figure.subplots(len(rows), len(metrics), squeeze=False)
-        seen: dict[str, Any] = {}
-        order = list(dict.fromkeys(policy for _, table, _ in rows for policy in table))
-        band: dict[str, Any] = {"spread": spread, "width": width, "order": order}
+    columns = len(metrics)
+    size = (4.4 * columns, 2.7, 0.9)
+    order = list(dict.fromkeys(policy for _, table, _ in rows for policy in table))
+    with _sheet(title, len(rows) * columns, columns, size) as (figure, panels):
         for line, (words, table, levels) in zip(panels, rows, strict=True):
             for panel, name in zip(line, metrics, strict=True):
-                draw.draw_panel(panel, table, name, **band)
+                _draw_panel(panel, table, name, (spread, width), order)
                 _draw_levels(panel, levels.get(name, ()))
-                handles, labels = panel.get_legend_handles_labels()
-                seen.update(zip(labels, handles, strict=True))
             if words:
                 line[0].set_ylabel(words, fontweight="bold")
         # regret is there to be compared between the rows
@@ -220,24 +301,9 @@ def evolution(
             panel.set_ylim(min(panel.get_ylim()[0], -0.03 * top), top)
         for panel in panels[-1]:
             panel.set_xlabel("round")
-        if len(seen) > 1:
-            draw.add_legend(figure, list(seen.values()), list(seen))
-        draw.add_headline(figure, title)
+        if len(order) > 1 or any(levels for _, _, levels in rows):
+            _add_legend(figure, panels.flat)
     return figure
-
-
-def _draw_levels(panel: Axes, levels: Sequence[Level]) -> None:
-    for label, height, colour in levels:
-        # the optimum is dotted, on top of other lines: both are seen where they meet
-        dots: Any = (0, (1, 2.5)) if label == "optimum" else "-"
-        panel.axhline(height, color=colour, linewidth=1.4, linestyle=dots, label=label)
-    if ("threshold", 0.0) in [each[:2] for each in levels]:
-        panel.set_title("Expected cost less its threshold")
-    if levels:
-        heights = [height for _, height, _ in levels]
-        bottom, top = panel.get_ylim()
-        bottom, top = min(bottom, 0.0, *heights), max(top, *heights)
-        panel.set_ylim(bottom, top + 0.05 * (top - bottom))
 
 
 def comparison(
@@ -249,28 +315,21 @@ def comparison(
     width: float = 1.0,
 ) -> Figure:
     """Draw one metric, one panel a setting, one curve for each name in it."""
-    draw = drawing()
-    with draw.styled():
-        size = (4.4 * len(panels), 3.8)
-        figure: Figure = draw.Figure(figsize=size, layout="constrained")
-        axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
-        order = list(dict.fromkeys(name for each in panels.values() for name in each))
-        band: dict[str, Any] = {"spread": spread, "width": width, "order": order}
-        seen: dict[str, Any] = {}
-        for panel, (words, table) in zip(axes, panels.items(), strict=True):
-            draw.draw_panel(panel, table, metric, **band)
+    columns = len(panels)
+    size = (4.4 * columns, 3.8, 0.0)
+    order = list(dict.fromkeys(name for table in panels.values() for name in table))
+    with _sheet(title, columns, columns, size, sharey=True) as (figure, grid):
+        for panel, (words, table) in zip(grid[0], panels.items(), strict=True):
+            _draw_panel(panel, table, metric, (spread, width), order)
             panel.set_title(words)
             panel.set_xlabel("round")
-            handles, labels = panel.get_legend_handles_labels()
-            seen.update(zip(labels, handles, strict=True))
-        axes[0].set_ylabel(LABELS[metric])
-        draw.add_legend(figure, list(seen.values()), list(seen))
-        draw.add_headline(figure, title)
+        grid[0, 0].set_ylabel(LABELS[metric])
+        _add_legend(figure, grid[0])
     return figure
 
 
 def boxes(
-    frame: Any, *, title: str | None = None, table: Curves | None = None
+    frame: pd.DataFrame, *, title: str | None = None, table: Curves | None = None
 ) -> Figure:
     """Draw boxplots of time averages: a row a metric, a column a policy.
 
@@ -279,36 +338,31 @@ def boxes(
         title: above all panels.
         table: the curves, which know where a policy stopped; marked if given.
     """
-    draw = drawing()
     policies, metrics = list(frame.policy.unique()), list(frame.metric.unique())
-    with draw.styled():
-        size = (4.4 * len(policies), 2.9 * len(metrics) + 0.6)
-        figure: Figure = draw.Figure(figsize=size, layout="constrained")
-        panels = figure.subplots(
-            len(metrics), len(policies), squeeze=False, sharex="col", sharey="row"
-        )
+    count, columns = len(metrics) * len(policies), len(policies)
+    size = (4.4 * columns, 2.9, 0.6)
+    shared = {"sharex": "col", "sharey": "row"}
+    with _sheet(title, count, columns, size, **shared) as (figure, panels):
         for row, metric in zip(panels, metrics, strict=True):
             for k, (panel, policy) in enumerate(zip(row, policies, strict=True)):
                 part = frame[(frame.policy == policy) & (frame.metric == metric)]
                 t = sorted(part.t.unique())
-                values = [part.value[part.t == each].to_numpy() for each in t]
-                colour = draw.COLOURS[k % len(draw.COLOURS)]
+                colour = COLOURS[k % len(COLOURS)]
                 panel.boxplot(
-                    values,
+                    [part.value[part.t == s].to_numpy() for s in t],
                     positions=t,
                     widths=0.7 * (t[0] if len(t) == 1 else t[1] - t[0]),
                     manage_ticks=False,
                     medianprops={"color": colour, "linewidth": 1.6},
                     flierprops={"marker": ".", "markersize": 3, "alpha": 0.4},
                 )
-                panel.set_title(f"{policy}: {draw.title_of(metric)} / t")
+                panel.set_title(f"{policy}: {_title_of(metric)} / t")
                 panel.axhline(0, color="#999999", linewidth=0.8, zorder=1)
-                stop = draw.stop_of((table or {}).get(policy, {}))
+                stop = _stop_of((table or {}).get(policy, {}))
                 if stop is not None:
                     panel.axvline(stop, color=colour, linestyle=":", linewidth=1.2)
         for panel in panels[-1]:
             panel.set_xlabel("round")
-        draw.add_headline(figure, title)
     return figure
 
 
@@ -328,31 +382,26 @@ def trade_off(
         sweeps: policies that differ in one argument alone; a line joins those of each
             sweep, in this order.
     """
-    draw = drawing()
-    with draw.styled():
-        figure: Figure = draw.Figure(figsize=(5.6, 4.2), layout="constrained")
-        panel = figure.subplots()
-        ends = [[averaged(each[name]) for name in metrics] for each in table.values()]
-        x, y = ([float(pair[k].mean[-1]) for pair in ends] for k in (0, 1))
-        xerr, yerr = ([float(pair[k].sem[-1]) for pair in ends] for k in (0, 1))
-        places = dict(zip(table, zip(x, y, strict=True), strict=True))
+    with _sheet(title, 1, 1, (5.6, 4.2, 0.0)) as (figure, panels):
+        panel, places = panels[0, 0], {}
+        alike: dict[tuple[float, ...], list[str]] = {}
+        for policy, lines in table.items():
+            means = [averaged(lines[name]).mean for name in metrics]
+            places[policy] = tuple(float(mean[-1]) for mean in means)
+            alike.setdefault(places[policy], []).append(policy)
         for sweep in sweeps:
-            joined = [places[name] for name in sweep if name in places]
-            if len(joined) > 1:
-                panel.plot(*zip(*joined, strict=True), color="#999999", linewidth=1.2)
-        for k, (a, b, da, db) in enumerate(zip(x, y, xerr, yerr, strict=True)):
-            colour = draw.COLOURS[k % len(draw.COLOURS)]
-            look = {"color": colour, "ecolor": "#999999", "capsize": 2}
-            panel.errorbar(a, b, db, da, fmt=draw.MARKERS[k % 8], **look)
-        alike: dict[tuple[float, float], list[str]] = {}
-        for name, place in places.items():
-            alike.setdefault(place, []).append(name)
+            ends = [places[policy] for policy in sweep if policy in places]
+            if len(ends) > 1:
+                panel.plot(*zip(*ends, strict=True), color="#999999", linewidth=1.2)
+        for k, (policy, lines) in enumerate(table.items()):
+            xerr, yerr = (float(averaged(lines[name]).sem[-1]) for name in metrics)
+            look = {"color": COLOURS[k % 8], "ecolor": "#999999", "capsize": 2}
+            panel.errorbar(*places[policy], yerr, xerr, fmt=MARKERS[k % 8], **look)
         for place, names in alike.items():
             panel.annotate(", ".join(names), place, (5, 5), textcoords="offset points")
         panel.set_xlabel(f"{LABELS[metrics[0]]} / t")
         panel.set_ylabel(f"{LABELS[metrics[1]]} / t")
         panel.margins(0.12)
-        draw.add_headline(figure, title)
     return figure
 
 
@@ -367,28 +416,23 @@ def differences(
         shown: by metric and by name, a difference and the ends of its interval.
         title: above all panels.
     """
-    draw = drawing()
     names = list(next(iter(shown.values())))
-    with draw.styled():
-        columns = min(3, len(shown))
-        rows = -(-len(shown) // columns)
-        size = (1.2 + 3.6 * columns, (0.9 + 0.32 * len(names)) * rows + 0.5)
-        figure: Figure = draw.Figure(figsize=size, layout="constrained")
-        panels = figure.subplots(rows, columns, squeeze=False, sharey=True).flatten()
-        for panel, (metric, each) in zip(panels, shown.items(), strict=False):
+    columns = min(3, len(shown))
+    size = (1.2 + 3.6 * columns, 0.9 + 0.32 * len(names), 0.5)
+    with _sheet(title, len(shown), columns, size, sharey=True) as (figure, panels):
+        from matplotlib.ticker import MaxNLocator
+
+        for panel, (metric, intervals) in zip(panels.flat, shown.items(), strict=False):
             for k, name in enumerate(names):
-                middle, low, high = each[name]
-                colour, mark = draw.COLOURS[k % 8], draw.MARKERS[k % 8]
+                middle, low, high = intervals[name]
+                colour, mark = COLOURS[k % 8], MARKERS[k % 8]
                 panel.plot([low, high], [k, k], color=colour, linewidth=1.6)
                 panel.plot([middle], [k], marker=mark, color=colour, linestyle="")
             panel.axvline(0, color="#666666", linewidth=0.9, zorder=1)
-            panel.set_title(draw.title_of(metric))
-            panel.xaxis.set_major_locator(draw.MaxNLocator(4))
+            panel.set_title(_title_of(metric))
+            panel.xaxis.set_major_locator(MaxNLocator(4))
             panel.set_yticks(range(len(names)), names)
             panel.set_ylim(len(names) - 0.5, -0.5)
-        for panel in panels[len(shown) :]:
-            panel.set_visible(False)
-        draw.add_headline(figure, title)
     return figure
 
 
@@ -404,3 +448,192 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     figure.savefig(drawn, format=kind, dpi=160)
     with atomic(path) as file:
         file.write(drawn.getbuffer())
+
+
+# -- the parts of a figure -------------------------------------------------------------
+
+
+@contextmanager
+def _sheet(
+    title: str | None,
+    count: int,
+    columns: int,
+    size: tuple[float, float, float],
+    **shared: Any,
+) -> Iterator[tuple[Figure, Any]]:
+    """Yield a figure and its panels ``(rows, columns)``, in our colours and fonts.
+
+    Args:
+        title: above all panels, on as many lines as the width asks for.
+        count: of panels; any more in the last row are hidden.
+        columns: panels side by side.
+        size: the figure's width, the height of a row, and the rest's, in inches.
+        shared: axes that the panels share, as for ``matplotlib``'s ``subplots``.
+    """
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError(
+            "figures need matplotlib: pip install 'cbandit[experiments]'"
+        ) from None
+    rows = -(-count // columns)
+    width, row, rest = size
+    style: dict[Any, Any] = dict(STYLE)
+    with matplotlib.rc_context(style):
+        figure: Any = Figure(figsize=(width, row * rows + rest), layout="constrained")
+        figure._repr_png_ = partial(_png, figure)  # notebooks look for it
+        panels = figure.subplots(rows, columns, squeeze=False, **shared)
+        for panel in panels.flat[count:]:
+            panel.set_visible(False)
+        yield figure, panels
+        if title is not None:
+            figure.suptitle(title, x=0.01, ha="left", fontsize=12, wrap=True)
+
+
+def _columns(count: int) -> int:
+    """How many of ``count`` panels stand side by side, in one row or in two."""
+    return count if count < 4 else (count + 1) // 2
+
+
+def _png(figure: Figure) -> bytes:
+    """The figure as a picture, which IPython shows without pyplot."""
+    file = BytesIO()
+    figure.savefig(file, format="png", dpi=figure.dpi)
+    return file.getvalue()
+
+
+def _title_of(metric: str, reward: str = "reward") -> str:
+    """A metric's name with a capital letter, the reward by what it is called."""
+    words = LABELS[metric].replace("reward", reward)
+    if metric == "regret" and reward != "reward":
+        words = f"regret in {reward}"
+    return words[0].upper() + words[1:]
+
+
+def _add_legend(figure: Figure, panels: Iterable[Axes]) -> None:
+    """Name the panels' curves below all panels, in as many columns as there is room."""
+    handles: dict[str, Any] = {}
+    for panel in panels:
+        shown, labels = panel.get_legend_handles_labels()
+        handles.update(zip(labels, shown, strict=True))
+    inches = 0.7 + 0.085 * max(map(len, handles))  # a line, gaps, letters of 10 points
+    columns = max(1, min(len(handles), int(figure.get_figwidth() / inches)))
+    figure.legend(
+        list(handles.values()), list(handles), loc="outside lower center", ncols=columns
+    )
+
+
+def _stop_of(lines: Mapping[str, Curve]) -> int | None:
+    """The round from which half of a policy's trials have stopped, if they have."""
+    if "stopped" not in lines:
+        return None
+    over = lines["stopped"].mean >= 0.5
+    return int(lines["stopped"].t[over][0]) if bool(over.any()) else None
+
+
+def _draw_panel(
+    panel: Axes,
+    table: Curves,
+    name: str,
+    band: Band,
+    order: Sequence[str] | None = None,
+    *,
+    average: bool = False,
+    log: bool = False,
+    reward: str = "reward",
+    zero: bool = True,
+) -> None:
+    """Draw one metric, a curve and a band for each policy.
+
+    Args:
+        panel: where to draw.
+        table: the curves; policies without this metric are left out.
+        name: the metric.
+        band: to either side.
+        order: all policies of the figure, whose places settle colours and dashes; the
+            table's unless given.
+        average: whether the curves are time averages.
+        log: whether rounds are on a logarithmic axis.
+        reward: what the reward is called.
+        zero: whether a line marks 0, where that tells something.
+    """
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    last, places = 1, list(table if order is None else order)
+    for policy, lines in table.items():
+        if name in lines:
+            k, stop = places.index(policy), _stop_of(lines)
+            _draw_curve(panel, lines[name], name, policy, k, band, stop)
+            last = max(last, int(lines[name].t[-1]))
+    if name in LABELS:
+        panel.set_title(_title_of(name, reward) + (" / t" if average else ""))
+    panel.set_axisbelow(True)
+    panel.margins(x=0)
+    if log:
+        panel.set_xscale("log")
+        panel.set_xlim(1, max(2, last))
+        if not average:
+            panel.set_xlabel("round, logarithmic")
+    else:
+        panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+        panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        panel.set_xlim(0, last)
+    whole = name == "rounds_in_violation" and not average
+    panel.yaxis.set_major_locator(MaxNLocator(5, integer=whole))
+    bottom, top = panel.get_ylim()
+    if zero and top - bottom < 0.12 and not average and name not in EACH_ROUND:
+        # an account that stays at 0 shall look like it, not like its rounding
+        panel.set_ylim(-0.05, 1)
+    if zero and name != "best_feasible":  # whose values may lie far from 0
+        panel.axhline(0, color="#999999", linewidth=0.8, zorder=1)
+
+
+def _draw_curve(
+    panel: Axes,
+    curve: Curve,
+    name: str,
+    policy: str,
+    k: int,
+    band: Band,
+    stop: int | None,
+) -> None:
+    """Draw the ``k``-th policy's curve with its band, and the round of its stop."""
+    t, mean, (spread, width) = curve.t.numpy(), curve.mean.numpy(), band
+    margin = width * (curve.sem if spread == "sem" else curve.std).numpy()
+    colour = COLOURS[k % len(COLOURS)]
+    # dashes as well as colours: curves that lie on each other stay visible
+    style: Any = DASHES[k % len(DASHES)]
+    panel.plot(
+        t, mean, color=colour, linestyle=style, linewidth=1.7, label=policy, zorder=3
+    )
+    low = mean - margin
+    if name.endswith("violation"):
+        low = low.clip(min=0)  # no violation can be negative
+    panel.fill_between(t, low, mean + margin, color=colour, alpha=0.13, linewidth=0)
+    if stop is not None:
+        panel.axvline(stop, color=colour, linestyle=":", linewidth=1.2)
+        panel.annotate(
+            f"{policy} stops",
+            (stop, 0.98),
+            xycoords=("data", "axes fraction"),
+            xytext=(3, 0),
+            textcoords="offset points",
+            va="top",
+            fontsize=8,
+            color=colour,
+        )
+
+
+def _draw_levels(panel: Axes, levels: Sequence[Level]) -> None:
+    for label, height, colour in levels:
+        # the optimum is dotted, on top of other lines: both are seen where they meet
+        dots: Any = (0, (1, 2.5)) if label == "optimum" else "-"
+        panel.axhline(height, color=colour, linewidth=1.4, linestyle=dots, label=label)
+    if ("threshold", 0.0) in [level[:2] for level in levels]:
+        panel.set_title("Expected cost less its threshold")
+    if levels:
+        heights = [height for _, height, _ in levels]
+        bottom, top = panel.get_ylim()
+        bottom, top = min(bottom, 0.0, *heights), max(top, *heights)
+        panel.set_ylim(bottom, top + 0.05 * (top - bottom))

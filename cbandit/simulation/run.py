@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import torch
@@ -12,17 +14,23 @@ from torch import Tensor
 
 from cbandit import account
 from cbandit._core import checkpoint, checks, files
+from cbandit._core.randomness import trial_range
 from cbandit.actions import Names
-from cbandit.errors import CBanditError, CheckpointError
+from cbandit.errors import CBanditError, CheckpointError, MissingExtraError
 from cbandit.policies.senses import Senses
-from cbandit.simulation.curves import NAMED, Curve, over_trials, thinned
-from cbandit.simulation.summary import Summary, mean_and_sem
+from cbandit.simulation.curves import (
+    NAMED,
+    Curve,
+    mean_and_sem,
+    over_trials,
+    thinned,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["FILE", "METRICS", "STAGES", "Run"]
+__all__ = ["FILE", "METRICS", "STAGES", "Run", "Summary", "join"]
 
 METRICS = (
     "regret",
@@ -32,8 +40,55 @@ METRICS = (
     "rounds_in_violation",
 )
 STAGES = ("policy_regret", "worst_stage_cost", "stage_rounds_kept", "stage_runs_kept")
-_REALISED = ("realised_regret", "realised_violation")
+REALISED = ("realised_regret", "realised_violation")
+# columns of a frame that parameters cannot be called
+COLUMNS = ("policy", "trial", "t", "action", "reward", "true_reward", "failed")
 FILE = "run.ckpt"
+
+
+class Summary(dict[str, dict[str, float]]):
+    """Final values of a run: ``summary["regret"]["mean"]``; prints as a table.
+
+    Args:
+        policy: its name.
+        rounds: how many were played.
+        values: ``mean`` and ``sem``, the standard error over the trials, by metric.
+        seconds_per_round: of the whole batch of trials.
+        trials: how many there were.
+        alike: whether they did the same to the bit: nothing is drawn at random.
+    """
+
+    def __init__(
+        self,
+        policy: str,
+        rounds: int,
+        values: dict[str, dict[str, float]],
+        seconds_per_round: float,
+        trials: int,
+        alike: bool = False,
+    ) -> None:
+        self.policy, self.rounds, self.trials = policy, rounds, trials
+        self.alike = alike
+        self.seconds_per_round = seconds_per_round
+        super().__init__(values)
+
+    def __str__(self) -> str:
+        head = f"{self.policy}, {self.rounds} rounds, "
+        head += f"{1e3 * self.seconds_per_round:.3g} ms each"
+        if self.alike:
+            head += (
+                f"; all {self.trials} trials are one run, to the bit, for neither the "
+                "policy nor the problem draws at random: +- 0 says nothing"
+            )
+        rows = []
+        for name, value in self.items():
+            known = not math.isnan(value["mean"])
+            mean = f"{value['mean']:.5g}" if known else "unknown"
+            spread = f" +- {value['sem']:.3g}" if known and self.trials > 1 else ""
+            rows.append(f"  {name:<20} {mean:>12}{spread}")
+        return "\n".join([head, *rows])
+
+    __repr__ = __str__
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -121,7 +176,7 @@ class Run:
     @property
     def cost_names(self) -> tuple[str, ...]:
         """The names of costs, where they have any."""
-        return () if self.senses is None else self.senses.names or ()
+        return self._words.names or ()
 
     @property
     def complete(self) -> bool:
@@ -133,15 +188,18 @@ class Run:
         """Whether the policy drew its actions from distributions."""
         return self.expected_rewards is not None
 
+    @property
+    def _words(self) -> Senses:
+        """The problem's words; without any it maximises, and costs stay below."""
+        return Senses(self.m) if self.senses is None else self.senses
+
     def _up(self, rewards: Tensor) -> Tensor:
         """Return rewards that are to be large."""
-        return rewards if self.senses is None else self.senses.reward(rewards)
+        return self._words.reward(rewards)
 
     def _stated(self, over: Tensor) -> Tensor:
         """Return costs as the problem states them, by how much they are beyond it."""
-        if self.senses is not None:
-            over = self.senses.costs(over)
-        return over + self.thresholds
+        return self._words.costs(over) + self.thresholds
 
     @property
     def regret(self) -> Tensor:
@@ -229,9 +287,7 @@ class Run:
         over = self.costs - self.thresholds
         if self.failed is not None:
             over = over.masked_fill(self.failed.unsqueeze(-1), 0.0)
-        return account.realised_violation(
-            over if self.senses is None else self.senses.costs(over)
-        )
+        return account.realised_violation(self._words.costs(over))
 
     @property
     def rounds_in_violation(self) -> Tensor:
@@ -265,16 +321,16 @@ class Run:
             ... # doctest: +SKIP
             >>> pandas.concat(frames)                           # doctest: +SKIP
         """
-        values: dict[str, dict[str, float]] = {}
-        for name in METRICS + (STAGES if self.randomised else ()):
-            final = getattr(self, name)[..., -1:].double().reshape(-1)
-            values[name] = mean_and_sem(final)
+        names = METRICS + (STAGES if self.randomised else ())
         if self.m > 1:
-            final = self.hard_violation_in_spreads[..., -1:].double().reshape(-1)
-            values["hard_violation_in_spreads"] = mean_and_sem(final)
+            names += ("hard_violation_in_spreads",)
+        values = {
+            name: mean_and_sem(getattr(self, name)[..., -1:].double().reshape(-1))
+            for name in names
+        }
         trials = 1 if self.trials is None else len(self.trials)
         played = (self.actions, self.rewards, self.costs)
-        alike = trials > 1 and all(bool((each == each[:1]).all()) for each in played)
+        alike = trials > 1 and all(bool((x == x[:1]).all()) for x in played)
         pace = self.seconds_per_round
         return Summary(self.policy, self.rounds, values, pace, trials, alike)
 
@@ -327,7 +383,7 @@ class Run:
             first = self.stopped.unsqueeze(-1)
             t = torch.arange(1, self.rounds + 1)
             return ((first > 0) & (first <= t)).double()
-        if name not in (*METRICS, *_REALISED, "policy_regret", "best_feasible"):
+        if name not in (*METRICS, *REALISED, "policy_regret", "best_feasible"):
             raise CBanditError(
                 f"name must be a metric, one of {', '.join(METRICS)}, policy_regret, "
                 "realised_regret, realised_violation, reward, multiplier, "
@@ -345,10 +401,52 @@ class Run:
         metrics; for a policy that randomises also expected_reward, stage_cost1.. and
         policy_regret. Costs are as the problem states them throughout.
         """
-        from cbandit.simulation.frames import frame_of
-
-        more = ("policy_regret",) if self.randomised else ()
-        return frame_of(self, METRICS + more)
+        try:
+            import pandas as pd
+        except ImportError:
+            raise MissingExtraError(
+                "run.frame() needs pandas: pip install 'cbandit[experiments]'"
+            ) from None
+        metrics = METRICS + (("policy_regret",) if self.randomised else ())
+        numbers, costs = list(self.trials or range(1)), self.cost_names
+        columns: dict[str, Any] = {
+            "policy": self.policy,
+            "trial": torch.tensor(numbers).repeat_interleave(self.rounds).numpy(),
+            "t": torch.arange(1, self.rounds + 1).repeat(len(numbers)).numpy(),
+        }
+        tables = {
+            "reward": self.rewards,
+            "cost": self.costs,
+            "true_reward": self.true_rewards,
+            "true_cost": self._stated(self.true_costs),
+            "threshold": self.thresholds.expand_as(self.costs),
+            "multiplier": self.multipliers,
+        }
+        if self.expected_rewards is not None:
+            tables["expected_reward"] = self.expected_rewards
+            tables["stage_cost"] = self._stated(self.stage_costs)
+        for name, values in (("action", self.index), ("failed", self.failed)):
+            if values is not None:
+                columns[name] = values.reshape(-1).numpy()
+        if self.names is None:
+            for j, column in enumerate(self.actions.unbind(-1)):
+                columns[f"x{j + 1}"] = column.reshape(-1).numpy()
+        else:
+            for name, parameter in self.names.read(self.actions).items():
+                taken = name in (*COLUMNS, *costs, *metrics)
+                columns[f"x.{name}" if taken else name] = parameter.reshape(-1)
+        prefixes = {"cost": "", "true_cost": "true_"}  # before a cost's name
+        for name, table in tables.items():
+            if name.endswith("reward"):
+                columns[name] = table.reshape(-1).numpy()
+                continue
+            prefix = prefixes.get(name, f"{name}_")
+            for j, column in enumerate(table.unbind(-1)):
+                called = f"{prefix}{costs[j]}" if costs else f"{name}{j + 1}"
+                columns[called] = column.reshape(-1).numpy()
+        for name in metrics:
+            columns[name] = getattr(self, name).reshape(-1).numpy()
+        return pd.DataFrame(columns)
 
     def plot(self, **options: Any) -> Figure:
         """Draw the account; options as for ``cb.plots.overview``."""
@@ -391,3 +489,38 @@ class Run:
     def __repr__(self) -> str:
         count = 1 if self.trials is None else len(self.trials)
         return f"Run({self.policy}, rounds={self.rounds}, trials={count}, m={self.m})"
+
+
+def join(runs: Sequence[Run]) -> Run:
+    """Join runs of different trials into one, in the order of the trials' numbers.
+
+    The parts must be of one policy over the same rounds. The seconds of a round are
+    those of the slowest part, as if they ran side by side.
+    """
+    if not runs:
+        raise CBanditError("runs must hold at least one run; got none")
+    if any(run.trials is None for run in runs):
+        raise CBanditError("runs must have a trials axis to be joined")
+    runs = sorted(runs, key=lambda run: run.trials[0] if run.trials else 0)
+    numbers = [i for run in runs for i in run.trials or ()]
+    trials = trial_range(range(numbers[0], numbers[-1] + 1))
+    if trials is None or numbers != list(trials):
+        raise CBanditError(f"runs must hold consecutive trials; got {numbers}")
+    first = runs[0]
+    if any((run.policy, run.rounds) != (first.policy, first.rounds) for run in runs):
+        raise CBanditError(f"runs must be of one policy and length; got {runs}")
+    joined: dict[str, Any] = {}
+    for name in (field.name for field in fields(Run)):
+        values = [getattr(run, name) for run in runs]
+        if isinstance(values[0], Tensor) and name != "seconds":
+            joined[name] = torch.cat(values)
+    if any(run.failed is not None for run in runs):
+        nowhere = torch.zeros_like(first.infeasible[:1])
+        joined["failed"] = torch.cat(
+            [
+                nowhere.expand_as(r.infeasible) if r.failed is None else r.failed
+                for r in runs
+            ]
+        )
+    seconds = torch.stack([run.seconds for run in runs]).amax(0)
+    return replace(first, trials=trials, seconds=seconds, **joined)
