@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from cbandit.choice import Choice
 if TYPE_CHECKING:
     from cbandit.simulation.parts import Policy
 
-__all__ = ["Post", "tell_where"]
+__all__ = ["Post", "tell"]
 
 
 class Post:
@@ -46,12 +46,12 @@ class Post:
             cost: ``(*trials, m)``.
             delays: rounds until the reward and the cost arrive, ``(*trials,)`` each;
                 infinite: never.
+            failed: trials ``(*trials,)`` of which nothing arrives; ``None``: none.
         """
-        if failed is not None:
-            first, second = (d.masked_fill(failed, math.inf) for d in delays)
-            delays = first, second
         arrivals = []
         for kind, delay in zip(("reward", "cost"), delays, strict=True):
+            if failed is not None:
+                delay = delay.masked_fill(failed, math.inf)
             for wait in sorted(set(delay.flatten().tolist())):
                 if wait == math.inf:
                     continue
@@ -71,25 +71,18 @@ class Post:
             rewarded = due.get("reward", nobody)
             charged = due.get("cost", nobody) if policy.m else nobody
             both = rewarded & charged
-            _tell(policy, choice, both, reward=reward, cost=cost)
-            _tell(policy, choice, rewarded & ~both, reward=reward)
-            _tell(policy, choice, charged & ~both, cost=cost)
+            tell(policy, choice, both, reward=reward, cost=cost)
+            tell(policy, choice, rewarded & ~both, reward=reward)
+            tell(policy, choice, charged & ~both, cost=cost)
             if self.last[sent] == t:
                 del self.letters[sent], self.last[sent]
 
 
-def tell_where(
-    policy: Policy, choice: Choice, where: Tensor, reward: Tensor, cost: Tensor
+def tell(
+    policy: Policy, choice: Choice, where: Tensor | None, **feedback: Tensor
 ) -> None:
-    """Tell what was seen of a choice in the trials ``where (*trials,)``."""
-    feedback: dict[str, Any] = (
-        {"reward": reward, "cost": cost} if policy.m else {"reward": reward}
-    )
-    _tell(policy, choice, where, **feedback)
-
-
-def _tell(policy: Policy, choice: Choice, where: Tensor, **feedback: Any) -> None:
-    if bool(where.all()):
+    """Tell the feedback of the trials ``where (*trials,)``; ``None``: of all."""
+    if where is None or bool(where.all()):
         policy.tell(choice, **feedback)
     elif bool(where.any()):
         policy.tell(choice, **feedback, where=where)

@@ -22,7 +22,7 @@ from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.problems.protocol import Problem, Round, delays_of
 from cbandit.simulation import process
-from cbandit.simulation.delivery import tell_where
+from cbandit.simulation.delivery import tell
 from cbandit.simulation.parts import Policy, check_memory, check_parts, check_rounds
 from cbandit.simulation.resume import Checkpoint, State
 from cbandit.simulation.run import Run
@@ -146,34 +146,25 @@ def simulate(
                 tape.put("priced", priced.price)
             choice = policy.ask(**question)
             reward, cost, failed = world.observe(choice)
+            played = Played(t, choice, reward, cost)
             if failed is not None:
                 policy.tell(choice, failed=True, where=failed)
             if shown.delays is not None:
                 delays = delays_of(shown.delays, world.batch)
                 post.send(t, choice, reward, cost, delays, failed)
-            elif failed is not None:
-                tell_where(policy, choice, ~failed, reward, cost)
-            elif policy.m:
-                policy.tell(choice, reward=reward, cost=cost)
             else:
-                policy.tell(choice, reward=reward)
+                feedback = {"reward": reward} | ({"cost": cost} if policy.m else {})
+                tell(policy, choice, None if failed is None else ~failed, **feedback)
             if post:
                 post.deliver(t, policy)
             seconds = perf_counter() - begun
 
-            _record(tape, world, shown, t, choice, reward, cost)
-            if failed is not None or tape.has("failed"):
-                tape.put(
-                    "failed",
-                    torch.zeros(world.batch, dtype=torch.bool)
-                    if failed is None
-                    else failed,
-                )
+            _record(tape, world, shown, played, failed)
             tape.turn(seconds, world)
             bar.update(1)
 
             ended = bool(interrupted)
-            if callback is not None and callback(Played(t, choice, reward, cost)):
+            if callback is not None and callback(played):
                 ended = True
             due = file is not None and monotonic() - saved > pause
             ended, due = ranks.either(ended, due)
@@ -194,25 +185,23 @@ def simulate(
 
 
 def _record(
-    tape: Tape,
-    world: World,
-    shown: Round,
-    t: int,
-    choice: Choice,
-    reward: Tensor,
-    cost: Tensor,
+    tape: Tape, world: World, shown: Round, played: Played, failed: Tensor | None
 ) -> None:
     """Note all that one round was."""
+    t, choice = played.t, played.choice
     tape.put("actions", choice.x)
     if choice.index is not None:
         tape.put("index", choice.index)
-    tape.put("rewards", reward)
-    tape.put("costs", cost)
+    tape.put("rewards", played.reward)
+    tape.put("costs", played.cost)
     tape.put("infeasible", choice.infeasible)
     if choice.distribution is not None or tape.has("expected_rewards"):
         mean_reward, mean_cost = world.expected(choice, shown, t)
         tape.put("expected_rewards", mean_reward)
         tape.put("expected_costs", mean_cost)
     if not world.blockwise:
-        for name, value in world.truth(choice.x, t, cost.shape[-1]).items():
+        for name, value in world.truth(choice.x, t, played.cost.shape[-1]).items():
             tape.put(name, value)
+    if failed is not None or tape.has("failed"):
+        nowhere = torch.zeros(world.batch, dtype=torch.bool)
+        tape.put("failed", nowhere if failed is None else failed)

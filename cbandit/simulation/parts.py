@@ -72,11 +72,17 @@ def check_parts(policy: Policy, problem: Problem) -> None:
     """Raise if either lacks something, or if they do not go together."""
     _complete("policy", policy, _POLICY)
     _complete("problem", problem, _PROBLEM)
-    _same_trials(policy, problem)
-    _same_actions(policy, problem)
-    _same_costs(policy, problem)
-    _same_senses(policy, problem)
-    _same_thresholds(policy, problem)
+    ours, theirs = trial_range(policy.trials), trial_range(problem.trials)
+    if theirs is not None and ours != theirs:
+        raise _unlike("be for the same trials", ours, theirs)
+    _check_actions(policy, problem)
+    # a problem of the user's own may mean something else by m: its answers will tell
+    m = getattr(problem, "m", policy.m) if hasattr(problem, "settings") else policy.m
+    if policy.m and policy.m != m:
+        raise _unlike("have the same costs", policy.m, m)
+    senses = senses_of(problem, policy)
+    _check_senses(policy, senses)
+    _check_thresholds(policy, senses.limits)
 
 
 def check_memory(horizon: int, policy: Policy, problem: Problem) -> None:
@@ -103,85 +109,70 @@ def check_rounds(policy: Policy, rounds: int) -> None:
         )
 
 
-def _complete(what: str, given: Any, parts: str) -> None:
-    missing = [p for p in parts.split() if not hasattr(given, p.removesuffix("()"))]
+def senses_of(problem: Problem, policy: Policy) -> Senses:
+    """Return how a problem states its functions; costs may be named by the policy."""
+    senses = getattr(policy, "senses", None)
+    names = senses.names if isinstance(senses, Senses) else None
+    return Senses.of_problem(problem, policy.m, names)
+
+
+def _complete(name: str, part: Policy | Problem, attributes: str) -> None:
+    missing = [
+        word
+        for word in attributes.split()
+        if not hasattr(part, word.removesuffix("()"))
+    ]
     if missing:
         raise CBanditError(
-            f"{what} must have all that the loop asks of it; {checks.kind(given)} "
+            f"{name} must have all that the loop asks of it; {checks.kind(part)} "
             f"lacks {', '.join(missing)}"
         )
 
 
-def _same_trials(policy: Policy, problem: Problem) -> None:
-    ours, theirs = trial_range(policy.trials), trial_range(problem.trials)
-    if theirs is not None and ours != theirs:
-        raise CBanditError(
-            f"policy and problem must be for the same trials; the policy has {ours}, "
-            f"the problem {theirs}"
-        )
+def _unlike(wanted: str, ours: Any, theirs: Any) -> CBanditError:
+    """Say in what a policy and a problem must be alike, and are not."""
+    return CBanditError(
+        f"policy and problem must {wanted}; the policy has {ours}, the problem {theirs}"
+    )
 
 
-def _same_actions(policy: Policy, problem: Problem) -> None:
+def _check_actions(policy: Policy, problem: Problem) -> None:
     ours, theirs = getattr(policy, "actions", None), problem.actions
     if not isinstance(ours, Actions) or not isinstance(theirs, Actions):
         return  # a policy of the user's own may know actions of another kind
     numbered = ours.finite and theirs.finite
     if ours.dim != theirs.dim or (numbered and ours.size != theirs.size):
-        raise CBanditError(
-            "policy and problem must be over the same actions: build the policy on "
-            f"problem.actions; the policy has {ours!r}, the problem {theirs!r}"
-        )
+        wanted = "be over the same actions: build the policy on problem.actions"
+        raise _unlike(wanted, repr(ours), repr(theirs))
 
 
-def _same_costs(policy: Policy, problem: Problem) -> None:
-    # a problem of the user's own may mean something else by m: its answers will tell
-    ours = policy.m
-    theirs = getattr(problem, "m", ours) if hasattr(problem, "settings") else ours
-    if ours and ours != theirs:
-        raise CBanditError(
-            f"policy and problem must have the same costs; the policy has {ours}, the "
-            f"problem {theirs}"
-        )
-
-
-def senses_of(problem: Problem, policy: Policy) -> Senses:
-    """Return how a problem states its functions; costs may be named by the policy."""
-    own = getattr(policy, "senses", None)
-    named = own.names if isinstance(own, Senses) else None
-    return Senses.of_problem(problem, policy.m, named)
-
-
-def _same_senses(policy: Policy, problem: Problem) -> None:
-    ours, theirs = getattr(policy, "senses", None), senses_of(problem, policy)
-    if not isinstance(ours, Senses) or (
-        not ours.m and ours.minimise == theirs.minimise
-    ):
+def _check_senses(policy: Policy, theirs: Senses) -> None:
+    ours = getattr(policy, "senses", None)
+    if not isinstance(ours, Senses):
         return
-    if not ours.same(theirs):
-        raise CBanditError(
-            "policy and problem must state rewards and costs alike: give the policy "
-            "the problem's thresholds= and minimise=; the policy has "
-            f"({ours}), the problem ({theirs})"
+    if not ours.same(theirs) and (ours.m or ours.minimise != theirs.minimise):
+        wanted = (
+            "state rewards and costs alike: give the policy the problem's thresholds= "
+            "and minimise="
         )
+        raise _unlike(wanted, f"({ours})", f"({theirs})")
 
 
-def _same_thresholds(policy: Policy, problem: Problem) -> None:
+def _check_thresholds(policy: Policy, limits: Any) -> None:
     """Warn where a policy keeps to limits that nobody may have meant."""
-    given, batch = senses_of(problem, policy).limits, tuple(policy.batch_shape)
-    if callable(given) or not policy.m:
+    if callable(limits) or not policy.m:
         return
-    name, shape = "problem.thresholds", (*batch, policy.m)
-    theirs = checks.shaped(name, checks.tensor(name, given), shape, "(*trials, m)")
+    name, shape = "problem.thresholds", (*policy.batch_shape, policy.m)
+    theirs = checks.shaped(name, checks.tensor(name, limits), shape, "(*trials, m)")
     ours = getattr(policy, "thresholds", None)
     if not isinstance(ours, Tensor):
         return  # a callable, or a policy of the user's own
     ours, theirs = ours.cpu(), theirs.reshape(-1, policy.m)
     above = bool((ours > theirs + 1e-6 * (1 + theirs.abs())).any())
     if above or (not bool(ours.any()) and bool(theirs.any())):
-        told = [v[0].tolist() for v in (ours, theirs)]
         warnings.warn(
-            f"{policy.name} keeps costs under thresholds {told[0]}, and the account is "
-            f"by the problem's, {told[1]}: build the policy with "
+            f"{policy.name} keeps costs under thresholds {ours[0].tolist()}, and the "
+            f"account is by the problem's, {theirs[0].tolist()}: build the policy with "
             "thresholds=problem.thresholds, or lower ones for a margin",
             stacklevel=4,
         )

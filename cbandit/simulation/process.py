@@ -44,12 +44,11 @@ def until_interrupted(active: bool) -> Iterator[list[tuple[float, int]]]:
     heard: list[tuple[float, int]] = []  # when, and which
     before: dict[int, Any] = {}
     if active and threading.current_thread() is threading.main_thread():
-        usual = {
+        usual: dict[int, Any] = {
             signal.SIGINT: signal.default_int_handler,
             signal.SIGTERM: signal.SIG_DFL,
         }
-        found = {number: signal.getsignal(number) for number in usual}
-        before = {n: handler for n, handler in found.items() if handler is usual[n]}
+        before = {n: h for n, h in usual.items() if signal.getsignal(n) is h}
 
     def hear(number: int, frame: Any) -> None:
         if not heard:

@@ -153,23 +153,24 @@ class Tape:
         )
 
 
-def _longer(kept: Tensor, rounds: int) -> Tensor:
-    if len(kept) >= rounds:
-        return kept
-    # a column may begin late: what was before is 0
-    out = torch.zeros(rounds, *kept.shape[1:], dtype=kept.dtype)
-    out[: len(kept)] = kept
+def _longer(values: Tensor, rounds: int) -> Tensor:
+    """Return values of at least so many rounds; those that were missing are 0."""
+    if len(values) >= rounds:
+        return values
+    out = torch.zeros(rounds, *values.shape[1:], dtype=values.dtype)
+    out[: len(values)] = values
     return out
 
 
-def _thresholds(given: Any, costs: Tensor) -> Tensor:
+def _thresholds(limits: Any, costs: Tensor) -> Tensor:
     """``(*trials, T, m)``, or ``(*trials, 1, m)`` where they do not change."""
     shape = (*costs.shape[:-2], costs.shape[-1])
 
-    def one(value: Any) -> Tensor:
+    def checked(value: Any) -> Tensor:
         tau = checks.tensor("problem.thresholds", value)
         return checks.shaped("problem.thresholds", tau, shape, "(*trials, m)")
 
-    if callable(given):
-        return torch.stack([one(given(t + 1)) for t in range(costs.shape[-2])], -2)
-    return one(given).unsqueeze(-2).contiguous()
+    if callable(limits):
+        rounds = range(1, costs.shape[-2] + 1)
+        return torch.stack([checked(limits(t)) for t in rounds], -2)
+    return checked(limits).unsqueeze(-2).contiguous()

@@ -58,14 +58,14 @@ class World:
 
         And the trials in which it has failed, ``None``: in none.
         """
-        seen = self.problem.observe(choice, self.streams)
-        if not isinstance(seen, tuple | list) or len(seen) not in (2, 3):
+        outcome = self.problem.observe(choice, self.streams)
+        if not isinstance(outcome, tuple | list) or len(outcome) not in (2, 3):
             raise CBanditError(
                 "problem.observe must return a pair, reward and costs, or beside them "
-                f"the trials that have failed; got {seen!r}"
+                f"the trials that have failed; got {outcome!r}"
             )
-        reward, cost = seen[:2]
-        failed = _failures(seen[2], self.batch) if len(seen) == 3 else None
+        reward, cost = outcome[:2]
+        failed = _failures(outcome[2], self.batch) if len(outcome) == 3 else None
         if not isinstance(reward, Tensor):
             reward = checks.tensor("the reward of problem.observe", reward)
         if not isinstance(cost, Tensor):
@@ -88,28 +88,23 @@ class World:
             )
         if failed is not None:
             reward = reward.masked_fill(failed.to(reward.device), torch.nan)
-            wide = failed.unsqueeze(-1).to(cost.device)
-            cost = cost.masked_fill(wide, torch.nan)
+            cost = cost.masked_fill(failed.unsqueeze(-1).to(cost.device), torch.nan)
         return reward, cost, failed
 
     # -- the noiseless truth ---------------------------------------------------------
 
     def truth(self, x: Tensor, t: int, m: int) -> dict[str, Tensor]:
         """The truth about round ``t`` at ``x``, of a problem that is not blockwise."""
-        found = {
+        truth = {
             "true_rewards": self._reward(x, t),
             "true_costs": self._costs(x, t, m),
         }
-        for name, value in (
-            ("optimum", self.problem.optimum(t)),
-            ("stochastic_optimum", self.problem.stochastic_optimum(t)),
-        ):
+        for name in ("optimum", "stochastic_optimum"):
+            value, words = getattr(self.problem, name)(t), f"problem.{name}"
             # a problem may not know: None
-            known = torch.nan if value is None else value
-            number = checks.tensor(f"problem.{name}", known)
-            shape, words = self.batch, "(*trials,)"
-            found[name] = checks.shaped(f"problem.{name}", number, shape, words)
-        return found
+            number = checks.tensor(words, torch.nan if value is None else value)
+            truth[name] = checks.shaped(words, number, self.batch, "(*trials,)")
+        return truth
 
     def truths(self, t: Tensor, index: Tensor | None, x: Tensor) -> dict[str, Tensor]:
         """The truth about rounds ``t`` ``(n,)`` of a blockwise problem.
@@ -136,12 +131,12 @@ class World:
         points = actions.points(index)  # *trials x k x d
         if self.blockwise:
             rounds = torch.full((index.shape[-1],), t)
-            found = self.truths(rounds, index, points)
-            rewards, costs = found["true_rewards"], found["true_costs"]
+            truths = self.truths(rounds, index, points)
+            rewards, costs = truths["true_rewards"], truths["true_costs"]
         else:
-            each = points.unbind(-2)
-            rewards = torch.stack([self._reward(x, t) for x in each], -1)
-            costs = torch.stack([self._costs(x, t) for x in each], -2)
+            arms = points.unbind(-2)
+            rewards = torch.stack([self._reward(x, t) for x in arms], -1)
+            costs = torch.stack([self._costs(x, t) for x in arms], -2)
         weight = probability.to(rewards)
         return account.expected(weight, rewards), account.stage_cost(weight, costs)
 
