@@ -74,7 +74,7 @@ from cbandit.posterior.system import ROOM, System
 from cbandit.posterior.tally import Tally
 from cbandit.posterior.units import level, told
 from cbandit.posterior.units import told as in_users_units
-from cbandit.problems import data, public
+from cbandit.problems import data
 from cbandit.problems.gridded import poisson
 from cbandit.problems.protocol import delays_of
 from cbandit.search.box import (

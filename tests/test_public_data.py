@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import pytest
 import torch
-from inside import data, public
+from inside import data
 from scipy.io import savemat
 from terminal import call, complaint
 
@@ -79,8 +79,8 @@ def test_other_numbers_are_refused_unless_they_are_wanted(home, capsys):
 def test_the_digest_is_of_the_numbers():
     table = np.array([[1.0, 2.5], [-3.0, 1e-9]])
     packed = struct.pack("<4d", 1.0, 2.5, -3.0, 1e-9)
-    assert public.digest(table) == hashlib.sha256(packed).hexdigest()
-    assert public.digest(table.astype(">f8").T.copy().T) == public.digest(table)
+    assert data.digest(table) == hashlib.sha256(packed).hexdigest()
+    assert data.digest(table.astype(">f8").T.copy().T) == data.digest(table)
 
 
 def test_the_papers_own_numbers_pass(tmp_path, capsys, monkeypatch):

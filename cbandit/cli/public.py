@@ -26,8 +26,8 @@ def data(
 
     Example: cbandit data iw_data_all.mat fin.csv
     """
-    from cbandit.problems.public import written
+    from cbandit.problems.data import write_public
 
     for file in files:
-        for path in written(file, changed):
+        for path in write_public(file, changed):
             print(f"{file}: {path}")

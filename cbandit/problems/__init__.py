@@ -1,12 +1,11 @@
 """Problems: the world that policies act in.
 
-``protocol`` says what a problem of your own needs; ``table``, ``linear``, ``gridded``
-and ``continuous`` are kinds of problems, the other files the problems themselves.
+``protocol`` says what a problem of your own needs; ``table``, ``linear`` and
+``gridded`` are kinds of problems, the other files the problems themselves.
 """
 
-from cbandit.problems.borrowed import from_botorch
+from cbandit.problems.botorch_functions import Continuous, from_botorch
 from cbandit.problems.cbo import Allocation, cbo_gpu_allocation
-from cbandit.problems.continuous import Continuous
 from cbandit.problems.expert import expert_distance
 from cbandit.problems.gridded import Gridded, Phase
 from cbandit.problems.guo import guo_classical, guo_delayed, guo_nonstationary

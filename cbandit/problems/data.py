@@ -1,32 +1,26 @@
 """Data files of the papers' experiments. The library does not ship them.
 
 They are looked for in ``$CBANDIT_DATA``, in ``../shared/data`` beside a checkout and in
-the user's data folder. :mod:`cbandit.problems.public` writes them from public copies.
+the user's data folder. :func:`write_public` makes them of public copies.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cbandit.errors import MissingDataError
+from cbandit._core.files import atomic
+from cbandit.errors import CBanditError, MissingDataError
 
-__all__ = [
-    "STOCKS",
-    "TEST",
-    "TRAIN",
-    "Needed",
-    "folders",
-    "light",
-    "numbers",
-    "stocks",
-    "target",
-]
+__all__ = ["digest", "folders", "light", "stocks", "write_public"]
 
 REPOSITORY = "sayakrc/Bayesian-Optimization-under-Heavy-tailed-Payoffs"
 
@@ -38,7 +32,7 @@ class Needed:
     Args:
         name: of the file.
         rows, columns: of its numbers.
-        digest: of these numbers, see :func:`cbandit.problems.public.digest`.
+        digest: of these numbers, see :func:`digest`.
         what: what they are, in words.
         public: the file's name in the public copy's repository.
         skip: header lines and columns before the numbers.
@@ -97,25 +91,18 @@ STOCKS = Needed(
 
 
 def folders() -> list[Path]:
-    """The folders in which data files are looked for, in this order."""
-    given = os.environ.get("CBANDIT_DATA")
+    """The folders in which data files are looked for, in this order.
+
+    These are ``$CBANDIT_DATA``, if it is set, one beside a checkout, and the user's, as
+    the XDG base directories have it.
+    """
+    named = os.environ.get("CBANDIT_DATA")
     beside = Path(__file__).resolve().parents[3] / "shared" / "data"
-    return ([Path(given)] if given else []) + [beside, _own()]
-
-
-def _own() -> Path:
-    """The user's folder, as the XDG base directories have it."""
     home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(home) / "cbandit"
+    return ([Path(named)] if named else []) + [beside, Path(home) / "cbandit"]
 
 
-def target() -> Path:
-    """The folder into which files are written: ``$CBANDIT_DATA``, or the user's."""
-    given = os.environ.get("CBANDIT_DATA")
-    return Path(given) if given else _own()
-
-
-def numbers(path: Path, wanted: Needed) -> np.ndarray:
+def _numbers(path: Path, wanted: Needed) -> np.ndarray:
     """A file's numbers, of any shape; an error if it holds anything else."""
     lines, columns = wanted.skip
     try:
@@ -135,7 +122,7 @@ def _read(wanted: Needed) -> Tensor:
         path = folder / wanted.name
         if not path.is_file():
             continue
-        table = numbers(path, wanted)
+        table = _numbers(path, wanted)
         if table.shape != (wanted.rows, wanted.columns):
             raise MissingDataError(f"{path} is not {wanted}: it has {table.shape}")
         return torch.as_tensor(table, dtype=torch.float64)
@@ -152,3 +139,104 @@ def light() -> tuple[Tensor, Tensor]:
 def stocks() -> Tensor:
     """Adjusted closing prices, ``(823 days, 29 stocks)``."""
     return _read(STOCKS)
+
+
+# -- public copies ---------------------------------------------------------------------
+
+KNOWN = (
+    f"understood are iw_data_all.mat, the light sensors, and fin.csv, the stocks, both "
+    f"of the GitHub repository {REPOSITORY}"
+)
+
+
+def write_public(path: Path, changed: bool = False) -> list[Path]:
+    """Write what experiments read from one public copy; return where it lies.
+
+    That is in ``$CBANDIT_DATA``, or in the user's folder where it is not set. Nothing
+    is written unless all of the file is in order.
+
+    Args:
+        path: of the copy: a ``.mat`` file with the sensors, a ``.csv`` with the stocks.
+        changed: take numbers, too, that are not those of the published results.
+    """
+    if not path.is_file():
+        raise CBanditError(f"{path} is not there; {KNOWN}")
+    kinds = {".mat": _sensors, ".csv": _stocks}
+    if path.suffix.lower() not in kinds:
+        raise CBanditError(f"{path} is not a file that is understood; {KNOWN}")
+    files = kinds[path.suffix.lower()](path)
+    for wanted, (table, _) in files.items():
+        _check(path, wanted, table, changed)
+    folder = folders()[0 if os.environ.get("CBANDIT_DATA") else -1]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CBanditError(
+            f"{folder} cannot be made: {error.strerror}; name another folder in "
+            "$CBANDIT_DATA"
+        ) from None
+    for wanted, (_, text) in files.items():
+        with atomic(folder / wanted.name) as file:
+            file.write(text)
+    return [folder / wanted.name for wanted in files]
+
+
+def digest(table: np.ndarray) -> str:
+    """The SHA-256 digest of a table's numbers, row by row as 64-bit floats."""
+    return hashlib.sha256(np.ascontiguousarray(table, "<f8").tobytes()).hexdigest()
+
+
+def _check(path: Path, wanted: Needed, table: np.ndarray, changed: bool) -> None:
+    shape = (wanted.rows, wanted.columns)
+    if table.shape != shape:
+        raise CBanditError(
+            f"{path}: {wanted.name} has {wanted.rows} x {wanted.columns} numbers; "
+            f"found {' x '.join(map(str, table.shape))}"
+        )
+    if not np.isfinite(table).all():
+        raise CBanditError(f"{path}: numbers for {wanted.name} are missing or infinite")
+    if not changed and digest(table) != wanted.digest:
+        raise CBanditError(
+            f"{path} has the right shape for {wanted.name}, but other numbers than our "
+            f"results come from (digest {digest(table)[:12]}, not "
+            f"{wanted.digest[:12]}): download it again, or take them with --changed"
+        )
+
+
+Copies = dict[Needed, tuple[np.ndarray, bytes]]
+"""The numbers of each file that a public copy holds, and its text."""
+
+
+def _sensors(path: Path) -> Copies:
+    """The readings in ``data.train.sensordata`` and ``data.test.sensordata``."""
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+
+    try:
+        raw: Any = loadmat(path, simplify_cells=True)
+    except NotImplementedError:
+        raise CBanditError(
+            f"{path} is of MATLAB's format 7.3, which is not read: save it with '-v7'"
+        ) from None
+    except (MatReadError, ValueError, TypeError, OSError, EOFError) as error:
+        raise CBanditError(f"{path} cannot be read: {error}; {KNOWN}") from None
+    out: Copies = {}
+    for part, wanted in (("train", TRAIN), ("test", TEST)):
+        try:
+            table = np.asarray(raw["data"][part]["sensordata"], dtype=np.float64)
+        except (KeyError, TypeError, IndexError, ValueError):
+            raise CBanditError(
+                f"{path} has no numbers in data.{part}.sensordata; {KNOWN}"
+            ) from None
+        text = io.BytesIO()
+        np.savetxt(text, np.atleast_2d(table), fmt="%.17g", delimiter=",")
+        out[wanted] = table, text.getvalue()
+    return out
+
+
+def _stocks(path: Path) -> Copies:
+    """The file itself: a line of names, then a date and 29 prices a day."""
+    raw = path.read_bytes().replace(b"\r\n", b"\n")
+    if not raw.startswith(b"Date,"):
+        raise CBanditError(f"{path} does not begin with 'Date,'; {KNOWN}")
+    return {STOCKS: (_numbers(path, STOCKS), raw)}

@@ -48,6 +48,20 @@ def square(points: int = 61, side: float = 6.0) -> list[Tensor]:
     return [torch.linspace(0, side, points, dtype=torch.float64)] * 2
 
 
+def _world(
+    phases: list[Phase], trials: Trials, seed: int, delay: float | None = None
+) -> Gridded:
+    return Gridded(
+        phases,
+        square(),
+        noise=NOISE,
+        cost_noise=NOISE,
+        delay=delay,
+        trials=trials,
+        seed=seed,
+    )
+
+
 def guo_classical(trials: Trials = None, seed: int = 0) -> Gridded:
     """``guo-classical``: the world does not change, and feedback comes at once.
 
@@ -60,9 +74,7 @@ def guo_classical(trials: Trials = None, seed: int = 0) -> Gridded:
         >>> cb.problems.guo_classical(trials=50).actions.size
         3721
     """
-    return Gridded(
-        [waves()], square(), noise=NOISE, cost_noise=NOISE, trials=trials, seed=seed
-    )
+    return _world([waves()], trials, seed)
 
 
 def guo_delayed(trials: Trials = None, seed: int = 0) -> Gridded:
@@ -72,15 +84,7 @@ def guo_delayed(trials: Trials = None, seed: int = 0) -> Gridded:
         trials: ``None``, their number, or a ``range`` of their numbers.
         seed: of each trial's start (policies need not use it).
     """
-    return Gridded(
-        [waves()],
-        square(),
-        noise=NOISE,
-        cost_noise=NOISE,
-        delay=15.0,
-        trials=trials,
-        seed=seed,
-    )
+    return _world([waves()], trials, seed, delay=15.0)
 
 
 def guo_nonstationary(trials: Trials = None, seed: int = 0) -> Gridded:
@@ -99,6 +103,4 @@ def guo_nonstationary(trials: Trials = None, seed: int = 0) -> Gridded:
         waves(101, -5.0, (0.0, 5.0), 0.5),
         waves(301, 4.0, (5.0, 0.0), 0.95),
     ]
-    return Gridded(
-        phases, square(), noise=NOISE, cost_noise=NOISE, trials=trials, seed=seed
-    )
+    return _world(phases, trials, seed)

@@ -14,15 +14,15 @@ from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit.actions import Finite, Star
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
-from cbandit.problems.protocol import Evaluation, Round, normals
+from cbandit.problems.protocol import Fixed, normals
 from cbandit.search.segments import furthest
 from cbandit.search.simplex.lp import PolicySolution, solve_policy
 
 __all__ = ["LinearProblem"]
 
 
-class LinearProblem:
-    """``f(x) = <x, theta>``, ``cost_j(x) = <x, mu_j>``. It is blockwise.
+class LinearProblem(Fixed):
+    """``f(x) = <x, theta>``, ``cost_j(x) = <x, mu_j>``.
 
     Args:
         actions: a :class:`~cbandit.Finite` set, or a :class:`~cbandit.Star` whose
@@ -77,22 +77,13 @@ class LinearProblem:
         # (*trials, d, 1 + m): one product gives reward and costs
         self._both = torch.cat([self.theta.unsqueeze(-2), self.mu], -2).mT.contiguous()
 
-    def _truth(self, x: Tensor) -> Tensor:
-        """``(*trials, n, 1 + m)`` at ``x`` ``(*trials, n, d)``."""
-        out: Tensor = x.to(self._both) @ self._both
-        return out
-
-    def reward(self, x: Tensor, t: int) -> Tensor:
-        """Noiseless reward ``(*trials,)`` of the actions ``x`` ``(*trials, d)``."""
-        return self._truth(x.unsqueeze(-2))[..., 0, 0]
-
-    def costs(self, x: Tensor, t: int) -> Tensor:
-        """Noiseless costs ``(*trials, m)`` of the actions ``x`` ``(*trials, d)``."""
-        return self._truth(x.unsqueeze(-2))[..., 0, 1:]
+    def _values(self, x: Tensor, index: Tensor | None = None) -> Tensor:
+        values: Tensor = x.to(self._both) @ self._both
+        return values
 
     def observe(self, choice: Choice, generator: Streams) -> tuple[Tensor, Tensor]:
         """Noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of the choice."""
-        truth = self._truth(choice.x.unsqueeze(-2))[..., 0, :]
+        truth = self._values(choice.x.unsqueeze(-2))[..., 0, :]
         draws = normals(generator, tuple(truth.shape[:-1]), 1 + self.m)
         seen = torch.add(truth, draws, alpha=self._std)
         return seen[..., 0], seen[..., 1:]
@@ -104,7 +95,7 @@ class LinearProblem:
         Every other action is a mixture of these.
         """
         actions = self.actions
-        return self._truth(actions.ends if isinstance(actions, Star) else actions.all)
+        return self._values(actions.ends if isinstance(actions, Star) else actions.all)
 
     @cached_property
     def _optimum(self) -> Tensor:
@@ -125,39 +116,9 @@ class LinearProblem:
         values = self._corners
         return solve_policy(values[..., 0], values[..., 1:].mT, self._tau)
 
-    @cached_property
-    def _stochastic_optimum(self) -> Tensor:
-        answer = self._solution
-        return answer.value.masked_fill(answer.infeasible, torch.nan)
-
     def optimal_costs(self) -> Tensor:
         """Expected costs under the best distribution, ``(*trials, m)``."""
         return self._solution.spent(self._corners[..., 1:].mT)
 
-    def optimum(self, t: int) -> Tensor:
-        """The reward of the best feasible action, ``(*trials,)``; NaN where none is."""
-        return self._optimum
-
-    def stochastic_optimum(self, t: int) -> Tensor:
-        """The reward of the best distribution feasible on average, ``(*trials,)``."""
-        return self._stochastic_optimum
-
-    def round(self, t: int, generator: Streams) -> Round:
-        """Nothing is shown before a round."""
-        return _NOTHING
-
-    def evaluate(self, t: Tensor, index: Tensor | None, x: Tensor) -> Evaluation:
-        """The truth about the rounds ``t``, as the loop asks for it in blocks."""
-        truth = self._truth(x)
-        return Evaluation(
-            truth[..., 0],
-            truth[..., 1:],
-            self._optimum.unsqueeze(-1),
-            self._stochastic_optimum.unsqueeze(-1),
-        )
-
     def __repr__(self) -> str:
         return f"LinearProblem({self.actions!r}, m={self.m}, trials={self.trials})"
-
-
-_NOTHING = Round()

@@ -33,15 +33,19 @@ class Measured:
 
     Args:
         actions: the configurations, each once, with names.
-        values: means of the target and the costs, ``(1 + m, N)``, as in the frame.
-        noise: variances, ``(1 + m,)``; or outcomes to draw from.
+        reward: means of the target, ``(N,)``, as in the frame.
+        costs: means of the costs, ``(m, N)``.
+        noise: variance of the reward; or outcomes to draw from.
+        cost_noise: variances of the costs, ``(m,)``; ``None`` beside outcomes.
         dropped: the rows that were left out, by the frame's labels.
         repeats: how many rows were measured on configurations seen before.
     """
 
     actions: Finite
-    values: Tensor
+    reward: Tensor
+    costs: Tensor
     noise: Tensor | Outcomes
+    cost_noise: Tensor | None
     dropped: tuple[Any, ...]
     repeats: int
 
@@ -88,14 +92,13 @@ def measured(
     outcomes = [target, *limits]
     chosen = [c for c in frame.columns if c not in outcomes] if knobs is None else knobs
     used = [*outcomes, *chosen]
-    _columns(frame, used, list(chosen))
-    _dates(frame, used)
+    _check_columns(frame, used, list(chosen))
     whole, dropped = _complete(frame, used)
     if knobs is None:
         _rows_apart(whole, list(chosen))
     values = np.stack([_numbers(whole, name) for name in outcomes], -1)  # rows x 1 + m
-    given = knobs if isinstance(knobs, Mapping) else {}
-    parameters = {c: given.get(c) or _parameter(whole[c]) for c in chosen}
+    told = knobs if isinstance(knobs, Mapping) else {}
+    parameters = {c: told.get(c) or _parameter(whole[c]) for c in chosen}
     names = Names(parameters)
     x = np.stack([_coordinates(whole, c, parameters[c]) for c in chosen], -1)
     points, group = np.unique(x, axis=0, return_inverse=True)
@@ -104,28 +107,29 @@ def measured(
     means = np.stack(
         [np.bincount(group, column) / count for column in values.T]
     )  # (1 + m) x N
-    apart = values - means[:, group].T
+    apart, again = values - means[:, group].T, len(values) - len(count)
     actions = Finite(torch.from_numpy(points))
     actions.names = names
+    f, g = torch.from_numpy(means[0]), torch.from_numpy(means[1:])
     if repeats == "draw":
         if noise is not None:
             raise CBanditError("noise= goes with repeats='mean': outcomes are drawn")
-        spread: Tensor | Outcomes = _drawn(apart, group, count)
-    else:
-        spread = _variances(noise, outcomes, apart, len(values) - len(count))
-    again = len(values) - len(count)
-    return Measured(actions, torch.from_numpy(means), spread, dropped, again)
+        law = _drawn(apart, group, count)
+        return Measured(actions, f, g, law, None, dropped, again)
+    lam = _variances(noise, outcomes, apart, again)
+    return Measured(actions, f, g, lam[0], lam[1:], dropped, again)
 
 
-def _columns(frame: pd.DataFrame, used: list[Any], chosen: list[Any]) -> None:
+def _check_columns(frame: pd.DataFrame, used: list[Any], chosen: list[Any]) -> None:
+    """Raise if columns are missing, used twice, not named by strings, or hold dates."""
     known = list(frame.columns)
     for name in used:
         if known.count(name) != 1:
-            found = "several" if name in known else "none"
+            count = "several" if name in known else "none"
             meant = near(str(name), map(str, known))
             hint = f"; did you mean {meant!r}?" if meant and meant != name else ""
             raise CBanditError(
-                f"frame must have one column {name!r}; it has {found} among "
+                f"frame must have one column {name!r}; it has {count} among "
                 f"{', '.join(map(str, known))}{hint}"
             )
         if used.count(name) > 1:
@@ -136,13 +140,9 @@ def _columns(frame: pd.DataFrame, used: list[Any], chosen: list[Any]) -> None:
             raise CBanditError(f"columns must be named by strings; got {name!r}")
     if not chosen:
         raise CBanditError("knobs must hold at least one column; got none")
-
-
-def _dates(frame: pd.DataFrame, used: list[str]) -> None:
-    """Raise an error if a column holds dates or times."""
     for name in used:
         if getattr(frame[name].dtype, "kind", "O") in "mM":
-            rest = [each for each in used if each != name]
+            rest = [column for column in used if column != name]
             raise CBanditError(
                 f"column {name!r} holds dates or times, which are no settings and no "
                 f"measurements: leave it out (knobs= names those that count, of "
@@ -178,15 +178,15 @@ def _complete(
 ) -> tuple[pd.DataFrame, tuple[Any, ...]]:
     """Return the rows without missing cells, and the labels of the others."""
     missing = frame[used].isna()
-    gone = missing.any(axis=1)
-    whole = frame.loc[~gone.to_numpy(), used]
+    gone = missing.any(axis=1).to_numpy()
+    whole = frame.loc[~gone, used]
     if not len(whole):
         raise CBanditError("frame must have a row without missing cells; it has none")
-    dropped = tuple(frame.index[gone.to_numpy()].tolist())
+    dropped = tuple(frame.index[gone].tolist())
     if dropped:
         cells = [
             f"{label} ({', '.join(c for c in used if row[c])})"
-            for label, row in missing[gone.to_numpy()].head(SHOWN).iterrows()
+            for label, row in missing[gone].head(SHOWN).iterrows()
         ]
         more = f" and {len(dropped) - SHOWN} more" if len(dropped) > SHOWN else ""
         warn(
@@ -244,7 +244,7 @@ def _parameter(column: Any) -> Int | Float | Category:
             return Float(low, high)
         return Category(low)
     options = list(dict.fromkeys(_plain(value) for value in column))
-    return Category(*sorted(options, key=lambda each: (str(type(each)), each)))
+    return Category(*sorted(options, key=lambda option: (str(type(option)), option)))
 
 
 def _plain(value: Any) -> Any:
@@ -257,7 +257,7 @@ def _coordinates(frame: pd.DataFrame, name: str, parameter: Any) -> np.ndarray:
             f"knobs: {name} must be a cb.Int, a cb.Float or a cb.Category; got "
             f"{parameter!r}"
         )
-    found = np.empty(len(frame))
+    places = np.empty(len(frame))
     for i, (label, value) in enumerate(frame[name].items()):
         place = parameter.place(_plain(value))
         if place is None:
@@ -265,8 +265,8 @@ def _coordinates(frame: pd.DataFrame, name: str, parameter: Any) -> np.ndarray:
                 f"column {name!r} must be of {parameter!r}; {_row(frame, label)} has "
                 f"{value!r}"
             )
-        found[i] = place
-    return found
+        places[i] = place
+    return places
 
 
 def _variances(noise: Any, outcomes: list[str], apart: np.ndarray, free: int) -> Tensor:

@@ -7,15 +7,12 @@ settled here and marked "ours".
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit.actions import ProductGrid, Star
-from cbandit.errors import CBanditError
 from cbandit.problems.linear import LinearProblem
 from cbandit.problems.protocol import uniforms
 from cbandit.problems.table import Table
@@ -65,7 +62,8 @@ def pacchiano_cyclic(
     The reward's coefficients are that vector, the cost's the same backwards. Ours:
     Gaussian noise, of variance ``noise``.
     """
-    v = torch.arange(_dimension(d), dtype=torch.float64)
+    d = checks.whole("d", d, 2, "a whole number above 1")
+    v = torch.arange(d, dtype=torch.float64)
     v = v / v.norm()
     star = Star(torch.zeros_like(v), torch.stack([v.roll(k) for k in range(d)]))
     return LinearProblem(star, v, v.flip(0).unsqueeze(0), noise, tau, trials)
@@ -84,8 +82,9 @@ def pacchiano_sphere(
     uniform on [0, 1]. Ours: each trial draws its own rays too; Gaussian noise of
     variance ``noise``. The paper says both 100 and 1 000 ``rays``.
     """
+    d = checks.whole("d", d, 2, "a whole number above 1")
     streams = Streams(seed, trial_range(trials), "pacchiano-sphere")
-    draws = streams.normal(2 + checks.whole("rays", rays), _dimension(d))
+    draws = streams.normal(2 + checks.whole("rays", rays), d)
     unit = draws / draws.norm(dim=-1, keepdim=True)
     tau = streams.uniform(1)
     star = Star(torch.zeros(d, dtype=torch.float64), unit[..., 2:, :])
@@ -96,8 +95,7 @@ def pacchiano_opb_random(
     arms: int = 10, tau: float = 0.5, trials: Trials = None, seed: int = 0
 ) -> Table:
     """Arms with Bernoulli rewards and costs of uniform means; arm 0 has (0, 0)."""
-    if not isinstance(arms, int) or arms < 2:
-        raise CBanditError(f"arms must be a whole number above 1; got {arms!r}")
+    arms = checks.whole("arms", arms, 2, "a whole number above 1")
     streams = Streams(seed, trial_range(trials), "pacchiano-opb-random")
     means = streams.uniform(2, arms)
     means[..., 0] = 0.0
@@ -127,8 +125,7 @@ def pacchiano_hard(
     ``gap`` is ``tau - c0``. To tell the two apart takes about ``1 / gap^2`` plays of an
     arm that can hardly be played. Gaussian noise of variance 1.
     """
-    if not isinstance(arms, int) or arms < 4:
-        raise CBanditError(f"arms must be a whole number above 3; got {arms!r}")
+    arms = checks.whole("arms", arms, 4, "a whole number above 3")
     step, base = (1 - r0) / 7, (8 * r0 - 1) / 7
     reward = torch.full((arms,), base + 4 * step, dtype=torch.float64)
     # base + step and base + 8 step are these two
@@ -160,10 +157,9 @@ def bench_stagewise(
     value, vectors = torch.linalg.eigh(gram)
     # a solver may return either sign of a vector; this picks one on every machine
     vectors = torch.where(vectors[:1] < 0, -vectors, vectors)
-    kept = value > 1e-14 * value[-1]
-    root = vectors[:, kept] * value[kept].sqrt()  # points x r
-    numbers = trial_range(trials)
-    streams = Streams(seed, numbers, "bench-stagewise")
+    large = value > 1e-14 * value[-1]
+    root = vectors[:, large] * value[large].sqrt()  # points x r
+    streams = Streams(seed, trial_range(trials), "bench-stagewise")
     rank = root.shape[-1]
     z = streams.normal(1 + costs, rank, rank)
     drawn = (root @ z @ root.mT).flatten(-2)  # *trials x 1 + costs x N
@@ -171,9 +167,3 @@ def bench_stagewise(
     grid = ProductGrid([axis, axis])
     f, g = drawn[..., 0, :], drawn[..., 1:, :]
     return Table(f, g, noise, actions=grid, thresholds=tau, trials=trials)
-
-
-def _dimension(d: Any) -> int:
-    if not isinstance(d, int) or d < 2:
-        raise CBanditError(f"d must be a whole number above 1; got {d!r}")
-    return d

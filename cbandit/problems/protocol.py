@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -15,10 +17,12 @@ from cbandit._core.randomness import Streams, Trials
 from cbandit.actions import Actions
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
+from cbandit.search.simplex.lp import PolicySolution
 
 __all__ = [
     "Blockwise",
     "Evaluation",
+    "Fixed",
     "Problem",
     "Round",
     "delays_of",
@@ -165,6 +169,65 @@ class Blockwise(Protocol):
         """
 
 
+class Fixed(ABC):
+    """A problem whose functions never change. It is blockwise: its account is cheap."""
+
+    @abstractmethod
+    def _values(self, x: Tensor, index: Tensor | None = None) -> Tensor:
+        """Reward and costs ``(*trials, n, 1 + m)`` at ``x`` ``(*trials, n, d)``.
+
+        ``index`` ``(*trials, n)`` are the actions' numbers, where they are known.
+        """
+
+    @cached_property
+    @abstractmethod
+    def _optimum(self) -> Tensor:
+        """The reward of the best feasible action, ``(*trials,)``; NaN where none is."""
+
+    @cached_property
+    @abstractmethod
+    def _solution(self) -> PolicySolution:
+        """The best distribution that is feasible on average."""
+
+    @cached_property
+    def _stochastic_optimum(self) -> Tensor:
+        answer = self._solution
+        return answer.value.masked_fill(answer.infeasible, torch.nan)
+
+    def reward(self, x: Tensor, t: int) -> Tensor:
+        """Noiseless reward ``(*trials,)`` of the actions ``x`` ``(*trials, d)``."""
+        return self._values(x.unsqueeze(-2))[..., 0, 0]
+
+    def costs(self, x: Tensor, t: int) -> Tensor:
+        """Noiseless costs ``(*trials, m)`` of the actions ``x`` ``(*trials, d)``."""
+        return self._values(x.unsqueeze(-2))[..., 0, 1:]
+
+    def optimum(self, t: int) -> Tensor:
+        """The reward of the best feasible action, ``(*trials,)``; NaN: not known."""
+        return self._optimum
+
+    def stochastic_optimum(self, t: int) -> Tensor:
+        """The reward of the best distribution feasible on average, ``(*trials,)``."""
+        return self._stochastic_optimum
+
+    def round(self, t: int, generator: Streams) -> Round:
+        """Nothing is shown before a round."""
+        return _NOTHING
+
+    def evaluate(self, t: Tensor, index: Tensor | None, x: Tensor) -> Evaluation:
+        """The truth about the rounds ``t``, as the loop asks for it in blocks."""
+        values = self._values(x, index)
+        return Evaluation(
+            values[..., 0],
+            values[..., 1:],
+            self._optimum.unsqueeze(-1),
+            self._stochastic_optimum.unsqueeze(-1),
+        )
+
+
+_NOTHING = Round()
+
+
 def normals(
     generator: torch.Generator, batch_shape: tuple[int, ...], *shape: int
 ) -> Tensor:
@@ -204,14 +267,16 @@ def delays_of(delays: Any, batch_shape: tuple[int, ...]) -> tuple[Tensor, Tensor
                 f"{delays!r}"
             ) from None
         pair = (reward, cost)
-    out = []
-    for name, value in zip(("reward", "cost"), pair, strict=True):
-        given = checks.tensor(f"delays of the {name}", value, device="cpu")
-        given = checks.shaped(f"delays of the {name}", given, batch_shape, "(*trials,)")
-        if bool(((given < 0) | (given != given.floor())).any()):
-            raise CBanditError(
-                f"delays of the {name} must be whole numbers, at least 0; got "
-                f"{given.tolist()}"
-            )
-        out.append(given)
-    return out[0], out[1]
+    reward, cost = pair
+    return _waits("reward", reward, batch_shape), _waits("cost", cost, batch_shape)
+
+
+def _waits(kind: str, value: Any, batch_shape: tuple[int, ...]) -> Tensor:
+    name = f"delays of the {kind}"
+    waits = checks.tensor(name, value, device="cpu")
+    waits = checks.shaped(name, waits, batch_shape, "(*trials,)")
+    if bool(((waits < 0) | (waits != waits.floor())).any()):
+        raise CBanditError(
+            f"{name} must be whole numbers, at least 0; got {waits.tolist()}"
+        )
+    return waits

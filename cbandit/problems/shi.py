@@ -12,23 +12,19 @@ import math
 import torch
 from torch import Tensor
 
+from cbandit._core import checks
 from cbandit._core.randomness import Trials
-from cbandit.errors import CBanditError
 from cbandit.problems.gridded import Gridded, Phase
 from cbandit.problems.guo import square, waves
 
 __all__ = ["shi_data_rate", "shi_proposition_1", "shi_small_feasible"]
 
 NOISE = 0.01
-CONSTRAINTS = ("noiseless", "noisy")
 
 
 def _noisy(constraint: str) -> bool:
-    if constraint not in CONSTRAINTS:
-        raise CBanditError(
-            f"constraint must be 'noiseless' or 'noisy'; got {constraint!r}"
-        )
-    return constraint == "noisy"
+    options = "noiseless", "noisy"
+    return bool(checks.one_of("constraint", constraint, *options) == "noisy")
 
 
 def shi_small_feasible(
@@ -72,7 +68,7 @@ _BUDGET = 2.0
 
 
 def _utility(x: Tensor) -> Tensor:
-    total = torch.zeros(x.shape[:-1], dtype=x.dtype, device=x.device)
+    total = torch.zeros_like(x[..., 0])
     for i, (a, b) in _SIGMOIDS.items():
         low, high = (1 / (1 + math.exp(-a * (end - b))) for end in (0.0, 2.0))
         total = total + (torch.sigmoid(a * (x[..., i] - b)) - low) / (high - low)

@@ -14,13 +14,13 @@ from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit._core.hints import hinted
 from cbandit._core.log import warn
-from cbandit._core.randomness import Streams, Trials, trial_range
+from cbandit._core.randomness import Trials, trial_range
 from cbandit.actions import Actions, Finite
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.policies.senses import Senses
-from cbandit.problems.measured import Outcomes, measured
-from cbandit.problems.protocol import Evaluation, Round, normals, uniforms
+from cbandit.problems.measured import measured
+from cbandit.problems.protocol import Fixed, normals, uniforms
 from cbandit.search.simplex.lp import PolicySolution, solve_policy
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ class Normal:
 
 
 @hinted
-class Table:
-    """A finite problem that never changes. It is blockwise, so its account is cheap.
+class Table(Fixed):
+    """A finite problem that never changes.
 
     Args:
         reward: ``f`` of every action, ``(N,)`` or ``(*trials, N)``.
@@ -163,9 +163,9 @@ class Table:
         limits = checks.tensor("thresholds", self.senses.limits)
         tau = checks.finite("thresholds", limits)
         tau = checks.shaped("thresholds", tau, (*batch, self.m), "(*trials, m)")
-        as_given = self.senses.names is not None or not self.senses.plain
-        plain = tau if bool(tau.any()) else 0.0
-        self.thresholds: Any = thresholds if as_given else plain
+        worded = self.senses.names is not None or not self.senses.plain
+        numbers = tau if bool(tau.any()) else 0.0
+        self.thresholds: Any = thresholds if worded else numbers
         self.known = known
         self._tau = tau
         if bool((self.best < 0).all()):
@@ -176,11 +176,9 @@ class Table:
         if self._noise is None:
             lam = checks.nonnegative("noise", noise)
             lam = checks.shaped("noise", lam, batch, "(*trials,)").unsqueeze(-1)
-            each = lam if cost_noise is None else cost_noise
-            cost_lam = checks.nonnegative("cost_noise", each)
-            cost_lam = checks.shaped(
-                "cost_noise", cost_lam, (*batch, self.m), "(*trials, m)"
-            )
+            rest = lam if cost_noise is None else cost_noise
+            rest, shape = checks.nonnegative("cost_noise", rest), (*batch, self.m)
+            cost_lam = checks.shaped("cost_noise", rest, shape, "(*trials, m)")
             self._std = torch.cat([lam, cost_lam], -1).sqrt()
         elif cost_noise is not None:
             raise CBanditError("cost_noise must be left out where noise is a callable")
@@ -234,52 +232,44 @@ class Table:
             tensor(4., dtype=torch.float64)
         """
         if (maximise is None) == (minimise is None):
-            given = "neither" if maximise is None else "both"
-            raise CBanditError(f"from_frame takes maximise= or minimise=; got {given}")
+            number = "neither" if maximise is None else "both"
+            raise CBanditError(f"from_frame takes maximise= or minimise=; got {number}")
         if not isinstance(limits, Mapping) or not limits:
             raise CBanditError(
                 "limits must name at least one column, {'latency': '<= 20'}; got "
                 f"{limits!r}"
             )
         target = maximise if minimise is None else minimise
-        found = measured(frame, str(target), list(limits), knobs, noise, repeats)
-        drawn = isinstance(found.noise, Outcomes)
+        read = measured(frame, str(target), list(limits), knobs, noise, repeats)
         table = cls(
-            found.values[0],
-            found.values[1:],
-            noise=found.noise if isinstance(found.noise, Outcomes) else found.noise[0],
-            cost_noise=None if drawn else found.noise[1:],  # type: ignore[index]
-            actions=found.actions,
+            read.reward,
+            read.costs,
+            read.noise,
+            read.cost_noise,
+            read.actions,
             thresholds=dict(limits),
             minimise=minimise is not None,
         )
-        table.dropped, table.repeats = found.dropped, found.repeats
+        table.dropped, table.repeats = read.dropped, read.repeats
         return table
 
-    def _truth(self, index: Tensor) -> Tensor:
+    def _rows_of(self, index: Tensor) -> Tensor:
         """``(*index.shape, 1 + m)``: reward and costs; ``index`` leads with trials."""
         index = index.to(self._rows.device)
         if self._first is not None:
-            first = self._first
-            index = index + first.view(-1, *[1] * (index.dim() - 1))
+            index = index + self._first.view(-1, *[1] * (index.dim() - 1))
         return self._rows[index]
 
-    def reward(self, x: Tensor, t: int) -> Tensor:
-        """Noiseless reward ``(*trials,)`` of the actions ``x`` ``(*trials, d)``."""
-        return self._truth(self.actions.index(x))[..., 0]
-
-    def costs(self, x: Tensor, t: int) -> Tensor:
-        """Noiseless costs ``(*trials, m)`` of the actions ``x`` ``(*trials, d)``."""
-        return self._truth(self.actions.index(x))[..., 1:]
+    def _values(self, x: Tensor, index: Tensor | None = None) -> Tensor:
+        return self._rows_of(self.actions.index(x) if index is None else index)
 
     def observe(
         self, choice: Choice, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
         """Noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of the choice."""
-        index = None if choice.index is None else choice.numbers()
-        if index is None:
-            index = self.actions.index(choice.x)
-        truth = self._truth(index)
+        numbered = choice.index is not None
+        index = choice.numbers() if numbered else self.actions.index(choice.x)
+        truth = self._rows_of(index)
         if self._noise is not None:
             reward, costs = self._noise(index.to(truth.device), generator)
             return truth[..., 0] + reward, truth[..., 1:] + costs
@@ -291,8 +281,8 @@ class Table:
         """Say that no action keeps all limits, and how many keep each."""
         over = self.g - self._tau.unsqueeze(-1)
         counts = (over <= 0).sum(-1).reshape(-1, self.m).double().mean(0).tolist()
-        each = [f"{self.senses.label(j)} {count:g}" for j, count in enumerate(counts)]
-        alone = f"; alone they are kept by: {', '.join(each)}" if self.m > 1 else ""
+        shares = [f"{self.senses.label(j)} {count:g}" for j, count in enumerate(counts)]
+        alone = f"; alone they are kept by: {', '.join(shares)}" if self.m > 1 else ""
         return (
             f"none of the {self.actions.size} actions keeps all limits, so that every "
             "round violates one and regret is NaN; the nearest one exceeds them by "
@@ -325,30 +315,5 @@ class Table:
         """Expected costs under the best distribution, ``(*trials, m)``."""
         return self.senses.costs(self._solution.spent(self.g))
 
-    def optimum(self, t: int) -> Tensor:
-        """The reward of the best feasible action, ``(*trials,)``; NaN where none is."""
-        return self._optimum
-
-    def stochastic_optimum(self, t: int) -> Tensor:
-        """The reward of the best distribution feasible on average, ``(*trials,)``."""
-        return self._stochastic_optimum
-
-    def round(self, t: int, generator: Streams) -> Round:
-        """Nothing is shown before a round."""
-        return _NOTHING
-
-    def evaluate(self, t: Tensor, index: Tensor | None, x: Tensor) -> Evaluation:
-        """The truth about the rounds ``t``, as the loop asks for it in blocks."""
-        truth = self._truth(self.actions.index(x) if index is None else index)
-        return Evaluation(
-            truth[..., 0],
-            truth[..., 1:],
-            self._optimum.unsqueeze(-1),
-            self._stochastic_optimum.unsqueeze(-1),
-        )
-
     def __repr__(self) -> str:
         return f"Table(N={self.actions.size}, m={self.m}, trials={self.trials})"
-
-
-_NOTHING = Round()

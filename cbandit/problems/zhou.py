@@ -77,6 +77,23 @@ def _lipschitz(h: Tensor, distance: Tensor) -> Tensor:
     return (rise / distance.masked_fill(~apart, 1.0) * apart).flatten(-2).amax(-1)
 
 
+def _facts(
+    f: Tensor, g: Tensor, noise: Tensor, radius: Tensor, bound: str, distance: Tensor
+) -> dict[str, Tensor]:
+    """The facts of :class:`Known` about functions ``(*trials, N)`` and their noise."""
+    return {
+        "noise": noise,
+        "cost_noise": noise,
+        "subgaussian": radius,
+        "cost_subgaussian": radius,
+        "bound": _bound(f, bound),
+        "cost_bound": g.abs().amax(-1),
+        "slater": (-g.amin(-1)).clamp_max(1.0),
+        "lipschitz": _lipschitz(f, distance),
+        "cost_lipschitz": _lipschitz(g, distance),
+    }
+
+
 def _safe(
     g: Tensor, seed: int, trials: range | None, purpose: str, seeds: int
 ) -> Tensor:
@@ -86,8 +103,8 @@ def _safe(
     count = feasible.sum(-1, keepdim=True)
     nth = torch.minimum((draws * count).long(), count - 1)
     ranks = feasible.cumsum(-1).unsqueeze(-2)
-    found = (ranks <= nth.unsqueeze(-1)).sum(-1)
-    return found[..., 0] if seeds == 1 else found
+    index = (ranks <= nth.unsqueeze(-1)).sum(-1)
+    return index[..., 0] if seeds == 1 else index
 
 
 def _draw(stream: Streams, gram: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,10 +151,7 @@ def zhou_synthetic(
         >>> cb.problems.zhou_synthetic(cost="quarter", trials=50, seed=0)
         Table(N=100, m=1, trials=range(0, 50))
     """
-    if cost not in (*SHARE_OF_BOUND, "independent"):
-        raise CBanditError(
-            f"cost must be 'half', 'quarter' or 'independent'; got {cost!r}"
-        )
+    checks.one_of("cost", cost, *SHARE_OF_BOUND, "independent")
     checks.one_of("bound", bound, "max", "max-abs")
     share = checks.number("noise", noise, minimum=0.0)
     numbers = trial_range(trials)
@@ -150,26 +164,17 @@ def zhou_synthetic(
         )
         for i in (numbers or range(1))
     ]
-    f, g, norm, cost_norm = (torch.stack(each) for each in zip(*drawn, strict=True))
+    f, g, norm, cost_norm = (torch.stack(rows) for rows in zip(*drawn, strict=True))
     if numbers is None:
         f, g, norm, cost_norm = f[0], g[0], norm[0], cost_norm[0]
     r = share * (f.amax(-1) - f.amin(-1))
     variance = r.square()
-    distance = torch.cdist(grid, grid)
     known = Known(
         kernel=kernel,
-        noise=variance,
-        cost_noise=variance,
-        subgaussian=r,
-        cost_subgaussian=r,
-        bound=_bound(f, bound),
-        cost_bound=g.abs().amax(-1),
-        slater=(-g.amin(-1)).clamp_max(1.0),
         norm=norm,
         cost_norm=cost_norm,
         safe=_safe(g, seed, numbers, "zhou-synthetic/safe", seeds),
-        lipschitz=_lipschitz(f, distance),
-        cost_lipschitz=_lipschitz(g, distance),
+        **_facts(f, g, variance, r, bound, torch.cdist(grid, grid)),
     )
     g = g.unsqueeze(-2)
     return Table(f, g, variance, None, Finite(grid), numbers, known=known)
@@ -222,39 +227,22 @@ def _from_samples(
     radius = noise.sqrt() if subgaussian is None else subgaussian
     variance = covariance.diagonal()
     distance = (variance.unsqueeze(-1) + variance - 2 * covariance).clamp_min(0).sqrt()
-    bound, cost_bound, unknown = f.abs().max(), g.abs().max(), torch.tensor(torch.nan)
-    each = {
-        "noise": noise,
-        "cost_noise": noise,
-        "subgaussian": radius,
-        "cost_subgaussian": radius,
-        "bound": bound,
-        "cost_bound": cost_bound,
-        "slater": (-g.min()).clamp_max(1.0),
-        "norm": unknown.double(),
-        "cost_norm": unknown.double(),
-        "lipschitz": _lipschitz(f, distance),
-        "cost_lipschitz": _lipschitz(g, distance),
-    }
+    facts = _facts(f, g, noise, radius, "max-abs", distance)
+    unknown = torch.full(batch, torch.nan, dtype=torch.float64)
     known = Known(
         kernel=None,
+        norm=unknown,
+        cost_norm=unknown,
         safe=_safe(g, seed, numbers, f"{purpose}/safe", seeds),
-        **{name: value.expand(batch).clone() for name, value in each.items()},
+        **{name: value.expand(batch).clone() for name, value in facts.items()},
     )
     if gaussian:
         spread = deviation.square().mean(0).sqrt()
         law: Normal | Resampled = Normal(spread, spread.unsqueeze(-2))
     else:
         law = Resampled(deviation, -deviation.unsqueeze(-2))
-    return Table(
-        f,
-        g.unsqueeze(-2),
-        law,
-        None,
-        Finite(covariance=covariance),
-        numbers,
-        known=known,
-    )
+    actions, g = Finite(covariance=covariance), g.unsqueeze(-2)
+    return Table(f, g, law, None, actions, numbers, known=known)
 
 
 def zhou_light(
@@ -278,17 +266,9 @@ def zhou_light(
     """
     checks.one_of("noise", noise, "resampled", "gaussian")
     train, test = data.light()
-    rewards = test / test.mean(0).max()
+    rewards, gaussian = test / test.mean(0).max(), noise == "gaussian"
     return _from_samples(
-        train,
-        rewards,
-        0.5,
-        None,
-        trials,
-        seed,
-        "zhou-light",
-        seeds,
-        gaussian=noise == "gaussian",
+        train, rewards, 0.5, None, trials, seed, "zhou-light", seeds, gaussian
     )
 
 

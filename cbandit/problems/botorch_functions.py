@@ -1,21 +1,33 @@
-"""BoTorch's constrained test functions as problems, continuous or on points."""
+"""BoTorch's constrained test functions as problems, on their boxes or on points.
+
+BoTorch minimises them unless told otherwise, and feasible means a slack at or above 0.
+Here the reward is maximised and the costs are the slacks' negatives.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit.actions import Actions, Finite, ProductGrid
+from cbandit._core.arguments import stated
+from cbandit.actions import Actions, Box, Finite, ProductGrid
+from cbandit.choice import Choice
 from cbandit.errors import CBanditError
-from cbandit.problems.continuous import Continuous, box_of, truth
+from cbandit.problems.protocol import Fixed, normals
 from cbandit.problems.table import Table
+from cbandit.search.simplex.lp import PolicySolution, solve_policy
 
-__all__ = ["from_botorch"]
+if TYPE_CHECKING:
+    from botorch.test_functions.base import ConstrainedBaseTestProblem
 
+__all__ = ["Continuous", "from_botorch"]
+
+ATOMS = 2**13  # points that a distribution over a box is sought on
 LARGEST = 10**7  # points of a grid whose truth is kept as a table
 
 # The least feasible value of each function, the best of many starts of SLSQP; for the
@@ -35,6 +47,81 @@ LEAST = {
     ("WeldedBeamSO", 4): 1.5870775121,
 }
 SIZED = ("ConstrainedHartmann", "ConstrainedHartmannSmooth", "KeaneBumpFunction")
+
+
+class Continuous(Fixed):
+    """A test function on its box; :func:`~cbandit.problems.from_botorch` makes it.
+
+    Args:
+        function: one of BoTorch's constrained test functions.
+        variances: of the noise on the reward and on each cost, ``(1 + m,)``.
+        optimum: the reward of the best feasible point, NaN where it is not known.
+    """
+
+    def __init__(
+        self,
+        function: ConstrainedBaseTestProblem,
+        variances: Tensor,
+        optimum: float,
+    ) -> None:
+        self.settings = stated(self, locals())
+        self.trials, self.thresholds = None, 0.0
+        self.function, self.m = function, int(function.num_constraints)
+        self.actions = box_of(function)
+        self._std = variances.sqrt()
+        self._optimum = torch.tensor(optimum, dtype=torch.float64)
+
+    def _values(self, x: Tensor, index: Tensor | None = None) -> Tensor:
+        x = self.actions.inside(x.to(self.actions.lower))
+        return truth(self.function, x)
+
+    def observe(
+        self, choice: Choice, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of the choice."""
+        values = self._values(choice.x)
+        draws = normals(generator, tuple(values.shape[:-1]), 1 + self.m)
+        seen = torch.addcmul(values, draws, self._std)
+        return seen[..., 0], seen[..., 1:]
+
+    @cached_property
+    def _solution(self) -> PolicySolution:
+        box = self.actions
+        engine = torch.quasirandom.SobolEngine(box.dim)
+        unit = engine.draw(ATOMS, dtype=torch.float64)
+        values = self._values(torch.lerp(box.lower, box.upper, unit))
+        if not bool(self._optimum.isnan()):
+            best = torch.zeros(1, 1 + self.m, dtype=torch.float64)
+            best[0, 0] = self._optimum
+            values = torch.cat([values, best])
+        return solve_policy(values[:, 0], values[:, 1:].mT, 0.0)
+
+    def stochastic_optimum(self, t: int) -> Tensor:
+        """The reward of the best distribution on 8192 Sobol points and the optimum.
+
+        The best on the whole box is at least that.
+        """
+        return self._stochastic_optimum
+
+    def __repr__(self) -> str:
+        return f"Continuous({type(self.function).__name__}, m={self.m})"
+
+
+def box_of(function: Any) -> Box:
+    """The box on which a test function is defined."""
+    bounds: Tensor = function.bounds.double()
+    return Box(bounds[0], bounds[1])
+
+
+def truth(function: ConstrainedBaseTestProblem, x: Tensor) -> Tensor:
+    """Reward and costs ``(*b, 1 + m)`` at ``x`` ``(*b, d)``, float64."""
+    sign = -1.0 if function._is_minimization_by_default else 1.0
+    shape, flat = x.shape[:-1], x.reshape(-1, x.shape[-1])
+    # without noise, and before BoTorch's own negate= turns signs
+    reward = sign * function.evaluate_true(flat)
+    costs = -function.evaluate_slack_true(flat)
+    values = torch.cat([reward.unsqueeze(-1), costs], -1).double()
+    return values.reshape(*shape, -1)
 
 
 def from_botorch(
@@ -122,11 +209,11 @@ def from_botorch(
     )
 
 
-def _variance(name: str, given: Any, std: Any, count: int) -> Tensor:
-    if given is None:
-        given = checks.tensor(name, 0.0 if std is None else std).square()
-    value = checks.nonnegative(name, given)
-    return checks.shaped(name, value, (count,), "(m,)" if count > 1 else "(1,)")
+def _variance(name: str, variance: Any, std: Any, count: int) -> Tensor:
+    if variance is None:
+        variance = checks.tensor(name, 0.0 if std is None else std).square()
+    variance = checks.nonnegative(name, variance)
+    return checks.shaped(name, variance, (count,), "(m,)" if count > 1 else "(1,)")
 
 
 def _best_known(function: Any) -> float:
@@ -154,11 +241,9 @@ def _set(function: Any, points: Any) -> Actions:
         if actions.batch_shape:
             raise CBanditError("points must be the same for every trial")
     else:
-        given = checks.tensor("points", points)
-        if given.dim() == 2:
-            actions = Finite(given)
-        else:
-            actions = ProductGrid(_axes(function, given))
+        values = checks.tensor("points", points)
+        several = values.dim() == 2
+        actions = Finite(values) if several else ProductGrid(_axes(function, values))
     if actions.dim != function.dim:
         raise CBanditError(
             f"points must have d = {function.dim} coordinates, as "
@@ -173,8 +258,7 @@ def _axes(function: Any, counts: Tensor) -> list[Tensor]:
     if not bool(counted.all()):
         raise CBanditError(
             "points must be numbers of values an axis, whole, at least 2 and at "
-            f"most {LARGEST}; got "
-            f"{counts.tolist()}"
+            f"most {LARGEST}; got {counts.tolist()}"
         )
     discrete = {*function.discrete_inds, *function.categorical_inds}
     axes = []
