@@ -23,8 +23,10 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from cbandit._core import checks
-from cbandit.acquisition.models import Outputs, arrangement, coordinates
-from cbandit.acquisition.posteriors import (
+from cbandit.acquisition.models import (
+    Outputs,
+    arrangement,
+    coordinates,
     covariances,
     mean_of,
     one_by_one,
@@ -73,17 +75,17 @@ class Score(AcquisitionFunction):
         super().__init__(model=model)
         self._dim = coordinates(model)
         place, scale = arrangement(outputs, model.num_outputs)
-        self._keep("place", place)
-        self._keep("scale", scale)
+        self._hold("place", place)
+        self._hold("scale", scale)
         self.m = len(scale) - 1
         width = self._functions("beta", beta, "cost_beta", cost_beta)
-        self._keep("width", checks.nonnegative("beta and cost_beta", width))
+        self._hold("width", checks.nonnegative("beta and cost_beta", width))
         tau = checks.finite("thresholds", checks.tensor("thresholds", thresholds))
-        self._keep("thresholds", self._costs("thresholds", tau))
-        self._keep("units", None if units is None else _units(units, 1 + self.m))
+        self._hold("thresholds", self._costs("thresholds", tau))
+        self._hold("units", None if units is None else _units(units, 1 + self.m))
         lam = None if noise is None else checks.nonnegative("noise", noise)
         count = model.num_outputs
-        self._keep("noise", None if lam is None else one_or_each("noise", lam, count))
+        self._hold("noise", None if lam is None else one_or_each("noise", lam, count))
         self.register_buffer("X_pending", None)
         self.set_X_pending(X_pending)
 
@@ -117,9 +119,9 @@ class Score(AcquisitionFunction):
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
         """Set the points ``(p, d)`` that are being evaluated, if there are any."""
         if X_pending is not None:
-            given = tuple(self._points("X_pending", X_pending).shape)
-            if len(given) != 2:
-                raise CBanditError(f"X_pending must have shape (p, d); got {given}")
+            shape = tuple(self._points("X_pending", X_pending).shape)
+            if len(shape) != 2:
+                raise CBanditError(f"X_pending must have shape (p, d); got {shape}")
             checks.finite("X_pending", X_pending.detach())
         super().set_X_pending(X_pending)
 
@@ -135,8 +137,8 @@ class Score(AcquisitionFunction):
             raise CBanditError(
                 f"{name} must have shape {wanted}{known}; got {tuple(X.shape)}"
             )
-        own = next(self.model.parameters(), X).dtype
-        if X.dtype == torch.float64 and own == torch.float32:
+        dtype = next(self.model.parameters(), X).dtype
+        if X.dtype == torch.float64 and dtype == torch.float32:
             raise CBanditError(
                 f"{name} must be float32, as the model is; got float64 (or build the "
                 "model on float64 data)"
@@ -196,36 +198,34 @@ class Score(AcquisitionFunction):
         both = torch.cat([f, g], -2)
         if self.units is not None:
             both = both / self.units.to(both).unsqueeze(-1)
-        estimate = self._clipped(both)
-        return estimate[..., 0, :], estimate[..., 1:, :]
+        both = self._clipped(both)
+        return both[..., 0, :], both[..., 1:, :]
 
     def _clipped(self, estimate: Tensor) -> Tensor:
         return estimate
 
     # -- arguments ---------------------------------------------------------------------
 
-    def _keep(self, name: str, value: Tensor | None) -> None:
+    def _hold(self, name: str, value: Tensor | None) -> None:
         """Register a buffer on the model's device."""
         device = next((p.device for p in self.model.parameters()), None)
         self.register_buffer(name, value if value is None else value.clone().to(device))
 
-    def _led(self, name: str, lead: torch.Size) -> None:
+    def _check_batch(self, name: str, lead: torch.Size) -> None:
         """Raise if ``*b`` is not the model's, and would broadcast with points."""
         try:
-            own = self.model.batch_shape
-        except NotImplementedError:
-            own = None
-        if own is None:  # not every model says
+            batch = self.model.batch_shape
+        except NotImplementedError:  # not every model says
             return
         try:
-            fits = torch.broadcast_shapes(lead, own).numel() == own.numel()
-            fits = fits and len(lead) <= max(1, len(own))
+            fits = torch.broadcast_shapes(lead, batch).numel() == batch.numel()
+            fits = fits and len(lead) <= max(1, len(batch))
         except RuntimeError:
             fits = False
         if not fits:
             raise CBanditError(
                 f"{name} must be the same for all points, or lead with the model's "
-                f"batch shape {tuple(own)}; got {tuple(lead)}"
+                f"batch shape {tuple(batch)}; got {tuple(lead)}"
             )
 
     def _costs(self, name: str, value: Tensor) -> Tensor:
@@ -238,13 +238,13 @@ class Score(AcquisitionFunction):
                 f"{self.m}, for the model has a reward and {self.m} costs; got "
                 f"{tuple(value.shape)}"
             )
-        self._led(name, value.shape[:-1])
+        self._check_batch(name, value.shape[:-1])
         return value
 
     def _functions(self, name: str, value: Any, cost_name: str, costs: Any) -> Tensor:
         """Join a reward's number or ``(*b,)`` and the costs' to ``(*b, 1 + m)``."""
         first = checks.tensor(name, value).unsqueeze(-1)
-        self._led(name, first.shape[:-1])
+        self._check_batch(name, first.shape[:-1])
         if costs is None:
             return first.expand(*first.shape[:-1], 1 + self.m)
         rest = self._costs(cost_name, checks.tensor(cost_name, costs))
@@ -261,8 +261,8 @@ class Score(AcquisitionFunction):
         self, state_dict: Any, prefix: str, *rest: Any, **named: Any
     ) -> None:
         # the state says how many points are pending, and so the buffer's size
-        given = state_dict.get(prefix + "X_pending")
-        room = None if given is None else torch.empty_like(given).to(self.width.device)
+        held = state_dict.get(prefix + "X_pending")
+        room = None if held is None else torch.empty_like(held).to(self.width.device)
         self.register_buffer("X_pending", room)
         super()._load_from_state_dict(state_dict, prefix, *rest, **named)
 
@@ -272,9 +272,9 @@ def soft(values: Tensor, temperature: Tensor) -> Tensor:
     return temperature * softplus(values / temperature)
 
 
-def _units(given: Any, count: int) -> Tensor:
+def _units(units: Any, count: int) -> Tensor:
     """Return the units of ``count`` functions."""
-    value = checks.positive("units", given)
+    value = checks.positive("units", units)
     if tuple(value.shape) != (count,):
         raise CBanditError(
             f"units must have shape (1 + m,) = {(count,)}, the reward's first; got "

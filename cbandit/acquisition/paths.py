@@ -11,8 +11,7 @@ from botorch.models.model import Model
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit.acquisition.models import Outputs, parts
-from cbandit.acquisition.posteriors import one_each
+from cbandit.acquisition.models import Outputs, one_each, parts
 from cbandit.acquisition.scores import Weighted
 from cbandit.errors import CBanditError
 from cbandit.explore import estimates

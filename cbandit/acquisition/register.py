@@ -35,19 +35,17 @@ def register(kind: type[AcquisitionFunction]) -> None:
         thresholds: Any = None,
         posterior_transform: Any = None,
         constraints_tuple: Any = None,
-        **given: Any,
+        **arguments: Any,
     ) -> dict[str, Any]:
         stated = _stated(outputs, thresholds, posterior_transform, constraints_tuple)
-        return {"model": model, **given, **stated}
+        return {"model": model, **arguments, **stated}
 
     # BoTorch looks up here which arguments are allowed
-    own = inspect.signature(kind).parameters
-    more = inspect.signature(inputs).parameters
-    allowed = [each for name, each in more.items() if name not in own]
+    taken, more = (inspect.signature(f).parameters for f in (kind, inputs))
     named = [
-        each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for each in (*own.values(), *allowed)
-        if each.kind is not inspect.Parameter.VAR_KEYWORD
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in {**taken, **more, **taken}.values()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
     ]
     inputs.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
     inputs.__name__ = kind.__name__  # for its errors

@@ -12,8 +12,7 @@ from torch import Tensor
 from cbandit import scores
 from cbandit._core import checks
 from cbandit.acquisition.base import Score, one_or_each, soft
-from cbandit.acquisition.models import Outputs, data, parts
-from cbandit.acquisition.posteriors import root, small_variances
+from cbandit.acquisition.models import Outputs, data, parts, root, small_variances
 from cbandit.errors import CBanditError
 
 __all__ = ["OptimisticFeasible", "PrimalDual", "RectifiedPenalty", "Weighted"]
@@ -43,15 +42,16 @@ class Weighted(Score):
         X_pending: Tensor | None = None,
         units: Any = None,
     ) -> None:
-        own = noise, outputs, X_pending, units
-        super().__init__(model, beta, cost_beta, thresholds, *own)
-        self._keep("bound", None if clip is None else self._clip(clip))
+        super().__init__(
+            model, beta, cost_beta, thresholds, noise, outputs, X_pending, units
+        )
+        self._hold("bound", None if clip is None else self._clip(clip))
         if smooth is not None:
-            given = checks.positive("smooth", smooth)
-            smooth = one_or_each("smooth", given, 1 + self.m)
-        self._keep("smooth", smooth)
+            smooth = checks.positive("smooth", smooth)
+            smooth = one_or_each("smooth", smooth, 1 + self.m)
+        self._hold("smooth", smooth)
         phi = checks.nonnegative("multiplier", multiplier)
-        self._keep("multiplier", self._costs("multiplier", phi))
+        self._hold("multiplier", self._costs("multiplier", phi))
 
     def _clip(self, clip: Any) -> Tensor:
         try:
@@ -171,17 +171,18 @@ class OptimisticFeasible(Score):
         X_pending: Tensor | None = None,
         units: Any = None,
     ) -> None:
-        own = noise, outputs, X_pending, units
-        super().__init__(model, beta, cost_beta, thresholds, *own)
+        super().__init__(
+            model, beta, cost_beta, thresholds, noise, outputs, X_pending, units
+        )
         if smooth is not None:
             smooth = self._costs("smooth", checks.positive("smooth", smooth))
         elif floor is None:
             floor = _floor(self)
-        self._keep("smooth", smooth)
+        self._hold("smooth", smooth)
         level = None
         if floor is not None:
             level = torch.tensor(checks.number("floor", floor), dtype=torch.float64)
-        self._keep("floor", level)
+        self._hold("floor", level)
 
     def score(self, f: Tensor, g: Tensor) -> Tensor:
         """Return the reward's bound where feasible; see the class."""

@@ -1,7 +1,7 @@
 """The command line, ``cbandit``: a file for each group of commands.
 
-``play`` runs experiments, ``public`` takes in their data, ``show`` looks at what came
-out. Commands import what they need when they run.
+``play`` runs experiments and takes in their data, ``show`` looks at what came out.
+Commands import what they need when they run.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import Annotated
 
 import typer
 
-from cbandit.cli.play import init, list_, reproduce, run
-from cbandit.cli.public import data
+from cbandit.cli.play import data, init, list_, reproduce, run
 from cbandit.cli.show import compare, info, plot
 from cbandit.errors import CBanditError
 

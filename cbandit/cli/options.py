@@ -1,7 +1,11 @@
-"""The options that commands share, and how they are read."""
+"""The options that `reproduce` and `run` share."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,113 +13,118 @@ import typer
 
 from cbandit.errors import CBanditError
 
-__all__ = [
-    "Device",
-    "Dtype",
-    "Every",
-    "Horizon",
-    "More",
-    "Out",
-    "Policies",
-    "Resume",
-    "Seed",
-    "Set",
-    "Trials",
-    "Trust",
-    "Workers",
-    "options",
-    "pairs",
-]
-
-Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="PARAM=VALUE ...",
-        help="Parameters, after one --set or several.",
-    ),
-]
-# an option takes one value: what follows it comes as arguments
-More = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="PARAM=VALUE", help="More parameters, beside --set."),
-]
-Trials = Annotated[
-    int | None, typer.Option("--trials", min=1, help="Independent replications.")
-]
-Horizon = Annotated[int | None, typer.Option("--horizon", min=1, help="Rounds.")]
-Policies = Annotated[
-    str | None,
-    typer.Option("--policies", metavar="A,B", help="Some of the policies, by name."),
-]
-Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Of every draw.")]
-Device = Annotated[
-    str | None, typer.Option("--device", metavar="cpu|cuda", help="Where to compute.")
-]
-Dtype = Annotated[
-    str | None, typer.Option("--dtype", metavar="float64|float32", help="Precision.")
-]
-Out = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="DIR", help="Folder of the results."),
-]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with what is in the folder.")
-]
-Workers = Annotated[
-    str,
-    typer.Option(
-        "--workers", metavar="N|ray", help="Processes to share the trials, or Ray's."
-    ),
-]
-Trust = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--trust",
-        metavar="MODULE",
-        help="A module of yours that a folder of results may name; may be repeated.",
-    ),
-]
-Every = Annotated[
-    int,
-    typer.Option(
-        "--every", metavar="N", min=1, help="Write one round in N to rounds.parquet."
-    ),
-]
+__all__ = ["Options", "with_options"]
 
 
-def pairs(given: list[str] | None, more: list[str] | None = None) -> dict[str, str]:
-    """The parameters of ``--set PARAM=VALUE ...``, by name."""
-    if more and not given:
-        raise CBanditError(f"{more[0]} is unexpected; parameters follow --set")
-    out = {}
-    for pair in [*(given or ()), *(more or ())]:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise CBanditError(f"--set takes PARAM=VALUE; got {pair!r}")
-        if name.strip() in out:
-            raise CBanditError(f"--set {name.strip()} is there twice; give it once")
-        out[name.strip()] = value.strip()
-    return out
+@dataclass
+class Options:
+    """The options as they were given; ``None`` where one was not."""
+
+    # an option takes one value: what follows it comes as arguments
+    more: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PARAM=VALUE", help="More parameters, beside --set."),
+    ] = None
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="PARAM=VALUE ...",
+            help="Parameters, after one --set or several.",
+        ),
+    ] = None
+    trials: Annotated[
+        int | None, typer.Option("--trials", min=1, help="Independent replications.")
+    ] = None
+    horizon: Annotated[int | None, typer.Option("--horizon", min=1, help="Rounds.")] = (
+        None
+    )
+    policies: Annotated[
+        str | None,
+        typer.Option(
+            "--policies", metavar="A,B", help="Some of the policies, by name."
+        ),
+    ] = None
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Of every draw.")
+    ] = None
+    device: Annotated[
+        str | None,
+        typer.Option("--device", metavar="cpu|cuda", help="Where to compute."),
+    ] = None
+    dtype: Annotated[
+        str | None,
+        typer.Option("--dtype", metavar="float64|float32", help="Precision."),
+    ] = None
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Folder of the results."),
+    ] = None
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with what is in the folder.")
+    ] = False
+    workers: Annotated[
+        str,
+        typer.Option(
+            "--workers",
+            metavar="N|ray",
+            help="Processes to share the trials, or Ray's.",
+        ),
+    ] = "1"
+    every: Annotated[
+        int,
+        typer.Option(
+            "--every",
+            metavar="N",
+            min=1,
+            help="Write one round in N to rounds.parquet.",
+        ),
+    ] = 1
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--trust",
+            metavar="MODULE",
+            help="A module of yours that a folder of results may name; may be "
+            "repeated.",
+        ),
+    ] = None
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """The parameters of ``--set PARAM=VALUE ...``, by name."""
+        if self.more and not self.set_:
+            raise CBanditError(f"{self.more[0]} is unexpected; parameters follow --set")
+        values: dict[str, str] = {}
+        for pair in [*(self.set_ or ()), *(self.more or ())]:
+            name, equals, value = pair.partition("=")
+            if not equals or not name:
+                raise CBanditError(f"--set takes PARAM=VALUE; got {pair!r}")
+            if name.strip() in values:
+                raise CBanditError(f"--set {name.strip()} is there twice; give it once")
+            values[name.strip()] = value.strip()
+        return values
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of an experiment that are options of their own."""
+        names = ("trials", "horizon", "policies", "seed", "device", "dtype")
+        settings = {name: getattr(self, name) for name in names}
+        if self.policies is not None:
+            listed = (name.strip() for name in self.policies.split(","))
+            settings["policies"] = [name for name in listed if name]
+        return settings
 
 
-def options(
-    trials: int | None,
-    horizon: int | None,
-    policies: str | None,
-    seed: int | None,
-    device: str | None,
-    dtype: str | None,
-) -> dict[str, Any]:
-    """The settings that a command was given; ``None`` where it was not."""
-    names = None
-    if policies is not None:
-        names = [name.strip() for name in policies.split(",") if name.strip()]
-    return {
-        "trials": trials,
-        "horizon": horizon,
-        "policies": names,
-        "seed": seed,
-        "device": device,
-        "dtype": dtype,
-    }
+def with_options(command: Callable[[Any, Options], None]) -> Callable[..., None]:
+    """Let a command of one argument take every option of :class:`Options` too."""
+    first = next(iter(inspect.signature(command, eval_str=True).parameters.values()))
+    options = inspect.signature(Options, eval_str=True).parameters.values()
+
+    @functools.wraps(command)
+    def called(**values: Any) -> None:
+        command(values.pop(first.name), Options(**values))
+
+    # here typer looks up what a command takes
+    called.__signature__ = inspect.Signature([first, *options])  # type: ignore[attr-defined]
+    return called

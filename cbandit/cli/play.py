@@ -1,40 +1,23 @@
-"""Commands that run experiments: ``list``, ``init``, ``reproduce``, ``run``."""
+"""Commands that run experiments, and those that prepare them."""
 
 from __future__ import annotations
 
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cbandit.cli.options import (
-    Device,
-    Dtype,
-    Every,
-    Horizon,
-    More,
-    Out,
-    Policies,
-    Resume,
-    Seed,
-    Set,
-    Trials,
-    Trust,
-    Workers,
-    options,
-    pairs,
-)
+from cbandit.cli.options import Options, with_options
 from cbandit.errors import CBanditError, LostRankError
 
 if TYPE_CHECKING:
     from cbandit.experiments.catalogue import Job
 
-__all__ = ["init", "list_", "reproduce", "run"]
+__all__ = ["data", "init", "list_", "reproduce", "run"]
 
 
 def list_(
@@ -48,15 +31,15 @@ def list_(
 
     if name is None:
         width = max(map(len, EXPERIMENTS))
-        for each in EXPERIMENTS.values():
-            print(f"{each.name:<{width}}  {each.about}")
+        for experiment in EXPERIMENTS.values():
+            print(f"{experiment.name:<{width}}  {experiment.about}")
         return
-    one = find(name)
-    print(f"{one.name}: {one.about}")
-    print(f"  --horizon   {one.horizon}")
-    print(f"  --trials    {one.trials}")
-    print(f"  --policies  {','.join(one.policies)}")
-    for key, parameter in one.parameters.items():
+    experiment = find(name)
+    print(f"{experiment.name}: {experiment.about}")
+    print(f"  --horizon   {experiment.horizon}")
+    print(f"  --trials    {experiment.trials}")
+    print(f"  --policies  {','.join(experiment.policies)}")
+    for key, parameter in experiment.parameters.items():
         choices = " | ".join(map(str, parameter.choices)) or parameter.default
         print(f"  --set {key}={choices}    {parameter.meaning}")
 
@@ -110,21 +93,33 @@ def init(
     print(f"{out}: {todo}, then: cbandit run {out}")
 
 
+def data(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...")],
+    changed: Annotated[
+        bool,
+        typer.Option("--changed", help="Take other numbers than those of our results."),
+    ] = False,
+) -> None:
+    """Turn public copies of the papers' data into what the experiments read.
+
+    These are iw_data_all.mat (light sensors) and fin.csv (stocks), of the GitHub
+    repository sayakrc/Bayesian-Optimization-under-Heavy-tailed-Payoffs. Shapes and
+    digests are checked. The results go into $CBANDIT_DATA, or, if it is not set, into
+    ~/.local/share/cbandit.
+
+    Example: cbandit data iw_data_all.mat fin.csv
+    """
+    from cbandit.problems.data import write_public
+
+    for file in files:
+        for path in write_public(file, changed):
+            print(f"{file}: {path}")
+
+
+@with_options
 def reproduce(
     name: Annotated[str, typer.Argument(help="Of the experiment; see `cbandit list`.")],
-    more: More = None,
-    set_: Set = None,
-    trials: Trials = None,
-    horizon: Horizon = None,
-    policies: Policies = None,
-    seed: Seed = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    out: Out = None,
-    resume: Resume = False,
-    workers: Workers = "1",
-    every: Every = 1,
-    trust: Trust = None,
+    options: Options,
 ) -> None:
     """Run a paper's experiment, at the paper's size unless told otherwise.
 
@@ -136,26 +131,14 @@ def reproduce(
     """
     from cbandit.experiments.catalogue import jobs_of
 
-    given = options(trials, horizon, policies, seed, device, dtype)
-    jobs = jobs_of(name, parameters=pairs(set_, more), **given)
-    _carry_out(jobs, out, resume, workers, every, trust)
+    jobs = jobs_of(name, parameters=options.parameters, **options.settings)
+    _carry_out(jobs, options)
 
 
+@with_options
 def run(
     config: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The file.")],
-    more: More = None,
-    set_: Set = None,
-    trials: Trials = None,
-    horizon: Horizon = None,
-    policies: Policies = None,
-    seed: Seed = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    out: Out = None,
-    resume: Resume = False,
-    workers: Workers = "1",
-    every: Every = 1,
-    trust: Trust = None,
+    options: Options,
 ) -> None:
     """Run the study, or the experiment, of a file; options given here win over it.
 
@@ -171,44 +154,29 @@ def run(
     from cbandit.experiments.catalogue import jobs_in
     from cbandit.experiments.settings import of_results
 
-    given = options(trials, horizon, policies, seed, device, dtype)
-    known = trust or () if resume or of_results(config) else None
-    jobs = jobs_in(config, pairs(set_, more), known, **given)
-    _carry_out(jobs, out, resume, workers, every, trust)
+    known = options.trust or () if options.resume or of_results(config) else None
+    jobs = jobs_in(config, options.parameters, known, **options.settings)
+    _carry_out(jobs, options)
 
 
-def _carry_out(
-    jobs: Sequence[Job],
-    out: Path | None,
-    resume: bool,
-    workers: str,
-    every: int,
-    trust: list[str] | None,
-) -> None:
+def _carry_out(jobs: Sequence[Job], options: Options) -> None:
     from cbandit._core.distributed import launched
 
+    workers = options.workers
     if workers != "ray" and (not workers.isdecimal() or int(workers) < 1):
         raise CBanditError(
             f"--workers must be a number above 0, or ray; got {workers!r}"
         )
-    if trust:
+    if options.trust:
         sys.path.append(os.getcwd())
-    home = out or Path("results") / jobs[0].experiment.name
-    work = partial(
-        _done,
-        resume=resume,
-        workers=workers if workers == "ray" else int(workers),
-        every=every,
-        trust=tuple(trust or ()),
-    )
     with launched() as ranks, warnings.catch_warnings():
         if ranks.rank == 0:
-            _all_done(jobs, home, work)
+            _all_done(jobs, options)
             return
         # the first rank says all, except that it was lost
         warnings.simplefilter("ignore")
         try:
-            _all_done(jobs, home, work, aloud=False)
+            _all_done(jobs, options, aloud=False)
         except LostRankError:
             raise
         except CBanditError:
@@ -217,37 +185,38 @@ def _carry_out(
             raise SystemExit(130) from None
 
 
-def _all_done(
-    jobs: Sequence[Job], home: Path, work: Callable[..., Any], aloud: bool = True
-) -> None:
+def _all_done(jobs: Sequence[Job], options: Options, aloud: bool = True) -> None:
     """Try out every study, then carry all jobs out."""
     from cbandit.experiments.study import tried
 
+    home = options.out or Path("results") / jobs[0].experiment.name
     remarks: dict[str, None] = {}
     for job in jobs:
         if job.settings.tables:
             remarks |= dict.fromkeys(tried(job.experiment, job.settings))
     if aloud:
-        print("".join(f"{each}\n" for each in remarks), end="")
+        print("".join(f"{remark}\n" for remark in remarks), end="")
     for job in jobs:
-        work(job, home / job.folder, aloud=aloud)
+        _done(job, home / job.folder, options, aloud)
     if aloud and len(jobs) > 1:
         folders = " ".join(str(home / job.folder) for job in jobs)
         print(f"to compare them: cbandit compare {folders}")
 
 
-def _done(job: Job, folder: Path, aloud: bool, resume: bool, **options: Any) -> None:
+def _done(job: Job, folder: Path, options: Options, aloud: bool) -> None:
     from cbandit.experiments.runner import carry_out
 
-    again = not resume and (folder / "summary.json").exists()
+    again = not options.resume and (folder / "summary.json").exists()
     try:
         summary = carry_out(
             job.experiment,
             job.settings,
             folder,
-            resume=resume,
+            resume=options.resume,
+            workers="ray" if options.workers == "ray" else int(options.workers),
+            every=options.every,
+            trust=tuple(options.trust or ()),
             say=_say if aloud else None,
-            **options,
         )
     except (KeyboardInterrupt, SystemExit) as stop:
         if not aloud:
@@ -282,7 +251,7 @@ def _tell(summary: dict[str, Any], folder: Path, again: bool) -> None:
     paths = ", ".join(str(folder / name) for name in summary.get("figures", ()))
     replaced = " (in place of earlier results of the same settings)" if again else ""
     print(f"figures: {paths}{replaced}")
-    status = {name: each["status"] for name, each in summary["policies"].items()}
-    failed = {name: said for name, said in status.items() if said != "complete"}
+    status = {name: row["status"] for name, row in summary["policies"].items()}
+    failed = {name: words for name, words in status.items() if words != "complete"}
     if failed:
         raise CBanditError(in_words(failed))

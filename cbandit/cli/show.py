@@ -39,13 +39,12 @@ def compare(
     from cbandit.experiments import compare as comparing
     from cbandit.experiments.catalogue import kept_in
 
-    read = [(folder, kept_in(folder).settings) for folder in folders]
-    found = comparing.compare(read, by)
+    settings = [kept_in(folder).settings for folder in folders]
+    compared = comparing.compare(list(zip(folders, settings, strict=True)), by)
     words = comparing.in_latex if latex else comparing.in_lines
-    print("\n".join(words(found, read[0][1])))
+    print("\n".join(words(compared, settings[0])))
     if figure is not None:
-        settings = [each for _, each in read]
-        comparing.draw_comparison(found, settings, figure)
+        comparing.draw_comparison(compared, settings, figure)
         print(f"{'% ' if latex else ''}{figure}")
 
 
@@ -78,13 +77,12 @@ def plot(
         raise CBanditError("--panels goes with --figure FILE")
     drawn = []
     for folder in folders:
-        table = read_curves(folder)
-        job = kept_in(folder)
-        experiment, settings = job.experiment, job.settings
+        table, job = read_curves(folder), kept_in(folder)
         if figure is None:
-            for path in draw(experiment, settings, table, read_boxes(folder), folder):
+            boxes = read_boxes(folder)
+            for path in draw(job.experiment, job.settings, table, boxes, folder):
                 print(path)
-        drawn.append(Drawn(folder.name, experiment, settings, table))
+        drawn.append(Drawn(folder.name, job.experiment, job.settings, table))
     if figure is not None:
         draw_together(drawn, figure, panels)
         print(figure)

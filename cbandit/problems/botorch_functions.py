@@ -68,8 +68,7 @@ class Continuous(Fixed):
         self.trials, self.thresholds = None, 0.0
         self.function, self.m = function, int(function.num_constraints)
         self.actions = box_of(function)
-        self._std = variances.sqrt()
-        self._optimum = torch.tensor(optimum, dtype=torch.float64)
+        self._std, self._best = variances.sqrt(), optimum
 
     def _values(self, x: Tensor, index: Tensor | None = None) -> Tensor:
         x = self.actions.inside(x.to(self.actions.lower))
@@ -85,14 +84,18 @@ class Continuous(Fixed):
         return seen[..., 0], seen[..., 1:]
 
     @cached_property
+    def _optimum(self) -> Tensor:
+        return torch.tensor(self._best, dtype=torch.float64)
+
+    @cached_property
     def _solution(self) -> PolicySolution:
         box = self.actions
         engine = torch.quasirandom.SobolEngine(box.dim)
         unit = engine.draw(ATOMS, dtype=torch.float64)
         values = self._values(torch.lerp(box.lower, box.upper, unit))
-        if not bool(self._optimum.isnan()):
+        if not math.isnan(self._best):
             best = torch.zeros(1, 1 + self.m, dtype=torch.float64)
-            best[0, 0] = self._optimum
+            best[0, 0] = self._best
             values = torch.cat([values, best])
         return solve_policy(values[:, 0], values[:, 1:].mT, 0.0)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -78,9 +78,7 @@ class Post:
                 del self.letters[sent], self.last[sent]
 
 
-def tell(
-    policy: Policy, choice: Choice, where: Tensor | None, **feedback: Tensor
-) -> None:
+def tell(policy: Policy, choice: Choice, where: Tensor | None, **feedback: Any) -> None:
     """Tell the feedback of the trials ``where (*trials,)``; ``None``: of all."""
     if where is None or bool(where.all()):
         policy.tell(choice, **feedback)

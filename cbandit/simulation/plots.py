@@ -255,8 +255,8 @@ def costs(
                 for policy, lines in table.items()
                 if name in lines
             }
-            style = {"order": list(table), "reward": reward, "zero": False}
-            _draw_panel(panel, means, name, (spread, width), **style)
+            band, order = (spread, width), list(table)
+            _draw_panel(panel, means, name, band, order, reward=reward, zero=False)
             called = reward if name == "reward" else name.partition(" ")[2]
             panel.set_title(f"{called}, average so far")
             panel.set_xlabel("round")
