@@ -161,11 +161,11 @@ class Score(AcquisitionFunction):
             with small_variances():
                 variance = posterior.variance.mT
         else:
-            # points seen before a single last one are the same in all t-batches
-            seen = points[..., :-1, :]
+            # points before a single last one are the same in all t-batches
+            before = points[..., :-1, :]
             if pending is not None and X.shape[-2] == 1:
-                seen = pending.to(X)
-            noise = self._noise(seen, posterior)
+                before = pending.to(X)
+            noise = self._noise(before, posterior)
             variance = one_by_one(covariances(posterior), noise)[..., p:]
         return self._arranged(mean), self._arranged(root(variance), sign=False)
 
@@ -174,13 +174,13 @@ class Score(AcquisitionFunction):
         scale = (self.scale if sign else self.scale.abs()).to(values).unsqueeze(-1)
         return values.index_select(-2, self.place.to(values.device)) * scale
 
-    def _noise(self, seen: Tensor, posterior: Any) -> Tensor:
+    def _noise(self, before: Tensor, posterior: Any) -> Tensor:
         """Return the noise at points before the last, ``(*b, n - 1, outputs)``."""
-        before: Tensor = posterior.mean[..., :-1, :]
+        mean: Tensor = posterior.mean[..., :-1, :]
         if self.noise is not None:
-            return self.noise.to(before).expand_as(before)
+            return self.noise.to(mean).expand_as(mean)
         with torch.no_grad(), small_variances():
-            noisy: Any = self.model.posterior(seen, observation_noise=True)
+            noisy: Any = self.model.posterior(before, observation_noise=True)
             lam: Tensor = noisy.variance - posterior.variance[..., :-1, :]
             lam = lam.clamp_min(0)
         if not bool(torch.isfinite(lam).all()):
@@ -215,7 +215,9 @@ class Score(AcquisitionFunction):
         """Raise if ``*b`` is not the model's, and would broadcast with points."""
         try:
             batch = self.model.batch_shape
-        except NotImplementedError:  # not every model says
+        except NotImplementedError:
+            batch = None
+        if batch is None:  # not every model says
             return
         try:
             fits = torch.broadcast_shapes(lead, batch).numel() == batch.numel()

@@ -175,18 +175,18 @@ def one_by_one(blocks: list[Tensor], noise: Tensor) -> Tensor:
         blocks, noise.split([b.shape[-1] for b in blocks], -1), strict=True
     ):
         n, k = block.shape[-2:]
-        seen = (n - 1) * k
+        past = (n - 1) * k
         flat = block.reshape(*block.shape[:-4], n * k, n * k)
         lam = lam.flatten(-2)
         # scale what is observed to variance 1, the size that jitter is made for
-        size = flat.diagonal(dim1=-2, dim2=-1)[..., :seen] + lam
+        size = flat.diagonal(dim1=-2, dim2=-1)[..., :past] + lam
         none = size <= 0
         unit = size.masked_fill(none, 1.0).rsqrt().detach().unsqueeze(-1)
         scaled = (lam + none) * unit.squeeze(-1).square()
-        known = flat[..., :seen, :seen] * unit * unit.mT + torch.diag_embed(scaled)
+        known = flat[..., :past, :past] * unit * unit.mT + torch.diag_embed(scaled)
         factor = psd_safe_cholesky(known)
         # row i of L^-1 K needs points up to i only, so one solve serves every point
-        cross = flat[..., :seen, :] * unit
+        cross = flat[..., :past, :] * unit
         solved = torch.linalg.solve_triangular(factor, cross, upper=False)
         batch = solved.shape[:-2]
         explained = solved.square().reshape(*batch, n - 1, k, n, k).sum(-3)

@@ -223,9 +223,9 @@ def _floor(score: Score) -> float:
             "below every reward"
         )
     with torch.no_grad(), small_variances():
-        seen: Any = part.posterior(x.movedim(-2, 0).unsqueeze(-2))
-        mean = scale * seen.mean[..., output]
-        std = abs(scale) * root(seen.variance[..., output])
+        posterior: Any = part.posterior(x.movedim(-2, 0).unsqueeze(-2))
+        mean = scale * posterior.mean[..., output]
+        std = abs(scale) * root(posterior.variance[..., output])
     size = max(float(mean.abs().max()), float(std.max()))
     level = float((mean - 6 * std).min()) - FAR * (size or 1.0)
     return level if score.units is None else level / float(score.units[0])

@@ -112,7 +112,7 @@ def info() -> None:
     print(describe_engines())
 
 
-def _print_tree(tree: Any, indent: str = "") -> None:
+def _print_tree(tree: dict[str, Any], indent: str = "") -> None:
     for key, value in tree.items():
         if isinstance(value, dict):
             print(f"{indent}{key}:")

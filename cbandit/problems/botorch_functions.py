@@ -23,7 +23,7 @@ from cbandit.problems.table import Table
 from cbandit.search.simplex.lp import PolicySolution, solve_policy
 
 if TYPE_CHECKING:
-    from botorch.test_functions.base import ConstrainedBaseTestProblem
+    pass
 
 __all__ = ["Continuous", "from_botorch"]
 
@@ -80,8 +80,8 @@ class Continuous(Fixed):
         """Noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of the choice."""
         values = self._values(choice.x)
         draws = normals(generator, tuple(values.shape[:-1]), 1 + self.m)
-        seen = torch.addcmul(values, draws, self._std)
-        return seen[..., 0], seen[..., 1:]
+        noisy = torch.addcmul(values, draws, self._std)
+        return noisy[..., 0], noisy[..., 1:]
 
     @cached_property
     def _optimum(self) -> Tensor:

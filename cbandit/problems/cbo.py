@@ -53,8 +53,8 @@ class Allocation(Gridded):
         """Show this round's constraint on every action, ``(*trials, 1, N)``."""
         draws = uniforms(generator, self._batch)
         self._arrived = torch.searchsorted(self._law, draws.contiguous()) / SCALE
-        seen = self._arrived.unsqueeze(-1) - self._served
-        return Round(observed_costs=seen.unsqueeze(-2))
+        costs = self._arrived.unsqueeze(-1) - self._served
+        return Round(observed_costs=costs.unsqueeze(-2))
 
     def observe(self, choice: Choice, generator: Streams) -> tuple[Tensor, Tensor]:
         """The noisy reward, and the constraint of the action as it was shown."""

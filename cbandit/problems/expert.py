@@ -43,9 +43,9 @@ def expert_distance(actions: Any, moves: Any, kernel: Any) -> Tensor:
             f"moves must be (n, {x.shape[-1]}), at least two; got {tuple(y.shape)}"
         )
     n = len(y)
-    own = kernel(x, diag=True)
+    variance = kernel(x, diag=True)
     near = kernel(x, y).to_dense().mean(-1)
     among = kernel(y).to_dense()
     apart = (among.sum() - among.diagonal().sum()) / (n * (n - 1))
-    distance: Tensor = (own - 2 * near + apart).detach()
+    distance: Tensor = (variance - 2 * near + apart).detach()
     return distance

@@ -117,19 +117,14 @@ class Gridded:
 
     @cached_property
     def _optima(self) -> Tensor:
-        best = []
-        for f, g in self.tables:
-            feasible = f.masked_fill((g > 0).any(-2), -torch.inf)
-            best.append(feasible.max())
-        out = torch.stack(best)
-        return out.masked_fill(out.isinf(), torch.nan)
+        feasible = [f.masked_fill((g > 0).any(-2), -torch.inf) for f, g in self.tables]
+        best = torch.stack([f.max() for f in feasible])
+        return best.masked_fill(best.isinf(), torch.nan)
 
     @cached_property
     def _stochastic_optima(self) -> Tensor:
-        best = []
-        for f, g in self.tables:
-            answer = solve_policy(f, g, torch.zeros(g.shape[0], dtype=g.dtype))
-            best.append(answer.value.masked_fill(answer.infeasible, torch.nan))
+        answers = [solve_policy(f, g, 0.0) for f, g in self.tables]
+        best = [a.value.masked_fill(a.infeasible, torch.nan) for a in answers]
         return torch.stack(best).reshape(-1)
 
     def optimum(self, t: int) -> Tensor:
@@ -142,16 +137,14 @@ class Gridded:
 
     def evaluate(self, t: Tensor, index: Tensor | None, x: Tensor) -> Evaluation:
         """The truth about the rounds ``t`` ``(n,)``, as the loop asks for it."""
-        x = x.double()
+        x, shape = x.double(), x.shape[:-1]
         phase = torch.tensor([self.phase(s) for s in t.tolist()])
-        reward = torch.empty(x.shape[:-1], dtype=torch.float64)
-        costs = torch.empty(*x.shape[:-1], self.m, dtype=torch.float64)
+        reward = torch.empty(shape, dtype=torch.float64)
+        costs = torch.empty(*shape, self.m, dtype=torch.float64)
         for k in phase.unique().tolist():
             rounds = phase == k
-            here = x[..., rounds, :]
-            reward[..., rounds] = self.phases[k].reward(here)
-            costs[..., rounds, :] = self.phases[k].costs(here)
-        shape = x.shape[:-1]
+            reward[..., rounds] = self.phases[k].reward(x[..., rounds, :])
+            costs[..., rounds, :] = self.phases[k].costs(x[..., rounds, :])
         return Evaluation(
             reward,
             costs,

@@ -85,8 +85,8 @@ class LinearProblem(Fixed):
         """Noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of the choice."""
         truth = self._values(choice.x.unsqueeze(-2))[..., 0, :]
         draws = normals(generator, tuple(truth.shape[:-1]), 1 + self.m)
-        seen = torch.add(truth, draws, alpha=self._std)
-        return seen[..., 0], seen[..., 1:]
+        noisy = torch.add(truth, draws, alpha=self._std)
+        return noisy[..., 0], noisy[..., 1:]
 
     @cached_property
     def _corners(self) -> Tensor:

@@ -67,8 +67,8 @@ class Outcomes:
     ) -> tuple[Tensor, Tensor]:
         """Noise ``(*trials,)`` and ``(*trials, m)`` at the actions ``index``."""
         draws = uniforms(generator, tuple(index.shape), 1)[..., 0]
-        one = self.apart[index, (draws * self.count[index]).long()]
-        return one[..., 0], one[..., 1:]
+        noise = self.apart[index, (draws * self.count[index]).long()]
+        return noise[..., 0], noise[..., 1:]
 
 
 def measured(
@@ -164,7 +164,7 @@ def _rows_apart(frame: pd.DataFrame, chosen: list[str]) -> None:
         )
 
 
-def apart(column: Any) -> bool:
+def apart(column: pd.Series[Any]) -> bool:
     """Return whether a column of texts or whole numbers has no value twice."""
     if column.nunique() < len(column):
         return False
@@ -217,7 +217,7 @@ def _numbers(frame: pd.DataFrame, name: str) -> np.ndarray:
     return values
 
 
-def _odd(column: Any) -> str:
+def _odd(column: pd.Series[Any]) -> str:
     """Return a value that is no number, and its row."""
     for label, value in column.items():
         try:
@@ -227,12 +227,12 @@ def _odd(column: Any) -> str:
     return str(column.dtype)
 
 
-def _row(rows: Any, label: Any) -> str:
+def _row(rows: pd.DataFrame | pd.Series[Any], label: object) -> str:
     """Name a row; of a file it is a line."""
     return f"{rows.index.name or 'row'} {label}"
 
 
-def _parameter(column: Any) -> Int | Float | Category:
+def _parameter(column: pd.Series[Any]) -> Int | Float | Category:
     """Return what a column of settings holds: whole numbers, numbers or categories."""
     kind = column.dtype.kind if hasattr(column.dtype, "kind") else "O"
     if kind in "iuf":
@@ -247,7 +247,7 @@ def _parameter(column: Any) -> Int | Float | Category:
     return Category(*sorted(options, key=lambda option: (str(type(option)), option)))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 

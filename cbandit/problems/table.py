@@ -274,8 +274,8 @@ class Table(Fixed):
             reward, costs = self._noise(index.to(truth.device), generator)
             return truth[..., 0] + reward, truth[..., 1:] + costs
         draws = normals(generator, tuple(truth.shape[:-1]), 1 + self.m)
-        seen = torch.addcmul(truth, draws, self._std)
-        return seen[..., 0], seen[..., 1:]
+        noisy = torch.addcmul(truth, draws, self._std)
+        return noisy[..., 0], noisy[..., 1:]
 
     def _unkept(self) -> str:
         """Say that no action keeps all limits, and how many keep each."""

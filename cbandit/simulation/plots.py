@@ -562,10 +562,33 @@ def _draw_panel(
 
     last, places = 1, list(table if order is None else order)
     for policy, lines in table.items():
-        if name in lines:
-            k, stop = places.index(policy), _stop_of(lines)
-            _draw_curve(panel, lines[name], name, policy, k, band, stop)
-            last = max(last, int(lines[name].t[-1]))
+        if name not in lines:
+            continue
+        curve, k = lines[name], places.index(policy)
+        t, mean = curve.t.numpy(), curve.mean.numpy()
+        # dashes as well as colours: curves that lie on each other stay visible
+        colour, dashes = COLOURS[k % len(COLOURS)], DASHES[k % len(DASHES)]
+        line: dict[str, Any] = {"color": colour, "linestyle": dashes, "label": policy}
+        panel.plot(t, mean, linewidth=1.7, zorder=3, **line)
+        spread, width = band
+        margin = width * (curve.sem if spread == "sem" else curve.std).numpy()
+        low = mean - margin
+        if name.endswith("violation"):
+            low = low.clip(min=0)  # no violation can be negative
+        panel.fill_between(t, low, mean + margin, color=colour, alpha=0.13, linewidth=0)
+        last, stop = max(last, int(t[-1])), _stop_of(lines)
+        if stop is not None:
+            panel.axvline(stop, color=colour, linestyle=":", linewidth=1.2)
+            panel.annotate(
+                f"{policy} stops",
+                (stop, 0.98),
+                xycoords=("data", "axes fraction"),
+                xytext=(3, 0),
+                textcoords="offset points",
+                va="top",
+                fontsize=8,
+                color=colour,
+            )
     if name in LABELS:
         panel.set_title(_title_of(name, reward) + (" / t" if average else ""))
     panel.set_axisbelow(True)
@@ -587,42 +610,6 @@ def _draw_panel(
         panel.set_ylim(-0.05, 1)
     if zero and name != "best_feasible":  # whose values may lie far from 0
         panel.axhline(0, color="#999999", linewidth=0.8, zorder=1)
-
-
-def _draw_curve(
-    panel: Axes,
-    curve: Curve,
-    name: str,
-    policy: str,
-    k: int,
-    band: Band,
-    stop: int | None,
-) -> None:
-    """Draw the ``k``-th policy's curve with its band, and the round of its stop."""
-    t, mean, (spread, width) = curve.t.numpy(), curve.mean.numpy(), band
-    margin = width * (curve.sem if spread == "sem" else curve.std).numpy()
-    colour = COLOURS[k % len(COLOURS)]
-    # dashes as well as colours: curves that lie on each other stay visible
-    style: Any = DASHES[k % len(DASHES)]
-    panel.plot(
-        t, mean, color=colour, linestyle=style, linewidth=1.7, label=policy, zorder=3
-    )
-    low = mean - margin
-    if name.endswith("violation"):
-        low = low.clip(min=0)  # no violation can be negative
-    panel.fill_between(t, low, mean + margin, color=colour, alpha=0.13, linewidth=0)
-    if stop is not None:
-        panel.axvline(stop, color=colour, linestyle=":", linewidth=1.2)
-        panel.annotate(
-            f"{policy} stops",
-            (stop, 0.98),
-            xycoords=("data", "axes fraction"),
-            xytext=(3, 0),
-            textcoords="offset points",
-            va="top",
-            fontsize=8,
-            color=colour,
-        )
 
 
 def _draw_levels(panel: Axes, levels: Sequence[Level]) -> None:

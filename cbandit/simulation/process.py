@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
+from types import FrameType
 from typing import Any
 
 import torch
@@ -50,7 +51,7 @@ def until_interrupted(active: bool) -> Iterator[list[tuple[float, int]]]:
         }
         before = {n: h for n, h in usual.items() if signal.getsignal(n) is h}
 
-    def hear(number: int, frame: Any) -> None:
+    def hear(number: int, frame: FrameType | None) -> None:
         if not heard:
             heard.append((monotonic(), number))
         elif monotonic() > heard[0][0] + 1:

@@ -276,8 +276,8 @@ class Run:
 
         ``(*trials, T)``. Costs of different units add up to something then.
         """
-        seen = self.costs.double().flatten(0, -2)
-        spread = seen.std(0) if len(seen) > 1 else torch.ones_like(seen[0])
+        costs = self.costs.double().flatten(0, -2)
+        spread = costs.std(0) if len(costs) > 1 else torch.ones_like(costs[0])
         spread = torch.where(spread > 0, spread, 1.0)
         return account.hard_violation(self.true_costs / spread)
 

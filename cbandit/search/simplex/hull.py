@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core.peaks import argmax, at_each
-from cbandit.search.simplex.given import NEVER
+from cbandit.search.simplex.inputs import NEVER
 from cbandit.search.simplex.passes import above, best
 from cbandit.search.simplex.pool import FEASIBLE, ROUNDING
 from cbandit.search.simplex.solution import PolicySolution, distribution

@@ -20,8 +20,8 @@ from torch import Tensor
 from cbandit._core import devices
 from cbandit.choice import Distribution
 from cbandit.errors import InfeasibleError
-from cbandit.search.simplex.given import checked
 from cbandit.search.simplex.hull import one_cost
+from cbandit.search.simplex.inputs import checked
 from cbandit.search.simplex.pricing import several_costs, solve_policy_by_pricing
 from cbandit.search.simplex.solution import PolicySolution, joined
 
@@ -82,11 +82,11 @@ def solve_policy(u_r: Any, u_c: Any, tau: Any) -> PolicySolution:
         u_c: ``(*trials, m, K)``; plus infinity forbids an arm.
         tau: ``(*trials, m)``, or one number for all.
     """
-    given = u_r, u_c, tau
-    there = all(isinstance(v, Tensor) and v.is_cuda for v in given)
-    if there and u_r.numel() <= SMALL:
+    programme = u_r, u_c, tau
+    on_device = all(isinstance(v, Tensor) and v.is_cuda for v in programme)
+    if on_device and u_r.numel() <= SMALL:
         # every step needs the answer of the last one, which the host has at once
-        return solve_policy(*devices.host(*given)).to(u_r.device)
+        return solve_policy(*devices.host(*programme)).to(u_r.device)
     reward, cost, limit, trials = checked(u_r, u_c, tau)
     count, m, size = cost.shape
     # a few trials at a time: arms stay in the cache, slow trials hold up few others
@@ -122,7 +122,7 @@ def solve_policy_in_blocks(
 
     def price(weight: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         # the best arm of all is among the best ones of every block
-        found = []
+        candidates = []
         for start, u in bounds():
             u = u.double()
             score = torch.where(
@@ -132,8 +132,8 @@ def solve_policy_in_blocks(
             ) - (lam.unsqueeze(1) @ u[:, 1:]).squeeze(1)
             place = score.argmax(-1, keepdim=True)
             values = u.gather(-1, place.unsqueeze(1).expand(-1, f, 1))
-            found.append((place + start, values))
-        values = torch.cat([v for _, v in found], -1)
-        return torch.cat([i for i, _ in found], -1), values[:, 0], values[:, 1:]
+            candidates.append((place + start, values))
+        values = torch.cat([v for _, v in candidates], -1)
+        return torch.cat([i for i, _ in candidates], -1), values[:, 0], values[:, 1:]
 
     return solve_policy_by_pricing(price, m, tau)

@@ -59,11 +59,11 @@ def above(
     Returns the rows, then the arms' numbers, ``r`` and ``c - tau``, each moved to the
     left in their order and padded.
     """
-    found = []
+    places = []
     for start, score in scores(r, c, tau, lam, neighbours(r.shape[1])):
         row, at = (score > floor).nonzero(as_tuple=True)
-        found.append((row, at + start))
-    row, at = (torch.cat(part) for part in zip(*found, strict=True))
+        places.append((row, at + start))
+    row, at = (torch.cat(part) for part in zip(*places, strict=True))
     if len(r) == 1:
         rows, at = row[:1], at.unsqueeze(0)
         return rows, at, r.take(at), c.take(at) - tau

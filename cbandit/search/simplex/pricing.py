@@ -16,7 +16,7 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit._core.peaks import members, neighbours, peaks_of
 from cbandit.errors import CBanditError
-from cbandit.search.simplex.given import limits
+from cbandit.search.simplex.inputs import limits
 from cbandit.search.simplex.passes import weighed
 from cbandit.search.simplex.pool import (
     EPS,
@@ -136,13 +136,13 @@ def priced(price: Price, limit: Tensor, whole: bool = False) -> PolicySolution:
         return arm.cpu().numpy(), r.cpu().numpy(), c.cpu().numpy()
 
     # begin with the best arm, and the least costly ones of each cost
-    found = [ask(np.ones(count), np.zeros((count, m)))]
+    answers = [ask(np.ones(count), np.zeros((count, m)))]
     if not whole:
         for j in range(m):
-            found.append(ask(np.zeros(count), np.tile(np.eye(m)[j], (count, 1))))
-    arm = np.concatenate([f[0] for f in found], -1)  # T x n
-    reward = np.concatenate([f[1] for f in found], -1)  # T x n
-    cost = np.concatenate([f[2] for f in found], -1)  # T x m x n
+            answers.append(ask(np.zeros(count), np.tile(np.eye(m)[j], (count, 1))))
+    arm = np.concatenate([f[0] for f in answers], -1)  # T x n
+    reward = np.concatenate([f[1] for f in answers], -1)  # T x n
+    cost = np.concatenate([f[2] for f in answers], -1)  # T x m x n
     basis = None
     restart = np.ones(count, dtype=bool)
     infeasible = np.zeros(count, dtype=bool)
@@ -171,18 +171,18 @@ def priced(price: Price, limit: Tensor, whole: bool = False) -> PolicySolution:
         score = np.where(short[:, None] & ~np.isneginf(new[1]), 0.0, new[1])
         score = score - (lam[:, :, None] * excess(new[1], new[2], tau)).sum(1)
         best, upper = score.argmax(1), score.max(1)
-        # an arm seen before can be better by rounding only
-        seen = (arm == np.take_along_axis(new[0], best[:, None], 1)).any(1)
+        # an arm known before can be better by rounding only
+        known = (arm == np.take_along_axis(new[0], best[:, None], 1)).any(1)
         better = upper * unit - y[:, m] > ROUNDING * (1 + np.abs(y[:, :m]).sum(1))
-        better &= ~seen
+        better &= ~known
         p, at = shares(x, basis, m)
         mean = (p[:, None] * np.take_along_axis(delta, at[:, None], 2)).sum(2)
         scale = np.maximum(scale, np.abs(tau))
-        kept = (mean <= FEASIBLE * scale).all(1)
+        within = (mean <= FEASIBLE * scale).all(1)
         ended = short & ~better & ~infeasible
-        relax = ended & kept  # limits missed by rounding alone are moved
+        relax = ended & within  # limits missed by rounding alone are moved
         tau[relax] += (np.maximum(mean, 0) + 4 * EPS * scale)[relax]
-        infeasible |= ended & ~kept
+        infeasible |= ended & ~within
         restart = ended
         if not (better | restart).any():
             break
