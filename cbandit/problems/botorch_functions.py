@@ -23,7 +23,7 @@ from cbandit.problems.table import Table
 from cbandit.search.simplex.lp import PolicySolution, solve_policy
 
 if TYPE_CHECKING:
-    pass
+    from botorch.test_functions.base import ConstrainedBaseTestProblem
 
 __all__ = ["Continuous", "from_botorch"]
 
