@@ -15,7 +15,7 @@ import cbandit as cb
 HOME = Path(cb.__file__).parent
 ROUNDS = 6
 STEP = 19  # every which line is interrupted
-FEW = 12  # so many are in a search over a box, or a refit, which run thousands
+FEW = 6  # so many are in a search over a box, or a refit, which run thousands
 NEAR = 1e-6  # on a box; climbs magnify what rounds otherwise in a posterior made again
 
 
@@ -94,7 +94,8 @@ def epochs(actions=None, **more):
 
 
 def learned():
-    return belief(noise=None, refit_every=2, standardize=True)
+    """A refit is due in the round that is struck."""
+    return belief(noise=None, refit_every=4, standardize=True)
 
 
 def linear():
