@@ -105,7 +105,7 @@ def test_what_a_policy_gives_out_may_be_changed(kind, trials):
             given.append(a.index)
             found = policy.posterior()
             given += [found.reward.mean, found.reward.std, found.costs.mean]
-        if a.index is not None and a.t > 1:
+        if a.index is not None and a.t > 1:  # before data nothing is recommended
             recommended = policy.recommend()
             given += [recommended.x, recommended.index, recommended.value]
         for each in given:
