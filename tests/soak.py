@@ -184,8 +184,13 @@ class Life:
             else:
                 self._tell(choice)
         if dice.random() < 0.1:
-            policy.history()
-            if policy.t > 2 and self.place != "space" and self.rule != "EpochPenalty":
+            known = policy.history()["reward"].notna().any()
+            if (
+                known
+                and policy.t > 2
+                and self.place != "space"
+                and self.rule != "EpochPenalty"
+            ):
                 policy.recommend()
         return policy.t < self.rounds
 
