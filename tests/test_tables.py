@@ -354,8 +354,9 @@ class TestWhatItPrints:
         assert call(capsys, "run", "study.toml", *few)[0] == 0
         sys.modules.pop("theirs")
         assert complaint(capsys, "run", "results/study/config.toml", "--out", "x") == (
-            "Error: results/study/config.toml names the module theirs, whose code "
-            "would run: add --trust theirs if it is yours\n"
+            "Error: results/study/config.toml: [policies.mine] type: 'theirs:Greedy' "
+            "names the module theirs, whose code would run: add --trust theirs if it "
+            "is yours\n"
         )
         assert "theirs" not in sys.modules
         again = ["run", "results/study/config.toml", "--out", "x", "--trust", "theirs"]

@@ -69,7 +69,8 @@ class Group(Value):
     log: Log
     unfitted: int  # observations since the last fit
     forgotten: int  # observations since the last refresh
-    _held: Engine | Plan  # the plan of one that a checkpoint left out
+    _held: Engine | None
+    _left_out: Plan  # of the engine, where a checkpoint holds none
     _batched: bool
     _elastic: bool
     _own_noise: bool
@@ -120,16 +121,15 @@ class Group(Value):
 
     def __getstate__(self) -> dict[str, object]:
         state = dict(vars(self))
-        held = self._held
-        if not isinstance(held, Plan) and held.light:
-            state["_held"] = held.plan
+        if self._held is not None and self._held.light:
+            state |= {"_held": None, "_left_out": self._held.plan}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         held = self._held
-        if not isinstance(held, Plan) and not held.covers(self._stretch()):
-            vars(self)["_held"] = held.plan  # another rank's
+        if held is not None and not held.covers(self._stretch()):  # another rank's
+            vars(self).update(_held=None, _left_out=held.plan)
 
     # -- the engine ------------------------------------------------------------------
 
@@ -137,8 +137,8 @@ class Group(Value):
     def _engine(self) -> Engine:
         """The engine; where a checkpoint left it out, room is made for it here."""
         held = self._held
-        if isinstance(held, Plan):
-            held = vars(self)["_held"] = self._fresh(held)
+        if held is None:
+            held = vars(self)["_held"] = self._fresh(self._left_out)
         return held
 
     @property
