@@ -107,4 +107,9 @@ class Reward:
         return f
 
 
+def of_costs(score: Any) -> bool:
+    """Return whether a score is of costs alone."""
+    return score is least_total or isinstance(score, LeastViolating)
+
+
 Formed = PrimalDual | Rectified | Feasible | LeastViolating | Reward

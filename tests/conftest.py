@@ -45,6 +45,17 @@ def pytest_collection_modifyitems(
             item.add_marker(pytest.mark.skip(reason="no CUDA device on this machine"))
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Change the last bits of all scores, where ``CBANDIT_NUDGE`` says so."""
+    seed = os.environ.get("CBANDIT_NUDGE")
+    if seed is not None:
+        from nudge import nudged  # only now: it takes the whole library
+
+        off = nudged(int(seed))
+        off.__enter__()
+        config.add_cleanup(lambda: off.__exit__(None, None, None))
+
+
 # ---------------- an independent reference: dense, float64, numpy, nothing merged
 
 

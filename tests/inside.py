@@ -3,6 +3,7 @@
 import json
 import os
 from contextlib import contextmanager
+from importlib.util import find_spec
 from unittest import mock
 
 import cbandit
@@ -13,7 +14,7 @@ from cbandit._core.checkpoint import read, write
 from cbandit._core.files import file_digest
 from cbandit._core.known import CLASSES, FUNCTIONS
 from cbandit._core.packed import packed, unpacked
-from cbandit._core.peaks import argmax
+from cbandit._core.peaks import SHORT, argmax, best_place, ranked
 from cbandit._core.randomness import BLOCK, Streams, _seed, trial_range
 from cbandit._core.threads import on_one_thread
 from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
@@ -61,7 +62,16 @@ from cbandit.posterior.engines.swept import Swept
 from cbandit.posterior.group import Group
 from cbandit.posterior.history import SPARE
 from cbandit.posterior.log import Log, Observation
-from cbandit.posterior.look import SHORT, Look, estimated, maximise, scan, scorer
+from cbandit.posterior.look import (
+    Best,
+    Look,
+    Running,
+    among,
+    estimated,
+    maximise,
+    scan,
+    scorer,
+)
 from cbandit.posterior.merge import merged
 from cbandit.posterior.refit import negative_log_likelihood
 from cbandit.posterior.ridge import Ridge
@@ -77,6 +87,7 @@ from cbandit.posterior.units import told as in_users_units
 from cbandit.problems import data
 from cbandit.problems.gridded import poisson
 from cbandit.problems.protocol import delays_of
+from cbandit.search import box as box_search
 from cbandit.search.box import (
     CANDIDATES,
     STARTS,
@@ -294,6 +305,23 @@ def counted_refits():
 def hold(policy, beliefs):
     """Let a policy hold other beliefs."""
     policy._change(settled(policy)._replace(beliefs=beliefs))
+
+
+def kernels():
+    """The modules in which a round's passes lie, and their names there."""
+    from cbandit_kernels import rounds as single
+    from cbandit_kernels import whole
+
+    yield single, ["finish_round_ref"]
+    yield whole, ["finish_round_ref"]
+    if find_spec("numba"):
+        from cbandit_kernels._native import rounds as native
+
+        yield native, ["finish", "product", "stored", "stream", "joint"]
+    if find_spec("triton"):
+        from cbandit_kernels._triton import rounds as triton
+
+        yield triton, ["finish", "stream"]
 
 
 @contextmanager

@@ -131,6 +131,10 @@ def small_blocks(play):
     return lambda *args: play(*args, block=32)
 
 
+def parts(found):
+    return found.value, found.index, found.estimate
+
+
 def differences(case, seen, wanted):
     """What is wrong with a launch's outputs; nothing, if it agrees.
 
@@ -142,8 +146,8 @@ def differences(case, seen, wanted):
         gap = (ours - other).abs().max()
         if not gap <= limit * (1 + other.abs().max()):
             wrong.append(f"{name}: {float(gap)}")
-    value, index, estimate = ck.best_found([seen[2]])
-    other, place, known = ck.best_found([wanted[2]])
+    value, index, estimate = parts(seen[2])
+    other, place, known = parts(wanted[2])
     scale = 1 + other[other.isfinite()].abs().sum()
     same = (value == other) | ((value - other).abs() <= limit * scale)
     if not bool(same.all()):
@@ -272,24 +276,42 @@ class TestTies:
         case.var = torch.ones_like(case.var)
         return case
 
+    def _chosen(self, case):
+        """The choices of the kernel and of the reference."""
+        plays = small_blocks(launch.finish), ck.finish_round_ref
+        return [case.finish(play)[2].index.tolist() for play in plays]
+
     def test_the_lowest_of_all_is_taken(self):
-        found = self._level(70).finish(small_blocks(launch.finish))[2]
-        assert found.index[0].tolist() == [0, 32, 64]
-        assert ck.best_found([found])[1].tolist() == [0]
+        assert self._chosen(self._level(70)) == [[0], [0]]
 
     @pytest.mark.parametrize("equal", [(5, 9), (20, 69), (31, 32)])
     def test_the_lower_of_two_is_taken(self, equal):
         case = self._level(70)
         case.look = replace(case.look, bound=None)
         case.mean[0, 0, list(equal)] = 4.0
-        found = case.finish(small_blocks(launch.finish))[2]
-        assert ck.best_found([found])[1].tolist() == [min(equal)]
+        assert self._chosen(case) == [[min(equal)]] * 2
+
+    @pytest.mark.parametrize("drawn", [False, True])
+    def test_the_lowest_that_comes_close_is_taken(self, drawn):
+        case = self._level(70)
+        case.draw = torch.zeros_like(case.mean) if drawn else None
+        # each is close to the next; the first two blocks' greatest to the greatest
+        case.mean[0, 0, [3, 7, 20, 40, 69]] = torch.tensor(
+            [4.0, 4.2, 4.9, 4.8, 5.5], dtype=case.dtype, device=DEVICE
+        )
+        for tolerance, wanted in ((1.0, 20), (0.65, 20), (0.5, 69), (1.4, 7), (2, 3)):
+            close = torch.full((1,), tolerance, dtype=torch.float64, device=DEVICE)
+            case.look = replace(case.look, bound=None, tolerance=close)
+            assert self._chosen(case) == [[wanted]] * 2
+            _, _, found = case.finish(small_blocks(launch.finish))
+            _, _, known = case.finish(ck.finish_round_ref)
+            assert torch.allclose(found.estimate, known.estimate)
 
     def test_where_nothing_is_allowed(self):
         case = Case(masked=True, n=40)
         case.look.mask[:] = False
         for play in (small_blocks(launch.finish), ck.finish_round_ref):
-            value, index, _ = ck.best_found([case.finish(play)[2]])
+            value, index, _ = parts(case.finish(play)[2])
             assert value.tolist() == [-torch.inf]
             assert index.tolist() == [0]
 
@@ -300,7 +322,7 @@ class TestWhatIsNotANumber:
         case = Case(n=40)
         getattr(case, where)[..., 33] = torch.nan
         for play in (small_blocks(launch.finish), ck.finish_round_ref):
-            value, index, _ = ck.best_found([case.finish(play)[2]])
+            value, index, _ = parts(case.finish(play)[2])
             assert value.tolist() == [torch.inf]
             assert index.tolist() == [33]
 
@@ -310,7 +332,7 @@ class TestWhatIsNotANumber:
         case = Case(n=40, kinds=(kind,), dtype=dtype)
         case.points[33, 1] = torch.nan
         for play in (small_blocks(launch.stream), ck.stream_round_ref):
-            value, index, _ = ck.best_found([case.stream(play)[2]])
+            value, index, _ = parts(case.stream(play)[2])
             assert value.tolist() == [torch.inf]
             assert index.tolist() == [33]
 
@@ -367,8 +389,9 @@ from cbandit_kernels import KINDS
 from cbandit_kernels._triton import ceiling, rounds
 import torch
 
-numbers = {"points", "frames", "rows", "mean", "var", "draw", "table", "value",
-           "estimate", "columns", "out"}
+numbers = {"points", "frames", "rows", "mean", "var", "draw", "table", "peak",
+           "reach", "estimate", "columns", "out"}
+KINDS_OF = {"index": "*i64", "blocks": "*i64", "mask": "*u8"}
 settings = {"K": 1, "F": 2, "SCORE": 0, "CLIPPED": True, "DRAWN": True, "MASKED": True,
             "BLOCK": 128, "D": 3, "FACTORS": 1, "KIND": (2,), "FAR": False, "STEP": 4}
 
@@ -383,13 +406,13 @@ def made(kernel, number, **own):
         elif each in numbers:
             signature[each] = "*" + number
         else:
-            signature[each] = {"index": "*i64", "mask": "*u8"}.get(each, "i32")
+            signature[each] = KINDS_OF.get(each, "i32")
     source = ASTSource(kernel, signature, constants, known)
     return compile(source, target=GPUTarget("cuda", 90, 32)).asm
 
 
 out = {"ttir": {}, "sass": {}}
-for name in ("finish_kernel", "stream_kernel"):
+for name in ("finish_kernel", "stream_kernel", "choose_kernel"):
     out["ttir"][name] = made(getattr(rounds, name), "fp32")["ttir"]
 finish = made(rounds.finish_kernel, "fp32", BLOCK=1024, DRAWN=False, MASKED=False)
 out["sass"]["finish"] = finish["sass"]
@@ -525,7 +548,7 @@ class TestPlantedFaults:
     def test_an_unwritten_output_is_seen(self):
         case = Case(n=70)
         mean, var, found = case.finish(small_blocks(launch.finish))
-        found.value[0, -1] = torch.empty((), device=DEVICE)
+        found.value[0] = torch.empty((), device=DEVICE)
         wanted = case.finish(ck.finish_round_ref)
         assert differences(case, (mean, var, found), wanted) != []
 
@@ -539,7 +562,7 @@ class TestDispatch:
 
         seen = case.finish(forced)
         assert differences(case, seen, case.finish(ck.finish_round_ref)) == []
-        assert seen[2].value.shape == (1, 1)
+        assert seen[2].value.shape == (1,)
 
         def forced_stream(*args):
             return ck.stream_round(*args, backend="triton")

@@ -1,12 +1,32 @@
-"""Where the largest numbers of long rows are: ``amax`` runs ten times as fast as
-``argmax``, so find a stretch of neighbours by its peak, then look inside."""
+"""Where the largest numbers of long rows are, and which of equals is taken.
+
+``amax`` runs ten times as fast as ``argmax``, so find a stretch of neighbours by its
+peak, then look inside. Of scores that are as good to within a small share of what is
+believed before data, the first is taken: on symmetric sets the last bit of a processor
+must not choose.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-__all__ = ["argmax", "at_each", "members", "neighbours", "peaks_of"]
+__all__ = [
+    "CLOSE",
+    "CLOSE_NARROW",
+    "SHORT",
+    "argmax",
+    "at_each",
+    "best_place",
+    "first_reaching",
+    "members",
+    "neighbours",
+    "peaks_of",
+    "ranked",
+]
+
+CLOSE, CLOSE_NARROW = 1e-10, 1e-6  # that share, in float64 and in narrower numbers
+SHORT = 1 << 12  # up to this length one pass is as fast as two
 
 
 def neighbours(size: int) -> int:
@@ -30,6 +50,46 @@ def members(blocks: Tensor, block: int, size: int) -> tuple[Tensor, Tensor]:
     at = blocks.unsqueeze(-1) * block + torch.arange(block, device=blocks.device)
     at = at.flatten(1)
     return at.clamp_max(size - 1), at < size
+
+
+def first_reaching(value: Tensor, least: Tensor) -> Tensor:
+    """The first position ``(T,)`` in ``(T, K)`` of what is no less than ``(T,)``.
+
+    0 where there is nothing.
+    """
+    least, size = least.unsqueeze(1), value.shape[1]
+    if size <= SHORT:
+        return (value >= least).to(torch.uint8).argmax(1)
+    block = neighbours(size)
+    at = (peaks_of(value, block) >= least).to(torch.uint8).argmax(1)
+    # a last block that is not whole repeats its last entry: no earlier one loses
+    place, _ = members(at.unsqueeze(1), block, size)
+    inside = (value.gather(1, place) >= least).to(torch.uint8).argmax(1)
+    return at_each(place, inside)
+
+
+def best_place(value: Tensor, tolerance: Tensor | float) -> Tensor:
+    """The first position ``(T,)`` in ``(T, K)`` within ``tolerance`` of the largest.
+
+    A NaN wins, so that the caller's check finds it.
+    """
+    value = value.nan_to_num(torch.inf, torch.inf, -torch.inf)
+    return first_reaching(value, value.amax(1) - tolerance)
+
+
+def ranked(value: Tensor, count: int, tolerance: Tensor | float) -> Tensor:
+    """Positions ``(T, count)`` of the largest of ``(T, K)``, of equals the first first.
+
+    Equal are those between which, from one to the next, lies no more than
+    ``tolerance``, a number or ``(T,)``.
+    """
+    if isinstance(tolerance, Tensor):
+        tolerance = tolerance.unsqueeze(1)
+    sorted_, place = value.sort(dim=1, descending=True)
+    apart = sorted_[:, :-1] - sorted_[:, 1:] > tolerance
+    level = torch.nn.functional.pad(apart.cumsum(1), (1, 0))
+    order = (level * value.shape[1] + place).argsort(dim=1)
+    return place.gather(1, order[:, :count])
 
 
 def argmax(value: Tensor, least: bool = False) -> Tensor:

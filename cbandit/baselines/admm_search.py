@@ -6,16 +6,20 @@ Incumbents are by posterior mean. A set is searched whole, a box by BoTorch's se
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from cbandit._core.peaks import best_place
 from cbandit.baselines.admm import Split
 from cbandit.baselines.botorch_policy import best_on_box
 from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked, Decision
+from cbandit.policies.safe.action import numbered
 from cbandit.posterior.units import Units
+from cbandit.search import maximise
 
 if TYPE_CHECKING:
     from botorch.acquisition.acquisition import AcquisitionFunction
@@ -43,8 +47,9 @@ def best_so_far(
     x, mean, seen = beliefs.tried(step)
     x = x.double()
     value = split.value(step, mean, x, of_step(limits, step))
-    best, place = value.masked_fill(~seen, -torch.inf).max(-1)
-    return best, _at(x, place)
+    value = value.masked_fill(~seen, -torch.inf)
+    place = best_place(value, beliefs.tolerance(costs=step > 0))
+    return value.amax(-1), _at(x, place)
 
 
 def deployed(beliefs: Any, limits: Tensor) -> Tensor:
@@ -55,7 +60,11 @@ def deployed(beliefs: Any, limits: Tensor) -> Tensor:
     feasible = (worst <= 0) & seen
     value = torch.where(feasible, reward, -torch.inf)
     least = torch.where(seen, -worst, -torch.inf)
-    place = torch.where(feasible.any(-1), value.argmax(-1), least.argmax(-1))
+    place = torch.where(
+        feasible.any(-1),
+        best_place(value, beliefs.tolerance()),
+        best_place(least, beliefs.tolerance(costs=True)),
+    )
     return _at(x.double(), place)
 
 
@@ -111,23 +120,21 @@ def on_set(
         here: where that is, ``(T, d)``.
     """
     actions = asked.actions
-    top, found, mask = torch.zeros_like(best), here.clone(), asked.mask
+    mask, close = asked.mask, beliefs.tolerance(costs=step > 0)
+
+    def gains() -> Iterator[tuple[int, Tensor]]:
+        for start, stop, mean, std in beliefs.one(step):
+            points = actions.block(start, stop).double()
+            numbers = mean.double(), std.double(), points, limit, best.unsqueeze(-1)
+            yield start, split.gain(step, *numbers).unsqueeze(1)
+
+    found = maximise(gains(), lambda f, g: f, mask, close)
+    nothing = found.value <= close
     if mask is not None:
         at = actions.index(here.to(beliefs.dtype)).unsqueeze(-1)
-        kept = mask.expand(len(at), -1).gather(-1, at).squeeze(-1)
-        top = torch.where(kept, top, -torch.inf)
-    for start, stop, mean, std in beliefs.one(step):
-        points = actions.block(start, stop).double()
-        numbers = mean.double(), std.double(), points, limit, best.unsqueeze(-1)
-        gain = split.gain(step, *numbers)
-        if mask is not None:
-            gain = gain.masked_fill(~mask[:, start:stop], -torch.inf)
-        value, place = gain.max(-1)
-        better = value > top
-        at = actions.at(place + start).double()
-        found = torch.where(better.unsqueeze(-1), at, found)
-        top = torch.where(better, value, top)
-    return found
+        nothing &= mask.expand(len(at), -1).gather(-1, at).squeeze(-1)
+    at = actions.at(numbered(found.index)).double()
+    return torch.where(nothing.unsqueeze(-1), here, at)
 
 
 def on_box(

@@ -20,6 +20,7 @@ from torch.quasirandom import SobolEngine
 
 from cbandit._core import checks
 from cbandit._core.arguments import stated
+from cbandit._core.peaks import CLOSE, best_place
 from cbandit.actions import Box
 from cbandit.baselines.random import clear
 from cbandit.beliefs.gp import GP
@@ -171,7 +172,7 @@ class BoTorchPolicy(GPPolicy):
     def _listed(
         self, acquisition: AcquisitionFunction, trial: int, asked: Any, allowed: Any
     ) -> Tensor:
-        best, index = -math.inf, -1
+        values = []
         for start in range(0, asked.size, self.chunk):
             stop = min(start + self.chunk, asked.size)
             x = asked.block(start, stop).double()
@@ -185,15 +186,14 @@ class BoTorchPolicy(GPPolicy):
                 )
             if allowed is not None:
                 value = value.masked_fill(~allowed[start:stop], -math.inf)
-            top, place = value.max(-1)
-            if float(top) > best:
-                best, index = float(top), start + int(place)
-        if index < 0:
+            values.append(value)
+        whole = torch.cat(values)
+        if bool(whole.isneginf().all()):
             raise CBanditError(
                 "make_acquisition: the acquisition function is minus infinity at all "
                 "allowed actions"
             )
-        return torch.tensor(index, device=self.device)
+        return _best(whole)
 
 
 def best_on_box(
@@ -239,4 +239,14 @@ def _beside(acquisition: Any, box: Box, barred: Barred, best: Tensor) -> Tensor:
         raise CBanditError("nothing is left to ask for: all around has failed")
     x = box.nearest(box.unit.point(z))
     with torch.no_grad():
-        return x[acquisition(x.unsqueeze(1)).argmax()]
+        return x[_best(acquisition(x.unsqueeze(1)).reshape(-1))]
+
+
+def _best(value: Tensor) -> Tensor:
+    """Return the first of the greatest of ``(n,)``.
+
+    Nobody knows the unit of an acquisition function, but by how much its values differ.
+    """
+    finite = value[value.isfinite()]
+    spread = finite.amax() - finite.amin() if len(finite) else value.new_zeros(())
+    return best_place(value.unsqueeze(0), CLOSE * spread).squeeze(0)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cbandit._core import checks, devices
 from cbandit._core.arguments import stated
+from cbandit._core.peaks import best_place
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.policies.alone import alone
@@ -24,8 +25,10 @@ from cbandit.policies.ledger import News
 from cbandit.policies.observed import best_observed
 from cbandit.policies.packing import place_of
 from cbandit.policies.policy import Policy
+from cbandit.policies.safe.action import numbered
 from cbandit.policies.senses import names_of
 from cbandit.posterior.beliefs import Beliefs
+from cbandit.posterior.look import Running
 from cbandit.recommend import Recommendation
 
 __all__ = ["Random", "clear", "drawn", "uniform"]
@@ -141,8 +144,7 @@ class Random(Policy):
         """Return the action a random share of the way through the feasible ones."""
         share = devices.put(asked.streams.uniform().reshape(-1), self.device)
         other = None if asked.actions is self.actions else asked.actions
-        least = torch.full_like(share, torch.inf)
-        lowest, kept = torch.zeros_like(share, dtype=torch.long), []
+        lowest, kept = Running(lambda f, g: f, None, _tolerance(beliefs)), []
 
         def looks() -> Iterator[tuple[int, Tensor]]:
             for start, mean, _ in stretches(beliefs, None, [], other):
@@ -154,16 +156,15 @@ class Random(Policy):
 
         for start, over in looks():
             kept.append(over <= 0)
-            value, place = over.min(-1)
-            better = value < least
-            lowest = torch.where(better, place + start, lowest)
-            least = torch.where(better, value, least)
+            lowest.add(start, -over.unsqueeze(1))
         ranks = torch.cat(kept, -1).cumsum(-1)
         count = ranks[:, -1]
         place = (share * count).long().clamp_max(count - 1)
         index = torch.searchsorted(ranks, place.unsqueeze(-1) + 1).squeeze(-1)
         none = count == 0
-        return Decision(torch.where(none, lowest, index), none, sure=True)
+        return Decision(
+            torch.where(none, numbered(lowest.best().index), index), none, sure=True
+        )
 
     def _near(self, beliefs: Beliefs, asked: Asked) -> Decision:
         """Return the first of many uniform points that is believed feasible."""
@@ -175,9 +176,15 @@ class Random(Policy):
         if asked.barred is not None:
             over = over.masked_fill(asked.barred(box.unit.of(x)), torch.inf)
         none = (over > 0).all(-1)
-        place = torch.where(none, over.argmin(-1), (over <= 0).int().argmax(-1))
+        lowest = best_place(-over, _tolerance(beliefs))
+        place = torch.where(none, lowest, (over <= 0).int().argmax(-1))
         found = x[torch.arange(size, device=x.device), place]
         return Decision(None, none, x=found.to(self.dtype), sure=True)
+
+
+def _tolerance(beliefs: Beliefs) -> Tensor:
+    """Return by how little excesses may differ and be as good; all are of costs."""
+    return beliefs.tolerance().maximum(beliefs.tolerance(costs=True))
 
 
 def _named(costs: Any) -> bool:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from cbandit._core.peaks import best_place
 from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.gp import GPPolicy
@@ -87,14 +88,16 @@ class Whole(NamedTuple):
         tau: this round's thresholds, ``(T, m)``.
         units: those of all these; ``None``: the user's own.
         enough: trials whose units may say what is safe, ``(T,)``; ``None``: all.
+        close: rewards, and costs, that differ by less are as good, ``(2, T)``.
     """
 
     mean: Tensor
     beta: Tensor
     spread: Tensor
     tau: Tensor
-    units: Units | None = None
-    enough: Tensor | None = None
+    units: Units | None
+    enough: Tensor | None
+    close: Tensor
 
 
 def whole(policy: GPPolicy, state: GPState, asked: Asked) -> Whole:
@@ -110,7 +113,8 @@ def whole(policy: GPPolicy, state: GPState, asked: Asked) -> Whole:
     std = (stds[0] if len(stds) == 1 else torch.cat(stds, -1)).to(policy.dtype)
     spread = beta.to(mean).unsqueeze(-1) * std
     tau, enough = level(units, limits), trusted(policy, units)
-    return Whole(mean, beta, spread, tau, units, enough)
+    close = torch.stack([state.beliefs.tolerance(costs) for costs in (False, True)])
+    return Whole(mean, beta, spread, tau, units, enough, close)
 
 
 def tightened(sets: SafeSet, seed: Tensor, believed: Whole) -> SafeSet:
@@ -131,8 +135,14 @@ def tightened(sets: SafeSet, seed: Tensor, believed: Whole) -> SafeSet:
     return sets._replace(lower=lower, upper=upper, units=believed.units)
 
 
-def play(sets: SafeSet, value: Tensor, mask: Tensor | None, tau: Tensor) -> Decision:
-    """Return the safe action of greatest ``value`` ``(T, N)``.
+def play(
+    sets: SafeSet,
+    value: Tensor,
+    mask: Tensor | None,
+    believed: Whole,
+    tolerance: Tensor,
+) -> Decision:
+    """Return the first safe action of greatest ``value`` ``(T, N)``.
 
     Where ``among`` leaves nothing safe: the least ``max_j`` upper bound.
 
@@ -140,12 +150,16 @@ def play(sets: SafeSet, value: Tensor, mask: Tensor | None, tau: Tensor) -> Deci
         sets: bounds and the safe set.
         value: see above.
         mask: ``(1 or T, N)``, what ``among`` allows.
-        tau: thresholds, ``(T, m)``.
+        believed: of the whole set.
+        tolerance: values that differ by less are as good, ``(T,)``.
     """
     value = value.masked_fill(~sets.safe, -math.inf)
+    tolerance = tolerance.to(value)
     if mask is None:
-        return Decision(value.max(-1).indices, sure=True)
+        return Decision(best_place(value, tolerance), sure=True)
     infeasible = ~(sets.safe & mask).any(-1)
-    value = torch.where(infeasible.unsqueeze(-1), sets.slack(tau).amin(1), value)
+    slack = sets.slack(believed.tau).amin(1)
+    value = torch.where(infeasible.unsqueeze(-1), slack, value)
     value = value.masked_fill(~mask, -math.inf)
-    return Decision(value.max(-1).indices, infeasible, sure=True)
+    tolerance = torch.where(infeasible, believed.close[1].to(value), tolerance)
+    return Decision(best_place(value, tolerance), infeasible, sure=True)

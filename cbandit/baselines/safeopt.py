@@ -113,4 +113,6 @@ class SafeOpt(GPPolicy):
         # bounds that crossed, or among, may leave neither: then all that is safe
         wanted = wanted | ~wanted.any(-1, keepdim=True)
         width = (sets.upper - sets.lower).amax(1).masked_fill(~wanted, -math.inf)
-        return play(sets, width, asked.mask, tau), state._replace(own=sets)
+        close = believed.close.amax(0)
+        decision = play(sets, width, asked.mask, believed, close)
+        return decision, state._replace(own=sets)

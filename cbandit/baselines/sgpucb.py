@@ -128,7 +128,10 @@ class SGPUCB(GPPolicy):
                 g = g if doubt is None else g + doubt
                 return score(f, g if most is None else torch.minimum(g, most))
 
-            wanted = replace(look, score=known, beside=self._most if own else None)
+            close = beliefs.tolerance(scores.of_costs(score))
+            wanted = replace(look, score=known, tolerance=close)
+            if own:
+                wanted = replace(wanted, beside=self._most)
             if not own:
                 return scan([(0, *afresh(beliefs, on, []))], wanted)
             found: Best = beliefs.choose(wanted)

@@ -47,6 +47,7 @@ class Sketched(Value):
     covariance: Covariance
     noise: Tensor
     mean: Tensor
+    within: Tensor
     log: Log
     chosen: Tensor
     _least: Tensor
@@ -73,6 +74,7 @@ class Sketched(Value):
             covariance=covariance,
             noise=noise.maximum(least),
             mean=checks.per_trial("mean", gp.mean, batch_shape).to(device),
+            within=covariance.tolerance(actions, dtype).expand(trials),
             log=Log(),
             chosen=torch.zeros(trials, 0, dtype=torch.bool, device=device),
             _least=least,
@@ -201,6 +203,10 @@ class Sketched(Value):
     def by_default(self) -> bool:
         """A sketch is of a kernel that the user states."""
         return False
+
+    def tolerance(self, costs: bool = False) -> Tensor:
+        """Scores that differ by less are as good, ``(T,)``; there are no costs."""
+        return self.within
 
     def units(self) -> None:
         """Nothing is rescaled."""

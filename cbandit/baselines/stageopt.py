@@ -124,6 +124,7 @@ class StageOpt(GPPolicy):
         sets = tightened(sets, self._seed, believed)  # l_t and u_t
         sets = self._growth.grown(sets, tau).held(self._seed, believed.enough)  # S_t
         value = believed.mean[:, 0] + believed.spread[:, 0]
+        close, of_costs = believed.close
         if asked.t <= self._last and bool(going.any()):
             width, going = self._expansion(sets, going, state, believed)
             if asked.mask is not None:
@@ -131,7 +132,8 @@ class StageOpt(GPPolicy):
             some = (width > -math.inf).any(-1)
             expand = going & (self.rounds >= asked.t) & some
             value = torch.where(expand.unsqueeze(-1), width, value)
-        decision = play(sets, value, asked.mask, tau)
+            close = torch.where(expand, of_costs, close)
+        decision = play(sets, value, asked.mask, believed, close)
         return decision, state._replace(own=Expansion(sets, going))
 
     def _expansion(

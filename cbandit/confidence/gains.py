@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
+from cbandit._core.peaks import CLOSE
 
 __all__ = ["greedy_gain", "worst_case_gain"]
 
@@ -20,10 +21,13 @@ def greedy_gain(covariance: Tensor, rounds: int, noise: float) -> Tensor:
     """
     checks.number("noise", noise, minimum=1e-300)
     var = covariance.diagonal(dim1=-2, dim2=-1).clone()
+    close = CLOSE * var.amax(-1, keepdim=True)
     columns: list[Tensor] = []
     gains = []
     for _ in range(rounds):
-        best, place = var.max(-1, keepdim=True)
+        good = var >= var.amax(-1, keepdim=True) - close
+        place = good.to(torch.uint8).argmax(-1, keepdim=True)  # the first of equals
+        best = var.gather(-1, place)
         rows = place.unsqueeze(-1).expand(*place.shape, covariance.shape[-1])
         column = covariance.gather(-2, rows).squeeze(-2)
         if columns:

@@ -94,8 +94,9 @@ class Search:
 
             def search(score: Any) -> Best:
                 asked.streams.go(start)  # one draw, however often it is searched
-                kind = getattr(score, "kind", score)
-                return self._numbered(beliefs, replace(look, score=kind), asked, ahead)
+                kind, close = getattr(score, "kind", score), scores.of_costs(score)
+                on = replace(look, score=kind, tolerance=beliefs.tolerance(close))
+                return self._numbered(beliefs, on, asked, ahead)
 
             return best_feasible(search, self._least)
         return _finite(self._numbered(beliefs, look, asked, ahead), look), None
@@ -151,9 +152,8 @@ class Search:
                 found = clip(found, bound)
             return found if beside is None else torch.cat([found, beside(x)], 1)
 
-        around = beliefs.incumbents(INCUMBENTS)
         if fresh is None:
-            return self._searched(asked, look, estimate, around)
+            return self._searched(asked, look, estimate, beliefs)
         x = point_in_middle(box).expand(len(fresh), -1)
         fresh = fresh.to(x.device)
         if asked.barred is not None:
@@ -165,7 +165,7 @@ class Search:
         begun = Best(value, None, here.squeeze(-1), x)
         if bool(fresh.all()):
             return _finite(begun, look), None
-        best, infeasible = self._searched(asked, look, estimate, around)
+        best, infeasible = self._searched(asked, look, estimate, beliefs)
         column = fresh.unsqueeze(-1)
         both = Best(
             torch.where(fresh, begun.value, best.value),
@@ -176,15 +176,18 @@ class Search:
         return _finite(both, look), infeasible
 
     def _searched(
-        self, asked: Asked, look: Look, estimate: Estimate, around: Tensor
+        self, asked: Asked, look: Look, estimate: Estimate, beliefs: Any
     ) -> tuple[Best, Tensor | None]:
         """Return the best point of a box, by a search."""
         box, barred, climbs = asked.actions, asked.barred, self.climbs
+        around = beliefs.incumbents(INCUMBENTS)
         if look.score == scores.Feasible.kind:
-            found = asked.streams, around, climbs, barred, self._least
-            return best_feasible_point(box, estimate, *found)
-        rest = asked.streams, around, climbs, barred
-        best = maximise_box(box, estimate, scorer(look), *rest)
+            close = beliefs.tolerance(), beliefs.tolerance(costs=True)
+            given = asked.streams, around, climbs, barred, self._least
+            return best_feasible_point(box, estimate, *given, *close)
+        within = 0.0 if look.tolerance is None else look.tolerance
+        rest = around, climbs, barred, within
+        best = maximise_box(box, estimate, scorer(look), asked.streams, *rest)
         if barred is not None and best.x is not None and barred.holds(best.x).any():
             raise CBanditError("nothing is left to ask for: everything has failed")
         return _finite(best, look), None

@@ -273,9 +273,12 @@ class GPPolicy(Policy):
         score, limits = answers.scored(self, t, state.multiplier), self._limits(t)
         coefficient, units = self._coefficient(state, asked), state.beliefs.units()
         offset, bound = estimating.offset(self, t, limits, units), estimating.bound
+        estimates = coefficient, offset, bound
+        close = state.beliefs.tolerance(scores.of_costs(score))
         if not isinstance(score, scores.Formed):
-            return Look(coefficient, offset, bound, score, None, asked.mask)
-        return Look(coefficient, offset, bound, score.kind, score.weight, asked.mask)
+            return Look(*estimates, score, mask=asked.mask, tolerance=close)
+        form = score.kind, score.weight
+        return Look(*estimates, *form, asked.mask, tolerance=close)
 
     def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
         """Return what this round's spread is multiplied by, ``(T, F)``."""

@@ -169,7 +169,8 @@ def _in_users_units(look: Look, units: Units) -> Look:
         f = torch.addcmul(units.center.to(f), f, units.size.to(f))
         return form(f if bound is None else f.clamp(-bound.to(f), bound.to(f)), g)
 
-    return replace(look, score=score, bound=None)
+    close = None if look.tolerance is None else look.tolerance * units.size[:, 0]
+    return replace(look, score=score, bound=None, tolerance=close)
 
 
 def inner_of(inner: str, explore: Explore | None) -> UCB | TS:

@@ -254,8 +254,7 @@ class Beliefs(Value):
         """
         plain = ahead or look.beside is not None or look.score not in SCORES
         if not plain and len(self.groups) == 1 and self.groups[0].fused is not None:
-            best = self.groups[0].find(look, streams)
-            return best if self.ranks.size == 1 else among(best, self.ranks)
+            return self._found(look, streams)
         scan, passing = Scan(look), self._begin(streams, ahead)
         for start, stop in self._stretches():
             block = passing.block(start, stop)
@@ -263,6 +262,31 @@ class Beliefs(Value):
             scan.add(start, block.mean, spread)
         passing.end()
         return scan.best(self.ranks)
+
+    def _found(self, look: Look, streams: Streams | None) -> Best:
+        """The best action by the engine's one pass."""
+        find, ranks = self.groups[0].find, self.ranks
+        if ranks.size == 1:
+            return find(look, streams)
+        start = None if streams is None else streams.position()
+        best = find(look, streams)
+
+        def again(reach: Tensor) -> Best:
+            if streams is not None and start is not None:
+                streams.go(start)  # the same draw
+            return find(look.closer(best.value, reach), streams)
+
+        return among(best, ranks, look.tolerance, again)
+
+    def tolerance(self, costs: bool = False) -> Tensor:
+        """Scores in the reward's unit that differ by less are as good, ``(T,)``.
+
+        Or, with ``costs``, scores of costs alone.
+        """
+        if costs and self.functions > 1:
+            every = [g.tolerance for g in self.groups if max(g.functions) > 0]
+            return every[0] if len(every) == 1 else torch.stack(every).amax(0)
+        return self._of(0).tolerance
 
     def _begin(self, streams: Streams | None, ahead: Sequence[Ahead]) -> Pass:
         if len(self.groups) == 1:

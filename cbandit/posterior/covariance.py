@@ -13,6 +13,7 @@ import torch
 from gpytorch import kernels as gpk
 from torch import Tensor
 
+from cbandit._core.peaks import CLOSE, CLOSE_NARROW
 from cbandit.actions import Actions, Finite, Unit
 from cbandit.errors import CBanditError
 from cbandit_kernels import kernel_matrix_ref
@@ -271,13 +272,29 @@ class Covariance:
 
     def least_noise(self, actions: Actions) -> Tensor:
         """Less noise over these actions, ``()`` or ``(T,)``, counts as this."""
+        return LEAST * self._largest(actions)
+
+    def tolerance(self, actions: Actions, dtype: torch.dtype) -> Tensor:
+        """Values that differ by less are as good, ``()`` or ``(T,)``.
+
+        The last bits are a processor's. It is a share of the prior deviation, never
+        of the values themselves, which may lie far from 0.
+
+        Args:
+            actions: a set, or a box, whose points are always solved for in float64.
+            dtype: of the values.
+        """
+        narrow = dtype != torch.float64 and not actions.continuous
+        return (CLOSE_NARROW if narrow else CLOSE) * self._largest(actions).sqrt()
+
+    def _largest(self, actions: Actions) -> Tensor:
+        """The prior variance, ``()`` or ``(T,)``; 1 where nothing varies."""
         if actions.continuous:
             some = actions.extent()
         else:
             some = actions.block(0, min(actions.size, DIAGONAL))
-        least = LEAST * self.variance(some).amax(-1)
-        # where nothing varies any noise will do
-        return torch.where(least > 0, least, LEAST)
+        variance = self.variance(some).amax(-1)
+        return torch.where(variance > 0, variance, 1.0)
 
     def _closed_variance(self, x: Tensor) -> Tensor:
         """Every closed form but the linear one is 1 there."""

@@ -66,6 +66,7 @@ class Group(Value):
     trials: int
     covariance: Covariance
     scale: Scale
+    tolerance: Tensor  # values that differ by less are as good, (T,)
     log: Log
     unfitted: int  # observations since the last fit
     forgotten: int  # observations since the last refresh
@@ -107,6 +108,7 @@ class Group(Value):
             trials=trials,
             covariance=covariance,
             scale=Scale(means, noise, covariance.least_noise(actions), gp.standardize),
+            tolerance=covariance.tolerance(actions, dtype).expand(trials),
             log=Log(),
             unfitted=0,
             forgotten=0,
@@ -379,6 +381,9 @@ class Group(Value):
             unfitted=0,
             covariance=covariance,
             scale=scale.over(self.log),
+            tolerance=covariance.tolerance(self.actions, self.dtype).expand(
+                self.trials
+            ),
             _held=self._fresh(self._engine.plan, covariance),
         )
 

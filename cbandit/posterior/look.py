@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from cbandit._core import devices
 from cbandit._core.distributed import ALONE, Ranks
-from cbandit._core.peaks import argmax
+from cbandit._core.peaks import first_reaching
 from cbandit.errors import CBanditError
 from cbandit.explore import clip, estimates
 from cbandit.scores import (
@@ -23,7 +24,6 @@ from cbandit.scores import (
 from cbandit_kernels import SCORES, Look
 
 __all__ = [
-    "SHORT",
     "Best",
     "Look",
     "Running",
@@ -36,20 +36,19 @@ __all__ = [
     "scorer",
 ]
 
-SHORT = 1 << 15  # up to this length one pass for maximum and place is as fast as two
-
 Score = Callable[[Tensor, Tensor], Tensor]
 """``(f (T, n), g (T, m, n)) -> (T, n)``; see :mod:`cbandit.scores`."""
 
 
 @dataclass
 class Best:
-    """The best action so far, lowest number on ties, with the estimates there.
+    """The best action, the first one whose score is within the tolerance.
 
     Args:
-        value: its score, ``(T,)``; minus infinity where no action was allowed.
+        value: the largest score, ``(T,)``; minus infinity where no action was allowed,
+            plus infinity where a score is not a number.
         index: its number, ``(T,)``; ``None`` on a box.
-        estimate: of the reward and the costs, less thresholds, ``(T, 1 + m)``.
+        estimate: there, of the reward and the costs, less thresholds, ``(T, 1 + m)``.
         x: the action itself on a box, ``(T, d)``.
         keys: its number, or on a box its coordinates, of each trial, on the host.
     """
@@ -59,6 +58,19 @@ class Best:
     estimate: Tensor
     x: Tensor | None = None
     keys: list[Any] | None = None
+
+    def where(self, chosen: Tensor, other: Best) -> Best:
+        """Return this one in the trials ``chosen (T,)``, the other one elsewhere.
+
+        Both are numbered actions.
+        """
+        if self.index is None or other.index is None:
+            raise CBanditError("trials are chosen one by one on numbered actions only")
+        return Best(
+            torch.where(chosen, self.value, other.value),
+            torch.where(chosen, self.index, other.index),
+            torch.where(chosen.unsqueeze(-1), self.estimate, other.estimate),
+        )
 
     @property
     def f(self) -> Tensor:
@@ -125,7 +137,8 @@ class Scan:
     __slots__ = ("_best", "_look")
 
     def __init__(self, look: Look) -> None:
-        self._look, self._best = look, Running(scorer(look), look.mask)
+        self._look = look
+        self._best = Running(scorer(look), look.mask, look.tolerance)
 
     def add(self, start: int, mean: Tensor, spread: Tensor) -> None:
         """A stretch from action ``start`` on: means ``(T, F, n)``, and their spread."""
@@ -140,56 +153,87 @@ class Scan:
         return self._best.best(ranks)
 
 
+class _Stretch(NamedTuple):
+    """A stretch that may hold the choice: its largest score ``(T,)``, and all of it."""
+
+    start: int
+    peak: Tensor
+    values: Tensor
+    estimate: Tensor
+
+    def first(self, reach: Tensor) -> Best:
+        """Its first action whose score is no less than ``reach (T,)``."""
+        place = first_reaching(self.values, reach.minimum(self.peak))
+        at = place.view(-1, 1, 1).expand(-1, self.estimate.shape[1], 1)
+        here = self.estimate.gather(-1, at).squeeze(-1)
+        return Best(self.peak, place + self.start, here)
+
+
 class Running:
-    """The action of greatest score so far.
+    """The first action whose score comes within ``tolerance`` of the greatest.
+
+    It is the same however the set is cut into stretches. So stretches are kept whose
+    greatest scores exceed all earlier ones, and may yet be close enough: mostly one.
 
     Args:
         score: the score to maximise.
         mask: ``(1 or T, N)``, the actions allowed.
+        tolerance: ``(T,)``, in the score's unit; ``None``: only equal scores are equal.
     """
 
-    __slots__ = ("_best", "_mask", "_score")
+    __slots__ = ("_kept", "_mask", "_score", "_tolerance", "_top")
 
-    def __init__(self, score: Score, mask: Tensor | None = None) -> None:
-        self._score, self._mask = score, mask
-        self._best: Best | None = None
+    def __init__(
+        self,
+        score: Score,
+        mask: Tensor | None = None,
+        tolerance: Tensor | None = None,
+    ) -> None:
+        self._score, self._mask, self._tolerance = score, mask, tolerance
+        self._kept: list[_Stretch] = []
+        self._top: Tensor | None = None
 
     def add(self, start: int, estimate: Tensor) -> None:
         """A stretch from action ``start`` on: ``(T, F, n)``, the reward first."""
         f, g = estimate.select(1, 0), estimate.narrow(1, 1, estimate.shape[1] - 1)
-        values, best = self._score(f, g), self._best
+        values = self._score(f, g)
         if self._mask is not None:
             stop = start + values.shape[-1]
             values = values.masked_fill(~self._mask[:, start:stop], -torch.inf)
-        if len(values) == 1 and not values.is_cuda:
-            # comparing is cheap on the CPU: a worse stretch needs no place
-            long = values.numel() > SHORT
-            value, place = (values.amax(-1), None) if long else values.max(-1)
-            if best is None or _beats(value, best.value):
-                place = argmax(values) if place is None else place
-                here = estimate.select(-1, int(place))
-                index = place + start if start else place
-                self._best = Best(value, index, here)
-            return
-        value, place = values.max(-1)
-        at = place[:, None, None].expand(-1, estimate.shape[1], 1)
-        here = estimate.gather(-1, at).squeeze(-1)
-        index = place + start
-        if best is None:
-            self._best = Best(value, index, here)
-            return
-        better = _beats(value, best.value)
-        self._best = Best(
-            torch.where(better, value, best.value),
-            index if best.index is None else torch.where(better, index, best.index),
-            torch.where(better.unsqueeze(-1), here, best.estimate),
-        )
+        # NaN wins, so that the caller's check finds it
+        peak = values.amax(-1).nan_to_num(torch.inf, torch.inf, -torch.inf)
+        if self._top is not None:
+            if not bool((peak > self._top).any()):
+                return  # an earlier stretch is as good in every trial
+            self._top = peak.maximum(self._top)
+            reach = self._reach(self._top)
+            near = [bool((each.peak >= reach).any()) for each in self._kept]
+            self._kept = list(itertools.compress(self._kept, near))
+        else:
+            self._top = peak
+        self._kept.append(_Stretch(start, peak, values, estimate))
 
     def best(self, ranks: Ranks = ALONE) -> Best:
         """The best of all stretches, and of all ``ranks`` that share the set."""
-        if self._best is None:
+        if self._top is None:
             raise CBanditError("actions must hold at least one action; got none")
-        return self._best if ranks.size == 1 else among(self._best, ranks)
+        best = self._chosen(self._reach(self._top))
+        best.value = self._top
+        if ranks.size == 1:
+            return best
+        return among(best, ranks, self._tolerance, self._chosen)
+
+    def _reach(self, top: Tensor) -> Tensor:
+        """The least score that is as good as the greatest."""
+        return top if self._tolerance is None else top - self._tolerance.to(top)
+
+    def _chosen(self, reach: Tensor) -> Best:
+        """The first action whose score is no less than ``reach (T,)``."""
+        *earlier, last = self._kept
+        best = last.first(reach)
+        for each in reversed(earlier):
+            best = each.first(reach).where(each.peak >= reach, best)
+        return best
 
 
 def scan(
@@ -213,7 +257,7 @@ def maximise(
     stretches: Iterable[tuple[int, Tensor]],
     score: Score,
     mask: Tensor | None = None,
-    ranks: Ranks = ALONE,
+    tolerance: Tensor | None = None,
 ) -> Best:
     """The action of greatest score over a set seen in stretches.
 
@@ -221,31 +265,42 @@ def maximise(
         stretches: the first action's number and estimates ``(T, F, n)``, reward first.
         score: the score to maximise.
         mask: ``(1 or T, N)``, the actions allowed.
-        ranks: the processes that share the set; the stretches are this one's.
+        tolerance: ``(T,)``, see :class:`Running`.
     """
-    running = Running(score, mask)
+    running = Running(score, mask, tolerance)
     for start, estimate in stretches:
         running.add(start, estimate)
-    return running.best(ranks)
+    return running.best()
 
 
-def _beats(value: Tensor, best: Tensor) -> Tensor:
-    # NaN wins, so that the caller's check finds it
-    return (value > best) | value.isnan()
+def among(
+    best: Best, ranks: Ranks, tolerance: Tensor | None, again: Callable[[Tensor], Best]
+) -> Best:
+    """The best of all ranks' candidates, on every rank.
+
+    Args:
+        best: of this rank's part of the set.
+        ranks: the processes that share it.
+        tolerance: ``(T,)``, by which greatest scores may be missed.
+        again: looks at this rank's part once more: the first action whose score is no
+            less than some ``(T,)``.
+    """
+    value, index, estimate = _exchanged(best, ranks)
+    top = value.amax(0)
+    reach = top if tolerance is None else top - tolerance.to(top)
+    chosen = (value >= reach).to(torch.uint8).argmax(0)
+    trial = torch.arange(len(chosen), device=chosen.device)
+    # what is close to a rank's own greatest score may not be to that of all
+    if bool((value[chosen, trial] < top).any()):
+        mine = bool((chosen == ranks.rank).any())
+        _, index, estimate = _exchanged(again(reach) if mine else best, ranks)
+    return Best(top, index[chosen, trial], estimate[chosen, trial])
 
 
-def among(best: Best, ranks: Ranks) -> Best:
-    """The best of all ranks' candidates, on every rank."""
+def _exchanged(best: Best, ranks: Ranks) -> tuple[Tensor, Tensor, Tensor]:
+    """Every rank's greatest score ``(R, T)``, and its candidate's number, estimate."""
     if best.index is None:
         raise CBanditError("ranks share numbered actions; got a point of a box")
     numbers = torch.cat([best.value.unsqueeze(-1), best.estimate], -1)
     index, numbers = ranks.candidates(best.index, numbers)
-    value = numbers[..., 0]
-    # a later rank's actions have higher numbers: it must do better, not as well
-    chosen = torch.zeros_like(index[0])
-    for rank in range(1, ranks.size):
-        so_far = value.gather(0, chosen.unsqueeze(0)).squeeze(0)
-        chosen = torch.where(_beats(value[rank], so_far), rank, chosen)
-    trial = torch.arange(len(chosen), device=chosen.device)
-    found = numbers[chosen, trial]
-    return Best(found[:, 0], index[chosen, trial], found[:, 1:])
+    return numbers[..., 0], index, numbers[..., 1:]

@@ -101,6 +101,7 @@ def maximise_box(
     incumbents: Tensor | None = None,
     climbs: Climbs | None = None,
     barred: Barred | None = None,
+    tolerance: Tensor | float = 0.0,
 ) -> Best:
     """Find the point of greatest score.
 
@@ -112,8 +113,11 @@ def maximise_box(
         incumbents: ``(T, k, d)``, points to look around.
         climbs: where climbs are counted.
         barred: which points of the unit cube are not to be chosen.
+        tolerance: of points whose scores differ by less the first drawn is taken,
+            ``(T,)`` or a number.
     """
-    found = _maximised(box, estimate, score, streams, incumbents, climbs, barred)
+    rest = climbs, barred, tolerance
+    found = _maximised(box, estimate, score, streams, incumbents, *rest)
     return found.best(found.value)
 
 
@@ -125,6 +129,7 @@ def _maximised(
     incumbents: Tensor | None,
     climbs: Climbs | None,
     barred: Barred | None,
+    tolerance: Tensor | float,
 ) -> _Point:
     unit = box.unit
 
@@ -134,7 +139,8 @@ def _maximised(
         return values if barred is None else values.masked_fill(barred(z), -torch.inf)
 
     def climbed(starts: Tensor) -> tuple[Tensor, Tensor]:
-        found = climb(value, starts, size, box.free, SPRINT, FINALISTS, STEPS)
+        steps = SPRINT, FINALISTS, STEPS
+        found = climb(value, starts, size, box.free, *steps, tolerance)
         if climbs is not None:
             climbs.count(found)
         return found.z, found.value
@@ -145,25 +151,26 @@ def _maximised(
         size = _size(values)
         # peaks may be narrow: look a second time, around many of the best
         reach = z.shape[1] ** (-1 / box.continuous)
-        closer = around(box, apart(z, values, PROMISING, reach)[0], reach, streams)
+        promising, _ = apart(z, values, PROMISING, reach, tolerance)
+        closer = around(box, promising, reach, streams)
         z, values = torch.cat([z, closer], 1), torch.cat([values, value(closer)], 1)
-        starts, heights = apart(z, values, STARTS, min(APART, reach))
+        starts, heights = apart(z, values, STARTS, min(APART, reach), tolerance)
     z, values = climbed(starts)
     z, values = torch.cat([starts, z], 1), torch.cat([heights, values], 1)
     for rows in rows_to_try(box, streams):
-        z, values = best_of(z, values, FINALISTS)
+        z, values = best_of(z, values, FINALISTS, tolerance)
         before = values[:, 0]
         kept = z[:, :1, box.free].expand(-1, rows.shape[-2], -1)
         others = torch.cat([kept, rows.expand(len(z), -1, -1)], -1)
         with torch.no_grad():
-            starts, heights = best_of(others, value(others), STARTS)
+            starts, heights = best_of(others, value(others), STARTS, tolerance)
         found = climbed(starts)
         z, values = torch.cat([z, found[0]], 1), torch.cat([values, found[1]], 1)
-        if not bool((values.amax(-1) > before).any()):
+        if not bool((values.amax(-1) > before + tolerance).any()):
             break
     with torch.no_grad():
-        z, values = best_of(z, values, 1)
-        z, best = zoomed(box, value, z[:, 0], values[:, 0], streams)
+        z, values = best_of(z, values, 1, tolerance)
+        z, best = zoomed(box, value, z[:, 0], values[:, 0], streams, tolerance)
         x = box.nearest(unit.point(z))
         here = estimate(x.unsqueeze(1))[..., 0]
         best = best.masked_fill(best <= FLOOR, -torch.inf)
@@ -178,13 +185,16 @@ def best_feasible_point(
     climbs: Climbs | None = None,
     barred: Barred | None = None,
     least: Score = LEAST,
+    tolerance: Tensor | float = 0.0,
+    cost_tolerance: Tensor | float = 0.0,
 ) -> tuple[Best, Tensor]:
     """Find the greatest ``f`` where every ``g <= 0``; failing that, the least ``g``.
 
     Maximises the penalised reward ``f - rho sum_j [g_j + margin]_+`` and raises ``rho``
     until the maximum keeps the limits. Trials in which no point does get the best point
     under ``least``, which is ``-max_j g_j`` unless given; the second result ``(T,)``
-    says which they are.
+    says which they are. Of points that differ by less than ``tolerance``, in ``least``
+    by less than ``cost_tolerance``, ``(T,)`` each, the first drawn is taken.
     """
     with torch.no_grad():
         z = candidates(box, streams, None)
@@ -193,8 +203,10 @@ def best_feasible_point(
     spread = torch.where(spread > 0, spread, 1.0)
     margin = MARGIN * spread[:, 1:].unsqueeze(-1)
 
-    def search(score: Score, streams: Streams, near: Tensor) -> tuple[_Point, Tensor]:
-        found = _maximised(box, estimate, score, streams, near, climbs, barred)
+    def search(
+        score: Score, streams: Streams, near: Tensor, close: Tensor | float = tolerance
+    ) -> tuple[_Point, Tensor]:
+        found = _maximised(box, estimate, score, streams, near, climbs, barred, close)
         return found, (found.estimate[:, 1:] <= 0).all(-1)
 
     def penalised(power: int) -> Score:
@@ -205,7 +217,8 @@ def best_feasible_point(
     if bool(kept.all()):
         return best.best(best.estimate[:, 0]), ~kept
     # searches for some trials draw from copies, so that the draws of others stay
-    low, possible = search(least, copy.deepcopy(streams), incumbents)
+    again = copy.deepcopy(streams), incumbents
+    low, possible = search(least, *again, cost_tolerance)
     infeasible = ~kept & ~possible
     best, left = best.where(kept, low), ~kept & possible
     near = torch.cat([incumbents, low.x.unsqueeze(1)], 1)
@@ -213,7 +226,7 @@ def best_feasible_point(
         if not bool(left.any()):
             break
         found, kept = search(penalised(power), copy.deepcopy(streams), near)
-        better = found.estimate[:, 0] > best.estimate[:, 0]
+        better = found.estimate[:, 0] > best.estimate[:, 0] + tolerance
         best = found.where(left & kept & better, best)
         left = left & ~kept
     value = torch.where(infeasible, low.value, best.estimate[:, 0])

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from cbandit._core import devices
+from cbandit._core.peaks import ranked
 from cbandit._core.randomness import Streams
 from cbandit.actions import Box
 
@@ -53,12 +54,15 @@ def candidates(box: Box, streams: Streams, incumbents: Tensor | None) -> Tensor:
     return torch.cat([z, centre, (near + step).clamp(0, 1)], 1)
 
 
-def apart(z: Tensor, values: Tensor, count: int, near: float) -> tuple[Tensor, Tensor]:
+def apart(
+    z: Tensor, values: Tensor, count: int, near: float, tolerance: Tensor | float = 0.0
+) -> tuple[Tensor, Tensor]:
     """Return the best points, none near a better one: ``(T, s, d)`` and ``(T, s)``."""
-    z, left = best_of(z, values, POOL)
+    z, left = best_of(z, values, POOL, tolerance)
     values, points, heights = left, [], []
     for _ in range(min(count, z.shape[1])):
-        _, place = left.max(-1, keepdim=True)
+        # in their order: the first that is left is the best
+        place = left.isneginf().to(torch.uint8).argmin(-1, keepdim=True)
         point = _at(z, place)
         points.append(point)
         heights.append(values.gather(1, place))
@@ -96,8 +100,12 @@ def zoomed(
     z: Tensor,
     best: Tensor,
     streams: Streams,
+    tolerance: Tensor | float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Improve ``z (T, d)`` of value ``best (T,)`` by draws around it, ever closer."""
+    """Improve ``z (T, d)`` of value ``best (T,)`` by draws around it, ever closer.
+
+    It moves where that gains more than ``tolerance``, a number or ``(T,)``.
+    """
     dim = z.shape[-1]
     noise = streams.normal(ZOOM_POINTS, dim).reshape(-1, ZOOM_POINTS, dim)
     noise = devices.put(noise, z.device)
@@ -109,8 +117,8 @@ def zoomed(
     radius = 0.03
     for _ in range(ZOOMS):
         near = (z.unsqueeze(1) + radius * noise).clamp(0, 1)
-        found, values = best_of(near, value(near), 1)
-        better = values[:, 0] > best
+        found, values = best_of(near, value(near), 1, tolerance)
+        better = values[:, 0] > best + tolerance
         z = torch.where(better.unsqueeze(-1), found[:, 0], z)
         best = torch.where(better, values[:, 0], best)
         radius *= 0.2
@@ -121,7 +129,12 @@ def _at(z: Tensor, index: Tensor) -> Tensor:
     return z.gather(1, index.unsqueeze(-1).expand(-1, -1, z.shape[-1]))
 
 
-def best_of(z: Tensor, values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the best ``count`` points, best first, and their values."""
-    values, place = values.topk(min(count, z.shape[1]), dim=-1)
-    return _at(z, place), values
+def best_of(
+    z: Tensor, values: Tensor, count: int, tolerance: Tensor | float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Return the best ``count`` points, best first, and their values.
+
+    Of those that differ by no more than ``tolerance``, the first first.
+    """
+    place = ranked(values, count, tolerance)
+    return _at(z, place), values.gather(1, place)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cbandit._core.peaks import ranked
+
 __all__ = ["FLOOR", "Climbed", "climb"]
 
 ENOUGH, STEEP = 1e-4, 0.9  # constants of the Wolfe conditions: decrease and slope
@@ -73,6 +75,7 @@ def climb(
     sprint: int,
     finalists: int,
     steps: int,
+    tolerance: Tensor | float = 0.0,
 ) -> Climbed:
     """Climb from every ``z`` for a few steps, then go on from the best to the end.
 
@@ -84,6 +87,7 @@ def climb(
         sprint: how many steps all climbs make.
         finalists: how many climbs of each trial go on after that.
         steps: how many steps they make altogether, at most.
+        tolerance: of climbs that differ by less the first goes on.
     """
     dim, size = z.shape[-1], size.unsqueeze(-1)
     eye = torch.eye(dim, dtype=z.dtype, device=z.device)
@@ -93,7 +97,7 @@ def climb(
     settled, idle = torch.zeros_like(fresh), torch.zeros_like(loss)
     for number in range(steps):
         if number == sprint and finalists < z.shape[1]:
-            best = loss.topk(finalists, dim=-1, largest=False).indices
+            best = ranked(-loss, finalists, tolerance)
             z, gradient, curvature = (_at(v, best) for v in (z, gradient, curvature))
             loss, idle = _at(loss, best), _at(idle, best)
             fresh, settled = _at(fresh, best), _at(settled, best)

@@ -38,14 +38,7 @@ def best_feasible(
         return best, torch.zeros_like(best.value, dtype=torch.bool)
     infeasible = best.value.isneginf()
     low = search(least)
-    found = torch.where(infeasible, low.value, best.value)
-    if best.index is None or low.index is None:
-        raise CBanditError("best_feasible searches sets of numbered actions")
-    both = Best(
-        found,
-        torch.where(infeasible, low.index, best.index),
-        torch.where(infeasible.unsqueeze(-1), low.estimate, best.estimate),
-    )
+    both = low.where(infeasible, best)
     if not all(map(math.isfinite, both.read())):
         raise CBanditError(
             "the estimates are not finite numbers at any allowed action; look at "

@@ -13,7 +13,6 @@ from cbandit_kernels.forms import (
     kernel_matrix_ref,
 )
 from cbandit_kernels.rounds import (
-    best_found,
     finish_round,
     finish_round_ref,
     stored_round,
@@ -41,7 +40,6 @@ __all__ = [
     "Frame",
     "Late",
     "Look",
-    "best_found",
     "describe_native",
     "finish_round",
     "finish_round_ref",

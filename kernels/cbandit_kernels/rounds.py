@@ -24,7 +24,6 @@ from cbandit_kernels.scores import score_ref
 from cbandit_kernels.types import Change, Found, Frame, Look
 
 __all__ = [
-    "best_found",
     "finish_round",
     "finish_round_ref",
     "stored_round",
@@ -32,18 +31,6 @@ __all__ = [
     "stream_round",
     "stream_round_ref",
 ]
-
-
-def best_found(found: Sequence[Found]) -> tuple[Tensor, Tensor, Tensor]:
-    """The best of all: value ``(T,)``, index ``(T,)``, estimates ``(T, F)``."""
-    one = found[0]
-    if len(found) == 1 and one.value.shape[-1] == 1:
-        return one.value[:, 0], one.index[:, 0], one.estimate[..., 0]
-    value, place = torch.cat([each.value for each in found], -1).max(-1, keepdim=True)
-    index = torch.cat([each.index for each in found], -1).gather(-1, place)
-    estimate = torch.cat([each.estimate for each in found], -1)
-    at = place.unsqueeze(1).expand(-1, estimate.shape[1], -1)
-    return value[:, 0], index[:, 0], estimate.gather(-1, at)[..., 0]
 
 
 def finish_round_ref(
@@ -84,9 +71,11 @@ def finish_round_ref(
     if look.mask is not None:
         allowed = look.mask[:, start : start + values.shape[-1]]
         values = values.masked_fill(~allowed, -torch.inf)
-    value, place = values.max(-1, keepdim=True)
-    at = place.unsqueeze(1).expand(-1, estimate.shape[1], -1)
-    return Found(value, place + start, estimate.gather(-1, at))
+    value = values.amax(-1)
+    good = values >= look.reach(value).unsqueeze(-1)
+    place = good.to(torch.uint8).argmax(-1)  # the first of them
+    at = place.view(-1, 1, 1).expand(-1, estimate.shape[1], 1)
+    return Found(value, place + start, estimate.gather(-1, at)[..., 0])
 
 
 def finish_round(

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from torch import Tensor
@@ -117,6 +117,8 @@ class Look:
         mask: ``(1 or T, N)`` bool over the whole set, the actions allowed.
         beside: ``(T, k, N)``, costs that are known of every action; they follow the
             estimated ones in ``g``. Backends do not take them.
+        tolerance: ``(T,)``; the first action whose score comes so close to the largest
+            is chosen. ``None``: only equal scores are equals.
     """
 
     coefficient: Tensor
@@ -126,17 +128,28 @@ class Look:
     weight: Tensor | None = None
     mask: Tensor | None = None
     beside: Tensor | None = None
+    tolerance: Tensor | None = None
+
+    def reach(self, value: Tensor) -> Tensor:
+        """The least score that is as good as the largest, ``value (T,)``."""
+        if self.tolerance is None:
+            return value
+        return value - self.tolerance.to(value)
+
+    def closer(self, value: Tensor, reach: Tensor) -> Look:
+        """The same where the largest is ``value`` and ``reach (T,)`` is needed."""
+        return replace(self, tolerance=(value - reach).clamp_min(0))
 
 
 @dataclass(frozen=True)
 class Found:
-    """The best of each of ``p`` stretches, in order; lowest number on ties.
+    """The best action of a stretch: the first one whose score is within the tolerance.
 
     Args:
-        value: ``(T, p)``; minus infinity where nothing is allowed, plus infinity where
-            a score is not a number.
-        index: ``(T, p)``, int64, counted from the whole set's first action.
-        estimate: ``(T, F, p)``.
+        value: the largest score, ``(T,)``; minus infinity where nothing is allowed,
+            plus infinity where a score is not a number.
+        index: ``(T,)``, int64, counted from the whole set's first action.
+        estimate: at that action, ``(T, F)``.
     """
 
     value: Tensor

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks, devices
+from cbandit._core.peaks import CLOSE
 from cbandit.actions import Star
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
@@ -52,6 +53,8 @@ class Plane:
         self.subgaussian = safe.subgaussian
         self._lam = self._stacked("ridge", [b.ridge for b in beliefs])  # T x F
         norm = self._stacked("norm", [b.norm for b in beliefs])
+        #: of a reward per length, before data
+        self._deviation = norm[:, 0] + self.subgaussian[:, 0] / self._lam[:, 0].sqrt()
         lengths = [b.length for b in beliefs if b.length is not None]
         #: ``L``, where it is stated, ``(T,)``
         self.stated = self._stacked("length", lengths).amin(-1) if lengths else None
@@ -156,6 +159,11 @@ class Plane:
         reward, costs = beta[:, :1], beta[:, 1:]
         bonus = rho * torch.maximum(costs * state.seen.stretch, reward)
         return torch.cat([reward + bonus.amax(-1, keepdim=True), costs], -1)
+
+    def tolerance(self, state: Stage) -> Tensor:
+        """Return by how little rewards may differ and be as good, ``(T,)``."""
+        close: Tensor = CLOSE * self._deviation * state.longest
+        return close
 
     def _given(self, beta: Any) -> Tensor:
         return self._stacked("beta", [checks.nonnegative("beta", beta)])

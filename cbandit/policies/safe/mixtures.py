@@ -47,7 +47,11 @@ def best_mixture(
             for v in vertices
             if (pi := safe.best(v)) is not None
         ]
-        return max(tried, key=lambda one: one[1])[0] if tried else None
+        found, most = None, -math.inf
+        for pi, after in tried:
+            if _gained(after, most):
+                found, most = pi, after
+        return found
 
     def towards(x: Array) -> tuple[Array, float]:
         """Return the ellipsoid's best ``theta'`` for ``x``, and ``V_r(x)``."""
@@ -60,9 +64,14 @@ def best_mixture(
     met: list[Array] = []
     for theta in [*vertices, *(towards(x)[0] for x in starts)]:
         pi, after = _climbed(safe, theta, towards, met)
-        if after > reached:
+        if _gained(after, reached):
             best, reached = pi, after
     return best
+
+
+def _gained(value: float, before: float) -> bool:
+    """Return whether a value is better by more than programmes are solved to."""
+    return before == -math.inf or value > before + 1e-9 * (1 + abs(before))
 
 
 def _climbed(
@@ -89,7 +98,7 @@ def _climbed(
         if any(np.abs(x - y).max() <= SAME for y in met):
             break
         after = towards(x)[1]
-        if best is None or after > reached + 1e-9 * (1 + abs(reached)):
+        if _gained(after, reached):
             way = x - last if best is not None else np.zeros_like(x)
             best, reached, last = pi, after, x
             met.append(x)

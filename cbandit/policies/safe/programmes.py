@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import devices
+from cbandit._core.peaks import CLOSE, best_place
 from cbandit.choice import Distribution
 from cbandit.recommend import Recommendation
 from cbandit.search.simplex.lp import solve_policy
@@ -38,7 +39,9 @@ def solved(u_r: Tensor, mu: list[Tensor], tau: Tensor) -> Distribution:
     limits = [limit.expand(len(h)) for limit, h in zip(tau, mu, strict=True)]
     u_c = torch.cat(mu).expand(len(u_r), -1, -1)
     pi = solve_policy(u_r, u_c, torch.cat(limits))
-    best = int(pi.value.masked_fill(pi.infeasible, -torch.inf).argmax())
+    value = pi.value.masked_fill(pi.infeasible, -torch.inf)
+    close = CLOSE * (u_r.amax() - u_r.amin())  # there is no prior deviation
+    best = int(best_place(value.unsqueeze(0), close))
     return Distribution(pi.distribution.index[best], pi.distribution.probability[best])
 
 

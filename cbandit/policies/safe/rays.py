@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from cbandit import search
+from cbandit._core.peaks import best_place
 from cbandit.actions import Star
 from cbandit.policies.failures import only
 from cbandit.policies.safe.action import numbered
@@ -24,7 +25,12 @@ __all__ = ["best_on_star", "fan_of", "likely_on_star"]
 
 
 def best_on_star(
-    fan: Tensor, mask: Tensor | None, bounds: Bounds, tau: Tensor, safe: Known
+    fan: Tensor,
+    mask: Tensor | None,
+    bounds: Bounds,
+    tau: Tensor,
+    safe: Known,
+    tolerance: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Return the segment ``(T,)`` and the point ``(T, d)`` of greatest ``V_r``.
 
@@ -36,13 +42,14 @@ def best_on_star(
         bounds: ``V_r`` and ``V_c``.
         tau: ``(T, m)``.
         safe: what is known of the centre.
+        tolerance: values that differ by less are as good, ``(T,)``.
     """
     mean, ray = bounds.parts(fan)  # T x F x (1 + K), T x F x d x (1 + K)
     a, value = _ends(mean, ray, bounds.scale, tau, safe)  # T x K x e, T x (1 + K e)
     if mask is not None:
         allowed = mask.repeat_interleave(a.shape[-1], -1)
         value[:, 1:].masked_fill_(~allowed, -torch.inf)
-    best = value.argmax(-1)
+    best = best_place(value, tolerance)
     # 0 is the centre, then both ends of a segment beside each other
     place = (best - 1).clamp_min(0)
     share = a.flatten(1).gather(-1, place.unsqueeze(-1))

@@ -62,16 +62,17 @@ class SurelySafe:
         on, safe = asked.actions, state.safe
         infeasible = safe.unsafe(tau)
         must_hold(asked.mask, at)
+        close = self._plane.tolerance(state)
         if at is None:
             fan, x0 = self._fan, safe.action.x
             if fan is None or on is not self._plane.actions:
                 fan = fan_of(on, x0)
-            index, x = best_on_star(fan, asked.mask, bounds, tau, safe)
+            index, x = best_on_star(fan, asked.mask, bounds, tau, safe, close)
             if not safe.ready:
                 x = torch.where(safe.warm.unsqueeze(-1), x, x0)
             x = x.to(self._dtype)
             return Decision(index, infeasible, x=x, sure=True), state
-        index = best_on_points(on, asked.mask, bounds, tau, at)
+        index = best_on_points(on, asked.mask, bounds, tau, at, close)
         if not state.warned and bool((index == at).all()):
             state = state._replace(warned=True)
             warnings.warn(
@@ -106,7 +107,12 @@ class SurelySafe:
 
 
 def best_on_points(
-    on: Any, mask: Tensor | None, bounds: Bounds, tau: Tensor, at: Tensor
+    on: Any,
+    mask: Tensor | None,
+    bounds: Bounds,
+    tau: Tensor,
+    at: Tensor,
+    tolerance: Tensor,
 ) -> Tensor:
     """Return the number ``(T,)`` of the action of greatest ``V_r`` with ``V_c <= tau``.
 
@@ -118,6 +124,7 @@ def best_on_points(
         bounds: ``V_r`` and ``V_c``.
         tau: ``(T, m)``.
         at: see above.
+        tolerance: values that differ by less are as good, ``(T,)``.
     """
 
     def estimates() -> Iterator[tuple[int, Tensor]]:
@@ -131,4 +138,5 @@ def best_on_points(
             v[:, 1:].scatter_(-1, place, torch.where(here, own.clamp_max(0.0), own))
             yield start, v
 
-    return numbered(search.maximise(estimates(), search.within_limits, mask).index)
+    best = search.maximise(estimates(), search.within_limits, mask, tolerance)
+    return numbered(best.index)

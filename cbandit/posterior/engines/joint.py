@@ -237,7 +237,7 @@ class Joint(Base):
             columns, weights, var, waiting = late
             self._late = Late(columns, weights, var, (waiting + 1) % self.LATE)
         self._told, self.history.stands_for = None, number
-        return Best(found.value[:, 0], found.index[:, 0], found.estimate[..., 0])
+        return Best(found.value, found.index, found.estimate)
 
     def gain(self) -> Tensor:
         """The realised information gain, ``(T,)``."""

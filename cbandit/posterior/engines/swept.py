@@ -43,7 +43,7 @@ from cbandit.posterior.history import Between, History
 from cbandit.posterior.look import Best, Look
 from cbandit.posterior.rows.protocol import Columns, Rows
 from cbandit.posterior.system import Spot
-from cbandit_kernels import Change, best_found, native
+from cbandit_kernels import Change, Found, native
 
 __all__ = ["Swept"]
 
@@ -337,13 +337,40 @@ class Swept(Arrays):
         change = Change(spread, shift)
         go = self.rows.rounds(weights, change, look, draw, self.BACKEND)
         step = self.actions.size if self.rows.seamless(draw) else self.step
-        found = []
-        for start, stop in self.stretches(step):
-            own = self.own(start, stop)
-            found.append(go(start, self.mean[..., own], self.var[:, own]))
+        cuts = [(start, self.own(start, stop)) for start, stop in self.stretches(step)]
+        found = [go(start, self.mean[..., at], self.var[:, at]) for start, at in cuts]
         self.settled(number)
-        value, index, estimate = best_found(found)
-        return Best(value, index, estimate)
+        if len(found) == 1:
+            return Best(found[0].value, found[0].index, found[0].estimate)
+        return self._first(look, draw, cuts, found)
+
+    def _first(
+        self,
+        look: Look,
+        draw: Columns | None,
+        cuts: list[tuple[int, slice]],
+        found: list[Found],
+    ) -> Best:
+        """The first action that comes close enough to the greatest score of all.
+
+        Each stretch has told what comes close to its own greatest score. Where that is
+        less, it is looked at once more.
+        """
+        value = torch.stack([each.value for each in found])
+        top = value.amax(0)
+        chosen = (value >= look.reach(top)).to(torch.uint8).argmax(0)
+        own = value[chosen, self._trial]
+        if bool((own < top).any()):
+            closer = look.closer(own, look.reach(top))
+            weights, spread, shift = self._stacked(0)
+            change = Change(spread, shift)
+            go = self.rows.rounds(weights, change, closer, draw, self.BACKEND)
+            for k in set(chosen.tolist()):
+                start, at = cuts[k]
+                found[k] = go(start, self.mean[..., at], self.var[:, at])
+        index = torch.stack([each.index for each in found])
+        estimate = torch.stack([each.estimate for each in found])
+        return Best(top, index[chosen, self._trial], estimate[chosen, self._trial])
 
     def _stacked(self, columns: int) -> tuple[Tensor, Tensor, Tensor]:
         """Pending changes: weights ``(T, U, columns)``, zeros after them, and what

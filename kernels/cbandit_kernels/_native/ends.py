@@ -1,4 +1,4 @@
-"""The end of a round: the best of all pieces, and the estimates there."""
+"""The end of a round: the best action, and the estimates there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cbandit_kernels._native.compiling import compiled
-from cbandit_kernels._native.loops import loops
+from cbandit_kernels._native.loops import BLOCK, loops
 
 __all__ = ["end"]
 
@@ -17,42 +17,52 @@ __all__ = ["end"]
 def end(double: bool) -> Any:
     """The loop for float64, or for float32."""
     kind: Any = np.float64 if double else np.float32
-    estimated, spread = loops(double).estimated, loops(double).spread
-    zero = kind(0)
+    size, zero = 8 if double else 4, kind(0)
+    look, reached = loops(double).look, loops(double).reached
+    spread, estimated = loops(double).spread, loops(double).estimated
 
     @compiled
-    def end(values, indices, first, held, asked, drawn, paths, found):  # type: ignore
-        """Of equals the lowest number, wherever it was found.
+    def end(peaks, tails, first, held, asked, drawn, paths, found):  # type: ignore
+        """The first action whose score comes within the tolerance of the largest.
+
+        It is in the first block whose largest does, which is looked at once more. So it
+        is the same however the actions were shared out.
 
         Args:
-            values: ``(T, pieces)``, the best of each.
-            indices: likewise, their numbers.
+            peaks: ``(T, blocks)``, the largest score of each block, row after row.
+            tails: the actions in a row of blocks.
             first: the number of the stretch's first action.
             held: the arrays over the stretch.
             asked: the look.
             drawn: a joint draw, or none.
             paths: the factors of one, or of none: see ``product``.
-            found: what is filled: ``(T, 1)``, ``(T, 1)``, ``(T, F, 1)``.
+            found: what is filled: ``(T,)``, ``(T,)``, ``(T, F)``.
         """
         value, index, estimates = found
         path, right = paths
-        tails = right.shape[2]
-        for t in range(values.shape[0]):
-            top, number = values[t, 0], indices[t, 0]
-            for piece in range(1, values.shape[1]):
-                other, at = values[t, piece], indices[t, piece]
-                if other > top or (other == top and at < number):
-                    top, number = other, at
-            value[t, 0], index[t, 0] = top, number
-            at = number - first
-            for f in range(estimates.shape[1]):
-                if path.shape[1]:
-                    own = right[t if right.shape[0] > 1 else 0]
-                    d = zero
+        blocks = (tails + BLOCK - 1) // BLOCK
+        c, room = np.zeros((1, BLOCK), kind), np.empty((3, BLOCK), kind)
+        d = np.empty((path.shape[1], BLOCK), kind)
+        nothing = np.empty((0, 0), kind), np.empty((0, 0, 0), kind)
+        for t in range(peaks.shape[0]):
+            highest = peaks[t].max()
+            reach = highest - asked[7][t]
+            block = reached(peaks[t], reach)
+            row, begin = block // blocks, block % blocks * BLOCK
+            at, n = row * tails + begin, min(BLOCK, tails - begin)
+            for f in range(path.shape[1]):
+                own = right[t if right.shape[0] > 1 else 0]
+                for j in range(n):
+                    d[f, j] = zero
                     for r in range(path.shape[3]):
-                        d += path[t, f, at // tails, r] * own[r, at % tails]
-                else:
-                    d = spread(held, drawn, t, f, at)
-                estimates[t, f, 0] = estimated(held, asked, t, f, at, d)
+                        d[f, j] += path[t, f, row, r] * own[r, begin + j]
+            if path.shape[1]:  # as if the block's draws lay in a larger array
+                drawn = d.ctypes.data - size * at, (0, BLOCK)
+            top = look(c, 0, n, nothing, held, asked, drawn, t, at, first + at, room)
+            j = reached(room[2, :n], min(reach, top))
+            value[t], index[t] = highest, first + at + j
+            for f in range(estimates.shape[1]):
+                here = spread(held, drawn, t, f, at + j)
+                estimates[t, f] = estimated(held, asked, t, f, at + j, here)
 
     return end

@@ -38,6 +38,7 @@ class Loops(NamedTuple):
     product: Any
     joint: Any
     look: Any
+    reached: Any
     own: Any
     spread: Any
     estimated: Any
@@ -140,18 +141,26 @@ def loops(double: bool) -> Loops:
         return best
 
     @compiled
-    def look(  # type: ignore
-        c, k, n, changes, held, asked, drawn, t, at, number, room, best
-    ):
-        """Change means and variance of a block by ``k`` columns, and find its best.
+    def reached(s, least):  # type: ignore
+        """The first score that is no less."""
+        for j in range(s.size):
+            if s[j] >= least:
+                return j
+        return 0
 
-        The best so far is its score and its number; ``number`` is the block's first
-        action's. ``scales``, ``offsets`` and ``bounds`` are ``(T, F)``; ``room`` is for
-        deviations, estimates and scores. Without columns ``c[0]`` is zeros.
+    @compiled
+    def look(  # type: ignore
+        c, k, n, changes, held, asked, drawn, t, at, number, room
+    ):
+        """Change means and variance of a block by ``k`` columns; return its top score.
+
+        ``number`` is the block's first action's. ``scales``, ``offsets`` and ``bounds``
+        are ``(T, F)``; ``room`` is for deviations, estimates and scores, which are left
+        in ``room[2]``. Without columns ``c[0]`` is zeros, and nothing changes.
         """
         spread, shift = changes
         mean, steps, var, var_step = held
-        scales, offsets, bounds, score, weight, mask, mask_step = asked
+        scales, offsets, bounds, score, weight, mask, mask_step, _ = asked
         draw, draw_steps = drawn
         d, e, s = room[0, :n], room[1, :n], room[2, :n]
         v, column = own(var, (var_step, 0), t, 0, at, n), c[0, :n]
@@ -187,12 +196,7 @@ def loops(double: bool) -> Loops:
             )
             for j in range(n):
                 s[j] = s[j] if allowed[j] else -infinity
-        highest = top(s, room[1])
-        if highest > best[0] or (highest == best[0] and number < best[1]):
-            for j in range(n):
-                if s[j] == highest:
-                    return highest, number + j
-        return best
+        return top(s, room[1])
 
     @compiled
     def spread(held, drawn, t, f, at):  # type: ignore
@@ -214,23 +218,21 @@ def loops(double: bool) -> Loops:
 
     @compiled
     def finish(  # type: ignore
-        given, k, n, changes, held, asked, drawn, where, values, indices
+        given, k, n, changes, held, asked, drawn, where, peaks
     ):
         """Actions ``low .. high - 1`` of a stretch whose columns are known."""
         columns, steps = given
-        t, low, high, first, piece = where
+        t, low, high, first = where
         c, room = np.zeros((max(k, 1), BLOCK), kind), np.empty((3, BLOCK), kind)
-        best = (-infinity, first + low)
         for at in range(low, high, BLOCK):
             m = min(BLOCK, high - at)
             for i in range(k):
                 given = own(columns, steps, t, i, at, m)
                 for j in range(m):
                     c[i, j] = given[j]
-            best = look(
-                c, k, m, changes, held, asked, drawn, t, at, first + at, room, best
+            peaks[t, at // BLOCK] = look(
+                c, k, m, changes, held, asked, drawn, t, at, first + at, room
             )
-        values[t, piece], indices[t, piece] = best
 
     @compiled
     def multiply(c, i, a, b, row, last, begin, n):  # type: ignore
@@ -265,7 +267,7 @@ def loops(double: bool) -> Loops:
 
     @compiled
     def product(  # type: ignore
-        factors, paths, changes, held, asked, drawn, where, values, indices
+        factors, paths, changes, held, asked, drawn, where, peaks
     ):
         """Rows ``low .. high - 1`` of a grid: columns are products of two factors.
 
@@ -273,13 +275,13 @@ def loops(double: bool) -> Loops:
         :func:`multiply` wants it. So are joint draws, where ``paths`` has some.
         """
         (left, right), (path, path_right) = factors, paths
-        t, low, high, first, piece = where
+        t, low, high, first = where
         k, tails, functions = left.shape[1], right.shape[2], path.shape[1]
+        blocks = (tails + BLOCK - 1) // BLOCK  # of a row
         b = right[t if right.shape[0] > 1 else 0]
         path_b = path_right[t if path_right.shape[0] > 1 else 0]
         c, room = np.zeros((ROWS, max(k, 1), BLOCK), kind), np.empty((3, BLOCK), kind)
         d = np.empty((ROWS, functions, BLOCK), kind)
-        best = (-infinity, first + low * tails)
         for row in range(low, high, ROWS):
             rows = min(ROWS, high - row)
             for begin in range(0, tails, BLOCK):
@@ -292,7 +294,7 @@ def loops(double: bool) -> Loops:
                     at = (row + i) * tails + begin
                     if functions:  # as if the block's draws lay in a larger array
                         drawn = d[i].ctypes.data - size * at, (0, BLOCK)
-                    best = look(
+                    peaks[t, (row + i) * blocks + begin // BLOCK] = look(
                         c[i],
                         k,
                         n,
@@ -304,9 +306,7 @@ def loops(double: bool) -> Loops:
                         at,
                         first + at,
                         room,
-                        best,
                     )
-        values[t, piece], indices[t, piece] = best
 
     @compiled
     def lessen(c, w, here, row):  # type: ignore
@@ -337,7 +337,7 @@ def loops(double: bool) -> Loops:
 
     @compiled
     def joint(  # type: ignore
-        cov, mean, late, told, asked, drawn, where, values, indices, estimates
+        cov, mean, late, told, asked, drawn, where, found
     ):
         """Trials ``low .. high - 1`` of a whole covariance ``(T, N, N)``.
 
@@ -347,6 +347,7 @@ def loops(double: bool) -> Loops:
         """
         columns, weights, var, waiting = late
         change, slots, precision, targets = told
+        values, indices, estimates = found
         low, high = where
         size_of, functions = cov.shape[1], mean.shape[1]
         column, v = np.empty(size_of, kind), np.empty(size_of, kind)
@@ -357,7 +358,6 @@ def loops(double: bool) -> Loops:
         steps = (functions * size_of, size_of)
         none = np.int64(0)  # of a type that does not tell its value
         held = (np.int64(mean.ctypes.data), steps, np.int64(v.ctypes.data), none)
-        start = (-infinity, none)
         for t in range(low, high):
             for j in range(size_of):
                 v[j] = var[t, j] if waiting else cov[t, j, j]
@@ -379,24 +379,13 @@ def loops(double: bool) -> Loops:
                 weights[t, waiting] = w
                 if waiting + 1 == columns.shape[1]:
                     lessen_all(columns[t], weights[t], cov[t], scaled)
-            best = look(
-                c,
-                0,
-                size_of,
-                nothing,
-                held,
-                asked,
-                drawn,
-                t,
-                none,
-                none,
-                room,
-                start,
+            value = look(
+                c, 0, size_of, nothing, held, asked, drawn, t, none, none, room
             )
-            index = best[1]
-            values[t, 0], indices[t, 0] = best
+            index = reached(room[2, :size_of], value - asked[7][t])
+            values[t], indices[t] = value, index
             for f in range(functions):
                 d = spread(held, drawn, t, f, index)
-                estimates[t, f, 0] = estimated(held, asked, t, f, index, d)
+                estimates[t, f] = estimated(held, asked, t, f, index, d)
 
-    return Loops(finish, product, joint, look, own, spread, estimated)
+    return Loops(finish, product, joint, look, reached, own, spread, estimated)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cbandit_kernels._native.ends import end
-from cbandit_kernels._native.loops import ROWS, loops
+from cbandit_kernels._native.loops import BLOCK, ROWS, loops
 from cbandit_kernels._native.streams import stream as streaming
 from cbandit_kernels._native.sums import SUM_PIECE, summed
 from cbandit_kernels._native.threads import share
@@ -55,7 +55,7 @@ def finish(
     given = columns.data_ptr(), (columns.stride(0), columns.stride(1))
     fixed = given, k, n, _changes(change, mean)
     cut = trials, n, PIECE
-    return _shared(go, fixed, cut, start, mean, var, look, draw, None, columns)
+    return _shared(go, fixed, cut, n, start, mean, var, look, draw, None, columns)
 
 
 def product(
@@ -78,7 +78,7 @@ def product(
     paths = path or _no_factors(mean.dtype)
     fixed = _by_fours(columns, mean), paths, _changes(change, mean)
     cut = trials, rows, max(1, PIECE // max(1, tails))
-    return _shared(go, fixed, cut, start, mean, var, look, draw, path)
+    return _shared(go, fixed, cut, tails, start, mean, var, look, draw, path)
 
 
 def stored(
@@ -102,7 +102,7 @@ def stored(
     given = chunks, each, steps
     fixed = given, _plain(weights, mean), _changes(change, mean)
     cut = trials, n, SUM_PIECE
-    return _shared(go, fixed, cut, start, mean, var, look, draw, None, kept)
+    return _shared(go, fixed, cut, n, start, mean, var, look, draw, None, kept)
 
 
 def stream(
@@ -132,7 +132,7 @@ def stream(
     framed = *given, _plain(near, mean)
     fixed = framed, _plain(weights, mean), _changes(change, mean)
     cut = len(mean), n, STREAM_PIECE
-    return _shared(go, fixed, cut, start, mean, var, look, draw)
+    return _shared(go, fixed, cut, n, start, mean, var, look, draw)
 
 
 def joint(
@@ -175,16 +175,14 @@ def joint(
         )
     table = cov.numpy()
     given = table, mean.numpy(), lacking, seen, asked, drawn
-    # made here and lent to torch, which is quicker than the other way around
-    value, index = np.empty((trials, 1), table.dtype), np.empty((trials, 1), np.int64)
-    out = value, index, np.empty((trials, functions, 1), table.dtype)
+    out = _answer(trials, functions, table.dtype)
     if trials * size * size <= ALONE or trials == 1 or torch.get_num_threads() == 1:
-        go(*given, (0, trials), *out)
+        go(*given, (0, trials), out)
     else:
         each = -(-trials // PARTS)
 
         def work(piece: int, alive: object = (look, draw)) -> None:
-            go(*given, (piece * each, min((piece + 1) * each, trials)), *out)
+            go(*given, (piece * each, min((piece + 1) * each, trials)), out)
 
         _spread(go, work, -(-trials // each))
     return Found(*map(torch.from_numpy, out))
@@ -270,6 +268,9 @@ def _asked(look: Look, mean: Tensor) -> tuple[Any, ...]:
         _small(look.weight, 0.0, mean),
         mask,
         step,
+        _constant(0.0, (len(mean),), mean.dtype)
+        if look.tolerance is None
+        else _plain(look.tolerance, mean),
     )
 
 
@@ -314,6 +315,7 @@ def _shared(
     go: Any,
     fixed: tuple[Any, ...],
     cut: tuple[int, int, int],
+    tails: int,
     start: int,
     mean: Tensor,
     var: Tensor,
@@ -322,22 +324,30 @@ def _shared(
     paths: tuple[Array, Array] | None = None,
     columns: object = None,
 ) -> Found:
-    """Share trials of ``size`` items, ``step`` at a time, and take the best of all."""
+    """Share trials of ``size`` items, ``step`` at a time, and take the best of all.
+
+    The items are rows of ``tails`` actions, or else the actions of a single row.
+    """
     trials, size, step = cut
     _some(mean)
     each = -(-size // step)
-    double = mean.dtype == torch.float64
-    kind = np.float64 if double else np.float32
-    out = np.empty((trials, each), kind), np.empty((trials, each), np.int64)
+    kind = np.float64 if mean.dtype == torch.float64 else np.float32
+    peaks = np.empty((trials, mean.shape[-1] // tails * -(-tails // BLOCK)), kind)
     held = _round(mean, var, look, draw)
 
     def work(number: int, alive: object = (mean, var, look, draw, columns)) -> None:
         t, piece = divmod(number, each)
         low = piece * step
-        go(*fixed, *held, (t, low, min(low + step, size), start, piece), *out)
+        go(*fixed, *held, (t, low, min(low + step, size), start), peaks)
 
     _spread(go, work, trials * each)
-    value, index = np.empty((trials, 1), kind), np.empty((trials, 1), np.int64)
-    found = value, index, np.empty((trials, mean.shape[1], 1), kind)
-    end(double)(*out, start, *held, paths or _no_factors(mean.dtype), found)
+    found = _answer(trials, mean.shape[1], kind)
+    loop, paths = end(kind is np.float64), paths or _no_factors(mean.dtype)
+    loop(peaks, tails, start, *held, paths, found)
     return Found(*map(torch.from_numpy, found))
+
+
+def _answer(trials: int, functions: int, kind: Any) -> tuple[Array, Array, Array]:
+    """Room for what is found; made here and lent to torch: quicker than the reverse."""
+    index = np.empty(trials, np.int64)
+    return np.empty(trials, kind), index, np.empty((trials, functions), kind)

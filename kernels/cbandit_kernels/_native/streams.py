@@ -23,7 +23,7 @@ def stream(kinds: tuple[str, ...], dim: int, far: bool, double: bool) -> Any:
     already. ``weights`` are ``(T, u, k)``.
     """
     number: Any = np.float64 if double else np.float32
-    zero, infinity = number(0.0), number(np.inf)
+    zero = number(0.0)
     look = loops(double).look
     count = len(kinds)
     each = [kernel(kind, dim, far, double) for kind in kinds]
@@ -42,12 +42,10 @@ def stream(kinds: tuple[str, ...], dim: int, far: bool, double: bool) -> Any:
                 squares[j] += v * v
 
     @compiled
-    def go(  # type: ignore
-        framed, weights, changes, held, asked, drawn, where, values, indices
-    ):
+    def go(framed, weights, changes, held, asked, drawn, where, peaks):  # type: ignore
         in_wide_registers()
         points, center, scale, tried = framed
-        t, low, high, first, piece = where
+        t, low, high, first = where
         k, used = weights.shape[2], weights.shape[1]
         x = np.empty((count, dim, BLOCK), number)
         squares = np.empty((count, BLOCK), number)
@@ -56,7 +54,6 @@ def stream(kinds: tuple[str, ...], dim: int, far: bool, double: bool) -> Any:
         own = t if points.shape[0] > 1 else 0
         frame = t if center.shape[1] > 1 else 0
         place = t if tried.shape[1] > 1 else 0
-        best = (-infinity, first + low)
         for at in range(low, high, BLOCK):
             n = min(BLOCK, high - at)
             for f in range(count):
@@ -83,9 +80,8 @@ def stream(kinds: tuple[str, ...], dim: int, far: bool, double: bool) -> Any:
                     w, column = weights[t, u, i], c[i]
                     for j in range(n):
                         column[j] += w * v[j]
-            best = look(
-                c, k, n, changes, held, asked, drawn, t, at, first + at, room, best
+            peaks[t, at // BLOCK] = look(
+                c, k, n, changes, held, asked, drawn, t, at, first + at, room
             )
-        values[t, piece], indices[t, piece] = best
 
     return go

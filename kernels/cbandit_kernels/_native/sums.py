@@ -23,7 +23,7 @@ def summed(double: bool) -> Any:
     ``chunks`` are addresses of ``(T, each, n)`` rows, ``weights (T, u, k)``.
     """
     number: Any = np.float64 if double else np.float32
-    zero, infinity = number(0.0), number(np.inf)
+    zero = number(0.0)
     look, own = loops(double).look, loops(double).own
 
     @compiled
@@ -43,15 +43,12 @@ def summed(double: bool) -> Any:
         return own(chunks[u // each], steps, t, u % each, at, n)
 
     @compiled
-    def go(  # type: ignore
-        given, weights, changes, held, asked, drawn, where, values, indices
-    ):
-        t, low, high, first, piece = where
+    def go(given, weights, changes, held, asked, drawn, where, peaks):  # type: ignore
+        t, low, high, first = where
         k, used = weights.shape[2], weights.shape[1]
         c = np.zeros((WIDE, max(k, 1), BLOCK), number)
         room = np.empty((3, BLOCK), number)
         fours = used - used % 4
-        best = (-infinity, first + low)
         for start in range(low, high, WIDE * BLOCK):
             stop = min(start + WIDE * BLOCK, high)
             c[:] = zero
@@ -81,7 +78,7 @@ def summed(double: bool) -> Any:
                         add(c[(at - start) // BLOCK, i], weights[t, u, i], row, n)
             for at in range(start, stop, BLOCK):
                 n = min(BLOCK, stop - at)
-                best = look(
+                peaks[t, at // BLOCK] = look(
                     c[(at - start) // BLOCK],
                     k,
                     n,
@@ -93,8 +90,6 @@ def summed(double: bool) -> Any:
                     at,
                     first + at,
                     room,
-                    best,
                 )
-        values[t, piece], indices[t, piece] = best
 
     return go

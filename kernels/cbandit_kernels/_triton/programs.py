@@ -46,7 +46,9 @@ def _root(value):
 
 
 @triton.jit
-def _finish(
+def _scores(
+    trial,
+    block,
     columns,
     mean,
     mean_t,
@@ -59,9 +61,6 @@ def _finish(
     mask,
     mask_t,
     table,
-    value,
-    index,
-    estimate,
     n,
     start,
     K: tl.constexpr,
@@ -72,10 +71,8 @@ def _finish(
     MASKED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Update one block by its ``columns``, score it, write down its best."""
-    trial, block = _wide(tl.program_id(1)), _wide(tl.program_id(0))
-    lane = tl.arange(0, BLOCK)
-    place = block * BLOCK + lane
+    """Update one block by its ``columns``; return its scores, and estimates."""
+    place = block * BLOCK + tl.arange(0, BLOCK)
     inside = place < n
     table += trial * (K + F * (K + 4) - 1)
 
@@ -137,16 +134,125 @@ def _finish(
     score = tl.where(score != score, float("inf"), score)
     if MASKED:
         score = tl.where(allowed != 0, score, float("-inf"))
-    score = tl.where(inside, score, float("-inf"))
+    return tl.where(inside, score, float("-inf")), found
 
-    best, first = tl.max(score, 0, return_indices=True)
-    blocks = _wide(tl.num_programs(0))
-    slot = trial * blocks + block
-    tl.store(value + slot, best)
-    tl.store(index + slot, block * BLOCK + first + start)
+
+@triton.jit
+def _finish(
+    columns,
+    mean,
+    mean_t,
+    mean_f,
+    var,
+    var_t,
+    draw,
+    draw_t,
+    draw_f,
+    mask,
+    mask_t,
+    table,
+    peak,
+    n,
+    start,
+    K: tl.constexpr,
+    F: tl.constexpr,
+    SCORE: tl.constexpr,
+    CLIPPED: tl.constexpr,
+    DRAWN: tl.constexpr,
+    MASKED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Update one block, score it, write down its largest score."""
+    trial, block = _wide(tl.program_id(1)), _wide(tl.program_id(0))
+    score, _ = _scores(
+        trial,
+        block,
+        columns,
+        mean,
+        mean_t,
+        mean_f,
+        var,
+        var_t,
+        draw,
+        draw_t,
+        draw_f,
+        mask,
+        mask_t,
+        table,
+        n,
+        start,
+        K,
+        F,
+        SCORE,
+        CLIPPED,
+        DRAWN,
+        MASKED,
+        BLOCK,
+    )
+    tl.store(peak + trial * _wide(tl.num_programs(0)) + block, tl.max(score, 0))
+
+
+@triton.jit(do_not_specialize=["start"])
+def choose_kernel(
+    blocks,
+    reach,
+    mean,
+    mean_t,
+    mean_f,
+    var,
+    var_t,
+    draw,
+    draw_t,
+    draw_f,
+    mask,
+    mask_t,
+    table,
+    index,
+    estimate,
+    n,
+    start,
+    F: tl.constexpr,
+    SCORE: tl.constexpr,
+    CLIPPED: tl.constexpr,
+    DRAWN: tl.constexpr,
+    MASKED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Find the first action of a trial's block whose score reaches what it must."""
+    trial = _wide(tl.program_id(0))
+    block = tl.load(blocks + trial)
+    score, found = _scores(
+        trial,
+        block,
+        (),
+        mean,
+        mean_t,
+        mean_f,
+        var,
+        var_t,
+        draw,
+        draw_t,
+        draw_f,
+        mask,
+        mask_t,
+        table,
+        n,
+        start,
+        0,
+        F,
+        SCORE,
+        CLIPPED,
+        DRAWN,
+        MASKED,
+        BLOCK,
+    )
+    lane = tl.arange(0, BLOCK)
+    least = tl.minimum(tl.load(reach + trial), tl.max(score, 0))
+    first = tl.min(tl.where(score >= least, lane, BLOCK), 0)
+    tl.store(index + trial, block * BLOCK + first + start)
     for f in tl.static_range(F):
         here = tl.sum(tl.where(lane == first, found[f], 0.0), 0)
-        tl.store(estimate + (trial * F + f) * blocks + block, here)
+        tl.store(estimate + trial * F + f, here)
 
 
 @triton.jit(do_not_specialize=["start"])
@@ -165,9 +271,7 @@ def finish_kernel(
     mask,
     mask_t,
     table,
-    value,
-    index,
-    estimate,
+    peak,
     n,
     start,
     K: tl.constexpr,
@@ -197,9 +301,7 @@ def finish_kernel(
         mask,
         mask_t,
         table,
-        value,
-        index,
-        estimate,
+        peak,
         n,
         start,
         K,
@@ -282,9 +384,7 @@ def stream_kernel(
     mask,
     mask_t,
     table,
-    value,
-    index,
-    estimate,
+    peak,
     n,
     start,
     D: tl.constexpr,
@@ -355,9 +455,7 @@ def stream_kernel(
         mask,
         mask_t,
         table,
-        value,
-        index,
-        estimate,
+        peak,
         n,
         start,
         K,

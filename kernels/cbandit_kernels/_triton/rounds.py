@@ -8,7 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
-from cbandit_kernels._triton.programs import finish_kernel, stream_kernel
+from cbandit_kernels._triton.programs import choose_kernel, finish_kernel, stream_kernel
 from cbandit_kernels.forms import KINDS
 from cbandit_kernels.types import SCORES, Change, Found, Frame, Look
 
@@ -55,14 +55,9 @@ def _table(change, look, like):
 
 
 def _shared(change, mean, var, look, start, draw, block):
-    """Arguments of :func:`_finish` but for the columns, and what it fills in."""
+    """The grid, arguments of :func:`_finish` but for the columns, and settings."""
     trials, functions, n = mean.shape
     blocks = blocks_of(n, block)
-    found = Found(
-        torch.empty(trials, blocks, dtype=mean.dtype, device=mean.device),
-        torch.empty(trials, blocks, dtype=torch.long, device=mean.device),
-        torch.empty(trials, functions, blocks, dtype=mean.dtype, device=mean.device),
-    )
     mask = look.mask
     if mask is not None:
         dense = mask if mask.stride(-1) == 1 else mask.contiguous()
@@ -79,9 +74,7 @@ def _shared(change, mean, var, look, start, draw, block):
         "mask": mean if mask is None else mask,
         "mask_t": 0 if mask is None or len(mask) == 1 else mask.stride(0),
         "table": _table(change, look, mean),
-        "value": found.value,
-        "index": found.index,
-        "estimate": found.estimate,
+        "peak": torch.empty(trials, blocks, dtype=mean.dtype, device=mean.device),
         "n": n,
         "start": start,
     }
@@ -94,7 +87,34 @@ def _shared(change, mean, var, look, start, draw, block):
         "MASKED": mask is not None,
         "BLOCK": block,
     }
-    return (blocks, trials), pointers, settings, found
+    return (blocks, trials), pointers, settings
+
+
+def _found(change, look, pointers, settings):
+    """The first action whose score comes within the tolerance of the largest.
+
+    It is in the first block whose largest does, which is looked at once more.
+    """
+    peak, mean = pointers.pop("peak"), pointers["mean"]
+    trials, functions, _ = mean.shape
+    value = peak.amax(-1)
+    reach = look.reach(value)
+    block = (peak >= reach.unsqueeze(-1)).to(torch.uint8).argmax(-1)
+    index, estimate = torch.empty_like(block), mean.new_empty(trials, functions)
+    # what was told has changed means and variances already
+    none = Change(change.spread[:, :0], change.shift[..., :0])
+    pointers |= {"table": _table(none, look, mean)}
+    settings = {name: it for name, it in settings.items() if name != "K"}
+    choose_kernel[(trials,)](
+        block,
+        reach,
+        **pointers,
+        index=index,
+        estimate=estimate,
+        **settings,
+        num_warps=WARPS,
+    )
+    return Found(value, index, estimate)
 
 
 def _checked(mean, var, *others):
@@ -119,9 +139,7 @@ def finish(
 ) -> Found:
     """Launch :func:`finish_kernel`."""
     _checked(mean, var, columns, draw)
-    grid, pointers, settings, found = _shared(
-        change, mean, var, look, start, draw, block
-    )
+    grid, pointers, settings = _shared(change, mean, var, look, start, draw, block)
     with torch.cuda.device_of(mean):
         finish_kernel[grid](
             columns,
@@ -131,7 +149,7 @@ def finish(
             **settings,
             num_warps=WARPS,
         )
-    return found
+        return _found(change, look, pointers, settings)
 
 
 def _rows(frame, tried, weights, kinds, like):
@@ -181,9 +199,7 @@ def stream(
     frames = frames.permute(2, 0, 1, 3).contiguous()
     rows = _rows(frame, tried, weights, kinds, mean)
     block = block or stream_block(dim, len(kinds), weights.shape[-1], mean.dtype)
-    grid, pointers, settings, found = _shared(
-        change, mean, var, look, start, draw, block
-    )
+    grid, pointers, settings = _shared(change, mean, var, look, start, draw, block)
     with torch.cuda.device_of(mean):
         stream_kernel[grid](
             points,
@@ -201,4 +217,4 @@ def stream(
             STEP=UNROLL,
             num_warps=WARPS,
         )
-    return found
+        return _found(change, look, pointers, settings)
