@@ -133,6 +133,11 @@ class Group(Value):
         if held is not None and not held.covers(self._stretch()):  # another rank's
             vars(self).update(_held=None, _left_out=held.plan)
 
+    def _with(self, **changes: Any) -> Self:
+        if self._held is None and "_held" not in changes:
+            changes["_held"] = self._engine  # one for this value and what follows
+        return super()._with(**changes)
+
     # -- the engine ------------------------------------------------------------------
 
     @property
