@@ -720,7 +720,7 @@ def test_a_checkpoint_goes_on_bit_for_bit(kind, engine, light, tmp_path, monkeyp
 
 
 def test_kernel_rows_are_made_again_rather_than_saved(tmp_path, monkeypatch):
-    points = torch.rand(2000, 2, generator=torch.Generator().manual_seed(1)).double()
+    points = torch.rand(8000, 2, generator=torch.Generator().manual_seed(1)).double()
     policy = cb.CKB(
         cb.Finite(points),
         reward=cb.GP(gpk.RBFKernel().double(), noise=0.01),
@@ -732,7 +732,7 @@ def test_kernel_rows_are_made_again_rather_than_saved(tmp_path, monkeypatch):
     )
     play(policy, 30)
     used = beliefs_of(policy).groups[0].engine.history.used
-    rows = used * 2000 * 8
+    rows = used * 8000 * 8
     set_light(monkeypatch, 4 * rows)
     policy.save(tmp_path / "run.ckpt")
     assert os.path.getsize(tmp_path / "run.ckpt") < rows / 2
