@@ -60,6 +60,10 @@ class AnyBeliefs(Protocol):
         """Whether all functions have the beliefs of those who know nothing."""
         ...
 
+    def tolerance(self, costs: bool = False) -> Tensor:
+        """Scores, with ``costs`` of these alone, closer than this tie, ``(T,)``."""
+        ...
+
     def units(self) -> Units | None:
         """The units of what follows; ``None``: the user's own, for good."""
         ...
