@@ -188,6 +188,9 @@ CASES = {
 }
 # a round's looks at the device, where they are not just the one at its choice
 LOOKS = {
+    # whether what was told lies far outside, which is warned of
+    "CKB scaled": 2,
+    "CKB scaled joint": 2,
     "CKB box": None,  # its climbs end when what they find says so
     "CKB learned": None,  # and so do fits
     "CKB by gain": 3,  # what a user's function answers is checked where it is

@@ -37,7 +37,11 @@ class GP:
             ``noise``, and all that a policy weighs, is in spreads: estimates, clips,
             steps, caps and multipliers. So it does the same whatever outcomes are
             measured in. What users give and get (feedback, thresholds, posteriors,
-            ``policy.price``) stays in their units.
+            ``policy.price``) stays in their units. One reading that lies more than 8
+            deviations from what is expected of its action counts as that bound, and is
+            warned of: an outlier must not set the scale. Two within three readings are
+            taken for a level that has moved. Not under EpochPenalty, whose targets mix
+            the reward with penalties.
         refit_every: hyperparameters are fitted anew after this many observations;
             ``None``: only by ``policy.refit()``. A refit rebuilds the posterior, which
             at 10^6 actions takes as long as 50 to 100 rounds.

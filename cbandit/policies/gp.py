@@ -6,6 +6,7 @@ Each round the multiplier moves, the best action is played, and beliefs take in 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,7 +37,8 @@ from cbandit.policies.estimating import Estimating
 from cbandit.policies.explained import Rivals, rivals
 from cbandit.policies.feedback import timing
 from cbandit.policies.ledger import News
-from cbandit.policies.packing import place_of
+from cbandit.policies.outliers import RECENT, bounded, bounded_rows, warn_of
+from cbandit.policies.packing import Place, by_functions, place_of
 from cbandit.policies.policy import Now, Policy
 from cbandit.policies.pricing import measured, priced
 from cbandit.policies.state import Arrivals, GPState
@@ -141,7 +143,9 @@ class GPPolicy(Policy):
             belief.suit(name, self.actions, self.batch_shape)
             beliefs[j] = self.senses.belief(j, belief)
         self.feedback, self.explore, self.pending = feedback, explore, pending
-        self.standardized = any(belief.standardize for belief in beliefs)
+        rescaled = [belief.standardize for belief in beliefs]
+        self.standardized = any(rescaled)
+        self._rescaled = torch.tensor(rescaled).to(self.device)
         delayed = isinstance(feedback, Delayed)
         if delayed:
             self.no_noise = suits.NO_NOISE
@@ -162,7 +166,12 @@ class GPPolicy(Policy):
         self._start = wide if start is None else self._number("start", start).clone()
         late = torch.zeros(self._size, dtype=torch.long, device=self.device)
         fresh = self._fresh_beliefs(beliefs)
-        self._begin(GPState(fresh, self._start, Arrivals(late)))
+        beyond = None
+        if self.standardized:
+            shape = RECENT, self._size, fresh.functions
+            beyond = torch.zeros(shape, dtype=torch.int8, device=self.device)
+        held = Arrivals(late, beyond=beyond)
+        self._begin(GPState(fresh, self._start, held))
 
     def _fresh_beliefs(self, beliefs: list[GP]) -> Any:
         """Return beliefs without data."""
@@ -322,6 +331,7 @@ class GPPolicy(Policy):
         if not (news.rewards or news.costs):
             return state
         arrived, place = state.arrived, place_of(self, news.choice)
+        news, held = self._bounded_news(state, news, place)
         if self.hears_costs and self._start.shape[-1]:
             limits = self._limits(place.t) if news.costs and self._limited else None
             for told in news.costs:
@@ -329,10 +339,41 @@ class GPPolicy(Policy):
                 if told.where is not None:
                     over = over * told.mask().unsqueeze(-1)
                 arrived = (*arrived, over)
-        both = state.beliefs, state.held
+        both = state.beliefs, held
         beliefs, held = self._timing.absorb(both, news, place, self.t)
         _, phi, _, estimate, _, _, own, waiting = state
         return GPState(beliefs, phi, held, estimate, arrived, None, own, waiting)
+
+    def _bounded_news(
+        self, state: GPState, news: News, place: Place
+    ) -> tuple[News, Arrivals]:
+        """Return the news within the bounds of what is believed, and traces of it."""
+        held, limited = state.held, []
+        if held.beyond is None:
+            return news, held
+        recent, doubts = list(held.beyond.unbind(-1)), []
+        x, noise, ends = place.x.unsqueeze(1), None, None
+        for told, functions in by_functions(news):
+            if ends is None or told.noise is not noise:
+                noise = told.noise
+                ends = state.beliefs.bounds(
+                    x, noise, isinstance(self.feedback, Delayed)
+                )
+            low, high = (torch.stack([e[:, f, 0] for f in functions], -1) for e in ends)
+            before = torch.stack([recent[f] for f in functions], -1)
+            came = told.mask().unsqueeze(-1)
+            values, beyond, after = bounded(told.values, came, (low, high), before)
+            for f, column in zip(functions, after.unbind(-1), strict=True):
+                recent[f] = column
+            doubts.append((functions, told.values, beyond, (low, high)))
+            limited.append(told._replace(values=values))
+        # the device is waited for once, whatever was told
+        if doubts and bool(torch.cat([beyond for _, _, beyond, _ in doubts], -1).any()):
+            for doubt in doubts:
+                warn_of(self.senses, f"round {place.t}", *doubt)
+        count = len(news.rewards)
+        news = news._replace(rewards=limited[:count], costs=limited[count:])
+        return news, held._replace(beyond=torch.stack(recent, -1))
 
     def _stood(self, state: GPState, choice: Choice) -> GPState:
         if not isinstance(self._timing, Awaited):
@@ -374,8 +415,28 @@ class GPPolicy(Policy):
 
     def _observed(self, state: GPState, data: Data) -> GPState:
         """Return the state with data from before in its beliefs."""
+        if state.held.beyond is not None:
+            data = self._bounded_data(state, data)
         # units have changed, and the next multiplier may rest on them
         return state._replace(beliefs=state.beliefs.observe(data.rows()), moved=None)
+
+    def _bounded_data(self, state: GPState, data: Data) -> Data:
+        """Return data from before within bounds, where beliefs are standardised."""
+        parts = []
+        rough = isinstance(self.feedback, Delayed)
+        ends = state.beliefs.bounds(data.places, None, rough)
+        for functions, told in data.parts:
+            told = told.to(self.device).expand(len(data.places), -1, -1)
+            own = [each[:, functions].mT for each in ends]
+            rescaled = self._rescaled[functions]
+            values, beyond, bounds = bounded_rows(told, rescaled, own[0], own[1])
+            for row in beyond.any(-1).any(0).nonzero().flatten().tolist():
+                low, high = (each[:, row] for each in bounds)
+                what = f"row {row} of the data from before"
+                at = told[:, row], beyond[:, row], (low, high)
+                warn_of(self.senses, what, functions, *at)
+            parts.append((functions, values))
+        return replace(data, parts=parts)
 
     # -- what is believed --------------------------------------------------------------
 

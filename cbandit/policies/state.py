@@ -39,11 +39,14 @@ class Arrivals(NamedTuple):
         late: ``(T,)``, how many values came too late to count.
         loose: feedback of some trials only, which waits for the rest of the news.
         recent: the points ``(T, d)`` of the last rounds, where they still count.
+        beyond: which of the last readings were far outside what was expected,
+            ``(RECENT, T, F)``, 1 above and -1 below; ``None``: nobody looks.
     """
 
     late: Tensor
     loose: tuple[tuple[Place, Part], ...] = ()
     recent: tuple[Tensor, ...] = ()
+    beyond: Tensor | None = None
 
 
 Both = tuple[Any, Arrivals]

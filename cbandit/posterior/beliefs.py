@@ -385,6 +385,21 @@ class Beliefs(Value):
         order = [f for group in self.groups for f in group.functions]
         return [order.index(f) for f in range(self.functions)]
 
+    def bounds(
+        self, x: Tensor, noise: Tensor | None = None, rough: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """The least and the greatest reading to be believed at ``x (T, n, d)``.
+
+        ``(T, F, n)`` each; see :meth:`Group.bounds`.
+        """
+        parts = [group.bounds(x, noise, rough) for group in self.groups]
+        back = self._back()
+        low, high = (
+            torch.stack([torch.cat(ends, 1)[:, f] for f in back], 1)
+            for ends in zip(*parts, strict=True)
+        )
+        return low, high
+
     def solver(
         self, ahead: Sequence[Ahead] = ()
     ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:

@@ -14,7 +14,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from cbandit._core import checks
+from cbandit._core import checks, devices
 from cbandit._core.distributed import Ranks
 from cbandit._core.randomness import Streams
 from cbandit.actions import Actions
@@ -34,11 +34,17 @@ from cbandit.posterior.outcomes import Outcomes
 from cbandit.posterior.passes import Scaled
 from cbandit.posterior.refit import fit_hyperparameters
 from cbandit.posterior.scale import Scale
+from cbandit.posterior.units import Units
 from cbandit.posterior.value import Value
 
 __all__ = ["FEW", "Group"]
 
 FEW = 8  # rows up to which they are conditioned on one by one
+REACH = 8.0  # deviations from what is expected within which readings are believed
+ROUGH = 1.5  # spreads, the least deviation where little is known
+LEAST = 10  # readings before which too little is known of their spread
+PLACES = 5  # distinct actions, likewise
+NEAR = 0.5  # spreads, the deviation below which an action is known by itself
 
 
 class Group(Value):
@@ -69,6 +75,7 @@ class Group(Value):
     tolerance: Tensor  # values that differ by less are as good, (T,)
     log: Log
     unfitted: int  # observations since the last fit
+    fitted: bool  # whether the noise was learned from data
     forgotten: int  # observations since the last refresh
     _held: Engine | None
     _left_out: Plan  # of the engine, where a checkpoint holds none
@@ -111,6 +118,7 @@ class Group(Value):
             tolerance=covariance.tolerance(actions, dtype).expand(trials),
             log=Log(),
             unfitted=0,
+            fitted=False,
             forgotten=0,
             _batched=bool(batch_shape),
             _elastic=engine == "auto",
@@ -384,6 +392,7 @@ class Group(Value):
         scale = self.scale.fitted(noise, covariance.least_noise(self.actions))
         return self._with(
             unfitted=0,
+            fitted=self.gp.learn_noise,
             covariance=covariance,
             scale=scale.over(self.log),
             tolerance=covariance.tolerance(self.actions, self.dtype).expand(
@@ -438,6 +447,39 @@ class Group(Value):
         weights = history.system().weights(used)
         mean = self.scale.mean((history.gram @ weights).mT)
         return history.points[:, :used], mean, history.precision[:, :used] > 0
+
+    def bounds(self, x: Tensor, noise: Tensor | None, rough: bool) -> list[Tensor]:
+        """The least and the greatest reading to be believed at ``x``, ``(T, f, n)``.
+
+        In the user's units; infinite where nothing is known, and where outcomes are not
+        standardised. A deviation is 1.5 spreads at least where little is known of the
+        action, and without a noise that was learned from data.
+
+        Args:
+            x: ``(T, n, d)``.
+            noise: the reading's own, ``(T,)``, or ``None``.
+            rough: whether the beliefs hold stand-ins, and know less than they say.
+        """
+        units = Units(*(each.unsqueeze(-1) for each in self.scale.units()))
+        if not self.scale.standardize:
+            endless = units.seen.expand(-1, -1, x.shape[-2])
+            return [-endless, endless]
+        mean, std = self.anywhere(x)
+        variance = std.square() + self.noise[:, None, None]
+        if noise is not None:
+            variance = (
+                variance
+                + devices.put(noise, self.device)[:, None, None] / units.size.square()
+            )
+        deviation = variance.sqrt()
+        near = std < NEAR if self.fitted and not rough else std < 0
+        deviation = torch.where(near, deviation, deviation.clamp_min(ROUGH))
+        places = [count >= PLACES for count in self.engine.history.distinct()]
+        wide = devices.put(places, self.device)[:, None, None] | (std < NEAR)
+        known = units.known & (units.seen >= LEAST) & wide
+        reach = torch.where(known, REACH * deviation * units.size, torch.inf)
+        center = units.center + mean * units.size
+        return [center - reach, center + reach]
 
     def draw(self, streams: Streams) -> Callable[[Tensor], Tensor]:
         """A joint draw less the mean: ``(T, n, d) -> (T, f, n)``."""
