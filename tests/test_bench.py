@@ -41,6 +41,7 @@ NAMES = (
     "never_pulled",
     "contention",
     "peers",
+    "wild_readings",
 )
 F64 = torch.float64
 
