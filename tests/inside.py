@@ -17,7 +17,7 @@ from cbandit._core.packed import packed, unpacked
 from cbandit._core.peaks import SHORT, argmax, best_place, ranked
 from cbandit._core.randomness import BLOCK, Streams, _seed, trial_range
 from cbandit._core.threads import on_one_thread
-from cbandit.actions import Actions, Box, Finite, ProductGrid, Star
+from cbandit.actions import Actions, Box, Finite, ProductGrid, Star, middle
 from cbandit.baselines import lipschitz
 from cbandit.baselines.admm import feasible_improvement, improvement
 from cbandit.baselines.sketch import Sketched

@@ -166,4 +166,6 @@ def test_what_is_not_a_number_is_not_skipped():
             given[bad][:, 0, 1] = NAN
             stretches = [(4 * k, b) for k, b in enumerate(given)]
             best = maximise(stretches, lambda f, g: f)
-            assert best.value.isnan().all()
+            assert not bool(
+                best.value.isfinite().any()
+            )  # the check of a round finds it

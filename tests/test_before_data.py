@@ -5,6 +5,7 @@ from __future__ import annotations
 import gpytorch
 import pytest
 import torch
+from inside import middle
 from stagewise import rbf
 
 import cbandit as cb
@@ -257,8 +258,6 @@ def test_points_begin_with_the_one_nearest_to_the_middle_of_their_box():
 
 
 def test_a_large_set_is_looked_at_in_parts(monkeypatch):
-    from cbandit.actions import middle
-
     points = torch.rand(1000, 2, generator=torch.Generator().manual_seed(0)).double()
     whole = first(cb.Finite(points)).index
     monkeypatch.setattr(middle, "CHUNK", 7)

@@ -258,7 +258,7 @@ class TestEngine:
         engine = row.made()
         engine.observe(row.told(10))
         write(tmp_path / "a", "engine", engine)
-        again = read(tmp_path / "a", "engine")
+        again = read(tmp_path / "a", "engine", object)
         for each in (engine, again):
             each.append(row.told(1, seed=7)[0])
         close(row.answers(engine), row.answers(again), 0)

@@ -16,12 +16,12 @@ LOG = logging.getLogger("cbandit")
 LOG.addHandler(logging.NullHandler())
 
 
-def warn(text: str) -> None:
+def warn(text: str, kind: type[Warning] = UserWarning) -> None:
     """Warn about the line outside the library that led here."""
     level, frame = 1, sys._getframe(0)
     while frame.f_back is not None and _ours(frame):
         level, frame = level + 1, frame.f_back
-    warnings.warn(text, stacklevel=level)
+    warnings.warn(text, kind, stacklevel=level)
 
 
 def _ours(frame: FrameType) -> bool:

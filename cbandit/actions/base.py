@@ -7,7 +7,6 @@ from 0.
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks, devices
+from cbandit._core.log import warn
 from cbandit.actions.names import Names
 from cbandit.actions.partition import shares, stretches
 from cbandit.errors import CBanditError
@@ -186,13 +186,12 @@ def moved_points(
         if first.numel():
             i, j = int(first[0]), int(second[0])
             kind = str(dtype).removeprefix("torch.")
-            warnings.warn(
+            warn(
                 f"{name}: {first.numel()} of {len(rows)} are the same as another in "
                 f"{kind} and cannot be told apart, such as {name}[{i}] and {name}[{j}],"
                 f" {rows[i].tolist()} and {rows[j].tolist()}: shift or scale the "
                 "coordinates to be near 0, or use dtype=torch.float64",
                 RuntimeWarning,
-                stacklevel=4,
             )
             break
     return out

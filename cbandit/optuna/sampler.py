@@ -6,7 +6,6 @@ import copy
 import hashlib
 import inspect
 import math
-import warnings
 from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from cbandit._core import checks
 from cbandit._core.hints import near
+from cbandit._core.log import warn
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.optuna.parameters import Domain
@@ -277,7 +277,7 @@ class Sampler(BaseSampler):
         """Warn once of what ``key`` stands for."""
         if key not in self._warned:
             self._warned.add(key)
-            warnings.warn(words, stacklevel=2)
+            warn(words)
 
     def _record(
         self, trial: FrozenTrial, domain: Domain, names: Sequence[str]

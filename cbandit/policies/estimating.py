@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
+from cbandit._core.log import warn
 from cbandit.beliefs.feedback import Sliding
 from cbandit.beliefs.gp import GP
 from cbandit.confidence.bound import BoundWidths
@@ -99,10 +99,9 @@ def _warn_of(widths: BoundWidths, beliefs: Sequence[GP]) -> None:
     for part, which in widths.rkhs_parts():
         noises = [float(belief.noise.min()) for belief in beliefs[which]]
         if part.rkhs.form == "small-lam" and min(noises) < SMALL:
-            warnings.warn(
+            warn(
                 "RKHS(form='small-lam') is a guarantee for a noise of 1 + 2/T; beside "
                 f"a noise of {min(noises):g} it is a heuristic, which most runs can "
                 "leave. form='any-lam' holds for every noise",
-                stacklevel=5,
             )
             return

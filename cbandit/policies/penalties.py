@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
+from cbandit._core.log import warn
 from cbandit.errors import CBanditError
 from cbandit.multipliers import exponential, polynomial
 
@@ -80,12 +80,11 @@ def warn_of_outgrown(policy: Any, kept: Tensor) -> None:
     if policy._warned or not policy._penalty.outgrown(kept):
         return
     policy._warned = True
-    warnings.warn(
+    warn(
         "EpochPenalty: kappa has outgrown the dtype and is held at its largest "
         "value; a slower penalty such as psi=('polynomial', 2) keeps it "
         "smaller",
         RuntimeWarning,
-        stacklevel=6,
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import secrets
-import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from logging import DEBUG
@@ -23,7 +22,7 @@ from torch import Tensor
 from cbandit._core import checkpoint, checks, devices, distributed
 from cbandit._core.arguments import stated
 from cbandit._core.hints import hinted
-from cbandit._core.log import LOG
+from cbandit._core.log import LOG, warn
 from cbandit._core.names import trusted
 from cbandit._core.randomness import Position, Streams, Trials, trial_range
 from cbandit.actions import Actions, checked_actions
@@ -318,7 +317,7 @@ class Policy(metaclass=ABCMeta):
         if len(ledger) >= MANY and not (self.patient or self._reminded):
             self._reminded = True
             text = ledger.reminder(self.name, self._record.costly)
-            warnings.warn(text, stacklevel=3)
+            warn(text)
         return choice
 
     def _round_actions(self, actions: Any) -> Any:

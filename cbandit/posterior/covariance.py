@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from gpytorch import kernels as gpk
 from torch import Tensor
 
+from cbandit._core.log import warn
 from cbandit._core.peaks import CLOSE, CLOSE_NARROW
 from cbandit.actions import Actions, Finite, Unit
 from cbandit.errors import CBanditError
@@ -260,14 +260,13 @@ class Covariance:
         if not len(steps) or float(steps.max()) <= COARSE:
             return
         axis = int(steps.amax(0).argmax())
-        warnings.warn(
+        warn(
             f"coordinate {axis} goes up to {float(ends[..., axis].abs().max()):.9g}, "
             f"where {str(dtype).removeprefix('torch.')} numbers are "
             f"{float(steps.max()):.2g} lengthscales apart: beliefs are off by about as "
             "many deviations. Shift or scale the coordinates to be near 0"
             + ("" if dtype == torch.float64 else ", or use dtype=torch.float64"),
             RuntimeWarning,
-            stacklevel=2,
         )
 
     def least_noise(self, actions: Actions) -> Tensor:

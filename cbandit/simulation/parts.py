@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from cbandit._core import checks
+from cbandit._core.log import warn
 from cbandit._core.randomness import Trials, trial_range
 from cbandit.actions import Actions
 from cbandit.choice import Choice
@@ -170,9 +170,8 @@ def _check_thresholds(policy: Policy, limits: Any) -> None:
     ours, theirs = ours.cpu(), theirs.reshape(-1, policy.m)
     above = bool((ours > theirs + 1e-6 * (1 + theirs.abs())).any())
     if above or (not bool(ours.any()) and bool(theirs.any())):
-        warnings.warn(
+        warn(
             f"{policy.name} keeps costs under thresholds {ours[0].tolist()}, and the "
             f"account is by the problem's, {theirs[0].tolist()}: build the policy with "
             "thresholds=problem.thresholds, or lower ones for a margin",
-            stacklevel=4,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,10 @@ class Checkpoint:
 
     def exists(self) -> bool:
         """Whether there is a file to go on from."""
-        return self._ranks.first(self.path.exists)
+        found = self._ranks.first(self.path.exists)
+        if not found:
+            self._digests[os.path.abspath(self.path)] = ()  # and none is to come
+        return found
 
     def write(self, state: State) -> None:
         """Write the run as it is now, whole or not at all.

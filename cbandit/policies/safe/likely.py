@@ -1,4 +1,4 @@
-"""What a policy with a safe action recommends over its own set."""
+"""Recommendations of policies with a safe action, over their own set."""
 
 from __future__ import annotations
 

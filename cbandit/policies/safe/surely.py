@@ -6,7 +6,6 @@ Among finitely many actions it is looked for one by one, on a star along its seg
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cbandit import search
+from cbandit._core.log import warn
 from cbandit.actions import Star
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.failures import remaining
@@ -75,11 +75,10 @@ class SurelySafe:
         index = best_on_points(on, asked.mask, bounds, tau, at, close)
         if not state.warned and bool((index == at).all()):
             state = state._replace(warned=True)
-            warnings.warn(
+            warn(
                 f"{self._name} plays the safe action, being sure of no other. On a "
                 "Finite set it may never leave it, as that teaches nothing about the "
                 "others; a Star around it, where one can go part of the way, does",
-                stacklevel=5,
             )
         if not safe.ready:
             index = torch.where(safe.warm, index, at)

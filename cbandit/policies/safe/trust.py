@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from torch import Tensor
 
+from cbandit._core.log import warn
 from cbandit.posterior.units import Units
 
 __all__ = ["FAR", "FEW", "trusted"]
@@ -29,11 +29,10 @@ def trusted(policy: Any, units: Units | None, patience: int = 0) -> Tensor | Non
     seen = int(units.seen.min())
     if seen >= patience and not getattr(policy, "_said_few", False):
         policy._said_few = True
-        warnings.warn(
+        warn(
             f"{policy.name}: a standardised belief has seen {seen} outcomes; before it "
             f"has seen {FEW}, not all alike, only actions given as safe count as safe. "
             "Tell it data from before by policy.observe(), or give beliefs without "
             "standardize",
-            stacklevel=6,
         )
     return enough

@@ -20,7 +20,6 @@ all of it, score and argmax included.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -29,6 +28,7 @@ from torch import Tensor
 
 from cbandit._core import devices
 from cbandit._core.devices import free_memory
+from cbandit._core.log import warn
 from cbandit._core.randomness import Streams
 from cbandit.actions import Actions
 from cbandit.errors import CBanditError
@@ -278,12 +278,11 @@ class Swept(Arrays):
         left = self._off()
         if left > self.NARROW:
             self._told = True
-            warnings.warn(
+            warn(
                 f"beliefs in {str(self.dtype).removeprefix('torch.')} are off by "
                 f"{left:.2g} of their size: outcomes that differ far more than the "
                 "belief's noise= says need dtype='float64'",
                 RuntimeWarning,
-                stacklevel=2,
             )
 
     def _off(self) -> float:
