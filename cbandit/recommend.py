@@ -24,6 +24,8 @@ __all__ = [
     "recommend_policy",
 ]
 
+SURE = 1e20  # logarithms of chances below minus this are all alike
+SLIGHT = 1e-9  # deviations, by which of equal values the one known better ranks first
 NOTHING = "nothing has been told yet that says which action is best"
 
 Blocks = Iterable[tuple[int, Tensor, Tensor]]
@@ -213,11 +215,16 @@ def quantile(confidence: float, m: int) -> float:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """The best action so far, ``(T,)`` each, and ``margin (T, m)``."""
+    """The best action so far, ``(T,)`` each, and ``margin (T, m)``.
+
+    ``chance``, the logarithm, tells probabilities apart that are all rounded to 0;
+    ``rank`` is the value, less a trifle where it is not known well.
+    """
 
     index: Tensor
     value: Tensor
-    probability: Tensor
+    rank: Tensor
+    chance: Tensor
     margin: Tensor
     feasible: Tensor
 
@@ -243,7 +250,7 @@ def recommend(
         index=best.index,
         x=limits.new_empty(0),
         value=best.value,
-        probability=best.probability,
+        probability=best.chance.exp(),
         margin=best.margin,
         feasible=best.feasible,
         confidence=confidence,
@@ -256,15 +263,18 @@ def _best(
     best: _Candidate | None = None
     for start, mean, std in blocks:
         room = limits.to(mean).unsqueeze(-1) - mean[:, 1:]  # T x m x n
-        spread = std.expand_as(mean)[:, 1:]
+        spread = std.expand_as(mean)
         # a cost without spread is feasible or not, and nothing to divide by
-        known = (room >= 0).to(room.dtype)
-        share = torch.special.ndtr(room / spread)
-        probability = torch.where(spread > 0, share, known).prod(-2)
-        safe = probability >= confidence
+        least = torch.finfo(room.dtype).tiny
+        sure = torch.where(room >= 0, 0.0, SURE * room - SURE)
+        share = torch.special.log_ndtr(room / spread[:, 1:].clamp_min(least))
+        chance = torch.where(spread[:, 1:] > 0, share.clamp_min(-SURE), sure).sum(-2)
+        safe = chance >= math.log(confidence)
+        # of equal rewards that of the action known best, which was tried
+        rank = mean[:, 0] - SLIGHT * spread[:, 0]
         # any safe action comes before all others
-        _, place = torch.where(safe, mean[:, 0], -torch.inf).max(-1)
-        _, other = probability.max(-1)
+        _, place = torch.where(safe, rank, -torch.inf).max(-1)
+        _, other = chance.max(-1)
         any_safe = safe.any(-1)
         place = torch.where(any_safe, place, other)
 
@@ -273,7 +283,7 @@ def _best(
             return values.gather(-1, where.expand(*values.shape[:-1], 1)).squeeze(-1)
 
         here = _Candidate(
-            place + start, at(mean[:, 0]), at(probability), at(room), any_safe
+            place + start, at(mean[:, 0]), at(rank), at(chance), at(room), any_safe
         )
         best = here if best is None else _better(best, here)
     if best is None:
@@ -285,14 +295,15 @@ def _better(best: _Candidate, here: _Candidate) -> _Candidate:
     """Return ``here`` in the trials in which it is better, ``best`` in the others."""
     better = torch.where(
         here.feasible & best.feasible,
-        here.value > best.value,
-        here.feasible | (~best.feasible & (here.probability > best.probability)),
+        here.rank > best.rank,
+        here.feasible | (~best.feasible & (here.chance > best.chance)),
     )
     column = better.unsqueeze(-1)
     return _Candidate(
         torch.where(better, here.index, best.index),
         torch.where(better, here.value, best.value),
-        torch.where(better, here.probability, best.probability),
+        torch.where(better, here.rank, best.rank),
+        torch.where(better, here.chance, best.chance),
         torch.where(column, here.margin, best.margin),
         torch.where(better, here.feasible, best.feasible),
     )
@@ -300,16 +311,17 @@ def _better(best: _Candidate, here: _Candidate) -> _Candidate:
 
 def _among(best: _Candidate, ranks: Ranks) -> _Candidate:
     """Return the best of all ranks' candidates, on every rank."""
-    columns = [v.double() for v in (best.value, best.probability, best.feasible)]
+    columns = [v.double() for v in (best.value, best.rank, best.chance, best.feasible)]
     own = torch.cat([torch.stack(columns, -1), best.margin.double()], -1)
     index, numbers = ranks.candidates(best.index, own)
     every = [
         _Candidate(
             index[rank],
             each[:, 0].to(best.value),
-            each[:, 1].to(best.probability),
-            each[:, 3:].to(best.margin),
-            each[:, 2] > 0,
+            each[:, 1].to(best.rank),
+            each[:, 2].to(best.chance),
+            each[:, 4:].to(best.margin),
+            each[:, 3] > 0,
         )
         for rank, each in enumerate(numbers)
     ]
@@ -361,7 +373,7 @@ def recommend_policy(
         x=limits.new_empty(0),
         value=torch.where(alone, one.value.to(value), value),
         probability=torch.where(
-            alone, one.probability.to(value), chance.clamp_min(confidence)
+            alone, one.chance.exp().to(value), chance.clamp_min(confidence)
         ),
         margin=torch.where(alone.unsqueeze(-1), one.margin.to(room), room),
         feasible=~pi.infeasible | one.feasible,

@@ -109,7 +109,7 @@ from cbandit_kernels.scores import score_ref
 
 def forge(path, kind, body):
     """Write a file with the header of a checkpoint, and whatever body."""
-    name = kind.encode()
+    name = b"%s 0" % kind.encode()
     first = (checkpoint._NAME, checkpoint.FORMAT, name, files.digest(name, body))
     path.write_bytes(b"%s%d %s %s\n" % first + body)
 

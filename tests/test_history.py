@@ -327,3 +327,15 @@ def test_the_logger_is_quiet_until_asked(capsys, caplog):
     assert f"{choice.id} is cancelled" in text
     assert "has failed" in text
     assert "round 2" in text
+
+
+def test_costs_named_like_other_columns_have_columns_of_their_own():
+    space = cb.Space(n=cb.Int(1, 5))
+    belief = cb.GP.default(space)
+    costs = dict.fromkeys(("reward", "state", "heat"), belief)
+    policy = cb.RPOL(space, reward=belief, costs=costs, thresholds=1.0)
+    told = {"reward": 0.5, "state": 0.2, "heat": 0.3}
+    policy.tell(policy.ask(), reward=7.0, cost=told)
+    row = policy.history().iloc[0]
+    assert (row["reward"], row["state"], row["heat"]) == (7.0, "told", 0.3)
+    assert (row["cost.reward"], row["cost.state"]) == (0.5, 0.2)

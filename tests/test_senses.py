@@ -417,6 +417,19 @@ def test_words_that_say_nothing(own, words):
         cb.RPOL(SET, explore=cb.UCB(1.0), **given)
 
 
+PLAINLY = [
+    "20 000",
+    "1_000",
+    "1'000",
+    "2k",
+    "10^3",
+    "1/2",
+    "0x10",
+    "1.000.000",
+    "1,2,3",
+]
+
+
 @pytest.mark.parametrize(
     ("text", "advice"),
     [
@@ -428,6 +441,7 @@ def test_words_that_say_nothing(own, words):
         ("== 25", "a limit has a side: '<= 25' or '>= 25'"),
         ("25", "say on which side: '<= 25' or '>= 25'"),
         ("25 ms", "say on which side: '<= 25' or '>= 25'"),
+        *((f"<= {text}", "write the number plainly, as in Python") for text in PLAINLY),
         ("<= 25 ms", "leave 'ms' out: '<= 25', in the unit in which it is told"),
         (">= 90%", "leave '%' out: '>= 90', in the unit in which it is told"),
         ("<= 25,0", "numbers have a point and no comma: '<= 25.0'"),

@@ -1,11 +1,13 @@
 """Checkpoints: written whole or not at all, read back only if they are ours.
 
-A file begins with one line, ``cbandit checkpoint FORMAT KIND DIGEST``; the rest is its
-body, as :mod:`~cbandit._core.graph` makes it. Format, kind and digest are checked
-before the body is touched, and reading runs no code of the file's and inflates nothing.
+A file begins with one line, ``cbandit checkpoint FORMAT KIND ROUNDS DIGEST``; the rest
+is its body, as :mod:`~cbandit._core.graph` makes it. Format, kind and digest are
+checked before the body is touched, and reading runs no code of the file's and inflates
+nothing.
 
-A policy or a run notes the digests of what it has read or written at a path, and does
-not replace a file that has changed there since: another's rounds are not lost unsaid.
+A policy or a run notes the digests of what it has read or written at a path. It does
+not replace a file that has changed there since, nor one that it does not know and that
+is of another kind or of more rounds: another's rounds are not lost unsaid.
 """
 
 from __future__ import annotations
@@ -53,16 +55,18 @@ def write(
     content: Any,
     digests: Digests | None = None,
     overwrite: bool = False,
+    rounds: int = 0,
 ) -> None:
     """Put ``content`` in the file ``path``, atomically.
 
     Args:
-        path: a checkpoint of this format is replaced, unless it has changed since it
-            was noted in ``digests``; any other file is kept, an error.
+        path: a checkpoint of this format is replaced, unless it may hold rounds of
+            others; any other file is kept, an error.
         kind: one word for what it holds, which :func:`read` has to name.
         content: anything of plain values, containers, tensors and objects.
         digests: what the writer has read or written; the new file is noted there.
         overwrite: replace any checkpoint of this format.
+        rounds: how many there are in it.
     """
     target, known = _path(path), {} if digests is None else digests
     if target.is_dir():
@@ -75,7 +79,7 @@ def write(
                 f"{error}, not overwritten: choose another path, or remove it"
             ) from None
         if not overwrite:
-            _check(target, kind, known)  # before the work, and again after it
+            _check(target, kind, known, rounds)  # before the work, and again after it
     try:
         parts, _ = graph.written(content)
     except (pickle.PicklingError, AttributeError, TypeError, ValueError) as error:
@@ -85,13 +89,13 @@ def write(
         ) from None
     if not target.parent.is_dir():
         raise CheckpointError(f"path: the folder {target.parent} does not exist")
-    name, place = kind.encode(), os.path.abspath(target)
+    name, place = b"%s %d" % (kind.encode(), rounds), os.path.realpath(target)
     mark = digest(name, *parts)
 
     def check() -> None:
         """Raise if another process has written the file, else note what it will be."""
         if not overwrite:
-            _check(target, kind, known)
+            _check(target, kind, known, rounds)
         # noted first: an interrupt may come when the file is there already
         known[place] = (*known.get(place, ()), mark)
 
@@ -143,33 +147,46 @@ def read(
             f"{target} was not read: it holds {held}, not a {kind}; {KEPT}"
         )
     if digests is not None:
-        digests[os.path.abspath(target)] = (mark,)
+        digests[os.path.realpath(target)] = (mark,)
     return whole
 
 
 def _path(path: Any) -> Path:
     try:
-        return checks.path("path", path)
+        target = checks.path("path", path)
     except CBanditError as error:
         raise CheckpointError(str(error)) from None
+    return target.resolve() if target.is_symlink() else target
 
 
-def _check(target: Path, kind: str, digests: Digests) -> None:
-    """Raise if a checkpoint has changed since it was noted in ``digests``."""
-    place = os.path.abspath(target)
-    if place not in digests:
-        return
+def _check(target: Path, kind: str, digests: Digests, rounds: int) -> None:
+    """Raise if a checkpoint that is there may hold rounds of others.
+
+    Args:
+        target: of the file.
+        kind: of what is to replace it.
+        digests: what the writer has read or written.
+        rounds: that it holds.
+    """
     try:
         with open(target, "rb") as file:
-            _, mark = _head(target, file.readline(LINE).rstrip(b"\n"))
+            name, mark = _head(target, file.readline(LINE).rstrip(b"\n"))
     except FileNotFoundError:
         return
-    if mark not in digests[place]:
-        raise CheckpointError(
-            f"{target} has changed since this {kind} was loaded from it or saved to "
-            "it: what others have saved there would be lost, so it was kept; "
-            f"{_ADVICE[kind]}"
-        )
+    other, there = name.decode().split(" ")
+    noted = digests.get(os.path.realpath(target))
+    if noted is None:
+        if other == kind and int(there) <= rounds:
+            return
+        what = f"is a {other} of {there} rounds, which this {kind} is not from"
+    elif mark in noted:
+        return
+    else:
+        what = f"has changed since this {kind} was loaded from it or saved to it"
+    raise CheckpointError(
+        f"{target} {what}: what others have saved there would be lost, so it was kept; "
+        f"{_ADVICE[kind]}"
+    )
 
 
 def _opened(target: Path) -> tuple[str, bytes, bytes]:
@@ -184,11 +201,11 @@ def _opened(target: Path) -> tuple[str, bytes, bytes]:
         raise CheckpointError(
             f"{target} is broken (its checksum fails): take another copy of it; {KEPT}"
         )
-    return kind.decode(), mark, body
+    return kind.decode().split(" ")[0], mark, body
 
 
 def _head(target: Path, line: bytes) -> tuple[bytes, bytes]:
-    """Kind and digest of a checkpoint, from its first line."""
+    """Kind and rounds, and digest of a checkpoint, from its first line."""
     if not line.startswith(_NAME):
         raise CheckpointError(
             f"{target} is not a checkpoint of cbandit: it does not begin with "
@@ -196,10 +213,13 @@ def _head(target: Path, line: bytes) -> tuple[bytes, bytes]:
             f"cb.simulate(..., checkpoint=path) has written; {KEPT}"
         )
     words = line.removeprefix(_NAME).split(b" ")
-    if len(words) != 3 or words[0] != b"%d" % FORMAT:
+    if len(words) != 4 or words[0] != b"%d" % FORMAT:
         version = "cbandit 0.1" if words == [b"1"] else "another version of cbandit"
         raise CheckpointError(
             f"{target} is a checkpoint of {version}, which this one cannot read: load "
             f"it with the version that wrote it, or begin anew; {KEPT}"
         )
-    return words[1], words[2]
+    kind, rounds, mark = words[1:]
+    if not rounds.isdigit():
+        raise CheckpointError(f"{target} is broken: take another copy of it; {KEPT}")
+    return b"%s %s" % (kind, rounds), mark

@@ -34,7 +34,8 @@ from cbandit.errors import CheckpointError
 __all__ = ["parsed", "written"]
 
 RATIO, SPARE = 32, 1 << 25
-NODE, GENERATOR = 512, 8192  # bytes of memory that one may take
+NODE, GENERATOR, MARK = 512, 8192, 64  # bytes of memory that one may take
+DIGITS = 20  # of 64 bits, and a sign
 _STREAMS = f"{Streams.__module__}:{Streams.__name__}"
 _PLAIN = (type(None), bool, int, float, str)
 _DTYPES = {str(v): v for v in vars(torch).values() if isinstance(v, torch.dtype)}
@@ -59,10 +60,20 @@ def written(content: Any) -> tuple[list[Any], dict[str, Any]]:
 def parsed(body: bytes, names: Names) -> Any:
     """Return what :func:`written` was given, if ``names`` knows all that it names."""
     end = body.index(b"\n")
-    root, sizes, places, *nodes = json.loads(body[:end])
+    marks = sum(body.count(mark, 0, end) for mark in (b"[", b"{", b","))
+    if MARK * marks > SPARE + RATIO * len(body):
+        raise CheckpointError("it has more parts than a file of its size can hold")
+    root, sizes, places, *nodes = json.loads(body[:end], parse_int=_whole)
     _check(nodes, len(places), len(body))
     tensors = unpacked(sizes, places, memoryview(body)[end + 1 :])
     return _Reader(nodes, tensors, names).get(root)
+
+
+def _whole(digits: str) -> int:
+    """Return a whole number of 64 bits; larger ones can be made to slow a set down."""
+    if len(digits) > DIGITS:
+        raise CheckpointError(f"it holds a whole number of {len(digits)} digits")
+    return int(digits)
 
 
 def _check(nodes: Sequence[Any], tensors: int, size: int) -> None:

@@ -17,7 +17,7 @@ from cbandit.actions.unit import Unit
 __all__ = ["nearest_to_middle", "point_in_middle"]
 
 CHUNK = 1 << 18  # actions looked at together
-SAME = 1e-9  # distances that differ by less are the same: the lowest number counts
+SAME = 1e-6  # distances closer than rounded coordinates are: the lowest number counts
 
 
 def nearest_to_middle(actions: Actions, on: Actions, mask: Tensor | None) -> Tensor:

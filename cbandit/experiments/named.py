@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import cbandit as cb
@@ -100,11 +100,16 @@ def found(words: str, home: Home) -> Any:
             raise CBanditError(f"{words!r}: {module} holds no {name}")
         out = getattr(out, part)
         # what a trusted module has imported itself is not trusted with it
-        if isinstance(out, ModuleType):
-            home.check(words, out.__name__)
-        elif isinstance(out, type | FunctionType | BuiltinFunctionType):
-            home.check(words, out.__module__ or module)
+        home.check(words, _written_in(out))
     return out
+
+
+def _written_in(thing: Any) -> str:
+    """Return the module in which an object, or its class, was written."""
+    if isinstance(thing, ModuleType):
+        return thing.__name__
+    owner = thing if isinstance(thing, type | FunctionType) else type(thing)
+    return owner.__module__
 
 
 def of_botorch(rooms: Sequence[ModuleType], words: str, base: type) -> Any:

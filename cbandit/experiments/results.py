@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -35,6 +36,7 @@ __all__ = [
     "write_summary",
 ]
 
+_KIND = re.compile(r"u?int\d+|float|double|bool|(dictionary<values=)?(large_)?string.*")
 TABLES = ("rounds.parquet", "means.parquet", "boxes.parquet")
 RATIO, SPARE = (
     250,
@@ -229,6 +231,9 @@ def _inflates(path: Path) -> bool:
         chunk.num_values == rows and chunk.compression in ("SNAPPY", "UNCOMPRESSED")
         for rows, chunk in chunks
     )
+    # other columns than numbers and texts are not ours, whatever they stand for
+    kinds = {str(field.type) for field in _parquet().read_schema(path)}
+    plain = plain and all(map(_KIND.fullmatch, kinds))
     size = 8 * sum(rows for rows, _ in chunks)
     return not plain or size > SPARE + RATIO * path.stat().st_size
 

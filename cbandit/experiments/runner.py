@@ -266,7 +266,7 @@ def _play(
     """Run a task, from its checkpoint if there is one; return where its run lies."""
     ranks, horizon = current(), task.settings.horizon
     done = folder / "runs" / task.label
-    if ranks.first(lambda: (done / FILE).exists() and Run.load(done).rounds == horizon):
+    if ranks.first(lambda: (done / FILE).exists() and _is_whole(Run.load(done), task)):
         return str(done)
     problem = task.problem()
     policy = task.make(problem)
@@ -280,6 +280,12 @@ def _play(
 
     ranks.first(keep)
     return str(done)
+
+
+def _is_whole(run: Run, task: Task) -> bool:
+    """Return whether a run is the whole of a task."""
+    wanted = task.policy, task.settings.seed, task.trials, task.settings.horizon
+    return (run.policy, run.seed, run.trials, run.rounds) == wanted
 
 
 def _conclude(

@@ -31,6 +31,7 @@ NUMBERS = ("horizon", "trials", "seed", "device", "dtype")
 VALUES = ("knobs",)  # keys of a problem whose lists are no sweeps
 SEAL = ("# digest: ", "\n")  # the last line of a results folder's config.toml
 _SEALED = SEAL[0].encode()
+LARGEST, DEEPEST = 1 << 20, 100  # bytes of a file, parts of one key
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,12 @@ def of_results(path: Path) -> bool:
     return path.read_bytes().rstrip().rpartition(b"\n")[2].startswith(_SEALED)
 
 
+def _is_deep(line: str) -> bool:
+    """Return whether a line begins with a key of very many parts."""
+    key = line.partition("=")[0].partition("#")[0]
+    return "," not in key and key.count(".") >= DEEPEST
+
+
 def read_toml(path: str | os.PathLike[str], ours: bool = False) -> dict[str, Any]:
     """The tables and keys of a settings file.
 
@@ -148,7 +155,13 @@ def read_toml(path: str | os.PathLike[str], ours: bool = False) -> dict[str, Any
                 "fails); to use it as it is, begin anew with a copy without its last "
                 "line"
             )
-        found = tomllib.loads(raw.decode("utf-8-sig"))
+        text = raw.decode("utf-8-sig")
+        if len(raw) > LARGEST or any(map(_is_deep, text.splitlines())):
+            raise CBanditError(
+                f"settings file {path} is none that a person writes: it must have at "
+                f"most {LARGEST} bytes, and keys of at most {DEEPEST} parts"
+            )
+        found = tomllib.loads(text)
     except OSError as error:
         raise CBanditError(
             f"settings file {path} cannot be read: {error.strerror}"

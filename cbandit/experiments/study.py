@@ -8,6 +8,7 @@ one folder of results, for each of its entries; a list as a value is a list in a
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,7 @@ from cbandit.simulation.parts import Policy
 
 __all__ = ["expanded", "study", "tried"]
 
+MOST = 10_000  # tables that lists may stand for
 TRIED = 3  # rounds that every policy plays before anything is begun
 BELIEFS = ("belief", "reward", "costs")
 
@@ -66,6 +68,11 @@ def expanded(
             each.append([({key: v} if several else {}, v) for v in value])
         else:
             each.append([({}, value)])
+    count = math.prod(map(len, each))
+    if count > MOST:
+        raise CBanditError(
+            f"{where} has lists of {count} combinations in all: at most {MOST}"
+        )
     out = []
     for parts in itertools.product(*each):
         chosen = {k: v for own, _ in parts for k, v in own.items()}

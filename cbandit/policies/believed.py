@@ -21,7 +21,7 @@ from cbandit.policies.given import named_points
 from cbandit.policies.senses import Senses
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.parts import Part
-from cbandit.posterior.units import told
+from cbandit.posterior.units import Units, told
 from cbandit.recommend import Recommendation, nothing_told, recommend
 from cbandit.search.box import best_feasible_point
 
@@ -197,7 +197,20 @@ def data_rows(
 def told_blocks(beliefs: Any) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Yield ``(start, mean, std)`` over the set, ``(T, F, n)``, in the user's units."""
     units = beliefs.units()
-    return ((b.start, *told(units, b.mean, b.std)) for b in beliefs.blocks())
+    return ((b.start, *_spread(units, b.mean, b.std)) for b in beliefs.blocks())
+
+
+def _spread(units: Units | None, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+    """Return means and deviations in the user's units; of equal costs there is none.
+
+    Without two outcomes that differ a belief has no unit.
+    """
+    mean, std = told(units, mean, std)
+    if units is None:
+        return mean, std
+    sure = ~units.known.unsqueeze(-1)
+    sure[:, 0] = False  # the reward's says where it was tried
+    return mean, std.masked_fill(sure, 0.0)
 
 
 def recommended(policy: Any, beliefs: Any, confidence: float) -> Recommendation:
@@ -208,7 +221,7 @@ def recommended(policy: Any, beliefs: Any, confidence: float) -> Recommendation:
     """
     confidence = checks.share("confidence", confidence)
     limits, actions = policy._limits(max(policy.t, 1)), policy.actions
-    data = beliefs.has_data().to(limits.device)
+    data, units = beliefs.has_data().to(limits.device), beliefs.units()
     if not bool(data[:, 0].any()):
         raise nothing_told()
     known = torch.zeros_like(limits, dtype=torch.bool)
@@ -219,7 +232,7 @@ def recommended(policy: Any, beliefs: Any, confidence: float) -> Recommendation:
     if actions.continuous:
         gone = policy._failed and policy._failed.restricted(policy, actions, None)[1]
         x = _likely(beliefs, actions, limits, confidence, streams, gone)
-        here = told(beliefs.units(), *beliefs.anywhere(x.unsqueeze(1)))
+        here = _spread(units, *beliefs.anywhere(x.unsqueeze(1)))
         found = recommend([(0, *here)], limits, confidence)
         found = replace(found, index=None)
     else:
@@ -227,6 +240,10 @@ def recommended(policy: Any, beliefs: Any, confidence: float) -> Recommendation:
         found = recommend(blocks, limits, confidence, policy._ranks)
         x = actions.at(found.index)
     found = found.known(known).withheld(~data[:, 0])
+    if units is not None:  # of one outcome there is no spread, and so no chance
+        once = (units.seen[:, 1:] <= 1).any(-1)
+        chance = torch.where(once, torch.nan, found.probability)
+        found = replace(found, probability=chance)
     return replace(found, x=x, names=actions.names)
 
 

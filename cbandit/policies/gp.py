@@ -166,11 +166,13 @@ class GPPolicy(Policy):
         self._start = wide if start is None else self._number("start", start).clone()
         late = torch.zeros(self._size, dtype=torch.long, device=self.device)
         fresh = self._fresh_beliefs(beliefs)
-        beyond = None
+        beyond = extent = None
         if self.standardized:
-            shape = RECENT, self._size, fresh.functions
-            beyond = torch.zeros(shape, dtype=torch.int8, device=self.device)
-        held = Arrivals(late, beyond=beyond)
+            shape = self._size, fresh.functions
+            beyond = torch.zeros(RECENT, *shape, dtype=torch.int8, device=self.device)
+            ends = torch.tensor([torch.inf, -torch.inf]).to(self.device)
+            extent = ends.double()[:, None, None].repeat(1, *shape)
+        held = Arrivals(late, beyond=beyond, extent=extent)
         self._begin(GPState(fresh, self._start, held))
 
     def _fresh_beliefs(self, beliefs: list[GP]) -> Any:
@@ -349,8 +351,9 @@ class GPPolicy(Policy):
     ) -> tuple[News, Arrivals]:
         """Return the news within the bounds of what is believed, and traces of it."""
         held, limited = state.held, []
-        if held.beyond is None:
+        if held.beyond is None or held.extent is None:
             return news, held
+        least, most = (list(each.unbind(-1)) for each in held.extent)
         recent, doubts = list(held.beyond.unbind(-1)), []
         x, noise, ends = place.x.unsqueeze(1), None, None
         for told, functions in by_functions(news):
@@ -360,11 +363,17 @@ class GPPolicy(Policy):
                     x, noise, isinstance(self.feedback, Delayed)
                 )
             low, high = (torch.stack([e[:, f, 0] for f in functions], -1) for e in ends)
+            # what was taken as told once is not far outside what was seen
+            low = low.minimum(torch.stack([least[f] for f in functions], -1))
+            high = high.maximum(torch.stack([most[f] for f in functions], -1))
             before = torch.stack([recent[f] for f in functions], -1)
             came = told.mask().unsqueeze(-1)
             values, beyond, after = bounded(told.values, came, (low, high), before)
-            for f, column in zip(functions, after.unbind(-1), strict=True):
-                recent[f] = column
+            for k, f in enumerate(functions):
+                recent[f], here = after[..., k], came.expand_as(values)[:, k]
+                value = values[:, k].double()
+                least[f] = torch.where(here, value.minimum(least[f]), least[f])
+                most[f] = torch.where(here, value.maximum(most[f]), most[f])
             doubts.append((functions, told.values, beyond, (low, high)))
             limited.append(told._replace(values=values))
         # the device is waited for once, whatever was told
@@ -373,7 +382,8 @@ class GPPolicy(Policy):
                 warn_of(self.senses, f"round {place.t}", *doubt)
         count = len(news.rewards)
         news = news._replace(rewards=limited[:count], costs=limited[count:])
-        return news, held._replace(beyond=torch.stack(recent, -1))
+        extent = torch.stack([torch.stack(least, -1), torch.stack(most, -1)])
+        return news, held._replace(beyond=torch.stack(recent, -1), extent=extent)
 
     def _stood(self, state: GPState, choice: Choice) -> GPState:
         if not isinstance(self._timing, Awaited):

@@ -437,14 +437,19 @@ class Policy(metaclass=ABCMeta):
         """Write all to ``path``, atomically; :func:`cbandit.load` goes on from it.
 
         Args:
-            path: of the file. A checkpoint that this policy was loaded from, or saved
-                to, and that others have saved since is kept, with an error.
+            path: of the file. It is kept, with an error, where others have saved it
+                since this policy was loaded from it or saved to it, and where it holds
+                more rounds than this policy, or a run.
             overwrite: replace a checkpoint that others have saved, and what it holds.
         """
         overwrite = checks.flag("overwrite", overwrite)
         self.lighten()
-        rest = "policy", self, self.digests, overwrite
-        distributed.current().first(lambda: checkpoint.write(path, *rest))
+        digests, self.digests = self.digests, {}  # where files lie stays out of them
+        rest = "policy", self, digests, overwrite, self._now.t
+        try:
+            distributed.current().first(lambda: checkpoint.write(path, *rest))
+        finally:
+            self.digests = digests
 
     __copy__ = copy.deepcopy  # a shallow one would share the ledger
 
@@ -453,7 +458,7 @@ class Policy(metaclass=ABCMeta):
         # the streams themselves say where they are
         self._streams.go(self._now.position)
         now = tuple(self._now._replace(position=None))  # type: ignore[arg-type]
-        return {**vars(self), "_now": now, "_latest": None, "digests": {}}
+        return {**vars(self), "_now": now, "_latest": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

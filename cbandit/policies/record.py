@@ -215,7 +215,7 @@ def history(self: Any) -> pd.DataFrame:
     columns: dict[str, Any] = {"id": list(ids), "round": flat(rounds)}
     if batched:
         columns["trial"] = list(self.trials) * len(table["round"])
-    taken = [*OWN, *map(senses.label, range(self.m))]
+    taken = [*OWN, *(_cost(senses, j) for j in range(self.m))]
     if names is not None:
         for name, values in names.read(table["x"]).items():
             columns[f"x.{name}" if name in taken else name] = values.reshape(-1)
@@ -228,7 +228,7 @@ def history(self: Any) -> pd.DataFrame:
     columns["asked"], columns["told"] = moments("asked"), moments("told")
     columns["reward"] = flat(senses.reward(table["reward"]))
     several: list[tuple[str, Tensor, Callable[[int], str]]] = [
-        ("", senses.costs(table["costs"]), senses.label),
+        ("", senses.costs(table["costs"]), lambda j: _cost(senses, j)),
         ("multiplier", table["multiplier"], lambda j: _price(senses, j)),
     ]
     for _, values, label in several:
@@ -236,6 +236,12 @@ def history(self: Any) -> pd.DataFrame:
             columns[label(j)] = flat(column)
     columns["score"] = flat(table["score"])
     return pd.DataFrame(columns)
+
+
+def _cost(senses: Any, j: int) -> str:
+    """Return the name of a cost's column, with a prefix where it means another."""
+    name: str = senses.label(j)
+    return f"cost.{name}" if name in OWN else name
 
 
 def _price(senses: Any, j: int) -> str:

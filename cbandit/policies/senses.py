@@ -332,7 +332,7 @@ def _advice(text: str) -> str:
             return f"the number is missing behind {sign!r}"
         infinite = rest.lower().lstrip("+-") in ("inf", "infinity", "nan")
         return "it must be finite" if sign and infinite else "'<= 20' for example"
-    comma = re.fullmatch(r",(\d+).*", rest)
+    comma = re.fullmatch(r",(\d+)\s*[^\d,.]*", rest)
     usual = {"=<": "<=", "<": "<=", "\u2264": "<="}
     usual |= {"=>": ">=", ">": ">=", "\u2265": ">="}
     if sign in usual:
@@ -348,4 +348,6 @@ def _advice(text: str) -> str:
         return f"numbers have a point and no comma: {point}{more}"
     if not rest:
         return "it must be finite"
+    if re.search(r"\d", rest) or rest in ("k", "K", "M", "G"):
+        return f"write the number plainly, as in Python: '{sign} 20000' or '{sign} 2e4'"
     return f"leave {rest!r} out: '{sign} {number}', in the unit in which it is told"

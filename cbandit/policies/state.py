@@ -41,12 +41,14 @@ class Arrivals(NamedTuple):
         recent: the points ``(T, d)`` of the last rounds, where they still count.
         beyond: which of the last readings were far outside what was expected,
             ``(RECENT, T, F)``, 1 above and -1 below; ``None``: nobody looks.
+        extent: the least and the greatest reading that counted, ``(2, T, F)``.
     """
 
     late: Tensor
     loose: tuple[tuple[Place, Part], ...] = ()
     recent: tuple[Tensor, ...] = ()
     beyond: Tensor | None = None
+    extent: Tensor | None = None
 
 
 Both = tuple[Any, Arrivals]

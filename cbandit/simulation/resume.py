@@ -83,7 +83,7 @@ class Checkpoint:
         """Whether there is a file to go on from."""
         found = self._ranks.first(self.path.exists)
         if not found:
-            self._digests[os.path.abspath(self.path)] = ()  # and none is to come
+            self._digests[os.path.realpath(self.path)] = ()  # and none is to come
         return found
 
     def write(self, state: State) -> None:
@@ -100,9 +100,8 @@ class Checkpoint:
             "state": state,
             "policy": self._policy,
         }
-        self._ranks.first(
-            lambda: files.write(self.path, "simulation", content, self._digests)
-        )
+        rest = "simulation", content, self._digests, False, state.tape.rounds
+        self._ranks.first(lambda: files.write(self.path, *rest))
 
     def read(self, horizon: int) -> State:
         """Return the state in the file, and bring the policy to the one it had there.
