@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -84,6 +86,51 @@ def test_a_file_that_is_no_checkpoint_is_kept(tmp_path):
     assert path.read_bytes() == b"hello"
     with pytest.raises(cb.CBanditError, match="overwrite must be"):
         policy.save(tmp_path / "a.ckpt", overwrite="yes")
+
+
+def test_more_rounds_than_its_own_are_not_replaced_by_whoever_does_not_know_them(
+    tmp_path,
+):
+    """Neither by a new policy, nor by a copy, nor through another name."""
+    policy, path = prepared()[0], tmp_path / "a.ckpt"
+    policy.save(path)
+    first = cb.load(path)
+    copies = copy.deepcopy(first), copy.copy(first), pickle.loads(pickle.dumps(first))
+    play(policy, 5)
+    policy.save(path)
+    (tmp_path / "link").symlink_to(path)
+    late = prepared()[0]
+    for each in (late, first, *copies):
+        for name in (path, tmp_path / "link"):
+            with pytest.raises(cb.CheckpointError, match="would be lost"):
+                each.save(name)
+    for each in copies:  # they know that others have gone on, however far they come
+        play(each, 9)
+        with pytest.raises(cb.CheckpointError, match="has changed since"):
+            each.save(path)
+    play(late, 9)
+    late.save(path)  # nothing tells it from the same run, played again
+    assert cb.load(path).t == late.t
+
+
+def test_a_run_is_not_replaced_by_a_policy(tmp_path):
+    path = tmp_path / "run"
+    write(path, "simulation", {})
+    before = path.read_bytes()
+    with pytest.raises(cb.CheckpointError, match="is a simulation of 0 rounds"):
+        prepared()[0].save(path)
+    assert path.read_bytes() == before
+
+
+def test_a_link_is_written_through(tmp_path):
+    policy, path, link = prepared()[0], tmp_path / "a.ckpt", tmp_path / "link"
+    policy.save(path)
+    link.symlink_to(path)
+    again = cb.load(link)
+    play(again)
+    again.save(link)
+    assert link.is_symlink()
+    assert cb.load(path).t == again.t
 
 
 def test_files_that_are_moved_removed_and_kept_side_by_side(tmp_path, monkeypatch):

@@ -86,6 +86,9 @@ def others(honest):
         archive(("a/data.pkl", b"."), ("a/data.pkl", pickle.dumps(1))),
     )
     yield "an archive in an archive", archive(("a", archive(("b", bomb))))
+    yield "ints of one hash", body(["set", *(k * (2**61 - 1) for k in range(60_000))])
+    yield "lists in lists", b"[" * 1_500_000 + b"]" * 1_500_000 + b"\n"
+    yield "dicts in dicts", b'{"":' * 500_000 + b"0" + b"}" * 500_000 + b"\n"
     yield "saved by torch", saved({"nodes": torch.zeros(3), "tensors": []})
     yield "a view saved by torch", saved(torch.zeros(1).expand(huge))
     yield "a number", body(root=[5])[:0] + b"[5, [], []]\n"

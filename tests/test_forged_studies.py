@@ -41,8 +41,12 @@ def f(*given, **named):
 """
 MINE = """
 import os
-from os import system
+from os import environ, system
+from pathlib import Path
+from numpy import save
 import cbandit as cb
+
+HERE = Path(__file__)
 
 def problem(points=4):
     from botorch.test_functions.synthetic import ConstrainedGramacy
@@ -132,6 +136,10 @@ THROUGH = {
         "mine:cb.problems.Table",
         "mine:problem.__globals__",
         "mine:problem.__class__",
+        "mine:HERE.write_text",
+        "mine:HERE",
+        "mine:save",
+        "mine:environ.clear",
         "mine_too:f",
     )
 }
@@ -231,6 +239,22 @@ def test_a_trusted_study_runs(planted, capsys):
     assert call(capsys, *command, "--trust", "mine")[::2] == (0, "")
     assert Path("out/summary.json").exists()
     assert not planted.exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (
+            "".join(f"a{k} = {list(range(9))}\n" for k in range(12)),
+            "lists of 282429536481 combinations in all",
+        ),
+        (f"[x{'.y' * 15_000}]\n", "keys of at most 100 parts"),
+        ("# " + "." * (1 << 20), "at most 1048576 bytes"),
+    ],
+)
+def test_a_small_file_does_not_stand_for_a_large_one(more, words, planted, capsys):
+    folder = forged(planted, PROBLEM, f"{CKB}\n{more}")
+    assert words in refused(capsys, planted, "run", folder / "config.toml")
 
 
 def test_a_table_does_not_inflate(planted, capsys):
