@@ -8,6 +8,7 @@ the functions here avoid that. A round waits once, for its choice.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -63,10 +64,10 @@ def free_memory(device: torch.device) -> int:
         held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + held
     try:
-        with open("/proc/meminfo") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable"):
-                    return 1024 * int(line.split()[1])
+        about = Path("/proc/meminfo").read_text()
     except OSError:
-        pass
+        about = ""
+    for line in about.splitlines():
+        if line.startswith("MemAvailable"):
+            return 1024 * int(line.split()[1])
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
