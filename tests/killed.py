@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -57,7 +58,8 @@ def killed(home, times, seed, say=lambda text: None):
         alive = [each for each in psutil.process_iter() if _of(each, group)]
         if process.poll() is None:
             for each in alive:
-                each.kill()
+                with suppress(psutil.NoSuchProcess):  # it may just have ended
+                    each.kill()
             done += 1
         else:
             lasted = slept  # it is quicker now

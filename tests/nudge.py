@@ -5,8 +5,8 @@ Processors differ in the last bits of what they compute. With ``nudged(seed)``, 
 of the prior deviation, up or down by the seed, wherever it is computed: in compiled
 loops, in Triton's kernels, in plain torch, on sets and boxes. In float32 it is 1e-7. As
 on one processor, the same computation gives the same bits again. A run that comes out
-otherwise than without depends on the processor. (Tests that compare bits with a process
-of their own, or count what is sent to a device, see the aid itself.)
+otherwise than without depends on the processor. Tests marked ``unaided`` are skipped:
+they compare bits with a process of their own, or count what is sent to a device.
 """
 
 from __future__ import annotations

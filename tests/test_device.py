@@ -324,6 +324,7 @@ def test_what_else_a_policy_does(name, tmp_path):
     assert torch.allclose(here, there, rtol=0, atol=1e-10, equal_nan=True)
 
 
+@pytest.mark.unaided
 def test_a_run_on_the_device():
     """The loop adds nothing to wait for: a table is asked for the number that is known
     on the host.

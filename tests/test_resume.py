@@ -88,6 +88,7 @@ def play(policy, first: int, last: int) -> list:
     return [seen, *(tensor.tolist() for tensor in tensors)]
 
 
+@pytest.mark.unaided
 def test_in_a_fresh_process(tmp_path):
     wanted = {}
     for name, make in makers().items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -34,7 +35,16 @@ def until(true, seconds):
 
 def ours(process):
     """Whether a process is one of ours; Ray's idle agents outlive it by a minute."""
-    return process.is_running() and "Agent" not in process.name()
+    with suppress(psutil.NoSuchProcess):  # it may end while it is asked
+        return process.is_running() and "Agent" not in process.name()
+    return False
+
+
+def words(process):
+    """The command line of a process, empty where it has ended."""
+    with suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""
 
 
 @pytest.mark.parametrize(
@@ -69,7 +79,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path, workers):
 
 def test_a_worker_that_is_killed_is_told_in_a_line(tmp_path):
     shared, processes = begun(tmp_path / "out", 2)
-    workers = [each for each in processes if "spawn_main" in " ".join(each.cmdline())]
+    workers = [each for each in processes if "spawn_main" in words(each)]
     assert len(workers) == 2
     os.kill(workers[0].pid, signal.SIGKILL)
     _, said = shared.communicate(timeout=300)
