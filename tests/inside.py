@@ -6,13 +6,12 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from unittest import mock
 
-import cbandit
 from cbandit import policies
 from cbandit._core import checkpoint, files, randomness
 from cbandit._core.arguments import differences, settings_of
 from cbandit._core.checkpoint import read, write
 from cbandit._core.files import file_digest
-from cbandit._core.known import CLASSES, FUNCTIONS
+from cbandit._core.names import CLASSES, FUNCTIONS
 from cbandit._core.packed import packed, unpacked
 from cbandit._core.peaks import SHORT, argmax, best_place, ranked
 from cbandit._core.randomness import BLOCK, Streams, _seed, trial_range
@@ -92,10 +91,14 @@ from cbandit.search.box import (
     CANDIDATES,
     STARTS,
     Climbs,
+    apart,
+    around,
     best_feasible_point,
+    candidates,
     maximise_box,
+    rows_to_try,
+    zoomed,
 )
-from cbandit.search.candidates import apart, around, candidates, rows_to_try, zoomed
 from cbandit.search.climb import climb
 from cbandit.search.segments import furthest
 from cbandit.search.simplex import hull, lp
@@ -397,8 +400,3 @@ def renumbered(choice, t):
     """A choice of the same policy that claims to be of round ``t``."""
     name = f"{choice.id.rpartition('-')[0]}-{t}"
     return Choice(t, choice.index, choice.x, choice.infeasible, id=name)
-
-
-def homes():
-    """Public names by the module that they live in, and names of modules."""
-    return cbandit._HOMES, cbandit._MODULES

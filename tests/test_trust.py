@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import io
 import json
 import operator
 import os
 import pickle
+import pkgutil
 import sys
 from fractions import Fraction
 from typing import NamedTuple
@@ -453,14 +456,26 @@ def test_kernels_need_no_trust(name, tmp_path):
     assert same_future(policy, cb.load(tmp_path / "a"))
 
 
+def modules_in(home):
+    """A module, and all below it where it is a package."""
+    yield (top := importlib.import_module(home))
+    for each in pkgutil.walk_packages(getattr(top, "__path__", ()), f"{home}."):
+        with contextlib.suppress(ImportError):
+            yield importlib.import_module(each.name)
+
+
 def test_the_known_names_are_there():
-    for table, kind in ((CLASSES, type), (FUNCTIONS, object)):
-        for home, names in table.items():
-            module = __import__(home, fromlist=["*"])
-            for name in names.split():
-                found = operator.attrgetter(name)(module)
-                assert isinstance(found, kind)
-                assert callable(found)
+    for home, names in CLASSES.items():
+        held = [
+            thing
+            for module in modules_in(home)
+            for thing in vars(module).values()
+            if isinstance(thing, type) and thing.__module__ == module.__name__
+        ]
+        assert set(names.split()) <= {each.__qualname__ for each in held}, home
+    for home, names in FUNCTIONS.items():
+        for name in names.split():
+            assert callable(operator.attrgetter(name)(importlib.import_module(home)))
 
 
 def test_a_half_told_policy_goes_on(tmp_path):

@@ -1,37 +1,117 @@
-"""The names that a file may use: known ones, and those that a user trusts."""
+"""The names that a file may use: known ones, and those that a user trusts.
+
+Objects are made by ``cls.__new__`` and given their attributes; functions compute
+numbers. None of those below opens a file, imports or evaluates anything, however it is
+called. Add what a policy of the library keeps; what users write themselves is theirs to
+trust.
+"""
 
 from __future__ import annotations
 
 import functools
-import importlib
 import operator
 import sys
 import types
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from cbandit._core.known import CLASSES, FUNCTIONS
 from cbandit.errors import CBanditError, CheckpointError
 
 CODE = (types.FunctionType, types.BuiltinFunctionType, np.ufunc)
 
-__all__ = ["CODE", "Names", "name_of", "trusted"]
+# Classes by the package, or the module, in which they are defined.
+CLASSES = {
+    "cbandit._core": "Numbers Streams",
+    "cbandit.actions": "Box Category Finite Float Int Names ProductGrid Star Unit",
+    "cbandit.baselines": """
+        ADMMBO BanditOCO BKB BoTorchPolicy ByLipschitz ByObservation CKBRestart CONFIG
+        Expansion _InUnits Played Progress Random SafeLTS SafeOpt SafeSet SGPUCB Sketch
+        Sketched Split StageOpt Walk Whole
+    """,
+    "cbandit.beliefs": "Counts Delayed FiniteClass GP Linear Sliding",
+    "cbandit.choice": "Choice Distribution",
+    "cbandit.confidence": """
+        BayesWidth BoundWidths _Called Constant _Fixed RKHS Theory Widths
+    """,
+    "cbandit.explore": "Rand TS UCB",
+    "cbandit.policies": """
+        Arms Arrivals AtOnce Awaited Barred Bounds CKB Classes ConfidenceClass CountOPB
+        Door Dual Entry Epoch EpochPenalty Estimate Estimating Failed _Family GPOPB
+        GPState GPTS GPUCB Known LCLUCB Ledger Made News Now OPLB OPNLB _Own _Packed
+        Part Penalty Place Plane Played Record RPOL Safe SafeAction Scales SCGPUCB
+        Schedule Search Seen Senses Stage SurelySafe Targets Told _Turned Unpulled
+        Waiting Windowed
+    """,
+    "cbandit.posterior": """
+        Ahead Arrays Beliefs Best Block Coming Covariance Dense FeaturePath Features
+        Form GridPath Group History Joint Known Kronecker Log Merged Observation
+        Outcomes Plan Recomputed Ridge Root Scale Scaled Scan Seen Slots Spot Stacked
+        Stored Swept System TableKernel Tally Units
+    """,
+    "cbandit.scores": "Feasible LeastViolating PrimalDual Rectified Reward",
+    "cbandit.search": "Climbs",
+    "cbandit.simulation": "Column Post State Tape",
+    "cbandit_kernels": "Frame Late",
+    "botorch.models.kernels": """
+        CategoricalKernel DownsamplingKernel ExponentialDecayKernel
+        InfiniteWidthBNNKernel
+    """,
+    "gpytorch.constraints": "GreaterThan Interval LessThan Positive",
+    "gpytorch.kernels": """
+        AdditiveKernel AdditiveStructureKernel ArcKernel ConstantKernel CosineKernel
+        CylindricalKernel HammingIMQKernel IndexKernel LinearKernel MaternKernel
+        NewtonGirardAdditiveKernel PeriodicKernel PiecewisePolynomialKernel
+        PolynomialKernel ProductKernel ProductStructureKernel RBFKernel RFFKernel
+        RQKernel ScaleKernel SpectralDeltaKernel SpectralMixtureKernel
+    """,
+    "gpytorch.priors": """
+        GammaPrior HalfCauchyPrior HalfNormalPrior HorseshoePrior LogNormalPrior
+        MultivariateNormalPrior NormalPrior SmoothedBoxPrior UniformPrior
+    """,
+    "torch.distributions": """
+        AbsTransform AffineTransform Cauchy ExpTransform HalfCauchy HalfNormal Normal
+    """,
+    "torch.nn.modules": """
+        ModuleDict ModuleList ParameterDict ParameterList Softplus _WrappedHook
+    """,
+}
+
+# Functions by the module in which they are found.
+FUNCTIONS = {
+    "cbandit._core.checks": "nonnegative per_cost per_trial positive",
+    "cbandit.multipliers": "exponential polynomial",
+    "cbandit.scores": "least_total",
+    "cbandit.policies.policy": "Policy._number Policy._per_cost Policy._per_trial",
+    "gpytorch.constraints.constraints": "inv_sigmoid inv_softplus",
+    "gpytorch.kernels.hamming_kernel": "HammingIMQKernel._alpha_closure "
+    "HammingIMQKernel._alpha_param HammingIMQKernel._beta_closure "
+    "HammingIMQKernel._beta_param",
+    "gpytorch.kernels.kernel": "Kernel._lengthscale_closure Kernel._lengthscale_param",
+    "gpytorch.kernels.scale_kernel": "ScaleKernel._outputscale_closure "
+    "ScaleKernel._outputscale_param",
+    "gpytorch.module": "Module._load_state_hook_ignore_shapes",
+    "torch": "exp log sigmoid",
+    "torch.nn.functional": "softplus",
+}
 
 
 def name_of(thing: Any) -> str:
     """Return ``module:name`` of a class or function, by which it is found again."""
-    if not isinstance(thing, type) and thing in _functions():
-        return _functions()[thing]
+    if not isinstance(thing, type):
+        for name, function in _functions().items():
+            if thing is function:
+                return name
     # what is not written in Python may have a qualname that leads nowhere
-    own = isinstance(thing, type | types.FunctionType)
-    module, name = thing.__module__, thing.__qualname__ if own else thing.__name__
+    python = isinstance(thing, type | types.FunctionType)
+    module, name = thing.__module__, thing.__qualname__ if python else thing.__name__
     try:
-        found = operator.attrgetter(name)(sys.modules[module])
+        same = operator.attrgetter(name)(sys.modules[module]) is thing
     except (AttributeError, KeyError):
-        found = None
-    if found is not thing:
+        same = False
+    if not same:
         raise TypeError(f"{module}:{name} cannot be found by this name")
     return f"{module}:{name}"
 
@@ -47,32 +127,28 @@ def trusted(trust: Any) -> dict[str, Any]:
         raise CBanditError(
             f"trust must be a tuple of classes, functions or modules; got {trust!r}"
         )
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for thing in trust:
         if isinstance(thing, str):
             raise CBanditError(
                 f"trust must hold classes, functions or modules themselves; got the "
                 f"text {thing!r}"
             )
+        if isinstance(thing, types.ModuleType):
+            meant = [
+                part
+                for part in vars(thing).values()
+                if isinstance(part, type | types.FunctionType)
+                and part.__module__ == thing.__name__
+                and "<" not in part.__qualname__
+            ]
+        else:
+            meant = [thing if isinstance(thing, (type, *CODE)) else type(thing)]
         try:
-            found |= {name_of(each): each for each in _meant(thing)}
+            by_name |= {name_of(part): part for part in meant}
         except TypeError as error:
             raise CBanditError(f"trust: {error}") from None
-    return found
-
-
-def _meant(thing: Any) -> list[Any]:
-    if isinstance(thing, types.ModuleType):
-        return [
-            each
-            for each in vars(thing).values()
-            if isinstance(each, type | types.FunctionType)
-            and each.__module__ == thing.__name__
-            and "<" not in each.__qualname__
-        ]
-    if isinstance(thing, (type, *CODE)):
-        return [thing]
-    return [type(thing)]
+    return by_name
 
 
 class Names:
@@ -87,18 +163,15 @@ class Names:
 
     def cls(self, name: str) -> type[Any]:
         """Return a class, of which the file holds an object."""
-        if name in _CLASSES:
-            found: type[Any] = _found(*_CLASSES[name])
-            return found
-        given = self._trust.get(name)
-        if not isinstance(given, type):
+        cls = _known_class(name) or self._trust.get(name)
+        if not isinstance(cls, type):
             raise self._refused(name)
-        return given
+        return cls
 
     def function(self, name: str) -> Any:
         """Return a function, or a class that the user trusts."""
-        if name in _FUNCTIONS:
-            return _found(*_FUNCTIONS[name])
+        if name in _functions():
+            return _functions()[name]
         owner, _, last = name.rpartition(".")
         if isinstance(self._trust.get(owner), type):
             method = vars(self._trust[owner]).get(last)
@@ -121,19 +194,22 @@ class Names:
         )
 
 
-def _flat(table: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    return {f"{home}:{k}": (home, k) for home, ks in table.items() for k in ks.split()}
-
-
-_CLASSES, _FUNCTIONS = _flat(CLASSES), _flat(FUNCTIONS)
+@functools.lru_cache(1 << 10)
+def _known_class(name: str) -> type[Any] | None:
+    """Return the class of this name if it is one of ``CLASSES``."""
+    module, _, last = name.partition(":")
+    for home, names in CLASSES.items():
+        if f"{module}.".startswith(f"{home}.") and last in names.split():
+            cls: type[Any] = getattr(import_module(module), last)
+            return cls if name_of(cls) == name else None
+    return None
 
 
 @functools.cache
-def _found(home: str, name: str) -> Any:
-    return operator.attrgetter(name)(importlib.import_module(home))
-
-
-@functools.cache
-def _functions() -> dict[Any, str]:
-    """The names of the known functions."""
-    return {_found(*place): name for name, place in _FUNCTIONS.items()}
+def _functions() -> dict[str, Any]:
+    """Return the known functions by their names."""
+    return {
+        f"{home}:{name}": operator.attrgetter(name)(import_module(home))
+        for home, names in FUNCTIONS.items()
+        for name in names.split()
+    }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,23 +15,81 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit.errors import CheckpointError
 
-__all__ = ["packed", "unpacked"]
-
 SPREAD = 1 << 20  # how often a view may repeat its memory: a million trials share it
-PLAIN = [0, None, False, False]  # what a place need not say
-_DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in vars(torch).values()
-    if isinstance(dtype, torch.dtype)
-}
+DTYPES = {str(v): v for v in vars(torch).values() if isinstance(v, torch.dtype)}
+
+
+class Place(NamedTuple):
+    """A tensor's place in some memory; the defaults are left out of a file.
+
+    Args:
+        memory: its number.
+        kind: the dtype, ``float64``.
+        shape: of the tensor.
+        offset: where it begins, in its own numbers.
+        stride: ``None``: in order.
+        grad: whether it requires gradients.
+        parameter: whether it is one of a module.
+    """
+
+    memory: int
+    kind: str
+    shape: Sequence[int]
+    offset: int = 0
+    stride: Sequence[int] | None = None
+    grad: bool = False
+    parameter: bool = False
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Its dtype; an error if there is none of this name."""
+        return DTYPES[f"torch.{self.kind}"]
+
+    @property
+    def steps(self) -> Sequence[int]:
+        """Its strides, those of a contiguous tensor unless it says others."""
+        if self.stride is not None:
+            return self.stride
+        sizes = [max(size, 1) for size in self.shape]
+        steps = [*accumulate(sizes[:0:-1], operator.mul, initial=1)]
+        return steps[::-1][: len(sizes)]
+
+    def brief(self) -> list[Any]:
+        """Return it without what is as usual."""
+        parts, usual = [*self], [*self._field_defaults.values()]
+        while len(parts) > 3 and parts[-1] == usual[len(parts) - 4]:
+            parts.pop()
+        return parts
+
+    def check(self, lengths: Sequence[int]) -> None:
+        """Raise unless it lies within its memory, and does not blow it up."""
+        room = lengths[self.memory] // self.dtype.itemsize
+        count = math.prod(self.shape)
+        ends = [(n - 1) * k for n, k in zip(self.shape, self.steps, strict=True)]
+        inside = self.offset + sum(ends) < room if count else self.offset <= room
+        least = min([self.offset, *self.shape, *self.steps])
+        if least < 0 or not inside or count > SPREAD * room:
+            raise CheckpointError(
+                f"it claims a tensor of shape {tuple(self.shape)} where there are "
+                f"{room} numbers"
+            )
+
+    def tensor(self, memory: Sequence[Tensor]) -> Tensor:
+        """Return the tensor over its memory."""
+        flat = memory[self.memory]
+        out = torch.empty(0, dtype=self.dtype, device=flat.device)
+        storage, shape, steps = flat.untyped_storage(), (*self.shape,), (*self.steps,)
+        out.set_(storage, self.offset, shape, steps)
+        if self.parameter:
+            return torch.nn.Parameter(out, self.grad)
+        return out.requires_grad_(self.grad)
 
 
 def packed(tensors: Sequence[Tensor]) -> tuple[list[Any], list[Any], list[Tensor]]:
     """Return the sizes of all memory, each tensor's place in it, and its bytes.
 
-    A size is ``[bytes, device]``. A place is ``[memory, dtype, shape, offset, stride,
-    requires_grad, parameter]``, without the last of these where they are as usual. What
-    shares memory still does.
+    A size is ``[bytes, device]``, a place the list of a :class:`Place`. What shares
+    memory still does.
     """
     plain = [_plain(tensor) for tensor in tensors]
     groups: dict[Any, list[int]] = {}
@@ -51,16 +111,15 @@ def packed(tensors: Sequence[Tensor]) -> tuple[list[Any], list[Any], list[Tensor
         flat.set_(storage, start, (length,), (1,))
         for number in numbers:
             tensor = plain[number]
-            place = [
-                0 if alone else tensor.storage_offset(),
-                None if tensor.is_contiguous() else [*tensor.stride()],
-                tensor.requires_grad,
-                isinstance(tensor, torch.nn.Parameter),
-            ]
-            while place and place[-1] == PLAIN[len(place) - 1]:
-                place.pop()
-            kind = str(tensor.dtype).removeprefix("torch.")
-            places[number] = [len(memory), kind, [*tensor.shape], *place]
+            places[number] = Place(
+                memory=len(memory),
+                kind=str(tensor.dtype).removeprefix("torch."),
+                shape=[*tensor.shape],
+                offset=0 if alone else int(tensor.storage_offset()),
+                stride=None if tensor.is_contiguous() else [*tensor.stride()],
+                grad=tensor.requires_grad,
+                parameter=isinstance(tensor, torch.nn.Parameter),
+            ).brief()
         sizes.append([length, str(first.device)])
         memory.append(flat.cpu())
     return sizes, places, memory
@@ -85,14 +144,15 @@ def unpacked(
 
     Nothing is made before all places are known to lie within the bytes that are there.
     """
-    bools = {memory for memory, kind, *_ in places if kind == "bool"}
+    tensors = [Place(*place) for place in places]
+    bools = {place.memory for place in tensors if place.kind == "bool"}
     lengths = [length for length, _ in sizes]
     if min(lengths, default=0) < 0 or sum(lengths) != len(data):
         raise CheckpointError(
             f"it has {len(data)} bytes of numbers and claims {sum(lengths)}"
         )
-    for place in places:
-        _check(lengths, *place)
+    for place in tensors:
+        place.check(lengths)
     memory, start = [], 0
     for number, (length, device) in enumerate(sizes):
         flat = torch.empty(length, dtype=torch.uint8)
@@ -102,51 +162,4 @@ def unpacked(
             flat = (flat != 0).view(torch.uint8)
         memory.append(flat.to(checks.device(device)))
         start += length
-    return [_view(memory, *place) for place in places]
-
-
-def _check(
-    lengths: Sequence[int],
-    memory: int,
-    kind: str,
-    shape: Sequence[int],
-    offset: int = 0,
-    stride: Sequence[int] | None = None,
-    *_: Any,
-) -> None:
-    """Raise unless a tensor lies within its memory, and does not blow it up."""
-    room = lengths[memory] // _DTYPES[kind].itemsize
-    steps = _in_order(shape) if stride is None else stride
-    count = math.prod(shape)
-    ends = [(n - 1) * step for n, step in zip(shape, steps, strict=True)]
-    inside = offset + sum(ends) < room if count else offset <= room
-    if min([offset, *shape, *steps]) < 0 or not inside or count > SPREAD * room:
-        raise CheckpointError(
-            f"it claims a tensor of shape {tuple(shape)} where there are {room} numbers"
-        )
-
-
-def _view(
-    memory: Sequence[Tensor],
-    number: int,
-    kind: str,
-    shape: Sequence[int],
-    offset: int = 0,
-    stride: Sequence[int] | None = None,
-    grad: bool = False,
-    parameter: bool = False,
-) -> Tensor:
-    """Return a tensor over some memory."""
-    flat, steps = memory[number], _in_order(shape) if stride is None else stride
-    out = torch.empty(0, dtype=_DTYPES[kind], device=flat.device)
-    out.set_(flat.untyped_storage(), offset, tuple(shape), tuple(steps))
-    return torch.nn.Parameter(out, grad) if parameter else out.requires_grad_(grad)
-
-
-def _in_order(shape: Sequence[int]) -> list[int]:
-    """Return the strides of a contiguous tensor."""
-    out, step = [], 1
-    for size in reversed(shape):
-        out.append(step)
-        step *= max(size, 1)
-    return out[::-1]
+    return [place.tensor(memory) for place in tensors]

@@ -98,9 +98,11 @@ def climb(
     for number in range(steps):
         if number == sprint and finalists < z.shape[1]:
             best = ranked(-loss, finalists, tolerance)
-            z, gradient, curvature = (_at(v, best) for v in (z, gradient, curvature))
-            loss, idle = _at(loss, best), _at(idle, best)
-            fresh, settled = _at(fresh, best), _at(settled, best)
+            z, gradient, curvature = (
+                at_places(v, best) for v in (z, gradient, curvature)
+            )
+            loss, idle = at_places(loss, best), at_places(idle, best)
+            fresh, settled = at_places(fresh, best), at_places(settled, best)
         held = ((z <= 0) & (gradient > 0)) | ((z >= 1) & (gradient < 0)) | ~free
         pull = gradient.masked_fill(held, 0.0)
         settled = settled | (pull.abs().amax(-1) <= FLAT * size)
@@ -125,8 +127,8 @@ def climb(
     return Climbed(z, -loss, settled)
 
 
-def _at(values: Tensor, place: Tensor) -> Tensor:
-    """Return ``values (T, n, ...)`` at ``place (T, k)``."""
+def at_places(values: Tensor, place: Tensor) -> Tensor:
+    """Return ``values (T, n, ...)`` at the places ``(T, k)``, ``(T, k, ...)``."""
     shape = place.shape + values.shape[2:]
     place = place.view(*place.shape, *[1] * (values.dim() - 2)).expand(shape)
     return values.gather(1, place)

@@ -10,9 +10,7 @@ from torch import Tensor
 
 from cbandit import scores
 from cbandit.errors import CBanditError
-from cbandit.posterior.look import Best, Score, among, maximise
-
-__all__ = ["Best", "among", "best_feasible", "maximise"]
+from cbandit.posterior.look import Best, Score
 
 LEAST = scores.LeastViolating()
 

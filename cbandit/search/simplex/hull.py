@@ -11,12 +11,16 @@ import torch
 from torch import Tensor
 
 from cbandit._core.peaks import argmax, at_each
-from cbandit.search.simplex.inputs import NEVER
-from cbandit.search.simplex.passes import above, best
-from cbandit.search.simplex.pool import FEASIBLE, ROUNDING
-from cbandit.search.simplex.solution import PolicySolution, distribution
-
-__all__ = ["one_cost"]
+from cbandit.search.simplex.programme import (
+    FEASIBLE,
+    NEVER,
+    ROUNDING,
+    PolicySolution,
+    above,
+    best,
+    distribution,
+    power_of_two,
+)
 
 FEW = 4096  # up to so many arms a pass is cheaper than dropping any
 
@@ -138,10 +142,3 @@ def _cuts(
     if arm is not None:  # the certificate must hold for all arms
         upper = best(*everything, lam.unsqueeze(1))[1]
     return low, high, lam, upper
-
-
-def power_of_two(scale: Tensor) -> Tensor:
-    """Return powers of two, which multiply exactly, that bring ``scale`` to about 1."""
-    exponent = torch.frexp(scale).exponent.clamp(-1000, 1000)
-    exponent = exponent.masked_fill(scale == 0, 0)
-    return torch.ldexp(torch.ones_like(scale), -exponent)

@@ -21,9 +21,8 @@ from cbandit._core import devices
 from cbandit.choice import Distribution
 from cbandit.errors import InfeasibleError
 from cbandit.search.simplex.hull import one_cost
-from cbandit.search.simplex.inputs import checked
 from cbandit.search.simplex.pricing import several_costs, solve_policy_by_pricing
-from cbandit.search.simplex.solution import PolicySolution, joined
+from cbandit.search.simplex.programme import PolicySolution, checked, joined
 
 __all__ = [
     "PolicySolution",
@@ -82,12 +81,12 @@ def solve_policy(u_r: Any, u_c: Any, tau: Any) -> PolicySolution:
         u_c: ``(*trials, m, K)``; plus infinity forbids an arm.
         tau: ``(*trials, m)``, or one number for all.
     """
-    programme = u_r, u_c, tau
+    programme, device = (u_r, u_c, tau), None
     on_device = all(isinstance(v, Tensor) and v.is_cuda for v in programme)
     if on_device and u_r.numel() <= SMALL:
         # every step needs the answer of the last one, which the host has at once
-        return solve_policy(*devices.host(*programme)).to(u_r.device)
-    reward, cost, limit, trials = checked(u_r, u_c, tau)
+        programme, device = devices.host(*programme), u_r.device
+    reward, cost, limit, trials = checked(*programme)
     count, m, size = cost.shape
     # a few trials at a time: arms stay in the cache, slow trials hold up few others
     budget = 2**21 if reward.device.type == "cpu" else 2**27
@@ -97,7 +96,7 @@ def solve_policy(u_r: Any, u_c: Any, tau: Any) -> PolicySolution:
         rows = slice(start, start + step)
         solve = one_cost if m == 1 else several_costs
         parts.append(solve(reward[rows], cost[rows], limit[rows]))
-    return joined(parts, trials)
+    return joined(parts, trials, device or reward.device)
 
 
 def solve_policy_in_blocks(

@@ -2,36 +2,41 @@
 
 One pass over all arms asks for those of best reduced cost, until none has a positive
 one. The arms need not be materialised: :func:`solve_policy_by_pricing`.
+
+The simplex method runs on the host, many trials at once. Its variables by number: ``0
+.. m - 1`` the slack of each cost, ``m`` the shortfall (by how much all limits would
+have to give way), ``m + 1 + k`` the ``k``-th arm of the pool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.peaks import members, neighbours, peaks_of
 from cbandit.errors import CBanditError
-from cbandit.search.simplex.inputs import limits
-from cbandit.search.simplex.passes import weighed
-from cbandit.search.simplex.pool import (
+from cbandit.search.simplex.programme import (
     EPS,
     FEASIBLE,
     ROUNDING,
-    Array,
-    excess,
-    shares,
-    solve,
-    start,
-    unit_of,
+    PolicySolution,
+    distribution,
+    joined,
+    limits,
+    piece,
+    power_of_two,
 )
-from cbandit.search.simplex.solution import PolicySolution, distribution, joined
 
-__all__ = ["Price", "several_costs", "solve_policy_by_pricing"]
+Array = npt.NDArray[Any]
+
+Pool = tuple[Array, Array, Array]
+"""Numbers of arms ``(T, n)``, their rewards ``(T, n)`` and costs ``(T, m, n)``."""
 
 Price = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
@@ -39,81 +44,68 @@ WHOLE = 1024  # up to so many arms the pool holds them all
 CANDIDATES = 32  # arms taken from one pass
 
 
-def solve_policy_by_pricing(
-    price: Price, m: int, tau: Any, *, device: Any = None
-) -> PolicySolution:
+def solve_policy_by_pricing(price: Price, m: int, tau: Any) -> PolicySolution:
     """Solve the programme over arms that only ``price`` ever sees.
 
     Args:
         price: a function of ``weight (*trials,)``, each 0 or 1, and ``lam >= 0`` of
-            shape ``(*trials, m)``. It returns the numbers ``(*trials, n)`` of one or
-            more arms, their ``u_r (*trials, n)`` and ``u_c (*trials, m, n)``, all of
-            them finite. An arm that maximises ``weight * u_r - lam @ u_c`` must be
-            among them; more good ones mean fewer passes.
+            shape ``(*trials, m)``, which live where ``tau`` does. It returns the
+            numbers ``(*trials, n)`` of one or more arms, their ``u_r (*trials, n)`` and
+            ``u_c (*trials, m, n)``, all of them finite. An arm that maximises ``weight
+            * u_r - lam @ u_c`` must be among them; more good ones mean fewer passes.
         m: number of costs.
         tau: ``(*trials, m)``, or one number for all.
-        device: where ``weight`` and ``lam`` live; that of ``tau`` by default.
     """
     if m < 1:
         raise CBanditError(f"m must be at least 1; got {m}")
-    limit = limits(tau, m, device)
+    limit = limits(tau, m)
     trials = tuple(limit.shape[:-1])
-    flat = limit.reshape(-1, m)
 
-    def asked(weight: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        index, reward, cost = price(
-            weight.view(trials).to(limit.device),
-            lam.view(*trials, m).to(limit.device),
-        )
+    def checked_price(weight: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        index, reward, cost = price(weight.view(trials), lam.view(*trials, m))
         n = int(index.shape[-1]) if index.dim() else 0
-        shapes = {"index": index, "u_r": reward, "u_c": cost}
-        for name, value in shapes.items():
-            expected = (*trials, m, n) if name == "u_c" else (*trials, n)
-            if n == 0 or tuple(value.shape) != expected:
+        for name, value, lead, words in (
+            ("index", index, trials, "(*trials, n)"),
+            ("u_r", reward, trials, "(*trials, n)"),
+            ("u_c", cost, (*trials, m), "(*trials, m, n)"),
+        ):
+            if n == 0 or tuple(value.shape) != (*lead, n):
                 raise CBanditError(
-                    f"price must return {name} of shape "
-                    f"{'(*trials, m, n)' if name == 'u_c' else '(*trials, n)'}, "
-                    f"n >= 1; got {tuple(value.shape)}"
+                    f"price must return {name} of shape {words}, n >= 1; got "
+                    f"{tuple(value.shape)}"
                 )
         checks.finite("u_r of price", reward)
         checks.finite("u_c of price", cost)
-        count = flat.shape[0]
-        return (
-            index.reshape(count, n),
-            reward.reshape(count, n),
-            cost.reshape(count, m, n),
-        )
+        return index.reshape(-1, n), reward.reshape(-1, n), cost.reshape(-1, m, n)
 
-    return joined([priced(asked, flat)], trials)
+    return joined([priced(checked_price, limit.reshape(-1, m))], trials, limit.device)
 
 
 def several_costs(reward: Tensor, cost: Tensor, limit: Tensor) -> PolicySolution:
     """Solve by column generation, given ``(T, K)``, ``(T, m, K)`` and ``(T, m)``."""
     count, m, size = cost.shape
     block = neighbours(size)
+    if size <= WHOLE:
+        numbers = torch.arange(size, device=reward.device).expand(count, size)
+        return priced(lambda weight, lam: (numbers, reward, cost), limit, whole=True)
 
     def price(weight: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        if size <= WHOLE:
-            return everything
         # the best arm of each of the best blocks: good arms, far apart
         pieces = weighed(reward, cost, weight, lam, block)
         peaks = torch.cat([peaks_of(score, block) for score in pieces], 1)
         blocks = peaks.topk(min(CANDIDATES, peaks.shape[1]), dim=1).indices
         at, _ = members(blocks, block, size)
-        _, r, c = taken(at)
+        _, r, c = columns(at)
         inside = next(weighed(r, c, weight, lam, r.shape[1]))
         best = inside.view(count, -1, block).argmax(-1)
         at = at.view(count, -1, block).gather(2, best.unsqueeze(2)).squeeze(2)
-        return taken(at)
+        return columns(at)
 
-    def taken(at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def columns(at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         everywhere = at.unsqueeze(1).expand(-1, m, -1)
         return at, reward.gather(1, at), cost.gather(2, everywhere)
 
-    if size <= WHOLE:
-        numbers = torch.arange(size, device=reward.device)
-        everything = (numbers.expand(count, size), reward, cost)
-    return priced(price, limit, whole=size <= WHOLE)
+    return priced(price, limit)
 
 
 def priced(price: Price, limit: Tensor, whole: bool = False) -> PolicySolution:
@@ -127,22 +119,20 @@ def priced(price: Price, limit: Tensor, whole: bool = False) -> PolicySolution:
     count, m = limit.shape
     tau = limit.cpu().numpy().copy()
 
-    def ask(weight: Array, lam: Array) -> tuple[Array, Array, Array]:
-        arm, r, c = price(
-            torch.as_tensor(weight, dtype=torch.float64, device=limit.device),
-            torch.as_tensor(lam, dtype=torch.float64, device=limit.device),
-        )
+    def ask(weight: Array, lam: Array) -> Pool:
+        arm, r, c = price(back(weight), back(lam))
         r, c = r.detach().double(), c.detach().double()
         return arm.cpu().numpy(), r.cpu().numpy(), c.cpu().numpy()
+
+    def back(value: Array) -> Tensor:
+        return torch.as_tensor(value, device=limit.device)
 
     # begin with the best arm, and the least costly ones of each cost
     answers = [ask(np.ones(count), np.zeros((count, m)))]
     if not whole:
-        for j in range(m):
-            answers.append(ask(np.zeros(count), np.tile(np.eye(m)[j], (count, 1))))
-    arm = np.concatenate([f[0] for f in answers], -1)  # T x n
-    reward = np.concatenate([f[1] for f in answers], -1)  # T x n
-    cost = np.concatenate([f[2] for f in answers], -1)  # T x m x n
+        dearest = [np.tile(row, (count, 1)) for row in np.eye(m)]
+        answers += [ask(np.zeros(count), lam) for lam in dearest]
+    arm, reward, cost = pooled(answers)
     basis = None
     restart = np.ones(count, dtype=bool)
     infeasible = np.zeros(count, dtype=bool)
@@ -167,12 +157,14 @@ def priced(price: Price, limit: Tensor, whole: bool = False) -> PolicySolution:
                 "u_r and u_c must be of scales whose ratio is a number; got about "
                 f"{1 / unit_r.min():.0e} and {1 / unit_d.max():.0e}"
             )
-        new = (arm, reward, cost) if whole else ask(np.where(short, 0.0, 1.0), lam)
-        score = np.where(short[:, None] & ~np.isneginf(new[1]), 0.0, new[1])
-        score = score - (lam[:, :, None] * excess(new[1], new[2], tau)).sum(1)
+        pool = arm, reward, cost
+        new = pool if whole else ask(np.where(short, 0.0, 1.0), lam)
+        new_arm, new_r, new_c = new
+        score = np.where(short[:, None] & ~np.isneginf(new_r), 0.0, new_r)
+        score = score - (lam[:, :, None] * excess(new_r, new_c, tau)).sum(1)
         best, upper = score.argmax(1), score.max(1)
         # an arm known before can be better by rounding only
-        known = (arm == np.take_along_axis(new[0], best[:, None], 1)).any(1)
+        known = (arm == np.take_along_axis(new_arm, best[:, None], 1)).any(1)
         better = upper * unit - y[:, m] > ROUNDING * (1 + np.abs(y[:, :m]).sum(1))
         better &= ~known
         p, at = shares(x, basis, m)
@@ -187,12 +179,7 @@ def priced(price: Price, limit: Tensor, whole: bool = False) -> PolicySolution:
         if not (better | restart).any():
             break
         if not whole:
-            arm = np.concatenate([arm, new[0]], -1)
-            reward = np.concatenate([reward, new[1]], -1)
-            cost = np.concatenate([cost, new[2]], -1)
-
-    def back(value: Array) -> Tensor:
-        return torch.as_tensor(value, device=limit.device)
+            arm, reward, cost = pooled([pool, new])
 
     chosen = np.take_along_axis(reward, at, 1)
     value = np.where(p > 0, p * np.where(p > 0, chosen, 0), 0).sum(1)
@@ -208,3 +195,113 @@ def priced(price: Price, limit: Tensor, whole: bool = False) -> PolicySolution:
         infeasible=back(infeasible),
         violation=back(np.where(infeasible, worst, 0.0)),
     )
+
+
+def weighed(
+    reward: Tensor, cost: Tensor, weight: Tensor, lam: Tensor, block: int
+) -> Iterator[Tensor]:
+    """Yield ``weight * reward - lam @ cost`` in pieces ``(T, n)``, from one buffer."""
+    rows, m, size = cost.shape
+    step = piece(reward, block)
+    buffer = reward.new_empty((rows, min(step, size)))
+    # a weight of 0 drops the reward; a forbidden arm's cost still forbids it
+    searching = (weight == 0).unsqueeze(1)
+    some = bool(searching.any())
+    for start in range(0, size, step):
+        part = slice(start, min(start + step, size))
+        score = buffer[:, : part.stop - start].copy_(reward[:, part])
+        if some:
+            score.masked_fill_(searching, 0.0)
+        for j in range(m):
+            score.addcmul_(cost[:, j, part], lam[:, j, None], value=-1)
+        yield score
+
+
+# -- the pool --------------------------------------------------------------------------
+
+
+def pooled(pools: Sequence[Pool]) -> Pool:
+    """Return the arms of several pools in one."""
+    arm, reward, cost = (np.concatenate(v, -1) for v in zip(*pools, strict=True))
+    return arm, reward, cost
+
+
+def unit_of(scale: Array) -> Array:
+    """Return powers of two that bring ``scale`` to about 1."""
+    out: Array = power_of_two(torch.from_numpy(scale)).numpy()
+    return out
+
+
+def excess(reward: Array, cost: Array, tau: Array) -> Array:
+    """Return costs above their limits, ``(T, m, n)``; 0 for arms never to be played."""
+    never = np.isneginf(reward)[:, None, :]
+    out: Array = np.where(never, 0.0, cost - tau[:, :, None])
+    return out
+
+
+def shares(x: Array, basis: Array, m: int) -> tuple[Array, Array]:
+    """Return probabilities and places in the pool, ``(T, m + 1)`` both."""
+    p = np.where(basis > m, np.maximum(x, 0), 0)
+    return p / p.sum(1, keepdims=True), np.maximum(basis - m - 1, 0)
+
+
+def start(delta: Array, reward: Array) -> Array:
+    """Return a first basis ``(T, m + 1)``: an arm, slacks, the shortfall if needed."""
+    count, m, _ = delta.shape
+    worst = np.where(np.isneginf(reward), np.inf, delta.max(1))
+    k = worst.argmin(1)
+    basis = np.concatenate([np.tile(np.arange(m), (count, 1)), k[:, None] + m + 1], 1)
+    over = np.take_along_axis(delta, k[:, None, None], 2)[:, :, 0]
+    rows = np.flatnonzero(over.max(1) > 0)
+    basis[rows, over.argmax(1)[rows]] = m
+    return basis
+
+
+def solve(reward: Array, delta: Array, basis: Array) -> tuple[Array, Array, Array]:
+    """Return the best basis over the pool, its point and its duals: ``(T, m + 1)``.
+
+    While the shortfall is in the basis, it is minimised; once out, it stays out.
+    """
+    count, m, n = delta.shape
+    rows = np.arange(count)
+    columns = np.zeros((count, m + 1, m + 1 + n))
+    columns[:, :m, :m] = np.eye(m)
+    columns[:, :m, m] = -1
+    columns[:, :m, m + 1 :] = delta
+    columns[:, m, m + 1 :] = 1
+    gain = np.zeros((2, count, m + 1 + n))
+    gain[0, :, m + 1 :] = reward
+    gain[1, :, m] = -1
+    gain[1, :, m + 1 :] = np.where(np.isneginf(reward), -np.inf, 0)
+    right = np.zeros((count, m + 1, 1))
+    right[:, m] = 1
+    basis = basis.copy()
+    patience = 50 * (m + 2)
+    step = 0
+    while True:
+        short = (basis == m).any(1)
+        now = np.where(short[:, None], gain[1], gain[0])
+        square = np.take_along_axis(columns, basis[:, None, :], 2)
+        x = np.linalg.solve(square, right)[:, :, 0]
+        held = np.take_along_axis(now, basis, 1)
+        y = np.linalg.solve(square.swapaxes(1, 2), held[:, :, None])[:, :, 0]
+        better = now - (y[:, None, :] @ columns)[:, 0]
+        np.put_along_axis(better, basis, -np.inf, 1)
+        better[:, m] = -np.inf
+        tolerance = ROUNDING * (1 + np.abs(y[:, :m]).sum(1))
+        # the steepest one enters; after long the first one (Bland), against circles
+        bland = step > patience
+        enter = (better > tolerance[:, None] if bland else better).argmax(1)
+        go = better[rows, enter] > tolerance
+        if not go.any() or step > 20 * patience:
+            return basis, x, y
+        into = columns[rows, :, enter]
+        w = np.linalg.solve(square, into[:, :, None])[:, :, 0]
+        falls = w > 1e-13 * np.abs(w).max(1, keepdims=True)
+        ratio = np.where(falls, np.maximum(x, 0) / np.where(falls, w, 1), np.inf)
+        tied = ratio <= ratio.min(1, keepdims=True) * (1 + 4 * EPS)
+        key = np.where(tied, -basis if bland else w, -np.inf)
+        key[tied & (basis == m)] = np.inf
+        leave = key.argmax(1)
+        basis[rows[go], leave[go]] = enter[go]
+        step += 1
