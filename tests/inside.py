@@ -17,7 +17,7 @@ from cbandit._core.peaks import SHORT, argmax, best_place, ranked
 from cbandit._core.randomness import BLOCK, Streams, _seed, trial_range
 from cbandit._core.threads import on_one_thread
 from cbandit.actions import Actions, Box, Finite, ProductGrid, Star, middle
-from cbandit.baselines import lipschitz
+from cbandit.baselines import safe_set
 from cbandit.baselines.admm import feasible_improvement, improvement
 from cbandit.baselines.sketch import Sketched
 from cbandit.choice import Choice, Distribution
@@ -45,9 +45,9 @@ from cbandit.experiments.study import expanded
 from cbandit.experiments.task import Task
 from cbandit.explore import TS, estimates
 from cbandit.policies import gp as gp_policy
-from cbandit.policies import opb_counts, opb_gp
+from cbandit.policies import opb
 from cbandit.policies.decision import Asked
-from cbandit.policies.safe import programmes
+from cbandit.policies.safe import classes
 from cbandit.policies.safe.mixtures import best_mixture
 from cbandit.posterior.ahead import Coming
 from cbandit.posterior.beliefs import Beliefs
@@ -387,8 +387,8 @@ def hold_no_arms(monkeypatch):
 
 def chunk_distances(monkeypatch, chunk, kept):
     """Set how many distances between actions are made at once, and kept."""
-    monkeypatch.setattr(lipschitz, "CHUNK", chunk)
-    monkeypatch.setattr(lipschitz, "KEPT", kept)
+    monkeypatch.setattr(safe_set, "CHUNK", chunk)
+    monkeypatch.setattr(safe_set, "KEPT", kept)
 
 
 def set_light(monkeypatch, size):

@@ -11,7 +11,7 @@ import math
 
 import pytest
 import torch
-from inside import linear_scales, opb_counts, opb_gp, programmes, settled, solutions_of
+from inside import classes, linear_scales, opb, settled, solutions_of
 from stagewise import programme, rbf, unit
 
 import cbandit as cb
@@ -101,7 +101,7 @@ def test_opb(m, pulls, monkeypatch):
     r = noises(1 + m, seed=7 * m)
     policy, truth, tau = arms(m, r, 11 * m, known=True)
     observe(policy, truth, r, pulls, seed=13 * m)
-    solved = solutions_of(opb_counts, monkeypatch)
+    solved = solutions_of(opb, monkeypatch)
     policy.ask()
     assert (solved[-1].value >= optima(truth[:, 0], truth[:, 1:], tau) - 1e-8).all()
 
@@ -117,7 +117,7 @@ def test_opb_with_a_safe_arm_that_is_estimated(m, monkeypatch):
         policy.tell(choice, reward=y[:, 0], cost=y[:, 1:])
     pulls = [(0, 0), (0, 0), (0, 0), (1, 1), (4, 4), (40, 40)]
     observe(policy, truth, r, pulls, seed=13 * m)
-    solved = solutions_of(opb_counts, monkeypatch)
+    solved = solutions_of(opb, monkeypatch)
     policy.ask()
     assert (solved[-1].value >= optima(truth[:, 0], truth[:, 1:], tau) - 1e-8).all()
 
@@ -153,7 +153,7 @@ def test_opbs_gp_form(m, monkeypatch):
         costs = known.costs.mean + beta[1] * place[:, 1:] * known.costs.std
         room = uniform(TRIALS, m, seed=9 + case, low=0.05, high=0.5)
         policy = gp_opb(reward[:, 0], costs[..., 0], costs[..., 0] + room)
-        solved = solutions_of(opb_gp, monkeypatch)
+        solved = solutions_of(opb, monkeypatch)
         policy.ask()
         optimum = optima(reward, costs, costs[..., 0] + room)
         fits = optimum <= largest
@@ -257,7 +257,7 @@ def test_opnlb(scale, monkeypatch):
     tau, radius = 0.2 * scale, 0.05 * scale**2
     f, h = (scale * uniform(20, 5, seed=seed) for seed in (1, 2))
     f[:, 0], h[:, 0] = 0.0, 0.1 * scale
-    solved = solutions_of(programmes, monkeypatch)
+    solved = solutions_of(classes, monkeypatch)
     for trial in range(20):
         policy = cb.OPNLB(
             cb.Finite(torch.arange(5).double().unsqueeze(-1)),

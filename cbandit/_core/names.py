@@ -27,9 +27,9 @@ CLASSES = {
     "cbandit._core": "Numbers Streams",
     "cbandit.actions": "Box Category Finite Float Int Names ProductGrid Star Unit",
     "cbandit.baselines": """
-        ADMMBO BanditOCO BKB BoTorchPolicy ByLipschitz ByObservation CKBRestart CONFIG
-        Expansion _InUnits Played Progress Random SafeLTS SafeOpt SafeSet SGPUCB Sketch
-        Sketched Split StageOpt Walk Whole
+        ADMMBO BanditOCO BKB BoTorchPolicy CKBRestart CONFIG Expansion _InUnits
+        Played Progress Random Reach SafeLTS SafeOpt SafeSet SafeSets SGPUCB
+        Sketch Sketched Split StageOpt Walk
     """,
     "cbandit.beliefs": "Counts Delayed FiniteClass GP Linear Sliding",
     "cbandit.choice": "Choice Distribution",
@@ -38,12 +38,12 @@ CLASSES = {
     """,
     "cbandit.explore": "Rand TS UCB",
     "cbandit.policies": """
-        Arms Arrivals AtOnce Awaited Barred Bounds CKB Classes ConfidenceClass CountOPB
-        Door Dual Entry Epoch EpochPenalty Estimate Estimating Failed _Family GPOPB
-        GPState GPTS GPUCB Known LCLUCB Ledger Made News Now OPLB OPNLB _Own _Packed
-        Part Penalty Place Plane Played Record RPOL Safe SafeAction Scales SCGPUCB
-        Schedule Search Seen Senses Stage SurelySafe Targets Told _Turned Unpulled
-        Waiting Windowed
+        Arms Arrivals AtOnce Average Awaited Barred Bounds CKB Classes
+        ConfidenceClass CountOPB Door Dual Entry Epoch EpochPenalty Estimating
+        Failed _Family GPOPB GPState GPTS GPUCB LCLUCB Ledger Made News Now OPLB
+        OPNLB _Own _Packed Penalty Place Plane Played Record RPOL Safe
+        SafeAction SafeEstimate Scales SCGPUCB Schedule Search Seen Senses Stage
+        Targets Told Trust _Turned Unpulled Waiting Windowed
     """,
     "cbandit.posterior": """
         Ahead Arrays Beliefs Best Block Coming Covariance Dense FeaturePath Features

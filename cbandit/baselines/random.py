@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit._core import checks, devices
+from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit._core.peaks import best_place
 from cbandit.beliefs.gp import GP
@@ -31,7 +31,7 @@ from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import Running
 from cbandit.recommend import Recommendation
 
-__all__ = ["Random", "clear", "drawn", "uniform"]
+__all__ = ["Random", "clear", "drawn", "uniform", "uniform_number"]
 
 GOLDEN = 0.5 * (5**0.5 - 1)  # the step from a draw that has failed to the next
 TRIES = 1024  # points of a box that are drawn, of which a feasible one is played
@@ -142,7 +142,7 @@ class Random(Policy):
 
     def _among(self, beliefs: Beliefs, asked: Asked) -> Decision:
         """Return the action a random share of the way through the feasible ones."""
-        share = devices.put(asked.streams.uniform().reshape(-1), self.device)
+        share = asked.streams.uniform()
         other = None if asked.actions is self.actions else asked.actions
         lowest, kept = Running(lambda f, g: f, None, _tolerance(beliefs)), []
 
@@ -157,14 +157,10 @@ class Random(Policy):
         for start, over in looks():
             kept.append(over <= 0)
             lowest.add(start, -over.unsqueeze(1))
-        ranks = torch.cat(kept, -1).cumsum(-1)
-        count = ranks[:, -1]
-        place = (share * count).long().clamp_max(count - 1)
-        index = torch.searchsorted(ranks, place.unsqueeze(-1) + 1).squeeze(-1)
-        none = count == 0
-        return Decision(
-            torch.where(none, numbered(lowest.best().index), index), none, sure=True
-        )
+        feasible = torch.cat(kept, -1)
+        index, none = uniform_number(feasible, share), ~feasible.any(-1)
+        index = torch.where(none, numbered(lowest.best().index), index)
+        return Decision(index, none, sure=True)
 
     def _near(self, beliefs: Beliefs, asked: Asked) -> Decision:
         """Return the first of many uniform points that is believed feasible."""
@@ -204,6 +200,14 @@ def drawn(asked: Any, allowed: Tensor | None, share: Tensor) -> Tensor:
         return (share[0] * int(asked.size)).long()
     numbers = allowed.nonzero().squeeze(-1)
     return numbers[(share[0] * len(numbers)).long()]
+
+
+def uniform_number(mask: Tensor, share: Tensor) -> Tensor:
+    """Return the action a ``share (*trials,)`` of the way through ``mask (T, N)``."""
+    ranks = mask.cumsum(-1)
+    count = ranks[:, -1]
+    place = (share.reshape(-1).to(mask.device) * count).long().clamp_max(count - 1)
+    return torch.searchsorted(ranks, place.unsqueeze(-1) + 1).squeeze(-1)
 
 
 def clear(asked: Asked, trial: int, share: Tensor) -> Tensor:

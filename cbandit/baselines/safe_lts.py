@@ -26,10 +26,7 @@ from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.linear import Bounds, Plane, linear_safe
-from cbandit.policies.safe.model import Stage
-from cbandit.policies.safe.stagewise import Stagewise, beliefs_of
-from cbandit.policies.safe.surely import SurelySafe
-from cbandit.policies.senses import names_of
+from cbandit.policies.safe.stagewise import Stage, Stagewise
 from cbandit.recommend import Recommendation
 
 __all__ = ["SafeLTS"]
@@ -64,14 +61,11 @@ class SafeLTS(Stagewise):
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
-        beliefs, names = beliefs_of(Linear, reward, costs), names_of(costs)
-        safe = linear_safe(safe, actions)
-        super().__init__(actions, beliefs, safe, delta, alpha, None, names, **common)
-        self._plane = Plane(
-            self.actions, beliefs, self._safe, self.delta, beta, self.batch_shape
-        )
+        given = Linear, reward, costs, linear_safe(safe, actions), delta, alpha, None
+        super().__init__(actions, *given, **common)
+        own = self._beliefs, self._safe, self.delta
+        self._plane = Plane(self.actions, *own, beta, self.batch_shape)
         self._start(self._plane)
-        self._surely = SurelySafe(self.name, self._plane, self.dtype)
         if not bool(self._safe.origin.all()):
             raise CBanditError(
                 f"safe must be x = 0 for Safe-LTS; got x = {self._safe.x.tolist()}"
@@ -91,9 +85,9 @@ class SafeLTS(Stagewise):
         scale[:, 0] = 0.0
         # V_r is <x, theta~>: no width, but moved coefficients
         bounds = Bounds(state.seen, scale, shift)
-        return self._surely.play(state, asked, bounds, tau, at)
+        return self._plane.play(self.name, state, asked, bounds, tau, at)
 
     def _likely(
         self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None
     ) -> Recommendation:
-        return self._surely.likely(state, limits, confidence, left)
+        return self._plane.likely(state, limits, confidence, left)

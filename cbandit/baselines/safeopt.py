@@ -4,8 +4,7 @@ From a seed set of actions known to be safe, each round:
 
 1. nested bounds ``l_t``, ``u_t`` of reward and costs from the beliefs
    (:mod:`cbandit.baselines.safe_set`); the safe set ``S_t`` grows, and its expanders
-   ``G_t`` are found (:mod:`cbandit.baselines.lipschitz` if a user gives constants, or
-   :mod:`cbandit.baselines.made_up`);
+   ``G_t`` are found, by Lipschitz constants if a user gives them;
 2. maximisers ``M_t = {x in S_t : u_t(x) >= max over S_t of l_t}``, of the reward;
 3. ``x_t = argmax`` over both sets of the width ``u_t - l_t``, the largest over reward
    and costs;
@@ -25,10 +24,9 @@ from typing import Any
 
 from torch import Tensor
 
+from cbandit._core import checks
 from cbandit._core.arguments import stated
-from cbandit.baselines.growth import growth_of
-from cbandit.baselines.safe_set import SafeSet, play, tightened, whole
-from cbandit.baselines.seeds import SURE, seed_set
+from cbandit.baselines.safe_set import SURE, SafeSets, seed_set
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
 from cbandit.policies.alone import alone
@@ -88,10 +86,14 @@ class SafeOpt(GPPolicy):
         self.settings = stated(self, locals())
         costs = believed_costs(costs)
         super().__init__(actions, reward=reward, costs=costs, explore=explore, **common)
-        self._seed = seed_set(safe, self.actions, self.batch_shape, self.device)
-        self._growth = growth_of(self, self._seed, lipschitz)
-        shape = (self._size, self.m + 1, self.actions.size)
-        own = SafeSet.start(self._seed, shape, self.dtype)
+        seed = seed_set(safe, self.actions, self.batch_shape, self.device)
+        if lipschitz is not None:
+            lipschitz = checks.nonnegative("lipschitz", lipschitz)
+            lipschitz = self._per_cost("lipschitz", lipschitz)
+        fixed = not (callable(self.thresholds) or self.standardized)
+        given = self.actions, seed, lipschitz, fixed, self.dtype
+        self._sets = SafeSets(self.name, *given)
+        own = self._sets.start(self._size, self.m + 1)
         self._begin(self._now.state._replace(own=own))
 
     @property
@@ -102,17 +104,15 @@ class SafeOpt(GPPolicy):
 
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the widest of expanders and maximisers."""
-        believed = whole(self, state, asked)
-        mean, beta, tau = believed.mean, believed.beta, believed.tau
-        sets = tightened(state.own, self._seed, believed)  # l_t and u_t
-        sets = self._growth.grown(sets, tau).held(self._seed, believed.enough)  # S_t
-        expanders = self._growth.expanders(sets, tau, state.beliefs, mean, beta)
-        wanted = expanders | sets.maximisers()
+        looks, beliefs = self._looks(state, asked), state.beliefs
+        beta, limits = self._coefficient(state, asked).abs(), self._limits(asked.t)
+        whole = self._sets.whole(asked, beliefs, looks, beta, limits)
+        sets = self._sets.next(state.own, whole)  # l_t, u_t and S_t
+        wanted = self._sets.expanders(sets, whole, beliefs) | sets.maximisers()
         if asked.mask is not None:
             wanted = wanted & asked.mask
         # bounds that crossed, or among, may leave neither: then all that is safe
         wanted = wanted | ~wanted.any(-1, keepdim=True)
         width = (sets.upper - sets.lower).amax(1).masked_fill(~wanted, -math.inf)
-        close = believed.close.amax(0)
-        decision = play(sets, width, asked.mask, believed, close)
+        decision = sets.play(width, asked.mask, whole, whole.close.amax(0))
         return decision, state._replace(own=sets)

@@ -13,6 +13,7 @@ optimization, 2020.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,13 +23,14 @@ from torch import Tensor
 
 from cbandit import scores
 from cbandit._core.arguments import stated
-from cbandit.baselines.seeds import SURE, at_most, rounds_of, seed_set, uniform
+from cbandit.baselines.random import uniform_number
+from cbandit.baselines.safe_set import SURE, rounds_of, seed_set
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
 from cbandit.policies.chosen import afresh
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.gp import GPPolicy
-from cbandit.policies.safe.trust import FAR, trusted
+from cbandit.policies.safe.bounds import FAR, Trust
 from cbandit.policies.state import GPState
 from cbandit.policies.suits import believed_costs
 from cbandit.posterior.look import Best, Score, scan
@@ -80,7 +82,10 @@ class SGPUCB(GPPolicy):
         self.rounds = rounds_of(rounds, self.batch_shape).to(self.device)
         self._last = int(self.rounds.max())
         self._seed = seed_set(safe, self.actions, self.batch_shape, self.device)
-        self._most = at_most(self._seed, self._size, self.dtype)
+        # the most that any cost may be beside its threshold, (T, 1, N)
+        most = torch.where(self._seed, 0.0, math.inf).to(self.dtype)
+        self._most = most.unsqueeze(1).expand(self._size, -1, -1)
+        self._trust = Trust(self.name)
 
     def score(self, t: int, multiplier: Tensor) -> scores.Feasible:
         """Return ``f`` where all ``g_j <= 0``, of upper bounds."""
@@ -91,7 +96,7 @@ class SGPUCB(GPPolicy):
         drawn, early = self._drawn(asked)
         if drawn is not None and bool(early.all()):
             return Decision(drawn, sure=True), state
-        enough = trusted(self, state.beliefs.units())
+        enough = self._trust.enough(state.beliefs.units())
         best, infeasible = best_feasible(self._among_safe(state, asked, enough))
         if drawn is None or best.index is None:
             return Decision(best.index, infeasible, sure=True), state
@@ -107,7 +112,7 @@ class SGPUCB(GPPolicy):
         if not own or asked.t > self._last:
             return None, early
         # one draw a round whatever happens: a trial's stream is its own
-        return uniform(seed, asked.streams.uniform()), early
+        return uniform_number(seed, asked.streams.uniform()), early
 
     def _among_safe(
         self, state: GPState, asked: Asked, enough: Tensor | None

@@ -3,9 +3,8 @@
 From a seed set of actions known to be safe, each round:
 
 1. nested bounds ``l_t``, ``u_t`` from the beliefs (:mod:`cbandit.baselines.safe_set`);
-   the safe set ``S_t`` grows, and its expanders ``G_t`` are found
-   (:mod:`cbandit.baselines.lipschitz` if a user gives constants, or
-   :mod:`cbandit.baselines.made_up`);
+   the safe set ``S_t`` grows, and its expanders ``G_t`` are found, by Lipschitz
+   constants if a user gives them;
 2. in the first ``rounds`` rounds ``T0``, until the widest expander is below ``eps``:
    ``x_t = argmax`` over ``G_t`` of ``u_t - l_t``, the largest over the costs;
 3. after that, and where there is no expander: ``x_t = argmax mean_f + beta std_f`` over
@@ -27,9 +26,7 @@ from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.arguments import stated
-from cbandit.baselines.growth import growth_of
-from cbandit.baselines.safe_set import SafeSet, Whole, play, tightened, whole
-from cbandit.baselines.seeds import SURE, rounds_of, seed_set
+from cbandit.baselines.safe_set import SURE, SafeSet, SafeSets, rounds_of, seed_set
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
 from cbandit.policies.alone import alone
@@ -100,16 +97,20 @@ class StageOpt(GPPolicy):
         self.settings = stated(self, locals())
         costs = believed_costs(costs)
         super().__init__(actions, reward=reward, costs=costs, explore=explore, **common)
-        self._seed = seed_set(safe, self.actions, self.batch_shape, self.device)
-        self._growth = growth_of(self, self._seed, lipschitz)
+        seed = seed_set(safe, self.actions, self.batch_shape, self.device)
+        if lipschitz is not None:
+            lipschitz = checks.nonnegative("lipschitz", lipschitz)
+            lipschitz = self._per_cost("lipschitz", lipschitz)
+        fixed = not (callable(self.thresholds) or self.standardized)
+        given = self.actions, seed, lipschitz, fixed, self.dtype
+        self._sets = SafeSets(self.name, *given)
         self.rounds = rounds_of(rounds, self.batch_shape).to(self.device)
         self._last = int(self.rounds.max())
         eps = self._per_trial("eps", checks.nonnegative("eps", eps))
         self._eps = eps.to(self.dtype)
-        shape = (self._size, self.m + 1, self.actions.size)
-        sets = SafeSet.start(self._seed, shape, self.dtype)
         going = torch.ones(self._size, dtype=torch.bool, device=self.device)
-        self._begin(self._now.state._replace(own=Expansion(sets, going)))
+        own = Expansion(self._sets.start(self._size, self.m + 1), going)
+        self._begin(self._now.state._replace(own=own))
 
     @property
     @alone
@@ -119,33 +120,27 @@ class StageOpt(GPPolicy):
 
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the widest expander, and later the best action of the safe set."""
-        believed, (sets, going) = whole(self, state, asked), state.own
-        tau = believed.tau
-        sets = tightened(sets, self._seed, believed)  # l_t and u_t
-        sets = self._growth.grown(sets, tau).held(self._seed, believed.enough)  # S_t
-        value = believed.mean[:, 0] + believed.spread[:, 0]
-        close, of_costs = believed.close
+        looks, beliefs, going = (
+            self._looks(state, asked),
+            state.beliefs,
+            state.own.going,
+        )
+        beta, limits = self._coefficient(state, asked).abs(), self._limits(asked.t)
+        whole = self._sets.whole(asked, beliefs, looks, beta, limits)
+        sets = self._sets.next(state.own.sets, whole)  # l_t, u_t and S_t
+        value, (close, of_costs) = whole.mean[:, 0] + whole.spread[:, 0], whole.close
         if asked.t <= self._last and bool(going.any()):
-            width, going = self._expansion(sets, going, state, believed)
+            expanders = self._sets.expanders(sets, whole, beliefs)
+            width = (sets.upper - sets.lower)[:, 1:].amax(1)
+            width = width.masked_fill(~expanders, -math.inf)
+            # where there is no expander its width is 0: nothing to learn from it
+            over = width.amax(-1).clamp_min(0) < self._eps
+            going = going & ~(over if whole.enough is None else over & whole.enough)
             if asked.mask is not None:
                 width = width.masked_fill(~asked.mask, -math.inf)
             some = (width > -math.inf).any(-1)
             expand = going & (self.rounds >= asked.t) & some
             value = torch.where(expand.unsqueeze(-1), width, value)
             close = torch.where(expand, of_costs, close)
-        decision = play(sets, value, asked.mask, believed, close)
+        decision = sets.play(value, asked.mask, whole, close)
         return decision, state._replace(own=Expansion(sets, going))
-
-    def _expansion(
-        self, sets: SafeSet, going: Tensor, state: GPState, believed: Whole
-    ) -> tuple[Tensor, Tensor]:
-        """Return ``u_t - l_t`` of expanders, ``-inf`` elsewhere, and who goes on."""
-        mean, beta, tau = believed.mean, believed.beta, believed.tau
-        found = self._growth.expanders(sets, tau, state.beliefs, mean, beta)
-        width = (sets.upper - sets.lower)[:, 1:].amax(1)
-        width = width.masked_fill(~found, -math.inf)
-        # where there is no expander its width is 0: nothing to learn from it
-        over = width.amax(-1).clamp_min(0) < self._eps
-        return width, going & ~(
-            over if believed.enough is None else over & believed.enough
-        )

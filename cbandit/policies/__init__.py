@@ -1,10 +1,9 @@
 """The papers' algorithms, one a file, each readable beside its pseudo-code.
 
-The algorithms are ckb, epoch, lclucb, opb (opb_counts for independent arms, opb_gp for
-correlated ones), opnlb, oplb, rpol (with censored and sliding, its forms for late
-feedback and for a world that drifts), scgp and unconstrained. ``policy.py`` has the
-rounds of every policy, ``gp.py`` what those share whose beliefs are Gaussian processes,
-``safe/`` what the stage-wise ones share.
+The algorithms are ckb, epoch, lclucb, opb, opnlb, oplb, rpol (with censored and
+sliding, its forms for late feedback and for a world that drifts), scgp and
+unconstrained. ``policy.py`` has the rounds of every policy, ``gp.py`` what those share
+whose beliefs are Gaussian processes, ``safe/`` what the stage-wise ones share.
 
 A new one is a file here, or in :mod:`cbandit.baselines` if papers only compare with it.
 It joins by its name

@@ -13,7 +13,7 @@ ridge estimates ``theta`` of the reward and ``mu`` of each cost (the latter only
 
 Along a segment from ``x0``, ``V_c`` is affine and ``V_r`` convex: the best point is
 ``x0`` or the furthest one that is safe. Where ``r0`` or ``c0`` is unknown, ``x0`` is
-played until it is known well enough (:mod:`cbandit.policies.safe.known`); ``mu`` is
+played until it is known well enough (:mod:`cbandit.policies.safe.estimate`); ``mu`` is
 then estimated in all directions, ``V_c`` is convex along a segment, and the candidates
 are both ends of the safe interval, and ``x0``, which is always admissible.
 
@@ -32,10 +32,7 @@ from cbandit.beliefs.linear import Linear
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.linear import Bounds, Plane, linear_safe
-from cbandit.policies.safe.model import Stage
-from cbandit.policies.safe.stagewise import Stagewise, beliefs_of
-from cbandit.policies.safe.surely import SurelySafe
-from cbandit.policies.senses import names_of
+from cbandit.policies.safe.stagewise import Stage, Stagewise
 from cbandit.recommend import Recommendation
 
 __all__ = ["LCLUCB"]
@@ -86,14 +83,11 @@ class LCLUCB(Stagewise):
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
-        beliefs, names = beliefs_of(Linear, reward, costs), names_of(costs)
-        safe = linear_safe(safe, actions)
-        super().__init__(actions, beliefs, safe, delta, alpha, largest, names, **common)
-        self._plane = Plane(
-            self.actions, beliefs, self._safe, self.delta, beta, self.batch_shape
-        )
+        given = Linear, reward, costs, linear_safe(safe, actions), delta, alpha, largest
+        super().__init__(actions, *given, **common)
+        own = self._beliefs, self._safe, self.delta
+        self._plane = Plane(self.actions, *own, beta, self.batch_shape)
         self._start(self._plane)
-        self._surely = SurelySafe(self.name, self._plane, self.dtype)
 
     def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
         """Return the action of greatest ``V_r`` among those with ``V_c <= tau``."""
@@ -102,9 +96,9 @@ class LCLUCB(Stagewise):
         ratio = self._ratio(state, tau)
         scale = self._plane.scale(asked.t, state, self._scales, ratio)
         bounds = Bounds(state.seen, scale)  # V_r and V_c
-        return self._surely.play(state, asked, bounds, tau, at)
+        return self._plane.play(self.name, state, asked, bounds, tau, at)
 
     def _likely(
         self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None
     ) -> Recommendation:
-        return self._surely.likely(state, limits, confidence, left)
+        return self._plane.likely(state, limits, confidence, left)

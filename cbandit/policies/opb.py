@@ -1,21 +1,259 @@
 """OPB: a distribution over actions each round, within its limits in expectation.
 
-:mod:`cbandit.policies.opb_counts` is the paper's algorithm, for independent arms;
-:mod:`cbandit.policies.opb_gp` the same for correlated actions.
+Known: a safe arm with reward ``r1`` and costs ``c1 < tau``. Each round, from the
+averages and counts of every arm, with ``w = R sqrt(2 ln(1 / delta') / n)`` and
+``delta' = delta / (2 (m + 1) K T)``:
+
+1. ``u_r = r_hat + alpha_r w``, optimistic and inflated by
+   ``alpha_r = 1 + 2 (r_max - r1) / min_j (tau_j - c1_j)``; ``u_c = c_hat + w``,
+   pessimistic; the safe arm's are exact. Where reward and costs have widths of their
+   own, by other noise or other counts, the inflated part is the costs' (see
+   :mod:`cbandit.policies.safe.bounds`). An arm never pulled has the largest mean cost
+   that is stated, ``top``, for ``u_c``, and for ``u_r`` at least ``r1 + (r_max - r1)
+   max(1, max_j (top_j - c1_j) / (tau_j - c1_j))``: the share of it that fits beside the
+   safe arm is then worth ``r_max``. Where no largest cost is stated it is not played;
+2. ``max_pi E u_r`` subject to ``E u_cj <= tau_j``: a linear programme, at most
+   ``m + 1`` arms;
+3. draw an arm from ``pi``; observe, update.
+
+Where ``r1`` or ``c1`` is unknown, the safe arm is played until it is known well enough
+(:mod:`cbandit.policies.safe.estimate`).
+
+:class:`GPOPB` (this form is ours) has correlated actions, up to millions. From the
+posteriors of reward and costs at every action:
+
+1. ``u_cj = mu_cj + beta_cj sigma_cj``, pessimistic, and ``u_r = mu_r + beta_r sigma_r +
+   max_j rho_j beta_cj sigma_cj`` with ``rho_j = 2 (r_max - r0) / (tau_j - c0_j)``,
+   optimistic and inflated as much as pessimism takes away; the safe action's are exact;
+2. and 3. as above, the programme being over all actions.
+
+The costs' widths must enter the reward's bonus: scaling ``sigma_r`` alone is not
+optimistic once reward and costs are known unequally well.
+
+A. Pacchiano, M. Ghavamzadeh, P. Bartlett, Contextual bandits with stage-wise
+constraints, 2024, Algorithms 3 and 5.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from cbandit._core import checks
+from cbandit._core.arguments import stated
+from cbandit.actions import Finite, ProductGrid
 from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.gp import GP
+from cbandit.confidence.widths import BayesWidth
 from cbandit.errors import CBanditError
-from cbandit.policies.opb_counts import CountOPB
-from cbandit.policies.opb_gp import GPOPB
+from cbandit.explore import UCB
+from cbandit.policies.alone import alone
+from cbandit.policies.believed import told_blocks
+from cbandit.policies.decision import Asked, Decision
+from cbandit.policies.given import listed
+from cbandit.policies.gp import GPPolicy
+from cbandit.policies.ledger import News
+from cbandit.policies.safe.action import Safe, SafeAction, numbered
+from cbandit.policies.safe.arms import Arms, Unpulled
+from cbandit.policies.safe.bounds import FEW, Scales, Trust, bounds_of
+from cbandit.policies.safe.estimate import SafeEstimate, must_hold
+from cbandit.policies.safe.stagewise import Stage, Stagewise
+from cbandit.policies.state import GPState
+from cbandit.posterior.units import level
+from cbandit.recommend import Recommendation
+from cbandit.search.simplex.lp import solve_policy, solve_policy_in_blocks
 
-__all__ = ["OPB"]
+__all__ = ["GPOPB", "OPB", "CountOPB"]
+
+
+class CountOPB(Stagewise):
+    """OPB over independent arms.
+
+    In all but a share ``delta`` of runs no round's expected cost is above its limit, if
+    the noise is sub-Gaussian with the ``R`` stated, the safe arm has the cost stated,
+    and no mean cost is above the top of its belief's ``means`` or ``range``. Where a
+    cost states neither, only the safe arm is played, and arms of which that cost was
+    observed before (``policy.observe``).
+
+    Args:
+        actions: the arms.
+        reward: the belief about the reward, a :class:`~cbandit.Counts`.
+        costs: the belief about the cost, or a list of them.
+        safe: the safe arm; its reward and cost where they are known.
+        horizon: ``T``; the widths rest on it.
+        delta: the share of runs in which a bound may fail.
+        alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; the theorem's unless given.
+        largest: ``r_max``, the largest possible mean reward; the upper end of the
+            reward's ``means`` or ``range``, or 1, unless given.
+        common: see below.
+    """
+
+    name = "OPB"
+
+    def __init__(
+        self,
+        actions: Any,
+        *,
+        reward: Counts,
+        costs: Any,
+        safe: Safe | None = None,
+        horizon: int | None = None,
+        delta: float = 0.1,
+        alpha: Any = None,
+        largest: Any = None,
+        **common: Any,
+    ) -> None:
+        self.settings = stated(self, locals())
+        if not isinstance(actions, Finite | ProductGrid):
+            raise CBanditError(
+                f"OPB chooses from a Finite set or a ProductGrid; got {actions!r}"
+            )
+        if horizon is None:
+            raise CBanditError(
+                "horizon must be given: OPB's widths rest on it; got none"
+            )
+        given = Counts, reward, costs, safe, delta, alpha, largest
+        super().__init__(actions, *given, horizon=horizon, **common)
+        self._start(Arms(self.actions, self._subgaussian, self.dtype))
+        log = math.log(2 * (self.m + 1) * int(actions.size) * horizon / self.delta)
+        self._width = self._subgaussian * math.sqrt(2 * log)  # of one pull, T x F
+        self._unpulled = Unpulled.of(self._beliefs[1:], self._safe.largest)
+
+    def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
+        """Return a draw from the distribution that solves the programme."""
+        tau, seen, safe = self._limits(asked.t), state.seen, state.safe
+        infeasible = self._unsafe(state, asked, tau)
+        at = numbered(self._safe.index)
+        inflated = self._scales.inflated(self._width, self._ratio(state, tau))
+        u = bounds_of(seen.mean, seen.spread, *inflated)
+        self._unpulled.bound(u, seen.count, safe, tau, at)
+        if asked.mask is not None:
+            u[:, 0].masked_fill_(~asked.mask, -torch.inf)
+        pi = solve_policy(u[:, 0], u[:, 1:], tau)
+        decision = safe.drawn(pi.distribution, at, asked.streams, infeasible)
+        return decision, state._replace(multiplier=pi.multiplier)
+
+
+class GPOPB(GPPolicy):
+    """OPB over a finite set or a grid whose actions are correlated.
+
+    A standardised belief says nothing of safety before it has seen five outcomes, not
+    all alike: until then the safe action is played.
+
+    Args:
+        actions: what can be chosen.
+        reward: the belief about the reward, a :class:`~cbandit.GP`.
+        costs: the belief about the cost, or one a cost.
+        safe: the safe action; its reward and cost where they are known.
+        explore: :class:`~cbandit.UCB` with the widths ``beta`` and ``cost_beta``; those
+            of :class:`~cbandit.confidence.widths.BayesWidth` unless given.
+        delta: the share of runs in which a bound may fail.
+        alpha: ``alpha_r``, in place of ``1 + rho_j`` for every cost, or ``(alpha_r,
+            alpha_c)``, ``alpha_c`` multiplying the costs' widths.
+        largest: ``r_max``, the largest possible mean reward, 1 unless given.
+        common: see below.
+    """
+
+    name = "OPB"
+    explores = (UCB,)
+    splits = False
+
+    def __init__(
+        self,
+        actions: Any,
+        *,
+        reward: GP,
+        costs: GP | Sequence[GP],
+        safe: Safe | None = None,
+        explore: UCB | None = None,
+        delta: float = 0.1,
+        alpha: Any = None,
+        largest: Any = None,
+        **common: Any,
+    ) -> None:
+        self.settings = stated(self, locals())
+        self.delta = checks.share("delta", delta)
+        if explore is None:
+            functions = 1 + len(listed(costs, GP))
+            explore = UCB(BayesWidth(functions, actions.size, self.delta))
+        super().__init__(actions, reward=reward, costs=costs, explore=explore, **common)
+        self._scales = Scales.of(alpha, self._per_trial)
+        noises = self._beliefs.noises().sqrt()
+        self._safe = SafeAction.of(self, safe, noises, largest)
+        self._trust = Trust(self.name)
+        self._safe.below(self._limits(1))
+        # the multiplier is the last programme's dual solution
+        zero = torch.zeros(self._size, self.m, dtype=torch.float64, device=self.device)
+        known = SafeEstimate.start(self._safe)
+        self._begin(self._now.state._replace(multiplier=zero, own=known))
+
+    def _leans_on(self) -> list[tuple[int | None, Tensor]]:
+        """Return the safe action of each trial."""
+        return self._safe.listed()
+
+    @property
+    @alone
+    def multiplier(self) -> Tensor:
+        """The dual solution of the last programme, ``(*trials, m)``."""
+        return self._outside(self._now.state.multiplier.clone())
+
+    def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
+        """Return a draw from the distribution that solves the programme."""
+        limits, on = self._limits(asked.t), asked.actions
+        known, units = state.own, state.beliefs.units()
+        infeasible = known.unsafe(limits, units)
+        tau, safe = level(units, limits), known.within(units)
+        # outcomes come by themselves; that they are all alike is worth a warning
+        enough, own = self._trust.enough(units, patience=FEW), on is self.actions
+        at = numbered(self._safe.index if own else self._safe.within(on))
+        must_hold(asked.mask, at)
+        beta, ratio = self._coefficient(state, asked).abs(), known.ratio(limits, units)
+        inflated = self._scales.inflated(beta, ratio)  # alpha_c beta, and rho
+
+        def bounds() -> Iterator[tuple[int, Tensor]]:
+            for start, mean, std in self._looks(state, asked):
+                u = bounds_of(mean, std, *inflated)
+                safe.exact(u, tau, at, start)
+                if asked.mask is not None:
+                    hidden = ~asked.mask[:, start : start + u.shape[-1]]
+                    u[:, 0].masked_fill_(hidden, -torch.inf)
+                yield start, u
+
+        pi = solve_policy_in_blocks(bounds, int(on.size), tau)
+        pi_t, streams = pi.distribution, asked.streams
+        decision = safe.drawn(pi_t, at, streams, infeasible, enough)
+        return decision, state._replace(multiplier=pi.multiplier)
+
+    def absorb(self, state: GPState, news: News) -> GPState:
+        """Return the state with the news in its beliefs, and of the safe action."""
+        safe, state = state.own, super().absorb(state, news)
+        if not safe.ready:
+            limits = self._limits(news.choice.t)
+            safe = safe.after(news, limits, state.beliefs.units())
+        return state._replace(own=safe)
+
+    @alone
+    def recommend(self, confidence: float = 0.95) -> Recommendation:
+        """Say what to deploy: the best distribution believed feasible.
+
+        Over the policy's own set, with probability ``confidence``; its expected costs
+        are what is to be feasible. Before data it is the safe action, where its cost
+        was given.
+        """
+        confidence = checks.share("confidence", confidence)
+        now = self._settled()
+        limits, beliefs = self._limits(max(now.t, 1)), now.state.beliefs
+        safe, size = now.state.own, (self._size, int(self.actions.size))
+        data = beliefs.has_data().all(-1, keepdim=True).to(self.device).expand(size)
+        blocks = partial(told_blocks, beliefs)
+        best = partial(safe.mixture, self.actions, blocks, limits, confidence)
+        found = safe.recommended(data, self._left_over(), best)
+        return self.senses.recommended(found.of(self._outside))
 
 
 def OPB(actions: Any, **arguments: Any) -> CountOPB | GPOPB:
@@ -25,9 +263,9 @@ def OPB(actions: Any, **arguments: Any) -> CountOPB | GPOPB:
         actions: what can be chosen, a :class:`~cbandit.Finite` set or a
             :class:`~cbandit.ProductGrid`.
         arguments: ``reward``, ``costs``, ``safe``, ``delta``, ``alpha`` and more: those
-            of :class:`~cbandit.policies.opb_counts.CountOPB` for beliefs of
+            of :class:`~cbandit.policies.opb.CountOPB` for beliefs of
             :class:`~cbandit.Counts`, those of
-            :class:`~cbandit.policies.opb_gp.GPOPB` for :class:`~cbandit.GP`.
+            :class:`~cbandit.policies.opb.GPOPB` for :class:`~cbandit.GP`.
 
     Example:
         >>> import cbandit as cb, torch

@@ -37,12 +37,10 @@ from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.safe.action import Safe, numbered
-from cbandit.policies.safe.draws import drawn, must_hold
+from cbandit.policies.safe.estimate import must_hold
 from cbandit.policies.safe.linear import Plane, linear_safe
 from cbandit.policies.safe.mixtures import best_mixture, played, within_limits
-from cbandit.policies.safe.model import Stage
-from cbandit.policies.safe.stagewise import Stagewise, beliefs_of
-from cbandit.policies.senses import names_of
+from cbandit.policies.safe.stagewise import Stage, Stagewise
 from cbandit.search.conic import needed
 
 __all__ = ["OPLB"]
@@ -88,12 +86,10 @@ class OPLB(Stagewise):
                 "actions must be a Finite set: a distribution over the centre and the "
                 "tips of a Star does all that its segments can"
             )
-        beliefs, names = beliefs_of(Linear, reward, costs), names_of(costs)
-        safe = linear_safe(safe, actions)
-        super().__init__(actions, beliefs, safe, delta, alpha, largest, names, **common)
-        self._plane = Plane(
-            self.actions, beliefs, self._safe, self.delta, beta, self.batch_shape
-        )
+        given = Linear, reward, costs, linear_safe(safe, actions), delta, alpha, largest
+        super().__init__(actions, *given, **common)
+        own = self._beliefs, self._safe, self.delta
+        self._plane = Plane(self.actions, *own, beta, self.batch_shape)
         self._start(self._plane)
         self.solver = solver
         needed()
@@ -110,7 +106,7 @@ class OPLB(Stagewise):
         ratio = self._ratio(state, tau)
         scale = self._plane.scale(asked.t, state, self._scales, ratio)
         pi = self._programmes(state, asked, scale, tau, at)
-        return drawn(pi, state.safe, at, asked.streams, infeasible), state
+        return state.safe.drawn(pi, at, asked.streams, infeasible), state
 
     def _programmes(
         self, state: Stage, asked: Asked, scale: Tensor, tau: Tensor, at: Tensor

@@ -32,13 +32,16 @@ from cbandit.beliefs.classes import FiniteClass
 from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.safe.action import Safe, numbered
-from cbandit.policies.safe.arms import Arms, own_arms
-from cbandit.policies.safe.classes import Classes
-from cbandit.policies.safe.draws import drawn
-from cbandit.policies.safe.model import Block, Stage
-from cbandit.policies.safe.programmes import optimistic, solved, stacked, valued
-from cbandit.policies.safe.stagewise import Stagewise, beliefs_of
-from cbandit.policies.senses import names_of
+from cbandit.policies.safe.arms import Arms
+from cbandit.policies.safe.classes import (
+    Classes,
+    optimistic,
+    solved,
+    stacked,
+    valued,
+)
+from cbandit.policies.safe.estimate import Block
+from cbandit.policies.safe.stagewise import Stage, Stagewise
 from cbandit.recommend import Recommendation
 
 __all__ = ["OPNLB"]
@@ -85,15 +88,15 @@ class OPNLB(Stagewise):
                 "safe needs reward= and cost= for OPNLB: its functions are those that "
                 "agree with them"
             )
-        beliefs, names = beliefs_of(FiniteClass, reward, costs), names_of(costs)
-        super().__init__(actions, beliefs, safe, delta, alpha, largest, names, **common)
+        given = FiniteClass, reward, costs, safe, delta, alpha, largest
+        super().__init__(actions, *given, **common)
         self._start(Arms(self.actions, self._subgaussian, self.dtype))
-        self._classes = Classes.of(beliefs, self._safe, int(actions.size))
+        self._classes = Classes.of(self._beliefs, self._safe, int(actions.size))
 
     def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
         """Return a draw from the best answer of all programmes."""
-        tau, safe = self._limits(asked.t), state.safe
-        infeasible = own_arms(self.name, safe, asked, self.actions, tau)
+        tau = self._limits(asked.t)
+        infeasible = self._unsafe(state, asked, tau)
         alpha = self._ratio(state, tau) / 2  # (r_max - r0) / (tau_j - c0_j)
         if self._scales.reward is not None:
             alpha = self._scales.reward.unsqueeze(-1).expand_as(alpha)
@@ -111,7 +114,7 @@ class OPNLB(Stagewise):
                 u_r = u_r.masked_fill(~allowed[i % len(allowed)], -torch.inf)
             found.append(solved(u_r, mu, limits[i]))
         pi, at = stacked(found, self.device), numbered(self._safe.index)
-        return drawn(pi, safe, at, asked.streams, infeasible), state
+        return state.safe.drawn(pi, at, asked.streams, infeasible), state
 
     def _has_data(self, state: Stage) -> Tensor:
         """Return the trials that observed all functions, ``(T, 1)``."""

@@ -1,3 +1,3 @@
-"""The parts that stage-wise policies share: the safe action, what is known of it,
-widths and what inflates them, and the rays from the safe action on which the best safe
-point is looked for."""
+"""The parts of stage-wise policies: the safe action and what is known of it, inflated
+bounds, models (linear functions, arms apart, finite classes) with the search of the
+best action or distribution that is surely feasible under each, and their base."""

@@ -1,4 +1,4 @@
-"""The action that is known to be safe: how a user gives it, and where it lies."""
+"""The action that is known to be safe: as a user gives it, and where it lies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit._core import checks
+from cbandit._core import checks, devices
 from cbandit._core.hints import hinted
 from cbandit.actions import Star
 from cbandit.errors import CBanditError
@@ -74,52 +74,59 @@ class SafeAction:
 
     @classmethod
     def of(
-        cls, policy: Any, safe: Safe | None, subgaussian: Tensor, largest: Tensor
+        cls,
+        policy: Any,
+        safe: Safe | None,
+        subgaussian: Tensor,
+        largest: Any,
+        usual: float = 1.0,
     ) -> SafeAction:
         """Return the action that a user means; an error if it cannot be.
 
         Args:
             policy: whose set, ``delta`` and horizon it is given for.
-            safe: the user's words.
+            safe: as the user gives it.
             subgaussian: see the class.
-            largest: see the class.
+            largest: as the user gives it; ``None``: it is the ``usual`` one.
+            usual: see ``largest``.
         """
-        safe, batch, horizon = (
-            policy.senses.safe(safe),
-            policy.batch_shape,
-            policy.horizon,
-        )
+        safe, batch = policy.senses.safe(safe), policy.batch_shape
         if not isinstance(safe, Safe):
             raise CBanditError(
                 "safe must be a cb.Safe(index= or x=, reward=, cost=); got "
                 + ("none" if safe is None else type(safe).__name__)
             )
-        device = subgaussian.device
-        size, m = subgaussian.shape[0], subgaussian.shape[1] - 1
+        device, (size, functions) = subgaussian.device, subgaussian.shape
+        most = checks.tensor("largest", usual if largest is None else largest)
+        if largest is not None:
+            most = policy.senses.reward(most)
+        most = checks.per_trial("largest", checks.finite("largest", most), batch)
+        most = devices.put(most, device)
         index, x = _place(safe, policy.actions, batch, size, device)
         reward = cost = None
         if safe.reward is not None:
-            given = checks.tensor("safe.reward", safe.reward)
-            given = checks.finite("safe.reward", given)
-            reward = checks.per_trial("safe.reward", given, batch).to(device)
-            if bool((reward > largest).any()):
+            value = checks.finite(
+                "safe.reward", checks.tensor("safe.reward", safe.reward)
+            )
+            reward = checks.per_trial("safe.reward", value, batch).to(device)
+            if bool((reward > most).any()):
                 raise CBanditError(
                     f"safe.reward must be at most the largest mean reward "
-                    f"{largest.max().item():g}; got {reward.max().item():g}"
+                    f"{most.max().item():g}; got {reward.max().item():g}"
                 )
         if safe.cost is not None:
-            given = checks.finite("safe.cost", checks.tensor("safe.cost", safe.cost))
-            cost = checks.per_cost("safe.cost", given, batch, m).to(device)
+            value = checks.finite("safe.cost", checks.tensor("safe.cost", safe.cost))
+            cost = checks.per_cost("safe.cost", value, batch, functions - 1).to(device)
         log = 0.0
         if reward is None or cost is None:
-            if horizon is None:
+            if policy.horizon is None:
                 raise CBanditError(
                     "horizon must be given where safe has no reward= or no cost=: they "
                     "are then estimated, by tests that rest on it"
                 )
-            log = 2 * math.log((m + 1) * horizon / policy.delta)
+            log = 2 * math.log(functions * policy.horizon / policy.delta)
         fixed = not callable(policy.thresholds)
-        return cls(index, x, reward, cost, subgaussian, largest, log, fixed)
+        return cls(index, x, reward, cost, subgaussian, most, log, fixed)
 
     @property
     def origin(self) -> Tensor:
@@ -130,10 +137,6 @@ class SafeAction:
     def rays(self) -> bool:
         """Whether it is 0 in all trials, and its costs are given."""
         return self.cost is not None and bool(self.origin.all())
-
-    @cached_property
-    def _shared(self) -> bool:
-        return bool((self.x == self.x[:1]).all())
 
     def listed(self) -> list[tuple[int | None, Tensor]]:
         """Return its number, if it has one, and where it is, trial by trial."""
@@ -161,17 +164,8 @@ class SafeAction:
         if isinstance(actions, Star):
             _centre(actions, self.x)
             return None
-        x = self.x
         try:
-            if actions.batch_shape:
-                each: Tensor = actions.index(x.unsqueeze(1))
-                return each.reshape(len(x))
-            if self._shared:
-                # one look where all trials share set and action
-                one: Tensor = actions.index(x[0])
-                return one.expand(len(x))
-            every: Tensor = actions.index(x)
-            return every
+            return _numbers_at(actions, self.x)
         except CBanditError as error:
             raise CBanditError(
                 f"actions of this round must contain the safe action: {error}"
@@ -213,10 +207,18 @@ def _place(
             raise CBanditError(f"safe.{error}") from None
     x = _point(safe.x, actions.dim, batch, size).to(device)
     try:
-        index = actions.index(x if not actions.batch_shape else x.unsqueeze(1))
+        return _numbers_at(actions, x), x
     except CBanditError as error:
         raise CBanditError(f"safe.{error}") from None
-    return index.reshape(size), x
+
+
+def _numbers_at(actions: Any, x: Tensor) -> Tensor:
+    """Return the numbers ``(T,)`` of actions at ``x (T, d)``."""
+    if actions.batch_shape:
+        index: Tensor = actions.index(x.unsqueeze(1))
+    else:  # a set that all trials share is looked through once for equal points
+        index = actions.index(x[:1] if bool((x == x[:1]).all()) else x)
+    return index.reshape(-1).expand(len(x))
 
 
 def _point(x: Any, dim: int, batch: tuple[int, ...], size: int) -> Tensor:

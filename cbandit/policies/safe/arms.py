@@ -15,15 +15,12 @@ import torch
 from torch import Tensor
 
 from cbandit.beliefs.counts import Counts
-from cbandit.errors import CBanditError
-from cbandit.policies.decision import Asked
 from cbandit.policies.safe.action import numbered
-from cbandit.policies.safe.draws import must_hold
-from cbandit.policies.safe.known import Known
-from cbandit.policies.safe.model import Block, Part, Stage
+from cbandit.policies.safe.estimate import Block, SafeEstimate
+from cbandit.policies.safe.stagewise import Stage
 from cbandit.posterior.tally import Tally
 
-__all__ = ["Arms", "Unpulled", "own_arms"]
+__all__ = ["Arms", "Unpulled"]
 
 BLOCK = 2**16  # arms looked at together: a block stays in the processor's cache
 
@@ -41,19 +38,15 @@ class Arms:
         self._actions, self._dtype = actions, dtype
         self._r = subgaussian
 
-    def begun(self, safe: Known, ratio: Tensor | None, multiplier: Tensor) -> Stage:
+    def begun(self, safe: SafeEstimate, multiplier: Tensor) -> Stage:
         """Return the state before any pull; see ``Model``."""
         shape = (*self._r.shape, int(self._actions.size))
         tally = Tally.start(shape, self._dtype, self._r.device)
-        return Stage(tally, safe, ratio, multiplier)
+        return Stage(tally, safe, multiplier)
 
-    def added(
-        self, seen: Tally, x: Tensor, arm: Tensor | None, parts: Sequence[Part]
-    ) -> Tally:
-        """Return the tally after one more pull; see ``Model``."""
-        for functions, y, weight in parts:
-            seen = seen.added(numbered(arm), y, weight, functions)
-        return seen
+    def place(self, x: Tensor, arm: Tensor | None) -> Tensor:
+        """Return ``arm``; see ``Model``."""
+        return numbered(arm)
 
     def numbers(self, points: Tensor) -> Tensor:
         """Return the numbers of the arms at ``(T, n, d)``."""
@@ -89,7 +82,7 @@ class Unpulled:
         return cls(largest, largest.new_tensor(tops).unsqueeze(-1))
 
     def bound(
-        self, u: Tensor, count: Tensor, safe: Known, tau: Tensor, at: Tensor
+        self, u: Tensor, count: Tensor, safe: SafeEstimate, tau: Tensor, at: Tensor
     ) -> None:
         """Write them, and those of the safe arm, into fresh bounds ``(T, 1 + m, K)``.
 
@@ -123,18 +116,3 @@ class Unpulled:
             seen = reduce(torch.minimum, pulls.unbind(1)) > 0
             reward.copy_(torch.where(seen, reward, least))
         safe.exact(u, tau, at)  # it may be one of those
-
-
-def own_arms(name: str, safe: Known, asked: Asked, actions: Any, tau: Tensor) -> Any:
-    """Return the trials whose safe arm is seen not to be safe, ``(T,)`` or ``None``.
-
-    An error if the round's set is another one, or leaves the safe arm out.
-    """
-    if asked.actions is not actions:
-        raise CBanditError(
-            f"ask(actions=...) needs coordinates that tell something; {name} knows its "
-            "arms by their numbers alone and takes ask(among=...)"
-        )
-    infeasible = safe.unsafe(tau)
-    must_hold(asked.mask, safe.action.index)
-    return infeasible

@@ -1,23 +1,35 @@
-"""The model of stage-wise policies with linear beliefs: estimates, widths, bounds."""
+"""Linear functions: what is known of them, and the best action that is surely safe.
+
+Among finitely many actions that is looked for one by one, on a star along its segments.
+Along a segment from the safe action the costs' bounds are convex: what is safe is one
+stretch of it. The reward's bound is convex too, so that it is largest at an end of that
+stretch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from cbandit import search
 from cbandit._core import checks, devices
-from cbandit._core.peaks import CLOSE
+from cbandit._core.log import warn
+from cbandit._core.peaks import CLOSE, best_place
 from cbandit.actions import Star
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
-from cbandit.policies.safe.action import Safe, SafeAction
-from cbandit.policies.safe.known import Known
-from cbandit.policies.safe.model import Block, Part, Stage
-from cbandit.policies.safe.scales import Scales
+from cbandit.policies.decision import Asked, Decision
+from cbandit.policies.failures import only, remaining
+from cbandit.policies.safe.action import Safe, SafeAction, numbered
+from cbandit.policies.safe.bounds import Scales
+from cbandit.policies.safe.estimate import Block, SafeEstimate, must_hold
+from cbandit.policies.safe.stagewise import Stage
 from cbandit.posterior.ridge import Ridge
+from cbandit.recommend import Recommendation, quantile, recommend
 
 __all__ = ["Bounds", "Plane", "linear_safe"]
 
@@ -74,6 +86,7 @@ class Plane:
             self._lam.sqrt() * norm,
         )
         self._beta = beta if beta is None or callable(beta) else self._given(beta)
+        self._fan = _fan(actions, safe.x) if isinstance(actions, Star) else None
 
     def _stacked(self, name: str, values: Sequence[Any]) -> Tensor:
         """Return numbers or ``(*trials,)`` as columns, ``(T, k)``."""
@@ -92,9 +105,9 @@ class Plane:
 
     # -- learning --------------------------------------------------------------------
 
-    def begun(self, safe: Known, ratio: Tensor | None, multiplier: Tensor) -> Stage:
+    def begun(self, safe: SafeEstimate, multiplier: Tensor) -> Stage:
         """Return the state before data; see ``Model``."""
-        return Stage(self._start(), safe, ratio, multiplier, self.longest)
+        return Stage(self._start(), safe, multiplier, longest=self.longest)
 
     def _start(self) -> Ridge:
         """Return estimates before data; along a safe action costs may be known."""
@@ -108,13 +121,9 @@ class Plane:
         slope[:, 1:] = safe.cost / length
         return Ridge.start(self._lam, dim, along, slope)
 
-    def added(
-        self, seen: Ridge, x: Tensor, arm: Tensor | None, parts: Sequence[Part]
-    ) -> Ridge:
-        """Return the estimates after one more observation; see ``Model``."""
-        for functions, y, weight in parts:
-            seen = seen.added(x, y, weight, functions)
-        return seen
+    def place(self, x: Tensor, arm: Tensor | None) -> Tensor:
+        """Return ``x``; see ``Model``."""
+        return x
 
     def numbers(self, points: Tensor) -> None:
         """Return no numbers: coordinates say all."""
@@ -145,7 +154,7 @@ class Plane:
         """Return what multiplies norms in ``V_r`` and every ``V_c``, ``(T, F)``.
 
         The reward's is ``alpha_r beta``. Its bonus stands for the costs' ellipsoids
-        (see :mod:`cbandit.policies.safe.scales`) but is measured in the reward's own:
+        (see :mod:`cbandit.policies.safe.bounds`) but is measured in the reward's own:
         where a cost's is the longer one, by other noise, norm, ridge or data, the bonus
         grows as much.
 
@@ -159,11 +168,6 @@ class Plane:
         reward, costs = beta[:, :1], beta[:, 1:]
         bonus = rho * torch.maximum(costs * state.seen.stretch, reward)
         return torch.cat([reward + bonus.amax(-1, keepdim=True), costs], -1)
-
-    def tolerance(self, state: Stage) -> Tensor:
-        """Return by how little rewards may differ and be as good, ``(T,)``."""
-        close: Tensor = CLOSE * self._deviation * state.longest
-        return close
 
     def _given(self, beta: Any) -> Tensor:
         return self._stacked("beta", [checks.nonnegative("beta", beta)])
@@ -222,6 +226,115 @@ class Plane:
             points = actions.block(start, stop).double()
             yield start, points if points.dim() == 3 else points.unsqueeze(0)
 
+    # -- the best action that is surely safe -----------------------------------------
+
+    def play(
+        self,
+        name: str,
+        state: Stage,
+        asked: Asked,
+        bounds: Bounds,
+        tau: Tensor,
+        at: Tensor | None,
+    ) -> tuple[Decision, Stage]:
+        """Return the action of greatest ``V_r`` with ``V_c <= tau``, and the state.
+
+        The safe action always fits.
+
+        Args:
+            name: the policy's.
+            state: of the policy.
+            asked: the round.
+            bounds: ``V_r`` and ``V_c``.
+            tau: thresholds, ``(T, m)``.
+            at: the safe action's number in this round's set, ``(T,)``; ``None``: that
+                is a star.
+        """
+        on, safe, mask = asked.actions, state.safe, asked.mask
+        infeasible = safe.unsafe(tau)
+        must_hold(mask, at)
+        # rewards that differ by less are as good, (T,)
+        close = CLOSE * self._deviation * state.longest
+        if at is None:
+            fan, x0 = self._fan, safe.action.x
+            if fan is None or on is not self.actions:
+                fan = _fan(on, x0)
+            index, x = _best_on_star(fan, mask, bounds, tau, safe, close)
+            if not safe.ready:
+                x = torch.where(safe.warm.unsqueeze(-1), x, x0)
+            x = x.to(on.tips.dtype)
+            return Decision(index, infeasible, x=x, sure=True), state
+        values = self._values(on, bounds, tau, at)
+        best = search.maximise(values, search.within_limits, mask, close)
+        index = numbered(best.index)
+        if not state.warned and bool((index == at).all()):
+            state = state._replace(warned=True)
+            warn(
+                f"{name} plays the safe action, being sure of no other. On a "
+                "Finite set it may never leave it, as that teaches nothing about the "
+                "others; a Star around it, where one can go part of the way, does",
+            )
+        if not safe.ready:
+            index = torch.where(safe.warm, index, at)
+        return Decision(index, infeasible, sure=True), state
+
+    def _values(
+        self, on: Any, bounds: Bounds, tau: Tensor, at: Tensor
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Yield ``V_r`` and ``V_c - tau`` of the set ``on``, block by block.
+
+        Of the safe action, number ``at (T,)``, the latter is at most 0.
+        """
+        for start, points in self.blocks(on):
+            v = bounds.at(points)
+            v[:, 1:] -= tau.unsqueeze(-1)
+            place = (at - start).clamp(0, points.shape[-2] - 1)
+            here = (place + start == at)[:, None, None]
+            place = place[:, None, None].expand(-1, tau.shape[-1], 1)
+            cost = v[:, 1:].gather(-1, place)
+            v[:, 1:].scatter_(-1, place, torch.where(here, cost.clamp_max(0.0), cost))
+            yield start, v
+
+    def likely(
+        self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None
+    ) -> Recommendation:
+        """Return the best action believed feasible with ``confidence``.
+
+        On a star ``index`` is that of its segment, 0 for the centre. It is one of those
+        ``left (T, N)`` that have not failed; ``None``: none has.
+        """
+        if self._fan is not None:
+            return self._likely_on_star(self._fan, state, limits, confidence, left)
+        blocks = remaining(state.safe.among(self.believed(state.seen)), left)
+        best = recommend(blocks, limits, confidence)
+        return replace(best, x=self.actions.at(best.index))
+
+    def _likely_on_star(
+        self,
+        fan: Tensor,
+        state: Stage,
+        limits: Tensor,
+        confidence: float,
+        left: Tensor | None,
+    ) -> Recommendation:
+        fan = fan.expand(len(limits), -1, -1)  # T x d x (1 + K)
+        ridge, r = state.seen, self.subgaussian
+        width = quantile(confidence, limits.shape[-1]) * (1 + 1e-9) * r
+        a = _reach(ridge.solved[0] @ fan, ridge.rays(fan), width, limits, state.safe)
+        # the mean reward is affine along a segment: an end, or a tip if none is safe
+        tips, centre = fan[..., 1:], fan[..., :1]
+        ends = [torch.lerp(centre, tips, a[:, None, :, e]) for e in range(a.shape[-1])]
+        points = torch.cat([centre, tips, *ends], -1).mT  # T x n x d
+        mean, norm = ridge.at(points)
+        if left is not None:
+            both = [torch.ones_like(left[:, :1]), *[left] * (1 + len(ends))]
+            mean = only(torch.cat(both, -1), mean)
+        best = recommend([(0, mean, norm * r.unsqueeze(-1))], limits, confidence)
+        place = numbered(best.index)
+        x = points.gather(1, place.view(-1, 1, 1).expand(-1, 1, points.shape[-1]))
+        segment = (place - 1).clamp_min(0) % tips.shape[-1]
+        return replace(best, index=segment, x=x.squeeze(1))
+
 
 class Bounds(NamedTuple):
     """``V_r`` and every ``V_c``: ``<x, w> + scale ||x||_{Sigma^-1}``.
@@ -278,3 +391,110 @@ def linear_safe(safe: Any, actions: Any) -> Any:
     reward = 0.0 if safe.reward is None else safe.reward
     cost = 0.0 if safe.cost is None else safe.cost
     return Safe(index=safe.index, x=safe.x, reward=reward, cost=cost)
+
+
+def _best_on_star(
+    fan: Tensor,
+    mask: Tensor | None,
+    bounds: Bounds,
+    tau: Tensor,
+    safe: SafeEstimate,
+    tolerance: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Return the segment ``(T,)`` and the point ``(T, d)`` of greatest ``V_r``.
+
+    Among the points of a star with ``V_c <= tau``, and its centre.
+
+    Args:
+        fan: the star, see :func:`_fan`.
+        mask: ``(1 or T, K)``, the segments allowed.
+        bounds: ``V_r`` and ``V_c``.
+        tau: ``(T, m)``.
+        safe: what is known of the centre.
+        tolerance: values that differ by less are as good, ``(T,)``.
+    """
+    mean, ray = bounds.parts(fan)  # T x F x (1 + K), T x F x d x (1 + K)
+    a, value = _ends(mean, ray, bounds.scale, tau, safe)  # T x K x e, T x (1 + K e)
+    if mask is not None:
+        allowed = mask.repeat_interleave(a.shape[-1], -1)
+        value[:, 1:].masked_fill_(~allowed, -torch.inf)
+    best = best_place(value, tolerance)
+    # 0 is the centre, then both ends of a segment beside each other
+    place = (best - 1).clamp_min(0)
+    share = a.flatten(1).gather(-1, place.unsqueeze(-1))
+    share = share.masked_fill((best == 0).unsqueeze(-1), 0.0)
+    segment = place if a.shape[-1] == 1 else place // a.shape[-1]
+    tips = fan.expand(len(tau), -1, -1)
+    tip = tips.gather(-1, (segment + 1).view(-1, 1, 1).expand(-1, fan.shape[1], 1))
+    return segment, torch.lerp(tips[..., 0], tip.squeeze(-1), share)
+
+
+def _ends(
+    mean: Tensor, ray: Tensor, scale: Tensor, tau: Tensor, safe: SafeEstimate
+) -> tuple[Tensor, Tensor]:
+    """Return the safe ends of each segment, and ``V_r`` at the centre and at these.
+
+    They are shares of the segment, ``(T, K, e)``; the values are ``(T, 1 + K e)``.
+
+    Args:
+        mean: means at the centre and the tips, ``(T, F, 1 + K)``.
+        ray: ``A x`` there, ``(T, F, d, 1 + K)``.
+        scale: the inflated widths, ``(T, F)``.
+        tau: ``(T, m)``.
+        safe: what is known of the centre.
+    """
+    wide = scale.unsqueeze(-1)
+    if safe.action.rays:
+        # from 0 on, bounds are in proportion to the share of the way
+        bounds = torch.addcmul(mean, wide, ray.square().sum(-2).sqrt())
+        cost = safe.cost.mean.unsqueeze(-1)
+        a = search.furthest(cost, bounds[:, 1:, 1:], tau.unsqueeze(-1))
+        bounds[:, 0, 1:] *= a
+        return a.unsqueeze(-1), bounds[:, 0]
+    a = _reach(mean, ray, scale, tau, safe)
+    value = torch.lerp(mean[:, 0, :1, None], mean[:, 0, 1:, None], a)
+    start, step = ray[:, 0, :, :1, None], ray[:, 0, :, 1:, None]
+    here = torch.lerp(start, step, a.unsqueeze(1)).square().sum(1).sqrt()
+    value = torch.addcmul(value, wide[:, :1], here).flatten(1)
+    first = ray[:, 0, :, 0].norm(dim=-1, keepdim=True)
+    first = torch.addcmul(mean[:, 0, :1], wide[:, 0], first)
+    return a, torch.cat([first, value], -1)
+
+
+def _reach(
+    mean: Tensor, ray: Tensor, scale: Tensor, tau: Tensor, safe: SafeEstimate
+) -> Tensor:
+    """Return the ends ``(T, K, e)`` of what is safe of each segment, as shares of it.
+
+    All is safe up to one end where the centre's cost is given. Arguments as above.
+    """
+    wide, tau = scale[:, 1:].unsqueeze(-1), tau.unsqueeze(-1)
+    if safe.action.cost is not None:
+        norm = ray[:, 1:, :, 1:].square().sum(-2).sqrt()
+        costs = torch.addcmul(mean[:, 1:, 1:], wide, norm)
+        return search.furthest(safe.action.cost.unsqueeze(-1), costs, tau)[..., None]
+    start, step = ray[:, 1:, :, :1], ray[:, 1:, :, 1:] - ray[:, 1:, :, :1]
+    return search.safe_interval(
+        tau - mean[:, 1:, :1],
+        mean[:, 1:, 1:] - mean[:, 1:, :1],
+        wide,
+        start.square().sum(-2),
+        (start * step).sum(-2),
+        step.square().sum(-2),
+    )
+
+
+def _fan(star: Star, x0: Tensor) -> Tensor:
+    """Return the centre and the tips of a star, ``(T or 1, d, 1 + K)``.
+
+    Args:
+        star: the star.
+        x0: the safe action, its centre, ``(T, d)``.
+    """
+    tips = star.tips.double()
+    tips = tips if tips.dim() == 3 else tips.unsqueeze(0)
+    centre = x0.unsqueeze(1)
+    if bool((centre == centre[:1]).all()):
+        centre = centre[:1].expand(len(tips), -1, -1)
+    tips = tips.expand(len(centre), -1, -1)
+    return torch.cat([centre, tips], 1).mT.contiguous()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -15,19 +15,63 @@ from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
 from cbandit.policies.alone import alone
 from cbandit.policies.believed import Posterior, posterior_of
+from cbandit.policies.decision import Asked
 from cbandit.policies.given import listed, named_points
 from cbandit.policies.ledger import News, Told
 from cbandit.policies.policy import Policy
 from cbandit.policies.safe.action import Safe, SafeAction
-from cbandit.policies.safe.known import Known
-from cbandit.policies.safe.likely import best_likely, best_of_known
-from cbandit.policies.safe.model import COSTS, EVERY, REWARD, Block, Model, Part, Stage
-from cbandit.policies.safe.scales import Scales, largest_of
+from cbandit.policies.safe.bounds import Scales
+from cbandit.policies.safe.estimate import Block, SafeEstimate, must_hold
+from cbandit.policies.senses import names_of
 from cbandit.recommend import Recommendation
 
-__all__ = ["Stagewise", "beliefs_of"]
+__all__ = ["Stage", "Stagewise"]
 
-Belief = Linear | Counts | FiniteClass
+REWARD, COSTS, EVERY = slice(0, 1), slice(1, None), slice(None)
+
+
+class Model(Protocol):
+    """How a stage-wise policy learns: linear functions, or arms apart."""
+
+    def begun(self, safe: SafeEstimate, multiplier: Tensor) -> Stage:
+        """Return the state before the first round; see :class:`Stage`."""
+
+    def place(self, x: Tensor, arm: Tensor | None) -> Tensor:
+        """Return what observations take of an action at ``x (T, d)``, number ``arm``.
+
+        That is the one or the other.
+        """
+
+    def numbers(self, points: Tensor) -> Tensor | None:
+        """Return the numbers of the actions at ``(T, n, d)``, if they are needed."""
+
+    def has_data(self, seen: Any) -> Tensor:
+        """Return of which actions all functions are known, ``(T, 1 or N)`` bool."""
+
+    def believed(self, seen: Any) -> Iterator[Block]:
+        """Yield estimates and spreads over the policy's own set."""
+
+
+class Stage(NamedTuple):
+    """The state of a stage-wise policy between two rounds.
+
+    Args:
+        seen: the observations, as the model keeps them.
+        safe: the safe action's reward and costs as far as known.
+        multiplier: the dual solution of the last programme, ``(T, m)``; 0 without one.
+        ratio: ``2 (r_max - r0) / (tau_j - c0_j)``, ``(T, m)``, once it stays the same.
+        longest: of linear policies, the greatest length of an action so far,
+            ``(1 or T,)``.
+        warned: of linear policies, whether it has said that it may never leave the safe
+            action.
+    """
+
+    seen: Any
+    safe: SafeEstimate
+    multiplier: Tensor
+    ratio: Tensor | None = None
+    longest: Any = None
+    warned: bool = False
 
 
 class Stagewise(Policy):
@@ -37,13 +81,14 @@ class Stagewise(Policy):
 
     Args:
         actions: what can be chosen.
-        beliefs: about the reward and every cost, see :func:`beliefs_of`.
+        kind: of the beliefs.
+        reward: the belief about the reward.
+        costs: the belief about the cost, or one a cost, also by name.
         safe: the action known to be safe.
         delta: the share of runs in which a bound may fail.
         alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; the theorem's unless given.
         largest: ``r_max``, the largest possible mean reward; unless given the upper end
             of the reward's means or range where that is known, else 1.
-        names: of the costs, where they have any.
         common: see :class:`~cbandit.policies.policy.Policy`.
     """
 
@@ -53,29 +98,39 @@ class Stagewise(Policy):
     def __init__(
         self,
         actions: Any,
-        beliefs: list[Any],
+        kind: type[Linear | Counts | FiniteClass],
+        reward: Any,
+        costs: Any,
         safe: Safe | None,
         delta: float,
         alpha: Any,
         largest: Any,
-        names: tuple[str, ...] | None,
         **common: Any,
     ) -> None:
+        beliefs, names = [reward, *listed(costs, kind)], names_of(costs)
+        for j, belief in enumerate(beliefs):
+            if not isinstance(belief, kind):
+                name = "reward" if j == 0 else f"costs[{j - 1}]"
+                raise CBanditError(
+                    f"{name} must be a cb.{kind.__name__}; got {checks.kind(belief)}"
+                )
         super().__init__(actions, names or len(beliefs) - 1, **common)
-        # the list is the caller's own, who goes on with it
-        beliefs[:] = [self.senses.belief(j, each) for j, each in enumerate(beliefs)]
+        self._beliefs = [self.senses.belief(j, one) for j, one in enumerate(beliefs)]
         self.delta = checks.share("delta", delta)
-        self._ranges = [belief.range for belief in beliefs]
-        known = getattr(beliefs[0], "means", self._ranges[0])
-        largest = largest_of(self, largest, 1.0 if known is None else known[1])
-        noises = [self._per_trial("subgaussian", one.subgaussian) for one in beliefs]
-        self._subgaussian = torch.stack(noises, -1)
+        self._ranges = [belief.range for belief in self._beliefs]
+        known = getattr(self._beliefs[0], "means", self._ranges[0])
+        noises = [
+            self._per_trial("subgaussian", belief.subgaussian)
+            for belief in self._beliefs
+        ]
+        self._subgaussian = r = torch.stack(noises, -1)
         self._scales = Scales.of(alpha, self._per_trial)
-        self._safe = SafeAction.of(self, safe, self._subgaussian, largest)
+        usual = 1.0 if known is None else known[1]
+        self._safe = SafeAction.of(self, safe, r, largest, usual)
         if self._safe.reward is not None:
-            self._within("safe.reward", self._safe.reward.unsqueeze(-1), (0,))
+            self._accepted("safe.reward", self._safe.reward.unsqueeze(-1), (0,))
         if self._safe.cost is not None:
-            self._within("safe.cost", self._safe.cost, range(1, self.m + 1))
+            self._accepted("safe.cost", self._safe.cost, range(1, self.m + 1))
             self._safe.below(self._limits(1))
 
     def _leans_on(self) -> list[tuple[int | None, Tensor]]:
@@ -84,9 +139,10 @@ class Stagewise(Policy):
 
     def _start(self, model: Model) -> None:
         """Set the model and the state before the first round."""
-        self._model, safe = model, Known.start(self._safe)
+        self._model = model
         zero = torch.zeros(self._size, self.m, dtype=torch.float64, device=self.device)
-        self._begin(model.begun(safe, self._lasting_ratio(safe), zero))
+        state = model.begun(SafeEstimate.start(self._safe), zero)
+        self._begin(state._replace(ratio=self._lasting_ratio(state.safe)))
 
     @property
     @alone
@@ -95,19 +151,14 @@ class Stagewise(Policy):
         return self._outside(self._now.state.multiplier.clone())
 
     def _accepted(
-        self, name: str, values: Tensor, functions: Sequence[int], mask: Tensor | None
-    ) -> Tensor:
-        return self._within(name, values, functions, mask)
-
-    def _within(
         self,
         name: str,
-        value: Tensor,
+        values: Tensor,
         functions: Sequence[int],
         mask: Tensor | None = None,
     ) -> Tensor:
-        """Return ``value`` ``(T, f)`` if it lies in the stated ranges."""
-        for column, f in zip(value.unbind(-1), functions, strict=True):
+        """Return ``values (T, f)`` if they lie in the stated ranges."""
+        for column, f in zip(values.unbind(-1), functions, strict=True):
             limits = self._ranges[f]
             if limits is None:
                 continue
@@ -119,7 +170,7 @@ class Stagewise(Policy):
                     f"{name} must lie in the stated range of {limits[0]:g} to "
                     f"{limits[1]:g}; got {column[outside][0].item():g}"
                 )
-        return value
+        return values
 
     # -- deciding --------------------------------------------------------------------
 
@@ -127,45 +178,61 @@ class Stagewise(Policy):
         """Return this round's ``2 (r_max - r0) / (tau_j - c0_j)``, ``(T, m)``."""
         return state.safe.ratio(limits) if state.ratio is None else state.ratio
 
-    def _lasting_ratio(self, safe: Known) -> Tensor | None:
+    def _lasting_ratio(self, safe: SafeEstimate) -> Tensor | None:
         """Return that ratio if it will stay the same from now on."""
         if not safe.ready or callable(self.thresholds):
             return None
         return safe.ratio(self._limits(1))
 
+    def _unsafe(self, state: Stage, asked: Asked, tau: Tensor) -> Tensor | None:
+        """Return the trials whose safe arm is seen not to be safe, ``(T,)``.
+
+        For policies that know arms by their numbers: an error if the round's set is
+        another one, or leaves the safe arm out.
+        """
+        if asked.actions is not self.actions:
+            raise CBanditError(
+                "ask(actions=...) needs coordinates that tell something; "
+                f"{self.name} knows its arms by their numbers alone and takes "
+                "ask(among=...)"
+            )
+        unsafe = state.safe.unsafe(tau)
+        must_hold(asked.mask, self._safe.index)
+        return unsafe
+
     # -- learning --------------------------------------------------------------------
 
-    def absorb(self, state: Any, news: News) -> Any:
+    def absorb(self, state: Stage, news: News) -> Stage:
         """Return the state after feedback of one choice."""
         choice = news.choice
-        x = choice.x.reshape(self._size, -1).double()
         arm = None
         if choice.index is not None and choice.actions is None:
             arm = choice.index.reshape(self._size)
-        told = [(REWARD, one) for one in news.rewards]
-        told += [(COSTS, one) for one in news.costs]
-        rest = [each for _, one in told for each in (one.where, one.noise, one.columns)]
+        place = self._model.place(choice.x.reshape(self._size, -1).double(), arm)
         if not state.safe.ready:
             safe = state.safe.after(news, self._limits(choice.t))
             state = state._replace(safe=safe, ratio=self._lasting_ratio(safe))
-        if len(told) == 2 and all(each is None for each in rest):
+        told = [(REWARD, one) for one in news.rewards]
+        told += [(COSTS, one) for one in news.costs]
+        if len(told) == 2 and all(_whole(one) for _, one in told):
             both = torch.cat([one.values for _, one in told], -1)
-            told = [(EVERY, told[0][1]._replace(values=both))]
-        parts = [self._part(functions, one) for functions, one in told]
-        seen = self._model.added(state.seen, x, arm, parts)
+            return state._replace(seen=state.seen.added(place, both))
+        seen = state.seen
+        for functions, one in told:
+            seen = seen.added(place, *self._weighed(functions, one), functions)
         return state._replace(seen=seen)
 
-    def _part(self, functions: slice, told: Told) -> Part:
-        """Return what was told, and how much each observation counts."""
-        if told.where is None and told.noise is None and told.columns is None:
-            return Part(functions, told.values)
+    def _weighed(self, functions: slice, told: Told) -> tuple[Tensor, Tensor | None]:
+        """Return what was told, and how much each observation counts, ``(T, f)``."""
+        if _whole(told):
+            return told.values, None
         values, came = told.wide(self.m)
         weight = came.to(values)
         if told.noise is not None:
             # noisier observations count less; better ones never more than once
             r = self._subgaussian[:, functions].square()
             weight = weight * (r / told.noise.unsqueeze(-1)).clamp_max(1.0)
-        return Part(functions, values, weight)
+        return values, weight
 
     @alone
     def observe(
@@ -205,14 +272,15 @@ class Stagewise(Policy):
             value = checks.rows(name, value, self.batch_shape, (m,), points.shape[1])
             every = range(1 + self.m)[functions]
             value = self.senses.turned(value, every)
-            self._within(name, value.reshape(-1, m), every)
+            self._accepted(name, value.reshape(-1, m), every)
             parts.append((functions, value))
         state = self._settled().state
         seen = state.seen
         for i in range(points.shape[1]):
             arm = None if arms is None else arms[:, i]
-            row = [Part(functions, value[:, i]) for functions, value in parts]
-            seen = self._model.added(seen, points[:, i], arm, row)
+            place = self._model.place(points[:, i], arm)
+            for functions, value in parts:
+                seen = seen.added(place, value[:, i], None, functions)
         self._change(state._replace(seen=seen))
 
     def _rows_of(self, index: Any, x: Any) -> tuple[Tensor | None, Tensor]:
@@ -227,7 +295,7 @@ class Stagewise(Policy):
 
     # -- what is believed ------------------------------------------------------------
 
-    def _believed(self, state: Any) -> Iterator[Block]:
+    def _believed(self, state: Stage) -> Iterator[Block]:
         """Yield estimates and spreads over the policy's own set."""
         return self._model.believed(state.seen)
 
@@ -256,32 +324,24 @@ class Stagewise(Policy):
         def best(among: Tensor | None) -> Recommendation:
             return self._likely(now.state, limits, confidence, among)
 
-        found = best_of_known(data, left, now.state.safe, best)
+        found = now.state.safe.recommended(data, left, best)
         return self.senses.recommended(found.of(self._outside))
 
-    def _has_data(self, state: Any) -> Tensor:
+    def _has_data(self, state: Stage) -> Tensor:
         """Return the actions of which all functions are known, ``(T, 1 or N)``."""
         return self._model.has_data(state.seen)
 
     def _likely(
-        self, state: Any, limits: Tensor, confidence: float, left: Tensor | None
+        self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None
     ) -> Recommendation:
         """Return what is believed feasible with ``confidence``, for ``T`` trials."""
 
-        def believed() -> Iterator[Block]:
+        def blocks() -> Iterator[Block]:
             return self._model.believed(state.seen)
 
-        own = self.actions, state.safe, believed
-        return best_likely(*own, limits, confidence, left)
+        return state.safe.mixture(self.actions, blocks, limits, confidence, left)
 
 
-def beliefs_of(kind: type[Belief], reward: Any, costs: Any) -> list[Any]:
-    """Return the beliefs about the reward and every cost, all of one ``kind``."""
-    beliefs = [reward, *listed(costs, kind)]
-    for j, belief in enumerate(beliefs):
-        if not isinstance(belief, kind):
-            name = "reward" if j == 0 else f"costs[{j - 1}]"
-            raise CBanditError(
-                f"{name} must be a cb.{kind.__name__}; got {checks.kind(belief)}"
-            )
-    return beliefs
+def _whole(told: Told) -> bool:
+    """Return whether all functions were told in all trials, with the usual noise."""
+    return told.where is None and told.noise is None and told.columns is None

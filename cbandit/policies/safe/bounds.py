@@ -1,4 +1,4 @@
-"""By what the stage-wise policies' bounds are inflated.
+"""Bounds of reward and costs: by what they are inflated, and when they are trusted.
 
 Optimism about the reward, pessimism about costs, and a reward that is inflated as much
 as pessimism takes away. Where costs have widths ``w_j``, their bounds are at most ``2
@@ -21,9 +21,14 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
+from cbandit._core.log import warn
 from cbandit.errors import CBanditError
+from cbandit.posterior.units import Units
 
-__all__ = ["Scales", "bounds_of", "largest_of"]
+__all__ = ["FAR", "FEW", "Scales", "Trust", "bounds_of"]
+
+FEW = 5  # outcomes from which a standardised belief's spread is believed
+FAR = 1e6  # spreads: farther than any cost that is believed in
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,10 +94,34 @@ def bounds_of(mean: Tensor, std: Tensor, width: Tensor, rho: Tensor) -> Tensor:
     return u
 
 
-def largest_of(policy: Any, largest: Any, usual: float = 1.0) -> Tensor:
-    """Return ``r_max`` ``(T,)`` of the reward as the policy maximises it."""
-    given = checks.tensor("largest", usual if largest is None else largest)
-    if largest is not None:
-        given = policy.senses.reward(given)
-    found: Tensor = policy._per_trial("largest", checks.finite("largest", given))
-    return found
+class Trust:
+    """Whether spreads rest on enough outcomes for anything to be called safe by them.
+
+    Args:
+        name: of the policy, for a warning that is given once.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name, self._warned = name, False
+
+    def enough(self, units: Units | None, patience: int = 0) -> Tensor | None:
+        """Return the trials ``(T,)`` whose beliefs say what is safe; ``None``: all.
+
+        A standardised belief cannot while its spread rests on a few outcomes. The first
+        time that is so, after ``patience`` outcomes, a warning says it.
+        """
+        if units is None:
+            return None
+        enough = units.rests_on(FEW)
+        if bool(enough.all()):
+            return None
+        outcomes = int(units.seen.min())
+        if outcomes >= patience and not self._warned:
+            self._warned = True
+            warn(
+                f"{self._name}: a standardised belief has seen {outcomes} outcomes; "
+                f"before it has seen {FEW}, not all alike, only actions given as safe "
+                "count as safe. Tell it data from before by policy.observe(), or give "
+                "beliefs without standardize",
+            )
+        return enough

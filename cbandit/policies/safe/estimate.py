@@ -1,0 +1,350 @@
+"""The safe action's reward and costs as far as they are known, and what rests on them.
+
+Where they are not given, Algorithm 5 estimates them: the action is played until ``c0 +
+w <= tau`` and ``r0 + w <= r_max`` hold for the averages seen, ``w = 3 R sqrt(2 ln((m +
+1) T / delta) / n)``; each estimate is frozen when its own test passes. Then both gaps
+are known within a factor of 1/2 to 3/2.
+
+A. Pacchiano, M. Ghavamzadeh, P. Bartlett, Contextual bandits with stage-wise
+constraints, 2024, Algorithm 5, with the analysis' width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit._core import devices
+from cbandit._core.randomness import Streams
+from cbandit.choice import Distribution
+from cbandit.errors import CBanditError, InfeasibleError
+from cbandit.policies.decision import Decision
+from cbandit.policies.failures import remaining
+from cbandit.policies.ledger import News
+from cbandit.policies.safe.action import SafeAction
+from cbandit.posterior.units import Units
+from cbandit.recommend import Recommendation, nothing_told, recommend_policy
+
+__all__ = ["Average", "Block", "SafeEstimate", "must_hold"]
+
+Block = tuple[int, Tensor, Tensor]  # first action, means (T, F, n), spreads (T, F, n)
+
+
+@dataclass(frozen=True, eq=False)
+class Average:
+    """An average over plays of the safe action, until its test has passed.
+
+    Args:
+        mean: ``(T, k)``.
+        scale: ``3 R``, ``(T, k)``.
+        log: ``2 ln((m + 1) T / delta)``.
+        plays: of each, ``(T, k)``.
+        known: trials in which the test has passed, ``(T,)``.
+    """
+
+    mean: Tensor
+    scale: Tensor
+    log: float
+    plays: Tensor
+    known: Tensor
+
+    @classmethod
+    def start(cls, value: Tensor | None, r: Tensor, log: float) -> Average:
+        """Return the average before any play: ``value (T, k)``, if that is given.
+
+        ``r`` is the noise's ``R``, ``(T, k)``.
+        """
+        nothing = torch.zeros_like(r)
+        known = torch.full_like(nothing[:, 0], value is not None, dtype=torch.bool)
+        return cls(nothing if value is None else value, 3 * r, log, nothing, known)
+
+    @property
+    def width(self) -> Tensor:
+        """``w``, ``(T, k)``."""
+        return self.scale * (self.log / self.plays).sqrt()
+
+    def told(
+        self, values: Tensor, where: Tensor, limit: Tensor, size: Tensor | float = 1.0
+    ) -> Average:
+        """Return the average after one more play.
+
+        Args:
+            values: what was observed, ``(T, k)``.
+            where: in which trials the action was played and this was observed, ``(T,
+                k)``.
+            limit: what the average and its width must stay under, ``(T, k)``.
+            size: the unit of ``scale``, ``(T, k)``; infinite where there is none yet.
+        """
+        fresh = (where & ~self.known.unsqueeze(-1)).double()
+        plays = self.plays + fresh
+        share = fresh / plays.clamp_min(1)
+        mean = self.mean + share * (values - self.mean)
+        now = replace(self, mean=mean, plays=plays)
+        passed = (mean + now.width * size <= limit).all(-1)
+        return replace(now, known=self.known | ((fresh > 0).any(-1) & passed))
+
+
+@dataclass(frozen=True, eq=False)
+class SafeEstimate:
+    """The safe action's reward and costs, given or estimated, as a value.
+
+    Args:
+        action: what was given.
+        reward: its reward, ``(T, 1)``.
+        cost: its costs, ``(T, m)``.
+        ready: whether both are known in all trials.
+    """
+
+    action: SafeAction
+    reward: Average
+    cost: Average
+    ready: bool
+
+    @classmethod
+    def start(cls, action: SafeAction) -> SafeEstimate:
+        """Return what is known before any play."""
+        r, log = action.subgaussian, action.log
+        reward = None if action.reward is None else action.reward.unsqueeze(-1)
+        ready = reward is not None and action.cost is not None
+        first = Average.start(reward, r[:, :1], log)
+        return cls(action, first, Average.start(action.cost, r[:, 1:], log), ready)
+
+    @property
+    def warm(self) -> Tensor:
+        """Trials in which both are known, ``(T,)``."""
+        return self.reward.known & self.cost.known
+
+    def after(
+        self, news: News, limits: Tensor, units: Units | None = None
+    ) -> SafeEstimate:
+        """Return this after feedback of a choice, if that was the safe action.
+
+        Args:
+            news: what came of it.
+            limits: that round's thresholds, ``(T, m)``.
+            units: those of the noise; ``None``: the user's own.
+        """
+        size = self._sizes(units)
+        x = news.choice.x.reshape(len(size), -1).double()
+        at = (x == self.action.x).all(-1, keepdim=True)
+        reward, cost, largest = self.reward, self.cost, self.action.largest
+        for told in news.rewards:
+            values, came = told.wide(1)
+            limit = largest.unsqueeze(-1)
+            reward = reward.told(values, at & came, limit, size[:, :1])
+        for told in news.costs:
+            values, came = told.wide(limits.shape[-1])
+            cost = cost.told(values, at & came, limits, size[:, 1:])
+        ready = bool((reward.known & cost.known).all())
+        return SafeEstimate(self.action, reward, cost, ready)
+
+    def _sizes(self, units: Units | None) -> Tensor:
+        """Return the units' sizes ``(T, 1 + m)``, infinite where there is none yet."""
+        if units is None:
+            return torch.ones_like(self.action.subgaussian)
+        return torch.where(units.known, units.size, torch.inf)
+
+    def unsafe(self, limits: Tensor, units: Units | None = None) -> Tensor | None:
+        """Return the trials ``(T,)`` in which it is seen not to be safe.
+
+        ``None``: in no trial; an error if that is so in all.
+
+        Args:
+            limits: this round's thresholds, ``(T, m)``.
+            units: those of the noise; ``None``: the user's own.
+        """
+        if self.action.cost is not None:
+            if not self.action.fixed:
+                self.action.below(limits)
+            return None
+        if self.ready:
+            return None
+        room, played = limits - self.cost.mean, (self.cost.plays > 0).any(-1)
+        # w is three times the width that holds with probability 1 - delta
+        width = self.cost.width * self._sizes(units)[:, 1:]
+        beyond = (room + width / 3 < 0).any(-1)
+        unsafe = played & ~self.cost.known & beyond
+        if bool(unsafe.all()):
+            raise InfeasibleError(
+                f"safe: after {int(self.cost.plays.max())} plays the safe action's "
+                f"mean cost of {self.cost.mean.tolist()} is above its threshold "
+                f"{limits.tolist()} beyond doubt; no round can be guaranteed",
+                violation=-room,
+            )
+        return unsafe
+
+    def ratio(self, limits: Tensor, units: Units | None = None) -> Tensor:
+        """Return ``2 (r_max - r0) / (tau_j - c0_j)``, ``(T, m)``.
+
+        With an estimate it is 6 in place of 2; 1 for the gap where too little is known.
+        In units it is 0 where there is none yet. Limits are the user's own.
+        """
+        given = self.action.reward is not None and self.action.cost is not None
+        gap = (self.action.largest - self.reward.mean[:, 0]).unsqueeze(-1)
+        room = torch.where(self.warm.unsqueeze(-1), limits - self.cost.mean, 1.0)
+        ratio = (2.0 if given else 6.0) * gap / room
+        if units is None:
+            return ratio
+        return (ratio / units.ratio(limits.shape[-1])).nan_to_num(0.0)
+
+    def within(self, units: Units | None) -> SafeEstimate:
+        """Return the same with what was given in units.
+
+        Where there is none yet, the safe action's cost is at its threshold.
+        """
+        if units is None:
+            return self
+        action = self.action
+        inside = (units.center, units.size, units.known)
+        center, size, known = (part.to(action.x.device) for part in inside)
+        reward, cost = action.reward, action.cost
+        if reward is not None:
+            reward = torch.where(known[:, 0], (reward - center[:, 0]) / size[:, 0], 0.0)
+        if cost is not None:
+            cost = torch.where(known[:, 1:], (cost - center[:, 1:]) / size[:, 1:], 0.0)
+        return replace(self, action=replace(action, reward=reward, cost=cost))
+
+    # -- among the actions of a round ------------------------------------------------
+
+    def exact(self, u: Tensor, limits: Tensor, at: Tensor, start: int = 0) -> None:
+        """Write what is known of the action into fresh bounds, if it is among theirs.
+
+        Where its cost is estimated, it is admissible all the same.
+
+        Args:
+            u: bounds of the actions from ``start`` on, ``(T, 1 + m, n)``.
+            limits: this round's thresholds, ``(T, m)``.
+            at: the action's number in this round's set, ``(T,)``.
+            start: the number of the first of the ``n``.
+        """
+        at, last = at - start, u.shape[-1] - 1
+        here, place = (at >= 0) & (at <= last), at.clamp(0, last)
+        place = place[:, None, None].expand(-1, u.shape[1], 1)
+        bounds = u.gather(-1, place).squeeze(-1)
+        known = bounds.clone()
+        if self.action.reward is not None:
+            known[:, 0] = self.action.reward
+        if self.action.cost is not None:
+            known[:, 1:] = self.action.cost
+        else:
+            known[:, 1:] = torch.minimum(bounds[:, 1:], limits.to(u))
+        known = torch.where(here.unsqueeze(-1), known, bounds)
+        u.scatter_(-1, place, known.unsqueeze(-1))
+
+    def drawn(
+        self,
+        distribution: Distribution,
+        at: Tensor,
+        streams: Streams,
+        infeasible: Tensor | None,
+        enough: Tensor | None = None,
+    ) -> Decision:
+        """Return a draw; the safe action where too little is known of it yet.
+
+        Args:
+            distribution: what to draw from, ``(T, k)``.
+            at: the action's number in this round's set, ``(T,)``.
+            streams: where the draw comes from.
+            infeasible: trials in which it is seen not to be safe, ``(T,)``.
+            enough: trials whose beliefs may say what is safe, ``(T,)``; ``None``: all.
+        """
+        index, probability = distribution.index, distribution.probability
+        if not self.ready or enough is not None:
+            warm = (self.warm if enough is None else self.warm & enough).unsqueeze(-1)
+            first = torch.arange(index.shape[-1], device=index.device) == 0
+            index = torch.where(warm, index, at.unsqueeze(-1) * first)
+            probability = torch.where(warm, probability, first.to(probability))
+        share = probability.double()
+        last = (share > 0).sum(-1) - 1  # rounding must not reach the zero padding
+        uniform = devices.put(streams.uniform().reshape(-1, 1), share.device)
+        place = torch.minimum((uniform >= share.cumsum(-1)).sum(-1), last)
+        number = index.gather(-1, place.unsqueeze(-1)).squeeze(-1)
+        played = Distribution(index, probability)
+        return Decision(number, infeasible, played, sure=True)
+
+    # -- recommendations -------------------------------------------------------------
+
+    def among(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        """Yield blocks with what is given of the action, whose spread is 0 there."""
+        at, reward, cost = self.action.index, self.action.reward, self.action.cost
+        for start, mean, std in blocks:
+            if at is None or (reward is None and cost is None):
+                yield start, mean, std
+                continue
+            here = (at >= start) & (at < start + mean.shape[-1])
+            rows, place = here.nonzero()[:, 0], (at - start)[here]
+            mean, std = mean.clone(), std.expand_as(mean).clone()
+            if reward is not None:
+                mean[rows, 0, place] = reward[rows].to(mean)
+                std[rows, 0, place] = 0.0
+            if cost is not None:
+                mean[rows, 1:, place] = cost[rows].to(mean)
+                std[rows, 1:, place] = 0.0
+            yield start, mean, std
+
+    def mixture(
+        self,
+        actions: Any,
+        blocks: Callable[[], Iterable[Block]],
+        limits: Tensor,
+        confidence: float,
+        left: Tensor | None,
+    ) -> Recommendation:
+        """Return the best distribution believed feasible with ``confidence``.
+
+        Args:
+            actions: the set.
+            blocks: yields estimates and spreads over the set, once a call.
+            limits: the thresholds, ``(T, m)``.
+            confidence: that its expected costs are feasible.
+            left: the actions to choose from, ``(T, N)``; ``None``: all.
+        """
+
+        def estimates() -> Iterator[Block]:
+            return remaining(self.among(blocks()), left)
+
+        best = recommend_policy(estimates, int(actions.size), limits, confidence)
+        return replace(best, x=actions.at(best.index), names=actions.names)
+
+    def recommended(
+        self,
+        data: Tensor,
+        left: Tensor | None,
+        best: Callable[[Tensor | None], Recommendation],
+    ) -> Recommendation:
+        """Return the best recommendation that rests on something, for ``T`` trials.
+
+        Actions without data are left out, but for the safe one where its cost is given.
+        A trial in which nothing remains claims nothing; an error if that is so in all.
+
+        Args:
+            data: actions of which all functions are known, ``(T, N)``.
+            left: those that have not failed, ``(T, N)``; ``None``: all.
+            best: returns the recommendation among actions ``(T, N)``; ``None``: all.
+        """
+        action, bare = self.action, ~data.any(-1)
+        unknown = torch.zeros_like(bare) if action.cost is not None else bare
+        if bool(unknown.all()):
+            raise nothing_told()
+        if action.cost is not None and action.index is not None:
+            data = data.scatter(1, action.index.unsqueeze(-1), True)
+        among = data | unknown.unsqueeze(-1)
+        if left is not None:
+            among = among & left
+        found = best(None if bool(among.all()) else among).withheld(unknown)
+        if action.reward is not None:
+            return found
+        return replace(found, value=torch.where(bare, torch.nan, found.value))
+
+
+def must_hold(mask: Tensor | None, safe: Tensor | None) -> None:
+    """Raise an error unless ``among (1 or T, N)`` leaves the safe action ``(T,)``."""
+    if mask is None or safe is None:
+        return
+    held = mask.expand(len(safe), -1).gather(-1, safe.unsqueeze(-1))
+    if not bool(held.all()):
+        raise CBanditError("among must leave the safe action in every trial")
