@@ -193,12 +193,12 @@ def bound_of(policy):
 
 
 def cost_noises(epochs):
-    return epochs._targets.noises
+    return epochs._cost_noises
 
 
 def rounds_told(epochs):
     """The rounds of which all has come, in the order of the beliefs' log."""
-    return [each.place.t for each in settled(epochs).own.seen()]
+    return [row.place.t for row in settled(epochs).own.all_rows()]
 
 
 def take_for(policy, other):

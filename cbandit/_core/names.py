@@ -38,12 +38,12 @@ CLASSES = {
     """,
     "cbandit.explore": "Rand TS UCB",
     "cbandit.policies": """
-        Arms Arrivals AtOnce Average Awaited Barred Bounds CKB Classes
-        ConfidenceClass CountOPB Door Dual Entry Epoch EpochPenalty Estimating
-        Failed _Family GPOPB GPState GPTS GPUCB LCLUCB Ledger Made News Now OPLB
-        OPNLB _Own _Packed Penalty Place Plane Played Record RPOL Safe
-        SafeAction SafeEstimate Scales SCGPUCB Schedule Search Seen Senses Stage
-        Targets Told Trust _Turned Unpulled Waiting Windowed
+        Arms Arrivals AtOnce Average Awaited Barred Bounds CheckedPsi CKB
+        Classes ConfidenceClass CountOPB Door Dual Entry Epoch EpochPenalty
+        Estimating Failed GPOPB GPState GPTS GPUCB LCLUCB Ledger Made News Now
+        OPLB OPNLB _Packed Paired Penalty Place Plane Played Record Row RPOL
+        Safe SafeAction SafeEstimate Scales SCGPUCB Schedule Search Senses Stage
+        Told Trust _Turned Unpulled Waiting Windowed
     """,
     "cbandit.posterior": """
         Ahead Arrays Beliefs Best Block Coming Covariance Dense FeaturePath Features

@@ -12,8 +12,10 @@ Noisy constraints (``psi="linear"``), ``kappa_j = 0`` at first: targets
 
 ``reuse=True`` (ours) keeps all rounds, recomputes their targets under the new ``kappa``
 and standardises them; ``reuse=False`` starts each epoch from a fresh GP, as printed.
-:mod:`cbandit.policies.penalties` has ``psi`` and ``kappa``,
-:mod:`cbandit.policies.penalised` targets and widths.
+
+RKHS widths share ``delta`` among the horizon's ``L`` epochs: ``c = L``, and ``2 L``
+with noisy constraints, half of it being for the costs' noise. Without a horizon (ours)
+epoch ``l`` has the share ``1 / (l (l + 1))``.
 
 Z. Shi and A. Eryilmaz, A Bayesian approach for stochastic continuum-armed bandit with
 long-term constraints, 2022, Algorithms 2 and 3.
@@ -21,34 +23,192 @@ long-term constraints, 2022, Algorithms 2 and 3.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from cbandit import scores
-from cbandit._core import checks
+from cbandit._core import checks, devices
 from cbandit._core.arguments import stated
+from cbandit._core.log import warn
 from cbandit.beliefs.gp import GP
-from cbandit.explore import Explore
+from cbandit.confidence import RKHS
+from cbandit.errors import CBanditError
+from cbandit.explore import TS, UCB, Explore
+from cbandit.multipliers import exponential, polynomial
 from cbandit.policies.alone import alone
 from cbandit.policies.believed import Data
 from cbandit.policies.decision import Asked
 from cbandit.policies.given import COST_COUNT
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.ledger import News
-from cbandit.policies.packing import place_of
-from cbandit.policies.penalised import Targets, bounds, inner_of
-from cbandit.policies.penalties import penalty_of, warn_of_outgrown
+from cbandit.policies.packing import Place, place_of
+from cbandit.policies.paired import Paired
 from cbandit.policies.policy import Policy
-from cbandit.policies.seen import Epoch, Seen
 from cbandit.policies.senses import counted
 from cbandit.policies.state import GPState
-from cbandit.posterior.look import Look
+from cbandit.posterior.look import Look, scorer
 from cbandit.recommend import Recommendation
 
 __all__ = ["EpochPenalty"]
+
+
+class Row(NamedTuple):
+    """A round of which reward and costs have come, in the trials ``where (T,)``.
+
+    Args:
+        place: the round, and where its choice is.
+        reward: ``(T, 1)``.
+        cost: ``(T, m)``, less the thresholds.
+        where: on the host.
+    """
+
+    place: Place
+    reward: Tensor
+    cost: Tensor
+    where: Tensor
+
+
+class Epoch(NamedTuple):
+    """The state of epoch penalties.
+
+    Args:
+        number: the epoch, counted from 0.
+        kept: the multipliers ``(T, m)``; their logarithms where they multiply.
+        sums: of this epoch's costs, ``(T, m)``.
+        counts: how many they are.
+        waiting: feedback of rounds that have not been told in full.
+        rows: rounds that have, by epoch; -1 is data from before.
+    """
+
+    number: int
+    kept: Tensor
+    sums: Tensor
+    counts: Tensor
+    waiting: dict[int, Paired]
+    rows: dict[int, tuple[Row, ...]]
+
+    @classmethod
+    def start(cls, kept: Tensor) -> Epoch:
+        """Return the first epoch, nothing seen."""
+        zero = torch.zeros_like(kept)
+        return cls(0, kept, zero, zero, {}, {})
+
+    def next(self, number: int, kept: Tensor, reuse: bool) -> Epoch:
+        """Return another epoch, of other multipliers, with or without past rounds."""
+        fresh = Epoch.start(kept)._replace(number=number, waiting=self.waiting)
+        return fresh._replace(rows=self.rows) if reuse else fresh
+
+    def mean(self) -> Tensor:
+        """Return the mean of this epoch's costs, 0 where nothing came, ``(T, m)``."""
+        return self.sums / self.counts.clamp_min(1)
+
+    def told(self, place: Place, news: News, limits: Tensor) -> tuple[Epoch, Row]:
+        """Return the state with the news, and what they complete.
+
+        Args:
+            place: the round, and where its choice is.
+            news: of that round.
+            limits: its thresholds, ``(T, m)``.
+        """
+        before = self.waiting.get(place.t) or Paired.start(self.sums)
+        now = before.told(news, limits)
+        waiting = {t: other for t, other in self.waiting.items() if t != place.t}
+        if not (news.cancelled or bool(now.whole.all())):
+            waiting[place.t] = now
+        where = now.whole & ~before.whole
+        mask = devices.put(where, self.sums.device).unsqueeze(-1)
+        reward, cost = (torch.where(mask, v, 0.0) for v in (now.reward, now.cost))
+        return self._replace(waiting=waiting), Row(place, reward, cost, where)
+
+    def added(self, number: int, row: Row) -> Epoch:
+        """Return the state with one more round of an epoch."""
+        epoch = self
+        if number == self.number:
+            mask = devices.put(row.where, self.sums.device).unsqueeze(-1)
+            sums, counts = self.sums + row.cost, self.counts + mask
+            epoch = self._replace(sums=sums, counts=counts)
+        rows = self.rows.get(number, ())
+        before = [other for other in rows if other.place.t <= row.place.t]
+        after = rows[len(before) :]
+        return epoch._replace(rows={**self.rows, number: (*before, row, *after)})
+
+    def all_rows(self) -> list[Row]:
+        """Return all rounds told in full, in the order of the beliefs' log."""
+        return [row for _, rows in sorted(self.rows.items()) for row in rows]
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """A penalty of costs, and how its multiplier ``kappa`` moves.
+
+    Args:
+        psi: the penalty; not used where it is linear.
+        linear: whether the penalty is the cost itself and ``kappa`` moves by steps;
+            otherwise ``kappa`` moves by factors, and its logarithm is kept, which
+            outlives the dtype.
+        rate: the step of a linear one.
+        still: whether ``kappa`` stays as it is.
+    """
+
+    psi: Callable[[Tensor], Tensor]
+    linear: bool
+    rate: float
+    still: bool
+
+    @classmethod
+    def of(cls, psi: Any, rate: Any) -> Penalty:
+        """Return the penalty that a user's ``psi`` and ``rate`` describe."""
+        form, linear = _form(psi), isinstance(psi, str) and psi == "linear"
+        if linear and rate is None:
+            raise CBanditError("rate is needed with psi='linear'; O(1 / sqrt(epochs))")
+        step = 0.0 if rate is None else checks.number("rate", rate, minimum=0.0)
+        still = rate is not None and step == 0
+        if not linear and rate is not None and not still:
+            raise CBanditError(
+                "rate goes with psi='linear'; with another psi only rate=0, a kappa "
+                f"that stays; got {rate!r}"
+            )
+        return cls(form, linear, step, still)
+
+    def first(self, kappa: Any) -> Tensor:
+        """Return the first multipliers that a user gives; 1, or 0 of a linear one."""
+        if self.linear:
+            return checks.nonnegative("kappa", 0.0 if kappa is None else kappa)
+        return checks.positive("kappa", 1.0 if kappa is None else kappa)
+
+    def kept(self, kappa: Tensor) -> Tensor:
+        """Return what is kept of multipliers ``(T, m)``."""
+        return kappa if self.linear else kappa.log()
+
+    def kappa(self, kept: Tensor) -> Tensor:
+        """Return multipliers from what is kept of them, never infinite."""
+        if self.linear:
+            return kept.clone()
+        return kept.exp().clamp_max(torch.finfo(kept.dtype).max)
+
+    def moved(self, kept: Tensor, mean: Tensor) -> Tensor:
+        """Return what is kept after an epoch whose costs were ``mean (T, m)``."""
+        if self.still:
+            return kept
+        if self.linear:
+            return (kept + self.rate * mean).clamp_min(0)
+        # an epoch of which nothing is known has mean 0, and psi(0) = 1
+        return (kept + self.psi(mean).log()).clamp_max(2 * _edge(kept))
+
+    def outgrown(self, kept: Tensor) -> bool:
+        """Return whether multipliers have left the dtype."""
+        return not self.linear and bool((kept > _edge(kept)).any())
+
+    def charge(self, kept: Tensor, cost: Tensor) -> Tensor:
+        """Return ``sum_j kappa_j (psi(c_j) - 1)``, or of linear costs, ``(T, 1)``."""
+        charge = cost if self.linear else self.psi(cost) - 1
+        return (self.kappa(kept) * charge).sum(-1, keepdim=True)
 
 
 class EpochPenalty(GPPolicy):
@@ -108,13 +268,21 @@ class EpochPenalty(GPPolicy):
         costs = counted(costs, COST_COUNT)
         self.epoch = checks.whole("epoch", epoch)
         self.reuse = checks.flag("reuse", reuse)
-        self.inner, explore = inner, inner_of(inner, explore)
-        self._penalty = penalty_of(psi, rate)
-        targets = Targets.of(self._penalty, reward, self.reuse)
-        first = targets.beliefs[0]
+        self.inner, explore = inner, _inner(inner, explore)
+        self._penalty = Penalty.of(psi, rate)
+        beliefs = _listed(reward)
+        # targets that are rescaled for reuse alone are scored in the user's units
+        self._in_spreads = all(belief.standardize for belief in beliefs)
+        beliefs = [_standardised(each) for each in beliefs] if self.reuse else beliefs
+        first = beliefs[0]
         super().__init__(actions, reward=first, costs=costs, explore=explore, **common)
-        self._targets = targets.suited(self)
-        self._refits = any(belief.refit_every for belief in targets.beliefs)
+        for k, belief in enumerate(beliefs):
+            belief.suit(f"reward[{k}]", self.actions, self.batch_shape)
+            beliefs[k] = self.senses.belief(0, belief)
+        # of the first epochs, one each; the last one stays for all that follow
+        self._by_epoch = beliefs
+        self._cost_noises = self._noises_of_costs()
+        self._refits = any(belief.refit_every for belief in beliefs)
         kappa = self._per_cost("kappa", self._penalty.first(kappa)).clone()
         own = Epoch.start(self._penalty.kept(kappa))
         self._begin(self._now.state._replace(own=own))
@@ -128,19 +296,55 @@ class EpochPenalty(GPPolicy):
         return scores.Reward()
 
     def _look(self, state: GPState, asked: Asked) -> Look:
-        """Return which score is wanted, of estimates in the belief's own units."""
-        return self._targets.look(super()._look(state, asked), state.beliefs.units())
+        """Return which score is wanted, in the user's units or in spreads."""
+        look, units = super()._look(state, asked), state.beliefs.units()
+        if units is None or self._in_spreads:
+            return look
+        form, bound = scorer(look), look.bound
+
+        def score(f: Tensor, g: Tensor) -> Tensor:
+            f = torch.addcmul(units.center.to(f), f, units.size.to(f))
+            return form(f if bound is None else f.clamp(-bound.to(f), bound.to(f)), g)
+
+        close = None if look.tolerance is None else look.tolerance * units.size[:, 0]
+        return replace(look, score=score, bound=None, tolerance=close)
 
     def _chances(self, state: GPState) -> int:
         """Return ``c`` of the RKHS widths."""
-        over = None if self.horizon is None else self._epoch_of(self.horizon) + 1
-        return bounds(state.own.number, over, self._penalty.linear)
+        number = state.own.number
+        if self.horizon is None:
+            share = (number + 1) * (number + 2)
+        else:
+            share = self._epoch_of(self.horizon) + 1
+        return int(2 * share if self._penalty.linear else share)
 
     def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
-        width = self._targets.width(self, asked.t, state, self._chances(state))
-        if width is None:
+        """Return what this round's spread is multiplied by.
+
+        With noisy constraints targets are noisier than the reward, and RKHS widths grow
+        with the multipliers: ``R`` becomes ``sqrt(R^2 + sum_j kappa_j^2 R_j^2)``.
+        """
+        parts = self._estimating.widths.rkhs_parts()
+        if not self._penalty.linear or not parts:
             return super()._coefficient(state, asked)
+        part, beliefs = parts[0][0], state.beliefs
+        r, costs = part.subgaussian, self._cost_noises
+        spread = (state.own.kept * (r if costs is None else costs)).square()
+        grown = (r.square() + spread.sum(-1, keepdim=True)).sqrt()
+        gains, noises = beliefs.gains(), beliefs.noises()
+        chances = self._chances(state)
+        width = part.rkhs(asked.t, gains, chances, noises, part.norm, grown)
         return self.explore.coefficient(width, asked.streams)
+
+    def _noises_of_costs(self) -> Tensor | None:
+        """Return the costs' noise constants ``(T, m)``, where the widths tell them."""
+        widths = self.explore.widths
+        if not isinstance(widths.cost_beta, RKHS):
+            return None
+        count = 1 if widths.cost_beta is widths.beta else self.m
+        r = widths.cost_beta.subgaussian
+        noises = checks.per_cost("subgaussian", r, self.batch_shape, count)
+        return noises.expand(-1, self.m).to(self.device)
 
     def _opened(self, state: GPState, asked: Asked) -> GPState:
         """Move multipliers, and targets with them, at the start of an epoch."""
@@ -148,26 +352,66 @@ class EpochPenalty(GPPolicy):
         if number == own.number:
             return state
         kept = self._penalty.moved(own.kept, own.mean())
-        warn_of_outgrown(self, kept)
+        if not self._warned and self._penalty.outgrown(kept):
+            self._warned = True
+            warn(
+                "EpochPenalty: kappa has outgrown the dtype and is held at its largest "
+                "value; a slower penalty such as psi=('polynomial', 2) keeps it "
+                "smaller",
+                RuntimeWarning,
+            )
         own = own.next(number, kept, self.reuse)
         state = state._replace(own=own)
         # what may fail goes first: a rebuilt engine is equal up to rounding only
         self._limits(asked.t), self._coefficient(state, asked)
-        return state._replace(beliefs=self._targets.opened(self, state.beliefs, own))
+        beliefs, rows = state.beliefs, own.all_rows()
+        if number < len(self._by_epoch):
+            beliefs = self._fresh_beliefs([self._by_epoch[number]])
+            for row in rows:
+                beliefs = self._absorbed(beliefs, own, row)
+        elif not self.reuse:
+            beliefs = beliefs.forget_all()
+        elif rows:
+            targets = [self._target(own, row, beliefs.dtype) for row in rows]
+            beliefs = beliefs.retarget(torch.stack(targets))
+        return state._replace(beliefs=beliefs)
+
+    def _target(self, own: Epoch, row: Row, dtype: torch.dtype) -> Tensor:
+        """Return the reward less the penalty, ``(T, 1)``."""
+        charge = self._penalty.charge(own.kept, row.cost)
+        # squares of targets, and their sums, must stay finite too
+        largest = min(torch.finfo(dtype).max ** 0.5, 1e75)
+        return row.reward - charge.clamp(-largest, largest)
+
+    def _absorbed(self, beliefs: Any, own: Epoch, row: Row) -> Any:
+        """Return the beliefs with one more round."""
+        keys, x, t = row.place
+        target = self._target(own, row, beliefs.dtype)
+        return beliefs.absorb(keys, x, [([0], target, row.where.tolist(), None)], t)
 
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state with rounds of which all has come; others wait."""
         place, t = place_of(self, news.choice), news.choice.t
-        own, new = state.own.told(place, news, self._limits(t))
-        number = self._epoch_of(t)
+        own, row = state.own.told(place, news, self._limits(t))
+        state, number = state._replace(own=own), self._epoch_of(t)
         # of an epoch that has ended data may be dropped
-        if new is None or not (self.reuse or number == own.number):
-            return state._replace(own=own)
-        return self._targets.learnt(state._replace(own=own), number, new)
+        dropped = not (self.reuse or number == own.number)
+        if dropped or not bool(row.where.any()):
+            return state
+        return self._learnt(state, number, row)
+
+    def _learnt(self, state: GPState, number: int, row: Row) -> GPState:
+        """Return the state with one more round of an epoch; -1: data from before."""
+        own = state.own.added(number, row)
+        beliefs = self._absorbed(state.beliefs, own, row)
+        return state._replace(beliefs=beliefs, own=own)
 
     def _observed(self, state: GPState, data: Data) -> GPState:
-        for seen in Seen.before(data, self._limits(max(self.t, 1))):
-            state = self._targets.learnt(state, -1, seen)
+        limits = self._limits(max(self.t, 1))
+        where = torch.ones(self._size, dtype=torch.bool)
+        for keys, x, ((_, reward, *_), (_, cost, *_)) in data.rows():
+            row = Row(Place(list(keys), x, 0), reward, cost - limits, where)
+            state = self._learnt(state, -1, row)
         return state
 
     @property
@@ -188,3 +432,112 @@ class EpochPenalty(GPPolicy):
         The costs have no belief of their own: nowhere is it called feasible.
         """
         return replace(super().recommend(confidence), penalised=True)
+
+
+def _inner(inner: str, explore: Explore | None) -> UCB | TS:
+    """Return how epochs explore, of width 1 unless given."""
+    checks.one_of("inner", inner, "ucb", "ts")
+    wanted: type[UCB | TS] = UCB if inner == "ucb" else TS
+    explore = wanted(1.0) if explore is None else explore
+    if not isinstance(explore, wanted):
+        raise CBanditError(
+            f"inner={inner!r} goes with explore=cb.{wanted.__name__}(...); got "
+            f"{checks.kind(explore)}"
+        )
+    return explore
+
+
+def _listed(reward: Any) -> list[GP]:
+    """Return the belief of each epoch, the last one for all that follow."""
+    beliefs = [reward] if isinstance(reward, GP) else reward
+    if (
+        not isinstance(beliefs, list | tuple)
+        or not beliefs
+        or not all(isinstance(each, GP) for each in beliefs)
+    ):
+        raise CBanditError(
+            f"reward must be a cb.GP, or a list of them, one an epoch; got {reward!r}"
+        )
+    return list(beliefs)
+
+
+def _standardised(belief: GP) -> GP:
+    """Return a belief whose targets are standardised, as reuse needs it."""
+    if bool((belief.mean != 0).any()):
+        raise CBanditError(
+            "reward must have mean 0 with reuse=True: its targets are standardised"
+        )
+    copied = belief.copy()
+    copied.standardize = True
+    return copied
+
+
+def _edge(kept: Tensor) -> float:
+    return math.log(torch.finfo(kept.dtype).max)
+
+
+def _form(psi: Any) -> Callable[[Tensor], Tensor]:
+    """Return the function that ``psi`` names, or ``psi`` itself with checks."""
+    if isinstance(psi, str) and psi in ("exp", "linear"):
+        return exponential
+    name, *numbers = psi if isinstance(psi, tuple) and psi else (None,)
+    if name == "exp" and len(numbers) == 1:
+        return partial(exponential, c=_constant(numbers[0]))
+    if name == "polynomial" and len(numbers) in (1, 2):
+        n = checks.number("psi's power n", numbers[0], minimum=1.0)
+        c = _constant(numbers[1]) if numbers[1:] else 1.0
+        return partial(polynomial, n=n, c=c)
+    if not callable(psi):
+        raise CBanditError(
+            "psi must be 'exp', ('exp', c), ('polynomial', n), ('polynomial', n, c), "
+            f"'linear' or a callable; got {psi!r}"
+        )
+    _check_penalty(psi)
+    return CheckedPsi(psi)
+
+
+class CheckedPsi:
+    """A user's callable, with a check of what it returns."""
+
+    def __init__(self, psi: Callable[[Tensor], Any]) -> None:
+        self._psi = psi
+
+    def __call__(self, z: Tensor) -> Tensor:
+        value = checks.tensor("psi(z)", self._psi(z)).to(z)
+        if not bool((value >= 1 - 1e-9).all()):
+            raise CBanditError(
+                f"psi must be at least 1 everywhere; got {value.min().item():g}"
+            )
+        return value
+
+
+def _constant(value: Any) -> float:
+    c = checks.number("psi's constant c", value)
+    if c <= 0:
+        raise CBanditError(f"psi's constant c must be above 0; got {c:g}")
+    return c
+
+
+def _check_penalty(psi: Callable[[Tensor], Tensor]) -> None:
+    """Raise an error that names a property which a user's ``psi`` lacks."""
+    z = torch.linspace(-1, 3, 81, dtype=torch.float64)
+    values = checks.finite("psi", checks.tensor("psi(z)", psi(z)))
+    if tuple(values.shape) != tuple(z.shape):
+        raise CBanditError(
+            f"psi must map a tensor to one of its shape; got {tuple(values.shape)} "
+            f"from {tuple(z.shape)}"
+        )
+    above, slack = values[20:], 1e-9 * values.abs().max()
+    gaps = above.diff()
+    for holds, what in (
+        (bool(((values[:21] - 1).abs() <= slack).all()), "be 1 for z <= 0"),
+        (bool((gaps > 0).all()), "increase for z > 0"),
+        (bool((gaps.diff() >= -slack).all()), "be convex for z > 0"),
+    ):
+        if not holds:
+            raise CBanditError(f"psi must {what}; it is not on [-1, 3]")
+    x = z[20:51]
+    together = checks.tensor("psi(z)", psi(x.unsqueeze(-1) + x))
+    apart = above[:31].unsqueeze(-1) * above[:31]
+    if bool((apart < together * (1 - 1e-9)).any()):
+        raise CBanditError("psi must satisfy psi(x) psi(y) >= psi(x + y); it does not")

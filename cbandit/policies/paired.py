@@ -1,0 +1,59 @@
+"""Feedback of a round that counts once its reward and its costs have both come."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cbandit.policies.ledger import News, Told
+
+__all__ = ["Paired"]
+
+
+class Paired(NamedTuple):
+    """Reward and costs of a round, and the trials in which each has come.
+
+    Args:
+        reward: ``(T, 1)``, 0 until it comes.
+        cost: less the thresholds, ``(T, m)``, 0 until they come.
+        rewarded: ``(T,)``, on the host, the trials whose reward has come.
+        charged: likewise for the costs.
+    """
+
+    reward: Tensor
+    cost: Tensor
+    rewarded: Tensor
+    charged: Tensor
+
+    @classmethod
+    def start(cls, like: Tensor) -> Paired:
+        """Return a round of which nothing has come; ``like`` is ``(T, m)``."""
+        nowhere = torch.zeros(len(like), dtype=torch.bool)
+        zero = like.new_zeros(len(like), 1)
+        return cls(zero, torch.zeros_like(like), nowhere, nowhere)
+
+    @property
+    def whole(self) -> Tensor:
+        """The trials in which both have come, ``(T,)``."""
+        return self.rewarded & self.charged
+
+    def told(self, news: News, limits: Tensor) -> Paired:
+        """Return this with what has come, under thresholds ``(T, m)``."""
+        reward, cost, rewarded, charged = self
+        for told in news.rewards:
+            reward = torch.where(told.mask().unsqueeze(-1), told.values, reward)
+            rewarded = rewarded | _came(told)
+        for told in news.costs:
+            over = told.values - limits
+            cost = torch.where(told.mask().unsqueeze(-1), over, cost)
+            charged = charged | _came(told)
+        return Paired(reward, cost, rewarded, charged)
+
+
+def _came(told: Told) -> Tensor:
+    """Return the trials in which something was told, ``(T,)`` on the host."""
+    if told.where is None:
+        return torch.ones(len(told.values), dtype=torch.bool)
+    return told.where
