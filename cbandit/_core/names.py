@@ -27,9 +27,9 @@ CLASSES = {
     "cbandit._core": "Numbers Streams",
     "cbandit.actions": "Box Category Finite Float Int Names ProductGrid Star Unit",
     "cbandit.baselines": """
-        ADMMBO BanditOCO BKB BoTorchPolicy CKBRestart CONFIG Expansion _InUnits
-        Played Progress Random Reach SafeLTS SafeOpt SafeSet SafeSets SGPUCB
-        Sketch Sketched Split StageOpt Walk
+        ADMMBO BanditOCO BKB BoTorchPolicy CKBRestart CONFIG Expansion Played
+        Progress Random Reach SafeLTS SafeOpt SafeSet SafeSets SGPUCB Sketch
+        Sketched Split StageOpt Walk
     """,
     "cbandit.beliefs": "Counts Delayed FiniteClass GP Linear Sliding",
     "cbandit.choice": "Choice Distribution",

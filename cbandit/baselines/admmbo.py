@@ -11,9 +11,7 @@ with multipliers ``y_j``, in turn:
    and ``rho |z - z_before|`` differ tenfold; stop where both are small.
 
 Each step has its own budget of evaluations, and all of them count as rounds. After it
-has stopped, the best action seen that is believed feasible is played for ever. The
-Lagrangian is in :mod:`cbandit.baselines.admm`, the steps' turns and the stop are in
-:mod:`cbandit.baselines.admm_steps`.
+has stopped, the best action seen that is believed feasible is played for ever.
 
 S. Ariafar, J. Coll-Font, D. Brooks and J. Dy, ADMMBO: Bayesian optimization with
 unknown constraints using ADMM, 2019. Ours: every round's reward and cost enter the
@@ -23,27 +21,20 @@ observations are noisy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.arguments import stated
+from cbandit._core.peaks import best_place
 from cbandit.actions import Unit
-from cbandit.baselines.admm import Split
-from cbandit.baselines.admm_search import (
-    best_so_far,
-    decision_at,
-    may_be,
-    of_step,
-    on_box,
-    on_set,
-)
-from cbandit.baselines.admm_steps import Progress, evaluations
-from cbandit.baselines.botorch_policy import TAKES_NO
+from cbandit.baselines.botorch_policy import TAKES_NO, best_on_box
 from cbandit.baselines.random import uniform
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
@@ -51,11 +42,194 @@ from cbandit.explore import UCB
 from cbandit.policies.alone import alone
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.gp import GPPolicy
+from cbandit.policies.safe.action import numbered
 from cbandit.policies.state import GPState
 from cbandit.policies.suits import believed_costs
 from cbandit.posterior.units import level
+from cbandit.search import maximise
 
-__all__ = ["ADMMBO"]
+if TYPE_CHECKING:
+    from botorch.acquisition.acquisition import AcquisitionFunction
+
+__all__ = ["ADMMBO", "feasible_improvement", "improvement"]
+
+
+def improvement(mean: Tensor, std: Tensor, best: Tensor) -> Tensor:
+    """Return the expected improvement of ``N(mean, std^2)`` over ``best``."""
+    std = std.clamp_min(1e-12)
+    u = (mean - best) / std
+    density = torch.exp(-0.5 * u.square()) / math.sqrt(2 * math.pi)
+    gain: Tensor = std * (density + u * torch.special.ndtr(u))
+    return gain
+
+
+def feasible_improvement(
+    mean: Tensor, std: Tensor, distance: Tensor, best: Tensor
+) -> Tensor:
+    """Return the expected fall of ``1[g > 0] + distance`` below ``best``.
+
+    ``g`` is Gaussian with this mean and deviation.
+    """
+    share = torch.special.ndtr(mean / std.clamp_min(1e-12))
+    room = best - distance
+    gain: Tensor = (1 - share) * room.clamp_min(0) + share * (room - 1).clamp_min(0)
+    return gain
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Where the alternating directions are, in ``T`` trials.
+
+    Steps are numbered: 0 is the reward's, ``j`` that of cost ``j``.
+
+    Args:
+        x: the action of the reward's step, ``(T, d)``.
+        z: its copies, one a cost, ``(T, m, d)``.
+        before: the copies of the iteration before.
+        y: multipliers of ``x = z_j``, ``(T, m, d)``.
+        rho: penalty, ``(T,)``.
+        weight: ``M``, ``(T,)``.
+    """
+
+    x: Tensor
+    z: Tensor
+    before: Tensor
+    y: Tensor
+    rho: Tensor
+    weight: Tensor
+
+    @classmethod
+    def start(cls, corner: Tensor, m: int, rho: Tensor, weight: Tensor) -> Split:
+        """Return the start: all at the ``corner`` ``(d,)``, multipliers 0."""
+        shape = (len(rho), m, len(corner))
+        z = corner.expand(shape).clone()
+        x = corner.expand(len(rho), -1).clone()
+        return cls(x, z, z, torch.zeros_like(z), rho, weight)
+
+    def of(self, trial: int) -> Split:
+        """Return one trial alone."""
+        one = slice(trial, trial + 1)
+        x, z, before, y = self.x, self.z, self.before, self.y
+        rho, weight = self.rho[one], self.weight[one]
+        return Split(x[one], z[one], before[one], y[one], rho, weight)
+
+    def value(self, step: int, mean: Tensor, x: Tensor, limit: Tensor | None) -> Tensor:
+        """Return what a step maximises, at known means ``(T, n)``.
+
+        Args:
+            step: which one.
+            mean: of the step's function.
+            x: the points, ``(n, d)`` or ``(T, n, d)``.
+            limit: the cost's threshold, ``(T, 1)``.
+        """
+        if limit is None:
+            return mean - self._penalty(x)
+        return -((mean > limit).double() + self._distance(step, x))
+
+    def gain(
+        self,
+        step: int,
+        mean: Tensor,
+        std: Tensor,
+        x: Tensor,
+        limit: Tensor | None,
+        best: Tensor,
+    ) -> Tensor:
+        """Return the expected improvement of a step over ``best`` ``(T, 1)``."""
+        if limit is None:
+            return improvement(mean - self._penalty(x), std, best)
+        return feasible_improvement(mean - limit, std, self._distance(step, x), -best)
+
+    def _penalty(self, x: Tensor) -> Tensor:
+        """Return ``sum_j (rho/2) |x - z_j + y_j/rho|^2``, ``(T, n)``."""
+        rho = self.rho.view(-1, 1, 1)
+        squares = _squares(self.z - self.y / rho, x)  # T x m x n
+        total: Tensor = (rho / 2 * squares).sum(1)
+        return total
+
+    def _distance(self, step: int, x: Tensor) -> Tensor:
+        """Return ``(rho/2M) |x_hat - z + y_j/rho|^2`` at ``z = x``, ``(T, n)``."""
+        rho = self.rho.view(-1, 1)
+        target = self.x + self.y[:, step - 1] / rho
+        scaled: Tensor = _squares(target.unsqueeze(1), x).squeeze(1)
+        scaled *= rho / (2 * self.weight.view(-1, 1))
+        return scaled
+
+    def stepped(self, step: int, found: Tensor, going: Tensor) -> Split:
+        """Return this after a step that found ``(T, d)``, in trials ``going (T,)``."""
+        where = going.unsqueeze(-1)
+        if step == 0:
+            return replace(self, x=torch.where(where, found, self.x))
+        z = self.z.clone()
+        z[:, step - 1] = torch.where(where, found, z[:, step - 1])
+        return replace(self, z=z)
+
+    def residuals(self) -> tuple[Tensor, Tensor]:
+        """Return ``|x - z|`` and ``rho |z - z_before|``, ``(T,)`` each."""
+        primal = (self.x.unsqueeze(1) - self.z).flatten(1).norm(dim=-1)
+        dual = self.rho * (self.z - self.before).flatten(1).norm(dim=-1)
+        return primal, dual
+
+    def iterated(self, going: Tensor) -> Split:
+        """Return this after an iteration, in trials ``going (T,)``.
+
+        ``y_j += rho (x - z_j)``; ``rho`` is doubled or halved where the residuals
+        differ tenfold.
+        """
+        gap, (primal, dual) = self.x.unsqueeze(1) - self.z, self.residuals()
+        y = self.y + self.rho.view(-1, 1, 1) * gap
+        factor = torch.where(primal > 10 * dual, 2.0, 1.0)
+        factor = torch.where(dual > 10 * primal, 0.5, factor)
+        return replace(
+            self,
+            before=self.z,
+            y=torch.where(going.view(-1, 1, 1), y, self.y),
+            rho=torch.where(going, self.rho * factor, self.rho),
+        )
+
+
+class Progress(NamedTuple):
+    """How far ADMMBO is.
+
+    Args:
+        split: the augmented Lagrangian.
+        incumbent: the action that is played once a trial has stopped, ``(T, d)``.
+        stopped: the round from which it is, ``(T,)``; 0 until then.
+        iteration: counted from 0.
+        step: 0 the reward's, ``j`` that of cost ``j``.
+        done: evaluations of this step.
+    """
+
+    split: Split
+    incumbent: Tensor
+    stopped: Tensor
+    iteration: int = 0
+    step: int = 0
+    done: int = 0
+
+    @property
+    def going(self) -> Tensor:
+        """Trials that have not stopped, ``(T,)``."""
+        return self.stopped == 0
+
+    def limit(self, limits: Tensor) -> Tensor | None:
+        """Return the threshold of the step's cost, ``(T, 1)``; the reward has none."""
+        return None if self.step == 0 else limits[:, self.step - 1 : self.step]
+
+    def best(self, beliefs: Any, limits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the step's best value among actions tried ``(T,)``, and where."""
+        x, mean, tried = beliefs.tried(self.step)
+        x = x.double()
+        value = self.split.value(self.step, mean, x, self.limit(limits))
+        value = value.masked_fill(~tried, -torch.inf)
+        place = best_place(value, beliefs.tolerance(costs=self.step > 0))
+        return value.amax(-1), _row(x, place)
+
+    def gain(
+        self, mean: Tensor, std: Tensor, x: Tensor, limit: Tensor | None, best: Tensor
+    ) -> Tensor:
+        """Return the step's expected improvement over ``best`` ``(T, 1)``."""
+        return self.split.gain(self.step, mean, std, x, limit, best)
 
 
 class ADMMBO(GPPolicy):
@@ -99,8 +273,8 @@ class ADMMBO(GPPolicy):
         self.settings = stated(self, locals())
         costs, means = believed_costs(costs), UCB(0.0)
         super().__init__(actions, reward=reward, costs=costs, explore=means, **common)
-        self.budgets = evaluations("budgets", budgets)
-        self.cost_budgets = evaluations("cost_budgets", cost_budgets)
+        self.budgets = _evaluations("budgets", budgets)
+        self.cost_budgets = _evaluations("cost_budgets", cost_budgets)
         self.tolerance = checks.number("tolerance", tolerance, minimum=0.0)
         self.iterations = checks.whole("iterations", iterations)
         self.num_restarts = checks.whole("num_restarts", num_restarts)
@@ -110,7 +284,9 @@ class ADMMBO(GPPolicy):
         rho = self._per_trial("rho", checks.positive("rho", rho))
         weight = self._per_trial("weight", checks.positive("weight", weight))
         # from the upper corner, as published
-        own = Progress.start(Split.start(high, self.m, rho, weight))
+        split = Split.start(high, self.m, rho, weight)
+        stopped = torch.zeros(self._size, dtype=torch.long, device=self.device)
+        own = Progress(split, split.x, stopped)
         self._begin(self._now.state._replace(own=own))
 
     @property
@@ -137,17 +313,202 @@ class ADMMBO(GPPolicy):
             share = asked.streams.uniform(1 + count).reshape(self._size, -1)
             return uniform(asked, share[:, 1:], self), state
         if not bool(own.going.any()):
-            return decision_at(self, may_be(asked, own.incumbent)), state
+            if self._left_out(asked, own.incumbent):
+                raise CBanditError(
+                    "ADMMBO has ended, and what it found has failed or among leaves it "
+                    "out"
+                )
+            return self._at(own.incumbent), state
         units = beliefs.units()
         before = level(units, self._limits(asked.t - 1))
-        own = own.advanced(self, beliefs, asked.t, before)
-        split, step = own.split, own.step
-        best, here = best_so_far(beliefs, split, step, before)
-        limit = of_step(level(units, self._limits(asked.t)), step)
+        own = self._advanced(own, beliefs, asked.t, before)
+        best, here = own.best(beliefs, before)
+        limit = own.limit(level(units, self._limits(asked.t)))
         if self.actions.continuous:
-            tries, raw = self.num_restarts, self.raw_samples
-            found = on_box(asked, beliefs, split, step, limit, best, tries, raw)
+            found = self._on_box(asked, beliefs, own, limit, best)
         else:
-            found = on_set(asked, beliefs, split, step, limit, best, here)
+            found = self._on_set(asked, beliefs, own, limit, best, here)
         x = torch.where(own.going.unsqueeze(-1), found, own.incumbent)
-        return decision_at(self, x), state._replace(own=replace(own, done=own.done + 1))
+        return self._at(x), state._replace(own=own._replace(done=own.done + 1))
+
+    def _at(self, x: Tensor) -> Decision:
+        """Return the decision to play ``x (T, d)``."""
+        x = x.to(self.dtype)
+        if self.actions.continuous:
+            return Decision(None, x=x, sure=True)
+        return Decision(self.actions.index(x), sure=True)
+
+    def _left_out(self, asked: Asked, x: Tensor) -> bool:
+        """Return whether ``x (T, d)`` has failed, or ``among`` leaves it out."""
+        if asked.barred is not None:
+            return bool(asked.barred.holds(x).any())
+        return asked.mask is not None and not bool(self._allowed(asked.mask, x).all())
+
+    def _allowed(self, mask: Tensor, x: Tensor) -> Tensor:
+        """Return the trials ``(T,)`` whose action at ``x (T, d)`` is in the mask."""
+        at = self.actions.index(x.to(self.dtype)).unsqueeze(-1)
+        return mask.expand(len(at), -1).gather(-1, at).squeeze(-1)
+
+    def _advanced(
+        self, own: Progress, beliefs: Any, t: int, limits: Tensor
+    ) -> Progress:
+        """Return the next step, and the next iteration, where a budget is used up.
+
+        ``limits (T, m)`` are the thresholds of the round before ``t``.
+        """
+        budgets = self.cost_budgets if own.step else self.budgets
+        if own.done < budgets[min(own.iteration, 1)]:
+            return own
+        _, found = own.best(beliefs, limits)
+        split = own.split.stepped(own.step, found, own.going)
+        if own.step < self.m:
+            return own._replace(split=split, step=own.step + 1, done=0)
+        last, (primal, dual) = own.iteration + 1, split.residuals()
+        small = (primal <= self._small) & (dual <= self._small)
+        ends = own.going & (small | (last >= self.iterations))
+        best = _deployed(beliefs, limits).where(ends.unsqueeze(-1), own.incumbent)
+        stopped = torch.where(ends, t, own.stopped)
+        return Progress(split.iterated(own.going), best, stopped, last)
+
+    def _on_set(
+        self,
+        asked: Asked,
+        beliefs: Any,
+        own: Progress,
+        limit: Tensor | None,
+        best: Tensor,
+        here: Tensor,
+    ) -> Tensor:
+        """Return where a step gains most, ``(T, d)``; ``here`` where nothing gains.
+
+        Args:
+            asked: the round.
+            beliefs: about reward and costs.
+            own: the step.
+            limit: the cost's threshold, ``(T, 1)``; ``None`` of the reward's step.
+            best: the step's best value so far, ``(T,)``.
+            here: where that is, ``(T, d)``.
+        """
+        mask, close = asked.mask, beliefs.tolerance(costs=own.step > 0)
+
+        def gains() -> Iterator[tuple[int, Tensor]]:
+            for start, stop, mean, std in beliefs.one(own.step):
+                points = self.actions.block(start, stop).double()
+                both = mean.double(), std.double()
+                gain = own.gain(*both, points, limit, best.unsqueeze(-1))
+                yield start, gain.unsqueeze(1)
+
+        found = maximise(gains(), lambda f, g: f, mask, close)
+        nothing = found.value <= close
+        if mask is not None:
+            nothing &= self._allowed(mask, here)
+        at = self.actions.at(numbered(found.index)).double()
+        return torch.where(nothing.unsqueeze(-1), here, at)
+
+    def _on_box(
+        self,
+        asked: Asked,
+        beliefs: Any,
+        own: Progress,
+        limit: Tensor | None,
+        best: Tensor,
+    ) -> Tensor:
+        """Return the same on a box, by BoTorch's search, trial by trial."""
+        from botorch.exceptions.warnings import BadInitialCandidatesWarning
+        from botorch.utils.sampling import manual_seed
+
+        from cbandit.posterior.botorch import model_list
+
+        seeds, found = asked.streams.uniform(1).reshape(len(best)), []
+        units = beliefs.units()
+        for i in range(len(best)):
+            with warnings.catch_warnings(), manual_seed(int(seeds[i] * 2**31)):
+                # no improvement to be had anywhere tried is an answer, not a fault
+                warnings.simplefilter("ignore", BadInitialCandidatesWarning)
+                unit = (0.0, 1.0)
+                if units is not None:
+                    at = i, own.step
+                    unit = float(units.center[at]), float(units.size[at])
+                alone = own._replace(split=own.split.of(i))
+                tau = None if limit is None else limit[i : i + 1]
+                model = model_list(beliefs, i).models[own.step]
+                gain = _acquisition(model, unit, alone, tau, best[i])
+                tries = self.num_restarts, self.raw_samples
+                found.append(best_on_box(gain, asked, i, *tries))
+        return torch.stack(found).double()
+
+
+def _acquisition(
+    model: Any,
+    unit: tuple[float, float],
+    own: Progress,
+    limit: Tensor | None,
+    best: Tensor,
+) -> AcquisitionFunction:
+    """Return one trial's improvement as BoTorch takes it.
+
+    Args:
+        model: of the step's function.
+        unit: what its values are counted from, and in.
+        own: the step.
+        limit: the cost's threshold, ``(1, 1)``; ``None`` of the reward's step.
+        best: the step's best value so far.
+    """
+    from botorch.acquisition.acquisition import AcquisitionFunction
+    from botorch.utils.transforms import t_batch_mode_transform
+
+    center, size = unit
+
+    class Improvement(AcquisitionFunction):
+        @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
+        def forward(self, X: Tensor) -> Tensor:
+            """``b x 1 x d -> b``."""
+            posterior = self.model.posterior(X)
+            mean = (posterior.mean.reshape(1, -1) - center) / size
+            variance = posterior.variance.reshape(1, -1) / size**2
+            std = variance.clamp_min(1e-18).sqrt()
+            x = X.reshape(1, -1, X.shape[-1])
+            return own.gain(mean, std, x, limit, best).reshape(-1)
+
+    return Improvement(model)
+
+
+def _deployed(beliefs: Any, limits: Tensor) -> Tensor:
+    """Return the best feasible action that was tried; else the least violating."""
+    x, reward, tried = beliefs.tried(0)
+    costs = beliefs.anywhere(x)[0][:, 1:]
+    worst = (costs - limits.unsqueeze(-1)).amax(1)
+    feasible = (worst <= 0) & tried
+    value = torch.where(feasible, reward, -torch.inf)
+    least = torch.where(tried, -worst, -torch.inf)
+    place = torch.where(
+        feasible.any(-1),
+        best_place(value, beliefs.tolerance()),
+        best_place(least, beliefs.tolerance(costs=True)),
+    )
+    return _row(x.double(), place)
+
+
+def _row(x: Tensor, place: Tensor) -> Tensor:
+    """Return the row ``place (T,)`` of each trial of ``x (T, n, d)``, ``(T, d)``."""
+    rows = place.view(-1, 1, 1).expand(-1, 1, x.shape[-1])
+    found: Tensor = x.gather(1, rows).squeeze(1)
+    return found
+
+
+def _evaluations(name: str, budgets: Any) -> tuple[int, int]:
+    """Return a step's budget in the first iteration, and in those that follow."""
+    if not isinstance(budgets, tuple | list) or len(budgets) != 2:
+        raise CBanditError(f"{name} must be two positive ints; got {budgets!r}")
+    first, later = (checks.whole(name, n, 1, "two positive ints") for n in budgets)
+    return first, later
+
+
+def _squares(a: Tensor, x: Tensor) -> Tensor:
+    """Return ``|a - x|^2``, ``(T, k, n)``, of ``a (T, k, d)``; ``x`` as above."""
+    mode = "donot_use_mm_for_euclid_dist"  # exact where points coincide
+    if x.dim() == 3:
+        own: Tensor = torch.cdist(a, x, compute_mode=mode).square()
+        return own
+    flat: Tensor = torch.cdist(a.flatten(0, 1), x, compute_mode=mode).square()
+    return flat.view(*a.shape[:2], -1)

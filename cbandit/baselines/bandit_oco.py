@@ -13,24 +13,62 @@ bandit feedback, 2018.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from cbandit._core import checks, devices
 from cbandit._core.arguments import stated
-from cbandit.baselines.walk import Walk, direction, first_centre, shrunk, whole_box
+from cbandit.actions import Box
 from cbandit.errors import CBanditError
 from cbandit.policies.alone import alone
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.given import COST_COUNT
 from cbandit.policies.ledger import News
+from cbandit.policies.paired import Paired
 from cbandit.policies.policy import Policy
 from cbandit.policies.senses import counted
 
 __all__ = ["BanditOCO"]
+
+TRIES = 100  # directions, before all is taken to have failed
+
+
+class Played(NamedTuple):
+    """A round's direction, and what has come of it in which trials.
+
+    Args:
+        u: ``(T, d)``.
+        feedback: reward and costs, thresholds subtracted.
+        used: trials in which both have moved the centre, ``(T,)`` on the host.
+        over: whether nothing more will come.
+    """
+
+    u: Tensor
+    feedback: Paired
+    used: Tensor
+    over: bool = False
+
+    @property
+    def due(self) -> Tensor:
+        """Trials in which all has come and nothing has been made of it, ``(T,)``."""
+        return self.feedback.whole & ~self.used
+
+
+class Walk(NamedTuple):
+    """Where the ascent is.
+
+    Args:
+        centre: ``y``, ``(T, d)``.
+        multiplier: ``lam``, ``(T, m)``.
+        rounds: those whose feedback has not moved it yet, by number.
+    """
+
+    centre: Tensor
+    multiplier: Tensor
+    rounds: Mapping[int, Played]
 
 
 class BanditOCO(Policy):
@@ -75,17 +113,37 @@ class BanditOCO(Policy):
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
-        super().__init__(whole_box(actions), counted(costs, COST_COUNT), **common)
+        if not isinstance(actions, Box):
+            raise CBanditError(
+                f"BanditOCO moves in a cb.Box; got {actions!r} (a gridded problem of "
+                "cb.problems offers problem.box)"
+            )
+        if actions.choices is not None:
+            raise CBanditError(
+                f"BanditOCO moves in all coordinates; got {actions!r}, whose last ones "
+                "are chosen from rows"
+            )
+        super().__init__(actions, counted(costs, COST_COUNT), **common)
         self._radius = self._column("radius", checks.positive("radius", radius))
         self._step = self._column("step", checks.nonnegative("step", step))
-        self._dual = self._number(
-            "dual_step", checks.nonnegative("dual_step", dual_step)
-        )
+        dual_step = checks.nonnegative("dual_step", dual_step)
+        self._dual = self._number("dual_step", dual_step)
         self._leak = self._number("leak", checks.nonnegative("leak", leak))
-        self._low, self._high = shrunk(self.actions, self._radius, radius)
-        centre = self._within(first_centre(self, start))
-        multiplier = centre.new_zeros(self._size, self.m)
-        self._begin(Walk(centre, multiplier, {}))
+        lower, upper = (
+            v.to(self.device, torch.float64)
+            for v in (self.actions.lower, self.actions.upper)
+        )
+        self._low, self._high = lower + self._radius, upper - self._radius
+        if bool((self._low >= self._high).any()):
+            raise CBanditError(
+                "radius must be below half the box's shortest side, "
+                f"{float((upper - lower).min()) / 2:g}; got {radius!r}"
+            )
+        start = (lower + upper) / 2 if start is None else start
+        given = checks.finite("start", checks.tensor("start", start).to(lower))
+        shape = self._size, self.actions.dim
+        centre = self._within(checks.shaped("start", given, shape, "(*trials, d)"))
+        self._begin(Walk(centre, centre.new_zeros(self._size, self.m), {}))
 
     def _column(self, name: str, value: Tensor) -> Tensor:
         return self._per_trial(name, value).unsqueeze(-1)
@@ -98,13 +156,13 @@ class BanditOCO(Policy):
     @alone
     def multiplier(self) -> Tensor:
         """``lam`` as the next ``ask`` will use it, ``(*trials, m)``."""
-        return self._outside(self._moved(self._settled().state)[1].clone())
+        return self._outside(self._moved(self._settled().state).multiplier.clone())
 
     @property
     @alone
     def centre(self) -> Tensor:
         """The point that the next ``ask`` will play around, ``(*trials, d)``."""
-        return self._outside(self._moved(self._settled().state)[0].clone())
+        return self._outside(self._moved(self._settled().state).centre.clone())
 
     def decide(self, state: Walk, asked: Asked) -> tuple[Decision, Walk]:
         """Return ``y + e u``, ``u`` uniform on the unit sphere."""
@@ -112,27 +170,57 @@ class BanditOCO(Policy):
             raise CBanditError(
                 "BanditOCO moves in its box by what it observes: ask takes no actions="
             )
-        centre, multiplier = self._moved(state)
-        u = direction(asked, centre, self._radius, self.dtype)
-        x = (centre + self._radius * u).to(self.dtype)
-        walk = state.played(centre, multiplier, asked.t, u)
+        walk = self._moved(state)
+        u = self._direction(asked, walk.centre)
+        x = (walk.centre + self._radius * u).to(self.dtype)
+        nowhere = torch.zeros(self._size, dtype=torch.bool)
+        played = Played(u, Paired.start(walk.multiplier), nowhere)
+        walk = walk._replace(rounds={**walk.rounds, asked.t: played})
         return Decision(None, x=x, sure=True), walk
 
-    def _moved(self, state: Walk) -> tuple[Tensor, Tensor]:
-        """Return centre and multiplier after all feedback that has come by now."""
-        centre, lam = state.centre, state.multiplier
+    def _direction(self, asked: Asked, centre: Tensor) -> Tensor:
+        """Draw ``u (T, d)`` from the sphere, again where its action has failed."""
+        u = torch.zeros_like(centre)
+        left = torch.ones(self._size, 1, dtype=torch.bool, device=self.device)
+        for _ in range(TRIES):
+            draws = asked.streams.normal(self.actions.dim).view(self._size, -1)
+            draws = devices.put(draws, self.device)
+            u = torch.where(left, draws / draws.norm(dim=-1, keepdim=True), u)
+            if asked.barred is None:
+                return u
+            x = (centre + self._radius * u).to(self.dtype)
+            left = asked.barred.holds(x).unsqueeze(-1)
+            if not bool(left.any()):
+                return u
+        raise CBanditError("OCO: every action around its centre has failed")
+
+    def _moved(self, state: Walk) -> Walk:
+        """Return the walk after all feedback that has come by now."""
+        centre, lam, rounds = state.centre, state.multiplier, {}
         share = self.actions.dim / self._radius
-        for _, each in sorted(state.rounds.items()):
-            if not bool(each.due.any()):
-                continue
-            due = devices.put(each.due, centre.device).unsqueeze(-1)
-            value = each.reward - (lam * each.cost).sum(-1, keepdim=True)
-            moved = self._within(centre + self._step * share * value * each.u)
-            dual = (lam + self._dual * (each.cost - self._leak * lam)).clamp_min(0)
-            centre = torch.where(due, moved, centre)
-            lam = torch.where(due, dual, lam)
-        return centre, lam
+        for t, played in sorted(state.rounds.items()):
+            due, (reward, cost, *_) = played.due, played.feedback
+            if bool(due.any()):
+                mask = devices.put(due, centre.device).unsqueeze(-1)
+                value = reward - (lam * cost).sum(-1, keepdim=True)
+                moved = self._within(centre + self._step * share * value * played.u)
+                dual = (lam + self._dual * (cost - self._leak * lam)).clamp_min(0)
+                centre = torch.where(mask, moved, centre)
+                lam = torch.where(mask, dual, lam)
+            used = played.used | due
+            if not (played.over or bool(used.all())):
+                rounds[t] = played._replace(used=used)
+        return Walk(centre, lam, rounds)
 
     def absorb(self, state: Walk, news: News) -> Walk:
         """Return the state with what has come of a round; it moves nothing yet."""
-        return state.told(news, self._limits(news.choice.t))
+        t = news.choice.t
+        if t not in state.rounds:
+            return state
+        played = state.rounds[t]
+        feedback = played.feedback.told(news, self._limits(t))
+        played = played._replace(feedback=feedback, over=news.cancelled)
+        rounds = {**state.rounds, t: played}
+        if played.over and not bool(played.due.any()):
+            del rounds[t]
+        return state._replace(rounds=rounds)
