@@ -30,8 +30,8 @@ def estimates(mean: Tensor, spread: Tensor, coefficient: Tensor) -> Tensor:
     if _by_scalars(mean) and not spread.requires_grad:
         out = torch.empty_like(mean)
         for j, scale in enumerate(coefficient[0].tolist()):
-            own = spread[0, j if spread.shape[1] > 1 else 0]
-            torch.add(mean[0, j], own, alpha=scale, out=out[0, j])
+            row = spread[0, j if spread.shape[1] > 1 else 0]
+            torch.add(mean[0, j], row, alpha=scale, out=out[0, j])
         return out
     return torch.addcmul(mean, coefficient.to(mean).unsqueeze(-1), spread)
 
@@ -141,8 +141,8 @@ class Rand:
         high: float = 2.0,
     ) -> None:
         self.widths = Widths(beta, cost_beta)
-        own = "a callable (generator, shape) -> draws"
-        checks.one_of("draw", draw, "normal", "uniform", "gaussian-grid", other=own)
+        text = "a callable (generator, shape) -> draws"
+        checks.one_of("draw", draw, "normal", "uniform", "gaussian-grid", other=text)
         points = checks.whole("points", points, 2)
         low, high = checks.number("low", low), checks.number("high", high)
         if not (low < high and high >= 1):

@@ -77,9 +77,7 @@ def rectified(
 def _pair(name: str, multiplier: Any, other: str, cost: Any) -> tuple[Tensor, Tensor]:
     """Return both as tensors of the same ``m``; lists become float64."""
     phi, g = _tensor(name, multiplier), _tensor(other, cost)
-    if phi.shape != g.shape and (
-        phi.shape[-1:] != g.shape[-1:] or not _together(phi, g)
-    ):
+    if phi.shape[-1:] != g.shape[-1:] or not _together(phi, g):
         raise CBanditError(
             f"{other} must have the shape (*b, m) of {name}, {tuple(phi.shape)}; got "
             f"{tuple(g.shape)}"
@@ -90,16 +88,15 @@ def _pair(name: str, multiplier: Any, other: str, cost: Any) -> tuple[Tensor, Te
 
 def _beside(name: str, value: Any, g: Tensor, endless: bool = False) -> Tensor | float:
     """Return a number, or a tensor that broadcasts with ``g``; finite, at least 0."""
-    if isinstance(value, float | int):
-        _within(name, torch.tensor(float(value)), endless)
-        return value
-    given = _tensor(name, value)
-    if given.shape != g.shape and not _together(given, g):
+    number = isinstance(value, float | int)
+    tensor = torch.tensor(float(value)) if number else _tensor(name, value)
+    if not _together(tensor, g):
         raise CBanditError(
             f"{name} must be a number or go with the shape (*b, m) = {tuple(g.shape)}; "
-            f"got {tuple(given.shape)}"
+            f"got {tuple(tensor.shape)}"
         )
-    return _within(name, given, endless)
+    _within(name, tensor, endless)
+    return float(value) if number else tensor
 
 
 def _within(name: str, value: Tensor, endless: bool = False) -> Tensor:

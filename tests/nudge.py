@@ -91,22 +91,24 @@ def nudged(seed: int) -> Iterator[Nudges]:
         for module, names in kernels():
             for name in names:
                 put(module, name, nudges.launch(getattr(module, name)))
-        started, climbed = Running.__init__, box_search._maximised
+        started, climbed = Running.__init__, box_search.maximise_box
 
         def start(
             running: Any, score: Any, mask: Any = None, close: Any = None
         ) -> None:
             started(running, nudges.score(score, close), mask, close)
 
-        def climb(box: Any, estimate: Any, score: Any, *rest: Any) -> Any:
-            return climbed(box, estimate, nudges.score(score, rest[-1]), *rest)
+        def climb(*args: Any, **named: Any) -> Any:
+            known = inspect.signature(climbed).bind(*args, **named).arguments
+            score = nudges.score(known["score"], known.get("tolerance", 0.0))
+            return climbed(**{**known, "score": score})
 
         def place(value: Tensor, close: Any) -> Tensor:
             return best_place(value + nudges(value, close), close)
 
         put(Running, "__init__", start)
-        put(box_search, "_maximised", climb)
         for module in [m for n, m in sys.modules.items() if n.startswith("cbandit")]:
-            if hasattr(module, "best_place"):
-                put(module, "best_place", place)
+            for name, other in (("best_place", place), ("maximise_box", climb)):
+                if hasattr(module, name):
+                    put(module, name, other)
         yield nudges

@@ -20,9 +20,8 @@ from torch import Tensor
 
 from cbandit._core.hints import unknown
 
-__all__ = ["Numbers", "described", "differences", "settings_of", "stated"]
-
-APART = ("self", "__class__", "actions", "device", "dtype", "trials")  # see settings_of
+# apart from these, which see settings_of
+APART = ("self", "__class__", "common", "actions", "device", "dtype", "trials")
 FEW = 8  # arrays up to this size are kept whole, larger ones as two sums
 CHUNK = 1 << 16
 NEAR = 1e-9
@@ -38,14 +37,14 @@ def stated(thing: Any, named: Mapping[str, Any]) -> dict[str, Any]:
             be one of ``type(thing).common``.
         named: the constructor's ``locals()``, before any other statement.
     """
-    given = {**named, **named.get("common", {})}
-    for name in named.get("common", {}):
+    common = named.get("common", {})
+    for name in common:
         if name not in type(thing).common:
-            known = [*named, *type(thing).common]
+            known = (*named, *type(thing).common)
             apart = ("self", "__class__", "common")
-            names = [each for each in known if each not in apart]
+            names = [word for word in known if word not in apart]
             raise unknown(type(thing).__name__, name, names)
-    noted = {k: described(v) for k, v in given.items() if k not in (*APART, "common")}
+    noted = {k: described(v) for k, v in {**named, **common}.items() if k not in APART}
     return noted | getattr(thing, "settings", {})
 
 
@@ -55,16 +54,16 @@ def settings_of(thing: Any) -> dict[str, Any]:
     A class of the user's own need not note its settings: attributes that are named
     like its constructor's arguments are taken as well.
     """
-    noted, held = getattr(thing, "settings", None), getattr(thing, "__dict__", {})
-    found = described(noted) if isinstance(noted, Mapping) else {}
+    noted, attributes = getattr(thing, "settings", None), getattr(thing, "__dict__", {})
+    settings = described(noted) if isinstance(noted, Mapping) else {}
     for name in inspect.signature(type(thing).__init__).parameters:
-        if name in held and name not in (*APART, *found):
-            found[name] = described(held[name])
+        if name in attributes and name not in (*APART, *settings):
+            settings[name] = described(attributes[name])
     for name in ("actions", "dtype"):
-        found[name] = described(getattr(thing, name, None))
+        settings[name] = described(getattr(thing, name, None))
     device = getattr(thing, "device", None)
-    found["device"] = device.type if isinstance(device, torch.device) else None
-    return found
+    settings["device"] = device.type if isinstance(device, torch.device) else None
+    return settings
 
 
 class Numbers(NamedTuple):
@@ -116,17 +115,14 @@ def described(value: Any, depth: int = DEPTH) -> Any:
         if not type(value).__module__.startswith("cbandit"):
             depth = min(depth, FOREIGN)
         value = {"": type(value), **_attributes(value)}
-    return {str(key): described(each, depth - 1) for key, each in value.items()}
+    return {str(key): described(part, depth - 1) for key, part in value.items()}
 
 
 def _attributes(value: Any) -> dict[str, Any]:
     """An object's attributes but for cached ones, which come when first asked for."""
-    late, held = functools.cached_property, getattr(value, "__dict__", {})
-    return {
-        k: v
-        for k, v in held.items()
-        if not isinstance(getattr(type(value), k, 0), late)
-    }
+    cached, held = functools.cached_property, getattr(value, "__dict__", {})
+    names = [k for k in held if not isinstance(getattr(type(value), k, 0), cached)]
+    return {name: held[name] for name in names}
 
 
 def _parts(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
@@ -157,7 +153,7 @@ def _array(value: Any) -> np.ndarray | None:
 def _numeric(value: Any, depth: int) -> bool:
     # numpy would index into anything that has indices, even without an end
     if isinstance(value, list | tuple):
-        return depth > 0 and all(_numeric(each, depth - 1) for each in value)
+        return depth > 0 and all(_numeric(entry, depth - 1) for entry in value)
     return isinstance(value, int | float | Tensor | np.ndarray | np.generic)
 
 

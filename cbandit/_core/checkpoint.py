@@ -16,15 +16,13 @@ import os
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cbandit._core import checks, distributed, graph
 from cbandit._core.distributed import Ranks
 from cbandit._core.files import atomic, digest
 from cbandit._core.names import Names
 from cbandit.errors import CBanditError, CheckpointError
-
-__all__ = ["Digests", "read", "write"]
 
 FORMAT = 4
 KEPT = "this one was kept as it is"
@@ -35,18 +33,34 @@ Digests = dict[str, tuple[bytes, ...]]
 """By path, the digests of what a policy or a run has read or written there last. These
 are states that it has been through: what replaces them loses nothing."""
 
-_ADVICE = {
-    "policy": "cb.load() it and go on from there, save() to another path, or replace "
-    "it by save(path, overwrite=True)",
-    "simulation": "let one process at a time play a run; the same call again goes on "
-    "from what is there",
+# By kind: what reads a checkpoint, and what to do where others have changed it.
+_KINDS = {
+    "policy": (
+        "cb.load(path) reads it",
+        "cb.load() it and go on from there, save() to another path, or replace it by "
+        "save(path, overwrite=True)",
+    ),
+    "simulation": (
+        "cb.simulate(policy, problem, horizon, checkpoint=path) goes on with it",
+        "let one process at a time play a run; the same call again goes on from what "
+        "is there",
+    ),
+    "run": ("cb.Run.load(folder) reads it", ""),
 }
-_READERS = {
-    "policy": "cb.load(path) reads it",
-    "simulation": "cb.simulate(policy, problem, horizon, checkpoint=path) goes on "
-    "with it",
-    "run": "cb.Run.load(folder) reads it",
-}
+
+
+class _Head(NamedTuple):
+    """The first line of a checkpoint.
+
+    Args:
+        kind: of what is in it.
+        rounds: how many, in digits.
+        digest: of these and the body.
+    """
+
+    kind: bytes
+    rounds: bytes
+    digest: bytes
 
 
 def write(
@@ -68,7 +82,7 @@ def write(
         overwrite: replace any checkpoint of this format.
         rounds: how many there are in it.
     """
-    target, known = _path(path), {} if digests is None else digests
+    target, noted = _path(path), {} if digests is None else digests
     if target.is_dir():
         raise CheckpointError(f"path must be a file; {target} is a directory")
     if target.exists():
@@ -79,7 +93,7 @@ def write(
                 f"{error}, not overwritten: choose another path, or remove it"
             ) from None
         if not overwrite:
-            _check(target, kind, known, rounds)  # before the work, and again after it
+            _check(target, kind, noted, rounds)  # before the work, and again after it
     try:
         parts, _ = graph.written(content)
     except (pickle.PicklingError, AttributeError, TypeError, ValueError) as error:
@@ -95,15 +109,15 @@ def write(
     def check() -> None:
         """Raise if another process has written the file, else note what it will be."""
         if not overwrite:
-            _check(target, kind, known, rounds)
+            _check(target, kind, noted, rounds)
         # noted first: an interrupt may come when the file is there already
-        known[place] = (*known.get(place, ()), mark)
+        noted[place] = (*noted.get(place, ()), mark)
 
     with atomic(target, check) as file:
         file.write(b"%s%d %s %s\n" % (_NAME, FORMAT, name, mark))
         for part in parts:
             file.write(part)
-    known[place] = (mark,)
+    noted[place] = (mark,)
 
 
 def read(
@@ -125,11 +139,12 @@ def read(
         digests: the file as it is now is noted there.
     """
     target = _path(path)
-    found, mark, body = ranks.first(lambda: _opened(target))
-    if found != kind:
-        reader = _READERS.get(found, "nothing here reads it")
+    head, body = ranks.first(lambda: _opened(target))
+    other = head.kind.decode()
+    if other != kind:
+        reader, _ = _KINDS.get(other, ("nothing here reads it", ""))
         raise CheckpointError(
-            f"{target} is the checkpoint of a {found}, not of a {kind}: {reader}; "
+            f"{target} is the checkpoint of a {other}, not of a {kind}: {reader}; "
             f"{KEPT}"
         )
     try:
@@ -142,12 +157,12 @@ def read(
             f"{target} cannot be read here ({reason}); {KEPT}"
         ) from error
     if not isinstance(whole, of):
-        held = checks.kind(whole)
         raise CheckpointError(
-            f"{target} was not read: it holds {held}, not a {kind}; {KEPT}"
+            f"{target} was not read: it holds {checks.kind(whole)}, not a {kind}; "
+            f"{KEPT}"
         )
     if digests is not None:
-        digests[os.path.realpath(target)] = (mark,)
+        digests[os.path.realpath(target)] = (head.digest,)
     return whole
 
 
@@ -170,42 +185,43 @@ def _check(target: Path, kind: str, digests: Digests, rounds: int) -> None:
     """
     try:
         with open(target, "rb") as file:
-            name, mark = _head(target, file.readline(LINE).rstrip(b"\n"))
+            head = _head(target, file.readline(LINE).rstrip(b"\n"))
     except FileNotFoundError:
         return
-    other, there = name.decode().split(" ")
     noted = digests.get(os.path.realpath(target))
     if noted is None:
-        if other == kind and int(there) <= rounds:
+        other = head.kind.decode()
+        if other == kind and int(head.rounds) <= rounds:
             return
-        what = f"is a {other} of {there} rounds, which this {kind} is not from"
-    elif mark in noted:
+        there = f"is a {other} of {int(head.rounds)} rounds"
+        what = f"{there}, which this {kind} is not from"
+    elif head.digest in noted:
         return
     else:
         what = f"has changed since this {kind} was loaded from it or saved to it"
     raise CheckpointError(
         f"{target} {what}: what others have saved there would be lost, so it was kept; "
-        f"{_ADVICE[kind]}"
+        f"{_KINDS[kind][1]}"
     )
 
 
-def _opened(target: Path) -> tuple[str, bytes, bytes]:
-    """Kind, digest and body of a checkpoint; an error unless it is ours and whole."""
+def _opened(target: Path) -> tuple[_Head, bytes]:
+    """Return first line and body of a checkpoint, or raise unless it is ours."""
     try:
         raw = target.read_bytes()
     except OSError as error:
         raise CheckpointError(f"cannot read {target}: {error.strerror}") from None
     line, _, body = raw.partition(b"\n")
-    kind, mark = _head(target, line)
-    if mark != digest(kind, body):
+    head = _head(target, line)
+    if head.digest != digest(b"%s %s" % (head.kind, head.rounds), body):
         raise CheckpointError(
             f"{target} is broken (its checksum fails): take another copy of it; {KEPT}"
         )
-    return kind.decode().split(" ")[0], mark, body
+    return head, body
 
 
-def _head(target: Path, line: bytes) -> tuple[bytes, bytes]:
-    """Kind and rounds, and digest of a checkpoint, from its first line."""
+def _head(target: Path, line: bytes) -> _Head:
+    """Return the first line of a checkpoint, or raise unless it is ours."""
     if not line.startswith(_NAME):
         raise CheckpointError(
             f"{target} is not a checkpoint of cbandit: it does not begin with "
@@ -219,7 +235,7 @@ def _head(target: Path, line: bytes) -> tuple[bytes, bytes]:
             f"{target} is a checkpoint of {version}, which this one cannot read: load "
             f"it with the version that wrote it, or begin anew; {KEPT}"
         )
-    kind, rounds, mark = words[1:]
-    if not rounds.isdigit():
+    head = _Head(*words[1:])
+    if not head.rounds.isdigit():
         raise CheckpointError(f"{target} is broken: take another copy of it; {KEPT}")
-    return b"%s %s" % (kind, rounds), mark
+    return head

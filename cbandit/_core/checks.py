@@ -16,30 +16,6 @@ from torch import Tensor
 from cbandit._core import devices
 from cbandit.errors import CBanditError
 
-__all__ = [
-    "about",
-    "all_finite",
-    "device",
-    "finite",
-    "flag",
-    "kind",
-    "measured",
-    "no_flag",
-    "nonnegative",
-    "number",
-    "one_of",
-    "path",
-    "per_cost",
-    "per_trial",
-    "plain",
-    "positive",
-    "rows",
-    "seed",
-    "shaped",
-    "tensor",
-    "whole",
-]
-
 # the squares of a million such numbers, as spreads add them up, are finite together
 LARGEST = {
     dtype: math.sqrt(torch.finfo(dtype).max) / 1000
@@ -90,7 +66,8 @@ def _from_numpy(name: str, value: Any) -> Tensor:
         if array.dtype.kind in "biufc":
             return torch.from_numpy(array if array.flags.writeable else array.copy())
         # name one entry that is no number
-        odd = [each for each in array.ravel().tolist() if not _number(each)][:1]
+        entries = array.ravel().tolist()
+        odd = [e for e in entries if not isinstance(e, int | float | complex)][:1]
         reason = f" holding {kind(odd[0])}" if array.ndim and odd else ""
     except (TypeError, ValueError, RuntimeError) as error:
         reason = f" ({error})"
@@ -101,10 +78,6 @@ def _from_numpy(name: str, value: Any) -> Tensor:
     )
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float | complex)
-
-
 def kind(value: Any) -> str:
     """The name of a value's kind, for errors about values of the wrong one."""
     if isinstance(value, type):
@@ -112,17 +85,10 @@ def kind(value: Any) -> str:
     return type(value).__name__
 
 
-def all_finite(value: Tensor) -> bool:
-    """Whether ``value`` holds neither NaN nor infinity."""
-    if value.numel() == 1:
-        return math.isfinite(float(value))
-    # one pass; only a sum that overflowed, or met such a number, needs a closer look
-    return math.isfinite(float(value.sum())) or bool(torch.isfinite(value).all())
-
-
 def finite(name: str, value: Tensor, advice: str = "") -> Tensor:
     """``value`` if it holds neither NaN nor infinity."""
-    if not all_finite(value):
+    # one pass; only a sum that overflowed, or met such a number, needs a closer look
+    if not math.isfinite(float(value.sum())) and not bool(value.isfinite().all()):
         bad = value[~torch.isfinite(value)].flatten()[0].item()
         raise CBanditError(f"{name} must be finite; got {bad}{advice}")
     return value
@@ -147,11 +113,10 @@ def measured(name: str, value: Tensor, dtype: torch.dtype, advice: str = "") -> 
 
 def no_flag(name: str, value: Any) -> Any:
     """``value`` unless it is of truth values, which are no measurement."""
-    odd = value
-    if isinstance(value, list | tuple):
-        odd = value[0] if value else None
-    kind_of = getattr(odd, "dtype", None)
-    if isinstance(odd, bool) or kind_of in (torch.bool, np.bool_):
+    several = isinstance(value, list | tuple) and value
+    first = value[0] if several else value
+    dtype = getattr(first, "dtype", None)
+    if isinstance(first, bool) or dtype in (torch.bool, np.bool_):
         raise CBanditError(
             f"{name} must be a number; got a truth value: give float(...) of it, if 1 "
             "and 0 are what was measured"
@@ -275,20 +240,19 @@ def device(value: Any) -> torch.device:
 
 def positive(name: str, value: Any) -> Tensor:
     """``value`` as a finite float64 tensor whose every entry is above zero."""
-    out = finite(name, tensor(name, value))
-    if bool((out <= 0).any()):
-        raise CBanditError(f"{name} must be above 0; got {out.min().item():g}")
+    out = tensor(name, value)
+    if not bool(((out > 0) & out.isfinite()).all()):  # one look at the device
+        least = finite(name, out).min().item()
+        raise CBanditError(f"{name} must be above 0; got {least:g}")
     return out
 
 
 def nonnegative(name: str, value: Any) -> Tensor:
     """``value`` as a finite float64 tensor without a negative entry."""
     out = tensor(name, value)
-    if out.is_cuda and bool(((out >= 0) & out.isfinite()).all()):
-        return out  # one look at the device for both checks
-    finite(name, out)
-    if bool((out < 0).any()):
-        raise CBanditError(f"{name} must not be negative; got {out.min().item():g}")
+    if not bool(((out >= 0) & out.isfinite()).all()):
+        least = finite(name, out).min().item()
+        raise CBanditError(f"{name} must not be negative; got {least:g}")
     return out
 
 
@@ -310,17 +274,17 @@ def per_cost(name: str, value: Any, batch: tuple[int, ...], m: int) -> Tensor:
     each cost, as it is without trials.
     """
     out, shape = tensor(name, value), (*(batch or (1,)), m)
-    given = tuple(out.shape)
-    if given in ((m,), (1, m), (*batch, m), shape, ()):
+    got = tuple(out.shape)
+    if got in ((m,), (1, m), (*batch, m), shape, ()):
         return out.expand(shape)
-    if batch and given in (batch, (*batch, 1)):
+    if batch and got in (batch, (*batch, 1)):
         return out.reshape(-1, 1).expand(shape).clone()
     wanted = f"(m,) = {(m,)}"
     if batch:
         wanted += f", (*trials, 1) = {(*batch, 1)} or (*trials, m) = {(*batch, m)}"
     several = "" if m > 1 else "; several costs are a list, costs=[...]"
     raise CBanditError(
-        f"{name} must be a number or have shape {wanted}; got {given}{several}"
+        f"{name} must be a number or have shape {wanted}; got {got}{several}"
     )
 
 
@@ -335,8 +299,8 @@ def rows(
 
     A last axis of length 1 may be left out.
     """
-    given, count = tuple(value.shape), batch[0] if batch else 1
-    if axes == (1,) and n is not None and given in ((n,), (count, n)):
+    got, count = tuple(value.shape), batch[0] if batch else 1
+    if axes == (1,) and n is not None and got in ((n,), (count, n)):
         value = value.unsqueeze(-1)
     shape = tuple(value.shape)
     lead, ends = shape[: len(shape) - len(axes)], shape[len(shape) - len(axes) :]
@@ -348,6 +312,6 @@ def rows(
         if batch:
             wanted += f" or ({count}, {plain})"
         raise CBanditError(
-            f"{name} must have {known} rows, of shape {wanted}; got {given}"
+            f"{name} must have {known} rows, of shape {wanted}; got {got}"
         )
     return value.expand(count, *shape[len(lead) - 1 :])

@@ -14,20 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["cholesky", "free_memory", "host", "put"]
-
 
 def put(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """Put a tensor, or a list of numbers, on ``device``, unless it is there."""
-    given = values if isinstance(values, Tensor) else torch.tensor(values, dtype=dtype)
-    if given.device == device and dtype is None:
-        return given
-    if device.type == "cpu" and dtype is None and not given.is_cuda:
-        return given
-    if device.type == "cpu" or given.is_cuda:
-        return given.to(device, dtype)
+    tensor = values if isinstance(values, Tensor) else torch.tensor(values, dtype=dtype)
+    home = tensor.device == device or (device.type == "cpu" and not tensor.is_cuda)
+    if home and dtype is None:
+        return tensor
     # unpinned memory has been read when this returns, so the caller may change it
-    return given.to(device, dtype, non_blocking=not given.is_pinned())
+    on_way = device.type != "cpu" and not tensor.is_cuda and not tensor.is_pinned()
+    return tensor.to(device, dtype, non_blocking=on_way)
 
 
 def host(*values: Tensor) -> list[Tensor]:
@@ -41,7 +37,7 @@ def host(*values: Tensor) -> list[Tensor]:
     bits = torch.cat([v.reshape(-1).view(torch.long) for v in wide]).cpu()
     parts = bits.split([v.numel() for v in wide])
     pairs = zip(wide, parts, strict=True)
-    return [part.view(own.dtype).view(own.shape) for own, part in pairs]
+    return [part.view(like.dtype).view(like.shape) for like, part in pairs]
 
 
 def cholesky(matrix: Tensor) -> Tensor:
@@ -63,11 +59,8 @@ def free_memory(device: torch.device) -> int:
         # memory that torch holds and does not use is free too
         held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + held
-    try:
-        about = Path("/proc/meminfo").read_text()
-    except OSError:
-        about = ""
-    for line in about.splitlines():
+    memory = Path("/proc/meminfo")
+    for line in memory.read_text().splitlines() if memory.exists() else ():
         if line.startswith("MemAvailable"):
             return 1024 * int(line.split()[1])
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

@@ -27,8 +27,6 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit.errors import CBanditError, LostRankError
 
-__all__ = ["ALONE", "Ranks", "current", "launched", "shard"]
-
 T = TypeVar("T")
 
 TIMEOUT = 1800.0  # seconds, as torch's own
@@ -105,50 +103,42 @@ class Ranks:
         if self.size == 1:
             return function()
         if self.rank == 0:
-            result, failure = self._tried(function)
+            result: Any = None
+            failure: CBanditError | None = None
+            try:
+                result = function()
+            except CBanditError as error:
+                failure = error
             body = torch.frombuffer(
                 bytearray(pickle.dumps((result, failure))), dtype=torch.uint8
             )
             for peer in range(1, self.size):
-                self._send(peer, torch.tensor([len(body)]))
-                self._send(peer, body)
+                for sent in (torch.tensor([len(body)]), body):
+                    self._wait(peer, self._begin(dist.isend, sent, peer))
         else:
             length = torch.zeros(1, dtype=torch.int64)
-            self._receive(0, length)
+            self._wait(0, self._begin(dist.irecv, length, 0))
             body = torch.empty(int(length), dtype=torch.uint8)
-            self._receive(0, body)
+            self._wait(0, self._begin(dist.irecv, body, 0))
             result, failure = pickle.loads(body.numpy().tobytes())
         if failure is not None:
             raise failure
         return result  # type: ignore[no-any-return]
 
-    @staticmethod
-    def _tried(function: Callable[[], Any]) -> tuple[Any, CBanditError | None]:
-        try:
-            return function(), None
-        except CBanditError as error:
-            return None, error
-
     def _swap(self, sent: Tensor, got: list[Tensor]) -> None:
         """Send to every other rank, and put what rank ``r`` sends into ``got[r]``."""
         got[self.rank].copy_(sent)
-        peers = [r for r in range(self.size) if r != self.rank]
-        under_way = [(each, self._begin(dist.isend, sent, each)) for each in peers]
-        for each in peers:
-            self._receive(each, got[each])
-        for each, work in under_way:
-            self._wait(each, work)
+        peers = [rank for rank in range(self.size) if rank != self.rank]
+        sending = {peer: self._begin(dist.isend, sent, peer) for peer in peers}
+        for peer in peers:
+            self._wait(peer, self._begin(dist.irecv, got[peer], peer))
+        for peer, work in sending.items():
+            self._wait(peer, work)
 
-    def _send(self, peer: int, sent: Tensor) -> None:
-        self._wait(peer, self._begin(dist.isend, sent, peer))
-
-    def _receive(self, peer: int, got: Tensor) -> None:
-        self._wait(peer, self._begin(dist.irecv, got, peer))
-
-    def _begin(self, move: Callable[..., Any], what: Tensor, peer: int) -> Any:
+    def _begin(self, move: Callable[..., Any], tensor: Tensor, peer: int) -> Any:
         end = "group_dst" if move is dist.isend else "group_src"
         with self._with(peer):
-            return move(what, group=self._group, **{end: peer})
+            return move(tensor, group=self._group, **{end: peer})
 
     def _wait(self, peer: int, work: Any) -> None:
         with self._with(peer):

@@ -10,7 +10,6 @@ import hashlib
 import os
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, BinaryIO
@@ -21,17 +20,6 @@ try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
-
-__all__ = [
-    "atomic",
-    "digest",
-    "file_digest",
-    "folder",
-    "locked",
-    "sealed",
-    "unsealed",
-    "writable",
-]
 
 PART = ".part"
 PATIENCE = 10.0  # seconds; the others hold the lock for the time of one rename
@@ -54,22 +42,21 @@ def atomic(path: Any, check: Callable[[], None] | None = None) -> Iterator[Binar
     """
     target = Path(path)
     _sweep(target)
-    part, begun, held = _begun(target)
+    part, begun = _begun(target)
     try:
-        with held:
-            with begun as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            if check is None:
-                os.replace(part, target)
-            else:
-                busy = (
-                    f"{target} was not written: another process has locked its folder"
-                )
-                with locked(target.parent, PATIENCE, busy):
+        with begun as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            if fcntl is None:
+                file.close()  # Windows renames no open file
+            with contextlib.ExitStack() as lock:
+                if check is not None:
+                    busy = "was not written: another process has locked its folder"
+                    folder = target.parent
+                    lock.enter_context(locked(folder, PATIENCE, f"{target} {busy}"))
                     check()
-                    os.replace(part, target)
+                os.replace(part, target)
     except OSError as error:
         _remove(part)
         if error.errno not in DISK:
@@ -83,8 +70,8 @@ def atomic(path: Any, check: Callable[[], None] | None = None) -> Iterator[Binar
 
 def writable(path: Any) -> None:
     """Raise now if :func:`atomic` could not begin to write there."""
-    part, begun, held = _begun(Path(path))
-    with held, begun:
+    part, begun = _begun(Path(path))
+    with begun:
         _remove(part)
 
 
@@ -116,7 +103,11 @@ def locked(folder: Path, patience: float, refusal: str) -> Iterator[None]:
         yield
         return
     try:
-        _lock(handle, patience, refusal)
+        deadline = monotonic() + patience
+        while _lock(handle) is False:
+            if monotonic() >= deadline:
+                raise CBanditError(refusal)
+            sleep(0.002)
         yield
     finally:
         if fcntl is not None:
@@ -125,26 +116,25 @@ def locked(folder: Path, patience: float, refusal: str) -> Iterator[None]:
         os.close(handle)
 
 
-def _lock(handle: int, patience: float, refusal: str) -> None:
-    deadline = monotonic() + patience
-    while fcntl is not None:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if monotonic() >= deadline:
-                raise CBanditError(refusal) from None
-        except OSError:  # no locks here
-            return
-        sleep(0.002)
+def _lock(file: Any) -> bool | None:
+    """Lock an open file. ``False``: another process has; ``None``: no locks here."""
+    try:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return None
 
 
 def digest(*parts: Any) -> bytes:
     """Return what tells these bytes from any others, in 32 hexadecimal digits."""
-    found = hashlib.blake2b(digest_size=16)
+    whole = hashlib.blake2b(digest_size=16)
     for part in parts:
-        found.update(part)
-    return found.hexdigest().encode()
+        whole.update(part)
+    return whole.hexdigest().encode()
 
 
 def file_digest(path: Path) -> str:
@@ -164,13 +154,13 @@ def unsealed(raw: bytes, before: str, after: str) -> bool:
     """Return whether :func:`sealed` wrote this, to the bit."""
     last = after.encode()
     end = len(raw) - len(last)
-    first, found = raw[: max(0, end - 32)], raw[max(0, end - 32) : end]
+    first, mark = raw[: max(0, end - 32)], raw[max(0, end - 32) : end]
     ours = first.endswith(before.encode()) and raw.endswith(last)
-    return ours and found == digest(first, last)
+    return ours and mark == digest(first, last)
 
 
-def _begun(target: Path) -> tuple[Path, BinaryIO, AbstractContextManager[Any]]:
-    """The file beside ``target`` that will become it, open, and what holds its lock."""
+def _begun(target: Path) -> tuple[Path, BinaryIO]:
+    """Return the file beside ``target`` that will become it, open and locked."""
     if target.is_dir():
         raise CBanditError(f"{target} is a folder; it must be a file")
     while True:
@@ -179,43 +169,17 @@ def _begun(target: Path) -> tuple[Path, BinaryIO, AbstractContextManager[Any]]:
             begun = open(part, "wb")  # noqa: SIM115
         except OSError as error:
             raise _unwritten(target, error) from None
-        try:
-            held = _locked(part)
-        except FileNotFoundError:
-            held = None
-        except OSError:  # a file system without locks, where nothing is ever swept
-            held = contextlib.nullcontext()
-        if held is not None and part.exists():
-            return part, begun, held
+        if _lock(begun) is not False and part.exists():
+            return part, begun
         begun.close()  # another process has just swept it
 
 
 def _sweep(target: Path) -> None:
     """Remove what is left of writing ``target`` by processes that have ended."""
-    if fcntl is None:
-        return
     for part in target.parent.glob(f".{glob.escape(target.name)}.*{PART}"):
-        with contextlib.suppress(OSError):
-            held = _locked(part)
-            if held is not None:
-                with held:
-                    part.unlink()
-
-
-def _locked(part: Path) -> AbstractContextManager[Any] | None:
-    """Lock a file that is being written; ``None``: another process has it locked."""
-    if fcntl is None:
-        return contextlib.nullcontext()
-    held = open(part, "rb")  # noqa: SIM115
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        held.close()
-        return None
-    except BaseException:
-        held.close()
-        raise
-    return held
+        with contextlib.suppress(OSError), open(part, "rb") as file:
+            if _lock(file):  # where there are no locks, nothing is ever swept
+                part.unlink()
 
 
 def _remove(part: Path) -> None:

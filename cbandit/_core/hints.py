@@ -8,8 +8,6 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-__all__ = ["check_arguments", "hinted", "near", "taken", "unknown"]
-
 #: words of a row stand for each other: libraries differ in which of them they take
 ALIKE = (
     ("thresholds", "limits", "limit", "constraints", "bounds"),
@@ -40,8 +38,7 @@ def near(word: str, known: Iterable[str]) -> str | None:
         meant = [name for name in row if name in names]
         if word in row and meant:
             return meant[0]
-    found = difflib.get_close_matches(word, names, 1)
-    return found[0] if found else None
+    return next(iter(difflib.get_close_matches(word, names, 1)), None)
 
 
 def unknown(call: str, name: str, known: Iterable[str]) -> TypeError:
@@ -60,51 +57,52 @@ def hinted(call: Call) -> Call:
         return call
 
     @functools.wraps(call)
-    def called(*given: Any, **named: Any) -> Any:
+    def called(*values: Any, **named: Any) -> Any:
         try:
-            return call(*given, **named)
+            return call(*values, **named)
         except TypeError:
-            check_arguments(call, given, named)
+            check_arguments(call, values, named)
             raise
 
     return called  # type: ignore[return-value]
 
 
 def check_arguments(
-    call: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]
+    call: Callable[..., Any], values: Sequence[Any], named: Mapping[str, Any]
 ) -> None:
     """Raise an error in plain words unless a call can be made with these arguments."""
     signature = inspect.signature(call)
     try:
-        signature.bind(*given, **named)
+        signature.bind(*values, **named)
     except TypeError:
         pass
     else:
         return
     name = call.__qualname__.rpartition("<locals>.")[2]
-    own = name.rpartition(".")[2]
+    last = name.rpartition(".")[2]
     every = list(signature.parameters.values())
     handed_on: Sequence[str] = ()
-    if own == "__init__":
-        name, handed_on = type(given[0]).__name__, taken(type(given[0]))
+    if last == "__init__":
+        name, handed_on = type(values[0]).__name__, taken(type(values[0]))
     elif every and every[0].name == "self":
-        name = own
+        name = last
     if every and every[0].name in ("self", "cls"):
-        every, given = every[1:], given[1:]
+        every, values = every[1:], values[1:]
     plain = [p for p in every if p.kind not in BEYOND]
     names = [p.name for p in plain]
+    known = dict.fromkeys((*names, *handed_on))
     for word in named:
-        if word not in (*names, *handed_on):
-            raise unknown(name, word, dict.fromkeys((*names, *handed_on))) from None
+        if word not in known:
+            raise unknown(name, word, known) from None
     listed = [p.name for p in plain if p.kind is not p.KEYWORD_ONLY]
-    if len(given) > len(listed):
-        count = "no argument" if not listed else f"{len(listed)} without a name"
-        which = f" ({', '.join(listed)})" if listed else " without a name"
-        rest = ", ".join(f"{each}=" for each in names[len(listed) :])
+    if len(values) > len(listed):
+        count = f"{len(listed)} without a name ({', '.join(listed)})"
+        rest = ", ".join(f"{word}=" for word in names[len(listed) :])
         raise TypeError(
-            f"{name} takes {count}{which}; got {len(given)}: name the others, {rest}"
+            f"{name} takes {count if listed else 'no argument without a name'}; got "
+            f"{len(values)}: name the others, {rest}"
         ) from None
-    for p in plain[len(given) :]:
+    for p in plain[len(values) :]:
         if p.default is p.empty and p.name not in named:
             raise TypeError(
                 f"{name} needs {p.name!r}; it takes {', '.join(names)}"

@@ -10,8 +10,6 @@ import sys
 import warnings
 from types import FrameType
 
-__all__ = ["LOG", "warn"]
-
 LOG = logging.getLogger("cbandit")
 LOG.addHandler(logging.NullHandler())
 

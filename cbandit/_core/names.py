@@ -134,6 +134,7 @@ def trusted(trust: Any) -> dict[str, Any]:
                 f"trust must hold classes, functions or modules themselves; got the "
                 f"text {thing!r}"
             )
+        meant: list[Any] = [thing]
         if isinstance(thing, types.ModuleType):
             meant = [
                 part
@@ -142,8 +143,8 @@ def trusted(trust: Any) -> dict[str, Any]:
                 and part.__module__ == thing.__name__
                 and "<" not in part.__qualname__
             ]
-        else:
-            meant = [thing if isinstance(thing, (type, *CODE)) else type(thing)]
+        elif not isinstance(thing, (type, *CODE)):
+            meant = [type(thing)]
         try:
             by_name |= {name_of(part): part for part in meant}
         except TypeError as error:

@@ -11,20 +11,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = [
-    "CLOSE",
-    "CLOSE_NARROW",
-    "SHORT",
-    "argmax",
-    "at_each",
-    "best_place",
-    "first_reaching",
-    "members",
-    "neighbours",
-    "peaks_of",
-    "ranked",
-]
-
 CLOSE, CLOSE_NARROW = 1e-10, 1e-6  # that share, in float64 and in narrower numbers
 SHORT = 1 << 12  # up to this length one pass is as fast as two
 

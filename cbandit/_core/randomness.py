@@ -19,8 +19,6 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit.errors import CBanditError
 
-__all__ = ["Position", "Streams", "Trials", "trial_range"]
-
 BLOCK = 1024
 MOST = 10**6  # trials
 

@@ -14,8 +14,6 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-__all__ = ["on_one_thread"]
-
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
 

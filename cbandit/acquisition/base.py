@@ -37,8 +37,6 @@ from cbandit.acquisition.models import (
 from cbandit.errors import CBanditError
 from cbandit.explore import estimates
 
-__all__ = ["Score", "one_or_each", "soft"]
-
 
 class Score(AcquisitionFunction):
     """A score of a model's estimates of the reward and the costs.
@@ -83,9 +81,10 @@ class Score(AcquisitionFunction):
         tau = checks.finite("thresholds", checks.tensor("thresholds", thresholds))
         self._hold("thresholds", self._costs("thresholds", tau))
         self._hold("units", None if units is None else _units(units, 1 + self.m))
-        lam = None if noise is None else checks.nonnegative("noise", noise)
-        count = model.num_outputs
-        self._hold("noise", None if lam is None else one_or_each("noise", lam, count))
+        if noise is not None:
+            noise = checks.nonnegative("noise", noise)
+            noise = one_or_each("noise", noise, model.num_outputs)
+        self._hold("noise", noise)
         self.register_buffer("X_pending", None)
         self.set_X_pending(X_pending)
 
@@ -156,7 +155,7 @@ class Score(AcquisitionFunction):
             waiting = pending.to(X).expand(*X.shape[:-2], *pending.shape)
             points = torch.cat([waiting, X], -2)
         posterior: Any = self.model.posterior(points)
-        mean: Tensor = one_each(mean_of(posterior), points)[..., p:, :].mT
+        mean = one_each(mean_of(posterior), points)[..., p:, :].mT
         if points.shape[-2] == 1:
             with small_variances():
                 variance = posterior.variance.mT
@@ -209,7 +208,7 @@ class Score(AcquisitionFunction):
     def _hold(self, name: str, value: Tensor | None) -> None:
         """Register a buffer on the model's device."""
         device = next((p.device for p in self.model.parameters()), None)
-        self.register_buffer(name, value if value is None else value.clone().to(device))
+        self.register_buffer(name, None if value is None else value.clone().to(device))
 
     def _check_batch(self, name: str, lead: torch.Size) -> None:
         """Raise if ``*b`` is not the model's, and would broadcast with points."""

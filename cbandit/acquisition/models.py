@@ -22,20 +22,6 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit.errors import CBanditError
 
-__all__ = [
-    "Outputs",
-    "arrangement",
-    "coordinates",
-    "covariances",
-    "data",
-    "mean_of",
-    "one_by_one",
-    "one_each",
-    "parts",
-    "root",
-    "small_variances",
-]
-
 Outputs = Sequence[tuple[int, float]]
 """Which outputs are reward and costs, and by what each is multiplied."""
 

@@ -16,8 +16,6 @@ from cbandit.acquisition.scores import Weighted
 from cbandit.errors import CBanditError
 from cbandit.explore import estimates
 
-__all__ = ["PathwisePrimalDual"]
-
 POINTS = 2048  # a path is followed to so many points at a time
 
 

@@ -17,8 +17,6 @@ from botorch.models.model import Model
 from cbandit.acquisition.models import Outputs
 from cbandit.errors import CBanditError
 
-__all__ = ["register"]
-
 
 def register(kind: type[AcquisitionFunction]) -> None:
     """Give an acquisition function its input constructor.

@@ -15,8 +15,6 @@ from cbandit.acquisition.base import Score, one_or_each, soft
 from cbandit.acquisition.models import Outputs, data, parts, root, small_variances
 from cbandit.errors import CBanditError
 
-__all__ = ["OptimisticFeasible", "PrimalDual", "RectifiedPenalty", "Weighted"]
-
 FAR = 1000.0  # infeasible points lie below the reward by so many times its size
 
 

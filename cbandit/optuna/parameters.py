@@ -17,8 +17,6 @@ from cbandit.actions import Category, Float, Int, Space
 from cbandit.actions.names import Parameter
 from cbandit.errors import CBanditError
 
-__all__ = ["Domain"]
-
 GRID, CHOICES = 200_000, 20_000  # combinations alone, and beside continuous parameters
 
 
@@ -32,11 +30,8 @@ class Domain:
     def __init__(self, distributions: dict[str, BaseDistribution]) -> None:
         self._distributions = distributions
         self._parameters = {n: _parameter(d) for n, d in distributions.items()}
-        counts = {
-            name: len(each.values)
-            for name, each in self._parameters.items()
-            if each.values is not None
-        }
+        values = {name: each.values for name, each in self._parameters.items()}
+        counts = {name: len(v) for name, v in values.items() if v is not None}
         numbers = {n for n in counts if not isinstance(self._parameters[n], Category)}
         free = len(counts) < len(self._parameters)
         while numbers and math.prod(counts.values()) > (CHOICES if free else GRID):
@@ -68,14 +63,12 @@ def _parameter(of: BaseDistribution) -> Parameter:
     """Return a parameter with the values of one of Optuna's."""
     if isinstance(of, CategoricalDistribution):
         return Category(*of.choices)
-    if isinstance(of, IntDistribution):
-        if of.step == 1 and of.high - of.low < GRID:
-            return Int(of.low, of.high, of.log)
-        step = None if (of.high - of.low) / of.step >= GRID else float(of.step)
-        return Float(float(of.low), float(of.high), of.log, step)
-    if isinstance(of, FloatDistribution):
+    if isinstance(of, IntDistribution | FloatDistribution):
         fine = of.step is None or (of.high - of.low) / of.step >= GRID
-        return Float(of.low, of.high, of.log, None if fine else of.step)
+        if isinstance(of, IntDistribution) and of.step == 1 and not fine:
+            return Int(of.low, of.high, of.log)
+        step = None if fine or of.step is None else float(of.step)
+        return Float(float(of.low), float(of.high), of.log, step)
     raise CBanditError(f"a sampler knows no parameter of the kind {of!r}")
 
 

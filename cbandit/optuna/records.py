@@ -12,8 +12,6 @@ from optuna.trial import TrialState
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.taken_up import Played
 
-__all__ = ["Record", "is_params", "is_round", "observe", "usable"]
-
 LARGEST = 1e150  # its square is finite
 
 
@@ -51,7 +49,7 @@ class Record(NamedTuple):
         """Return it without numbers above ``largest``, whose squares are infinite."""
 
         def fits(values: Sequence[float] | None) -> bool:
-            return values is not None and all(abs(each) <= largest for each in values)
+            return all(abs(value) <= largest for value in values or ())
 
         return self._replace(
             reward=self.reward if fits([self.reward or 0.0]) else None,
@@ -66,7 +64,7 @@ class Record(NamedTuple):
             told = torch.tensor([self.costs], dtype=torch.float64)
             excess = policy.senses.costs(told) - policy._limits(t)
         estimate = torch.tensor([self.estimate], dtype=torch.float64)
-        known = [math.nan if each is None else each for each in self.size or ()]
+        known = [math.nan if size is None else size for size in self.size or ()]
         return Played(t, estimate, excess, torch.tensor([known], dtype=torch.float64))
 
 
@@ -80,8 +78,8 @@ def usable(value: Any) -> float | None:
 def is_params(value: Any) -> bool:
     """Return whether a trial's attribute holds parameters by name."""
     return isinstance(value, dict) and all(
-        each is None or isinstance(each, bool | str) or usable(each) is not None
-        for each in value.values()
+        part is None or isinstance(part, bool | str) or usable(part) is not None
+        for part in value.values()
     )
 
 
@@ -97,7 +95,7 @@ def is_round(value: Any, m: int) -> bool:
     estimate, units = value.get("estimate"), value.get("units")
     if not isinstance(estimate, list) or not isinstance(units, list):
         return False
-    sizes = [1.0 if each is None else usable(each) or 0.0 for each in units]
+    sizes = [1.0 if unit is None else usable(unit) or 0.0 for unit in units]
     known = None not in map(usable, estimate) and all(size > 0 for size in sizes)
     return known and (len(estimate), len(units)) == (1 + m, m)
 
@@ -105,12 +103,12 @@ def is_round(value: Any, m: int) -> bool:
 def observe(policy: GPPolicy, records: Sequence[Record]) -> None:
     """Show a policy what trials measured: reward and costs, or one of them."""
     kinds: dict[tuple[bool, bool], list[Record]] = {}
-    for each in records:
-        has = each.reward is not None, bool(each.costs)
-        kinds.setdefault(has, []).append(each)
+    for record in records:
+        measured = record.reward is not None, bool(record.costs)
+        kinds.setdefault(measured, []).append(record)
     for (reward, cost), rows in kinds.items():
         policy.observe(
-            params=[each.params for each in rows],
-            reward=[each.reward for each in rows] if reward else None,
-            cost=[each.costs for each in rows] if cost else None,
+            params=[record.params for record in rows],
+            reward=[record.reward for record in rows] if reward else None,
+            cost=[record.costs for record in rows] if cost else None,
         )

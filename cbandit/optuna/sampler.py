@@ -31,8 +31,6 @@ from cbandit.policies.gp import GPPolicy
 from cbandit.policies.senses import Senses
 from cbandit.policies.taken_up import folded, foreseen, sizes, took_up, turn
 
-__all__ = ["Sampler"]
-
 ROUND = "cbandit:round"  # a trial's system attribute: one, so that it is all there
 KINDS = ("CKB", "RPOL", "CONFIG", "GPUCB", "GPTS")  # whose state a study's trials hold
 CONSTRAINT, FIXED = "constraints", "fixed_params"  # Optuna's own
@@ -109,8 +107,7 @@ class Sampler(BaseSampler):
     ) -> dict[str, BaseDistribution]:
         """Return the parameters that all trials have, as far as they can vary."""
         self._raise_error_if_multi_objective(study)
-        found = intersection_search_space(study.get_trials(deepcopy=False))
-        return {name: each for name, each in found.items() if not each.single()}
+        return _shared_space(study.get_trials(deepcopy=False))
 
     def sample_relative(
         self,
@@ -130,8 +127,8 @@ class Sampler(BaseSampler):
         params = domain.suggested(choice.params)
         units = [None if math.isnan(u) else u for u in sizes(policy)[0].tolist()]
         estimate = policy._now.state.estimate[0].tolist()
-        kept = {"params": params, "estimate": estimate, "units": units}
-        study._storage.set_trial_system_attr(trial._trial_id, ROUND, kept)
+        round_ = {"params": params, "estimate": estimate, "units": units}
+        study._storage.set_trial_system_attr(trial._trial_id, ROUND, round_)
         return params
 
     def sample_independent(
@@ -144,8 +141,9 @@ class Sampler(BaseSampler):
         """Return a random value, the same for this trial whoever asks."""
         key = f"{self._seed}/{trial.number}/{param_name}".encode()
         seed = int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "little")
-        given = study, trial, param_name, param_distribution
-        return RandomSampler(seed).sample_independent(*given)
+        return RandomSampler(seed).sample_independent(
+            study, trial, param_name, param_distribution
+        )
 
     def after_trial(
         self,
@@ -157,22 +155,18 @@ class Sampler(BaseSampler):
         """Store the trial's constraints where Optuna looks for them."""
         if state not in (TrialState.COMPLETE, TrialState.PRUNED):
             return
+        excesses: dict[str, float] = {}
         if self._senses is not None:
             names, signs = self._senses.names or (), self._senses.signs[1:].tolist()
-            limits, told = self._senses.limits, self._told(trial, names)
-            named = {
-                name: sign * value - limit
-                for name, sign, value, limit in zip(
-                    names, signs, told, limits, strict=True
-                )
-                if value is not None
-            }
+            told = self._told(trial, names)
+            costs = zip(signs, told, self._senses.limits, strict=True)
+            for name, (sign, cost, limit) in zip(names, costs, strict=True):
+                if cost is not None:
+                    excesses[name] = sign * cost - limit
         elif self._constraints_func is not None:
-            given = self._constraints_func(trial)
-            named = {str(j): float(each) for j, each in enumerate(given)}
-        else:
-            return
-        for name, value in named.items():
+            constraints = enumerate(self._constraints_func(trial))
+            excesses = {str(j): float(value) for j, value in constraints}
+        for name, value in excesses.items():
             if not math.isnan(value):
                 key = f"{CONSTRAINT}:{name}"
                 study._storage.set_trial_system_attr(trial._trial_id, key, value)
@@ -186,8 +180,7 @@ class Sampler(BaseSampler):
         ``.multiplier``. What it is asked or told does not reach the study.
         """
         trials = study.get_trials(deepcopy=False)
-        found = intersection_search_space(trials)
-        space = {name: each for name, each in found.items() if not each.single()}
+        space = _shared_space(trials)
         policy = self._ready(study, Domain(space), len(trials)) if space else None
         if policy is None:
             raise CBanditError(
@@ -200,39 +193,34 @@ class Sampler(BaseSampler):
         """Return the policy for a trial; ``None``: nothing to learn from yet."""
         trials = study.get_trials(deepcopy=False)
         names = self._names(trials)
-        records = [self._record(each, domain, names) for each in trials]
-        if not any(each.params and each.measured for each in records):
+        records = [self._record(trial, domain, names) for trial in trials]
+        if not any(r.params and r.measured for r in records):
             return None
         minimise = study.direction == StudyDirection.MINIMIZE
         first = self._made(domain, minimise, len(names))
-        records = [self._within(each, first) for each in records]
-        seen = [each for each in records if each.params and each.measured]
-        seen.sort(key=lambda each: (each.ended, each.number))
+        records = [self._within(r, first) for r in records]
+        measured = [r for r in records if r.params and r.measured]
+        measured.sort(key=lambda r: (r.ended, r.number))
         key = domain, minimise, len(names)
-        policy, used = self._fitted_to(first, key, seen)
-        observe(policy, seen[used:])
-        played = [
-            each.played(policy)
-            for each in records
-            if each.number < number and each.estimate is not None
-        ]
-        others = [each for each in records if each.number != number and each.params]
-        waiting, failed, measured = (
-            domain.space.names.points([each.params for each in rows])
-            for rows in (
-                [each for each in others if each.state == TrialState.RUNNING],
-                [each for each in others if each.state == TrialState.FAIL],
-                seen,
-            )
-        )
-        took_up(policy, waiting, lasting(domain.space, failed, measured))
+        policy, used = self._fitted_to(first, key, measured)
+        observe(policy, measured[used:])
+        chosen = [r for r in records if r.number < number and r.estimate is not None]
+        played = [r.played(policy) for r in chosen]
+
+        def points(rows: Sequence[Record]) -> Any:
+            return domain.space.names.points([r.params for r in rows])
+
+        others = [r for r in records if r.number != number and r.params]
+        running = points([r for r in others if r.state == TrialState.RUNNING])
+        failed = points([r for r in others if r.state == TrialState.FAIL])
+        took_up(policy, running, lasting(domain.space, failed, points(measured)))
         # one that a later trial has overtaken was killed while it chose
-        last = max(each.number for each in records if each.state.is_finished())
-        for each in records[last + 1 : number]:
-            if each.choosing:
-                before = [e for e in played if e.t <= each.number]
-                turn(policy, each.number, folded(policy, before, each.number))
-                insort(played, foreseen(policy, each.number + 1))
+        last = max(r.number for r in records if r.state.is_finished())
+        for record in records[last + 1 : number]:
+            if record.choosing:
+                before = [p for p in played if p.t <= record.number]
+                turn(policy, record.number, folded(policy, before, record.number))
+                insort(played, foreseen(policy, record.number + 1))
         turn(policy, number, folded(policy, played, number))
         return policy
 
@@ -240,12 +228,12 @@ class Sampler(BaseSampler):
         """Return the costs' names."""
         if self._senses is not None:
             return self._senses.names or ()
-        done = [each for each in trials if each.state == TrialState.COMPLETE]
+        done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
         # those of most trials, the latest where as many have others
-        sets = [frozenset(self._constraints(each)) for each in reversed(done)]
-        count = Counter(each for each in sets if each)
-        found = count.most_common(1)[0][0] if count else ()
-        return sorted(found, key=lambda name: (len(name), name))
+        sets = [frozenset(self._constraints(trial)) for trial in reversed(done)]
+        count = Counter(filter(None, sets))
+        names = count.most_common(1)[0][0] if count else ()
+        return sorted(names, key=lambda name: (len(name), name))
 
     def _constraints(self, trial: FrozenTrial) -> dict[str, Any]:
         """Return what Optuna keeps as the constraints of a trial."""
@@ -284,38 +272,42 @@ class Sampler(BaseSampler):
     ) -> Record:
         """Return a trial as the policy sees it."""
         # those that the trial has been given and has not asked for yet
-        kept = self._attribute(trial, ROUND, partial(is_round, m=len(names)))
+        round_ = self._attribute(trial, ROUND, partial(is_round, m=len(names)))
         fixed = self._attribute(trial, FIXED, is_params)
-        params = domain.known({**fixed, **kept.get("params", {}), **trial.params})
-        known = kept or fixed or trial.params
-        choosing = trial.state == TrialState.RUNNING and not known
         reward = costs = None
         if trial.state == TrialState.COMPLETE and trial.values:
             reward = usable(trial.values[0])
         if trial.state in (TrialState.COMPLETE, TrialState.PRUNED):
             told = self._told(trial, names)
-            measured = [each for each in told if each is not None]
-            costs = measured if len(measured) == len(names) else None
+            costs = [cost for cost in told if cost is not None]
+        known = round_ or fixed or trial.params
         when = trial.datetime_complete
-        ended = math.inf if when is None else when.timestamp()
-        estimate, size = kept.get("estimate"), kept.get("units")
-        seen = params, reward, costs, estimate, size, choosing
-        return Record(trial.number, trial.state, ended, *seen)
+        return Record(
+            number=trial.number,
+            state=trial.state,
+            ended=math.inf if when is None else when.timestamp(),
+            params=domain.known({**fixed, **round_.get("params", {}), **trial.params}),
+            reward=reward,
+            costs=costs if costs is not None and len(costs) == len(names) else None,
+            estimate=round_.get("estimate"),
+            size=round_.get("units"),
+            choosing=trial.state == TrialState.RUNNING and not known,
+        )
 
     def _told(self, trial: FrozenTrial, names: Sequence[str]) -> list[float | None]:
         """Return a trial's costs, ``None`` where one was not measured."""
-        found, kind, advice = self._constraints(trial), "constraint", ""
+        values, kind, advice = self._constraints(trial), "constraint", ""
         if self._senses is not None:
-            found, kind = trial.user_attrs, "user attribute"
+            values, kind = trial.user_attrs, "user attribute"
             advice = "; its costs teach nothing. Give a number, trial.set_user_attr("
             advice += f"{names[0]!r}, 12.0), in the objective"
-        elif found.keys() > {*names}:
-            self._left_out(trial, "constraints", found)
+        elif values.keys() > {*names}:
+            self._left_out(trial, "constraints", values)
             return [None] * len(names)
-        told = [usable(found.get(name)) for name in names]
+        told = [usable(values.get(name)) for name in names]
         for name, cost in zip(names, told, strict=True):
-            if cost is None and name in found:
-                self._left_out(trial, f"{kind} {name!r}", found[name], advice)
+            if cost is None and name in values:
+                self._left_out(trial, f"{kind} {name!r}", values[name], advice)
             elif cost is None and advice:
                 self._warn(None, f"trial {trial.number} has no {kind} {name!r}{advice}")
         return told
@@ -329,7 +321,7 @@ class Sampler(BaseSampler):
         return out
 
     def _fitted_to(
-        self, first: GPPolicy, key: tuple[Any, ...], seen: list[Record]
+        self, first: GPPolicy, key: tuple[Any, ...], measured: list[Record]
     ) -> tuple[GPPolicy, int]:
         """Return a policy with the first trials seen, and how many of them it has.
 
@@ -339,25 +331,25 @@ class Sampler(BaseSampler):
         Args:
             first: a policy that has seen nothing.
             key: what it was made for.
-            seen: all trials that teach, in the order in which they ended.
+            measured: all trials that teach, in the order in which they ended.
         """
         groups = first._beliefs.groups
         intervals = [g.gp.refit_every for g in groups if g.gp.refit_every is not None]
-        used = len(seen) // min(intervals) * min(intervals) if intervals else 0
-        if self._fitted[0] != (key, seen[:used]):
-            observe(first, seen[:used])
+        used = len(measured) // min(intervals) * min(intervals) if intervals else 0
+        if self._fitted[0] != (key, measured[:used]):
+            observe(first, measured[:used])
             first._settled()  # which fits
-            self._fitted = (key, seen[:used]), first
+            self._fitted = (key, measured[:used]), first
         return copy.deepcopy(self._fitted[1]), used
 
     def _made(self, domain: Domain, minimise: bool, m: int) -> GPPolicy:
         """Return a new policy, checked."""
-        given: dict[str, Any] = {"minimise": minimise, "seed": self._seed}
-        given["thresholds"] = 0.0 if self._limits is None else self._limits
+        settings: dict[str, Any] = {"minimise": minimise, "seed": self._seed}
+        settings["thresholds"] = 0.0 if self._limits is None else self._limits
         if isinstance(self._kind, type):
-            policy = _by_default(self._kind, domain.space, m, given)
+            policy = _by_default(self._kind, domain.space, m, settings)
         else:
-            policy = self._kind(domain.space, **given)
+            policy = self._kind(domain.space, **settings)
         if not isinstance(policy, GPPolicy):
             raise CBanditError(
                 "a sampler's policy must be a cb.GPPolicy, whose state the study's "
@@ -385,20 +377,21 @@ class Sampler(BaseSampler):
         return policy
 
 
+def _shared_space(trials: list[FrozenTrial]) -> dict[str, BaseDistribution]:
+    """Return the parameters that all trials have and that can vary."""
+    space = intersection_search_space(trials)
+    return {name: values for name, values in space.items() if not values.single()}
+
+
 def _kind(policy: Any, limited: bool) -> Any:
     """Return the class of a policy by its name; a callable as it is.
 
     An error if it is none for a study, or keeps no limits and there are some.
     """
-    if not isinstance(policy, str):
-        if callable(policy):
-            return policy
-        raise CBanditError(
-            f"policy must be the name of one of {', '.join(KINDS)}, or a callable that "
-            f"builds a cb.GPPolicy; got {policy!r}"
-        )
+    if callable(policy):
+        return policy
     if policy not in KINDS:
-        meant = near(policy.upper(), KINDS)
+        meant = near(policy.upper(), KINDS) if isinstance(policy, str) else None
         hint = f"; did you mean {meant!r}?" if meant else ""
         raise CBanditError(
             f"policy must be the name of one of {', '.join(KINDS)}, or a callable that "
@@ -418,19 +411,19 @@ def _keeps_limits(kind: Any) -> bool:
     return "costs" in inspect.signature(kind).parameters
 
 
-def _by_default(kind: Any, space: Any, m: int, given: dict[str, Any]) -> Any:
+def _by_default(kind: Any, space: Any, m: int, settings: dict[str, Any]) -> Any:
     """Return a policy of this kind, with default beliefs."""
-    belief, limits = GP.default(space), given["thresholds"]
+    belief, limits = GP.default(space), settings["thresholds"]
     if not _keeps_limits(kind):
         if m:
             raise CBanditError(
                 f"{kind.__name__} keeps no limits; the study's trials have {m}"
             )
-        return kind(space, reward=belief, **given)
+        return kind(space, reward=belief, **settings)
     if m == 0:
         raise CBanditError(
             f"{kind.__name__} keeps limits, and the study's trials have none: give "
             "limits= or constraints_func="
         )
     costs = [belief] * m if limits == 0.0 else dict.fromkeys(limits, belief)
-    return kind(space, reward=belief, costs=costs, **given)
+    return kind(space, reward=belief, costs=costs, **settings)

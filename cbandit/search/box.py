@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from cbandit._core.randomness import Streams
 from cbandit.actions import Box
 from cbandit.posterior.look import Best, Score
 from cbandit.search.climb import FLOOR, Climbed, at_places, climb
+from cbandit.search.finite import LEAST
 
 Estimate = Callable[[Tensor], Tensor]
 """``x (T, n, d) -> (T, F, n)``, differentiable: estimates, reward first."""
@@ -45,7 +46,6 @@ SPRINT, STEPS = 8, 100  # steps of all starts, and of the finalists with these
 APART = 0.2  # starts are kept no further apart than this
 RAISES, RAISE = 6, 5.0  # how often, and by what factor, a penalty is raised
 MARGIN = 1e-8  # share of a cost's size that is kept from its limit
-LEAST = scores.LeastViolating()
 
 
 @dataclass
@@ -62,26 +62,6 @@ class Climbs:
         """Add some climbs."""
         self.made += climbed.settled.numel()
         self.failed += int((~climbed.settled).sum())
-
-
-class _Point(NamedTuple):
-    """A point of each trial: value ``(T,)``, estimates ``(T, F)`` and ``x (T, d)``."""
-
-    value: Tensor
-    estimate: Tensor
-    x: Tensor
-
-    def where(self, chosen: Tensor, other: _Point) -> _Point:
-        """Return this point in the trials ``chosen (T,)``, the other one elsewhere."""
-        column = chosen.unsqueeze(-1)
-        return _Point(
-            torch.where(chosen, self.value, other.value),
-            torch.where(column, self.estimate, other.estimate),
-            torch.where(column, self.x, other.x),
-        )
-
-    def best(self, value: Tensor) -> Best:
-        return Best(value, None, self.estimate, self.x)
 
 
 def maximise_box(
@@ -107,34 +87,19 @@ def maximise_box(
         tolerance: of points whose scores differ by less the first drawn is taken,
             ``(T,)`` or a number.
     """
-    rest = climbs, barred, tolerance
-    found = _maximised(box, estimate, score, streams, incumbents, *rest)
-    return found.best(found.value)
-
-
-def _maximised(
-    box: Box,
-    estimate: Estimate,
-    score: Score,
-    streams: Streams,
-    incumbents: Tensor | None,
-    climbs: Climbs | None,
-    barred: Barred | None,
-    tolerance: Tensor | float,
-) -> _Point:
     unit = box.unit
 
     def value(z: Tensor) -> Tensor:
-        found = estimate(unit.point(z))
-        values = score(found[:, 0], found[:, 1:])
+        estimates = estimate(unit.point(z))
+        values = score(estimates[:, 0], estimates[:, 1:])
         return values if barred is None else values.masked_fill(barred(z), -torch.inf)
 
-    def climbed(starts: Tensor) -> tuple[Tensor, Tensor]:
+    def climbed(starts: Tensor) -> Climbed:
         steps = SPRINT, FINALISTS, STEPS
-        found = climb(value, starts, size, box.free, *steps, tolerance)
+        tops = climb(value, starts, size, box.free, *steps, tolerance)
         if climbs is not None:
-            climbs.count(found)
-        return found.z, found.value
+            climbs.count(tops)
+        return tops
 
     with torch.no_grad():
         z = candidates(box, streams, incumbents)
@@ -146,17 +111,17 @@ def _maximised(
         closer = around(box, promising, reach, streams)
         z, values = torch.cat([z, closer], 1), torch.cat([values, value(closer)], 1)
         starts, heights = apart(z, values, STARTS, min(APART, reach), tolerance)
-    z, values = climbed(starts)
-    z, values = torch.cat([starts, z], 1), torch.cat([heights, values], 1)
+    tops = climbed(starts)
+    z, values = torch.cat([starts, tops.z], 1), torch.cat([heights, tops.value], 1)
     for rows in rows_to_try(box, streams):
         z, values = best_of(z, values, FINALISTS, tolerance)
         before = values[:, 0]
-        kept = z[:, :1, box.free].expand(-1, rows.shape[-2], -1)
-        others = torch.cat([kept, rows.expand(len(z), -1, -1)], -1)
+        free = z[:, :1, box.free].expand(-1, rows.shape[-2], -1)
+        others = torch.cat([free, rows.expand(len(z), -1, -1)], -1)
         with torch.no_grad():
             starts, heights = best_of(others, value(others), STARTS, tolerance)
-        found = climbed(starts)
-        z, values = torch.cat([z, found[0]], 1), torch.cat([values, found[1]], 1)
+        tops = climbed(starts)
+        z, values = torch.cat([z, tops.z], 1), torch.cat([values, tops.value], 1)
         if not bool((values.amax(-1) > before + tolerance).any()):
             break
     with torch.no_grad():
@@ -165,7 +130,7 @@ def _maximised(
         x = box.nearest(unit.point(z))
         here = estimate(x.unsqueeze(1))[..., 0]
         best = best.masked_fill(best <= FLOOR, -torch.inf)
-    return _Point(best, here, x)
+    return Best(best, None, here, x)
 
 
 def best_feasible_point(
@@ -189,39 +154,53 @@ def best_feasible_point(
     """
     with torch.no_grad():
         z = candidates(box, streams, None)
-        seen = estimate(box.unit.point(z))
-    spread = seen.amax(-1) - seen.amin(-1)
+        estimates = estimate(box.unit.point(z))
+    spread = estimates.amax(-1) - estimates.amin(-1)
     spread = torch.where(spread > 0, spread, 1.0)
     margin = MARGIN * spread[:, 1:].unsqueeze(-1)
 
     def search(
         score: Score, streams: Streams, near: Tensor, close: Tensor | float = tolerance
-    ) -> tuple[_Point, Tensor]:
-        found = _maximised(box, estimate, score, streams, near, climbs, barred, close)
-        return found, (found.estimate[:, 1:] <= 0).all(-1)
+    ) -> tuple[Best, Tensor]:
+        best = maximise_box(box, estimate, score, streams, near, climbs, barred, close)
+        return best, (best.g <= 0).all(-1)
 
     def penalised(power: int) -> Score:
         rho = RAISE**power * spread[:, :1] / spread[:, 1:]
         return lambda f, g: scores.rectified(f, g + margin, rho)
 
-    best, kept = search(penalised(1), streams, incumbents)
-    if bool(kept.all()):
-        return best.best(best.estimate[:, 0]), ~kept
+    best, feasible = search(penalised(1), streams, incumbents)
+    if bool(feasible.all()):
+        return replace(best, value=best.f), ~feasible
     # searches for some trials draw from copies, so that the draws of others stay
     again = copy.deepcopy(streams), incumbents
     low, possible = search(least, *again, cost_tolerance)
-    infeasible = ~kept & ~possible
-    best, left = best.where(kept, low), ~kept & possible
-    near = torch.cat([incumbents, low.x.unsqueeze(1)], 1)
+    infeasible = ~feasible & ~possible
+    best, left = _either(feasible, best, low), ~feasible & possible
+    near = torch.cat([incumbents, _point(low).unsqueeze(1)], 1)
     for power in range(2, 1 + RAISES):
         if not bool(left.any()):
             break
-        found, kept = search(penalised(power), copy.deepcopy(streams), near)
-        better = found.estimate[:, 0] > best.estimate[:, 0] + tolerance
-        best = found.where(left & kept & better, best)
-        left = left & ~kept
-    value = torch.where(infeasible, low.value, best.estimate[:, 0])
-    return best.best(value), infeasible
+        other, feasible = search(penalised(power), copy.deepcopy(streams), near)
+        better = other.f > best.f + tolerance
+        best = _either(left & feasible & better, other, best)
+        left = left & ~feasible
+    return replace(best, value=torch.where(infeasible, low.value, best.f)), infeasible
+
+
+def _either(chosen: Tensor, best: Best, other: Best) -> Best:
+    """Return the one in the trials ``chosen (T,)``, the other elsewhere."""
+    column = chosen.unsqueeze(-1)
+    return Best(
+        torch.where(chosen, best.value, other.value),
+        None,
+        torch.where(column, best.estimate, other.estimate),
+        torch.where(column, _point(best), _point(other)),
+    )
+
+
+def _point(best: Best) -> Tensor:
+    return cast(Tensor, best.x)  # all are of a box
 
 
 def _size(values: Tensor) -> Tensor:
@@ -326,9 +305,9 @@ def zoomed(
     radius = 0.03
     for _ in range(ZOOMS):
         near = (z.unsqueeze(1) + radius * noise).clamp(0, 1)
-        found, values = best_of(near, value(near), 1, tolerance)
+        closer, values = best_of(near, value(near), 1, tolerance)
         better = values[:, 0] > best + tolerance
-        z = torch.where(better.unsqueeze(-1), found[:, 0], z)
+        z = torch.where(better.unsqueeze(-1), closer[:, 0], z)
         best = torch.where(better, values[:, 0], best)
         radius *= 0.2
     return z, best

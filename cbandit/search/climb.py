@@ -18,8 +18,6 @@ from torch import Tensor
 
 from cbandit._core.peaks import ranked
 
-__all__ = ["FLOOR", "Climbed", "climb"]
-
 ENOUGH, STEEP = 1e-4, 0.9  # constants of the Wolfe conditions: decrease and slope
 LOOKS = 12  # a line search evaluates so many points at most
 CLOSE = 0.1  # stop once a bracket can yield no more than this share of the gain so far

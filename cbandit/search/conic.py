@@ -14,8 +14,6 @@ import scipy.sparse
 
 from cbandit.errors import MissingExtraError
 
-__all__ = ["SafePolicies", "needed"]
-
 Array = npt.NDArray[np.float64]
 
 

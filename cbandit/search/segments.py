@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["furthest", "safe_interval"]
-
 MARGIN = 1e-12  # share by which ends are drawn in, so that rounding crosses no limit
 
 

@@ -81,12 +81,13 @@ def solve_policy(u_r: Any, u_c: Any, tau: Any) -> PolicySolution:
         u_c: ``(*trials, m, K)``; plus infinity forbids an arm.
         tau: ``(*trials, m)``, or one number for all.
     """
-    programme, device = (u_r, u_c, tau), None
-    on_device = all(isinstance(v, Tensor) and v.is_cuda for v in programme)
+    device = None
+    on_device = all(isinstance(v, Tensor) and v.is_cuda for v in (u_r, u_c, tau))
     if on_device and u_r.numel() <= SMALL:
         # every step needs the answer of the last one, which the host has at once
-        programme, device = devices.host(*programme), u_r.device
-    reward, cost, limit, trials = checked(*programme)
+        device = u_r.device
+        u_r, u_c, tau = devices.host(u_r, u_c, tau)
+    reward, cost, limit, trials = checked(u_r, u_c, tau)
     count, m, size = cost.shape
     # a few trials at a time: arms stay in the cache, slow trials hold up few others
     budget = 2**21 if reward.device.type == "cpu" else 2**27
