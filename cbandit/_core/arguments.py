@@ -49,7 +49,7 @@ def stated(thing: Any, named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def settings_of(thing: Any) -> dict[str, Any]:
-    """The settings of a policy or a problem, with its actions, dtype and device.
+    """Return the settings of a policy or problem, its actions, dtype and device.
 
     A class of the user's own need not note its settings: attributes that are named
     like its constructor's arguments are taken as well.
@@ -79,7 +79,7 @@ class Numbers(NamedTuple):
         return f"[{', '.join(words)}]" if self.shape else words[0]
 
     def near(self, other: Numbers) -> bool:
-        """Whether both hold the same numbers up to rounding."""
+        """Return whether both hold the same numbers up to rounding."""
         finite = [abs(v) for v in (*self.kept, *other.kept) if math.isfinite(v)]
         same = functools.partial(
             np.allclose, rtol=0.0, atol=NEAR * max(finite, default=0.0), equal_nan=True
@@ -88,7 +88,7 @@ class Numbers(NamedTuple):
 
 
 def described(value: Any, depth: int = DEPTH) -> Any:
-    """``value`` as strings, :class:`Numbers` and dicts of these.
+    """Return ``value`` as strings, :class:`Numbers` and dicts of these.
 
     A function is its name, any other object its class and its attributes.
     """
@@ -119,14 +119,14 @@ def described(value: Any, depth: int = DEPTH) -> Any:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """An object's attributes but for cached ones, which come when first asked for."""
+    """Return an object's attributes but those that are computed when first used."""
     cached, held = functools.cached_property, getattr(value, "__dict__", {})
     names = [k for k in held if not isinstance(getattr(type(value), k, 0), cached)]
     return {name: held[name] for name in names}
 
 
 def _parts(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    """Classes, plain attributes and parameters of a module and all its parts."""
+    """Yield classes, plain attributes and parameters of a module and its parts."""
     for name, part in module.named_modules():
         yield name, type(part)
         for key, value in vars(part).items():
@@ -137,7 +137,7 @@ def _parts(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _array(value: Any) -> np.ndarray | None:
-    """Numbers of any kind as float64; ``None`` for anything else."""
+    """Return numbers of any kind as float64, ``None`` for anything else."""
     try:
         if isinstance(value, Tensor):
             value = value.detach().cpu()
@@ -158,7 +158,7 @@ def _numeric(value: Any, depth: int) -> bool:
 
 
 def _numbers(array: np.ndarray) -> Numbers:
-    """The array's numbers if they are few, else two sums of unlike weights."""
+    """Return the array's numbers if they are few, else two sums of unlike weights."""
     shape, flat = array.shape, array.reshape(-1)
     if flat.size <= FEW:
         return Numbers(shape, tuple(flat.tolist()))
@@ -174,7 +174,7 @@ def _numbers(array: np.ndarray) -> Numbers:
 def differences(
     before: Any, now: Any, where: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
-    """``(name, before, now)`` of all in which two descriptions differ."""
+    """Yield ``(name, before, now)`` of all in which two descriptions differ."""
     if isinstance(before, dict) and isinstance(now, dict):
         if before.get("") == now.get(""):
             for key in before | now:

@@ -46,7 +46,7 @@ def tensor(
 
 
 def plain(name: str, value: Tensor) -> Tensor:
-    """``value`` without gradients and as a plain torch.Tensor; an error if sparse."""
+    """Return ``value`` without gradients, as a plain tensor; raise if it is sparse."""
     out = value.detach()
     odd = out.is_quantized or out.is_nested or out.is_meta
     if odd or out.layout is not torch.strided:
@@ -79,14 +79,14 @@ def _from_numpy(name: str, value: Any) -> Tensor:
 
 
 def kind(value: Any) -> str:
-    """The name of a value's kind, for errors about values of the wrong one."""
+    """Return the name of a value's class, for errors about values of the wrong one."""
     if isinstance(value, type):
         return f"the class {value.__name__}, not a {value.__name__}(...)"
     return type(value).__name__
 
 
 def finite(name: str, value: Tensor, advice: str = "") -> Tensor:
-    """``value`` if it holds neither NaN nor infinity."""
+    """Return ``value`` if it holds neither NaN nor infinity."""
     # one pass; only a sum that overflowed, or met such a number, needs a closer look
     if not math.isfinite(float(value.sum())) and not bool(value.isfinite().all()):
         bad = value[~torch.isfinite(value)].flatten()[0].item()
@@ -95,7 +95,7 @@ def finite(name: str, value: Tensor, advice: str = "") -> Tensor:
 
 
 def measured(name: str, value: Tensor, dtype: torch.dtype, advice: str = "") -> Tensor:
-    """``value`` if all of it is finite, and so are sums of squares in ``dtype``."""
+    """Return ``value`` if it, and sums of its squares in ``dtype``, are finite."""
     limit = LARGEST[dtype]
     if value.numel() == 1:
         fits = abs(float(value)) <= limit
@@ -112,7 +112,7 @@ def measured(name: str, value: Tensor, dtype: torch.dtype, advice: str = "") -> 
 
 
 def no_flag(name: str, value: Any) -> Any:
-    """``value`` unless it is of truth values, which are no measurement."""
+    """Return ``value`` unless it is of truth values, which are no measurement."""
     several = isinstance(value, list | tuple) and value
     first = value[0] if several else value
     dtype = getattr(first, "dtype", None)
@@ -125,7 +125,7 @@ def no_flag(name: str, value: Any) -> Any:
 
 
 def shaped(name: str, value: Tensor, shape: Sequence[int], meaning: str) -> Tensor:
-    """``value`` broadcast to ``shape``; ``meaning`` words the shape for the error."""
+    """Return ``value`` broadcast to ``shape``, which ``meaning`` says in words."""
     try:
         return value.expand(tuple(shape))
     except RuntimeError:
@@ -136,7 +136,7 @@ def shaped(name: str, value: Tensor, shape: Sequence[int], meaning: str) -> Tens
 
 
 def number(name: str, value: Any, *, minimum: float = -math.inf) -> float:
-    """``value`` as a finite Python float that is at least ``minimum``."""
+    """Return ``value`` as a finite Python float that is at least ``minimum``."""
     try:
         out = float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
@@ -148,7 +148,7 @@ def number(name: str, value: Any, *, minimum: float = -math.inf) -> float:
 
 
 def share(name: str, value: Any) -> float:
-    """``value`` as a number strictly between 0 and 1."""
+    """Return ``value`` as a number strictly between 0 and 1."""
     out = number(name, value)
     if not 0 < out < 1:
         percent = f"; {out:g} % is {out / 100:g}" if 1 < out < 100 else ""
@@ -159,7 +159,7 @@ def share(name: str, value: Any) -> float:
 def whole(
     name: str, value: Any, minimum: int | None = 1, expected: str | None = None
 ) -> int:
-    """``value`` as an int of at least ``minimum``; numpy's and torch's ints will do."""
+    """Return ``value``, an int of any library, as one of at least ``minimum``."""
     try:
         out = None if isinstance(value, bool | np.bool_) else operator.index(value)
     except TypeError:
@@ -171,7 +171,7 @@ def whole(
 
 
 def flag(name: str, value: Any) -> bool:
-    """``value`` if it is True or False; a text that says so is neither."""
+    """Return ``value`` if it is True or False; a text that says so is neither."""
     if not isinstance(value, bool | np.bool_):
         raise CBanditError(f"{name} must be True or False; got {value!r}")
     return bool(value)
@@ -187,7 +187,7 @@ def about(name: str) -> Iterator[None]:
 
 
 def one_of(name: str, value: Any, *options: str, other: str = "") -> Any:
-    """``value`` if it is one of a few words, or a callable where ``other`` says so."""
+    """Return ``value`` if it is a known word, or callable where ``other`` says so."""
     known = isinstance(value, str) and value in options
     if not known and not (other and callable(value)):
         words = [*map(repr, options), *([other] if other else [])]
@@ -197,7 +197,7 @@ def one_of(name: str, value: Any, *options: str, other: str = "") -> Any:
 
 
 def path(name: str, value: Any) -> Path:
-    """``value`` as the path of a file or a folder."""
+    """Return ``value`` as the path of a file or a folder."""
     try:
         out = Path(value)
     except TypeError:
@@ -208,7 +208,7 @@ def path(name: str, value: Any) -> Path:
 
 
 def seed(value: Any) -> int:
-    """``value`` as a seed, an int from 0 to 2^64 - 1."""
+    """Return ``value`` as a seed, an int from 0 to 2^64 - 1."""
     wanted = "an int from 0 to 2**64 - 1"
     out = whole("seed", value, 0, wanted)
     if out >= 2**64:
@@ -217,7 +217,7 @@ def seed(value: Any) -> int:
 
 
 def device(value: Any) -> torch.device:
-    """``value`` as a device that is here; ``None`` is the CPU, 3 is CUDA's device 3."""
+    """Return ``value`` as a device that is here: ``None`` is the CPU, 3 ``cuda:3``."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = f"cuda:{value}"  # torch itself takes numbers in CUDA builds only
     try:
@@ -239,7 +239,7 @@ def device(value: Any) -> torch.device:
 
 
 def positive(name: str, value: Any) -> Tensor:
-    """``value`` as a finite float64 tensor whose every entry is above zero."""
+    """Return ``value`` as a finite float64 tensor whose every entry is above zero."""
     out = tensor(name, value)
     if not bool(((out > 0) & out.isfinite()).all()):  # one look at the device
         least = finite(name, out).min().item()
@@ -248,7 +248,7 @@ def positive(name: str, value: Any) -> Tensor:
 
 
 def nonnegative(name: str, value: Any) -> Tensor:
-    """``value`` as a finite float64 tensor without a negative entry."""
+    """Return ``value`` as a finite float64 tensor without a negative entry."""
     out = tensor(name, value)
     if not bool(((out >= 0) & out.isfinite()).all()):
         least = finite(name, out).min().item()
@@ -268,7 +268,7 @@ def per_trial(name: str, value: Any, batch: tuple[int, ...]) -> Tensor:
 
 
 def per_cost(name: str, value: Any, batch: tuple[int, ...], m: int) -> Tensor:
-    """A number, ``(m,)``, ``(*trials, 1)`` or ``(1 or *trials, m)``, as ``(T, m)``.
+    """Return a number, ``(m,)``, ``(*trials, 1)`` or ``(*trials, m)`` as ``(T, m)``.
 
     ``(*trials,)`` will do too, unless it is also ``(m,)``: then it is one number for
     each cost, as it is without trials.
@@ -295,7 +295,7 @@ def rows(
     axes: tuple[int, ...] = (),
     n: int | None = None,
 ) -> Tensor:
-    """``n`` rows ``(n, *axes)`` or ``(*trials, n, *axes)``, as ``(T, n, *axes)``.
+    """Return ``n`` rows, ``(n, *axes)`` with or without trials, as ``(T, n, *axes)``.
 
     A last axis of length 1 may be left out.
     """

@@ -41,7 +41,7 @@ def host(*values: Tensor) -> list[Tensor]:
 
 
 def cholesky(matrix: Tensor) -> Tensor:
-    """The Cholesky factors of a batch of matrices.
+    """Return the Cholesky factors of a batch of matrices.
 
     ``torch.linalg.cholesky`` waits for the device to check for success. Here, on CUDA,
     a matrix without a factor gets one of NaN, which the round's score will show.

@@ -58,7 +58,7 @@ class Ranks:
     # -- the set -------------------------------------------------------------------
 
     def stretch(self, actions: Any, block: int) -> tuple[int, int]:
-        """The first action of this rank, and one past its last."""
+        """Return the first action of this rank, and one past its last."""
         share: tuple[int, int] = actions.shares(block, self.size)[self.rank]
         return share
 
@@ -75,7 +75,7 @@ class Ranks:
     # -- exchanges -----------------------------------------------------------------
 
     def candidates(self, index: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Every rank's ``index (T,)`` and ``values (T, k)``: ``(R, T)``, ``(R, T, k)``.
+        """Gather ``index (T,)`` and ``values (T, k)``: ``(R, T)`` and ``(R, T, k)``.
 
         Exact: floating point goes as float64, bit by bit.
         """
@@ -87,7 +87,7 @@ class Ranks:
         return got[..., 0].to(index.device), real.to(values)
 
     def either(self, *flags: bool) -> tuple[bool, ...]:
-        """For each flag whether it is set on any rank."""
+        """Return for each flag whether it is set on any rank."""
         if self.size == 1:
             return flags
         sent = torch.tensor(flags)
@@ -156,7 +156,7 @@ class Ranks:
             ) from error
 
     def _lost(self, peer: int) -> int:
-        """The rank lost first. Those that notice it end too, and are missed in turn."""
+        """Return the rank lost first; those that notice it end too, and are missed."""
         try:
             store = self._group.get_group_store()
             return int(store.compare_set("cbandit/lost", "", str(peer)))
@@ -169,7 +169,7 @@ _current: ContextVar[Ranks] = ContextVar("cbandit.ranks", default=ALONE)
 
 
 def current() -> Ranks:
-    """The ranks that :func:`shard` has set, or this process alone."""
+    """Return the ranks that :func:`shard` has set, or this process alone."""
     return _current.get()
 
 
@@ -218,7 +218,7 @@ def shard(group: Any = None, timeout: float = TIMEOUT) -> Iterator[Ranks]:
 
 @contextmanager
 def launched() -> Iterator[Ranks]:
-    """The ranks that ``torchrun`` has started, or this process alone."""
+    """Yield the ranks that ``torchrun`` has started, or this process alone."""
     if not dist.is_available() or not dist.is_torchelastic_launched():
         yield ALONE
         return

@@ -16,12 +16,12 @@ SHORT = 1 << 12  # up to this length one pass is as fast as two
 
 
 def neighbours(size: int) -> int:
-    """How many neighbours share a peak."""
+    """Return how many neighbours share a peak."""
     return max(32, 1 << (size.bit_length() // 2))
 
 
 def peaks_of(value: Tensor, block: int, least: bool = False) -> Tensor:
-    """Largest (least) ``(T, blocks)`` of every ``block`` neighbours in ``(T, K)``."""
+    """Return ``(T, blocks)``, the largest (least) of each ``block`` neighbours."""
     reduce = torch.amin if least else torch.amax
     whole = value.shape[1] // block * block
     blocks = value[:, :whole].view(len(value), whole // block, block)
@@ -32,17 +32,14 @@ def peaks_of(value: Tensor, block: int, least: bool = False) -> Tensor:
 
 
 def members(blocks: Tensor, block: int, size: int) -> tuple[Tensor, Tensor]:
-    """Positions ``(T, n * block)`` in the blocks ``(T, n)``, and which exist."""
+    """Return positions ``(T, n * block)`` in the blocks ``(T, n)``, and which exist."""
     at = blocks.unsqueeze(-1) * block + torch.arange(block, device=blocks.device)
     at = at.flatten(1)
     return at.clamp_max(size - 1), at < size
 
 
 def first_reaching(value: Tensor, least: Tensor) -> Tensor:
-    """The first position ``(T,)`` in ``(T, K)`` of what is no less than ``(T,)``.
-
-    0 where there is nothing.
-    """
+    """Return where ``(T, K)`` first reaches ``least (T,)``, 0 where it does not."""
     least, size = least.unsqueeze(1), value.shape[1]
     if size <= SHORT:
         return (value >= least).to(torch.uint8).argmax(1)
@@ -55,7 +52,7 @@ def first_reaching(value: Tensor, least: Tensor) -> Tensor:
 
 
 def best_place(value: Tensor, tolerance: Tensor | float) -> Tensor:
-    """The first position ``(T,)`` in ``(T, K)`` within ``tolerance`` of the largest.
+    """Return the first position ``(T,)`` within ``tolerance`` of the largest of ``K``.
 
     A NaN wins, so that the caller's check finds it.
     """
@@ -64,7 +61,7 @@ def best_place(value: Tensor, tolerance: Tensor | float) -> Tensor:
 
 
 def ranked(value: Tensor, count: int, tolerance: Tensor | float) -> Tensor:
-    """Positions ``(T, count)`` of the largest of ``(T, K)``, of equals the first first.
+    """Return where the largest ``count`` of ``K`` are, of equals the first first.
 
     Equal are those between which, from one to the next, lies no more than
     ``tolerance``, a number or ``(T,)``.
@@ -79,7 +76,7 @@ def ranked(value: Tensor, count: int, tolerance: Tensor | float) -> Tensor:
 
 
 def argmax(value: Tensor, least: bool = False) -> Tensor:
-    """The first position ``(T,)`` of the largest (least) entry of ``(T, K)``."""
+    """Return the first position ``(T,)`` of the largest (least) entry of ``(T, K)``."""
     block = neighbours(value.shape[1])
     peaks = peaks_of(value, block, least)
     blocks = peaks.argmin(1) if least else peaks.argmax(1)
@@ -91,5 +88,5 @@ def argmax(value: Tensor, least: bool = False) -> Tensor:
 
 
 def at_each(value: Tensor, index: Tensor) -> Tensor:
-    """``value (T, K)`` at a position for each row, ``(T,)``."""
+    """Return ``value (T, K)`` at a position for each row, ``(T,)``."""
     return value.gather(1, index.unsqueeze(1)).squeeze(1)

@@ -14,19 +14,19 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-Given = ParamSpec("Given")
-Made = TypeVar("Made")
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
-def on_one_thread(function: Callable[Given, Made]) -> Callable[Given, Made]:
-    """``function``, during which torch wakes no threads.
+def on_one_thread(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Return ``function``, during which torch wakes no threads.
 
     In the main thread only: the number is one for the process, and a thread that begins
     meanwhile would keep it.
     """
 
     @functools.wraps(function)
-    def go(*args: Given.args, **kwargs: Given.kwargs) -> Made:
+    def go(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         threads = torch.get_num_threads()
         if threads == 1 or threading.current_thread() is not threading.main_thread():
             return function(*args, **kwargs)

@@ -42,7 +42,7 @@ class Record(NamedTuple):
 
     @property
     def measured(self) -> bool:
-        """Whether anything came of it."""
+        """Return whether anything came of it."""
         return self.reward is not None or bool(self.costs)
 
     def within(self, largest: float) -> Record:
