@@ -53,7 +53,7 @@ CLASSES = {
     """,
     "cbandit.scores": "Feasible LeastViolating PrimalDual Rectified Reward",
     "cbandit.search": "Climbs",
-    "cbandit.simulation": "Column Post State Tape",
+    "cbandit.simulation": "Letter Post Tape",
     "cbandit_kernels": "Frame Late",
     "botorch.models.kernels": """
         CategoricalKernel DownsamplingKernel ExponentialDecayKernel

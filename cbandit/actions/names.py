@@ -289,28 +289,6 @@ class Names:
             found[self._place[key]] = each
         return found
 
-    def plain(self) -> dict[str, Any]:
-        """Return names and parameters as JSON holds them."""
-        kinds = {Int: "int", Float: "float", Category: "category"}
-        parameters = {
-            name: [
-                kinds[type(p)],
-                *(p.options if isinstance(p, Category) else _ends(p)),
-            ]
-            for name, p in self.parameters.items()
-        }
-        return {"parameters": parameters, "columns": self.columns}
-
-    @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> Names:
-        """Return what :meth:`plain` put into plain values."""
-        kinds: dict[str, Any] = {"int": Int, "float": Float, "category": Category}
-        made = {
-            name: kinds[kind](*rest)
-            for name, (kind, *rest) in plain["parameters"].items()
-        }
-        return cls(made, plain["columns"])
-
     def said(self, x: Tensor) -> str:
         """Return a point ``(d,)`` in words."""
         words = (
@@ -344,11 +322,6 @@ def _split(found: dict[str, Any], axes: int) -> Any:
         return found
     rows = zip(*found.values(), strict=True)
     return [_split(dict(zip(found, row, strict=True)), axes - 1) for row in rows]
-
-
-def _ends(parameter: Int | Float) -> list[Any]:
-    ends: list[Any] = [parameter.lo, parameter.hi, parameter.log]
-    return ends if isinstance(parameter, Int) else [*ends, parameter.step]
 
 
 def _plain(value: Any) -> Any:

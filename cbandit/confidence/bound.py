@@ -40,12 +40,14 @@ class Widths:
         self, batch_shape: tuple[int, ...], m: int, device: torch.device
     ) -> BoundWidths:
         """Return the widths of ``1 + m`` functions in these trials."""
-        parts = [_bound("beta", self.beta, batch_shape, 1, device)]
-        if m:
-            shared = self.cost_beta is self.beta
-            name = "beta" if shared else "cost_beta"
-            part = _bound(name, self.cost_beta, batch_shape, 1 if shared else m, device)
-            parts.append(part.over(m))
+        known = batch_shape, device
+        shared = self.cost_beta is self.beta
+        if not m or (shared and not _is_function(self.beta)):
+            parts = [_bound("beta", self.beta, 1, 1 + m, *known)]
+        else:
+            name, told = ("beta", 1) if shared else ("cost_beta", m)
+            first = _bound("beta", self.beta, 1, 1, *known)
+            parts = [first, _bound(name, self.cost_beta, told, m, *known)]
         return BoundWidths(parts, m + 1)
 
 
@@ -54,11 +56,17 @@ class BoundWidths:
 
     The result must not be changed in place. ``noise`` is called if a schedule needs the
     likelihood variances ``(T, F)``.
+
+    Args:
+        parts: one of all functions, or one of the reward and one of the costs.
+        functions: ``F``.
     """
 
     def __init__(self, parts: list[_Part], functions: int) -> None:
-        self._parts, self.functions = parts, functions
-        self._together = _joined(parts)
+        columns = [slice(0, 1), slice(1, functions)]
+        if len(parts) == 1:
+            columns = [slice(0, functions)]
+        self._parts, self.functions = list(zip(parts, columns, strict=True)), functions
         self._needs_noise = any(
             part.rkhs.form == "any-lam" for part, _ in self.rkhs_parts()
         )
@@ -78,15 +86,12 @@ class BoundWidths:
         """Return the widths of round ``t``; ``chances`` is the ``c`` of RKHS widths."""
         if self.fixed is not None:
             return self.fixed
-        chances = chances or self.functions
         known = noise() if self._needs_noise else None
-        if self._together is not None:
-            return self._together(t, gain, known, chances)
-        first = self._parts[0](t, gain[:, :1], _columns(known, 0, 1), chances)
-        if self.functions == 1:
-            return first
-        rest = self._parts[1](t, gain[:, 1:], _columns(known, 1, None), chances)
-        return torch.cat([first, rest], -1)
+        widths = []
+        for part, at in self._parts:
+            lam = None if known is None else known[:, at]
+            widths.append(part(t, gain[:, at], lam, chances or self.functions))
+        return widths[0] if len(widths) == 1 else torch.cat(widths, -1)
 
     def around(self, beliefs: Any, t: int, chances: int) -> Tensor:
         """Return the widths of round ``t`` around these beliefs."""
@@ -96,9 +101,7 @@ class BoundWidths:
 
     def rkhs_parts(self) -> list[tuple[Theory, slice]]:
         """Return the parts that follow the theory, and their functions."""
-        columns = [slice(0, 1), slice(1, None)]
-        pairs = zip(self._parts, columns, strict=False)
-        return [(part, where) for part, where in pairs if isinstance(part, Theory)]
+        return [(part, at) for part, at in self._parts if isinstance(part, Theory)]
 
 
 @dataclass(frozen=True)
@@ -106,10 +109,6 @@ class _Fixed:
     """Widths ``(T, k)`` that never change."""
 
     value: Tensor
-
-    def over(self, m: int) -> _Fixed:
-        """Return the widths of ``m`` functions, from one for all or one for each."""
-        return _Fixed(_wide(self.value, m))
 
     def __call__(
         self, t: int, gain: Tensor, noise: Tensor | None, functions: int
@@ -124,10 +123,6 @@ class Theory:
     rkhs: RKHS
     norm: Tensor
     subgaussian: Tensor
-
-    def over(self, m: int) -> Theory:
-        """Return the widths of ``m`` functions, from one for all or one for each."""
-        return Theory(self.rkhs, _wide(self.norm, m), _wide(self.subgaussian, m))
 
     def __call__(
         self, t: int, gain: Tensor, noise: Tensor | None, functions: int
@@ -144,10 +139,6 @@ class _Called:
     batch_shape: tuple[int, ...]
     call: Callable[[int, Tensor], Any]
 
-    def over(self, m: int) -> _Called:
-        """Return this: the function is called for each function's gain."""
-        return self
-
     def __call__(
         self, t: int, gain: Tensor, noise: Tensor | None, functions: int
     ) -> Tensor:
@@ -163,25 +154,6 @@ class _Called:
 
 
 _Part = _Fixed | Theory | _Called
-
-
-def _wide(value: Tensor, m: int) -> Tensor:
-    return value.expand(-1, m).contiguous()
-
-
-def _columns(values: Tensor | None, first: int, stop: int | None) -> Tensor | None:
-    return None if values is None else values[:, first:stop]
-
-
-def _joined(parts: list[_Part]) -> Theory | None:
-    """Return reward and costs as one part if both follow one schedule."""
-    theory = [part for part in parts if isinstance(part, Theory)]
-    if len(theory) < 2 or theory[0].rkhs is not theory[1].rkhs:
-        return None
-    first, rest = theory
-    norm = torch.cat([first.norm, rest.norm], -1)
-    r = torch.cat([first.subgaussian, rest.subgaussian], -1)
-    return Theory(first.rkhs, norm, r)
 
 
 def worded(value: Any) -> str:
@@ -201,17 +173,28 @@ def _checked(name: str, beta: Any) -> Any:
     return checks.nonnegative(name, beta)
 
 
+def _is_function(beta: Any) -> bool:
+    """Return whether a width is a user's function, and no schedule of ours."""
+    return callable(beta) and not isinstance(beta, RKHS | Constant)
+
+
 def _bound(
-    name: str, beta: Any, batch: tuple[int, ...], m: int, device: torch.device
+    name: str,
+    beta: Any,
+    told: int,
+    functions: int,
+    batch: tuple[int, ...],
+    device: torch.device,
 ) -> _Part:
+    """Return the widths of some functions, told for each or (``told`` is 1) for all."""
+
     def shaped(what: str, value: Tensor) -> Tensor:
-        return devices.put(checks.per_cost(what, value, batch, m), device)
+        value = devices.put(checks.per_cost(what, value, batch, told), device)
+        return value.expand(-1, functions).contiguous()
 
     if isinstance(beta, RKHS):
         norm, r = shaped("norm", beta.norm), shaped("subgaussian", beta.subgaussian)
         return Theory(beta, norm, r)
-    if isinstance(beta, Constant):
-        return _Fixed(shaped(name, beta.beta))
-    if callable(beta):
+    if _is_function(beta):
         return _Called(name, batch, beta)
-    return _Fixed(shaped(name, beta))
+    return _Fixed(shaped(name, beta.beta if isinstance(beta, Constant) else beta))

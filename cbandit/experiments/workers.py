@@ -80,7 +80,7 @@ def in_processes(
             if waiting or running:
                 _end(set(active_children()) - others, pool)
     if heard:
-        stop(heard[0][1])
+        stop(heard[0])
     return [answers[number] for number in range(len(tasks))]
 
 

@@ -246,15 +246,14 @@ def uniforms(
     return torch.rand(*batch_shape, *shape, generator=generator, dtype=torch.float64)
 
 
-def delays_of(delays: Any, batch_shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """The delays of reward and cost, each float64 ``(*trials,)``."""
+def delays_of(delays: Any, batch_shape: tuple[int, ...]) -> Tensor:
+    """The delays of reward and cost, float64 ``(2, *trials)``."""
     if isinstance(delays, Mapping):
-        unknown = set(delays) - {"reward", "cost"}
-        if unknown:
+        if set(delays) - {"reward", "cost"}:
             raise CBanditError(
                 f"delays must have the keys 'reward' and 'cost'; got {sorted(delays)}"
             )
-        pair = (delays.get("reward", 0), delays.get("cost", 0))
+        reward, cost = delays.get("reward", 0), delays.get("cost", 0)
     else:
         flat = not isinstance(delays, tuple | list) and np.ndim(delays) == 1
         try:
@@ -266,17 +265,14 @@ def delays_of(delays: Any, batch_shape: tuple[int, ...]) -> tuple[Tensor, Tensor
                 "delays must be a pair (reward, cost), or a dict with these keys; got "
                 f"{delays!r}"
             ) from None
-        pair = (reward, cost)
-    reward, cost = pair
-    return _waits("reward", reward, batch_shape), _waits("cost", cost, batch_shape)
-
-
-def _waits(kind: str, value: Any, batch_shape: tuple[int, ...]) -> Tensor:
-    name = f"delays of the {kind}"
-    waits = checks.tensor(name, value, device="cpu")
-    waits = checks.shaped(name, waits, batch_shape, "(*trials,)")
-    if bool(((waits < 0) | (waits != waits.floor())).any()):
-        raise CBanditError(
-            f"{name} must be whole numbers, at least 0; got {waits.tolist()}"
-        )
-    return waits
+    waits = []
+    for kind, value in (("reward", reward), ("cost", cost)):
+        name = f"delays of the {kind}"
+        wait = checks.tensor(name, value, device="cpu")
+        wait = checks.shaped(name, wait, batch_shape, "(*trials,)")
+        if bool(((wait < 0) | (wait != wait.floor())).any()):
+            raise CBanditError(
+                f"{name} must be whole numbers, at least 0; got {wait.tolist()}"
+            )
+        waits.append(wait)
+    return torch.stack(waits)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from cbandit.choice import Choice
@@ -13,17 +13,40 @@ from cbandit.choice import Choice
 if TYPE_CHECKING:
     from cbandit.simulation.parts import Policy
 
-__all__ = ["Post", "tell"]
+__all__ = ["Letter", "Post", "tell"]
+
+
+@dataclass(frozen=True, eq=False)
+class Letter:
+    """The feedback of one choice that arrives in one round.
+
+    Args:
+        choice: of the policy.
+        reward: ``(*trials,)``.
+        cost: ``(*trials, m)``.
+        arrives: trials whose reward, and trials whose cost, is in it, ``(2, *trials)``.
+    """
+
+    choice: Choice
+    reward: Tensor
+    cost: Tensor
+    arrives: Tensor
+
+    def read(self, policy: Policy) -> None:
+        """Tell the policy."""
+        rewarded, charged = self.arrives
+        charged = charged & bool(policy.m)
+        both = rewarded & charged
+        tell(policy, self.choice, both, reward=self.reward, cost=self.cost)
+        tell(policy, self.choice, rewarded & ~both, reward=self.reward)
+        tell(policy, self.choice, charged & ~both, cost=self.cost)
 
 
 class Post:
     """Feedback on its way. Each trial's reward and cost may arrive in its own round."""
 
     def __init__(self) -> None:
-        # arrival -> round sent -> trials whose reward, and whose cost, arrive
-        self.calendar: dict[int, dict[int, dict[str, Tensor]]] = {}
-        self.letters: dict[int, tuple[Choice, Tensor, Tensor]] = {}
-        self.last: dict[int, int] = {}  # round sent -> its last arrival
+        self.calendar: dict[int, list[Letter]] = {}  # by the round of arrival
 
     def __bool__(self) -> bool:
         return bool(self.calendar)
@@ -34,7 +57,7 @@ class Post:
         choice: Choice,
         reward: Tensor,
         cost: Tensor,
-        delays: tuple[Tensor, Tensor],
+        delays: Tensor,
         failed: Tensor | None = None,
     ) -> None:
         """Post the feedback of a choice.
@@ -44,38 +67,20 @@ class Post:
             choice: made in it.
             reward: ``(*trials,)``.
             cost: ``(*trials, m)``.
-            delays: rounds until the reward and the cost arrive, ``(*trials,)`` each;
+            delays: rounds until the reward and the cost arrive, ``(2, *trials)``;
                 infinite: never.
             failed: trials ``(*trials,)`` of which nothing arrives; ``None``: none.
         """
-        arrivals = []
-        for kind, delay in zip(("reward", "cost"), delays, strict=True):
-            if failed is not None:
-                delay = delay.masked_fill(failed, math.inf)
-            for wait in sorted(set(delay.flatten().tolist())):
-                if wait == math.inf:
-                    continue
-                due = t + int(wait)
-                arrivals.append(due)
-                today = self.calendar.setdefault(due, {})
-                today.setdefault(t, {})[kind] = delay == wait
-        if arrivals:
-            self.letters[t] = (choice, reward, cost)
-            self.last[t] = max(arrivals)
+        if failed is not None:
+            delays = delays.masked_fill(failed, math.inf)
+        for delay in delays[delays.isfinite()].unique().tolist():
+            letter = Letter(choice, reward, cost, delays == delay)
+            self.calendar.setdefault(t + int(delay), []).append(letter)
 
     def deliver(self, t: int, policy: Policy) -> None:
         """Tell the policy all that arrives at the end of round ``t``."""
-        for sent, due in sorted(self.calendar.pop(t, {}).items()):
-            choice, reward, cost = self.letters[sent]
-            nobody = torch.zeros(tuple(reward.shape), dtype=torch.bool)
-            rewarded = due.get("reward", nobody)
-            charged = due.get("cost", nobody) if policy.m else nobody
-            both = rewarded & charged
-            tell(policy, choice, both, reward=reward, cost=cost)
-            tell(policy, choice, rewarded & ~both, reward=reward)
-            tell(policy, choice, charged & ~both, cost=cost)
-            if self.last[sent] == t:
-                del self.letters[sent], self.last[sent]
+        for letter in self.calendar.pop(t, ()):
+            letter.read(policy)
 
 
 def tell(policy: Policy, choice: Choice, where: Tensor | None, **feedback: Any) -> None:

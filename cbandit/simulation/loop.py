@@ -124,7 +124,6 @@ def simulate(
     check_memory(horizon, policy, problem)
     if callback is None:
         check_rounds(policy, horizon - tape.rounds)
-    tape.reserve(horizon)
     world = World(problem, policy, state.streams)
     size = getattr(problem.actions, "size", float("inf"))
     trials = tape.batch[0] if tape.batch else 1
@@ -180,8 +179,8 @@ def simulate(
             file.write(state)
         if ranks.either(bool(interrupted))[0]:
             # another rank's signal was Ctrl-C as far as this one knows
-            process.stop(interrupted[0][1] if interrupted else signal.SIGINT)
-    return tape.run(policy, world.senses)
+            process.stop(interrupted[0] if interrupted else signal.SIGINT)
+    return tape.run(policy, world.senses, horizon)
 
 
 def _record(
@@ -199,9 +198,8 @@ def _record(
         mean_reward, mean_cost = world.expected(choice, shown, t)
         tape.put("expected_rewards", mean_reward)
         tape.put("expected_costs", mean_cost)
-    if not world.blockwise:
-        for name, value in world.truth(choice.x, t, played.cost.shape[-1]).items():
-            tape.put(name, value)
+    for name, value in world.truth(choice.x, t, played.cost.shape[-1]).items():
+        tape.put(name, value)
     if failed is not None or tape.has("failed"):
         nowhere = torch.zeros(world.batch, dtype=torch.bool)
         tape.put("failed", nowhere if failed is None else failed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import threading
@@ -35,14 +36,17 @@ def few_threads(size: float) -> Iterator[None]:
 
 
 @contextmanager
-def until_interrupted(active: bool) -> Iterator[list[tuple[float, int]]]:
-    """Yield a list that Ctrl-C or SIGTERM fills, so that the round can be finished.
+def until_interrupted(active: bool) -> Iterator[list[int]]:
+    """Yield a list for the number of a signal, Ctrl-C or SIGTERM, that has come.
+
+    So the round can be finished.
 
     A second signal stops at once. (Launchers pass on the one that the terminal has sent
     to all their processes: a signal within a second of the first is the same.) Handlers
     other than Python's own stay as they are.
     """
-    heard: list[tuple[float, int]] = []  # when, and which
+    heard: list[int] = []
+    first = math.inf  # when the first signal came
     before: dict[int, Any] = {}
     if active and threading.current_thread() is threading.main_thread():
         usual: dict[int, Any] = {
@@ -52,9 +56,11 @@ def until_interrupted(active: bool) -> Iterator[list[tuple[float, int]]]:
         before = {n: h for n, h in usual.items() if signal.getsignal(n) is h}
 
     def hear(number: int, frame: FrameType | None) -> None:
+        nonlocal first
         if not heard:
-            heard.append((monotonic(), number))
-        elif monotonic() > heard[0][0] + 1:
+            heard.append(number)
+            first = monotonic()
+        elif monotonic() > first + 1:
             stop(number)
 
     for number in before:

@@ -6,9 +6,10 @@ import copy
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from cbandit.actions import Names
 from cbandit.errors import CBanditError, CheckpointError, MissingExtraError
 from cbandit.policies.senses import Senses
 from cbandit.simulation.curves import (
+    LABELS,
     NAMED,
     Curve,
     mean_and_sem,
@@ -40,7 +42,6 @@ METRICS = (
     "rounds_in_violation",
 )
 STAGES = ("policy_regret", "worst_stage_cost", "stage_rounds_kept", "stage_runs_kept")
-REALISED = ("realised_regret", "realised_violation")
 # columns of a frame that parameters cannot be called
 COLUMNS = ("policy", "trial", "t", "action", "reward", "true_reward", "failed")
 FILE = "run.ckpt"
@@ -218,11 +219,14 @@ class Run:
 
         Both sides are expectations: against the best distribution's.
         """
+        best, earned = self.stochastic_optimum, self._stage_rewards
+        return account.policy_regret(self._up(best), self._up(earned))
+
+    @property
+    def _stage_rewards(self) -> Tensor:
+        """Each round's expected reward, ``(*trials, T)``."""
         drawn = self.expected_rewards
-        earned = self.true_rewards if drawn is None else drawn
-        return account.policy_regret(
-            self._up(self.stochastic_optimum), self._up(earned)
-        )
+        return self.true_rewards if drawn is None else drawn
 
     @property
     def stage_costs(self) -> Tensor:
@@ -364,33 +368,31 @@ class Run:
     def cumulative(self, name: str) -> Tensor:
         """A metric of :meth:`curve` in each trial, ``(*trials, T)``, float64."""
         name = name if isinstance(name, str) else repr(name)  # no metric's name
-        if name == "multiplier":
-            size: Tensor = self.multipliers.double().norm(dim=-1)
-            return size
-        if name == "reward":
-            return torch.cumsum(self.true_rewards.double(), -1)
         kind, _, cost = name.partition(" ")
         if kind in NAMED and cost in self.cost_names:
             over = self.true_costs if kind == "cost" else self.true_costs * 0
             stated = self._stated(over.double())[..., self.cost_names.index(cost)]
             return torch.cumsum(stated, -1)
-        if name == "expected_reward":
-            drawn = self.expected_rewards
-            return (self.true_rewards if drawn is None else drawn).double()
-        if name == "stage_cost":
-            return self.stage_costs.amax(-1).double()
         if name == "stopped" and self.stopped is not None:
             first = self.stopped.unsqueeze(-1)
             t = torch.arange(1, self.rounds + 1)
             return ((first > 0) & (first <= t)).double()
-        if name not in (*METRICS, *REALISED, "policy_regret", "best_feasible"):
+        if name not in LABELS:
             raise CBanditError(
-                f"name must be a metric, one of {', '.join(METRICS)}, policy_regret, "
-                "realised_regret, realised_violation, reward, multiplier, "
-                f"best_feasible, expected_reward, stage_cost; got {name!r}"
+                f"name must be a metric, one of {', '.join(LABELS)}; got {name!r}"
             )
-        total: Tensor = getattr(self, name).double()
-        return total
+        values: Tensor
+        if name == "multiplier":
+            values = self.multipliers.double().norm(dim=-1)
+        elif name == "reward":
+            values = self.true_rewards.double().cumsum(-1)
+        elif name == "expected_reward":
+            values = self._stage_rewards
+        elif name == "stage_cost":
+            values = self.stage_costs.amax(-1)
+        else:
+            values = getattr(self, name)
+        return values.double()
 
     def frame(self) -> pd.DataFrame:
         """A long pandas frame with a row for each trial and round.
@@ -414,38 +416,37 @@ class Run:
             "trial": torch.tensor(numbers).repeat_interleave(self.rounds).numpy(),
             "t": torch.arange(1, self.rounds + 1).repeat(len(numbers)).numpy(),
         }
-        tables = {
-            "reward": self.rewards,
-            "cost": self.costs,
-            "true_reward": self.true_rewards,
-            "true_cost": self._stated(self.true_costs),
-            "threshold": self.thresholds.expand_as(self.costs),
-            "multiplier": self.multipliers,
-        }
-        if self.expected_rewards is not None:
-            tables["expected_reward"] = self.expected_rewards
-            tables["stage_cost"] = self._stated(self.stage_costs)
-        for name, values in (("action", self.index), ("failed", self.failed)):
-            if values is not None:
-                columns[name] = values.reshape(-1).numpy()
-        if self.names is None:
-            for j, column in enumerate(self.actions.unbind(-1)):
-                columns[f"x{j + 1}"] = column.reshape(-1).numpy()
-        else:
-            for name, parameter in self.names.read(self.actions).items():
-                taken = name in (*COLUMNS, *costs, *metrics)
-                columns[f"x.{name}" if taken else name] = parameter.reshape(-1)
+        parameters: dict[str, Any]
+        parameters = {f"x{j + 1}": x for j, x in enumerate(self.actions.unbind(-1))}
+        if self.names is not None:
+            read = self.names.read(self.actions)
+            taken = (*COLUMNS, *costs, *metrics)
+            parameters = {f"x.{n}" if n in taken else n: x for n, x in read.items()}
+        tables = [
+            ("action", self.index),
+            ("failed", self.failed),
+            *parameters.items(),
+            ("reward", self.rewards),
+            ("cost", self.costs),
+            ("true_reward", self.true_rewards),
+            ("true_cost", self._stated(self.true_costs)),
+            ("threshold", self.thresholds.expand_as(self.costs)),
+            ("multiplier", self.multipliers),
+            ("expected_reward", self.expected_rewards),
+            ("stage_cost", self._stated(self.stage_costs) if self.randomised else None),
+            *((name, getattr(self, name)) for name in metrics),
+        ]
         prefixes = {"cost": "", "true_cost": "true_"}  # before a cost's name
-        for name, table in tables.items():
-            if name.endswith("reward"):
-                columns[name] = table.reshape(-1).numpy()
+        for name, table in tables:
+            if table is None:
+                continue
+            if table.ndim == self.rewards.ndim:
+                columns[name] = np.asarray(table).reshape(-1)
                 continue
             prefix = prefixes.get(name, f"{name}_")
             for j, column in enumerate(table.unbind(-1)):
                 called = f"{prefix}{costs[j]}" if costs else f"{name}{j + 1}"
                 columns[called] = column.reshape(-1).numpy()
-        for name in metrics:
-            columns[name] = getattr(self, name).reshape(-1).numpy()
         return pd.DataFrame(columns)
 
     def plot(self, **options: Any) -> Figure:
@@ -457,10 +458,7 @@ class Run:
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write ``run.ckpt`` into the directory, atomically."""
         folder = files.folder(checks.path("directory", directory), "directory")
-        content = {each.name: getattr(self, each.name) for each in fields(self)}
-        content["names"] = self.names and self.names.plain()
-        content["senses"] = self.senses and self.senses.plainly()
-        checkpoint.write(folder / FILE, "run", content, overwrite=True)
+        checkpoint.write(folder / FILE, "run", dict(vars(self)), overwrite=True)
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> Run:
@@ -471,15 +469,10 @@ class Run:
                 f"{folder} holds no saved run: {folder / FILE} is missing"
             )
         content = checkpoint.read(folder / FILE, "run", dict)
-        try:
-            names, senses = content["names"], content["senses"]
-            content["names"] = names and Names.of(names)
-            content["senses"] = senses and Senses.of(senses)
-            kinds = get_type_hints(cls)
-            whole = all(isinstance(content[n], kind) for n, kind in kinds.items())
-        except (AttributeError, KeyError, TypeError, ValueError):
-            whole = False
-        if not whole or content.keys() != kinds.keys():
+        kinds = get_type_hints(cls)
+        if content.keys() != kinds.keys() or not all(
+            isinstance(content[name], kind) for name, kind in kinds.items()
+        ):
             raise CheckpointError(
                 f"{folder / FILE} was not read: it is not all of a run; "
                 f"{checkpoint.KEPT}"
@@ -509,18 +502,17 @@ def join(runs: Sequence[Run]) -> Run:
     first = runs[0]
     if any((run.policy, run.rounds) != (first.policy, first.rounds) for run in runs):
         raise CBanditError(f"runs must be of one policy and length; got {runs}")
-    joined: dict[str, Any] = {}
-    for name in (field.name for field in fields(Run)):
-        values = [getattr(run, name) for run in runs]
-        if isinstance(values[0], Tensor) and name != "seconds":
-            joined[name] = torch.cat(values)
     if any(run.failed is not None for run in runs):
-        nowhere = torch.zeros_like(first.infeasible[:1])
-        joined["failed"] = torch.cat(
-            [
-                nowhere.expand_as(r.infeasible) if r.failed is None else r.failed
-                for r in runs
-            ]
-        )
+        runs = [
+            replace(run, failed=torch.zeros_like(run.infeasible))
+            if run.failed is None
+            else run
+            for run in runs
+        ]
+    joined: dict[str, Any] = {
+        name: torch.cat([getattr(run, name) for run in runs])
+        for name, values in vars(runs[0]).items()
+        if isinstance(values, Tensor) and name != "seconds"
+    }
     seconds = torch.stack([run.seconds for run in runs]).amax(0)
     return replace(first, trials=trials, seconds=seconds, **joined)

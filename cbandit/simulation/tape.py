@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from typing import Any
 
 import torch
@@ -20,116 +19,70 @@ __all__ = ["BLOCK", "Tape"]
 BLOCK = 256
 
 
-class Column:
-    """One quantity over the rounds: a block being filled, and the rounds before it.
+class Tape:
+    """All rounds so far, a list of pieces for each quantity.
 
-    The block lies where its values are made, so that the host waits for a policy on a
+    A piece is ``(*trials, n, ...)``, on the CPU. The rounds of the block that is being
+    played stay where their values are made, so that the host waits for a policy on a
     GPU once a block rather than once a round.
     """
 
-    def __init__(self, like: Tensor, rounds: int) -> None:
-        self.kept = torch.empty(0, *like.shape, dtype=like.dtype)
-        self.device = like.device
-        self.reserve(rounds)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"kept": self.kept, "device": self.device}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        # no block before the run goes on: a file's columns take what is in it
-        self.kept, self.device = state["kept"], state["device"]
-
-    def reserve(self, rounds: int) -> None:
-        """Make room for so many rounds."""
-        self.kept = _longer(self.kept, rounds)
-        shape, dtype = self.kept.shape[1:], self.kept.dtype
-        self.block = torch.zeros(BLOCK, *shape, dtype=dtype, device=self.device)
-        self.rows = self.block.unbind(0)
-
-    def first(self, rounds: int) -> Column:
-        """The same column with only so many rounds kept, for a checkpoint."""
-        short = object.__new__(Column)
-        short.device, short.kept = self.device, self.kept[:rounds].clone()
-        return short
-
-
-class Tape:
-    """All rounds so far. Inside, rounds are the first axis and trials the second."""
-
     def __init__(self, batch: tuple[int, ...]) -> None:
         self.batch = batch
-        self.rounds = self.flushed = self.horizon = 0
-        self.columns: dict[str, Column] = {}
-        self.truth: dict[str, Tensor] = {}
-        self.seconds = array("d")
+        self.rounds = 0
+        self.block: dict[str, list[Tensor]] = {}
+        self.pieces: dict[str, list[Tensor]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        state = dict(vars(self))
-        state["columns"] = {k: v.first(self.rounds) for k, v in self.columns.items()}
-        state["truth"] = {k: v[: self.rounds].clone() for k, v in self.truth.items()}
-        state["seconds"] = torch.tensor(self.seconds, dtype=torch.float64)
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        seconds = array("d", state["seconds"].tolist())
-        vars(self).update(state, seconds=seconds)
-
-    def reserve(self, horizon: int) -> None:
-        """Make room for ``horizon`` rounds."""
-        self.horizon = horizon
-        for column in self.columns.values():
-            column.reserve(horizon)
-        self.truth = {k: _longer(v, horizon) for k, v in self.truth.items()}
+        whole = {name: [self._joined(v)] for name, v in self.pieces.items()}
+        return vars(self) | {"pieces": whole}
 
     def has(self, name: str) -> bool:
-        """Whether this quantity was noted in an earlier round."""
-        return name in self.columns
+        """Whether this quantity was noted before."""
+        return name in self.block or name in self.pieces
 
     def put(self, name: str, value: Tensor) -> None:
-        """Note a quantity of the round being played."""
-        column = self.columns.get(name)
-        if column is None:
-            column = self.columns[name] = Column(value, self.horizon)
-        column.rows[self.rounds % BLOCK].copy_(value)
+        """Note a quantity of the round being played; it was 0 before the first note."""
+        if name not in self.block:
+            missed = 0 if name in self.pieces else self.rounds
+            self.block[name] = [torch.zeros_like(value)] * missed
+        values = self.block[name]
+        device = values[0].device if values else value.device
+        values.append(value.to(device, copy=True))
 
     def turn(self, seconds: float, world: World) -> None:
         """End the round, which took so many seconds."""
-        self.seconds.append(seconds)
+        self.put("seconds", torch.tensor(seconds, dtype=torch.float64))
         self.rounds += 1
         if self.rounds % BLOCK == 0:
             self.flush(world)
 
     def flush(self, world: World) -> None:
         """Put the block away, and ask a blockwise problem for the truth about it."""
-        start, stop = self.flushed, self.rounds
-        if start == stop:
+        if not self.block:
             return
-        first = start % BLOCK
-        for column in self.columns.values():
-            column.kept[start:stop] = column.block[first : first + stop - start]
-        if world.blockwise:
-            index = self._part("index", start, stop) if self.has("index") else None
-            x, t = self._part("actions", start, stop), torch.arange(start, stop) + 1
-            for name, value in world.truths(t, index, x).items():
-                rounds_first = value.movedim(len(self.batch), 0)
-                if name not in self.truth:
-                    empty = torch.empty(0, *rounds_first.shape[1:], dtype=value.dtype)
-                    self.truth[name] = _longer(empty, self.horizon)
-                self.truth[name][start:stop] = rounds_first
-        self.flushed = stop
+        part = {
+            name: torch.stack(values, self._axis(values[0])).cpu()
+            for name, values in self.block.items()
+        }
+        self.block = {}
+        x = part["actions"]
+        t = torch.arange(self.rounds - x.shape[-2], self.rounds) + 1
+        part |= world.truths(t, part.get("index"), x)
+        for name, values in part.items():
+            self.pieces.setdefault(name, []).append(values)
 
-    def _part(self, name: str, start: int, stop: int) -> Tensor:
-        return self.columns[name].kept[start:stop].movedim(0, len(self.batch))
+    def _axis(self, one: Tensor) -> int:
+        """Return the axis of rounds of a quantity, from its value in one of them."""
+        return min(len(self.batch), one.dim())
 
-    def run(self, policy: Policy, senses: Senses) -> Run:
+    def _joined(self, pieces: list[Tensor]) -> Tensor:
+        return torch.cat(pieces, min(len(self.batch), pieces[0].dim() - 1))
+
+    def run(self, policy: Policy, senses: Senses, horizon: int) -> Run:
         """Return the rounds so far as a run; this empties the tape, flushed before."""
-        out = {}
-        for name in list(self.columns):
-            out[name] = self._part(name, 0, self.rounds).contiguous()
-            del self.columns[name]  # never all of it twice
-        for name in list(self.truth):
-            value = self.truth.pop(name)[: self.rounds]
-            out[name] = value.movedim(0, len(self.batch)).contiguous()
+        # one by one: never all of it twice
+        out = {name: self._joined(self.pieces.pop(name)) for name in [*self.pieces]}
         index = out.pop("index", None)
         tau = _thresholds(senses.limits, out["true_costs"])
         for name in ("true_costs", "expected_costs"):
@@ -142,24 +95,14 @@ class Tape:
             policy=policy.name,
             seed=policy.seed,
             trials=trial_range(policy.trials),
-            horizon=self.horizon,
-            seconds=torch.tensor(self.seconds, dtype=torch.float64),
+            horizon=horizon,
             thresholds=senses.costs(tau),
-            senses=senses,
+            senses=Senses.of(senses.plainly()),  # without limits, which may be code
             index=index,
             names=getattr(getattr(policy, "actions", None), "names", None),
             stopped=None if stopped is None else stopped.cpu(),
             **out,
         )
-
-
-def _longer(values: Tensor, rounds: int) -> Tensor:
-    """Return values of at least so many rounds; those that were missing are 0."""
-    if len(values) >= rounds:
-        return values
-    out = torch.zeros(rounds, *values.shape[1:], dtype=values.dtype)
-    out[: len(values)] = values
-    return out
 
 
 def _thresholds(limits: Any, costs: Tensor) -> Tensor:

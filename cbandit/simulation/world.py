@@ -32,7 +32,6 @@ class World:
         self.problem, self.streams = problem, streams
         self.batch, self.m = tuple(policy.batch_shape), policy.m
         self._blocks = problem if isinstance(problem, Blockwise) else None
-        self.blockwise = self._blocks is not None
         self._show = getattr(problem, "round", None)
         self._hides = not getattr(policy, "sees_costs", True)
         #: how the problem states its functions
@@ -94,7 +93,9 @@ class World:
     # -- the noiseless truth ---------------------------------------------------------
 
     def truth(self, x: Tensor, t: int, m: int) -> dict[str, Tensor]:
-        """The truth about round ``t`` at ``x``, of a problem that is not blockwise."""
+        """The truth about round ``t`` at ``x``; of a blockwise problem nothing yet."""
+        if self._blocks is not None:
+            return {}
         truth = {
             "true_rewards": self._reward(x, t),
             "true_costs": self._costs(x, t, m),
@@ -107,12 +108,12 @@ class World:
         return truth
 
     def truths(self, t: Tensor, index: Tensor | None, x: Tensor) -> dict[str, Tensor]:
-        """The truth about rounds ``t`` ``(n,)`` of a blockwise problem.
+        """The truth about rounds ``t`` ``(n,)``; nothing if it is not blockwise.
 
         Names as in :meth:`truth`; each value ``(*trials, n)`` or ``(*trials, n, m)``.
         """
         if self._blocks is None:
-            raise TypeError(f"{self.problem!r} has no evaluate(t, index, x)")
+            return {}
         truth = self._blocks.evaluate(t, index, x)
         shape = (*self.batch, len(t))
         return {
@@ -129,10 +130,11 @@ class World:
         index, probability = choice.distribution.index, choice.distribution.probability
         actions = shown.actions or self.problem.actions
         points = actions.points(index)  # *trials x k x d
-        if self.blockwise:
-            rounds = torch.full((index.shape[-1],), t)
-            truths = self.truths(rounds, index, points)
-            rewards, costs = truths["true_rewards"], truths["true_costs"]
+        if self._blocks is not None:
+            truth = self._blocks.evaluate(
+                torch.full(index.shape[-1:], t), index, points
+            )
+            rewards, costs = truth.reward, truth.costs
         else:
             arms = points.unbind(-2)
             rewards = torch.stack([self._reward(x, t) for x in arms], -1)
