@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 import torch
@@ -16,7 +17,6 @@ from torch import Tensor
 from cbandit._core import checks, devices
 from cbandit._core.log import warn
 from cbandit.actions.names import Names
-from cbandit.actions.partition import shares, stretches
 from cbandit.errors import CBanditError
 
 __all__ = [
@@ -105,12 +105,36 @@ class Actions:
 
         Each is ``(start, stop)``. A grid is cut between whole rows, or inside one.
         """
-        end = self.size if last is None else last
-        return stretches(self.row, target, first, end)
+        row, end = self.row, self.size if last is None else last
+        rows = row * (target // row)
+        start = first
+        while start < end:
+            begun = start - start % row
+            if rows and start == begun and begun + row <= end:
+                stop = min(start + rows, end - end % row)
+            else:
+                stop = min(start + target, begun + row, end)
+            yield start, stop
+            start = stop
 
     def shares(self, target: int, ranks: int) -> list[tuple[int, int]]:
-        """Return one stretch for each rank, cut where :meth:`stretches` cuts."""
-        return shares(self.size, self.row, target, ranks)
+        """Return one stretch for each rank.
+
+        A share ends where one of :meth:`stretches` ends, so that every block is
+        computed as one process would. If there are fewer stretches than ranks, the set
+        is cut finer.
+        """
+        if self.size < ranks:
+            raise CBanditError(
+                f"actions must be at least as many as the {ranks} ranks that share "
+                f"them; got {self.size}"
+            )
+        starts = [start for start, _ in self.stretches(target)]
+        if len(starts) < ranks:
+            finer = max(1, self.size // (8 * ranks))
+            starts = [start for start, _ in self.stretches(finer)]
+        edges = [starts[len(starts) * rank // ranks] for rank in range(ranks)]
+        return list(pairwise([*edges, self.size]))
 
     def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Self:
         """Return the same set on another device, its coordinates in another dtype."""

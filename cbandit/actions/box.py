@@ -137,28 +137,20 @@ class Box(Actions):
 
 def _rows(choices: Any) -> Tensor:
     """Return the rows of a box's choices, ``(K, k)``, float64."""
-    if isinstance(choices, ProductGrid):
-        if choices.size > MOST_ROWS:
+    if not isinstance(choices, Finite | ProductGrid):
+        rows = checks.finite("choices", checks.tensor("choices", choices))
+        if rows.dim() != 2 or rows.numel() == 0:
             raise CBanditError(
-                f"choices must have at most {MOST_ROWS} rows; got {choices.size}"
+                "choices must have rows, of shape (K, k), such as [[1], [2]] for one "
+                f"coordinate; got {tuple(rows.shape)}"
             )
-        rows = choices.block(0, choices.size)
-    else:
-        kept = choices if isinstance(choices, Finite) else _given_rows(choices)
-        if kept.covariance is not None or kept.all.dim() != 2:
-            raise CBanditError(
-                f"choices must have coordinates, the same for every trial; got {kept!r}"
-            )
-        rows = kept.all
-    out: Tensor = rows.double()
-    return out
-
-
-def _given_rows(choices: Any) -> Finite:
-    given = checks.finite("choices", checks.tensor("choices", choices))
-    if given.dim() != 2 or given.numel() == 0:
+        return rows
+    if choices.covariance is not None or choices.batch_shape:
         raise CBanditError(
-            "choices must have rows, of shape (K, k), such as [[1], [2]] for one "
-            f"coordinate; got {tuple(given.shape)}"
+            f"choices must have coordinates, the same for every trial; got {choices!r}"
         )
-    return Finite(given)
+    if isinstance(choices, ProductGrid) and choices.size > MOST_ROWS:
+        raise CBanditError(
+            f"choices must have at most {MOST_ROWS} rows; got {choices.size}"
+        )
+    return choices.block(0, choices.size).double()

@@ -43,23 +43,22 @@ class Finite(Actions):
 
     def __init__(self, points: Any = None, *, covariance: Any = None) -> None:
         if (points is None) == (covariance is None):
-            given = "neither" if points is None else "both"
+            number = "neither" if points is None else "both"
             raise CBanditError(
-                f"Finite takes one of points and covariance=; got {given}"
+                f"Finite takes one of points and covariance=; got {number}"
             )
         if covariance is not None:
             self.covariance = _checked_covariance(covariance)
             arms = torch.arange(self.covariance.shape[-1], dtype=torch.float64)
             self.all = arms.unsqueeze(-1)
         else:
-            kept = checks.tensor("points", points, None)
-            if not kept.is_floating_point():
-                kept = kept.double()
-            self.all = checks.finite("points", kept)
-            if kept.dim() not in (2, 3) or 0 in kept.shape:
+            rows = checks.tensor("points", points, None)
+            rows = rows if rows.is_floating_point() else rows.double()
+            self.all = checks.finite("points", rows)
+            if rows.dim() not in (2, 3) or 0 in rows.shape:
                 raise CBanditError(
                     "points must have shape (N, d), so (N, 1) on a line, or "
-                    f"(trials, N, d), none of them 0; got {tuple(kept.shape)}"
+                    f"(trials, N, d), none of them 0; got {tuple(rows.shape)}"
                 )
         base = self.all if self.covariance is None else self.covariance
         self.batch_shape = tuple(base.shape[:-2])
@@ -96,20 +95,17 @@ class Finite(Actions):
             return torch.zeros(x.shape[:-1], dtype=torch.long, device=x.device)
         # compare one point with all actions at a time: temporaries stay as small as the
         # set
-        gaps, numbers = zip(
-            *[
-                (self.all - one.unsqueeze(-2)).abs().amax(-1).min(-1)
-                for one in flat.unbind(-2)
-            ],
-            strict=True,
-        )
-        gap = torch.stack(gaps, -1)
+        nearest = [
+            (self.all - one.unsqueeze(-2)).abs().amax(-1).min(-1)
+            for one in flat.unbind(-2)
+        ]
+        gap = torch.stack([one.values for one in nearest], -1)
         if bool((gap > tolerance(x) * (1 + self.all.abs().max())).any()):
             raise CBanditError(
                 f"x must be a point of the set of {self.size} actions; the nearest is "
                 f"{gap.max().item():.3g} away"
             )
-        return torch.stack(numbers, -1).view(x.shape[:-1])
+        return torch.stack([one.indices for one in nearest], -1).view(x.shape[:-1])
 
     def extent(self) -> Tensor:
         """Return the least and the greatest coordinates, ``(*trials, 2, d)``."""
@@ -150,22 +146,21 @@ def rows_of(points: Tensor, numbers: Tensor) -> Tensor:
 
 
 def _checked_covariance(value: Any) -> Tensor:
-    name = "covariance"
-    given = checks.finite(name, checks.tensor(name, value))
-    shape = tuple(given.shape)
-    if given.dim() not in (2, 3) or shape[-1] != shape[-2] or 0 in shape:
+    k = checks.finite("covariance", checks.tensor("covariance", value))
+    shape = tuple(k.shape)
+    if k.dim() not in (2, 3) or shape[-1] != shape[-2] or 0 in shape:
         raise CBanditError(
-            f"{name} must have shape (N, N) or (trials, N, N); got {shape}"
+            f"covariance must have shape (N, N) or (trials, N, N); got {shape}"
         )
-    scale = float(given.diagonal(dim1=-2, dim2=-1).abs().max().clamp_min(1e-300))
-    gap = float((given - given.mT).abs().max())
+    scale = float(k.diagonal(dim1=-2, dim2=-1).abs().max().clamp_min(1e-300))
+    gap = float((k - k.mT).abs().max())
     if gap > 1e-8 * scale:
-        raise CBanditError(f"{name} must be symmetric; it is {gap:.3g} off")
-    given = 0.5 * (given + given.mT)
-    least = float(torch.linalg.eigvalsh(given).min())
+        raise CBanditError(f"covariance must be symmetric; it is {gap:.3g} off")
+    k = 0.5 * (k + k.mT)
+    least = float(torch.linalg.eigvalsh(k).min())
     if least < -1e-8 * scale * shape[-1]:
         raise CBanditError(
-            f"{name} must be positive semi-definite; its least eigenvalue is "
+            f"covariance must be positive semi-definite; its least eigenvalue is "
             f"{least:.3g}"
         )
-    return given
+    return k

@@ -50,19 +50,19 @@ class ProductGrid(Actions):
                 f"into cb.Finite); got {checks.kind(axes)}"
                 + ("" if shape is None else f" of shape {tuple(shape)}")
             )
-        kept = [checks.tensor(f"axes[{j}]", x, None) for j, x in enumerate(axes)]
-        if not kept:
+        values = [checks.tensor(f"axes[{j}]", x, None) for j, x in enumerate(axes)]
+        if not values:
             raise CBanditError("axes must hold at least one axis; got none")
-        for j, axis in enumerate(kept):
+        for j, axis in enumerate(values):
             if axis.dim() != 1 or axis.numel() == 0:
                 raise CBanditError(
                     f"axes[{j}] must be a 1-d tensor with at least one value; got "
                     f"shape {tuple(axis.shape)}"
                 )
             checks.finite(f"axes[{j}]", axis)
-        real = [axis.dtype for axis in kept if axis.is_floating_point()]
+        real = [axis.dtype for axis in values if axis.is_floating_point()]
         dtype = functools.reduce(torch.promote_types, real) if real else torch.float64
-        self.axes = [axis.to(dtype) for axis in kept]
+        self.axes = [axis.to(dtype) for axis in values]
         self.batch_shape = ()
         self.sizes = [axis.numel() for axis in self.axes]
         self.size, self.dim = math.prod(self.sizes), len(self.sizes)

@@ -20,7 +20,7 @@ from cbandit._core import checks
 from cbandit._core.hints import hinted, near
 from cbandit.errors import CBanditError
 
-__all__ = ["Category", "Float", "Int", "Names", "Parameter"]
+__all__ = ["Category", "Float", "Int", "Names", "Parameter", "plain"]
 
 MOST = 10**6  # values of one parameter
 NEAR = 1e-6  # share of a parameter's size by which a number may miss a value
@@ -58,8 +58,8 @@ class Int:
 
     def read(self, numbers: np.ndarray) -> np.ndarray:
         """Return coordinates as the user's values."""
-        found: np.ndarray = np.rint(numbers).astype(np.int64)
-        return found
+        whole: np.ndarray = np.rint(numbers).astype(np.int64)
+        return whole
 
     def place(self, value: Any) -> float | None:
         """Return the coordinate of a user's value, ``None`` if it is not of these."""
@@ -119,12 +119,12 @@ class Float:
     def read(self, numbers: np.ndarray) -> np.ndarray:
         """Return coordinates as the user's values, free of a dtype's rounding."""
         if self.values is None:
-            held: np.ndarray = np.clip(numbers, self.lo, self.hi)
-            return held
-        every = self.values.numpy()
-        place = np.rint((numbers - self.lo) / (self.step or 1.0))
-        found: np.ndarray = every[place.astype(np.int64).clip(0, len(every) - 1)]
-        return found
+            inside: np.ndarray = np.clip(numbers, self.lo, self.hi)
+            return inside
+        values = self.values.numpy()
+        place = np.rint((numbers - self.lo) / (self.step or 1.0)).astype(np.int64)
+        exact: np.ndarray = values[place.clip(0, len(values) - 1)]
+        return exact
 
     def place(self, value: Any) -> float | None:
         """Return the coordinate of a user's value, ``None`` if it is not of these."""
@@ -132,8 +132,8 @@ class Float:
             return _nearest(self.values, value, self.step or 1.0)
         if not _number(value):
             return None
-        held = min(max(float(value), self.lo), self.hi)
-        return held if abs(held - value) <= NEAR * (self.hi - self.lo) else None
+        inside = min(max(float(value), self.lo), self.hi)
+        return inside if abs(inside - value) <= NEAR * (self.hi - self.lo) else None
 
 
 @hinted
@@ -171,17 +171,15 @@ class Category:
 
     def read(self, numbers: np.ndarray) -> np.ndarray:
         """Return positions as the user's values."""
-        every = np.empty(len(self.options), dtype=object)
-        every[:] = self.options
-        return np.asarray(every[np.rint(numbers).astype(np.int64)], dtype=object)
+        options = np.empty(len(self.options), dtype=object)
+        options[:] = self.options
+        return np.asarray(options[np.rint(numbers).astype(np.int64)], dtype=object)
 
     def place(self, value: Any) -> float | None:
         """Return the position of a user's value, ``None`` if it is not of these."""
-        wanted = _told_apart(value)
-        for place, option in enumerate(self.options):
-            if _told_apart(option) == wanted:
-                return float(place)
-        return None
+        options = [_told_apart(option) for option in self.options]
+        value = _told_apart(value)
+        return float(options.index(value)) if value in options else None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Category) and self.options == other.options
@@ -228,8 +226,8 @@ class Names:
 
     def params(self, x: Tensor) -> Any:
         """Return a point ``(d,)`` as a dict; of more axes, lists of dicts."""
-        found = {name: each.tolist() for name, each in self.read(x).items()}
-        return _split(found, x.dim() - 1)
+        columns = {name: values.tolist() for name, values in self.read(x).items()}
+        return _split(columns, x.dim() - 1)
 
     def points(self, params: Any, name: str = "params") -> Tensor:
         """Return a dict as a point ``(d,)``, lists of dicts as ``(n, d)`` and so on.
@@ -245,7 +243,7 @@ class Names:
                 f"{name} must be a dict of {self._named()}, or a list of them; got "
                 f"{checks.kind(params)}"
             )
-        rows = [self.points(each, f"{name}[{i}]") for i, each in enumerate(params)]
+        rows = [self.points(row, f"{name}[{i}]") for i, row in enumerate(params)]
         if len({row.shape for row in rows}) > 1:
             raise CBanditError(f"{name} must hold lists of one length")
         if not rows:
@@ -270,24 +268,21 @@ class Names:
                 f"{self._with_hint(key)}"
             )
         parameter = self.parameters[key]
-        found = parameter.place(_plain(value))
-        if found is None:
+        coordinate = parameter.place(plain(value))
+        if coordinate is None:
             raise CBanditError(f"{name}: {key} must be of {parameter!r}; got {value!r}")
-        return found
+        return coordinate
 
     def allowed(self, among: Mapping[str, Any], name: str) -> dict[int, list[float]]:
         """Return which values of some coordinates a dict of values allows."""
-        found = {}
-        for key, given in among.items():
-            several = isinstance(given, list | tuple | set)
-            each = [
-                self.number(key, value, name)
-                for value in (given if several else [given])
-            ]
-            if not each:
+        allowed = {}
+        for key, values in among.items():
+            listed = values if isinstance(values, list | tuple | set) else [values]
+            if not listed:
                 raise CBanditError(f"{name}: {key} must allow a value; got none")
-            found[self._place[key]] = each
-        return found
+            numbers = [self.number(key, value, name) for value in listed]
+            allowed[self._place[key]] = numbers
+        return allowed
 
     def said(self, x: Tensor) -> str:
         """Return a point ``(d,)`` in words."""
@@ -312,19 +307,19 @@ class Names:
         return hash(tuple(self.columns))
 
     def __repr__(self) -> str:
-        every = (f"{name}={each!r}" for name, each in self.parameters.items())
-        return f"Space({', '.join(every)})"
+        words = (f"{name}={value!r}" for name, value in self.parameters.items())
+        return f"Space({', '.join(words)})"
 
 
-def _split(found: dict[str, Any], axes: int) -> Any:
+def _split(columns: dict[str, Any], axes: int) -> Any:
     """Return a dict of nested lists as nested lists of dicts."""
     if axes <= 0:
-        return found
-    rows = zip(*found.values(), strict=True)
-    return [_split(dict(zip(found, row, strict=True)), axes - 1) for row in rows]
+        return columns
+    rows = zip(*columns.values(), strict=True)
+    return [_split(dict(zip(columns, row, strict=True)), axes - 1) for row in rows]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return numpy's and torch's scalars as Python's."""
     return value.item() if isinstance(value, np.generic | Tensor) else value
 

@@ -23,8 +23,9 @@ class Widths:
 
     def __init__(self, beta: Any, cost_beta: Any = None) -> None:
         self.beta = _checked("beta", beta)
-        given = cost_beta is not None
-        self.cost_beta = _checked("cost_beta", cost_beta) if given else self.beta
+        self.cost_beta = self.beta
+        if cost_beta is not None:
+            self.cost_beta = _checked("cost_beta", cost_beta)
 
     def for_any_noise(self) -> Widths:
         """Return the same widths, RKHS schedules in the form for every noise."""
@@ -144,8 +145,8 @@ class _Called:
     ) -> Tensor:
         columns, m = [], gain.shape[-1]
         for j in range(m):
-            given = self.call(t, gain[:, j].reshape(self.batch_shape))
-            value = checks.nonnegative(self.name, given)
+            value = self.call(t, gain[:, j].reshape(self.batch_shape))
+            value = checks.nonnegative(self.name, value)
             value = devices.put(value, gain.device, gain.dtype)
             if value.dim() == len(self.batch_shape) + 1 and value.shape[-1] == m:
                 value = value[..., j]

@@ -16,9 +16,8 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit.actions import Actions, Box, Finite, ProductGrid
-from cbandit.choice import Choice
 from cbandit.errors import CBanditError
-from cbandit.problems.protocol import Fixed, normals
+from cbandit.problems.protocol import Fixed
 from cbandit.problems.table import Table
 from cbandit.search.simplex.lp import PolicySolution, solve_policy
 
@@ -73,15 +72,6 @@ class Continuous(Fixed):
     def _values(self, x: Tensor, index: Tensor | None = None) -> Tensor:
         x = self.actions.inside(x.to(self.actions.lower))
         return truth(self.function, x)
-
-    def observe(
-        self, choice: Choice, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of the choice."""
-        values = self._values(choice.x)
-        draws = normals(generator, tuple(values.shape[:-1]), 1 + self.m)
-        noisy = torch.addcmul(values, draws, self._std)
-        return noisy[..., 0], noisy[..., 1:]
 
     @cached_property
     def _optimum(self) -> Tensor:

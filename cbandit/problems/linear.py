@@ -10,11 +10,10 @@ from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.arguments import stated
-from cbandit._core.randomness import Streams, Trials, trial_range
+from cbandit._core.randomness import Trials, trial_range
 from cbandit.actions import Finite, Star
-from cbandit.choice import Choice
 from cbandit.errors import CBanditError
-from cbandit.problems.protocol import Fixed, normals
+from cbandit.problems.protocol import Fixed
 from cbandit.search.segments import furthest
 from cbandit.search.simplex.lp import PolicySolution, solve_policy
 
@@ -73,20 +72,14 @@ class LinearProblem(Fixed):
         tau = checks.finite("thresholds", checks.tensor("thresholds", thresholds))
         self._tau = checks.shaped("thresholds", tau, (*batch, self.m), "(*trials, m)")
         self.thresholds: Any = self._tau
-        self._std = checks.number("noise", noise, minimum=0.0) ** 0.5
+        deviation = checks.number("noise", noise, minimum=0.0) ** 0.5
+        self._std = torch.full((1 + self.m,), deviation, dtype=torch.float64)
         # (*trials, d, 1 + m): one product gives reward and costs
         self._both = torch.cat([self.theta.unsqueeze(-2), self.mu], -2).mT.contiguous()
 
     def _values(self, x: Tensor, index: Tensor | None = None) -> Tensor:
         values: Tensor = x.to(self._both) @ self._both
         return values
-
-    def observe(self, choice: Choice, generator: Streams) -> tuple[Tensor, Tensor]:
-        """Noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of the choice."""
-        truth = self._values(choice.x.unsqueeze(-2))[..., 0, :]
-        draws = normals(generator, tuple(truth.shape[:-1]), 1 + self.m)
-        noisy = torch.add(truth, draws, alpha=self._std)
-        return noisy[..., 0], noisy[..., 1:]
 
     @cached_property
     def _corners(self) -> Tensor:

@@ -14,6 +14,7 @@ from cbandit._core import checks
 from cbandit._core.hints import near
 from cbandit._core.log import warn
 from cbandit.actions import Category, Finite, Float, Int, Names
+from cbandit.actions.names import plain
 from cbandit.errors import CBanditError, MissingExtraError
 from cbandit.problems.protocol import uniforms
 
@@ -243,12 +244,8 @@ def _parameter(column: pd.Series[Any]) -> Int | Float | Category:
         if low < high:
             return Float(low, high)
         return Category(low)
-    options = list(dict.fromkeys(_plain(value) for value in column))
+    options = list(dict.fromkeys(plain(value) for value in column))
     return Category(*sorted(options, key=lambda option: (str(type(option)), option)))
-
-
-def _plain(value: object) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _coordinates(frame: pd.DataFrame, name: str, parameter: Any) -> np.ndarray:
@@ -259,7 +256,7 @@ def _coordinates(frame: pd.DataFrame, name: str, parameter: Any) -> np.ndarray:
         )
     places = np.empty(len(frame))
     for i, (label, value) in enumerate(frame[name].items()):
-        place = parameter.place(_plain(value))
+        place = parameter.place(plain(value))
         if place is None:
             raise CBanditError(
                 f"column {name!r} must be of {parameter!r}; {_row(frame, label)} has "

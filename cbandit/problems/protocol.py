@@ -170,7 +170,12 @@ class Blockwise(Protocol):
 
 
 class Fixed(ABC):
-    """A problem whose functions never change. It is blockwise: its account is cheap."""
+    """A problem whose functions never change. It is blockwise: its account is cheap.
+
+    Its noise is Gaussian, of deviations ``_std``, ``(1 + m,)`` or ``(*trials, 1 + m)``.
+    """
+
+    _std: Tensor
 
     @abstractmethod
     def _values(self, x: Tensor, index: Tensor | None = None) -> Tensor:
@@ -191,8 +196,8 @@ class Fixed(ABC):
 
     @cached_property
     def _stochastic_optimum(self) -> Tensor:
-        answer = self._solution
-        return answer.value.masked_fill(answer.infeasible, torch.nan)
+        best = self._solution
+        return best.value.masked_fill(best.infeasible, torch.nan)
 
     def reward(self, x: Tensor, t: int) -> Tensor:
         """Noiseless reward ``(*trials,)`` of the actions ``x`` ``(*trials, d)``."""
@@ -201,6 +206,16 @@ class Fixed(ABC):
     def costs(self, x: Tensor, t: int) -> Tensor:
         """Noiseless costs ``(*trials, m)`` of the actions ``x`` ``(*trials, d)``."""
         return self._values(x.unsqueeze(-2))[..., 0, 1:]
+
+    def observe(
+        self, choice: Choice, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of the choice."""
+        index = None if choice.index is None else choice.numbers().unsqueeze(-1)
+        truth = self._values(choice.x.unsqueeze(-2), index)[..., 0, :]
+        draws = normals(generator, tuple(truth.shape[:-1]), truth.shape[-1])
+        noisy = torch.addcmul(truth, draws, self._std)
+        return noisy[..., 0], noisy[..., 1:]
 
     def optimum(self, t: int) -> Tensor:
         """The reward of the best feasible action, ``(*trials,)``; NaN: not known."""

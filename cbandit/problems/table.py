@@ -267,15 +267,13 @@ class Table(Fixed):
         self, choice: Choice, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
         """Noisy reward ``(*trials,)`` and costs ``(*trials, m)`` of the choice."""
+        if self._noise is None:
+            return super().observe(choice, generator)
         numbered = choice.index is not None
         index = choice.numbers() if numbered else self.actions.index(choice.x)
         truth = self._rows_of(index)
-        if self._noise is not None:
-            reward, costs = self._noise(index.to(truth.device), generator)
-            return truth[..., 0] + reward, truth[..., 1:] + costs
-        draws = normals(generator, tuple(truth.shape[:-1]), 1 + self.m)
-        noisy = torch.addcmul(truth, draws, self._std)
-        return noisy[..., 0], noisy[..., 1:]
+        reward, costs = self._noise(index.to(truth.device), generator)
+        return truth[..., 0] + reward, truth[..., 1:] + costs
 
     def _unkept(self) -> str:
         """Say that no action keeps all limits, and how many keep each."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from cbandit._core import checkpoint as files
 from cbandit._core.arguments import differences, settings_of
@@ -81,10 +81,10 @@ class Checkpoint:
 
     def exists(self) -> bool:
         """Whether there is a file to go on from."""
-        found = self._ranks.first(self.path.exists)
-        if not found:
+        there: bool = self._ranks.first(self.path.exists)
+        if not there:
             self._digests[os.path.realpath(self.path)] = ()  # and none is to come
-        return found
+        return there
 
     def write(self, state: State) -> None:
         """Write the run as it is now, whole or not at all.
@@ -97,8 +97,8 @@ class Checkpoint:
         content = {
             "mark": self._mark,
             "settings": self._settings,
-            "state": state,
             "policy": self._policy,
+            **vars(state),
         }
         rest = "simulation", content, self._digests, False, state.tape.rounds
         self._ranks.first(lambda: files.write(self.path, *rest))
@@ -110,44 +110,41 @@ class Checkpoint:
         policy stays as it is.
         """
         trust = self._trust | written(self._policy)[1]
-        given = "simulation", dict, trust, self._ranks, self._digests
-        found = files.read(self.path, *given)
-        if not self._whole(found):
+        content = files.read(
+            self.path, "simulation", dict, trust, self._ranks, self._digests
+        )
+        kinds = get_type_hints(State) | {"policy": type(self._policy)}
+        kinds |= {"mark": dict, "settings": dict}
+        whole = all(isinstance(content.get(name), kind) for name, kind in kinds.items())
+        if not whole or content["mark"].keys() != self._mark.keys():
             raise CheckpointError(
                 f"{self.path} was not read: it is not all of a simulation; {files.KEPT}"
             )
-        self._check(found)
-        state: State = found["state"]
+        self._check(content["mark"], content["settings"])
+        state = State(content["streams"], content["tape"], content["post"])
         if state.tape.rounds > horizon:
             raise CheckpointError(
                 f"{self.path} holds {state.tape.rounds} rounds, more than horizon = "
                 f"{horizon}; it was kept"
             )
         vars(self._policy).clear()
-        vars(self._policy).update(vars(found["policy"]))
+        vars(self._policy).update(vars(content["policy"]))
         return state
 
-    def _whole(self, found: dict[str, Any]) -> bool:
-        """Return whether a file holds all that a run goes on with."""
-        kinds = {"mark": dict, "settings": dict, "state": State}
-        kinds["policy"] = type(self._policy)
-        state = found.get("state")
-        parts = {"streams": Streams, "tape": Tape, "post": Post}
-        return (
-            all(isinstance(found.get(name), kind) for name, kind in kinds.items())
-            and all(isinstance(getattr(state, n, None), k) for n, k in parts.items())
-            and found["mark"].keys() == self._mark.keys()
-        )
-
-    def _check(self, found: dict[str, Any]) -> None:
+    def _check(self, mark: dict[str, Any], settings: dict[str, Any]) -> None:
+        """Raise if the file is of another run, or of one built otherwise."""
         words = [
-            f"{key} is {found['mark'][key]!r}, expected {value!r}"
+            f"{key} is {mark[key]!r}, expected {value!r}"
             for key, value in self._mark.items()
-            if found["mark"][key] != value
+            if mark[key] != value
         ][:1]
         if not words:
-            differing = list(differences(found["settings"], self._settings))
-            words = [_difference(*each) for each in differing]
+            words = [
+                f"{name} holds other {before}"
+                if str(before) == str(now)
+                else f"{name} is {before}, expected {now}"
+                for name, before, now in differences(settings, self._settings)
+            ]
         if not words:
             return
         more = len(words) - SHOWN
@@ -156,9 +153,3 @@ class Checkpoint:
             f"{self.path} belongs to another run: its {said}; give what it was begun "
             "with, or delete the file (or name another) to begin anew; it was kept"
         )
-
-
-def _difference(name: str, before: Any, now: Any) -> str:
-    if str(before) == str(now):
-        return f"{name} holds other {before}"
-    return f"{name} is {before}, expected {now}"
