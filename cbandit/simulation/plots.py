@@ -176,15 +176,15 @@ def overview(
     if title is not None and len(policies) == 1:
         title += f": {policies[0]}"
     columns = _columns(len(metrics))
-    size = (4.4 * columns, 3.1, 0.7)
-    with _sheet(title, len(metrics), columns, size) as (figure, grid):
-        panels = grid.flatten()[: len(metrics)]
+    with _sheet(title, len(metrics), columns, 3.1, 0.7) as (figure, grid):
+        panels = grid.flat[: len(metrics)]
         for panel, name in zip(panels, metrics, strict=True):
             _draw_panel(
                 panel,
                 table,
                 name,
                 (spread, width),
+                list(table),
                 average=average,
                 log=average or name == "soft_violation" if log is None else log,
                 reward=reward,
@@ -245,17 +245,15 @@ def costs(
     if not names:
         raise CBanditError("nothing to plot: the runs' costs have no names")
     names = ["reward", *names]
-    columns = _columns(len(names))
-    size = (4.4 * columns, 3.1, 0.7)
-    with _sheet(title, len(names), columns, size) as (figure, grid):
-        panels = grid.flatten()[: len(names)]
+    band, order = (spread, width), list(table)
+    with _sheet(title, len(names), _columns(len(names)), 3.1, 0.7) as (figure, grid):
+        panels = grid.flat[: len(names)]
         for panel, name in zip(panels, names, strict=True):
             means = {
                 policy: {name: averaged(lines[name])}
                 for policy, lines in table.items()
                 if name in lines
             }
-            band, order = (spread, width), list(table)
             _draw_panel(panel, means, name, band, order, reward=reward, zero=False)
             called = reward if name == "reward" else name.partition(" ")[2]
             panel.set_title(f"{called}, average so far")
@@ -285,10 +283,8 @@ def evolution(
         spread: as for :func:`overview`.
         width: likewise.
     """
-    columns = len(metrics)
-    size = (4.4 * columns, 2.7, 0.9)
-    order = list(dict.fromkeys(policy for _, table, _ in rows for policy in table))
-    with _sheet(title, len(rows) * columns, columns, size) as (figure, panels):
+    columns, order = len(metrics), _policies(table for _, table, _ in rows)
+    with _sheet(title, len(rows) * columns, columns, 2.7, 0.9) as (figure, panels):
         for line, (words, table, levels) in zip(panels, rows, strict=True):
             for panel, name in zip(line, metrics, strict=True):
                 _draw_panel(panel, table, name, (spread, width), order)
@@ -315,10 +311,8 @@ def comparison(
     width: float = 1.0,
 ) -> Figure:
     """Draw one metric, one panel a setting, one curve for each name in it."""
-    columns = len(panels)
-    size = (4.4 * columns, 3.8, 0.0)
-    order = list(dict.fromkeys(name for table in panels.values() for name in table))
-    with _sheet(title, columns, columns, size, sharey=True) as (figure, grid):
+    columns, order = len(panels), _policies(panels.values())
+    with _sheet(title, columns, columns, 3.8, 0.0, sharey=True) as (figure, grid):
         for panel, (words, table) in zip(grid[0], panels.items(), strict=True):
             _draw_panel(panel, table, metric, (spread, width), order)
             panel.set_title(words)
@@ -340,9 +334,8 @@ def boxes(
     """
     policies, metrics = list(frame.policy.unique()), list(frame.metric.unique())
     count, columns = len(metrics) * len(policies), len(policies)
-    size = (4.4 * columns, 2.9, 0.6)
     shared = {"sharex": "col", "sharey": "row"}
-    with _sheet(title, count, columns, size, **shared) as (figure, panels):
+    with _sheet(title, count, columns, 2.9, 0.6, **shared) as (figure, panels):
         for row, metric in zip(panels, metrics, strict=True):
             for k, (panel, policy) in enumerate(zip(row, policies, strict=True)):
                 part = frame[(frame.policy == policy) & (frame.metric == metric)]
@@ -382,7 +375,7 @@ def trade_off(
         sweeps: policies that differ in one argument alone; a line joins those of each
             sweep, in this order.
     """
-    with _sheet(title, 1, 1, (5.6, 4.2, 0.0)) as (figure, panels):
+    with _sheet(title, 1, 1, 4.2, 0.0, width=5.6) as (figure, panels):
         panel, places = panels[0, 0], {}
         alike: dict[tuple[float, ...], list[str]] = {}
         for policy, lines in table.items():
@@ -418,8 +411,8 @@ def differences(
     """
     names = list(next(iter(shown.values())))
     columns = min(3, len(shown))
-    size = (1.2 + 3.6 * columns, 0.9 + 0.32 * len(names), 0.5)
-    with _sheet(title, len(shown), columns, size, sharey=True) as (figure, panels):
+    size = {"row": 0.9 + 0.32 * len(names), "rest": 0.5, "width": 3.6, "side": 1.2}
+    with _sheet(title, len(shown), columns, **size, sharey=True) as (figure, panels):
         from matplotlib.ticker import MaxNLocator
 
         for panel, (metric, intervals) in zip(panels.flat, shown.items(), strict=False):
@@ -458,7 +451,10 @@ def _sheet(
     title: str | None,
     count: int,
     columns: int,
-    size: tuple[float, float, float],
+    row: float,
+    rest: float,
+    width: float = 4.4,
+    side: float = 0.0,
     **shared: Any,
 ) -> Iterator[tuple[Figure, Any]]:
     """Yield a figure and its panels ``(rows, columns)``, in our colours and fonts.
@@ -467,7 +463,8 @@ def _sheet(
         title: above all panels, on as many lines as the width asks for.
         count: of panels; any more in the last row are hidden.
         columns: panels side by side.
-        size: the figure's width, the height of a row, and the rest's, in inches.
+        row, rest: heights of a row of panels, and of all else, in inches.
+        width, side: widths of a panel, and of all else.
         shared: axes that the panels share, as for ``matplotlib``'s ``subplots``.
     """
     try:
@@ -478,10 +475,10 @@ def _sheet(
             "figures need matplotlib: pip install 'cbandit[experiments]'"
         ) from None
     rows = -(-count // columns)
-    width, row, rest = size
+    size = width * columns + side, row * rows + rest
     style: dict[Any, Any] = dict(STYLE)
     with matplotlib.rc_context(style):
-        figure: Any = Figure(figsize=(width, row * rows + rest), layout="constrained")
+        figure: Any = Figure(figsize=size, layout="constrained")
         figure._repr_png_ = partial(_png, figure)  # notebooks look for it
         panels = figure.subplots(rows, columns, squeeze=False, **shared)
         for panel in panels.flat[count:]:
@@ -489,6 +486,11 @@ def _sheet(
         yield figure, panels
         if title is not None:
             figure.suptitle(title, x=0.01, ha="left", fontsize=12, wrap=True)
+
+
+def _policies(tables: Iterable[Curves]) -> list[str]:
+    """Return the policies of several tables, each once."""
+    return list(dict.fromkeys(policy for table in tables for policy in table))
 
 
 def _columns(count: int) -> int:
@@ -537,7 +539,7 @@ def _draw_panel(
     table: Curves,
     name: str,
     band: Band,
-    order: Sequence[str] | None = None,
+    order: list[str],
     *,
     average: bool = False,
     log: bool = False,
@@ -551,8 +553,7 @@ def _draw_panel(
         table: the curves; policies without this metric are left out.
         name: the metric.
         band: to either side.
-        order: all policies of the figure, whose places settle colours and dashes; the
-            table's unless given.
+        order: all policies of the figure, whose places settle colours and dashes.
         average: whether the curves are time averages.
         log: whether rounds are on a logarithmic axis.
         reward: what the reward is called.
@@ -560,11 +561,11 @@ def _draw_panel(
     """
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    last, places = 1, list(table if order is None else order)
+    last = 1
     for policy, lines in table.items():
         if name not in lines:
             continue
-        curve, k = lines[name], places.index(policy)
+        curve, k = lines[name], order.index(policy)
         t, mean = curve.t.numpy(), curve.mean.numpy()
         # dashes as well as colours: curves that lie on each other stay visible
         colour, dashes = COLOURS[k % len(COLOURS)], DASHES[k % len(DASHES)]
