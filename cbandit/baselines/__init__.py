@@ -1,8 +1,6 @@
 """The policies that the papers compare with, one algorithm a file.
 
-Files of their own have safe sets (safe_set, seeds, growth, lipschitz, made_up),
-ADMMBO's splitting (admm) and search (admm_search), the state of bandit OCO (walk) and
-BKB's dictionary (nystrom its mathematics, sketch the beliefs).
+``safe_set`` has the mathematics that SafeOpt, StageOpt and SGP-UCB share.
 """
 
 from cbandit.baselines.admmbo import ADMMBO
