@@ -21,7 +21,7 @@ from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
 from cbandit.explore import Explore
 from cbandit.policies.decision import Asked
-from cbandit.policies.dual import dual_of
+from cbandit.policies.dual import Dual
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.suits import believed_costs
 from cbandit.posterior.look import Best, Look
@@ -78,7 +78,14 @@ class CKBRestart(GPPolicy):
         )
         self.name = f"CKB-Restart{self.explore.name}"
         self.hears_costs = False  # the estimates alone move the multipliers
-        self._dual = dual_of(self, dual, step, cap, slack, slater, dual_beta)
+        given = dual, step, cap, slack, slater, dual_beta
+        self._dual = Dual.of(
+            *given,
+            shaped=self._number,
+            bounds=self._estimating.bound,
+            units=self._beliefs.units(),
+            epoch=self.restart or self.horizon,
+        )
 
     def score(self, t: int, phi: Tensor) -> scores.PrimalDual:
         """Return ``f - sum_j phi_j g_j``."""
@@ -86,7 +93,8 @@ class CKBRestart(GPPolicy):
 
     def _judged(self, beliefs: Any, look: Look, best: Best, asked: Asked) -> Tensor:
         """Return the estimates that the multiplier moves by, ``(T, 1 + m)``."""
-        return self._dual.judged(self, beliefs, look, best, asked)
+        rest = asked, self._limits, self._ahead
+        return self._dual.judged(beliefs, look, best, *rest)
 
     def move(
         self, t: int, phi: Tensor, estimate: Tensor, arrived: Sequence[Tensor]

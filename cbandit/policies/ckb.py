@@ -28,7 +28,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
 from cbandit.policies.decision import Asked
-from cbandit.policies.dual import Dual, dual_of
+from cbandit.policies.dual import Dual
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.suits import believed_costs
 from cbandit.posterior.look import Best, Look
@@ -132,7 +132,14 @@ class CKB(GPPolicy):
         self.name = f"CKB-{self.explore.name}"
         # estimates alone move the multiplier, but for a class derived from this one
         self.hears_costs = type(self).move is not CKB.move
-        self._dual = dual_of(self, dual, step, cap, slack, slater, dual_beta)
+        given = dual, step, cap, slack, slater, dual_beta
+        self._dual = Dual.of(
+            *given,
+            shaped=self._number,
+            bounds=self._estimating.bound,
+            units=self._beliefs.units(),
+            epoch=self.restart or self.horizon,
+        )
 
     def score(self, t: int, phi: Tensor) -> scores.PrimalDual:
         """Return ``f - sum_j phi_j g_j``."""
@@ -140,7 +147,8 @@ class CKB(GPPolicy):
 
     def _judged(self, beliefs: Any, look: Look, best: Best, asked: Asked) -> Tensor:
         """Return the estimates that the multiplier moves by, ``(T, 1 + m)``."""
-        return self._dual.judged(self, beliefs, look, best, asked)
+        rest = asked, self._limits, self._ahead
+        return self._dual.judged(beliefs, look, best, *rest)
 
     def move(
         self, t: int, phi: Tensor, estimate: Tensor, arrived: Sequence[Tensor]

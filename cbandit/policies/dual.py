@@ -17,10 +17,12 @@ from cbandit import multipliers
 from cbandit._core import checks
 from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked
+from cbandit.posterior.ahead import Ahead
 from cbandit.posterior.look import Best, Look
-from cbandit.posterior.units import level
+from cbandit.posterior.units import Units, level
+from cbandit.scores import clip
 
-__all__ = ["CAP", "DUAL_BETA", "STEP", "Dual", "Schedule", "dual_of"]
+__all__ = ["CAP", "DUAL_BETA", "STEP", "Dual", "Schedule"]
 
 STEP, CAP, DUAL_BETA = 0.5, 20.0, -1.5
 
@@ -79,20 +81,121 @@ class Dual:
     cap: Tensor | None
     beta: Tensor | None
 
+    @classmethod
+    def of(
+        cls,
+        kind: str,
+        step: Any,
+        cap: Any,
+        slack: Any,
+        slater: Any,
+        beta: Any,
+        *,
+        shaped: Callable[[str, Any], Tensor],
+        bounds: Tensor | None,
+        units: Units | None,
+        epoch: int | str | None,
+    ) -> Dual:
+        """Return step, slack, cap and width as given, or each by its default.
+
+        Without ``slater``, and with all beliefs standardised, the defaults are the
+        usual ones, whichever of them are given; else they follow from the bounds.
+
+        Args:
+            kind: ``"projected"`` or ``"queue"``.
+            step: ``1 / V``; ``None``: ``rho / (G sqrt(T))``, ``T`` the rounds until the
+                multiplier starts again.
+            cap: ``rho``; ``None``: ``4 B / (slater - slack)``.
+            slack: what is added to every estimate.
+            slater: ``delta``.
+            beta: the width of the estimate that moves the multiplier; ``"score"``: that
+                of the score.
+            shaped: turns a number into ``(T, m)``.
+            bounds: ``(B, G)`` of each trial, ``(T, 1 + m)``.
+            units: those of the beliefs; ``None``: the user's own.
+            epoch: ``T``, or ``"doubling"``; ``None``: nobody knows.
+        """
+        checks.one_of("dual", kind, "projected", "queue")
+        if kind == "projected" and (callable(step) or callable(slack)):
+            raise CBanditError(
+                "step and slack may be callables of the round with dual='queue' only"
+            )
+        if kind == "queue" and cap is not None and step is not None:
+            raise CBanditError(
+                "cap goes with dual='projected', for a queue has none; got "
+                f"{cap!r} (with step left out, the queue's step follows from it)"
+            )
+        in_spreads = units is not None and bool(units.seen.isfinite().all())
+        if slater is None and in_spreads:
+            if kind == "projected":
+                cap = CAP if cap is None else cap
+            if (
+                kind == "projected" or cap is None
+            ):  # else a queue's step follows from cap
+                step = STEP if step is None else step
+            beta = DUAL_BETA if beta is None else beta
+        slacks, room = Schedule("slack", slack, shaped, checks.nonnegative), None
+        if slater is not None:
+            room = shaped("slater", checks.positive("slater", slater)) - slacks(1)
+            if bool((room <= 0).any()):
+                raise CBanditError(
+                    f"slack must be below slater = {slater}; got {slacks(1).tolist()}"
+                )
+        rho = None if cap is None else shaped("cap", checks.positive("cap", cap))
+        wanted, missing = [], []
+        # the queue itself has no cap, but its step rests on one
+        if cap is None and (kind == "projected" or step is None):
+            wanted.append("cap= (by the theorem 4 B / slater)")
+            missing += ["clip=(B, G)"] * (bounds is None)
+            missing += ["slater="] * (slater is None)
+            if bounds is not None and room is not None:
+                rho = 4 * bounds[:, :1] / room
+        if step is None:
+            wanted.append("step= (by the theorem cap / (G sqrt(T)))")
+            missing += ["clip=(B, G)"] * (bounds is None and cap is not None)
+            missing += ["horizon= (or anytime=True)"] * (epoch is None)
+        if missing:
+            raise CBanditError(
+                f"give {' and '.join(wanted)}, or what they follow from: "
+                + ", ".join(missing)
+            )
+        root = step is None
+        if rho is not None and bounds is not None and root:
+            step = rho / bounds[:, 1:]
+        length = epoch if isinstance(epoch, int) else None
+        steps = Schedule("step", step, shaped, checks.positive, root, length)
+        scored = beta is None or (isinstance(beta, str) and beta == "score")
+        width = None if scored else shaped("dual_beta", beta)
+        return cls(kind, steps, slacks, rho, width)
+
     def judged(
-        self, policy: Any, beliefs: Any, look: Look, best: Best, asked: Asked
+        self,
+        beliefs: Any,
+        look: Look,
+        best: Best,
+        asked: Asked,
+        limits: Callable[[int], Tensor],
+        ahead: Callable[[Asked], list[Ahead]],
     ) -> Tensor:
-        """Return the estimates that move it, ``(T, 1 + m)``, where ``best`` is."""
+        """Return the estimates that move it, ``(T, 1 + m)``, where ``best`` is.
+
+        Args:
+            beliefs: about reward and costs.
+            look: that found the best action.
+            best: see above.
+            asked: the round.
+            limits: the thresholds ``(T, m)`` of a round.
+            ahead: the outstanding choices that count in a round.
+        """
         estimate = best.estimate
         if self.beta is None:
             return estimate
         x = asked.actions.at(best.index) if best.x is None else best.x
-        here = beliefs.anywhere(x.unsqueeze(1), policy._ahead(asked))
-        mean, std = (each[:, 1:, 0] for each in here)
-        g = mean - self.beta * std - level(beliefs.units(), policy._limits(asked.t))
+        here = beliefs.anywhere(x.unsqueeze(1), ahead(asked))
+        mean, std = (part[:, 1:, 0] for part in here)
+        g = mean - self.beta * std - level(beliefs.units(), limits(asked.t))
         if look.bound is not None:
-            bound = look.bound[:, 1:].to(g)
-            g = g.clamp(-bound, bound)
+            g = clip(g, look.bound[:, 1:].to(g))
         return torch.cat([estimate[:, :1].to(g), g], -1)
 
     def weight(self, phi: Tensor, t: int, start: int) -> Tensor:
@@ -109,87 +212,3 @@ class Dual:
             return multipliers.queue(phi, g, slack, checked=False)
         step = self.step(t, start)
         return multipliers.projected(phi, g, step, slack, self.cap, checked=False)
-
-
-def dual_of(
-    policy: Any,
-    kind: str,
-    step: Any,
-    cap: Any,
-    slack: Any,
-    slater: Any,
-    beta: Any,
-) -> Dual:
-    """Return step, slack, cap and width as given, or each by its default.
-
-    Without ``slater``, and with all beliefs standardised, the defaults are the usual
-    ones, whichever of them are given; else they follow from the bounds.
-
-    Args:
-        policy: of these trials, costs and rounds, with its ``clip``.
-        kind: ``"projected"`` or ``"queue"``.
-        step: ``1 / V``; ``None``: ``rho / (G sqrt(T))``, ``T`` the rounds until the
-            multiplier starts again.
-        cap: ``rho``; ``None``: ``4 B / (slater - slack)``.
-        slack: what is added to every estimate.
-        slater: ``delta``.
-        beta: the width of the estimate that moves the multiplier; ``"score"``: that of
-            the score.
-    """
-    checks.one_of("dual", kind, "projected", "queue")
-    if kind == "projected" and (callable(step) or callable(slack)):
-        raise CBanditError(
-            "step and slack may be callables of the round with dual='queue' only"
-        )
-    if kind == "queue" and cap is not None and step is not None:
-        raise CBanditError(
-            f"cap goes with dual='projected', for a queue has none; got {cap!r} "
-            "(with step left out, the queue's step follows from it)"
-        )
-    if slater is None and _in_spreads(policy):
-        if kind == "projected":
-            cap = CAP if cap is None else cap
-        if kind == "projected" or cap is None:  # else a queue's step follows from cap
-            step = STEP if step is None else step
-        beta = DUAL_BETA if beta is None else beta
-    shaped, bounds, room = policy._number, policy._estimating.bound, None
-    doubling = policy.restart == "doubling"
-    length = None if doubling else policy.restart or policy.horizon
-    slacks = Schedule("slack", slack, shaped, checks.nonnegative)
-    if slater is not None:
-        room = shaped("slater", checks.positive("slater", slater)) - slacks(1)
-        if bool((room <= 0).any()):
-            raise CBanditError(
-                f"slack must be below slater = {slater}; got {slacks(1).tolist()}"
-            )
-    rho = None if cap is None else shaped("cap", checks.positive("cap", cap))
-    wanted, missing = [], []
-    # the queue itself has no cap, but its step rests on one
-    if cap is None and (kind == "projected" or step is None):
-        wanted.append("cap= (by the theorem 4 B / slater)")
-        missing += ["clip=(B, G)"] * (bounds is None)
-        missing += ["slater="] * (slater is None)
-        if bounds is not None and room is not None:
-            rho = 4 * bounds[:, :1] / room
-    if step is None:
-        wanted.append("step= (by the theorem cap / (G sqrt(T)))")
-        missing += ["clip=(B, G)"] * (bounds is None and cap is not None)
-        missing += ["horizon= (or anytime=True)"] * (not (doubling or length))
-    if missing:
-        raise CBanditError(
-            f"give {' and '.join(wanted)}, or what they follow from: "
-            + ", ".join(missing)
-        )
-    root = step is None
-    if rho is not None and root:
-        step = rho / bounds[:, 1:]
-    steps = Schedule("step", step, shaped, checks.positive, root, length)
-    own = beta is None or (isinstance(beta, str) and beta == "score")
-    width = None if own else shaped("dual_beta", beta)
-    return Dual(kind, steps, slacks, rho, width)
-
-
-def _in_spreads(policy: Any) -> bool:
-    """Return whether all of a policy's beliefs are standardised."""
-    units = policy._beliefs.units()
-    return units is not None and bool(units.seen.isfinite().all())
