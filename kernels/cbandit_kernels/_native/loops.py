@@ -22,13 +22,15 @@ from cbandit_kernels._native.compiling import (
     address_of_float,
     compiled,
 )
+from cbandit_kernels.types import SCORES
 
-__all__ = ["BLOCK", "Loops", "loops"]
+__all__ = ["BLOCK", "REWARD", "Loops", "loops"]
 
 BLOCK = 512
 ROWS = 4  # of a grid at a time, and of the inner dimension
 LANES = 32  # maxima side by side
-PRIMAL_DUAL, RECTIFIED, FEASIBLE, LEAST, REWARD = range(5)
+RECTIFIED, FEASIBLE = map(SCORES.index, ("rectified", "feasible"))
+REWARD = len(SCORES)  # the code of a score that no cost enters
 
 
 class Loops(NamedTuple):

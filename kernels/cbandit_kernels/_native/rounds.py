@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cbandit_kernels._native.ends import end
-from cbandit_kernels._native.loops import BLOCK, ROWS, loops
+from cbandit_kernels._native.loops import BLOCK, REWARD, ROWS, loops
 from cbandit_kernels._native.streams import stream as streaming
 from cbandit_kernels._native.sums import SUM_PIECE, summed
 from cbandit_kernels._native.threads import share
@@ -32,7 +32,6 @@ __all__ = ["finish", "joint", "product", "stored", "stream"]
 Array = np.ndarray[Any, Any]
 
 WEIGHTED = 2  # of SCORES, those that costs enter by their weights: the first
-REWARD = len(SCORES)  # the code of a score that no cost enters
 PIECE = 1 << 16  # actions that a thread takes at a time
 STREAM_PIECE = 1 << 12  # the same where each costs hundreds of kernel values
 ALONE = 1 << 20  # numbers of all covariances up to which one thread is the fastest
