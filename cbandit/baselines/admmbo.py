@@ -463,7 +463,7 @@ def _acquisition(
         @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]
         def forward(self, X: Tensor) -> Tensor:
             """``b x 1 x d -> b``."""
-            posterior = self.model.posterior(X)
+            posterior: Any = self.model.posterior(X)
             mean = (posterior.mean.reshape(1, -1) - center) / size
             variance = posterior.variance.reshape(1, -1) / size**2
             std = variance.clamp_min(1e-18).sqrt()

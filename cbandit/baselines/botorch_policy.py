@@ -105,24 +105,16 @@ class BoTorchPolicy(GPPolicy):
                 "make_acquisition must be a callable (model, policy) -> acquisition "
                 f"function; got {make_acquisition!r}"
             )
-        for what, value in (
-            ("initial", initial),
-            ("chunk", chunk),
-            ("num_restarts", num_restarts),
-            ("raw_samples", raw_samples),
-        ):
-            checks.whole(what, value, 1, "a positive int")
+        positive = 1, "a positive int"
+        self.initial = checks.whole("initial", initial, *positive)
+        self.chunk = checks.whole("chunk", chunk, *positive)
+        self.num_restarts = checks.whole("num_restarts", num_restarts, *positive)
+        self.raw_samples = checks.whole("raw_samples", raw_samples, *positive)
         if not isinstance(name, str):
             raise CBanditError(f"name must be a str; got {name!r}")
-        super().__init__(
-            actions, reward=reward, costs=costs, explore=UCB(0.0), **common
-        )
-        self._make, self.name, self.initial = make_acquisition, name, initial
-        self.chunk, self.num_restarts, self.raw_samples = (
-            chunk,
-            num_restarts,
-            raw_samples,
-        )
+        means = UCB(0.0)
+        super().__init__(actions, reward=reward, costs=costs, explore=means, **common)
+        self._make, self.name = make_acquisition, name
         self.trial = 0
 
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:

@@ -25,7 +25,7 @@ from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.safe.action import Safe
-from cbandit.policies.safe.linear import Bounds, Plane, linear_safe
+from cbandit.policies.safe.linear import Bounds, Plane
 from cbandit.policies.safe.stagewise import Stage, Stagewise
 from cbandit.recommend import Recommendation
 
@@ -61,7 +61,7 @@ class SafeLTS(Stagewise):
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
-        given = Linear, reward, costs, linear_safe(safe, actions), delta, alpha, None
+        given = Linear, reward, costs, safe, delta, alpha, None
         super().__init__(actions, *given, **common)
         own = self._beliefs, self._safe, self.delta
         self._plane = Plane(self.actions, *own, beta, self.batch_shape)

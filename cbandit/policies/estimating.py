@@ -85,7 +85,8 @@ class Estimating:
         """Return minus thresholds ``(T, m)``, and what a drift adds to the widths."""
         out, functions = None, self._functions
         if self._drift is not None:
-            size = allowance(policy, t, functions).to(policy.dtype)
+            batch, device = policy.batch_shape, policy.device
+            size = allowance(self._drift, t, functions, batch, device).to(policy.dtype)
             out = torch.cat([size[:, :1], -size[:, 1:]], -1)
         if functions > 1 and (policy._limited or units is not None):
             limits = level(units, limits)

@@ -31,7 +31,7 @@ from cbandit._core.arguments import stated
 from cbandit.beliefs.linear import Linear
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.safe.action import Safe
-from cbandit.policies.safe.linear import Bounds, Plane, linear_safe
+from cbandit.policies.safe.linear import Bounds, Plane
 from cbandit.policies.safe.stagewise import Stage, Stagewise
 from cbandit.recommend import Recommendation
 
@@ -83,7 +83,7 @@ class LCLUCB(Stagewise):
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
-        given = Linear, reward, costs, linear_safe(safe, actions), delta, alpha, largest
+        given = Linear, reward, costs, safe, delta, alpha, largest
         super().__init__(actions, *given, **common)
         own = self._beliefs, self._safe, self.delta
         self._plane = Plane(self.actions, *own, beta, self.batch_shape)

@@ -59,7 +59,7 @@ from cbandit.policies.given import listed
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.ledger import News
 from cbandit.policies.safe.action import Safe, SafeAction, numbered
-from cbandit.policies.safe.arms import Arms, Unpulled
+from cbandit.policies.safe.arms import Arms, bound_unpulled
 from cbandit.policies.safe.bounds import FEW, Scales, Trust, bounds_of
 from cbandit.policies.safe.estimate import SafeEstimate, must_hold
 from cbandit.policies.safe.stagewise import Stage, Stagewise
@@ -122,7 +122,9 @@ class CountOPB(Stagewise):
         self._start(Arms(self.actions, self._subgaussian, self.dtype))
         log = math.log(2 * (self.m + 1) * int(actions.size) * horizon / self.delta)
         self._width = self._subgaussian * math.sqrt(2 * log)  # of one pull, T x F
-        self._unpulled = Unpulled.of(self._beliefs[1:], self._safe.largest)
+        means = [belief.means for belief in self._beliefs[1:]]
+        tops = [math.inf if ends is None else ends[1] for ends in means]
+        self._top = self._safe.largest.new_tensor(tops).unsqueeze(-1)
 
     def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
         """Return a draw from the distribution that solves the programme."""
@@ -131,7 +133,7 @@ class CountOPB(Stagewise):
         at = numbered(self._safe.index)
         inflated = self._scales.inflated(self._width, self._ratio(state, tau))
         u = bounds_of(seen.mean, seen.spread, *inflated)
-        self._unpulled.bound(u, seen.count, safe, tau, at)
+        bound_unpulled(u, seen.count, safe, tau, at, self._top)
         if asked.mask is not None:
             u[:, 0].masked_fill_(~asked.mask, -torch.inf)
         pi = solve_policy(u[:, 0], u[:, 1:], tau)

@@ -38,7 +38,7 @@ from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.safe.action import Safe, numbered
 from cbandit.policies.safe.estimate import must_hold
-from cbandit.policies.safe.linear import Plane, linear_safe
+from cbandit.policies.safe.linear import Plane
 from cbandit.policies.safe.mixtures import best_mixture, played, within_limits
 from cbandit.policies.safe.stagewise import Stage, Stagewise
 from cbandit.search.conic import needed
@@ -86,7 +86,7 @@ class OPLB(Stagewise):
                 "actions must be a Finite set: a distribution over the centre and the "
                 "tips of a Star does all that its segments can"
             )
-        given = Linear, reward, costs, linear_safe(safe, actions), delta, alpha, largest
+        given = Linear, reward, costs, safe, delta, alpha, largest
         super().__init__(actions, *given, **common)
         own = self._beliefs, self._safe, self.delta
         self._plane = Plane(self.actions, *own, beta, self.batch_shape)

@@ -91,7 +91,7 @@ class OPNLB(Stagewise):
         given = FiniteClass, reward, costs, safe, delta, alpha, largest
         super().__init__(actions, *given, **common)
         self._start(Arms(self.actions, self._subgaussian, self.dtype))
-        self._classes = Classes.of(self._beliefs, self._safe, int(actions.size))
+        self._classes = Classes(self._beliefs, self._safe, int(actions.size))
 
     def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
         """Return a draw from the best answer of all programmes."""

@@ -69,24 +69,28 @@ class Windowed:
         return widths.around(both[0], t, chances)
 
 
-def allowance(policy: Any, t: int, functions: int) -> Tensor:
-    """Return ``Gam_t`` of each function, ``(T, F)``, of a policy that has a drift."""
-    drift, batch = policy.feedback.drift, policy.batch_shape
+def allowance(
+    drift: Any, t: int, functions: int, batch: tuple[int, ...], device: torch.device
+) -> Tensor:
+    """Return ``Gam_t`` of each function, ``(T, F)``, under a drift."""
     value = drift(t) if callable(drift) else drift
     if isinstance(value, tuple) and len(value) == 2 and functions > 1:
-        reward, costs = (checks.nonnegative("drift", each) for each in value)
-        first = policy._per_trial("drift", reward).unsqueeze(-1)
-        return torch.cat([first, policy._number("drift", costs)], -1)
-    size = checks.nonnegative("drift", value)
-    if batch and tuple(size.shape) == batch:
-        size = size.unsqueeze(-1)
+        reward, costs = (checks.nonnegative("drift", part) for part in value)
+        first = checks.per_trial("drift", reward, batch).unsqueeze(-1)
+        costs = _column(costs, batch)
+        rest = checks.per_cost("drift", costs, batch, functions - 1)
+        return devices.put(torch.cat([first, rest], -1), device)
+    size = _column(checks.nonnegative("drift", value), batch)
     try:
-        return devices.put(
-            checks.per_cost("drift", size, batch, functions), policy.device
-        )
+        return devices.put(checks.per_cost("drift", size, batch, functions), device)
     except CBanditError:
         raise CBanditError(
             "drift must be a number, (*trials,), a pair (reward, costs), or one a "
             f"function, (1 + m,) = {(functions,)} or (*trials, 1 + m); got "
             f"{tuple(size.shape)}"
         ) from None
+
+
+def _column(size: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """Return numbers of trials ``(*trials,)`` as a column; others as they are."""
+    return size.unsqueeze(-1) if batch and tuple(size.shape) == batch else size

@@ -80,6 +80,7 @@ class SafeAction:
         subgaussian: Tensor,
         largest: Any,
         usual: float = 1.0,
+        linear: bool = False,
     ) -> SafeAction:
         """Return the action that a user means; an error if it cannot be.
 
@@ -89,6 +90,7 @@ class SafeAction:
             subgaussian: see the class.
             largest: as the user gives it; ``None``: it is the ``usual`` one.
             usual: see ``largest``.
+            linear: whether reward and costs are 0 at 0, where they are not given.
         """
         safe, batch = policy.senses.safe(safe), policy.batch_shape
         if not isinstance(safe, Safe):
@@ -104,9 +106,12 @@ class SafeAction:
         most = devices.put(most, device)
         index, x = _place(safe, policy.actions, batch, size, device)
         reward = cost = None
-        if safe.reward is not None:
+        zero = 0.0 if linear and not bool((x != 0).any()) else None
+        given_reward = zero if safe.reward is None else safe.reward
+        given_cost = zero if safe.cost is None else safe.cost
+        if given_reward is not None:
             value = checks.finite(
-                "safe.reward", checks.tensor("safe.reward", safe.reward)
+                "safe.reward", checks.tensor("safe.reward", given_reward)
             )
             reward = checks.per_trial("safe.reward", value, batch).to(device)
             if bool((reward > most).any()):
@@ -114,8 +119,8 @@ class SafeAction:
                     f"safe.reward must be at most the largest mean reward "
                     f"{most.max().item():g}; got {reward.max().item():g}"
                 )
-        if safe.cost is not None:
-            value = checks.finite("safe.cost", checks.tensor("safe.cost", safe.cost))
+        if given_cost is not None:
+            value = checks.finite("safe.cost", checks.tensor("safe.cost", given_cost))
             cost = checks.per_cost("safe.cost", value, batch, functions - 1).to(device)
         log = 0.0
         if reward is None or cost is None:

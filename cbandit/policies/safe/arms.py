@@ -5,22 +5,19 @@ Averages and counts of every arm, and the bounds of arms that were never pulled.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cbandit.beliefs.counts import Counts
 from cbandit.policies.safe.action import numbered
 from cbandit.policies.safe.estimate import Block, SafeEstimate
 from cbandit.policies.safe.stagewise import Stage
 from cbandit.posterior.tally import Tally
 
-__all__ = ["Arms", "Unpulled"]
+__all__ = ["Arms", "bound_unpulled"]
 
 BLOCK = 2**16  # arms looked at together: a block stays in the processor's cache
 
@@ -62,57 +59,40 @@ class Arms:
         yield 0, seen.mean, seen.spread * self._r.to(seen.mean).unsqueeze(-1)
 
 
-@dataclass(frozen=True, eq=False)
-class Unpulled:
-    """Bounds by what is stated of means, where an arm has no pull to say more.
+def bound_unpulled(
+    u: Tensor, count: Tensor, safe: SafeEstimate, tau: Tensor, at: Tensor, top: Tensor
+) -> None:
+    """Write bounds of arms without pulls, and the safe arm's, into fresh ones.
+
+    Where a cost was not seen yet it may be the largest that is stated; an arm of which
+    nothing is stated is not played. The largest share ``g`` of such an arm that fits
+    beside the safe one is then worth ``g u_r + (1 - g) u_r1 >= r_max``. With less such
+    an arm may look worse than what is known already, and is never tried.
 
     Args:
-        largest: ``r_max``, ``(T,)``.
+        u: ``u_r`` and every ``u_c``, ``(T, 1 + m, K)``.
+        count: pulls of every arm, ``(T, 1 + m, K)``.
+        safe: what is known of the safe arm.
+        tau: thresholds, ``(T, m)``.
+        at: the safe arm's number, ``(T,)``.
         top: the largest mean of every cost that is stated, ``(m, 1)``; infinite where
             none is.
     """
-
-    largest: Tensor
-    top: Tensor
-
-    @classmethod
-    def of(cls, beliefs: Sequence[Counts], largest: Tensor) -> Unpulled:
-        """Return the bounds that beliefs about costs state, and ``r_max`` ``(T,)``."""
-        tops = [math.inf if one.means is None else one.means[1] for one in beliefs]
-        return cls(largest, largest.new_tensor(tops).unsqueeze(-1))
-
-    def bound(
-        self, u: Tensor, count: Tensor, safe: SafeEstimate, tau: Tensor, at: Tensor
-    ) -> None:
-        """Write them, and those of the safe arm, into fresh bounds ``(T, 1 + m, K)``.
-
-        Where a cost was not seen yet it may be the largest that is stated; an arm of
-        which nothing is stated is not played. The largest share ``g`` of such an arm
-        that fits beside the safe one is then worth ``g u_r + (1 - g) u_r1 >= r_max``.
-        With less such an arm may look worse than what is known already, and is never
-        tried.
-
-        Args:
-            u: ``u_r`` and every ``u_c``.
-            count: pulls of every arm, ``(T, 1 + m, K)``.
-            safe: what is known of the safe arm.
-            tau: thresholds, ``(T, m)``.
-            at: the safe arm's number, ``(T,)``.
-        """
-        safe.exact(u, tau, at)
-        known = u.gather(-1, at.view(-1, 1, 1).expand(-1, u.shape[1], 1))
-        gap = (self.largest.to(u).unsqueeze(-1) - known[:, 0]).clamp_min(0.0)
-        slope = gap.unsqueeze(-1) / (tau.to(u).unsqueeze(-1) - known[:, 1:])
-        top = self.top.to(u)
-        for part, pulls in zip(u.split(BLOCK, -1), count.split(BLOCK, -1), strict=True):
-            reward, cost = part[:, 0], part[:, 1:]
-            torch.minimum(cost, top, out=cost)
-            cost.copy_(torch.where(pulls[:, 1:] > 0, cost, top))
-            least = (cost - known[:, 1:]).mul_(slope)
-            least = reduce(torch.maximum, [gap, *least.unbind(1)]).add_(known[:, 0])
-            # what may cost anything is not played: no bonus is infinite
-            least.nan_to_num_(0.0, posinf=0.0)
-            torch.maximum(reward, least, out=least)
-            seen = reduce(torch.minimum, pulls.unbind(1)) > 0
-            reward.copy_(torch.where(seen, reward, least))
-        safe.exact(u, tau, at)  # it may be one of those
+    safe.exact(u, tau, at)
+    known = u.gather(-1, at.view(-1, 1, 1).expand(-1, u.shape[1], 1))
+    most = safe.action.largest.to(u).unsqueeze(-1)
+    gap = (most - known[:, 0]).clamp_min(0.0)
+    slope = gap.unsqueeze(-1) / (tau.to(u).unsqueeze(-1) - known[:, 1:])
+    top = top.to(u)
+    for part, pulls in zip(u.split(BLOCK, -1), count.split(BLOCK, -1), strict=True):
+        reward, cost = part[:, 0], part[:, 1:]
+        torch.minimum(cost, top, out=cost)
+        cost.copy_(torch.where(pulls[:, 1:] > 0, cost, top))
+        least = (cost - known[:, 1:]).mul_(slope)
+        least = reduce(torch.maximum, [gap, *least.unbind(1)]).add_(known[:, 0])
+        # what may cost anything is not played: no bonus is infinite
+        least.nan_to_num_(0.0, posinf=0.0)
+        torch.maximum(reward, least, out=least)
+        seen = reduce(torch.minimum, pulls.unbind(1)) > 0
+        reward.copy_(torch.where(seen, reward, least))
+    safe.exact(u, tau, at)  # it may be one of those

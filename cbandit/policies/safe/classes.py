@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,113 +28,96 @@ from cbandit.search.simplex.lp import solve_policy
 __all__ = ["Classes", "optimistic", "solved", "stacked", "valued"]
 
 
-class ConfidenceClass:
-    """A finite class and its confidence sets, on the host.
+class Classes:
+    """The classes of the reward and of every cost, and their confidence sets.
+
+    On the host. Observations are counts and averages of every arm, ``(T, 1 + m, K)``.
 
     Args:
-        belief: the functions.
-        j: 0: of the reward; else of cost ``j``, whose functions have its value ``c0``
-            at the safe arm.
+        beliefs: the functions, the reward's first. Those of a cost are the ones that
+            have its value ``c0`` at the safe arm.
         safe: the safe arm, and the noise's ``R``.
         arms: how many arms there are.
     """
 
     def __init__(
-        self, belief: FiniteClass, j: int, safe: SafeAction, arms: int
+        self, beliefs: Sequence[FiniteClass], safe: SafeAction, arms: int
     ) -> None:
-        #: ``(G, K)``
-        self.values = values = belief.values
-        self._radius, own = belief.radius, safe.subgaussian[:, j]
-        self._functions = safe.subgaussian.shape[1]  # whose sets hold together
-        self._square = devices.host(own)[0].square().unsqueeze(-1)  # R^2, T x 1
-        if values.shape[-1] != arms:
-            raise CBanditError(
-                f"values must have one column for each of {arms} arms; got "
-                f"{tuple(values.shape)}"
-            )
-        shape = len(safe.x), len(values)
-        self._agree = torch.ones(shape, dtype=torch.bool)  # T x G
-        if j > 0 and safe.cost is not None:
-            at, cost = devices.host(numbered(safe.index), safe.cost)
-            gap = (values[:, at].mT - cost[:, j - 1, None]).abs()
-            self._agree = gap <= 1e-9 * (1 + values.abs().max())
-            if not bool(self._agree.any(-1).all()):
+        self._beliefs = beliefs
+        self._square = devices.host(safe.subgaussian)[0].square()  # R^2, T x (1 + m)
+        self._agree = []  # T x G each
+        for j, belief in enumerate(beliefs):
+            values = belief.values
+            if values.shape[-1] != arms:
                 raise CBanditError(
-                    f"costs[{j - 1}] must hold a function whose value at the safe arm "
-                    f"is safe.cost = {cost[:, j - 1].tolist()}; got none"
+                    f"values must have one column for each of {arms} arms; got "
+                    f"{tuple(values.shape)}"
                 )
+            agree = torch.ones(len(safe.x), len(values), dtype=torch.bool)
+            if j > 0 and safe.cost is not None:
+                at, cost = devices.host(numbered(safe.index), safe.cost)
+                gap = (values[:, at].mT - cost[:, j - 1, None]).abs()
+                agree = gap <= 1e-9 * (1 + values.abs().max())
+                if not bool(agree.any(-1).all()):
+                    raise CBanditError(
+                        f"costs[{j - 1}] must hold a function whose value at the safe "
+                        f"arm is safe.cost = {cost[:, j - 1].tolist()}; got none"
+                    )
+            self._agree.append(agree)
 
     def fit(self, count: Tensor, mean: Tensor) -> Tensor:
-        """Return the function nearest to what was observed, ``(T, K)``.
-
-        Args:
-            count: observations of every arm, ``(T, K)``.
-            mean: their averages, ``(T, K)``.
-        """
-        away = self.values - mean.unsqueeze(1)
-        error = (count.unsqueeze(1) * away.square()).sum(-1)
-        return self.values[error.masked_fill(~self._agree, torch.inf).argmin(-1)]
-
-    def inside(self, t: int, delta: float, count: Tensor, mean: Tensor) -> Tensor:
-        """Return which functions are in the confidence set, ``(T, G)``."""
-        away = self.values - self.fit(count, mean).unsqueeze(1)
-        squared = (count.unsqueeze(1) * away.square()).sum(-1)
-        return self._agree & (squared <= self.radius(t, delta))
-
-    def radius(self, t: int, delta: float) -> Tensor:
-        """Return the given radius of round ``t``, or the theory's, ``(T, 1)``."""
-        given = self._radius
-        if given is None:
-            # the paper's 24 is 12 for each of a reward and a cost that hold together
-            size = len(self.values) * self._functions
-            log = math.log(12 * size * math.log(2 * max(t, 1)) / delta)
-            return 512 * log * self._square
-        value = given(t) if callable(given) else given
-        value = checks.number("radius", value, minimum=0)
-        return torch.full_like(self._square, value)
-
-
-@dataclass(frozen=True, eq=False)
-class Classes:
-    """The classes of the reward and of every cost, in that order."""
-
-    every: list[ConfidenceClass]
-
-    @classmethod
-    def of(cls, beliefs: Sequence[FiniteClass], safe: SafeAction, arms: int) -> Classes:
-        """Return the classes of a policy's beliefs, see :class:`ConfidenceClass`."""
-        pairs = enumerate(beliefs)
-        return cls([ConfidenceClass(one, j, safe, arms) for j, one in pairs])
-
-    def fit(self, count: Tensor, mean: Tensor) -> Tensor:
-        """Return the functions nearest to what was observed, ``(T, 1 + m, K)``.
-
-        Args:
-            count: observations of every arm, ``(T, 1 + m, K)``.
-            mean: their averages, ``(T, 1 + m, K)``.
-        """
-        pairs = enumerate(self.every)
-        return torch.stack([c.fit(count[:, j], mean[:, j]) for j, c in pairs], 1)
+        """Return the functions nearest to what was observed, ``(T, 1 + m, K)``."""
+        fits = []
+        for j, (belief, agree) in enumerate(
+            zip(self._beliefs, self._agree, strict=True)
+        ):
+            error = _squared(belief.values - mean[:, j, None], count[:, j])
+            place = error.masked_fill(~agree, torch.inf).argmin(-1)
+            fits.append(belief.values[place])
+        return torch.stack(fits, 1)
 
     def inside(self, t: int, delta: float, count: Tensor, mean: Tensor) -> list[Tensor]:
         """Return which functions are in each class' confidence set, ``(T, G)``."""
-        pairs = enumerate(self.every)
-        return [c.inside(t, delta, count[:, j], mean[:, j]) for j, c in pairs]
+        fit, sets = self.fit(count, mean), []
+        for j, (belief, agree) in enumerate(
+            zip(self._beliefs, self._agree, strict=True)
+        ):
+            squared = _squared(belief.values - fit[:, j, None], count[:, j])
+            sets.append(agree & (squared <= self._radius(j, t, delta)))
+        return sets
+
+    def _radius(self, j: int, t: int, delta: float) -> Tensor:
+        """Return the given radius of round ``t``, or the theory's, ``(T, 1)``."""
+        belief, square = self._beliefs[j], self._square[:, j, None]
+        radius = belief.radius
+        if radius is None:
+            # the paper's 24 is 12 for each of a reward and a cost that hold together
+            size = len(belief.values) * len(self._beliefs)
+            log = math.log(12 * size * math.log(2 * max(t, 1)) / delta)
+            return 512 * log * square
+        value = radius(t) if callable(radius) else radius
+        value = checks.number("radius", value, minimum=0)
+        return torch.full_like(square, value)
 
     def left(self, inside: list[Tensor], trial: int) -> list[Tensor]:
         """Return one trial's functions in each confidence set, ``(G', K)``."""
-        pairs = zip(self.every, inside, strict=True)
-        return [one.values[held[trial]] for one, held in pairs]
+        pairs = zip(self._beliefs, inside, strict=True)
+        return [belief.values[held[trial]] for belief, held in pairs]
 
     def ends(self, inside: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Return the least and the greatest values in the sets, ``(T, 1 + m, K)``."""
         pairs = [
-            (one.values, held.unsqueeze(-1))
-            for one, held in zip(self.every, inside, strict=True)
+            (belief.values, held.unsqueeze(-1))
+            for belief, held in zip(self._beliefs, inside, strict=True)
         ]
         low = [torch.where(held, v, torch.inf).amin(1) for v, held in pairs]
         high = [torch.where(held, v, -torch.inf).amax(1) for v, held in pairs]
         return torch.stack(low, 1), torch.stack(high, 1)
+
+
+def _squared(away: Tensor, count: Tensor) -> Tensor:
+    """Return the sums of squares ``(T, G)`` over all pulls ``(T, K)``."""
+    return (count.unsqueeze(1) * away.square()).sum(-1)
 
 
 def optimistic(theta: Tensor, mu: list[Tensor], alpha: Tensor) -> Tensor:

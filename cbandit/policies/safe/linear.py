@@ -24,14 +24,14 @@ from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked, Decision
 from cbandit.policies.failures import only, remaining
-from cbandit.policies.safe.action import Safe, SafeAction, numbered
+from cbandit.policies.safe.action import SafeAction, numbered
 from cbandit.policies.safe.bounds import Scales
 from cbandit.policies.safe.estimate import Block, SafeEstimate, must_hold
 from cbandit.policies.safe.stagewise import Stage
 from cbandit.posterior.ridge import Ridge
 from cbandit.recommend import Recommendation, quantile, recommend
 
-__all__ = ["Bounds", "Plane", "linear_safe"]
+__all__ = ["Bounds", "Plane"]
 
 CHUNK = 2**14  # actions looked at together
 LEAST = 1e-10  # of a squared length: less ridge is lost in rounding
@@ -363,34 +363,6 @@ class Bounds(NamedTuple):
         if self.shift is not None:
             mean[:, 0] += (self.shift.unsqueeze(-2) @ columns).squeeze(-2)
         return mean, self.ridge.rays(columns)
-
-
-def linear_safe(safe: Any, actions: Any) -> Any:
-    """Return ``safe``; at 0 its reward and costs are 0, nothing has to be estimated.
-
-    An error if the actions have no coordinates.
-    """
-    if getattr(actions, "covariance", None) is not None:
-        raise CBanditError(
-            "actions must have coordinates: cb.Linear knows nothing of arms given by "
-            "their covariance alone"
-        )
-    if not isinstance(safe, Safe) or (
-        safe.reward is not None and safe.cost is not None
-    ):
-        return safe
-    if safe.x is not None:
-        x = checks.tensor("safe.x", safe.x)
-    else:
-        try:
-            x = actions.points(safe.index)
-        except CBanditError as error:
-            raise CBanditError(f"safe.{error}") from None
-    if bool((x != 0).any()):
-        return safe
-    reward = 0.0 if safe.reward is None else safe.reward
-    cost = 0.0 if safe.cost is None else safe.cost
-    return Safe(index=safe.index, x=safe.x, reward=reward, cost=cost)
 
 
 def _best_on_star(

@@ -114,6 +114,11 @@ class Stagewise(Policy):
                 raise CBanditError(
                     f"{name} must be a cb.{kind.__name__}; got {checks.kind(belief)}"
                 )
+        if kind is Linear and getattr(actions, "covariance", None) is not None:
+            raise CBanditError(
+                "actions must have coordinates: cb.Linear knows nothing of arms given "
+                "by their covariance alone"
+            )
         super().__init__(actions, names or len(beliefs) - 1, **common)
         self._beliefs = [self.senses.belief(j, one) for j, one in enumerate(beliefs)]
         self.delta = checks.share("delta", delta)
@@ -126,7 +131,8 @@ class Stagewise(Policy):
         self._subgaussian = r = torch.stack(noises, -1)
         self._scales = Scales.of(alpha, self._per_trial)
         usual = 1.0 if known is None else known[1]
-        self._safe = SafeAction.of(self, safe, r, largest, usual)
+        linear = kind is Linear
+        self._safe = SafeAction.of(self, safe, r, largest, usual, linear)
         if self._safe.reward is not None:
             self._accepted("safe.reward", self._safe.reward.unsqueeze(-1), (0,))
         if self._safe.cost is not None:
