@@ -38,6 +38,7 @@ from cbandit._core.peaks import best_place
 from cbandit.actions import Finite, ProductGrid
 from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked, Decision
+from cbandit.policies.gp import GPPolicy
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.bounds import FEW, Trust
 from cbandit.posterior.units import Units, level
@@ -157,28 +158,22 @@ class SafeSets:
     """How a policy's safe sets grow: by Lipschitz constants, or by the beliefs alone.
 
     Args:
-        name: the policy's.
-        actions: its set, finite.
-        seed: the seed set, ``(1 or T, N)``.
-        lipschitz: a constant for each cost, ``(T, m)``; ``None``: beliefs alone.
-        fixed: whether thresholds stay as they are.
-        dtype: of bounds.
+        policy: whose sets these are.
+        safe: the seed set, see :func:`seed_set`.
+        lipschitz: a constant for each cost; ``None``: beliefs alone.
     """
 
-    def __init__(
-        self,
-        name: str,
-        actions: Finite | ProductGrid,
-        seed: Tensor,
-        lipschitz: Tensor | None,
-        fixed: bool,
-        dtype: torch.dtype,
-    ) -> None:
-        self._name, self._actions, self._seed, self._dtype = name, actions, seed, dtype
-        self._trust = Trust(name)
+    def __init__(self, policy: GPPolicy, safe: Any, lipschitz: Any) -> None:
+        self._actions, self._dtype = policy.actions, policy.dtype
+        self._trust, batch = Trust(policy.name), policy.batch_shape
+        self._seed = seed = seed_set(safe, self._actions, batch, policy.device)
         self._reach: Reach | None = None
         if lipschitz is not None:
-            self._reach = Reach(actions, seed, lipschitz.to(dtype), fixed)
+            constants = checks.nonnegative("lipschitz", lipschitz)
+            constants = checks.per_cost("lipschitz", constants, batch, policy.m)
+            constants = devices.put(constants, policy.device).to(self._dtype)
+            fixed = not (callable(policy.thresholds) or policy.standardized)
+            self._reach = Reach(self._actions, seed, constants, fixed)
 
     def start(self, trials: int, functions: int) -> SafeSet:
         """Return the sets before the first round: the seed set."""
@@ -206,7 +201,8 @@ class SafeSets:
         """
         if asked.actions is not self._actions:
             raise CBanditError(
-                f"{self._name} keeps its bounds over its own set: use ask(among=...)"
+                f"{self._trust.name} keeps its bounds over its own set: use "
+                "ask(among=...)"
             )
         units, (_, means, stds) = beliefs.units(), zip(*looks, strict=True)
         mean, std = (

@@ -24,9 +24,8 @@ from typing import Any
 
 from torch import Tensor
 
-from cbandit._core import checks
 from cbandit._core.arguments import stated
-from cbandit.baselines.safe_set import SURE, SafeSets, seed_set
+from cbandit.baselines.safe_set import SURE, SafeSets
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
 from cbandit.policies.alone import alone
@@ -86,13 +85,7 @@ class SafeOpt(GPPolicy):
         self.settings = stated(self, locals())
         costs = believed_costs(costs)
         super().__init__(actions, reward=reward, costs=costs, explore=explore, **common)
-        seed = seed_set(safe, self.actions, self.batch_shape, self.device)
-        if lipschitz is not None:
-            lipschitz = checks.nonnegative("lipschitz", lipschitz)
-            lipschitz = self._per_cost("lipschitz", lipschitz)
-        fixed = not (callable(self.thresholds) or self.standardized)
-        given = self.actions, seed, lipschitz, fixed, self.dtype
-        self._sets = SafeSets(self.name, *given)
+        self._sets = SafeSets(self, safe, lipschitz)
         own = self._sets.start(self._size, self.m + 1)
         self._begin(self._now.state._replace(own=own))
 

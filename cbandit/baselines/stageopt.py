@@ -26,7 +26,7 @@ from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.arguments import stated
-from cbandit.baselines.safe_set import SURE, SafeSet, SafeSets, rounds_of, seed_set
+from cbandit.baselines.safe_set import SURE, SafeSet, SafeSets, rounds_of
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
 from cbandit.policies.alone import alone
@@ -97,13 +97,7 @@ class StageOpt(GPPolicy):
         self.settings = stated(self, locals())
         costs = believed_costs(costs)
         super().__init__(actions, reward=reward, costs=costs, explore=explore, **common)
-        seed = seed_set(safe, self.actions, self.batch_shape, self.device)
-        if lipschitz is not None:
-            lipschitz = checks.nonnegative("lipschitz", lipschitz)
-            lipschitz = self._per_cost("lipschitz", lipschitz)
-        fixed = not (callable(self.thresholds) or self.standardized)
-        given = self.actions, seed, lipschitz, fixed, self.dtype
-        self._sets = SafeSets(self.name, *given)
+        self._sets = SafeSets(self, safe, lipschitz)
         self.rounds = rounds_of(rounds, self.batch_shape).to(self.device)
         self._last = int(self.rounds.max())
         eps = self._per_trial("eps", checks.nonnegative("eps", eps))
@@ -120,15 +114,12 @@ class StageOpt(GPPolicy):
 
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the widest expander, and later the best action of the safe set."""
-        looks, beliefs, going = (
-            self._looks(state, asked),
-            state.beliefs,
-            state.own.going,
-        )
+        looks, beliefs = self._looks(state, asked), state.beliefs
         beta, limits = self._coefficient(state, asked).abs(), self._limits(asked.t)
         whole = self._sets.whole(asked, beliefs, looks, beta, limits)
         sets = self._sets.next(state.own.sets, whole)  # l_t, u_t and S_t
         value, (close, of_costs) = whole.mean[:, 0] + whole.spread[:, 0], whole.close
+        going = state.own.going
         if asked.t <= self._last and bool(going.any()):
             expanders = self._sets.expanders(sets, whole, beliefs)
             width = (sets.upper - sets.lower)[:, 1:].amax(1)

@@ -102,7 +102,7 @@ class Trust:
     """
 
     def __init__(self, name: str) -> None:
-        self._name, self._warned = name, False
+        self.name, self._warned = name, False
 
     def enough(self, units: Units | None, patience: int = 0) -> Tensor | None:
         """Return the trials ``(T,)`` whose beliefs say what is safe; ``None``: all.
@@ -119,7 +119,7 @@ class Trust:
         if outcomes >= patience and not self._warned:
             self._warned = True
             warn(
-                f"{self._name}: a standardised belief has seen {outcomes} outcomes; "
+                f"{self.name}: a standardised belief has seen {outcomes} outcomes; "
                 f"before it has seen {FEW}, not all alike, only actions given as safe "
                 "count as safe. Tell it data from before by policy.observe(), or give "
                 "beliefs without standardize",
