@@ -39,11 +39,11 @@ CLASSES = {
     "cbandit.explore": "Rand TS UCB",
     "cbandit.policies": """
         Arms Arrivals AtOnce Average Awaited Barred Bounds CheckedPsi CKB
-        Classes ConfidenceClass CountOPB Door Dual Entry Epoch EpochPenalty
+        Classes CountOPB Door Dual Entry Epoch EpochPenalty
         Estimating Failed GPOPB GPState GPTS GPUCB LCLUCB Ledger Made News Now
         OPLB OPNLB _Packed Paired Penalty Place Plane Played Record Row RPOL
         Safe SafeAction SafeEstimate Scales SCGPUCB Schedule Search Senses Stage
-        Told Trust _Turned Unpulled Waiting Windowed
+        Told Trust _Turned Waiting Windowed
     """,
     "cbandit.posterior": """
         Ahead Arrays Beliefs Best Block Coming Covariance Dense FeaturePath Features
