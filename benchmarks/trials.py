@@ -247,7 +247,7 @@ def experiment(sizes: Sizes) -> list[Row]:
     """The first paper's experiment against the bare loop over as many rounds."""
     # not public names: before_after.py runs the rest of this with older versions too
     from cbandit.experiments.catalogue import find
-    from cbandit.experiments.task import Task
+    from cbandit.experiments.experiment import Task
 
     section = f"zhou-synthetic, 50 trials, {sizes.horizon:,} rounds, float64"
     say(section)

@@ -22,27 +22,27 @@ from cbandit.baselines.admmbo import feasible_improvement, improvement
 from cbandit.baselines.bkb import Sketched
 from cbandit.choice import Choice, Distribution
 from cbandit.cli import main
-from cbandit.experiments import results, rounds
-from cbandit.experiments.beliefs import belief
+from cbandit.experiments import results
 from cbandit.experiments.catalogue import EXPERIMENTS, find, jobs_in, jobs_of, kept_in
 from cbandit.experiments.compare import _powers as in_latex_numbers
-from cbandit.experiments.compare import _title as compared_title
 from cbandit.experiments.compare import interval
-from cbandit.experiments.figures import Drawn, draw_together, goal_of
+from cbandit.experiments.experiment import Task
+from cbandit.experiments.figures import Outcome, draw_together
+from cbandit.experiments.figures import comparison_title as compared_title
 from cbandit.experiments.named import Home
 from cbandit.experiments.report import number
 from cbandit.experiments.results import (
     read_boxes,
     read_curves,
+    read_rounds,
     read_summary,
     soft_violation_over,
-    versions,
+    write_rounds,
 )
-from cbandit.experiments.rounds import read_rounds, write_rounds
 from cbandit.experiments.runner import carry_out
-from cbandit.experiments.settings import SEAL, Settings
+from cbandit.experiments.settings import SEAL, Settings, versions
 from cbandit.experiments.study import expanded
-from cbandit.experiments.task import Task
+from cbandit.experiments.study_beliefs import belief
 from cbandit.explore import TS, estimates
 from cbandit.policies import gp as gp_policy
 from cbandit.policies import opb
@@ -237,7 +237,7 @@ def draw_panels(folders, panels=None):
     drawn = []
     for folder in folders:
         job, curves = kept_in(folder), read_curves(folder)
-        drawn.append(Drawn(folder.name, job.experiment, job.settings, curves))
+        drawn.append(Outcome(job.experiment, job.settings, curves, folder.name))
     kept = []
     with mock.patch(
         "cbandit.simulation.plots.save", lambda figure, _: kept.append(figure)

@@ -76,7 +76,7 @@ def init(
     """
     from cbandit._core.files import atomic
     from cbandit.experiments.init import study_text
-    from cbandit.experiments.worlds import read_table
+    from cbandit.experiments.study_problem import read_table
 
     if maximise is not None and minimise is not None:
         raise CBanditError("--maximise and --minimise: give one of them")
@@ -241,8 +241,7 @@ def _say(line: str) -> None:
 
 def _tell(summary: dict[str, Any], folder: Path, again: bool) -> None:
     from cbandit.experiments.report import growth, in_words, lines
-    from cbandit.experiments.results import read_curves
-    from cbandit.experiments.rounds import rounds_in_words
+    from cbandit.experiments.results import read_curves, rounds_in_words
 
     for line in lines(summary):
         print(line)

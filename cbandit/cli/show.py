@@ -38,13 +38,14 @@ def compare(
     """
     from cbandit.experiments import compare as comparing
     from cbandit.experiments.catalogue import kept_in
+    from cbandit.experiments.figures import draw_comparison
 
     settings = [kept_in(folder).settings for folder in folders]
     compared = comparing.compare(list(zip(folders, settings, strict=True)), by)
     words = comparing.in_latex if latex else comparing.in_lines
     print("\n".join(words(compared, settings[0])))
     if figure is not None:
-        comparing.draw_comparison(compared, settings, figure)
+        draw_comparison(compared, settings, figure)
         print(f"{'% ' if latex else ''}{figure}")
 
 
@@ -70,21 +71,21 @@ def plot(
     Example: cbandit plot results/four-0.8 results/four-0.2 --figure four.png
     """
     from cbandit.experiments.catalogue import kept_in
-    from cbandit.experiments.figures import Drawn, draw, draw_together
+    from cbandit.experiments.figures import Outcome, draw_together
     from cbandit.experiments.results import read_boxes, read_curves
 
     if panels is not None and figure is None:
         raise CBanditError("--panels goes with --figure FILE")
-    drawn = []
+    outcomes = []
     for folder in folders:
-        table, job = read_curves(folder), kept_in(folder)
+        curves, job = read_curves(folder), kept_in(folder)
+        outcome = Outcome(job.experiment, job.settings, curves, folder.name)
+        outcomes.append(outcome)
         if figure is None:
-            boxes = read_boxes(folder)
-            for path in draw(job.experiment, job.settings, table, boxes, folder):
+            for path in outcome.draw(read_boxes(folder), folder):
                 print(path)
-        drawn.append(Drawn(folder.name, job.experiment, job.settings, table))
     if figure is not None:
-        draw_together(drawn, figure, panels)
+        draw_together(outcomes, figure, panels)
         print(figure)
 
 
@@ -97,7 +98,7 @@ def info() -> None:
 
     import torch
 
-    from cbandit.experiments.results import versions
+    from cbandit.experiments.settings import versions
     from cbandit.posterior import describe_engines
     from cbandit.problems.data import folders
 

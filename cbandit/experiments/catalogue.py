@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cbandit.errors import CBanditError
-from cbandit.experiments.named import Home, said
+from cbandit.experiments.experiment import Experiment
+from cbandit.experiments.named import Home, located
 from cbandit.experiments.papers import cbo, guo, pacchiano, shi, zhou
 from cbandit.experiments.settings import NUMBERS, VALUES, Settings, read_toml
 from cbandit.experiments.study import expanded, study
-from cbandit.experiments.task import Experiment
 
 __all__ = ["EXPERIMENTS", "Job", "find", "jobs_in", "jobs_of", "kept_in"]
 
@@ -59,24 +59,23 @@ def find(name: str) -> Experiment:
     return EXPERIMENTS[name]
 
 
-def jobs_of(name: str, **given: Any) -> list[Job]:
-    """An experiment of the catalogue; several where settings that are given are lists.
+def jobs_of(name: str, **options: Any) -> list[Job]:
+    """An experiment of the catalogue; several where options are lists.
 
     Args:
         name: of the experiment.
-        given: as for ``Experiment.settings``. A parameter may be a text of several
+        options: as for ``Experiment.settings``. A parameter may be a text of several
             values with commas.
     """
     experiment = find(name)
-    told = {key: value for key, value in given.items() if value is not None}
+    told = {key: value for key, value in options.items() if value is not None}
     if isinstance(told.get("parameters"), Mapping):
         pairs = told["parameters"].items()
         told["parameters"] = {key: _several(value) for key, value in pairs}
-    out = []
-    for chosen, made in expanded(told, name, ("policies",)):
-        own = {key.removeprefix("parameters."): v for key, v in chosen.items()}
-        out.append(Job(experiment, experiment.settings(**made), _folder(own)))
-    return _apart(out)
+    return _apart(
+        Job(experiment, experiment.settings(**made), _folder(chosen, "parameters."))
+        for chosen, made in expanded(told, name, ("policies",))
+    )
 
 
 def jobs_in(
@@ -98,13 +97,12 @@ def jobs_in(
     over = {key: value for key, value in over.items() if value is not None}
     if "problem" in raw:
         return _studies(Path(path), _with(raw, changed, path), trust, over, run=True)
-    name, given = raw.pop("experiment"), raw
-    parameters = given.pop("parameters", {})
+    name, parameters = raw.pop("experiment"), raw.pop("parameters", {})
     if not isinstance(parameters, dict):
         raise CBanditError(
             f"parameters in {path} must be a table, [parameters]; got {parameters!r}"
         )
-    return jobs_of(name, **{**given, **over, "parameters": {**parameters, **changed}})
+    return jobs_of(name, **{**raw, **over, "parameters": {**parameters, **changed}})
 
 
 def kept_in(folder: str | os.PathLike[str]) -> Job:
@@ -116,10 +114,10 @@ def kept_in(folder: str | os.PathLike[str]) -> Job:
     if not path.is_file():
         raise CBanditError(f"{folder} holds no results: {path} is missing")
     raw = read_toml(path, ours=True)
-    found = _studies(path, raw, (), {}) if "problem" in raw else jobs_in(path)
-    if len(found) != 1:
+    jobs = _studies(path, raw, (), {}) if "problem" in raw else jobs_in(path)
+    if len(jobs) != 1:
         raise CBanditError(f"{path} holds lists: it is not of one folder's results")
-    return found[0]
+    return jobs[0]
 
 
 def _studies(
@@ -146,18 +144,17 @@ def _studies(
             f"{where}: name must be a text that can name a folder, without / and not "
             f"of dots alone; got {name!r}"
         )
-    numbers = {k: v for k, v in {**raw, **over}.items() if k in NUMBERS}
-    swept = {**numbers, "problem": raw["problem"]}
-    out = []
+    places = (Path(folder), path.parent) if run else None
+    swept = {k: v for k, v in {**raw, **over}.items() if k in NUMBERS}
+    swept["problem"] = raw["problem"]
+    jobs = []
     for chosen, made in expanded(swept, f"{where}:", VALUES):
-        places = (Path(folder), path.parent) if run else None
-        given = {**tables, "problem": made.pop("problem")}
-        experiment, own = study(where, name, given, home, places)
-        with said(where):
+        problem = {"problem": made.pop("problem")}
+        experiment, own = study(where, name, tables | problem, home, places)
+        with located(where):
             settings = replace(experiment.settings(**made), tables=own)
-        words = {key.removeprefix("problem."): v for key, v in chosen.items()}
-        out.append(Job(experiment, settings, _folder(words)))
-    return _apart(out)
+        jobs.append(Job(experiment, settings, _folder(chosen, "problem.")))
+    return _apart(jobs)
 
 
 def _some(where: str, tables: Any, names: Sequence[str]) -> dict[str, Any]:
@@ -193,25 +190,25 @@ def _several(value: Any) -> Any:
     """A parameter as typed, ``half,quarter``, as a list."""
     if not isinstance(value, str) or "," not in value:
         return value
-    return [each.strip() for each in value.split(",")]
+    return [part.strip() for part in value.split(",")]
 
 
-def _apart(found: list[Job]) -> list[Job]:
+def _apart(jobs: Iterable[Job]) -> list[Job]:
     """The jobs of a sweep, or an error where two would share a folder."""
-    folders = [job.folder for job in found]
-    for job in found:
-        if folders.count(job.folder) > 1:
+    apart: dict[str, Job] = {}
+    for job in jobs:
+        if apart.setdefault(job.folder, job) is not job:
             raise CBanditError(
                 f"{job.experiment.name}: two entries of a sweep would share the folder "
                 f"{job.folder}: give different values"
             )
-    return found
+    return list(apart.values())
 
 
-def _folder(chosen: Mapping[str, Any]) -> str:
+def _folder(chosen: Mapping[str, Any], prefix: str) -> str:
     """A folder's name, of letters that need no quotes."""
     signs = {"<=": "le", ">=": "ge", "<": "lt", ">": "gt"}
-    words = ",".join(f"{key}={value}" for key, value in chosen.items())
+    words = ",".join(f"{k.removeprefix(prefix)}={v}" for k, v in chosen.items())
     for sign, name in signs.items():
         words = words.replace(sign, name)
     return re.sub(r"[^\w.,=+-]+", "_", words)

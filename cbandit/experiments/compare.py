@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+import pandas
 
 from cbandit.errors import CBanditError
-from cbandit.experiments.figures import goal_of
 from cbandit.experiments.report import COLUMNS, columns, number
-from cbandit.experiments.rounds import read_rounds
+from cbandit.experiments.results import read_rounds
 from cbandit.experiments.settings import Settings
-from cbandit.simulation import plots
-from cbandit.simulation.curves import mean_and_sem
 
-__all__ = ["Comparison", "compare", "draw_comparison", "in_latex", "in_lines"]
+__all__ = ["LEVEL", "Comparison", "Interval", "compare", "in_latex", "in_lines"]
 
 Interval = tuple[float, float, float]
 """A mean difference, and the ends of its 95 % interval."""
@@ -39,27 +35,43 @@ class Comparison:
     Args:
         by: the column.
         words: in what all of them are alike.
-        trials: the numbers of the trials that all of them have.
-        values: by value of the column and by metric, ``(n,)``: a number a trial. The
-            first is what the others are compared with.
+        values: a row for each trial that all of them have; columns by value of the
+            column ``by``, and within by metric. The first value is what the others are
+            compared with.
     """
 
     by: str
     words: str
-    trials: tuple[int, ...]
-    values: Mapping[str, Mapping[str, Tensor]]
+    values: pandas.DataFrame
 
     @property
-    def first(self) -> str:
-        """The value that the others are compared with."""
-        return next(iter(self.values))
+    def names(self) -> list[str]:
+        """The values of the column."""
+        return [str(name) for name in self.values.columns.unique(0)]
 
     def difference(self, name: str, metric: str) -> Interval:
         """The mean difference of ``name`` to the first, with its interval."""
-        return interval(self.values[name][metric] - self.values[self.first][metric])
+        gaps = self.values[name, metric] - self.values[self.names[0], metric]
+        return interval(gaps.to_numpy("float64"))
+
+    def rows(self) -> list[tuple[list[str], list[str]]]:
+        """The means in words, then the differences: one name or two, and the cells."""
+        first, *others = self.names
+        count = len(self.values)
+        mean, sem = self.values.mean(skipna=False), self.values.sem(skipna=False)
+        if count == 1:
+            sem[:] = 0.0
+        out = [
+            ([name], [number(mean[name, k], sem[name, k], count) for k in COLUMNS])
+            for name in self.names
+        ]
+        for name in others:
+            gaps = [_in_words(self.difference(name, metric)) for metric in COLUMNS]
+            out.append(([name, first], gaps))
+        return out
 
 
-def interval(differences: Tensor) -> Interval:
+def interval(differences: np.ndarray) -> Interval:
     """The mean of ``(n,)`` paired differences, and its bias-corrected bootstrap's ends.
 
     The ends are NaN where a single pair tells nothing of them.
@@ -69,17 +81,17 @@ def interval(differences: Tensor) -> Interval:
     mean = float(differences.mean())
     if len(differences) < 2 or not math.isfinite(mean):
         return mean, math.nan, math.nan
-    if bool((differences == differences[0]).all()):
+    if (differences == differences[0]).all():
         return mean, mean, mean
-    found = bootstrap(
-        (differences.numpy(),),
+    ends = bootstrap(
+        (differences,),
         lambda d, axis: d.mean(axis),
         n_resamples=DRAWS,
         confidence_level=LEVEL,
         method="BCa",
         rng=0,
     ).confidence_interval
-    return mean, float(found.low), float(found.high)
+    return mean, float(ends.low), float(ends.high)
 
 
 def compare(
@@ -96,50 +108,40 @@ def compare(
     by = by or ("policy" if len(folders) == 1 else "folder")
     _check_alike(folders)
     labels = [{"folder": _name(path, folders), **s.world} for path, s in folders]
-    known = ["policy", *dict.fromkeys(key for each in labels for key in each)]
+    known = ["policy", *dict.fromkeys(key for label in labels for key in label)]
     if by not in known:
         raise CBanditError(f"--by must be one of {', '.join(known)}; got {by!r}")
-    for (path, _), each in zip(folders, labels, strict=True):
-        if by != "policy" and by not in each:
+    for (path, _), label in zip(folders, labels, strict=True):
+        if by != "policy" and by not in label:
             raise CBanditError(f"{path} has no {by}: it cannot be compared by it")
-    differing = [k for k in known[1:] if len({str(e.get(k)) for e in labels}) > 1]
     # folders differ in their names always: a parameter in which they do says more
-    rest = [k for k in differing if k != by and (k != "folder" or by == "policy")]
-    rest = [] if by == "folder" else rest
-    groups: dict[str, dict[str, Any]] = {}
-    for (path, _), each in zip(folders, labels, strict=True):
+    apart = (by,) if by == "policy" else (by, "folder")
+    rest = [k for k in known[1:] if len({str(x.get(k)) for x in labels}) > 1]
+    rest = [] if by == "folder" else [k for k in rest if k not in apart]
+    groups: dict[str, dict[str, pandas.DataFrame]] = {}
+    for (path, _), label in zip(folders, labels, strict=True):
         frame = read_rounds(path, last=True)
-        words = [f"{k} = {each[k]}" for k in rest if k in each]
+        words = [f"{k} = {label[k]}" for k in rest if k in label]
         for policy, part in frame.groupby("policy", sort=False):
             alike = words if by == "policy" else [*words, str(policy)]
-            value = str(policy) if by == "policy" else str(each[by])
+            value = str(policy) if by == "policy" else str(label[by])
             group = groups.setdefault(", ".join(alike), {})
             if value in group:
                 raise CBanditError(
                     f"two folders hold {policy} with {by} = {value}, and differ in "
-                    f"nothing but their names: compare them by folder"
+                    "nothing but their names: compare them by folder"
                 )
-            group[value] = part.set_index("trial")
-    found = [_paired(by, words, group) for words, group in groups.items()]
-    if not any(len(each.values) > 1 for each in found):
-        has = ", ".join(next(iter(each.values)) for each in found)
+            group[value] = part.set_index("trial")[[*COLUMNS]]
+    out = []
+    for alike_words, group in groups.items():
+        values = pandas.concat(group, axis=1, join="inner").sort_index()
+        if values.empty:
+            raise CBanditError(f"{', '.join(group)} have no trials in common")
+        out.append(Comparison(by, alike_words, values))
+    if all(len(pairs.names) == 1 for pairs in out):
+        has = ", ".join(pairs.names[0] for pairs in out)
         raise CBanditError(f"nothing to compare by {by}: there is only {has}")
-    return [each for each in found if len(each.values) > 1]
-
-
-def _paired(by: str, words: str, group: Mapping[str, Any]) -> Comparison:
-    common = set.intersection(*(set(frame.index) for frame in group.values()))
-    if not common:
-        raise CBanditError(f"{', '.join(group)} have no trials in common")
-    trials = sorted(common)
-    values = {
-        value: {
-            metric: torch.tensor(frame[metric].loc[trials].to_numpy("float64"))
-            for metric in COLUMNS
-        }
-        for value, frame in group.items()
-    }
-    return Comparison(by, words, tuple(trials), values)
+    return [pairs for pairs in out if len(pairs.names) > 1]
 
 
 def _check_alike(folders: Sequence[tuple[Path, Settings]]) -> None:
@@ -157,27 +159,23 @@ def _check_alike(folders: Sequence[tuple[Path, Settings]]) -> None:
 
 def _name(path: Path, folders: Sequence[tuple[Path, Settings]]) -> str:
     """A folder's name; its whole path where another has the same name."""
-    names = [each.resolve().name for each, _ in folders]
-    own = path.resolve().name
-    return own if names.count(own) == 1 else str(path)
+    names = [other.resolve().name for other, _ in folders]
+    name = path.resolve().name
+    return name if names.count(name) == 1 else str(path)
 
 
 # --------------------------------------------------------------------------- in words
 
 
-def in_lines(found: Sequence[Comparison], settings: Settings) -> list[str]:
+def in_lines(compared: Sequence[Comparison], settings: Settings) -> list[str]:
     """A table for each comparison: means, and differences with their intervals."""
     out = [_head(settings)]
-    for each in found:
-        count = len(each.trials)
-        pairs = f"{count} pairs" if count > 1 else "1 pair"
-        out.append(f"{each.words + ': ' if each.words else ''}{pairs} of trials")
-        rows = [[each.by, *COLUMNS.values()]]
-        rows += [[name, *_means(each, name)] for name in each.values]
-        for name in list(each.values)[1:]:
-            cells = [_difference(each.difference(name, key)) for key in COLUMNS]
-            rows.append([f"{name} - {each.first}", *cells])
-        out += columns(rows)
+    for pairs in compared:
+        count = len(pairs.values)
+        words = f"{count} pairs" if count > 1 else "1 pair"
+        out.append(f"{pairs.words + ': ' if pairs.words else ''}{words} of trials")
+        rows = [[" - ".join(names), *cells] for names, cells in pairs.rows()]
+        out += columns([[pairs.by, *COLUMNS.values()], *rows])
     return out
 
 
@@ -188,42 +186,32 @@ def _head(settings: Settings) -> str:
     )
 
 
-def _means(each: Comparison, name: str) -> list[str]:
-    own = each.values[name]
-    return [number(**mean_and_sem(own[k]), trials=len(each.trials)) for k in COLUMNS]
-
-
-def _difference(found: Interval) -> str:
-    mean, low, high = found
+def _in_words(difference: Interval) -> str:
+    mean, low, high = difference
     if math.isnan(mean):
         return "unknown"
     ends = "" if math.isnan(low) else f" [{low + 0.0:.3g}, {high + 0.0:.3g}]"
     return f"{mean + 0.0:+.3g}{ends}"
 
 
-def in_latex(found: Sequence[Comparison], settings: Settings) -> list[str]:
+def in_latex(compared: Sequence[Comparison], settings: Settings) -> list[str]:
     """The same as one table for a paper; it needs LaTeX's package booktabs."""
     out = [
         f"% {_head(settings)}",
         r"\begin{tabular}{l" + "r" * len(COLUMNS) + "}",
         r"\toprule",
-        " & ".join([_escaped(found[0].by), *COLUMNS.values()]) + r" \\",
+        " & ".join([_escaped(compared[0].by), *COLUMNS.values()]) + r" \\",
     ]
-    for each in found:
+    for pairs in compared:
         out.append(r"\midrule")
-        if each.words:
+        if pairs.words:
             wide = len(COLUMNS) + 1
-            out.append(rf"\multicolumn{{{wide}}}{{l}}{{{_escaped(each.words)}}} \\")
-        for name in each.values:
-            cells = [f"${_powers(c)}$" for c in _means(each, name)]
-            out.append(" & ".join([_escaped(name), *cells]) + r" \\")
-        for name in list(each.values)[1:]:
-            found_each = [each.difference(name, k) for k in COLUMNS]
-            cells = [f"${_powers(_difference(one))}$" for one in found_each]
-            words = rf"{_escaped(name)} $-$ {_escaped(each.first)}"
-            out.append(" & ".join([words, *cells]) + r" \\")
-    lines = [*out, r"\bottomrule", r"\end{tabular}"]
-    return [line.replace("$unknown$", "unknown") for line in lines]
+            out.append(rf"\multicolumn{{{wide}}}{{l}}{{{_escaped(pairs.words)}}} \\")
+        for names, cells in pairs.rows():
+            shown = [c if c == "unknown" else f"${_powers(c)}$" for c in cells]
+            name = " $-$ ".join(map(_escaped, names))
+            out.append(" & ".join([name, *shown]) + r" \\")
+    return [*out, r"\bottomrule", r"\end{tabular}"]
 
 
 def _powers(words: str) -> str:
@@ -243,30 +231,3 @@ def _escaped(words: str) -> str:
     for sign, meant in (("<=", r"$\le$"), (">=", r"$\ge$"), ("<", "$<$"), (">", "$>$")):
         out = out.replace(sign, meant)
     return out
-
-
-def draw_comparison(
-    found: Sequence[Comparison], every: Sequence[Settings], path: Path
-) -> None:
-    """Draw all differences and their intervals into a file."""
-    named = [
-        (each, name, ", ".join(filter(None, [each.words, f"{name} - {each.first}"])))
-        for each in found
-        for name in list(each.values)[1:]
-    ]
-    shown = {
-        metric: {words: each.difference(name, metric) for each, name, words in named}
-        for metric in COLUMNS
-    }
-    plots.save(plots.differences(shown, title=_title(found, every)), path)
-
-
-def _title(found: Sequence[Comparison], every: Sequence[Settings]) -> str:
-    """Say what is compared, and the limits where all folders have the same."""
-    first, goals = every[0], {goal_of(each)[1] for each in every}
-    pairs = sorted({len(each.trials) for each in found})
-    return (
-        f"{first.experiment}: differences after {first.horizon} rounds, {LEVEL:.0%} "
-        f"intervals over {' or '.join(map(str, pairs))} paired trials"
-        f"{goals.pop() if len(goals) == 1 else ''}"
-    )

@@ -2,8 +2,8 @@
 
 A table with a ``type`` stands for the object that its other keys build. A type is a
 public name of cbandit or of ``cb.baselines``, or ``module:object``, which is looked up
-in the working directory and among installed packages. :func:`found` is the only way
-from a text to an object, and :class:`Home` says which modules it may import.
+in the working directory and among installed packages. :meth:`Home.find` is the only way
+from a text to an object, and the home says which modules it may import.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
@@ -22,16 +22,7 @@ import cbandit as cb
 from cbandit._core.hints import near
 from cbandit.errors import CBanditError
 
-__all__ = [
-    "Arguments",
-    "Home",
-    "built",
-    "checked",
-    "found",
-    "of_botorch",
-    "said",
-    "typed",
-]
+__all__ = ["Arguments", "Home", "located", "of_botorch"]
 
 _OBJECT = re.compile(r"[\w-]+(\.[\w-]+)*:(?!__)\w+(\.(?!__)\w+)*")
 _SHOWN = re.compile(r"[\w.-]+")  # a module's name that is safe to paste into a shell
@@ -60,48 +51,124 @@ class Home:
             f"--trust {shown} if it is yours"
         )
 
+    def find(self, words: str) -> Any:
+        """Return what a type names, after a look at whether its module may be imported.
 
-def found(words: str, home: Home) -> Any:
-    """Return what a type names, after a look at whether its module may be imported.
+        Args:
+            words: a public name, or ``module:object``.
+        """
+        module, colon, name = words.partition(":")
+        if not colon:
+            return _public(words)
+        self.check(words, module)
+        if not _OBJECT.fullmatch(words):
+            raise CBanditError(f"{words!r} is not of the form module:object")
+        if self.folder not in sys.path:
+            sys.path.insert(0, self.folder)
+        try:
+            out: Any = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name not in (module, module.partition(".")[0]):
+                raise
+            raise CBanditError(
+                f"{words!r}: there is no module {error.name} in {self.folder} or among "
+                "installed packages"
+            ) from None
+        for part in name.split("."):
+            if not hasattr(out, part):
+                raise CBanditError(f"{words!r}: {module} holds no {name}")
+            out = getattr(out, part)
+            # what a trusted module has imported itself is not trusted with it
+            self.check(words, _written_in(out))
+        return out
 
-    Args:
-        words: a public name, or ``module:object``.
-        home: which modules may be imported, and where they are looked up.
-    """
-    module, colon, name = words.partition(":")
-    if not colon:
-        for room in (cb, cb.baselines):
-            if words in room.__all__ and _makes(getattr(room, words)):
-                return getattr(room, words)
-        rooms = (cb, cb.baselines)
-        known = [n for r in rooms for n in r.__all__ if _makes(getattr(r, n))]
-        meant = near(words, known)
-        hint = f"; did you mean {meant}?" if meant else ""
+    def find_type(self, where: str, table: Mapping[str, Any]) -> Any:
+        """Return the callable that the ``type`` of a table names."""
+        words = table.get("type")
+        if not isinstance(words, str):
+            raise CBanditError(
+                f"{where} type must be a text such as 'CKB'; got {words!r}"
+            )
+        with located(f"{where} type"):
+            call = self.find(words)
+            if not callable(call):
+                raise CBanditError(
+                    f"{words} must be a class or a function; got {call!r}"
+                )
+        return call
+
+    def build(self, where: str, value: Any) -> Any:
+        """Return a value of a file, tables with a ``type`` as the objects they mean.
+
+        Args:
+            where: the file, table and key, for errors.
+            value: a number, a text, a list or a table.
+        """
+        if isinstance(value, list):
+            return [self.build(where, entry) for entry in value]
+        if not isinstance(value, Mapping):
+            return value
+        if "type" not in value:
+            return {k: self.build(f"{where} {k}", v) for k, v in value.items()}
+        call = self.find_type(where, value)
+        table = {key: entry for key, entry in value.items() if key != "type"}
+        return self.call(where, value["type"], call, table)
+
+    def call(
+        self,
+        where: str,
+        words: str,
+        call: Callable[..., Any],
+        table: Mapping[str, Any],
+        offers: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call what ``words`` name; the arguments are those of :meth:`arguments`."""
+        arguments = self.arguments(where, words, call, table, offers)
+        with located(where):
+            return call(**arguments)
+
+    def arguments(
+        self,
+        where: str,
+        words: str,
+        call: Callable[..., Any],
+        table: Mapping[str, Any],
+        offers: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Return all that a callable needs, or raise over a key that does not fit.
+
+        Args:
+            where: the file, table and key, for errors.
+            words: what the file calls it.
+            call: the callable.
+            table: the file's arguments.
+            offers: others, of which it gets those that it takes.
+        """
+        built = {key: self.build(f"{where} {key}", v) for key, v in table.items()}
+        takes = Arguments(call)
+        takes.check(where, words, table)
+        out = {name: v for name, v in (offers or {}).items() if name in takes} | built
+        missing = sorted(takes.needed - out.keys())
+        if missing:
+            raise CBanditError(f"{where} {missing[0]} is missing: {words} needs it")
+        return out
+
+
+def _public(words: str) -> Any:
+    """Return a public name that stands for a kind of object; cb.load does not, say."""
+    names = {n: room for room in (cb.baselines, cb) for n in room.__all__}
+    kinds = {name: room for name, room in names.items() if name[0].isupper()}
+    if words not in kinds:
         raise CBanditError(
             f"{words!r} is no public name of cbandit, and not of the form "
-            f"module:object{hint}"
+            f"module:object{_hint(words, kinds)}"
         )
-    home.check(words, module)
-    if not _OBJECT.fullmatch(words):
-        raise CBanditError(f"{words!r} is not of the form module:object")
-    if home.folder not in sys.path:
-        sys.path.insert(0, home.folder)
-    try:
-        out: Any = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name != module.partition(".")[0] and error.name != module:
-            raise
-        raise CBanditError(
-            f"{words!r}: there is no module {error.name} in {home.folder} or among "
-            "installed packages"
-        ) from None
-    for part in name.split("."):
-        if not hasattr(out, part):
-            raise CBanditError(f"{words!r}: {module} holds no {name}")
-        out = getattr(out, part)
-        # what a trusted module has imported itself is not trusted with it
-        home.check(words, _written_in(out))
-    return out
+    return getattr(kinds[words], words)
+
+
+def _hint(word: str, known: Iterable[str]) -> str:
+    meant = near(word, known)
+    return f"; did you mean {meant}?" if meant else ""
 
 
 def _written_in(thing: Any) -> str:
@@ -132,60 +199,54 @@ def of_botorch(rooms: Sequence[ModuleType], words: str, base: type) -> Any:
     )
 
 
-def _makes(thing: Any) -> bool:
-    """Whether a public name stands for a kind of object; cb.load does not, say."""
-    return isinstance(thing, type) or thing is cb.OPB
-
-
 class Arguments:
     """The arguments that a callable takes.
 
     Args:
-        named: those that have names.
+        named: the annotations of those that have names, by name.
         needed: of these, the ones without a default.
         open: whether it takes any others too.
     """
 
     def __init__(self, call: Any) -> None:
-        self.named: dict[str, Any] = {}
-        self.needed: set[str] = set()
-        self.open = False
-        parameters = list(_signature(call).parameters.values())
-        for each in parameters:
-            if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
-                continue
-            self.named[each.name] = each.annotation
-            if each.default is each.empty:
-                self.needed.add(each.name)
-        if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        try:
+            every = inspect.signature(call).parameters.values()
+        except (TypeError, ValueError):
+            raise CBanditError(f"{call!r} cannot be called with arguments") from None
+        plain = [p for p in every if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        self.named: dict[str, Any] = {p.name: p.annotation for p in plain}
+        self.needed = {p.name for p in plain if p.default is p.empty}
+        self.open = any(p.kind is p.VAR_KEYWORD for p in every)
+        if self.open:
             self._hand_on(call)
 
     def _hand_on(self, call: Any) -> None:
         """Take in what ``**common`` is handed on to: mostly the next constructor."""
         common = getattr(call, "common", None)
-        if call.__module__.partition(".")[0] == "cbandit" and common is not None:
+        line = [c for c in getattr(call, "__mro__", ())[:-1] if "__init__" in vars(c)]
+        if common is not None and call.__module__.partition(".")[0] == "cbandit":
             self.named |= dict.fromkeys(common, Any)
-            return
-        line = [c for c in getattr(call, "__mro__", ()) if "__init__" in vars(c)]
-        if len(line) < 2 or line[1] is object:
-            self.open = True
-            return
-        more = Arguments(line[1])
-        self.named, self.open = {**more.named, **self.named}, more.open
+            self.open = False
+        elif line[1:]:
+            more = Arguments(line[1])
+            self.named, self.open = {**more.named, **self.named}, more.open
 
     def __contains__(self, name: str) -> bool:
         return self.open or name in self.named
 
-
-def _signature(call: Any) -> inspect.Signature:
-    try:
-        return inspect.signature(call)
-    except (TypeError, ValueError):
-        raise CBanditError(f"{call!r} cannot be called with arguments") from None
+    def check(self, where: str, words: str, table: Iterable[str]) -> None:
+        """Raise over a key of a file that ``words`` does not take."""
+        for key in table:
+            if key not in self:
+                known = ", ".join(n for n in self.named if n != "actions")
+                raise CBanditError(
+                    f"{where} {key}: {words} takes no such key"
+                    f"{_hint(key, self.named) or f'; it takes {known}'}"
+                )
 
 
 @contextmanager
-def said(where: str) -> Iterator[None]:
+def located(where: str) -> Iterator[None]:
     """Say where in a file an error comes from."""
     try:
         yield
@@ -194,53 +255,3 @@ def said(where: str) -> Iterator[None]:
     except Exception as error:  # of the user's own code, whose traceback tells more
         error.add_note(where)
         raise
-
-
-def checked(where: str, words: str, call: Any, given: Mapping[str, Any]) -> Arguments:
-    """Return what a callable takes, or raise over a key that it does not take."""
-    takes = Arguments(call)
-    for key in given:
-        if key not in takes:
-            meant = near(key, takes.named)
-            hint = f"; did you mean {meant}?" if meant else ""
-            known = ", ".join(n for n in takes.named if n not in ("self", "actions"))
-            more = "" if meant else f"; it takes {known}"
-            raise CBanditError(f"{where} {key}: {words} takes no such key{hint}{more}")
-    return takes
-
-
-def built(where: str, value: Any, home: Home) -> Any:
-    """Return a value of a file, tables with a ``type`` in it as the objects they mean.
-
-    Args:
-        where: the file, table and key, for errors.
-        value: a number, a text, a list or a table.
-        home: as for :func:`found`.
-    """
-    if isinstance(value, list):
-        return [built(where, each, home) for each in value]
-    if not isinstance(value, Mapping):
-        return value
-    if "type" not in value:
-        return {key: built(f"{where}.{key}", each, home) for key, each in value.items()}
-    call = typed(where, value, home)
-    given = {key: each for key, each in value.items() if key != "type"}
-    takes = checked(where, value["type"], call, given)
-    missing = sorted(takes.needed - given.keys())
-    if missing:
-        raise CBanditError(f"{where} {missing[0]} is missing: {value['type']} needs it")
-    made = {key: built(f"{where}.{key}", each, home) for key, each in given.items()}
-    with said(where):
-        return call(**made)
-
-
-def typed(where: str, table: Mapping[str, Any], home: Home) -> Any:
-    """Return what the ``type`` of a table names, a callable."""
-    words = table.get("type")
-    if not isinstance(words, str):
-        raise CBanditError(f"{where} type must be a text such as 'CKB'; got {words!r}")
-    with said(f"{where} type"):
-        call = found(words, home)
-        if not callable(call):
-            raise CBanditError(f"{words} must be a class or a function; got {call!r}")
-        return call

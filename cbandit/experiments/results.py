@@ -7,18 +7,21 @@ import json
 import math
 import os
 import re
-import sys
-from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas
+import pyarrow
 import torch
+from pyarrow import parquet
 
 from cbandit import account
 from cbandit._core.files import atomic, file_digest, sealed, unsealed
-from cbandit.errors import CBanditError, MissingExtraError
-from cbandit.experiments.settings import Settings
+from cbandit.errors import CBanditError
+from cbandit.experiments.settings import Settings, versions
 from cbandit.simulation.curves import Curve, Curves, mean_and_sem
 from cbandit.simulation.run import Run
 
@@ -26,34 +29,24 @@ __all__ = [
     "POINTS",
     "read_boxes",
     "read_curves",
-    "read_frame",
+    "read_rounds",
     "read_summary",
+    "rounds_in_words",
     "summarise",
-    "table",
-    "versions",
     "write_boxes",
     "write_curves",
+    "write_rounds",
     "write_summary",
 ]
 
-_KIND = re.compile(r"u?int\d+|float|double|bool|(dictionary<values=)?(large_)?string.*")
-TABLES = ("rounds.parquet", "means.parquet", "boxes.parquet")
-RATIO, SPARE = (
-    250,
-    1 << 26,
-)  # what is read is at most so many times as large as its file
+ROUNDS, MEANS, BOXES = TABLES = ("rounds.parquet", "means.parquet", "boxes.parquet")
 SEAL = (',\n "digest": "', '"\n}')  # the last key of summary.json
 POINTS = 1000  # rounds kept of each curve in means.parquet: well below a megabyte each
-PACKAGES = (
-    "cbandit",
-    "torch",
-    "gpytorch",
-    "botorch",
-    "linear_operator",
-    "numpy",
-    "scipy",
-    "triton",
-)
+ROWS = 500_000  # turned into a table at once: about 100 MB
+# what is read is at most so many times as large as its file
+RATIO, SPARE = 250, 1 << 26
+_KIND = re.compile(r"u?int\d+|float|double|bool|(dictionary<values=)?(large_)?string.*")
+AGAIN = "without that file --resume computes it all again"
 
 
 # ---------------------------------------------------------------------- summary.json
@@ -73,30 +66,19 @@ def summarise(
         status: by policy, of those without a run too.
         changes: the first rounds of the world's later phases, each accounted for apart.
     """
-    policies: dict[str, Any] = {}
+    policies: dict[str, dict[str, Any]] = {name: {} for name in status}
+    for name, run in runs.items():
+        short = run.summary()
+        policies[name] |= {metric: dict(value) for metric, value in short.items()}
+        policies[name]["soft_violation_over"] = soft_violation_over(run)
+        policies[name]["seconds_per_round"] = short.seconds_per_round
     for name, state in status.items():
-        policies[name] = {"status": state}
-        if name in runs:
-            short = runs[name].summary()
-            policies[name] = {
-                **{metric: dict(each) for metric, each in short.items()},
-                "soft_violation_over": soft_violation_over(runs[name]),
-                "seconds_per_round": short.seconds_per_round,
-                "status": state,
-            }
-            if changes:
-                policies[name]["phases"] = _phases(runs[name], changes)
-    return {
-        "experiment": settings.experiment,
-        "parameters": settings.parameters,
-        "horizon": settings.horizon,
-        "trials": settings.trials,
-        "device": settings.device,
-        "dtype": settings.dtype,
-        "seed": settings.seed,
-        "versions": versions(),
-        "policies": policies,
-    }
+        policies[name]["status"] = state
+        if name in runs and changes:
+            policies[name]["phases"] = _phases(runs[name], changes)
+    shown = ("experiment", "parameters", "horizon", "trials", "device", "dtype", "seed")
+    facts = {name: getattr(settings, name) for name in shown}
+    return {**facts, "versions": versions(), "policies": policies}
 
 
 def soft_violation_over(run: Run) -> int | None:
@@ -120,17 +102,6 @@ def _phases(run: Run, changes: tuple[int, ...]) -> list[dict[str, Any]]:
     return out
 
 
-def versions() -> dict[str, str]:
-    """The versions of the library and of all that its numbers depend on."""
-    out = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for name in PACKAGES:
-        try:
-            out[name] = version(name)
-        except PackageNotFoundError:
-            out[name] = "not installed"
-    return out
-
-
 def write_summary(summary: dict[str, Any], out: Path) -> None:
     """Write ``summary.json``, with digests of the tables beside it and of itself."""
     digests = {k: file_digest(out / k) for k in TABLES if (out / k).exists()}
@@ -142,7 +113,7 @@ def write_summary(summary: dict[str, Any], out: Path) -> None:
 def _without_nan(value: Any) -> Any:
     """NaN is no JSON: ``null`` instead, where a number is not known."""
     if isinstance(value, dict):
-        return {key: _without_nan(each) for key, each in value.items()}
+        return {key: _without_nan(entry) for key, entry in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -157,27 +128,28 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 def _summary(folder: Path) -> dict[str, Any]:
     """Read ``summary.json``; an error unless it is, to the bit, what was written."""
-    path, again = folder / "summary.json", "without that file --resume computes it all"
+    path = folder / "summary.json"
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise CBanditError(f"{path} cannot be read ({error}); {again} again") from None
+        raise CBanditError(f"{path} cannot be read ({error}); {AGAIN}") from None
     if not unsealed(raw, *SEAL):
         raise CBanditError(
             f"{path} is not the summary of an experiment, or broken (its checksum "
-            f"fails); {again} again"
+            f"fails); {AGAIN}"
         )
     try:
-        found: Any = json.loads(raw)
-        ours = found["tables"].keys() <= {*TABLES} and isinstance(
-            found["policies"], dict
-        )
+        summary: dict[str, Any] = json.loads(raw)
+        ours = summary["tables"].keys() <= {*TABLES}
+        ours = ours and isinstance(summary["policies"], dict)
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         ours = False
     if not ours:
-        raise CBanditError(f"{path} is not the summary of an experiment; {again} again")
-    summary: dict[str, Any] = found
+        raise CBanditError(f"{path} is not the summary of an experiment; {AGAIN}")
     return summary
+
+
+# --------------------------------------------------------------------------- tables
 
 
 def table(folder: Path, name: str) -> Path | None:
@@ -185,45 +157,48 @@ def table(folder: Path, name: str) -> Path | None:
 
     ``None`` if it tells of none; an error if the table is missing or has changed.
     """
-    path = folder / name
-    if not (folder / "summary.json").is_file():
+    path, summary = folder / name, folder / "summary.json"
+    none = f"{folder} holds no results"
+    if not summary.is_file():
         advice = ""
         if (folder / "config.toml").is_file():
             advice = (
                 "; its experiment is under way or was interrupted: the same command "
                 "with --resume goes on with it"
             )
-        raise CBanditError(
-            f"{folder} holds no results: {folder / 'summary.json'} is missing{advice}"
-        )
+        raise CBanditError(f"{none}: {summary} is missing{advice}")
     wanted = _summary(folder)["tables"].get(name)
     if wanted is None:
         return None
     if not path.is_file():
-        raise CBanditError(
-            f"{folder} holds no results: {path} is missing; --resume computes it all "
-            "again"
-        )
+        raise CBanditError(f"{none}: {path} is missing; --resume computes it all again")
     try:
-        found = file_digest(path)
+        digest = file_digest(path)
     except OSError as error:
         raise CBanditError(f"{path} cannot be read: {error.strerror}") from None
-    if found != wanted:
+    if digest != wanted:
         raise CBanditError(
-            f"{path} is not one of ours, or broken (its checksum fails); without that "
-            "file --resume computes it all again"
+            f"{path} is not one of ours, or broken (its checksum fails); {AGAIN}"
         )
     if _inflates(path):
         raise CBanditError(
             f"{path} is not one of ours: it would take far more memory than its size; "
-            "without that file --resume computes it all again"
+            f"{AGAIN}"
         )
+    return path
+
+
+def _present(folder: Path, name: str) -> Path:
+    """Where a table lies that every folder has."""
+    path = table(folder, name)
+    if path is None:
+        raise CBanditError(f"{folder} holds no results: no {name} in its summary")
     return path
 
 
 def _inflates(path: Path) -> bool:
     """Return whether a table would become far larger than its file when it is read."""
-    about = _parquet().read_metadata(path)
+    about = parquet.read_metadata(path)
     groups = [about.row_group(k) for k in range(about.num_row_groups)]
     chunks = [(g.num_rows, g.column(k)) for g in groups for k in range(g.num_columns)]
     # runs of one value take no room in a file, and other codecs than ours a thousandth
@@ -232,67 +207,42 @@ def _inflates(path: Path) -> bool:
         for rows, chunk in chunks
     )
     # other columns than numbers and texts are not ours, whatever they stand for
-    kinds = {str(field.type) for field in _parquet().read_schema(path)}
+    kinds = {str(field.type) for field in parquet.read_schema(path)}
     plain = plain and all(map(_KIND.fullmatch, kinds))
     size = 8 * sum(rows for rows, _ in chunks)
     return not plain or size > SPARE + RATIO * path.stat().st_size
 
 
-def read_frame(path: Path, **options: Any) -> Any:
+def read_frame(path: Path, **options: Any) -> pandas.DataFrame:
     """Read a table as a pandas frame; equal texts are one object, however many."""
-    parquet = _parquet()
-    fields = parquet.read_schema(path)
-    texts = [f.name for f in fields if str(f.type) in ("string", "large_string")]
+    schema = parquet.read_schema(path)
+    texts = [f.name for f in schema if str(f.type) in ("string", "large_string")]
     options |= {"read_dictionary": texts, "page_checksum_verification": True}
-    frame = parquet.read_table(path, **options).to_pandas()
+    frame: pandas.DataFrame = parquet.read_table(path, **options).to_pandas()
     return frame.astype({name: object for name in texts if name in frame})
 
 
-# -------------------------------------------------------------------------- parquet
+def _write_frame(parts: Sequence[Mapping[str, Any]], path: Path) -> pandas.DataFrame:
+    """Write one table of several, each given by its columns."""
+    whole = pandas.concat(map(pandas.DataFrame, parts), ignore_index=True)
+    with atomic(path) as file:
+        whole.to_parquet(file, index=False, write_page_checksum=True)
+    return whole
 
 
-def _pandas() -> Any:
-    _parquet()
-    import pandas
-
-    return pandas
-
-
-def _parquet() -> Any:
-    try:
-        import pandas  # noqa: F401  frames are pandas'
-        import pyarrow.parquet
-    except ImportError:
-        raise MissingExtraError(
-            "experiments need pandas, pyarrow and matplotlib: pip install "
-            "'cbandit[experiments]'"
-        ) from None
-    return pyarrow.parquet
-
-
-def write_curves(table: Curves, out: Path) -> None:
+def write_curves(curves: Curves, out: Path) -> None:
     """Write ``means.parquet``: policy, metric, t, mean, std, sem."""
-    pandas = _pandas()
     parts = [
-        pandas.DataFrame(
-            {
-                "policy": policy,
-                "metric": metric,
-                "t": curve.t.numpy(),
-                "mean": curve.mean.numpy(),
-                "std": curve.std.numpy(),
-                "sem": curve.sem.numpy(),
-            }
-        )
-        for policy, each in table.items()
-        for metric, curve in each.items()
+        {"policy": policy, "metric": metric, **vars(curve)}
+        for policy, metrics in curves.items()
+        for metric, curve in metrics.items()
     ]
-    _write_frame(parts, out / "means.parquet")
+    _write_frame(parts, out / MEANS)
 
 
 def read_curves(folder: str | os.PathLike[str]) -> Curves:
     """Read back the curves in a folder."""
-    frame = _frame(Path(folder), "means.parquet")
+    frame: Any = read_frame(_present(Path(folder), MEANS))
     out: dict[str, dict[str, Curve]] = {}
     for (policy, metric), part in frame.groupby(["policy", "metric"], sort=False):
         columns = ("t", "mean", "std", "sem")
@@ -301,32 +251,17 @@ def read_curves(folder: str | os.PathLike[str]) -> Curves:
     return out
 
 
-def _frame(folder: Path, name: str) -> Any:
-    path = table(folder, name)
-    if path is None:
-        return None
-    return read_frame(path)
-
-
-def _write_frame(parts: list[Any], path: Path) -> Any:
-    whole = _pandas().concat(parts, ignore_index=True)
-    with atomic(path) as file:
-        whole.to_parquet(file, index=False, write_page_checksum=True)
-    return whole
-
-
 def write_boxes(
     runs: Mapping[str, Run],
     every: Mapping[str, int],
     metrics: tuple[str, ...],
     out: Path,
-) -> Any:
+) -> pandas.DataFrame:
     """Write ``boxes.parquet``, policy, metric, t, trial, value; return the frame.
 
     These are each trial's time averages every so many rounds: ``every[policy]``, or
     ``every["each"]``.
     """
-    pandas = _pandas()
     parts = []
     for policy, run in runs.items():
         # a run that is shorter has one box, of its last round
@@ -335,21 +270,99 @@ def write_boxes(
         for metric in metrics:
             total = account.time_average(run.cumulative(metric))
             values = total.reshape(-1, run.rounds)[:, t - 1]
-            trials = torch.arange(len(values)).unsqueeze(-1).expand_as(values)
-            parts.append(
-                pandas.DataFrame(
-                    {
-                        "policy": policy,
-                        "metric": metric,
-                        "t": t.expand_as(values).reshape(-1).numpy(),
-                        "trial": trials.reshape(-1).numpy(),
-                        "value": values.reshape(-1).numpy(),
-                    }
-                )
-            )
-    return _write_frame(parts, out / "boxes.parquet")
+            part = {"policy": policy, "metric": metric, "t": t.repeat(len(values))}
+            part["trial"] = torch.arange(len(values)).repeat_interleave(len(t))
+            parts.append({**part, "value": values.reshape(-1)})
+    return _write_frame(parts, out / BOXES)
 
 
-def read_boxes(folder: Path) -> Any:
+def read_boxes(folder: Path) -> pandas.DataFrame | None:
     """Read back the boxes in a folder; ``None`` where there are none."""
-    return _frame(folder, "boxes.parquet")
+    path = table(folder, BOXES)
+    return None if path is None else read_frame(path)
+
+
+# ---------------------------------------------------------------------- every round
+
+
+def write_rounds(runs: Sequence[Run], out: Path, every: int = 1) -> None:
+    """Write the rows of :meth:`Run.frame` of all runs, as ``rounds.parquet``.
+
+    Columns that a policy lacks, such as another's multipliers, are null in its rows.
+
+    Args:
+        runs: of different policies.
+        out: the folder.
+        every: keep every so many rounds, and the last.
+    """
+    heads = [pyarrow.Table.from_pandas(_frame(_part(run, 0, 1))[:1]) for run in runs]
+    schemas = [head.schema.remove_metadata() for head in heads]
+    schema = pyarrow.unify_schemas(schemas, promote_options="permissive")
+    schema, checked = schema.with_metadata({"every": str(every)}), True
+    with (
+        atomic(out / ROUNDS) as file,
+        parquet.ParquetWriter(file, schema, write_page_checksum=checked) as writer,
+    ):
+        none = schema.empty_table()
+        for run in runs:
+            trials = 1 if run.trials is None else len(run.trials)
+            step = max(1, ROWS // max(1, run.rounds))
+            for first in range(0, trials, step):
+                frame = _frame(_part(run, first, first + step))
+                frame = frame[(frame.t % every == 0) | (frame.t == run.rounds)]
+                # of numpy's arrays, where NaN is no null
+                rows = pyarrow.table({k: frame[k].to_numpy() for k in frame})
+                whole = pyarrow.concat_tables(
+                    [none, rows], promote_options="permissive"
+                )
+                writer.write_table(whole)
+
+
+def _frame(run: Run) -> pandas.DataFrame:
+    """A run's frame, with categories as texts: a column has one type."""
+    frame = run.frame()
+    mixed = frame.columns[frame.dtypes.map(str) == "object"]
+    return frame.astype(dict.fromkeys(mixed, str))
+
+
+def _part(run: Run, first: int, stop: int) -> Run:
+    """The run's trials from place ``first`` to before ``stop``."""
+    if run.trials is None:
+        return run
+    cut: dict[str, Any] = {
+        name: value[first:stop]
+        for name, value in vars(run).items()
+        if isinstance(value, torch.Tensor) and name != "seconds"
+    }
+    return replace(run, trials=run.trials[first:stop], **cut)
+
+
+def read_rounds(folder: Path, last: bool = False) -> pandas.DataFrame:
+    """Read the rows of a folder as a pandas frame; with ``last``, of its last round."""
+    with _rounds_of(folder) as path:
+        wanted = None
+        if last:
+            wanted = [("t", "==", read_frame(path, columns=["t"]).t.max())]
+        return read_frame(path, filters=wanted)
+
+
+def rounds_in_words(folder: Path) -> str:
+    """Say which rows the folder's file holds."""
+    with _rounds_of(folder) as path:
+        about, size = parquet.read_metadata(path), path.stat().st_size
+    every = int((about.metadata or {}).get(b"every", 1))
+    which = "round" if every == 1 else f"round in {every}, and the last"
+    rows = f"{about.num_rows} rows, one a policy, trial and {which}"
+    return f"{path}: {rows} ({size / 1e6:.2g} MB)"
+
+
+@contextmanager
+def _rounds_of(folder: Path) -> Iterator[Path]:
+    """The folder's file of rounds, with errors of reading it in our words."""
+    path = _present(folder, ROUNDS)
+    try:
+        yield path
+    except (OSError, KeyError, ValueError) as error:
+        raise CBanditError(
+            f"{path} is not one of ours, or broken: {error}; {AGAIN}"
+        ) from None

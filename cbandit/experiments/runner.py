@@ -11,8 +11,8 @@ import os
 import shutil
 import tomllib
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from dataclasses import fields, replace
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -24,11 +24,10 @@ from cbandit._core import files
 from cbandit._core.distributed import current
 from cbandit.errors import CBanditError, LostRankError
 from cbandit.experiments import results
-from cbandit.experiments.figures import draw
+from cbandit.experiments.experiment import Experiment, Task
+from cbandit.experiments.figures import Outcome
 from cbandit.experiments.report import in_words
-from cbandit.experiments.rounds import write_rounds
 from cbandit.experiments.settings import SEAL, Settings, flat, read_toml
-from cbandit.experiments.task import Experiment, Task
 from cbandit.experiments.workers import in_processes, on_ray, ray_cluster
 from cbandit.simulation import plots
 from cbandit.simulation.loop import simulate
@@ -77,169 +76,181 @@ def carry_out(
             the experiment's policies are made of; they are imported.
         say: gets a line of text for each policy that has been played.
     """
-    out, ranks = Path(folder), current()
+    ranks = current()
     if ranks.size > 1 and workers != 1:
         raise CBanditError(
             f"workers={workers} cannot go with {ranks.size} ranks that share the work "
             "already: leave it out"
         )
+    place = _Place(experiment, settings, Path(folder))
     with ExitStack() as held:
 
         def begin() -> dict[str, Any] | None:
-            held.enter_context(files.locked(files.folder(out), 0.0, _busy(out)))
-            return _prepare(experiment, settings, out, resume)
+            held.enter_context(place.locked())
+            return place.prepare(resume)
 
         finished = ranks.first(begin)
         if finished is not None:
             return finished
         _imported(trust)  # an error now rather than from each task
-        done = _Finished(settings, say)
-        played = _played(experiment, settings, out, workers, progress, trust, done)
-        return ranks.first(lambda: _conclude(experiment, settings, out, played, every))
+        played = place.play(workers, progress, trust, say)
+        return ranks.first(lambda: place.conclude(played, every))
 
 
-# ------------------------------------------------------------------------- the folder
+@dataclass(frozen=True)
+class _Place:
+    """The folder in which an experiment is carried out."""
 
+    experiment: Experiment
+    settings: Settings
+    out: Path
 
-def _busy(out: Path) -> str:
-    return (
-        f"{out}: another process is at work on this experiment; wait until it has "
-        "ended, or choose another folder"
-    )
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other processes out of the folder, which is made unless it is there."""
+        busy = (
+            f"{self.out}: another process is at work on this experiment; wait until it "
+            "has ended, or choose another folder"
+        )
+        return files.locked(files.folder(self.out), 0.0, busy)
 
-
-def _prepare(
-    experiment: Experiment, settings: Settings, out: Path, resume: bool
-) -> dict[str, Any] | None:
-    """Make the folder ready; return the summary if everything is there already."""
-    config, summary = out / "config.toml", out / "summary.json"
-    under_way = any((out / name).exists() for name in ("runs", "checkpoints"))
-    if resume and config.exists():
-        other = _difference(experiment, settings, config)
-        if other:
+    def prepare(self, resume: bool) -> dict[str, Any] | None:
+        """Make the folder ready; return the summary if everything is there already."""
+        out, config = self.out, self.out / "config.toml"
+        summary, rounds, means = (
+            out / name for name in ("summary.json", results.ROUNDS, results.MEANS)
+        )
+        under_way = any((out / name).exists() for name in ("runs", "checkpoints"))
+        if resume and config.exists():
+            other = self._difference(config)
+            if other:
+                raise CBanditError(
+                    f"{out} holds an experiment with other settings: {other}; give "
+                    "those, or another folder"
+                )
+            whole = all(path.exists() for path in (summary, rounds, means))
+            if whole and not under_way:
+                return results.read_summary(out)
+        elif under_way:
             raise CBanditError(
-                f"{out} holds an experiment with other settings: {other}; give those, "
-                "or another folder"
+                f"{out} holds an unfinished experiment: go on with --resume, or choose "
+                "another folder"
             )
-        parts = (summary, out / "rounds.parquet", out / "means.parquet")
-        if all(part.exists() for part in parts) and not under_way:
-            return results.read_summary(out)
-    elif under_way:
-        raise CBanditError(
-            f"{out} holds an unfinished experiment: go on with --resume, or choose "
-            "another folder"
-        )
-    elif summary.exists() and not _is_of(experiment, settings, config):
-        which = f"the results of other settings, see {config}"
-        if not config.exists():
-            which = "results, and no config.toml that tells their settings"
-        raise CBanditError(
-            f"{out} holds {which}; they are kept: choose another folder with --out, or "
-            "remove this one"
-        )
-    files.writable(config)
-    for old in ("summary.json", "rounds.parquet", "means.parquet", "boxes.parquet"):
-        (out / old).unlink(missing_ok=True)
-    with files.atomic(config) as file:
-        file.write(files.sealed(settings.toml(), *SEAL))
-    return None
+        elif summary.exists() and not self._is_of(config):
+            which = f"the results of other settings, see {config}"
+            if not config.exists():
+                which = "results, and no config.toml that tells their settings"
+            raise CBanditError(
+                f"{out} holds {which}; they are kept: choose another folder with "
+                "--out, or remove this one"
+            )
+        files.writable(config)
+        for old in (summary.name, *results.TABLES):
+            (out / old).unlink(missing_ok=True)
+        with files.atomic(config) as file:
+            file.write(files.sealed(self.settings.toml(), *SEAL))
+        return None
 
-
-def _difference(experiment: Experiment, now: Settings, config: Path) -> str:
-    """The settings in which a folder's file differs, in words."""
-    raw = read_toml(config, ours=True)
-    if now.tables or "problem" in raw:
+    def _difference(self, config: Path) -> str:
+        """The settings in which a folder's file differs, in words."""
+        raw, now = read_toml(config, ours=True), self.settings
+        if raw.get("experiment") == now.experiment and not now.tables:
+            # parameters that are new since have their defaults
+            options = {key: raw[key] for key in raw if key != "experiment"}
+            raw = tomllib.loads(self.experiment.settings(**options).toml())
         ours, theirs = flat(tomllib.loads(now.toml())), flat(raw)
         keys = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
-        said = (f"{k} = {theirs.get(k)!r}, not {ours.get(k)!r}" for k in keys)
-        return ", ".join(said)
-    name = raw.pop("experiment")
-    if name != now.experiment:
-        return f"experiment = {name!r}, not {now.experiment!r}"
-    before = experiment.settings(**raw)
-    pairs = [
-        (f.name, getattr(before, f.name), getattr(now, f.name)) for f in fields(now)
-    ]
-    return ", ".join(f"{name} = {a!r}, not {b!r}" for name, a, b in pairs if a != b)
+        return ", ".join(f"{k} = {theirs.get(k)!r}, not {ours.get(k)!r}" for k in keys)
+
+    def _is_of(self, config: Path) -> bool:
+        try:
+            return not self._difference(config)
+        except CBanditError:
+            return False
+
+    def play(
+        self,
+        workers: int | str,
+        progress: bool,
+        trust: tuple[str, ...],
+        say: Callable[[str], None] | None,
+    ) -> dict[str, list[Answer]]:
+        """Do all tasks; return each policy's answers."""
+        begun, trials = monotonic(), dict.fromkeys(self.settings.policies, 0)
+
+        def done(task: Task) -> None:
+            """Say of each policy when the last of its trials is finished."""
+            trials[task.policy] += len(task.trials)
+            over = [count == self.settings.trials for count in trials.values()]
+            if say is not None and trials[task.policy] == self.settings.trials:
+                say(
+                    f"{task.policy}: played, {sum(over)} of {len(over)} policies, "
+                    f"{monotonic() - begun:.0f} s"
+                )
+
+        work = partial(_answer, folder=str(self.out), trust=trust)
+        if workers == 1:
+            tasks, answers = self._tasks(1), []
+            for task in tasks:
+                answers.append(work(task, progress=progress))
+                done(task)
+        elif workers == "ray":
+            with ray_cluster() as cpus:
+                tasks = self._tasks(cpus)
+                # workers have working directories of their own
+                work = partial(work, folder=str(self.out.absolute()))
+                answers = on_ray(work, tasks, progress, done)
+        else:
+            tasks = self._tasks(int(workers))
+            answers = in_processes(work, tasks, int(workers), progress, done)
+        played: dict[str, list[Answer]] = {name: [] for name in self.settings.policies}
+        for task, answer in zip(tasks, answers, strict=True):
+            played[task.policy].append(answer)
+        return played
+
+    def _tasks(self, workers: int) -> list[Task]:
+        """Every policy's tasks; its trials are shared out among the workers."""
+        trials = self.settings.trials
+        parts = min(workers, trials)
+        edges = [trials * k // parts for k in range(parts + 1)]
+        return [
+            Task(self.experiment, self.settings, name, range(a, b))
+            for name in self.settings.policies
+            for a, b in itertools.pairwise(edges)
+        ]
+
+    def conclude(
+        self, played: Mapping[str, list[Answer]], every: int
+    ) -> dict[str, Any]:
+        """Write the results of all runs that are there; return the summary."""
+        experiment, settings, out = self.experiment, self.settings, self.out
+        runs: dict[str, Run] = {}
+        status: dict[str, str] = {}
+        for name, answers in played.items():
+            errors = [answer for answer in answers if isinstance(answer, CBanditError)]
+            status[name] = f"failed: {errors[0]}" if errors else "complete"
+            if not errors:
+                parts = [Run.load(str(answer)) for answer in answers]
+                runs[name] = parts[0] if len(parts) == 1 else join(parts)
+        if not runs:
+            raise CBanditError(in_words(status))
+        summary = results.summarise(settings, runs, status, experiment.changes)
+        curves = plots.curves(list(runs.values()), points=results.POINTS)
+        results.write_curves(curves, out)
+        results.write_rounds(list(runs.values()), out, every)
+        figures, boxes = experiment.figures, None
+        if figures.boxes is not None:
+            boxes = results.write_boxes(runs, figures.boxes, figures.averaged, out)
+        drawn = Outcome(experiment, settings, curves).draw(boxes, out)
+        summary["figures"] = [path.name for path in drawn]
+        # last: its presence says that all the rest is there
+        results.write_summary(summary, out)
+        if len(runs) == len(status):
+            shutil.rmtree(out / "runs", ignore_errors=True)
+            shutil.rmtree(out / "checkpoints", ignore_errors=True)
+        return summary
 
 
-def _is_of(experiment: Experiment, settings: Settings, config: Path) -> bool:
-    try:
-        return not _difference(experiment, settings, config)
-    except CBanditError:
-        return False
-
-
-# -------------------------------------------------------------------------- the tasks
-
-
-def _played(
-    experiment: Experiment,
-    settings: Settings,
-    out: Path,
-    workers: int | str,
-    progress: bool,
-    trust: tuple[str, ...],
-    done: _Finished,
-) -> dict[str, list[Answer]]:
-    """Do all tasks; each policy's answers."""
-    split = partial(_tasks, experiment, settings)
-    work = partial(_answer, folder=str(out), trust=trust)
-    if workers == 1:
-        tasks, answers = split(1), []
-        for task in tasks:
-            answers.append(work(task, progress=progress))
-            done(task)
-    elif workers == "ray":
-        with ray_cluster() as cpus:
-            tasks = split(cpus)
-            # workers have working directories of their own
-            work = partial(work, folder=str(out.absolute()))
-            answers = on_ray(work, tasks, progress, done)
-    else:
-        tasks = split(int(workers))
-        answers = in_processes(work, tasks, int(workers), progress, done)
-    played: dict[str, list[Answer]] = {name: [] for name in settings.policies}
-    for task, answer in zip(tasks, answers, strict=True):
-        played[task.policy].append(answer)
-    return played
-
-
-class _Finished:
-    """Says of each policy when the last of its trials is finished.
-
-    Args:
-        settings: of the experiment.
-        say: gets the line; ``None``: nothing is said.
-    """
-
-    def __init__(
-        self, settings: Settings, say: Callable[[str], None] | None = None
-    ) -> None:
-        self._settings, self._say, self._begun = settings, say, monotonic()
-        self._left = dict.fromkeys(settings.policies, settings.trials)
-
-    def __call__(self, task: Task) -> None:
-        self._left[task.policy] -= len(task.trials)
-        if self._say is None or self._left[task.policy]:
-            return
-        over = [left == 0 for left in self._left.values()]
-        seconds = monotonic() - self._begun
-        self._say(
-            f"{task.policy}: played, {sum(over)} of {len(over)} policies, "
-            f"{seconds:.0f} s"
-        )
-
-
-def _tasks(experiment: Experiment, settings: Settings, workers: int) -> list[Task]:
-    """Every policy's tasks; its trials are shared out among the workers."""
-    parts = min(workers, settings.trials)
-    edges = [settings.trials * k // parts for k in range(parts + 1)]
-    return [
-        Task(experiment, settings, name, range(a, b))
-        for name in settings.policies
-        for a, b in itertools.pairwise(edges)
-    ]
+# -------------------------------------------------------------------------- a task
 
 
 def _imported(names: tuple[str, ...]) -> tuple[ModuleType, ...]:
@@ -286,40 +297,3 @@ def _is_whole(run: Run, task: Task) -> bool:
     """Return whether a run is the whole of a task."""
     wanted = task.policy, task.settings.seed, task.trials, task.settings.horizon
     return (run.policy, run.seed, run.trials, run.rounds) == wanted
-
-
-def _conclude(
-    experiment: Experiment,
-    settings: Settings,
-    out: Path,
-    played: Mapping[str, list[Answer]],
-    every: int,
-) -> dict[str, Any]:
-    """Write the results of all runs that are there; return the summary."""
-    runs: dict[str, Run] = {}
-    status: dict[str, str] = {}
-    for name, answers in played.items():
-        errors = [each for each in answers if isinstance(each, CBanditError)]
-        if errors:
-            status[name] = f"failed: {errors[0]}"
-            continue
-        loaded = [Run.load(str(each)) for each in answers]
-        runs[name] = loaded[0] if len(loaded) == 1 else join(loaded)
-        status[name] = "complete"
-    if not runs:
-        raise CBanditError(in_words(status))
-    summary = results.summarise(settings, runs, status, experiment.changes)
-    table = plots.curves(list(runs.values()), points=results.POINTS)
-    results.write_curves(table, out)
-    write_rounds(list(runs.values()), out, every)
-    figures, boxes = experiment.figures, None
-    if figures.boxes is not None:
-        boxes = results.write_boxes(runs, figures.boxes, figures.averaged, out)
-    drawn = draw(experiment, settings, table, boxes, out)
-    summary["figures"] = [path.name for path in drawn]
-    # last: its presence says that all the rest is there
-    results.write_summary(summary, out)
-    if all(value == "complete" for value in status.values()):
-        shutil.rmtree(out / "runs", ignore_errors=True)
-        shutil.rmtree(out / "checkpoints", ignore_errors=True)
-    return summary

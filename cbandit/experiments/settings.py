@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,16 @@ __all__ = [
     "read_toml",
     "toml_key",
     "toml_value",
+    "versions",
 ]
 
 NUMBERS = ("horizon", "trials", "seed", "device", "dtype")
 VALUES = ("knobs",)  # keys of a problem whose lists are no sweeps
 SEAL = ("# digest: ", "\n")  # the last line of a results folder's config.toml
+PACKAGES = (
+    *("cbandit", "torch", "gpytorch", "botorch", "linear_operator", "numpy", "scipy"),
+    "triton",
+)
 _SEALED = SEAL[0].encode()
 LARGEST, DEEPEST = 1 << 20, 100  # bytes of a file, parts of one key
 
@@ -67,42 +74,58 @@ class Settings:
         own = flat(self.tables.get("problem", {}))
         return self.parameters or {k: v for k, v in own.items() if k != "sha256"}
 
+    @property
+    def reward(self) -> str:
+        """The name of the reward, for titles."""
+        return str(self.world.get("maximise", self.world.get("minimise", "reward")))
+
+    @property
+    def goal(self) -> str:
+        """The aim with its limits, for titles; empty where they have no names."""
+        named = [k.partition(".") for k in self.world]
+        limits = [
+            f"{cost} {value if isinstance(value, str) else f'<= {value:g}'}"
+            for (table, _, cost), value in zip(named, self.world.values(), strict=True)
+            if table == "limits" and cost
+        ]
+        aim = "minimise" if "minimise" in self.world else "maximise"
+        return f"; {aim} {self.reward}, {', '.join(limits)}" if limits else ""
+
     def toml(self) -> str:
         """The text of a settings file."""
-        lines = ["# to run it again: cbandit run THIS_FILE"]
-        named = "name" if self.tables else "experiment"
-        values: dict[str, Any] = {named: self.experiment}
-        values |= {name: getattr(self, name) for name in NUMBERS}
-        if not self.tables:
-            values["policies"] = self.policies
-        lines += [f"{name} = {toml_value(value)}" for name, value in values.items()]
+        head: dict[str, Any] = {
+            "name" if self.tables else "experiment": self.experiment
+        }
+        head |= {name: getattr(self, name) for name in NUMBERS}
+        sections = dict(self.tables)
         if self.tables:
-            lines += _tables("problem", self.tables["problem"])
-            for name in self.policies:
-                own = self.tables["policies"][name]
-                lines += _tables(f"policies.{toml_key(name)}", own)
-        elif self.parameters:
-            lines += ["", "[parameters]"]
-            lines += [
-                f"{name} = {toml_value(value)}"
-                for name, value in self.parameters.items()
-            ]
+            policies = sections.pop("policies")
+            sections |= {
+                f"policies.{toml_key(name)}": policies[name] for name in self.policies
+            }
+        else:
+            head["policies"] = self.policies
+            sections = {"parameters": self.parameters} if self.parameters else {}
+        lines = ["# to run it again: cbandit run THIS_FILE"]
+        lines += [f"{name} = {toml_value(value)}" for name, value in head.items()]
+        for name, section in sections.items():
+            lines += _section(name, section)
         return "\n".join(lines) + "\n"
 
 
-def _tables(name: str, table: Mapping[str, Any]) -> list[str]:
-    """A table of a study; a list in it is a value, which a list around it says."""
-    inner = {k: v for k, v in table.items() if isinstance(v, Mapping)}
+def _section(name: str, table: Mapping[str, Any]) -> list[str]:
+    """A table of a file; a list in it is a value, which a list around it says."""
     lines = ["", f"[{name}]"]
+    inner = []
     for key, value in table.items():
-        if key not in inner:
+        if isinstance(value, Mapping):
+            inner += _section(f"{name}.{toml_key(key)}", value)
+        else:
             several = isinstance(value, list) and key not in VALUES
             lines.append(
                 f"{toml_key(key)} = {toml_value([value] if several else value)}"
             )
-    for key, each in inner.items():
-        lines += _tables(f"{name}.{toml_key(key)}", each)
-    return lines
+    return lines + inner
 
 
 def toml_key(name: str) -> str:
@@ -161,19 +184,19 @@ def read_toml(path: str | os.PathLike[str], ours: bool = False) -> dict[str, Any
                 f"settings file {path} is none that a person writes: it must have at "
                 f"most {LARGEST} bytes, and keys of at most {DEEPEST} parts"
             )
-        found = tomllib.loads(text)
+        tables = tomllib.loads(text)
     except OSError as error:
         raise CBanditError(
             f"settings file {path} cannot be read: {error.strerror}"
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise CBanditError(f"settings file {path} is not TOML: {error}") from None
-    if "problem" not in found and not isinstance(found.get("experiment"), str):
+    if "problem" not in tables and not isinstance(tables.get("experiment"), str):
         raise CBanditError(
             f"settings file {path} must name its experiment, or have a [problem] of "
             "its own"
         )
-    return found
+    return tables
 
 
 def flat(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,7 +204,18 @@ def flat(table: Mapping[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):
-            out |= {f"{key}.{name}": each for name, each in flat(value).items()}
+            out |= {f"{key}.{name}": inner for name, inner in flat(value).items()}
         else:
             out[key] = value
+    return out
+
+
+def versions() -> dict[str, str]:
+    """The versions of the library and of all that its numbers depend on."""
+    out = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for name in PACKAGES:
+        try:
+            out[name] = version(name)
+        except PackageNotFoundError:
+            out[name] = "not installed"
     return out

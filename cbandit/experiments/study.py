@@ -10,25 +10,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import cbandit as cb
 from cbandit.errors import CBanditError
-from cbandit.experiments import worlds
-from cbandit.experiments.acquisitions import making
-from cbandit.experiments.beliefs import belief
-from cbandit.experiments.named import (
-    Arguments,
-    Home,
-    built,
-    checked,
-    said,
-    typed,
-)
+from cbandit.experiments.experiment import Experiment, Figures, Task
+from cbandit.experiments.named import Arguments, Home, located
 from cbandit.experiments.settings import Settings
-from cbandit.experiments.task import Experiment, Figures, Task
+from cbandit.experiments.study_acquisition import acquisition
+from cbandit.experiments.study_beliefs import belief
+from cbandit.experiments.study_problem import StatedProblem, costs_of, remarks
 from cbandit.simulation.loop import simulate
 from cbandit.simulation.parts import Policy
 
@@ -36,7 +29,6 @@ __all__ = ["expanded", "study", "tried"]
 
 MOST = 10_000  # tables that lists may stand for
 TRIED = 3  # rounds that every policy plays before anything is begun
-BELIEFS = ("belief", "reward", "costs")
 
 
 # ----------------------------------------------------------------------------- sweeps
@@ -52,39 +44,41 @@ def expanded(
         where: the file and the table, for errors.
         whole: keys whose lists are values.
     """
-    each: list[list[tuple[dict[str, Any], Any]]] = []
+    options: list[list[tuple[dict[str, Any], Any]]] = []
     for key, value in table.items():
         if isinstance(value, Mapping):
             inside = expanded(value, f"{where} {key}", whole)
-            named = [
-                ({f"{key}.{k}": v for k, v in chosen.items()}, made)
-                for chosen, made in inside
-            ]
-            each.append(named)
+            options.append(
+                [({f"{key}.{k}": v for k, v in c.items()}, made) for c, made in inside]
+            )
         elif isinstance(value, list) and key not in whole:
             if not value:
                 raise CBanditError(f"{where} {key}: an empty list; a list is a sweep")
-            several = len(value) > 1
-            each.append([({key: v} if several else {}, v) for v in value])
+            options.append([({key: v} if value[1:] else {}, v) for v in value])
         else:
-            each.append([({}, value)])
-    count = math.prod(map(len, each))
+            options.append([({}, value)])
+    count = math.prod(map(len, options))
     if count > MOST:
         raise CBanditError(
             f"{where} has lists of {count} combinations in all: at most {MOST}"
         )
-    out = []
-    for parts in itertools.product(*each):
-        chosen = {k: v for own, _ in parts for k, v in own.items()}
-        made = [value for _, value in parts]
-        out.append((chosen, dict(zip(table, made, strict=True))))
-    return out
+    return [
+        (
+            {k: v for chosen, _ in parts for k, v in chosen.items()},
+            dict(zip(table, (made for _, made in parts), strict=True)),
+        )
+        for parts in itertools.product(*options)
+    ]
 
 
 def _policies(
-    where: str, tables: Mapping[str, Any], shared: Mapping[str, Any]
+    where: str, tables: Any, shared: Mapping[str, Any]
 ) -> tuple[dict[str, dict[str, Any]], tuple[tuple[str, ...], ...]]:
-    """Return every policy by name, and which of them make up a sweep."""
+    """Return every policy's table by name, and the names that make up each sweep."""
+    if not isinstance(tables, Mapping) or not tables:
+        raise CBanditError(
+            f"{where}: [policies.NAME] is missing: there is none to play"
+        )
     out: dict[str, dict[str, Any]] = {}
     sweeps: dict[tuple[Any, ...], list[str]] = {}
     for name, table in tables.items():
@@ -100,7 +94,7 @@ def _policies(
             for key in chosen:
                 rest = tuple((k, str(v)) for k, v in chosen.items() if k != key)
                 sweeps.setdefault((name, key, rest), []).append(label)
-    return out, tuple(tuple(each) for each in sweeps.values())
+    return out, tuple(map(tuple, sweeps.values()))
 
 
 # ----------------------------------------------------------------------------- a study
@@ -109,7 +103,7 @@ def _policies(
 def study(
     where: str,
     name: str,
-    given: Mapping[str, Any],
+    tables: Mapping[str, Any],
     home: Home,
     places: Sequence[Path] | None = None,
 ) -> tuple[Experiment, dict[str, Any]]:
@@ -120,30 +114,25 @@ def study(
     Args:
         where: the file, for errors.
         name: of the study.
-        given: ``problem``, ``policies`` and perhaps ``belief``. A list is a sweep in
+        tables: ``problem``, ``policies`` and perhaps ``belief``. A list is a sweep in
             the latter two, and a value in the problem.
         home: which modules may be imported, once it is built.
         places: folders in which a table of measurements is looked up; ``None``: it is
             not, and the experiment can be drawn but not run.
     """
-    world = worlds.stated(f"{where}: [problem]", given["problem"])
+    world = StatedProblem.read(f"{where}: [problem]", tables["problem"], home)
     if places is not None:
-        world = worlds.located(world, places)
-    tables = given.get("policies")
-    if not isinstance(tables, Mapping) or not tables:
-        raise CBanditError(
-            f"{where}: [policies.NAME] is missing: there is none to play"
-        )
-    shared = {"belief": given["belief"]} if "belief" in given else {}
-    policies, sweeps = _policies(where, tables, shared)
+        world = world.located(places)
+    shared = {key: tables[key] for key in ("belief",) if key in tables}
+    policies, sweeps = _policies(where, tables.get("policies"), shared)
     experiment = Experiment(
         name=name,
         about=where,
         horizon=100,
         trials=10,
-        problem=partial(worlds.built_world, world, home),
+        problem=world.build,
         policies={
-            label: partial(_policy, f"{where}: [policies.{label}]", table, home)
+            label: StatedPolicy(f"{where}: [policies.{label}]", table, home).build
             for label, table in policies.items()
         },
         figures=Figures(traded=("regret", "hard_violation"), sweeps=sweeps),
@@ -156,84 +145,82 @@ def tried(experiment: Experiment, settings: Settings) -> tuple[str, ...]:
 
     Returns what the problem remarks on its data.
     """
-    problem = experiment.problem(settings.parameters, range(1), settings.seed)
+    problem = experiment.build(settings, range(1))
     for name in settings.policies:
-        policy = experiment.policies[name](
-            problem, Task(experiment, settings, name, range(1))
-        )
-        with said(f"{experiment.about}: [policies.{name}]"):
+        policy = Task(experiment, settings, name, range(1)).make(problem)
+        with located(f"{experiment.about}: [policies.{name}]"):
             simulate(policy, problem, min(TRIED, settings.horizon), progress=False)
-    return worlds.remarks(problem)
+    return remarks(problem)
 
 
-def _policy(
-    where: str, table: Mapping[str, Any], home: Home, problem: Any, task: Task
-) -> Policy:
-    """Build a policy for a problem: a factory once ``where`` to ``home`` are given."""
-    call = typed(where, table, home)
-    own = {key: each for key, each in table.items() if key not in ("type", *BELIEFS)}
-    hidden = {"acquisition"} if call is cb.baselines.BoTorchPolicy else set()
-    visible = {key: each for key, each in own.items() if key not in hidden}
-    takes = checked(where, str(table["type"]), call, visible)
-    offered: dict[str, Any] = {
-        "thresholds": getattr(problem, "thresholds", 0.0),
-        "minimise": getattr(problem, "minimise", False),
-        "horizon": task.settings.horizon,
-        **task.common,
-    }
-    arguments = {key: each for key, each in offered.items() if key in takes}
-    arguments |= _beliefs(where, table, problem, takes, home)
-    for key, each in own.items():
-        if key in hidden:
-            making_one = making(f"{where} {key}", each, home)
-            arguments["make_acquisition"] = making_one
-        else:
-            arguments[key] = built(f"{where} {key}", each, home)
-    known = {"self", "actions", *arguments}
-    missing = sorted(takes.needed - known)
-    if missing:
-        name = "acquisition" if missing[0] == "make_acquisition" else missing[0]
-        raise CBanditError(f"{where} {name} is missing: {table['type']} needs it")
-    policy: Any = None
-    if takes.named or takes.open:
-        with said(where):
-            policy = call(problem.actions, **arguments)
-    if not callable(getattr(policy, "ask", None)):
-        raise CBanditError(
-            f"{where} type: {table['type']} makes no policy of a set of actions"
-        )
-    found: Policy = policy
-    return found
+@dataclass(frozen=True)
+class StatedPolicy:
+    """A policy as a file states it.
 
+    Args:
+        where: the file and the table, for errors.
+        table: what the file says, without sweeps.
+        home: which modules may be imported.
+    """
 
-def _beliefs(
-    where: str, table: Mapping[str, Any], problem: Any, takes: Arguments, home: Home
-) -> dict[str, Any]:
-    """Return the beliefs, or the number of costs, that a policy takes."""
-    out: dict[str, Any] = {}
-    limits = table.get("thresholds", getattr(problem, "thresholds", 0.0))
-    names = list(limits) if isinstance(limits, Mapping) else None
-    m = worlds.costs_of(problem)
-    for name in ("reward", "costs"):
-        if name not in takes:
-            if name in table:
-                raise CBanditError(f"{where} {name}: {table['type']} takes no such key")
-            continue
-        if name == "costs" and str(takes.named.get(name)).startswith("int"):
-            out[name] = names or m
-            continue
-        spec = table.get(name, table.get("belief", {}))
-        if not isinstance(spec, Mapping):
-            raise CBanditError(
-                f"{where} {name if name in table else 'belief'} must be a table, such "
-                f"as {{ kernel = 'rbf' }}; got {spec!r}"
+    where: str
+    table: Mapping[str, Any]
+    home: Home
+
+    def build(self, problem: Any, task: Task) -> Policy:
+        """Build the policy for a problem."""
+        words, kind = self.table["type"], self.home.find_type(self.where, self.table)
+        beliefs = self._beliefs(problem, Arguments(kind))
+        apart = ("type", "belief", *beliefs)
+        own = {k: v for k, v in self.table.items() if k not in apart}
+        offers = {
+            "actions": problem.actions,
+            "thresholds": getattr(problem, "thresholds", 0.0),
+            "minimise": getattr(problem, "minimise", False),
+            "horizon": task.settings.horizon,
+            **task.common,
+            **beliefs,
+        }
+        if kind is cb.baselines.BoTorchPolicy and "make_acquisition" not in own:
+            if "acquisition" not in own:
+                raise CBanditError(
+                    f"{self.where} acquisition is missing: {words} needs it"
+                )
+            offers["make_acquisition"] = acquisition(
+                f"{self.where} acquisition", own.pop("acquisition"), self.home
             )
-        key = name if name in table else "belief"
-        one = belief(f"{where} {key}", spec, problem.actions, home)
-        if name == "costs":
-            out[name] = [one] * m if names is None else dict.fromkeys(names, one)
-        else:
-            out[name] = one
-    if "m" in takes.needed and "m" not in table:  # of a cb.Policy
-        out["m"] = names or m
-    return out
+        policy: Any = self.home.call(self.where, words, kind, own, offers)
+        if not callable(getattr(policy, "ask", None)):
+            raise CBanditError(
+                f"{self.where} type: {words} makes no policy of a set of actions"
+            )
+        made: Policy = policy
+        return made
+
+    def _beliefs(self, problem: Any, takes: Arguments) -> dict[str, Any]:
+        """Return the beliefs, or the number of costs, that the policy takes."""
+        out: dict[str, Any] = {}
+        limits = self.table.get("thresholds", getattr(problem, "thresholds", 0.0))
+        names = list(limits) if isinstance(limits, Mapping) else None
+        m = costs_of(problem)
+        if "reward" in takes:
+            out["reward"] = self._belief("reward", problem)
+        if "costs" in takes:
+            if str(takes.named.get("costs")).startswith("int"):
+                out["costs"] = names or m
+            else:
+                one = self._belief("costs", problem)
+                out["costs"] = [one] * m if names is None else dict.fromkeys(names, one)
+        if "m" in takes.needed and "m" not in self.table:  # of a cb.Policy
+            out["m"] = names or m
+        return out
+
+    def _belief(self, name: str, problem: Any) -> Any:
+        key = name if name in self.table else "belief"
+        table = self.table.get(key, {})
+        where = f"{self.where} {key}"
+        if not isinstance(table, Mapping):
+            raise CBanditError(
+                f"{where} must be a table, such as {{ kernel = 'rbf' }}; got {table!r}"
+            )
+        return belief(where, table, problem.actions, self.home)

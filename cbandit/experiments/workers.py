@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import torch
 
 from cbandit.errors import CBanditError, MissingExtraError
-from cbandit.experiments.task import Task
+from cbandit.experiments.experiment import Task
 from cbandit.simulation.process import bar, stop, until_interrupted
 
 __all__ = ["in_processes", "on_ray", "ray_cluster"]
@@ -117,7 +117,7 @@ def _end_with_parent() -> None:
 def _ending(work: Work[T], task: Task) -> T:
     """Do a task in a worker, which ends once it was told to."""
     try:
-        with _hearing():
+        with _handling(signal.SIGINT, signal.default_int_handler):
             signal.signal(signal.SIGTERM, _told)
             answer = work(task)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -133,13 +133,16 @@ def _told(number: int, frame: Any) -> None:
 
 
 @contextmanager
-def _hearing() -> Iterator[None]:
-    """Hear of Ctrl-C in here only."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+def _handling(number: int, handler: Any) -> Iterator[None]:
+    """Handle a signal in here only; it is the main thread that can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
 
 
 @contextmanager
@@ -191,7 +194,8 @@ def on_ray(work: Work[T], tasks: Sequence[Task], progress: bool, done: Done) -> 
     remote = ray.remote(num_cpus=1, max_retries=0)(_on_one)
     futures = [remote.remote(work, task) for task in tasks]
     waiting = list(futures)
-    with _exiting():
+    # Ray's own handler aborts
+    with _handling(signal.SIGTERM, lambda number, frame: stop(number)):
         try:
             with bar(progress, "tasks", 0, len(tasks)) as shown:
                 while waiting:
@@ -209,21 +213,8 @@ def on_ray(work: Work[T], tasks: Sequence[Task], progress: bool, done: Done) -> 
         return list(ray.get(futures))
 
 
-@contextmanager
-def _exiting() -> Iterator[None]:
-    """Let SIGTERM raise ``SystemExit`` in here; Ray's own handler aborts."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda number, frame: stop(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _on_one(work: Work[T], task: Task) -> T:
     """Do a task in a worker of Ray's, which tells it to end as Ctrl-C would."""
     torch.set_num_threads(1)
-    with _hearing():
+    with _handling(signal.SIGINT, signal.default_int_handler):
         return work(task)

@@ -11,7 +11,7 @@ from typing import Any
 from gpytorch.kernels import RBFKernel
 
 from cbandit.beliefs.gp import GP
-from cbandit.experiments.task import Experiment, Task, problem_of
+from cbandit.experiments.experiment import Experiment, Task
 from cbandit.explore import UCB
 from cbandit.policies.scgp import SCGPUCB
 from cbandit.problems import cbo_gpu_allocation
@@ -43,7 +43,7 @@ EXPERIMENTS = (
         about="random arrivals seen before GPUs are allocated (SCGP-UCB)",
         horizon=2000,
         trials=50,
-        problem=problem_of(cbo_gpu_allocation),
+        problem=cbo_gpu_allocation,
         policies={
             "SCGP-UCB": partial(_scgp, schedule=1),
             "SCGP-UCB-2": partial(_scgp, schedule=2),

@@ -5,6 +5,7 @@ See :mod:`cbandit.problems.guo` for the paper and the problems.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from gpytorch.kernels import RBFKernel
@@ -13,13 +14,12 @@ from cbandit.baselines.ckb_restart import CKBRestart
 from cbandit.baselines.config import CONFIG
 from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
-from cbandit.experiments.task import (
+from cbandit.experiments.experiment import (
     Experiment,
     Factory,
     Figures,
     Parameter,
     Task,
-    problem_of,
 )
 from cbandit.explore import UCB
 from cbandit.policies.ckb import CKB
@@ -33,53 +33,43 @@ __all__ = ["EXPERIMENTS"]
 BOUNDS, SLATER = (7.0, 1.95), 0.05
 
 
-def _shared(problem: Any, task: Task) -> dict[str, Any]:
-    """Beliefs and widths, the same for every policy."""
-    given = task.settings.parameters
+def _policy(problem: Any, task: Task, kind: Any, **options: Any) -> Policy:
+    """A policy with the beliefs and widths that all of them have."""
+    parameters = task.settings.parameters
     lam = 1 + 2 / task.settings.horizon
-    if given["lam"] != "theory":
-        lam = float(given["lam"])
+    if parameters["lam"] != "theory":
+        lam = float(parameters["lam"])
     kernel = RBFKernel().double()
     kernel.lengthscale = 1.0
-    gp, width = GP(kernel, noise=lam), UCB(given["beta"])
-    own = {"reward": gp, "costs": gp, "explore": width, "pending": "ignore"}
-    return {**own, **task.common}
-
-
-def _theorem(task: Task) -> dict[str, Any]:
-    """The constants from which CKB's theorem sets its steps."""
-    return {"clip": BOUNDS, "slater": SLATER, "horizon": task.settings.horizon}
-
-
-def _rpol(problem: Any, task: Task) -> Policy:
-    return RPOL(problem.actions, **_shared(problem, task))
+    gp, width = GP(kernel, noise=lam), UCB(parameters["beta"])
+    options |= {"reward": gp, "costs": gp, "explore": width, "pending": "ignore"}
+    policy: Policy = kind(problem.actions, **options, **task.common)
+    return policy
 
 
 def _censored(problem: Any, task: Task) -> Policy:
-    given = task.settings.parameters
-    late = Delayed(given["window"], weight=given["weight"])
-    return RPOL(problem.actions, feedback=late, **_shared(problem, task))
+    parameters = task.settings.parameters
+    late = Delayed(parameters["window"], weight=parameters["weight"])
+    return _policy(problem, task, RPOL, feedback=late)
 
 
 def _windowed(problem: Any, task: Task) -> Policy:
     last = Sliding(task.settings.parameters["window"])
-    return RPOL(problem.actions, feedback=last, **_shared(problem, task))
+    return _policy(problem, task, RPOL, feedback=last)
 
 
-def _config(problem: Any, task: Task) -> Policy:
-    return CONFIG(problem.actions, **_shared(problem, task))
-
-
-def _ckb(problem: Any, task: Task) -> Policy:
-    return CKB(problem.actions, **_theorem(task), **_shared(problem, task))
+def _ckb(problem: Any, task: Task, kind: Any = CKB, **options: Any) -> Policy:
+    """CKB, whose theorem sets its steps from these constants."""
+    options |= {"clip": BOUNDS, "slater": SLATER, "horizon": task.settings.horizon}
+    return _policy(problem, task, kind, **options)
 
 
 def _ckb_restart(problem: Any, task: Task) -> Policy:
-    given = {**_theorem(task), **_shared(problem, task)}
     restart = task.settings.parameters["restart"]
-    return CKBRestart(problem.actions, restart=restart, **given)
+    return _ckb(problem, task, CKBRestart, restart=restart)
 
 
+_rpol, _config = partial(_policy, kind=RPOL), partial(_policy, kind=CONFIG)
 PLAIN: dict[str, Factory] = {"RPOL-UCB": _rpol, "CKB-UCB": _ckb, "CONFIG": _config}
 # ours but for lam: width, windows, rounds between restarts. A restart every 100 rounds
 # would come exactly at the changes, as if the baseline were told of them
@@ -107,7 +97,7 @@ EXPERIMENTS = (
         about="a strict feasible set (RPOL, Figure 1)",
         horizon=500,
         trials=50,
-        problem=problem_of(guo_classical),
+        problem=guo_classical,
         policies=PLAIN,
         parameters=SHARED,
         figures=Figures(averaged=("regret", "hard_violation")),
@@ -117,7 +107,7 @@ EXPERIMENTS = (
         about="reward and cost come about 15 rounds late (RPOL, Figure 2)",
         horizon=500,
         trials=50,
-        problem=problem_of(guo_delayed),
+        problem=guo_delayed,
         policies={"RPOL-CensoredUCB": _censored, **PLAIN},
         parameters=LATE,
         figures=Figures(averaged=("regret", "hard_violation")),
@@ -127,7 +117,7 @@ EXPERIMENTS = (
         about="the world changes after rounds 100 and 300 (RPOL, Figure 3)",
         horizon=500,
         trials=50,
-        problem=problem_of(guo_nonstationary),
+        problem=guo_nonstationary,
         policies={
             "RPOL-SWUCB": _windowed,
             "CKB-UCB": _ckb,

@@ -13,7 +13,7 @@ from cbandit.baselines.safe_lts import SafeLTS
 from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.gp import GP
 from cbandit.beliefs.linear import Linear
-from cbandit.experiments.task import Experiment, Figures, Parameter, Task, problem_of
+from cbandit.experiments.experiment import Experiment, Figures, Parameter, Task
 from cbandit.explore import UCB
 from cbandit.policies.lclucb import LCLUCB
 from cbandit.policies.opb import OPB
@@ -32,55 +32,43 @@ from cbandit.simulation.parts import Policy
 __all__ = ["EXPERIMENTS"]
 
 
-def _linear(problem: Any, task: Task, build: Any) -> Policy:
-    """LC-LUCB or Safe-LTS with ``S = L = lam = 1``, ``delta = 0.1``, the true ``R``."""
-    r = math.sqrt(task.settings.parameters.get("noise", 1.0))
-    belief = Linear(subgaussian=r, ridge=1.0, norm=1.0, length=1.0)
+def _policy(
+    problem: Any, task: Task, build: Any, belief: Any, safe: Safe, **options: Any
+) -> Policy:
     policy: Policy = build(
         problem.actions,
         reward=belief,
         costs=[belief] * problem.m,
-        safe=Safe(x=problem.actions.center),
+        safe=safe,
         thresholds=problem.thresholds,
         delta=0.1,
+        **options,
         **task.common,
     )
     return policy
 
 
-def _opb(problem: Any, task: Task) -> Policy:
+def _linear(problem: Any, task: Task, build: Any) -> Policy:
+    """LC-LUCB or Safe-LTS with ``S = L = lam = 1``, ``delta = 0.1``, the true ``R``."""
+    r = math.sqrt(task.settings.parameters.get("noise", 1.0))
+    belief = Linear(subgaussian=r, ridge=1.0, norm=1.0, length=1.0)
+    return _policy(problem, task, build, belief, Safe(x=problem.actions.center))
+
+
+def _opb(problem: Any, task: Task, belief: Any = None, **options: Any) -> Policy:
     """OPB with ``R = 1``, ``delta = 0.1``; the safe arm, the first, is known."""
-    belief = Counts(subgaussian=1.0, means=(0.0, 1.0))
-    policy: Policy = OPB(
-        problem.actions,
-        reward=belief,
-        costs=[belief] * problem.m,
-        safe=Safe(index=0, reward=problem.f[..., 0], cost=problem.g[..., 0]),
-        thresholds=problem.thresholds,
-        delta=0.1,
-        horizon=task.settings.horizon,
-        **task.common,
-    )
-    return policy
+    belief = belief or Counts(subgaussian=1.0, means=(0.0, 1.0))
+    safe = Safe(index=0, reward=problem.f[..., 0], cost=problem.g[..., 0])
+    horizon = task.settings.horizon
+    return _policy(problem, task, OPB, belief, safe, horizon=horizon, **options)
 
 
 def _opb_gp(problem: Any, task: Task) -> Policy:
     """OPB's GP form under the functions' own prior; the safe corner is known."""
     beta = task.settings.parameters["beta"]
     belief = GP(rbf(0.5), noise=task.settings.parameters["noise"])
-    policy: Policy = OPB(
-        problem.actions,
-        reward=belief,
-        costs=[belief] * problem.m,
-        safe=Safe(index=0, reward=problem.f[..., 0], cost=problem.g[..., 0]),
-        explore=UCB(beta) if beta else None,
-        thresholds=problem.thresholds,
-        largest=problem.f.amax(-1),
-        delta=0.1,
-        horizon=task.settings.horizon,
-        **task.common,
-    )
-    return policy
+    explore, largest = UCB(beta) if beta else None, problem.f.amax(-1)
+    return _opb(problem, task, belief, explore=explore, largest=largest)
 
 
 def _tau(default: float, *others: float) -> Parameter:
@@ -98,7 +86,7 @@ EXPERIMENTS = (
         about="cyclic shifts of a vector, linear (LC-LUCB, Figures 1, 5 to 7)",
         horizon=10_000,
         trials=10,
-        problem=problem_of(pacchiano_cyclic, "d", "tau", "noise", seeded=False),
+        problem=pacchiano_cyclic,
         policies=LINEAR,
         parameters={
             "d": Parameter(10, (10, 5, 3), "the dimension"),
@@ -112,7 +100,7 @@ EXPERIMENTS = (
         about="rays to 100 points of the sphere, linear (LC-LUCB, Figure 2)",
         horizon=10_000,
         trials=10,
-        problem=problem_of(pacchiano_sphere, "d", "noise", "rays"),
+        problem=pacchiano_sphere,
         policies=LINEAR,
         parameters={
             "d": Parameter(5, (5, 10), "the dimension"),
@@ -126,7 +114,7 @@ EXPERIMENTS = (
         about="arms with random Bernoulli means (OPB, Figure 3)",
         horizon=10_000,
         trials=10,
-        problem=problem_of(pacchiano_opb_random, "arms", "tau"),
+        problem=pacchiano_opb_random,
         policies={"OPB": _opb},
         parameters={
             "arms": Parameter(10, (10, 5, 20), "how many"),
@@ -139,7 +127,7 @@ EXPERIMENTS = (
         about="four arms (OPB, Figures 4 and 8)",
         horizon=10_000,
         trials=10,
-        problem=problem_of(pacchiano_opb_four, "tau", seeded=False),
+        problem=pacchiano_opb_four,
         policies={"OPB": _opb},
         parameters={"tau": _tau(0.8, 0.6, 0.5, 0.2)},
         figures=Figures(spread="std", width=0.5, evolution="policy_regret"),
@@ -149,9 +137,7 @@ EXPERIMENTS = (
         about="the lower bound's two instances (OPB, Appendix E)",
         horizon=10_000,
         trials=10,
-        problem=problem_of(
-            pacchiano_hard, "arms", "twin", "r0", "gap", "tau", seeded=False
-        ),
+        problem=pacchiano_hard,
         policies={"OPB": _opb},
         parameters={
             "arms": Parameter(4, (), "how many", 4),
@@ -167,7 +153,7 @@ EXPERIMENTS = (
         about="a million correlated actions, three costs (OPB, GP form; ours)",
         horizon=300,
         trials=1,
-        problem=problem_of(bench_stagewise, "points", "costs", "noise", "gap"),
+        problem=bench_stagewise,
         policies={"OPB": _opb_gp},
         parameters={
             "points": Parameter(1000, (), "on each of two axes", 2),

@@ -15,7 +15,7 @@ from cbandit._core.randomness import Streams
 from cbandit.baselines.admmbo import ADMMBO
 from cbandit.baselines.bandit_oco import BanditOCO
 from cbandit.beliefs.gp import GP
-from cbandit.experiments.task import Experiment, Figures, Parameter, Task, problem_of
+from cbandit.experiments.experiment import Experiment, Figures, Parameter, Task
 from cbandit.explore import UCB
 from cbandit.policies.epoch import EpochPenalty
 from cbandit.problems import shi_data_rate, shi_proposition_1, shi_small_feasible
@@ -64,21 +64,21 @@ def _epochs(
         epoch: rounds of an epoch, where they are not a parameter.
         fixed: keep the multiplier at 1.
     """
-    given = task.settings.parameters
-    noisy = given["constraint"] == "noisy"
-    own: dict[str, Any] = {}
+    parameters = task.settings.parameters
+    noisy = parameters["constraint"] == "noisy"
+    options: dict[str, Any] = {}
     if noisy:
-        own = {"psi": "linear", "rate": given["rate"]}
+        options = {"psi": "linear", "rate": parameters["rate"]}
     if fixed:
-        own = {"psi": "linear" if noisy else "exp", "rate": 0.0, "kappa": 1.0}
+        options = {"psi": "linear" if noisy else "exp", "rate": 0.0, "kappa": 1.0}
     policy = EpochPenalty(
         problem.actions,
-        reward=GP(_matern(task), noise=given["noise"]),
+        reward=GP(_matern(task), noise=parameters["noise"]),
         costs=problem.m,
-        explore=UCB(given["beta"]),
-        epoch=given["epoch"] if epoch is None else epoch,
-        reuse=bool(given["reuse"]),
-        **own,
+        explore=UCB(parameters["beta"]),
+        epoch=parameters["epoch"] if epoch is None else epoch,
+        reuse=bool(parameters["reuse"]),
+        **options,
         **task.common,
     )
     return _started(policy, problem, task)
@@ -130,7 +130,7 @@ EXPERIMENTS = (
         about="1.7 % of a square is feasible (epoch penalties, Figures 2 to 5)",
         horizon=350,
         trials=100,
-        problem=problem_of(shi_small_feasible, "constraint"),
+        problem=shi_small_feasible,
         policies=POLICIES,
         parameters=EPOCHS,
         figures=Figures(
@@ -144,7 +144,7 @@ EXPERIMENTS = (
         about="the same with five epoch lengths (epoch penalties, Figure 1)",
         horizon=350,
         trials=20,
-        problem=problem_of(shi_small_feasible, "constraint"),
+        problem=shi_small_feasible,
         policies={f"S={s}": partial(_epochs, epoch=s) for s in LENGTHS},
         parameters=RATE,
         figures=Figures(
@@ -158,7 +158,7 @@ EXPERIMENTS = (
         about="utilities of four rates under one budget (epoch penalties, E.2)",
         horizon=350,
         trials=100,
-        problem=problem_of(shi_data_rate, "constraint"),
+        problem=shi_data_rate,
         policies=POLICIES,
         parameters=EPOCHS,
         figures=Figures(
@@ -172,7 +172,7 @@ EXPERIMENTS = (
         about="a fixed multiplier fails where the epochs do not",
         horizon=350,
         trials=100,
-        problem=problem_of(shi_proposition_1, "constraint"),
+        problem=shi_proposition_1,
         policies={"EpochPenalty": _epochs, "Fixed": partial(_epochs, fixed=True)},
         parameters=EPOCHS,
         figures=Figures(averaged=("regret", "soft_violation")),

@@ -13,7 +13,7 @@ from cbandit.baselines.sgpucb import SGPUCB
 from cbandit.baselines.stageopt import StageOpt
 from cbandit.beliefs.gp import GP
 from cbandit.confidence import RKHS
-from cbandit.experiments.task import Experiment, Factory, Parameter, Task, problem_of
+from cbandit.experiments.experiment import Experiment, Factory, Parameter, Task
 from cbandit.explore import TS, UCB, Explore, Rand
 from cbandit.policies.ckb import CKB
 from cbandit.problems import zhou_finance, zhou_light, zhou_synthetic
@@ -24,80 +24,65 @@ __all__ = ["EXPERIMENTS"]
 SAFE_ROUNDS = 100  # StageOpt's expansion and SGP-UCB's exploration: ours
 
 
-def _widths(problem: Any, task: Task) -> tuple[Any, Any]:
-    """The widths of reward and cost: the papers' form, or the number that was given.
+def _policy(
+    problem: Any, task: Task, kind: Any, explore: type[Explore] = UCB, **options: Any
+) -> Policy:
+    """A policy with the papers' beliefs and widths.
 
-    Beside noise as small as theirs that form is a heuristic.
+    These are the theory's, at ``B`` and ``G = max|g|``, unless there is a number.
     """
-    known, given = problem.known, task.settings.parameters["beta"]
-    if given != "theory":
-        return float(given), float(given)
-    rkhs = partial(RKHS, delta=0.1, form="small-lam")
-    beta = rkhs(norm=known.bound, subgaussian=known.subgaussian)
-    return beta, rkhs(norm=known.cost_bound, subgaussian=known.cost_subgaussian)
-
-
-def _quietly(build: Factory, problem: Any, task: Task) -> Policy:
-    """Build a policy; that its width is a heuristic is known here."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"RKHS\(form='small-lam'\)")
-        return build(problem, task)
-
-
-def _beliefs(problem: Any, task: Task) -> dict[str, Any]:
-    known = problem.known
+    known, parameters = problem.known, task.settings.parameters
     noises = known.noise, known.cost_noise
-    if task.settings.parameters.get("lam") == "squared":
+    if parameters.get("lam") == "squared":
         noises = known.subgaussian.square(), known.cost_subgaussian.square()
     reward, costs = (GP(known.kernel, noise=noise) for noise in noises)
-    return {"reward": reward, "costs": costs}
+    beta: Any
+    cost_beta: Any
+    if parameters["beta"] == "theory":
+        rkhs = partial(RKHS, delta=0.1, form="small-lam")
+        beta = rkhs(norm=known.bound, subgaussian=known.subgaussian)
+        cost_beta = rkhs(norm=known.cost_bound, subgaussian=known.cost_subgaussian)
+    else:
+        beta = cost_beta = float(parameters["beta"])
+    draw = parameters.get("draw")
+    law = {"draw": draw} if explore is Rand and draw else {}
+    with warnings.catch_warnings():
+        # beside noise as small as theirs that form is a heuristic, as is known here
+        warnings.filterwarnings("ignore", r"RKHS\(form='small-lam'\)")
+        policy: Policy = kind(
+            problem.actions,
+            reward=reward,
+            costs=costs,
+            explore=explore(beta, cost_beta=cost_beta, **law),
+            horizon=task.settings.horizon,
+            **options,
+            **task.common,
+        )
+    return policy
 
 
 def _ckb(problem: Any, task: Task, explore: type[Explore]) -> Policy:
-    """CKB with RKHS widths at ``B`` and ``G = max|g|``; ``rho = 4B/delta``."""
-    known, draw = problem.known, task.settings.parameters.get("draw")
-    own = {"draw": draw} if explore is Rand and draw else {}
-    beta, cost_beta = _widths(problem, task)
-    return CKB(
-        problem.actions,
-        **_beliefs(problem, task),
-        explore=explore(beta, cost_beta=cost_beta, **own),
-        clip=(known.bound, known.cost_bound),
-        slater=known.slater,
-        cap=4 * known.bound / known.slater,
-        horizon=task.settings.horizon,
-        **task.common,
-    )
+    """CKB with ``rho = 4B/delta``."""
+    known = problem.known
+    clip, cap = (known.bound, known.cost_bound), 4 * known.bound / known.slater
+    options = {"clip": clip, "slater": known.slater, "cap": cap}
+    return _policy(problem, task, CKB, explore, **options)
 
 
-def _safely(problem: Any, task: Task) -> dict[str, Any]:
-    """StageOpt's and SGP-UCB's arguments: known feasible actions, CKB's widths."""
-    beta, cost_beta = _widths(problem, task)
-    return {
-        **_beliefs(problem, task),
-        "explore": UCB(beta, cost_beta=cost_beta),
-        "safe": problem.known.safe,
-        "rounds": SAFE_ROUNDS,
-        "horizon": task.settings.horizon,
-        **task.common,
-    }
-
-
-def _stage_opt(problem: Any, task: Task) -> Policy:
-    lipschitz = problem.known.cost_lipschitz
-    return StageOpt(problem.actions, lipschitz=lipschitz, **_safely(problem, task))
-
-
-def _sgp_ucb(problem: Any, task: Task) -> Policy:
-    return SGPUCB(problem.actions, **_safely(problem, task))
+def _safe(problem: Any, task: Task, kind: Any) -> Policy:
+    """StageOpt or SGP-UCB, which know some feasible actions."""
+    options = {"safe": problem.known.safe, "rounds": SAFE_ROUNDS}
+    if kind is StageOpt:
+        options["lipschitz"] = problem.known.cost_lipschitz
+    return _policy(problem, task, kind, **options)
 
 
 POLICIES: dict[str, Factory] = {
-    "CKB-UCB": partial(_quietly, partial(_ckb, explore=UCB)),
-    "CKB-TS": partial(_quietly, partial(_ckb, explore=TS)),
-    "CKB-Rand": partial(_quietly, partial(_ckb, explore=Rand)),
-    "StageOpt": partial(_quietly, _stage_opt),
-    "SGP-UCB": partial(_quietly, _sgp_ucb),
+    "CKB-UCB": partial(_ckb, explore=UCB),
+    "CKB-TS": partial(_ckb, explore=TS),
+    "CKB-Rand": partial(_ckb, explore=Rand),
+    "StageOpt": partial(_safe, kind=StageOpt),
+    "SGP-UCB": partial(_safe, kind=SGPUCB),
 }
 BETA = Parameter("theory", (), "exploration width: the theory's, or a number", 0)
 
@@ -113,7 +98,7 @@ EXPERIMENTS = (
         about="random functions on a line of 100 points (CKB, Figure 1)",
         horizon=10_000,
         trials=50,
-        problem=problem_of(zhou_synthetic, "cost", "noise", "bound", "seeds"),
+        problem=zhou_synthetic,
         policies=POLICIES,
         parameters={
             "cost": Parameter(
@@ -132,7 +117,7 @@ EXPERIMENTS = (
         about="41 light sensors; needs data files",
         horizon=1000,
         trials=50,
-        problem=problem_of(zhou_light, "noise", "seeds"),
+        problem=zhou_light,
         policies=POLICIES,
         parameters={
             "beta": BETA,
@@ -147,7 +132,7 @@ EXPERIMENTS = (
         about="29 stocks, heavy-tailed noise; needs data files",
         horizon=10_000,
         trials=50,
-        problem=problem_of(zhou_finance, "seeds"),
+        problem=zhou_finance,
         policies=POLICIES,
         parameters={
             "beta": BETA,

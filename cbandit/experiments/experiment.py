@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -16,7 +16,7 @@ from cbandit.errors import CBanditError
 from cbandit.experiments.settings import Settings
 from cbandit.simulation.parts import Policy
 
-__all__ = ["Experiment", "Factory", "Figures", "Parameter", "Task", "problem_of"]
+__all__ = ["Experiment", "Factory", "Figures", "Parameter", "Task"]
 
 
 @dataclass(frozen=True)
@@ -39,28 +39,22 @@ class Parameter:
     def parse(self, name: str, value: Any) -> Any:
         """``value``, perhaps as typed on a command line, in the default's kind."""
         kind = type(self.default)
+        wanted = {int: "a whole number", float: "a number"}.get(kind, "a text")
         try:
             out = kind(value)
-        except (TypeError, ValueError, OverflowError):
-            out = None
-        cut = kind is int and isinstance(value, float) and out != value
-        if out is None or cut or isinstance(value, bool):
-            word = {int: "a whole number", float: "a number"}.get(kind, "a text")
-            raise CBanditError(f"parameter {name} must be {word}; got {value!r}")
-        if self.choices and out not in self.choices:
-            known = ", ".join(map(str, self.choices))
-            raise CBanditError(f"parameter {name} must be one of {known}; got {out!r}")
-        if self.least is not None and out != self.default:
-            try:
-                fits = self.least <= float(out) < math.inf
-            except ValueError:
-                fits = False
-            if not fits:
+            whole = kind is not int or not isinstance(value, float) or out == value
+            fits = whole and not isinstance(value, bool)
+            if fits and self.choices:
+                wanted = f"one of {', '.join(map(str, self.choices))}"
+                fits = out in self.choices
+            elif fits and self.least is not None and out != self.default:
                 word = f"{self.default!r} or " if kind is str else ""
-                raise CBanditError(
-                    f"parameter {name} must be {word}a number, at least {self.least}; "
-                    f"got {out!r}"
-                )
+                wanted = f"{word}a number, at least {self.least}"
+                fits = self.least <= float(out) < math.inf
+        except (TypeError, ValueError, OverflowError):
+            fits = False
+        if not fits:
+            raise CBanditError(f"parameter {name} must be {wanted}; got {value!r}")
         return out
 
 
@@ -99,7 +93,8 @@ class Experiment:
         name: as the command line knows it.
         about: one line.
         horizon, trials: of the paper.
-        problem: ``(parameters, trials, seed) -> problem``; see :func:`problem_of`.
+        problem: builds the problem; called with ``trials``, ``seed`` and those of the
+            parameters that it takes.
         policies: ``(problem, task) -> policy``, by their names in results.
         parameters: by name.
         changes: the first rounds of the world's later phases; the account of each phase
@@ -111,51 +106,43 @@ class Experiment:
     about: str
     horizon: int
     trials: int
-    problem: Callable[[Mapping[str, Any], range, int], Any]
+    problem: Callable[..., Any]
     policies: Mapping[str, Factory]
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     changes: tuple[int, ...] = ()
     figures: Figures = Figures()
 
-    def settings(self, **given: Any) -> Settings:
-        """The experiment's defaults, replaced by what is given and not ``None``."""
+    def settings(self, **options: Any) -> Settings:
+        """The experiment's defaults, replaced by options that are not ``None``."""
         listed = [each.name for each in fields(Settings) if each.name != "tables"]
-        known = {*listed} - {"experiment"}
-        if not given.keys() <= known:
-            names = ", ".join(listed)
-            unknown = ", ".join(name for name in given if name not in known)
-            raise CBanditError(f"unknown settings: {unknown}; known are {names}")
-        parameters = self._parameters(given.get("parameters") or {})
-        policies = self._policies(given.get("policies"))
-        numbers: dict[str, int] = {
-            "horizon": self.horizon,
-            "trials": self.trials,
-            "seed": 0,
-        }
-        for name, default in numbers.items():
-            value = default if given.get(name) is None else given[name]
-            if name == "seed":
-                numbers[name] = checks.seed(value)
-            else:
-                words = "a whole number, at least 1"
-                numbers[name] = checks.whole(name, value, 1, words)
-        dtype = given.get("dtype")
-        if dtype not in (None, "float64", "float32"):
+        unknown = [name for name in options if name not in listed[1:]]
+        if unknown:
+            raise CBanditError(
+                f"unknown settings: {', '.join(unknown)}; known are {', '.join(listed)}"
+            )
+        told = {name: value for name, value in options.items() if value is not None}
+        wanted = "a whole number, at least 1"
+        horizon, trials = (
+            checks.whole(name, told.get(name, getattr(self, name)), 1, wanted)
+            for name in ("horizon", "trials")
+        )
+        dtype = told.get("dtype", "float64")
+        if dtype not in ("float64", "float32"):
             raise CBanditError(f"dtype must be float64 or float32; got {dtype!r}")
         return Settings(
             self.name,
-            parameters,
-            policies,
-            numbers["horizon"],
-            numbers["trials"],
-            numbers["seed"],
-            device=str(checks.device(given.get("device"))),
-            dtype=dtype or "float64",
+            self._parameters(told.get("parameters", {})),
+            self._policies(told.get("policies", list(self.policies))),
+            horizon,
+            trials,
+            checks.seed(told.get("seed", 0)),
+            device=str(checks.device(told.get("device"))),
+            dtype=dtype,
         )
 
-    def _parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _parameters(self, told: Mapping[str, Any]) -> dict[str, Any]:
         chosen = {name: each.default for name, each in self.parameters.items()}
-        for name, value in given.items():
+        for name, value in told.items():
             if name not in chosen:
                 has = ", ".join(chosen) or "none"
                 raise CBanditError(
@@ -164,8 +151,7 @@ class Experiment:
             chosen[name] = self.parameters[name].parse(name, value)
         return chosen
 
-    def _policies(self, given: Any) -> tuple[str, ...]:
-        names = tuple(self.policies) if given is None else given
+    def _policies(self, names: Any) -> tuple[str, ...]:
         if not isinstance(names, list | tuple) or not names:
             raise CBanditError(
                 f"policies must be a list of at least one name; got {names!r}"
@@ -180,30 +166,11 @@ class Experiment:
             raise CBanditError(f"policies must differ; got {', '.join(names)}")
         return tuple(names)
 
-
-def problem_of(build: Callable[..., Any], *names: str, seeded: bool = True) -> Any:
-    """An experiment's ``problem``: one that ``build`` makes of these parameters.
-
-    Args:
-        build: at a module's top level; takes ``trials=`` beside the parameters.
-        names: the parameters that are the problem's.
-        seeded: whether it takes ``seed=`` too.
-    """
-    return partial(_built, build, names, seeded)
-
-
-def _built(
-    build: Callable[..., Any],
-    names: tuple[str, ...],
-    seeded: bool,
-    parameters: Mapping[str, Any],
-    trials: range,
-    seed: int,
-) -> Any:
-    given = {name: parameters[name] for name in names}
-    if seeded:
-        given["seed"] = seed
-    return build(trials=trials, **given)
+    def build(self, settings: Settings, trials: range) -> Any:
+        """Build the problem for some of the trials."""
+        offers = {**settings.parameters, "trials": trials, "seed": settings.seed}
+        takes = inspect.signature(self.problem).parameters
+        return self.problem(**{k: v for k, v in offers.items() if k in takes})
 
 
 @dataclass(frozen=True)
@@ -235,8 +202,7 @@ class Task:
 
     def problem(self) -> Any:
         """Build the problem."""
-        settings = self.settings
-        return self.experiment.problem(settings.parameters, self.trials, settings.seed)
+        return self.experiment.build(self.settings, self.trials)
 
     def make(self, problem: Any) -> Policy:
         """Build the policy for the problem."""

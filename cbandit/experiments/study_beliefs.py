@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from gpytorch import kernels as gpk
@@ -11,20 +12,20 @@ from gpytorch import kernels as gpk
 from cbandit import GP, Actions
 from cbandit._core import checks
 from cbandit.errors import CBanditError
-from cbandit.experiments.named import Home, built, found, said
+from cbandit.experiments.named import Home, located
 
 __all__ = ["belief"]
 
-KERNELS: dict[str, Callable[..., gpk.Kernel]] = {
+KERNELS: dict[str, Any] = {
     "rbf": gpk.RBFKernel,
-    "matern-1/2": lambda **given: gpk.MaternKernel(nu=0.5, **given),
-    "matern-3/2": lambda **given: gpk.MaternKernel(nu=1.5, **given),
-    "matern-5/2": lambda **given: gpk.MaternKernel(nu=2.5, **given),
+    "matern-1/2": partial(gpk.MaternKernel, nu=0.5),
+    "matern-3/2": partial(gpk.MaternKernel, nu=1.5),
+    "matern-5/2": partial(gpk.MaternKernel, nu=2.5),
 }
 KEYS = ("kernel", "lengthscale", "noise", "standardize", "refit_every")
 
 
-def belief(where: str, given: Mapping[str, Any], actions: Actions, home: Home) -> Any:
+def belief(where: str, table: Mapping[str, Any], actions: Actions, home: Home) -> Any:
     """Return the belief that a table of a study file describes.
 
     With a ``type`` it is that object. Else it is :meth:`~cbandit.GP.default`, in which
@@ -35,34 +36,40 @@ def belief(where: str, given: Mapping[str, Any], actions: Actions, home: Home) -
 
     Args:
         where: the file and the table, for errors.
-        given: the table.
+        table: of the file.
         actions: what the belief is over.
         home: which modules may be imported.
     """
-    if "type" in given:
-        return built(where, given, home)
-    for key in given:
+    if "type" in table:
+        return home.build(where, table)
+    for key in table:
         if key not in KEYS:
             raise CBanditError(
                 f"{where} {key}: a belief takes no such key; it takes {', '.join(KEYS)}"
             )
-    with said(where):
-        return _gp(given, actions, home)
+    with located(where):
+        return _gp(actions, home, **table)
 
 
-def _gp(given: Mapping[str, Any], actions: Actions, home: Home) -> GP:
+def _gp(
+    actions: Actions,
+    home: Home,
+    *,
+    kernel: Any = None,
+    lengthscale: Any = None,
+    **told: Any,
+) -> GP:
     out = GP.default(actions)
-    kernel, lengthscale = given.get("kernel"), given.get("lengthscale")
     if (kernel is not None or lengthscale is not None) and out.kernel is None:
         raise CBanditError(
             "kernel and lengthscale must be left out where the prior covariance of the "
             "arms is known"
         )
     if isinstance(kernel, str) and ":" in kernel:
-        own = found(kernel, home)(actions)
-        if not isinstance(own, gpk.Kernel):
+        made = home.find(kernel)(actions)
+        if not isinstance(made, gpk.Kernel):
             raise CBanditError(f"kernel: {kernel} must return a gpytorch kernel")
-        out = GP(own, standardize=True, refit_every=20)
+        out = GP(made, standardize=True, refit_every=20)
     elif kernel is not None:
         if kernel not in KERNELS:
             known = ", ".join(KERNELS)
@@ -72,28 +79,28 @@ def _gp(given: Mapping[str, Any], actions: Actions, home: Home) -> GP:
         out.kernel = _swapped(out.kernel, KERNELS[kernel]).double()
     if lengthscale is not None:
         _stretch(out.kernel, lengthscale, actions.dim)
-    if "noise" in given:
-        out.noise = checks.nonnegative("noise", given["noise"])
+    if "noise" in told:
+        out.noise = checks.nonnegative("noise", told["noise"])
         out.learn_noise = False
-    if "standardize" in given:
-        out.standardize = checks.flag("standardize", given["standardize"])
+    if "standardize" in told:
+        out.standardize = checks.flag("standardize", told["standardize"])
     # with a lengthscale that is told nothing but the noise is left to learn
-    fixed = lengthscale is not None and "noise" in given
-    every = given.get("refit_every", None if fixed else out.refit_every)
+    fixed = lengthscale is not None and "noise" in told
+    every = told.get("refit_every", None if fixed else out.refit_every)
     if every is not None:
         every = checks.whole("refit_every", every, 1, "a positive int")
     out.refit_every = every
     return out
 
 
-def _swapped(kernel: Any, make: Callable[..., gpk.Kernel]) -> gpk.Kernel:
+def _swapped(kernel: Any, make: Any) -> gpk.Kernel:
     """Return a default kernel with another one for its numbers."""
     if isinstance(kernel, gpk.ProductKernel):
-        return gpk.ProductKernel(*(_swapped(each, make) for each in kernel.kernels))
+        return gpk.ProductKernel(*(_swapped(part, make) for part in kernel.kernels))
     if not isinstance(kernel, gpk.RBFKernel | gpk.MaternKernel):
         return copy.deepcopy(kernel)
     active = kernel.active_dims
-    new = make(
+    new: gpk.Kernel = make(
         ard_num_dims=kernel.ard_num_dims,
         active_dims=None if active is None else tuple(active.tolist()),
         lengthscale_prior=copy.deepcopy(kernel.lengthscale_prior),
@@ -104,17 +111,17 @@ def _swapped(kernel: Any, make: Callable[..., gpk.Kernel]) -> gpk.Kernel:
 
 def _stretch(kernel: Any, lengthscale: Any, dim: int) -> None:
     """Set the lengthscales of a kernel's parts."""
-    given = checks.positive("lengthscale", lengthscale)
-    if given.numel() not in (1, dim) or given.dim() > 1:
+    numbers = checks.positive("lengthscale", lengthscale)
+    if numbers.numel() not in (1, dim) or numbers.dim() > 1:
         raise CBanditError(
             f"lengthscale must be a number, or one for each of {dim} coordinates; got "
             f"{lengthscale!r}"
         )
-    values = given.expand(dim)
     for part in kernel.modules():
         if isinstance(part, gpk.RBFKernel | gpk.MaternKernel):
-            active = part.active_dims
-            own = values if active is None else values[active]
+            own = numbers.expand(dim)[
+                ... if part.active_dims is None else part.active_dims
+            ]
             if part.ard_num_dims is None and bool((own != own[0]).any()):
                 raise CBanditError("lengthscale must be one number for this kernel")
             part.lengthscale = own if part.ard_num_dims is not None else own[0]

@@ -16,45 +16,34 @@ import torch
 from torch import Tensor
 
 from cbandit.errors import CBanditError
-from cbandit.experiments.named import (
-    Arguments,
-    Home,
-    built,
-    checked,
-    found,
-    of_botorch,
-    said,
-)
+from cbandit.experiments.named import Arguments, Home, located, of_botorch
 
-__all__ = ["Making", "making"]
+__all__ = ["Acquisition", "acquisition"]
 
 POINTS = 512  # that stand for the whole set where an integral over it is asked for
 
 
-def making(where: str, given: Any, home: Home) -> Making:
+def acquisition(where: str, value: Any, home: Home) -> Acquisition:
     """Return what a policy of BoTorch's builds its acquisition function with.
 
     Args:
         where: the file, table and key, for errors.
-        given: a name, or a table with it as ``type`` and arguments beside it.
+        value: a name, or a table with it as ``type`` and arguments beside it.
         home: which modules may be imported.
     """
-    table = given if isinstance(given, Mapping) else {"type": given}
+    table = value if isinstance(value, Mapping) else {"type": value}
     words = table.get("type")
     if not isinstance(words, str):
         raise CBanditError(
             f"{where} must be the name of an acquisition function, or a table with it "
-            f"as its type; got {given!r}"
+            f"as its type; got {value!r}"
         )
-    own = {key: each for key, each in table.items() if key != "type"}
-    arguments = built(where, own, home)
-    with said(where):
+    own = {key: entry for key, entry in table.items() if key != "type"}
+    with located(where):
         kind = _kind(words, home)
-    takes = checked(where, words, kind, own)
-    missing = sorted(takes.needed - own.keys() - {*FOUND, "model"})
-    if missing:
-        raise CBanditError(f"{where} {missing[0]} is missing: {words} needs it")
-    return Making(kind, arguments)
+    found_later = dict.fromkeys((*FOUND, "model"))
+    arguments = home.arguments(where, words, kind, own, found_later)
+    return Acquisition(kind, {key: arguments[key] for key in own})
 
 
 def _kind(words: str, home: Home) -> Any:
@@ -65,7 +54,7 @@ def _kind(words: str, home: Home) -> Any:
 
     if ":" not in words:
         return of_botorch((acquisition, analytic), words, AcquisitionFunction)
-    kind = found(words, home)
+    kind = home.find(words)
     if not (isinstance(kind, type) and issubclass(kind, AcquisitionFunction)):
         raise CBanditError(
             "must be an acquisition function of BoTorch, or module:Class; got "
@@ -75,18 +64,18 @@ def _kind(words: str, home: Home) -> Any:
 
 
 @dataclass(frozen=True)
-class Making:
+class Acquisition:
     """Builds an acquisition function every round. It can be pickled.
 
     It holds the class itself: a checkpoint with the name of one could name any other.
 
     Args:
         kind: the class.
-        given: those of its arguments that the file says.
+        arguments: those of its arguments that the file says.
     """
 
     kind: Any
-    given: Mapping[str, Any]
+    arguments: Mapping[str, Any]
 
     def __call__(self, model: Any, policy: Any) -> Any:
         """Build it from the model of one trial."""
@@ -98,7 +87,7 @@ class Making:
         asked = {
             name: value
             for name, find in FOUND.items()
-            if name in takes.named and name not in self.given
+            if name in takes.named and name not in self.arguments
             for value in [find(state)]
             if value is not None
         }
@@ -106,7 +95,7 @@ class Making:
             with warnings.catch_warnings():
                 # that nothing feasible was seen yet is no news to a policy
                 warnings.simplefilter("ignore", BotorchWarning)
-                return kind(model=model, **asked, **self.given)
+                return kind(model=model, **asked, **self.arguments)
         except BotorchError as error:
             raise CBanditError(f"acquisition {kind.__name__}: {error}") from error
 

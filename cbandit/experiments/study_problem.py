@@ -1,0 +1,189 @@
+"""Problems of a study: a table of measurements, a BoTorch test function, or an object.
+
+All are looked up and built alike in the process that was called and in its workers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cbandit import problems
+from cbandit._core import checks
+from cbandit._core.randomness import trial_range
+from cbandit.errors import CBanditError
+from cbandit.experiments.named import Arguments, Home, located, of_botorch
+
+__all__ = ["StatedProblem", "costs_of", "read_table", "remarks"]
+
+KINDS = ("table", "botorch", "object")
+SHOWN = 12  # rows that are named
+GRIDDED = ("points", "noise", "cost_noise", "optimum")  # of from_botorch
+
+
+@dataclass(frozen=True)
+class StatedProblem:
+    """A problem as a file states it.
+
+    Args:
+        where: the file and the table, for errors.
+        kind: one of :data:`KINDS`.
+        table: what the file says, and of a table of measurements its digest too.
+        home: which modules may be imported.
+        path: where a table of measurements lies.
+    """
+
+    where: str
+    kind: str
+    table: dict[str, Any]
+    home: Home
+    path: str = ""
+
+    @classmethod
+    def read(cls, where: str, section: Any, home: Home) -> StatedProblem:
+        """Return a problem as a file states it, or raise; nothing else is read.
+
+        Args:
+            where: the file and the table, for errors.
+            section: a table; or a text, which is its ``object``.
+            home: which modules may be imported, once it is built.
+        """
+        table = {"object": section} if isinstance(section, str) else section
+        if not isinstance(table, Mapping):
+            raise CBanditError(f"{where} must be a table, or a text; got {table!r}")
+        kinds = [kind for kind in KINDS if kind in table]
+        if len(kinds) != 1:
+            raise CBanditError(
+                f"{where} must have one of table = 'data.csv', botorch = 'Function' "
+                f"and object = 'module:object'; got {', '.join(table) or 'nothing'}"
+            )
+        (kind,) = kinds
+        if not isinstance(table[kind], str):
+            raise CBanditError(f"{where} {kind} must be a text; got {table[kind]!r}")
+        return cls(where, kind, dict(table), home)
+
+    def located(self, places: Sequence[Path]) -> StatedProblem:
+        """Return the problem with the place and the digest of its table.
+
+        Args:
+            places: folders in which the table is looked up, one after the other.
+        """
+        if self.kind != "table":
+            return self
+        name, where = self.table["table"], self.where
+        paths = [place.resolve() / name for place in places]
+        path = next((path for path in paths if path.is_file()), None)
+        if path is None:
+            looked = " nor in ".join(dict.fromkeys(str(p.parent) for p in paths))
+            raise CBanditError(f"{where} table: {name} is not in {looked}")
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        if self.table.get("sha256", digest) != digest:
+            raise CBanditError(
+                f"{where} sha256: {path} is not the table that this file was written "
+                "for; leave sha256 out to use it all the same"
+            )
+        return replace(self, table={**self.table, "sha256": digest}, path=str(path))
+
+    def build(self, trials: range, seed: int) -> Any:
+        """Build the problem for some trials."""
+        own = {k: v for k, v in self.table.items() if k not in (self.kind, "sha256")}
+        if self.kind == "table":
+            return self._measured(own)
+        words, where = self.table[self.kind], f"{self.where} {self.kind}"
+        if self.kind == "botorch":
+            return self._from_botorch(words, where, own)
+        with located(where):
+            thing = self.home.find(words)
+        if not callable(thing):
+            return thing
+        offers = {"trials": trials, "seed": seed}
+        named = Arguments(thing).named
+        offers = {key: value for key, value in offers.items() if key in named}
+        # an error of the user's own code is shown with its traceback
+        return thing(**self.home.arguments(self.where, words, thing, own, offers))
+
+    def _measured(self, own: dict[str, Any]) -> Any:
+        if not own.get("limits"):
+            knobs = own.get("knobs") or []
+            raise CBanditError(
+                f"{self.where} limits are missing: which measured columns are to be "
+                "kept under or over what? Write a table [problem.limits] with a line a "
+                "column, such as latency = '<= 20'"
+                + (f"; not one of the knobs {', '.join(knobs)}" if knobs else "")
+            )
+        frame = read_table(Path(self.path))
+        Arguments(problems.Table.from_frame).check(self.where, "a table", own)
+        with located(self.where), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            problem = problems.Table.from_frame(frame, **own)
+        # the command line says it once, see remarks
+        texts = [str(warning.message) for warning in caught]
+        problem.remarks = tuple(t for t in texts if " have missing cells " not in t)
+        return problem
+
+    def _from_botorch(self, words: str, where: str, own: dict[str, Any]) -> Any:
+        from botorch import test_functions
+        from botorch.test_functions import base, synthetic
+
+        with located(where):
+            kind = of_botorch((test_functions, synthetic), words, base.BaseTestProblem)
+        options = {key: own.pop(key) for key in GRIDDED if key in own}
+        function = self.home.call(self.where, words, kind, own)
+        with located(self.where):
+            return problems.from_botorch(function, **options)
+
+
+def read_table(path: Path) -> Any:
+    """Read a CSV file as a pandas frame."""
+    import pandas
+
+    try:
+        # as it is: pandas would inflate data.csv.gz, however large it becomes
+        frame = pandas.read_csv(path, compression=None)
+    except (OSError, ValueError) as error:
+        raise CBanditError(
+            f"{path} cannot be read as CSV: {error} (a compressed table is to be "
+            "unpacked first)"
+        ) from None
+    # rows are named as an editor numbers them, the head being line 1
+    frame.index = pandas.RangeIndex(2, 2 + len(frame), name="line")
+    return frame
+
+
+def remarks(problem: Any) -> tuple[str, ...]:
+    """Say which rows of a table were left out, and how many were put together.
+
+    And what its columns are suspected of, and limits that no row keeps.
+    """
+    out = list(getattr(problem, "remarks", ()))
+    dropped = getattr(problem, "dropped", ())
+    if dropped:
+        shown = ", ".join(map(str, dropped[:SHOWN])) + ", ..." * (len(dropped) > SHOWN)
+        out.append(
+            f"rows that miss a value and are left out: {len(dropped)}, at line {shown}"
+        )
+    again = getattr(problem, "repeats", 0)
+    if again:
+        out.append(
+            f"rows that repeat a configuration, of which means are taken: {again}"
+        )
+    return tuple(out)
+
+
+def costs_of(problem: Any) -> int:
+    """Return how many costs a problem has."""
+    m = getattr(problem, "m", None)
+    if isinstance(m, int) and not isinstance(m, bool):
+        return m
+    actions, trials = problem.actions, trial_range(problem.trials)
+    x = actions.at(torch.tensor(0)) if actions.size < math.inf else actions.lower
+    batch = () if trials is None else (len(trials),)
+    costs = checks.tensor("problem.costs", problem.costs(x.expand(*batch, -1), 1))
+    return 1 if costs.shape == batch else int(costs.shape[-1])
