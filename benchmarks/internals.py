@@ -44,7 +44,7 @@ def tried(policy: cb.CKB) -> int:
 def block_of(policy: cb.CKB) -> int:
     """How many actions the engine looks at together."""
     engine = _engine(policy)
-    return engine.block or engine.mean.shape[-1]
+    return engine.step
 
 
 def inner_of(policy: cb.CKB) -> int | None:

@@ -49,20 +49,16 @@ from cbandit.policies import opb
 from cbandit.policies.decision import Asked
 from cbandit.policies.safe import classes
 from cbandit.policies.safe.mixtures import best_mixture
-from cbandit.posterior.ahead import Coming
-from cbandit.posterior.beliefs import Beliefs
-from cbandit.posterior.covariance import Covariance
+from cbandit.posterior.beliefs import Beliefs, Group, Stacked
+from cbandit.posterior.covariance import Covariance, Prior
 from cbandit.posterior.draws.roots import Root, pivoted_root
 from cbandit.posterior.engines import choice as engine_choice
-from cbandit.posterior.engines.dense import Dense as DenseEngine
 from cbandit.posterior.engines.joint import Joint
-from cbandit.posterior.engines.protocol import Engine, Plan, Seen
+from cbandit.posterior.engines.protocol import Engine, Plan
 from cbandit.posterior.engines.swept import Swept
-from cbandit.posterior.group import Group
-from cbandit.posterior.history import SPARE
-from cbandit.posterior.log import Log, Observation
 from cbandit.posterior.look import (
     Best,
+    Block,
     Look,
     Running,
     among,
@@ -71,14 +67,20 @@ from cbandit.posterior.look import (
     scan,
     scorer,
 )
-from cbandit.posterior.merge import merged
-from cbandit.posterior.refit import negative_log_likelihood
+from cbandit.posterior.observations import (
+    SPARE,
+    Coming,
+    Log,
+    Observation,
+    Part,
+    Update,
+)
+from cbandit.posterior.refit import merged, negative_log_likelihood
 from cbandit.posterior.ridge import Ridge
 from cbandit.posterior.rows.kronecker import Kronecker
 from cbandit.posterior.rows.protocol import Rows
 from cbandit.posterior.rows.recomputed import Recomputed
 from cbandit.posterior.rows.stored import Stored
-from cbandit.posterior.stacked import Stacked
 from cbandit.posterior.system import ROOM, System
 from cbandit.posterior.tally import Tally
 from cbandit.posterior.units import level, told
@@ -258,21 +260,24 @@ def after_round(t, function):
     Tape.turn = turned
 
 
-def make_engine(name, *known):
+def make_engine(name, actions, covariance, trials, functions, dtype, device):
     """An engine by its name, with the prior alone."""
-    return engine_choice.make_engine(Plan(name, "asked for"), *known)
+    prior = Prior(actions, covariance, (trials,), dtype, device)
+    return engine_choice.make_engine(Plan(name, "asked for"), prior, functions)
 
 
-def passed_over(engine, stretches=None):
+def make_rows(kind, actions, covariance, trials, dtype, device):
+    """Kernel rows of a kind, none written."""
+    return kind(Prior(actions, covariance, (trials,), dtype, device))
+
+
+def passed_over(engine, stretches=None, streams=None, ahead=None):
     """The blocks of one whole pass, with what was told applied on the way."""
+    actions = engine.prior.actions
     if stretches is None:
-        whole = [(0, engine.actions.size)]
-        block = engine.block
-        stretches = whole if block is None else partition(engine.actions, block)
-    passing = engine.begin()
-    blocks = [passing.block(start, stop) for start, stop in stretches]
-    passing.end()
-    return blocks
+        step = engine.step or actions.size
+        stretches = partition(actions, step)
+    return list(engine.blocks(stretches, streams, ahead))
 
 
 def forget_oldest(policy):
@@ -292,7 +297,7 @@ def split(policy, functions):
 def torn(policy):
     """Make every engine stand for no log, as a call that broke off leaves it."""
     for group in beliefs_of(policy).groups:
-        group._engine.history.stands_for = None
+        group.held.history.stands_for = None
 
 
 @contextmanager

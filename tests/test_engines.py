@@ -15,9 +15,10 @@ from dense import extended_std, rbf
 from inside import (
     Covariance,
     Joint,
-    Seen,
+    Part,
     Stored,
     Swept,
+    Update,
     beliefs_of,
     forget_oldest,
     hold,
@@ -106,7 +107,7 @@ class Bench:
         values_of, precision_of = (
             torch.as_tensor(each, dtype=F64) for each in (values, kept)
         )
-        move(Seen(keys, x, values_of, precision_of, wanted))
+        move(Update(keys, x, values_of, precision_of, wanted))
         for i in range(self.trials):
             for j in range(self.functions):
                 if not wanted[i]:
@@ -513,12 +514,12 @@ def test_many_at_once_is_one_by_one(name, cases, dense, rng):
     precision = torch.tensor(wanted, dtype=F64) / many.lam
     x = torch.stack([many.actions.at(torch.as_tensor(k)) for k in keys])
     rows = zip(keys.tolist(), x, values, precision, wanted, strict=True)
-    many.engine.observe([Seen(*row) for row in rows])
+    many.engine.observe([Update(*row) for row in rows])
     assert one.errors() <= 1e-10
     assert many.errors() <= 1e-10
     one.tell([1, 2, 3], np.ones((3, 2)))
     many.engine.append(
-        Seen(
+        Update(
             [1, 2, 3],
             many.actions.at(torch.tensor([1, 2, 3])),
             torch.ones(3, 2, dtype=F64),
@@ -551,12 +552,12 @@ def test_a_round_broken_off_half_way(name, stop, between, cases, dense, rng):
     blocks = list(partition(policy.actions, 10))
     beliefs = beliefs_of(policy)
     row = beliefs.groups[0].log[3]
-    told = [([0, 1], row.values + 1, [True], None)]
+    told = [Part([0, 1], row.values + 1, [True])]
     beliefs = beliefs.absorb(row.keys, row.x, told, 21)
-    passing = beliefs.groups[0].begin()
-    for start, end in blocks[: stop + 1]:
-        passing.block(start, end)
-    # nobody says that it has ended
+    passing = beliefs.groups[0].blocks(blocks)
+    for _ in range(stop + 1):
+        next(passing)
+    # nobody asks for the rest
     if between == "append":
         beliefs = beliefs.absorb(row.keys, row.x, told, 22)
     if between == "forget":
@@ -1020,9 +1021,9 @@ def test_what_is_chosen_by_itself(cases):
     small = make_policy("auto", cases)
     assert isinstance(beliefs_of(small).groups[0].engine, Joint)
     large = make_policy("auto", cases, actions=grid(40, 40))
-    assert beliefs_of(large).groups[0].engine.name == "product"
+    assert beliefs_of(large).groups[0].engine.plan.name == "product"
     other = make_policy("auto", cases, kernel="matern32", actions=grid(40, 40))
-    assert beliefs_of(other).groups[0].engine.name == "factor"
+    assert beliefs_of(other).groups[0].engine.plan.name == "factor"
     assert "joint" in small.engine
     assert "reward, cost 1: product" in large.engine
 

@@ -20,15 +20,17 @@ from inside import (
     Engine,
     Kronecker,
     Look,
+    Part,
     Recomputed,
     Rows,
-    Seen,
     Sketched,
     Stored,
     Streams,
+    Update,
     engine_choice,
     in_users_units,
     make_engine,
+    make_rows,
     partition,
     passed_over,
     plain_torch,
@@ -137,7 +139,7 @@ def told(count, functions=2, seed=1, actions=GRID):
         values = torch.randn(TRIALS, functions, generator=generator, dtype=F64)
         wanted = [True, t % 3 != 0]
         precision = torch.tensor(wanted) / torch.full((TRIALS,), NOISE, dtype=F64)
-        rows.append(Seen(keys.tolist(), actions.at(keys), values, precision, wanted))
+        rows.append(Update(keys.tolist(), actions.at(keys), values, precision, wanted))
     return rows
 
 
@@ -300,9 +302,8 @@ class TestEngineOverASet:
         engine.settle()
         before = kept(engine)
         number = engine.history.stands_for
-        passing = engine.begin()
-        step = engine.block or row.points.size
-        passing.block(*next(iter(partition(row.points, step))))  # and no more
+        step = engine.step or row.points.size
+        next(engine.blocks(partition(row.points, step)))  # and no more
         assert engine.history.stands_for == number
         close(kept(engine), before, 0)
 
@@ -317,11 +318,8 @@ class TestEngineOverASet:
             keys[1] = [(k, "other") for k in range(2)]
         precision = torch.tensor([[20.0, 0.0], [20.0, 10.0]], dtype=F64)
         ahead = Coming(keys, x, precision)
-        want = row.solved(engine, (ahead.places(), precision))[1]
-        step = engine.block or row.points.size
-        passing = engine.begin(None, ahead)
-        blocks = [passing.block(*each) for each in partition(row.points, step)]
-        passing.end()
+        want = row.solved(engine, ahead)[1]
+        blocks = passed_over(engine, None, None, ahead)
         std = torch.cat([block.std for block in blocks], -1)[:, 0]
         close([std.square()], [want])
         close(kept(engine), row.solved(engine))
@@ -342,10 +340,7 @@ class TestEngineOverASet:
         for seen in rows:
             sure = 1e12 * (seen.precision > 0).double()
             engine.append(seen._replace(precision=sure))
-        step = engine.block or row.points.size
-        passing = engine.begin(Streams(5, TRIALS))
-        blocks = [passing.block(*each) for each in partition(row.points, step)]
-        passing.end()
+        blocks = passed_over(engine, None, Streams(5, TRIALS))
         draw = torch.cat([block.draw for block in blocks], -1)
         assert draw.shape == (TRIALS, 2, row.points.size)
         for trial in range(TRIALS):
@@ -384,7 +379,7 @@ class KernelRow:
     roomier: bool = False
 
     def made(self):
-        return self.kind(self.actions, self.covariance(), TRIALS, F64, CPU)
+        return make_rows(self.kind, self.actions, self.covariance(), TRIALS, F64, CPU)
 
     def covariance(self):
         return Covariance.of(self.kernel(), self.actions)
@@ -469,7 +464,7 @@ BELIEFS = {
 def learned(beliefs, count=12, seed=1, t=0):
     for number, seen in enumerate(told(count, beliefs.functions, seed)):
         every = list(range(beliefs.functions))
-        part = (every, seen.values, seen.wanted, None)
+        part = Part(every, seen.values, seen.wanted)
         beliefs = beliefs.absorb(seen.keys, seen.x, [part], t + number)
     # a sketch knows what its dictionary does, which is drawn anew
     fresh = isinstance(beliefs, Sketched)
@@ -585,6 +580,6 @@ class TestBeliefs:
         close((mean, std), in_units(beliefs), 1e-8)
         users = in_users_units(beliefs.units(), mean, std)
         close(users, beliefs.posterior(), 1e-8)
-        told_of = [(s, ([0], s.values[:, :1], s.wanted, None)) for s in told(9)]
+        told_of = [(s, Part([0], s.values[:, :1], s.wanted)) for s in told(9)]
         more = beliefs.observe([(s.keys, s.x, [part]) for s, part in told_of])
         assert (more.gains() > beliefs.gains()).any()

@@ -18,6 +18,7 @@ import torch
 from inside import (
     Beliefs,
     Joint,
+    Part,
     Root,
     Streams,
     estimates,
@@ -101,7 +102,7 @@ def told(name, actions, case, dense, rng, trials=2, functions=2, rounds=25, **mo
         values = rng.standard_normal((trials, functions))
         wanted = [i == 0 or t % 2 == 0 for i in range(trials)]
         beliefs = beliefs.absorb(
-            keys.tolist(), x, [(every, torch.as_tensor(values), wanted, None)]
+            keys.tolist(), x, [Part(every, torch.as_tensor(values), wanted)]
         )
         for i in range(trials):
             for j in range(functions):
@@ -209,7 +210,7 @@ def test_draws_of_arms_given_by_a_covariance_of_low_rank(name, dense, rng):
         y = float(rng.standard_normal())
         x = actions.at(torch.tensor([key]))
         beliefs = beliefs.absorb(
-            [key], x, [([0], torch.tensor([[y]], dtype=F64), [True], None)]
+            [key], x, [Part([0], torch.tensor([[y]], dtype=F64), [True])]
         )
         reference.add(x[0].numpy(), y)
     at = [0, 3, 7, 11, 19]

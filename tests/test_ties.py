@@ -166,7 +166,7 @@ def test_engines_take_the_first_that_is_close(engine, compiled):
             score = (mean + std).unsqueeze(0)
             for step in (None, 100, 717):
                 for group in beliefs.groups:
-                    if step is not None and hasattr(group.engine, "step"):
+                    if step is not None and group.engine.step is not None:
                         group.engine.step = step
                 with nullcontext() if compiled else plain_torch():
                     found = beliefs.choose(look)
@@ -189,7 +189,7 @@ def test_stretches_of_one_engine_are_compared_exactly(seed):
     engine, streams = beliefs.groups[0].engine, Streams(seed)
     one = torch.ones(1, 1, dtype=F64)
     start = streams.position()
-    block = engine.begin(streams).block(0, SIZE)
+    (block,) = engine.blocks([(0, SIZE)], streams)
     score = block.mean[:, 0] + block.draw[:, 0]
     for tolerance, step in itertools.product((1e-3, 1e-2, 0.1, 0.5), (SIZE, 333, 64)):
         close = torch.full((1,), tolerance, dtype=F64)

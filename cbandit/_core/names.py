@@ -46,10 +46,10 @@ CLASSES = {
         Told Trust _Turned Waiting Windowed
     """,
     "cbandit.posterior": """
-        Ahead Arrays Beliefs Best Block Coming Covariance Dense FeaturePath Features
-        Form GridPath Group History Joint Known Kronecker Log Merged Observation
-        Outcomes Plan Recomputed Ridge Root Scale Scaled Scan Seen Slots Spot Stacked
-        Stored Swept System TableKernel Tally Units
+        Ahead Beliefs Best Block Coming Covariance Engine Features Form Group History
+        Joint Known Kronecker Log Merged Observation Outcomes Part _Pending Plan Prior
+        Recomputed Ridge Root Scale Slots Spot Stacked Stored Swept System TableKernel
+        Tally Units Update
     """,
     "cbandit.scores": "Feasible LeastViolating PrimalDual Rectified Reward",
     "cbandit.search": "Climbs",

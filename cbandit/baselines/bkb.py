@@ -40,13 +40,17 @@ from cbandit.policies.alone import alone
 from cbandit.policies.decision import Asked
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.state import GPState
-from cbandit.posterior.ahead import Ahead
-from cbandit.posterior.block import Block
 from cbandit.posterior.covariance import Covariance
-from cbandit.posterior.history import BLANK, History
-from cbandit.posterior.log import Log, Observation
-from cbandit.posterior.look import Best, Look, Scan
-from cbandit.posterior.parts import Part
+from cbandit.posterior.look import Best, Block, Look, scan
+from cbandit.posterior.observations import (
+    BLANK,
+    Ahead,
+    History,
+    Log,
+    Observation,
+    Part,
+    Update,
+)
 from cbandit.posterior.value import Value
 
 __all__ = ["BKB", "Sketched"]
@@ -134,7 +138,7 @@ class Sketch:
 class Sketched(Value):
     """The belief about one function, by what a dictionary of tried actions knows of it.
 
-    Beliefs as :class:`~cbandit.posterior.protocol.AnyBeliefs` has them.
+    Beliefs as :class:`~cbandit.posterior.beliefs.Beliefs` has them.
 
     Args:
         gp: the specification; its kernel and noise are fixed.
@@ -208,18 +212,18 @@ class Sketched(Value):
         own = row.noise
         noise = self.noise if own is None else own.maximum(self._least)
         precision = devices.put(row.wanted, row.x.device) / noise
-        history.add(slots, precision, row.values - self.mean.unsqueeze(-1))
-        history.count(slots, row.wanted, 1)
+        values = row.values - self.mean.unsqueeze(-1)
+        history.enter(slots, Update(row.keys, row.x, values, precision, row.wanted))
 
     def absorb(
         self, keys: Sequence[Hashable], x: Tensor, parts: Sequence[Part], t: int = 0
     ) -> Self:
         """Add what was seen; the dictionary stays."""
         beliefs = self
-        for _, values, wanted, noise in parts:
-            row = Observation(keys, x, values, wanted, noise, t)
+        for part in parts:
+            row = Observation(keys, x, part.values, part.wanted, part.noise, t)
             history = beliefs.history
-            beliefs = beliefs._with(log=beliefs.log.append(row), _sketch=None)
+            beliefs = beliefs._with(log=beliefs.log.enter(row), _sketch=None)
             history.stands_for = None
             beliefs._enter(history, row)
             history.stands_for = beliefs.log.number
@@ -293,10 +297,7 @@ class Sketched(Value):
         self, look: Look, streams: Streams | None = None, ahead: Sequence[Ahead] = ()
     ) -> Best:
         """The best action under ``look``."""
-        scan = Scan(look)
-        for block in self.blocks():
-            scan.add(block.start, block.mean, block.std)
-        return scan.best()
+        return scan(((b.start, b.mean, b.std) for b in self.blocks()), look)
 
     def has_data(self) -> Tensor:
         """Which trials have an observation, ``(T, 1)`` bool, on the host."""

@@ -29,6 +29,7 @@ from cbandit.policies.safe.action import numbered
 from cbandit.policies.senses import names_of
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import Running
+from cbandit.posterior.observations import Part
 from cbandit.recommend import Recommendation
 
 __all__ = ["Random", "clear", "drawn", "uniform", "uniform_number"]
@@ -114,7 +115,7 @@ class Random(Policy):
         keys, x, t = place_of(self, news.choice)
         for told in news.costs:
             wanted = told.mask().expand(self._size).tolist()
-            part = list(range(self.m)), told.values, wanted, told.noise
+            part = Part(list(range(self.m)), told.values, wanted, told.noise)
             state = state.absorb(keys, x, [part], t)
         return state
 

@@ -20,7 +20,7 @@ from cbandit.policies.failures import remaining
 from cbandit.policies.given import named_points
 from cbandit.policies.senses import Senses
 from cbandit.posterior.beliefs import Beliefs
-from cbandit.posterior.parts import Part
+from cbandit.posterior.observations import Part
 from cbandit.posterior.units import Units, told
 from cbandit.recommend import Recommendation, nothing_told, recommend
 from cbandit.search.box import best_feasible_point
@@ -109,7 +109,7 @@ class Data:
         every = [True] * len(self.places)
         for i in range(self.places.shape[1]):
             told: list[Part] = [
-                (functions, value[:, i].to(self.places.device), every, None)
+                Part(functions, value[:, i].to(self.places.device), every)
                 for functions, value in self.parts
             ]
             keys: list[Hashable] = (

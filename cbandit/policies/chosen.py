@@ -18,8 +18,8 @@ from cbandit.actions import nearest_to_middle, point_in_middle
 from cbandit.errors import CBanditError
 from cbandit.explore import clip
 from cbandit.policies.decision import Asked
-from cbandit.posterior.ahead import Ahead
 from cbandit.posterior.look import Best, Look, scan, scorer
+from cbandit.posterior.observations import Ahead
 from cbandit.search.box import Climbs, Estimate, best_feasible_point, maximise_box
 from cbandit.search.finite import best_feasible
 

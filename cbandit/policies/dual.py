@@ -17,8 +17,8 @@ from cbandit import multipliers
 from cbandit._core import checks
 from cbandit.errors import CBanditError
 from cbandit.policies.decision import Asked
-from cbandit.posterior.ahead import Ahead
 from cbandit.posterior.look import Best, Look
+from cbandit.posterior.observations import Ahead
 from cbandit.posterior.units import Units, level
 from cbandit.scores import clip
 

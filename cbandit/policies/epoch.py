@@ -53,6 +53,7 @@ from cbandit.policies.policy import Policy
 from cbandit.policies.senses import counted
 from cbandit.policies.state import GPState
 from cbandit.posterior.look import Look, scorer
+from cbandit.posterior.observations import Part
 from cbandit.recommend import Recommendation
 
 __all__ = ["EpochPenalty"]
@@ -387,7 +388,7 @@ class EpochPenalty(GPPolicy):
         """Return the beliefs with one more round."""
         keys, x, t = row.place
         target = self._target(own, row, beliefs.dtype)
-        return beliefs.absorb(keys, x, [([0], target, row.where.tolist(), None)], t)
+        return beliefs.absorb(keys, x, [Part([0], target, row.where.tolist())], t)
 
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state with rounds of which all has come; others wait."""

@@ -17,7 +17,7 @@ from cbandit.policies.ledger import News
 from cbandit.policies.packing import Place, packed, parts_of
 from cbandit.policies.sliding import Windowed
 from cbandit.policies.state import Both
-from cbandit.posterior.parts import joined
+from cbandit.posterior.observations import Part, joined
 
 __all__ = ["AtOnce", "Timing", "timing"]
 
@@ -46,7 +46,7 @@ class AtOnce:
         if not held.loose:
             return both
         for row in packed(held.loose, self._size):
-            part = (row.functions, row.values, row.wanted, row.noise)
+            part = Part(row.functions, row.values, row.wanted, row.noise)
             beliefs = beliefs.absorb(row.keys, row.x, [part], row.t)
         return beliefs, held._replace(loose=())
 

@@ -42,8 +42,8 @@ from cbandit.policies.packing import Place, by_functions, place_of
 from cbandit.policies.policy import Now, Policy
 from cbandit.policies.pricing import measured, priced
 from cbandit.policies.state import Arrivals, GPState
-from cbandit.posterior.ahead import Ahead
 from cbandit.posterior.look import Best, Look, Score
+from cbandit.posterior.observations import Ahead
 from cbandit.recommend import Recommendation
 
 if TYPE_CHECKING:

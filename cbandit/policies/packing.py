@@ -12,7 +12,7 @@ from torch import Tensor
 from cbandit._core import devices
 from cbandit.choice import Choice
 from cbandit.policies.ledger import News, Told
-from cbandit.posterior.parts import Part
+from cbandit.posterior.observations import Part
 
 __all__ = ["Place", "by_functions", "packed", "parts_of", "place_of"]
 
@@ -45,7 +45,7 @@ def parts_of(news: News, size: int) -> tuple[list[Part], bool]:
         if told.where is not None:
             wanted = told.where.tolist()
             whole = whole and all(wanted)
-        parts.append((functions, told.values, wanted, told.noise))
+        parts.append(Part(functions, told.values, wanted, told.noise))
     return parts, whole
 
 

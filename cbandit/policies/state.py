@@ -9,7 +9,7 @@ from torch import Tensor
 from cbandit._core.randomness import Position
 from cbandit.policies.packing import Place
 from cbandit.policies.pricing import Waiting
-from cbandit.posterior.parts import Part
+from cbandit.posterior.observations import Part
 
 __all__ = ["Arrivals", "Both", "GPState", "Now"]
 

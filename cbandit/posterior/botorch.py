@@ -22,8 +22,7 @@ from gpytorch.kernels import Kernel, ScaleKernel
 from torch import Tensor
 
 from cbandit.actions import Unit
-from cbandit.posterior.batched import trial_of
-from cbandit.posterior.covariance import TableKernel
+from cbandit.posterior.covariance import TableKernel, trial_of
 
 if TYPE_CHECKING:
     from botorch.acquisition.objective import PosteriorTransform
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
     from botorch.posteriors.transformed import TransformedPosterior
     from botorch.sampling.base import MCSampler
 
-    from cbandit.posterior.beliefs import Beliefs
-    from cbandit.posterior.group import Group
+    from cbandit.posterior.beliefs import Beliefs, Group
 
 __all__ = ["BeliefGP", "model_list"]
 
@@ -119,7 +117,7 @@ def _model(
     shift, scale = (v[:, place] for v in group.scale.targets_of())
     y, shift = sign * y, sign * shift
     noise = group.noise * scale.square()
-    kernel: Kernel = copy.deepcopy(group.covariance.kernel)
+    kernel: Kernel = copy.deepcopy(group.prior.covariance.kernel)
     if trial is not None:
         seen = variance[trial].isfinite()
         x, y, variance = (v[trial, seen].unsqueeze(0) for v in (x, y, variance))
@@ -145,8 +143,8 @@ def _model(
         largest = PADDING * kernel(x, diag=True).detach().amax()
         variance = variance.where(variance.isfinite(), largest)
     transform: InputTransform | None = None
-    if group.covariance.unit is not None:
-        transform = _inputs(group.covariance.unit)
+    if group.prior.covariance.unit is not None:
+        transform = _inputs(group.prior.covariance.unit)
     with warnings.catch_warnings(), _any_noise():
         # outcomes are in the user's units on purpose, and inputs in the kernel's
         warnings.simplefilter("ignore", InputDataWarning)
@@ -161,7 +159,7 @@ def _model(
         )
     model.observation_noise = noise[..., None, None]
     model.requires_grad_(False)
-    return model.to(group.device).eval()
+    return model.to(group.prior.device).eval()
 
 
 def _inputs(unit: Unit) -> InputTransform:
@@ -187,8 +185,8 @@ def _data(group: Group, place: int) -> tuple[Tensor, Tensor, Tensor]:
         w = w - gap * sums[:, -1]
     if not p.shape[-1]:
         # a model needs data: one point of infinite variance
-        x = p.new_zeros(group.trials, 1, group.covariance.dim)
-        p, w = (v.new_zeros(group.trials, 1) for v in (p, w))
+        x = p.new_zeros(len(p), 1, group.prior.covariance.dim)
+        p, w = (v.new_zeros(len(p), 1) for v in (p, w))
     seen = p > 0
     y = torch.where(seen, w / torch.where(seen, p, 1.0), 0.0) + shift
     variance = torch.where(seen, scale.square() / torch.where(seen, p, 1.0), torch.inf)

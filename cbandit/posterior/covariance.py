@@ -1,9 +1,17 @@
-"""GPyTorch kernels as engines use them: dense values, closed forms, axis factors."""
+"""GPyTorch kernels as engines use them: dense values, closed forms, axis factors.
+
+A kernel may have hyperparameters of its own for each trial. gpytorch's ``expand_batch``
+and indexing lose count of kernels within products, and take ``active_dims`` for a
+hyperparameter: :func:`one_a_trial` and :func:`trial_of` do not.
+"""
 
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +22,20 @@ from torch import Tensor
 
 from cbandit._core.log import warn
 from cbandit._core.peaks import CLOSE, CLOSE_NARROW
-from cbandit.actions import Actions, Finite, Unit
+from cbandit.actions import Actions, Finite, ProductGrid, Unit
 from cbandit.errors import CBanditError
 from cbandit_kernels import kernel_matrix_ref
 
-__all__ = ["Covariance", "Form", "TableKernel", "active_of", "form_of", "leaves_of"]
+__all__ = [
+    "AxisKernel",
+    "Covariance",
+    "Form",
+    "Prior",
+    "TableKernel",
+    "axes_of",
+    "one_a_trial",
+    "trial_of",
+]
 
 DIAGONAL = 1024
 COARSE = 1e-3  # of a lengthscale, between neighbouring numbers
@@ -132,10 +149,6 @@ class Covariance:
         self.amplitude = amplitude
         forms = [form_of(leaf, dims, self.dim) for leaf, dims in leaves]
         self.forms = None if None in forms else [f for f in forms if f is not None]
-
-    def fitted(self, kernel: gpk.Kernel) -> Covariance:
-        """The same over inputs mapped alike, by another kernel, which is kept."""
-        return Covariance(kernel, self.dim, self.unit)
 
     @classmethod
     def of(
@@ -303,3 +316,169 @@ class Covariance:
                 scale = form.scale.unsqueeze(-2).to(x.device)
                 out = out * (self.inputs(x) * scale).square().sum(-1)
         return self.times(out.unsqueeze(-1)).squeeze(-1)
+
+
+@dataclass(frozen=True)
+class Prior:
+    """A prior over an action set, and how its posterior is kept.
+
+    Args:
+        actions: a set or a box.
+        covariance: the prior covariance.
+        batch_shape: ``()`` or ``(trials,)``.
+        dtype: of arrays over the set.
+        device: where they live.
+        stretch: the actions that are kept here, the first and one past the last;
+            ``None``: all.
+    """
+
+    actions: Actions
+    covariance: Covariance
+    batch_shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    stretch: tuple[int, int] | None = None
+
+    @property
+    def trials(self) -> int:
+        """``T``."""
+        return math.prod(self.batch_shape)
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The first action that is kept, and one past the last."""
+        return self.stretch or (0, self.actions.size)
+
+
+def one_a_trial(kernel: gpk.Kernel, trials: int) -> gpk.Kernel:
+    """A kernel without a batch, with hyperparameters of its own for each trial."""
+    return _changed(kernel, lambda v: v.expand(trials, *v.shape).clone(), (trials,))
+
+
+def trial_of(kernel: gpk.Kernel, trial: int) -> gpk.Kernel:
+    """The kernel of one trial, which shares nothing with the others'."""
+    if not kernel.batch_shape:
+        return copy.deepcopy(kernel)
+    return _changed(kernel, lambda value: value[trial].clone(), ())
+
+
+def _changed(
+    kernel: gpk.Kernel, change: Callable[[Tensor], Tensor], batch: tuple[int, ...]
+) -> gpk.Kernel:
+    """A copy with every hyperparameter changed."""
+    out = copy.deepcopy(kernel)
+    for part in out.modules():
+        if isinstance(part, gpk.Kernel):
+            for value in part.parameters(recurse=False):
+                value.data = change(value.data)
+            for name, value in part.named_buffers(recurse=False):
+                if name != "active_dims":
+                    value.data = change(value.data)
+            part.batch_shape = torch.Size(batch)
+    return out
+
+
+AxisKernel = Callable[[Tensor, Tensor], Tensor]
+"""``(a (*b, n), b (*b, u)) -> (*b, n, u)``: one axis' factor of a product kernel."""
+
+
+def axes_of(covariance: Covariance, actions: ProductGrid) -> list[AxisKernel] | None:
+    """One factor per axis whose product is the kernel, or ``None``."""
+    amplitude, leaves = leaves_of(covariance.kernel, list(range(covariance.dim)))
+    factors: list[list[AxisKernel]] = [[] for _ in range(covariance.dim)]
+    for leaf, dims in leaves:
+        active = active_of(leaf, dims)
+        if len(active) > 1 and not _product_over_axes(leaf):
+            return None
+        # a leaf on one axis is its own factor; one on several is divided by its
+        # value where all coordinates agree, which is then an amplitude
+        unit = len(active) > 1
+        if unit:
+            zero = torch.zeros(1, len(dims), device=covariance.device).double()
+            with torch.no_grad():
+                amplitude = amplitude * leaf(zero, diag=True).squeeze(-1)
+        for axis in active:
+            factors[axis].append(
+                _axis_factor(covariance, leaf, dims.index(axis), len(dims), axis, unit)
+            )
+    kernels = [_product(parts) for parts in factors]
+    first = kernels[0]
+
+    def scaled_first(a: Tensor, b: Tensor) -> Tensor:
+        values = first(a, b)
+        if isinstance(amplitude, Tensor):
+            return values * amplitude.to(values)[..., None, None]
+        return values * amplitude
+
+    kernels[0] = scaled_first
+    return kernels if _agrees(covariance, kernels, actions) else None
+
+
+def _axis_factor(
+    covariance: Covariance,
+    leaf: gpk.Kernel,
+    place: int,
+    count: int,
+    axis: int,
+    unit: bool,
+) -> AxisKernel:
+    form = form_of(leaf, list(range(count)), count)
+    if unit and form is not None and form.kind != "rbf":
+        form = None  # no product over its axes
+
+    def factor(a: Tensor, b: Tensor) -> Tensor:
+        a, b = _axis_inputs(covariance, a, axis), _axis_inputs(covariance, b, axis)
+        if form is not None:
+            scale = form.scale[..., place, None].to(a.device)
+            return kernel_matrix_ref(
+                (a * scale).unsqueeze(-1), (b * scale).unsqueeze(-1), form.kind
+            )
+        x, y = a.new_zeros(*a.shape, count), b.new_zeros(*b.shape, count)
+        x[..., place], y[..., place] = a, b
+        with torch.no_grad(), gpytorch.settings.lazily_evaluate_kernels(False):
+            values: Tensor = leaf(x, y).to_dense()
+            if unit:
+                values = values / leaf(x[..., :1, :] * 0, diag=True).unsqueeze(-1)
+        return values
+
+    return factor
+
+
+def _axis_inputs(covariance: Covariance, a: Tensor, axis: int) -> Tensor:
+    a = a.double()
+    return a if covariance.unit is None else covariance.unit.axis(a, axis)
+
+
+def _agrees(
+    covariance: Covariance, kernels: list[AxisKernel], actions: ProductGrid
+) -> bool:
+    """Whether the factors' product is the kernel, tried on a few actions."""
+    count = min(actions.size, 7)
+    picks = torch.arange(count) * (actions.size // count) + actions.size % count
+    x = actions.points(picks.to(actions.axes[0].device))
+    product = torch.ones((), dtype=torch.float64, device=x.device)
+    for j, kernel in enumerate(kernels):
+        product = product * kernel(x[:, j], x[:, j])
+    whole = covariance.cross(x, x)
+    return bool((product - whole).abs().max() <= 1e-7 * whole.abs().max())
+
+
+def _product_over_axes(leaf: gpk.Kernel) -> bool:
+    if isinstance(leaf, gpk.RBFKernel | gpk.PeriodicKernel):
+        return True
+    if isinstance(leaf, gpk.ProductStructureKernel):
+        return bool(leaf.base_kernel.is_stationary)
+    return type(leaf).__name__ == "CategoricalKernel"
+
+
+def _product(parts: list[AxisKernel]) -> AxisKernel:
+    def kernel(a: Tensor, b: Tensor) -> Tensor:
+        return functools.reduce(torch.mul, [part(a, b) for part in parts or [_ones]])
+
+    return kernel
+
+
+def _ones(a: Tensor, b: Tensor) -> Tensor:
+    """The factor of an axis that the kernel does not look at."""
+    shape = *torch.broadcast_shapes(a.shape[:-1], b.shape[:-1]), a.shape[-1]
+    return torch.ones(*shape, b.shape[-1], dtype=torch.float64, device=a.device)

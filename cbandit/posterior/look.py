@@ -1,4 +1,4 @@
-"""A round's question and its answer: :class:`Look` in, :class:`Best` out."""
+"""A round: :class:`Look` asks, blocks of the set are scanned, :class:`Best` answers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from cbandit_kernels import SCORES, Look
 
 __all__ = [
     "Best",
+    "Block",
     "Look",
     "Running",
-    "Scan",
     "Score",
     "among",
     "estimated",
@@ -38,6 +38,26 @@ __all__ = [
 
 Score = Callable[[Tensor, Tensor], Tensor]
 """``(f (T, n), g (T, m, n)) -> (T, n)``; see :mod:`cbandit.scores`."""
+
+
+@dataclass
+class Block:
+    """The actions ``start .. stop - 1`` (``n`` of them) in ``T`` trials.
+
+    Args:
+        start: the first action.
+        stop: one past the last action.
+        mean: posterior means of ``F`` functions, ``(T, F, n)``.
+        std: their standard deviations, ``(T, 1 or F, n)``; ``None`` if only a draw was
+            asked for.
+        draw: a draw of the functions less their means, ``(T, F, n)``, if asked for.
+    """
+
+    start: int
+    stop: int
+    mean: Tensor
+    std: Tensor
+    draw: Tensor | None = None
 
 
 @dataclass
@@ -125,32 +145,6 @@ def scorer(look: Look) -> Score:
         return lambda f, g: f
     form = rectified if score == "rectified" else primal_dual
     return lambda f, g: form(f, g, weight.to(f))
-
-
-class Scan:
-    """The best action under a look, stretch after stretch, in plain torch.
-
-    Args:
-        look: the score, and which estimates it is of.
-    """
-
-    __slots__ = ("_best", "_look")
-
-    def __init__(self, look: Look) -> None:
-        self._look = look
-        self._best = Running(scorer(look), look.mask, look.tolerance)
-
-    def add(self, start: int, mean: Tensor, spread: Tensor) -> None:
-        """A stretch from action ``start`` on: means ``(T, F, n)``, and their spread."""
-        estimate, beside = estimated(self._look, mean, spread), self._look.beside
-        if beside is not None:
-            known = beside[..., start : start + estimate.shape[-1]]
-            estimate = torch.cat([estimate, known.to(estimate)], 1)
-        self._best.add(start, estimate)
-
-    def best(self, ranks: Ranks = ALONE) -> Best:
-        """The best of all stretches, and of all ``ranks`` that share the set."""
-        return self._best.best(ranks)
 
 
 class _Stretch(NamedTuple):
@@ -247,9 +241,13 @@ def scan(
         look: the score, and which estimates it is of.
         ranks: the processes that share the set; the stretches are this one's.
     """
-    running = Scan(look)
+    running = Running(scorer(look), look.mask, look.tolerance)
     for start, mean, spread in stretches:
-        running.add(start, mean, spread)
+        estimate = estimated(look, mean, spread)
+        if look.beside is not None:
+            costs = look.beside[..., start : start + estimate.shape[-1]]
+            estimate = torch.cat([estimate, costs.to(estimate)], 1)
+        running.add(start, estimate)
     return running.best(ranks)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import gpytorch
 import numpy as np
@@ -23,12 +24,92 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from cbandit._core import devices
-from cbandit.posterior.batched import trial_of
-from cbandit.posterior.merge import Merged
+from cbandit.posterior.covariance import trial_of
+from cbandit.posterior.observations import Log, Slots, add_up
 
-__all__ = ["Merged", "fit_hyperparameters", "negative_log_likelihood"]
+__all__ = ["Merged", "fit_hyperparameters", "merged", "negative_log_likelihood"]
 
 HOST_SLOTS = 256  # distinct actions up to which the host fits for a device too
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Observations of one function, merged by action, for ``T`` trials.
+
+    Args:
+        x: ``(T, U, d)``.
+        count: ``(T, U)``, observations at the model's noise.
+        total: ``(T, U)``, their sum.
+        within: ``(T,)``, their squared distances from their slot's mean, summed.
+        own_precision: ``(T, U)``, precision of observations with their own noise.
+        own_weighted: ``(T, U)``, those observations weighted by it.
+    """
+
+    x: Tensor
+    count: Tensor
+    total: Tensor
+    within: Tensor
+    own_precision: Tensor
+    own_weighted: Tensor
+
+    def trial(self, i: int) -> Merged:
+        """Trial ``i`` alone, without padding."""
+        seen = (self.count[i] > 0) | (self.own_precision[i] > 0)
+        return Merged(
+            self.x[i : i + 1, seen],
+            self.count[i : i + 1, seen],
+            self.total[i : i + 1, seen],
+            self.within[i : i + 1],
+            self.own_precision[i : i + 1, seen],
+            self.own_weighted[i : i + 1, seen],
+        )
+
+
+def merged(log: Log, shift: Tensor, scale: Tensor, least: Tensor) -> Merged:
+    """A log of one function as a marginal likelihood takes it, in standardised units.
+
+    ``shift`` and ``scale`` are ``(T, 1)``; noise less than ``least``, ``()`` or
+    ``(T,)``, counts as this.
+    """
+    rows, device, trials = list(log), shift.device, len(shift)
+    slots_of = Slots(trials)
+    placed = [slots_of.place(row.keys, row.wanted) for row in rows]
+    slots = [places for places, _ in placed]
+    used = slots_of.used
+    zeros = torch.zeros(trials, used, dtype=torch.float64, device=device)
+    y = torch.stack([((row.values - shift) / scale)[:, 0] for row in rows])
+    here = devices.put([list(row.wanted) for row in rows], device)
+    if any(row.arrived is not None for row in rows):
+        every = torch.ones_like(here[0])
+        came = [every if r.arrived is None else r.arrived[:, 0] for r in rows]
+        here = here & torch.stack(came)
+    usual = [row.noise is None for row in rows]
+    ours = here & devices.put(usual, device).unsqueeze(-1)
+    theirs = torch.zeros_like(y)
+    if not all(usual):
+        noises = [scale[:, 0] if r.noise is None else r.noise for r in rows]
+        noise = (torch.stack(noises) / scale[:, 0].square()).maximum(least)
+        theirs = torch.where(here & ~ours, noise.reciprocal(), 0.0)
+
+    def summed(values: Tensor) -> Tensor:
+        return add_up(zeros.clone(), slots, values)
+
+    count, own = summed(ours.double()), summed(theirs)
+    total = summed(torch.where(ours, y, 0.0))
+    squares = summed(torch.where(ours, y.square(), 0.0))
+    own_weighted = summed(theirs * y)
+    # where each slot's action was first seen
+    x = zeros.new_zeros(trials, used, rows[0].x.shape[-1])
+    first = [
+        (trial, slots[number][trial], number)
+        for number, (_, fresh) in enumerate(placed)
+        for trial in fresh
+    ]
+    if first:
+        who, slot, seen = devices.put(list(zip(*first, strict=True)), device)
+        x[who, slot] = torch.stack([row.x for row in rows])[seen, who].double()
+    within = (squares - total.square() / count.clamp_min(1)).clamp_min(0).sum(-1)
+    return Merged(x, count, total, within, own, own_weighted)
 
 
 def negative_log_likelihood(gram: Tensor, noise: Tensor, data: Merged) -> Tensor:

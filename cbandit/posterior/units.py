@@ -1,18 +1,28 @@
-"""The units in which standardised functions enter scores and multipliers, as a value.
+"""Units: the users', an engine's, and those in which scores and multipliers are.
 
 Beliefs that rescale their outcomes are looked at in spreads: a function less its
 average, divided by its spread. So a policy does the same whatever its outcomes are
-measured in. Users are shown their own units.
+measured in. Users are shown their own units. All here are values.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-__all__ = ["Units", "level", "told"]
+from cbandit._core import devices
+from cbandit.posterior.look import Block
+from cbandit.posterior.observations import Log, Observation, Update
+from cbandit.posterior.value import Value
+
+__all__ = ["Outcomes", "Scale", "Units", "level", "told"]
+
+ALIKE = 1e-12  # a spread below this share of the values' size is their rounding
+ASTRAY = 8.0  # spreads from the origin, beyond which float32 loses what differs
+LOST = 1e-6  # below this share of the peak of the squares, count again from the log
 
 
 class Units(NamedTuple):
@@ -39,15 +49,6 @@ class Units(NamedTuple):
         ones = torch.ones_like(like)
         return cls(ones * 0, ones, ones > 0, ones * torch.inf)
 
-    @classmethod
-    def joined(cls, parts: list[Units], order: list[int]) -> Units:
-        """Return the units of several groups of functions, put into ``order``."""
-        columns = [torch.cat(each, -1) for each in zip(*parts, strict=True)]
-        if order == sorted(order):
-            return cls(*columns)
-        # by a list of numbers it would wait for the device
-        return cls(*(torch.stack([each[:, k] for k in order], -1) for each in columns))
-
     def of(self, function: int) -> Units:
         """Return those of one function, ``(T, 1)`` each."""
         return Units(*(each[:, function : function + 1] for each in self))
@@ -65,6 +66,233 @@ class Units(NamedTuple):
     def rests_on(self, least: int) -> Tensor:
         """Return the trials ``(T,)`` whose units all rest on so many outcomes."""
         return ((self.seen >= least) & self.known).all(-1)
+
+
+class Outcomes(NamedTuple):
+    """Running statistics of the outcomes of ``f`` functions in ``T`` trials.
+
+    Args:
+        seen: how many, ``(T, 1)``.
+        average: ``(T, f)``.
+        squares: ``(T, f)``, squared distances from the average, summed.
+        most: ``(T, f)``, the largest that sum has been.
+        origin: ``(T, f)``, a first guess of the mean: engines keep differences from it,
+            not levels.
+    """
+
+    seen: Tensor
+    average: Tensor
+    squares: Tensor
+    most: Tensor
+    origin: Tensor
+
+    @classmethod
+    def none(cls, like: Tensor) -> Outcomes:
+        """No outcome has been seen, of functions as in ``like (T, f)``."""
+        zeros = torch.zeros_like(like, dtype=torch.float64)
+        return cls(zeros.new_zeros(len(like), 1), zeros, zeros, zeros, zeros)
+
+    @classmethod
+    def of(cls, rows: Iterable[Observation], like: Tensor) -> Outcomes:
+        """The statistics of all these rows."""
+        out = cls.none(like)
+        for row in rows:
+            out = out.counted(row)
+        return out
+
+    def counted(self, row: Observation, sign: int = 1) -> Outcomes:
+        """These with a row more, or with ``sign=-1`` with one less."""
+        if row.arrived is None:
+            wanted = devices.put(row.wanted, self.seen.device).unsqueeze(-1)
+        else:
+            wanted = row.arrived[:, :1]  # one function, where outcomes are rescaled
+        first = wanted & (self.seen == 0) if sign > 0 else wanted & False
+        origin = torch.where(first, row.values, self.origin)
+        seen = self.seen + sign * wanted
+        gap = torch.where(wanted, row.values - self.average, 0.0)
+        average = self.average + sign * gap / seen.clamp_min(1)
+        squares = self.squares + sign * gap * (row.values - average) * wanted
+        if sign < 0:
+            # where nothing is left it is as if nothing had been seen
+            left = seen > 0
+            average, squares = average * left, squares * left
+        return Outcomes(
+            seen, average, squares, torch.maximum(self.most, squares), origin
+        )
+
+    @property
+    def lost(self) -> bool:
+        """Whether so little is left that rounding errors of what is gone show."""
+        return bool((self.squares < LOST * self.most).any())
+
+    @property
+    def astray(self) -> bool:
+        """Whether the outcomes have left the origin so far behind that a narrow dtype,
+        in which differences from it are kept, holds their own differences no more.
+        """
+        units = self.units()
+        gap = (units.center - self.origin).abs()
+        return bool((units.known & (gap > ASTRAY * units.size)).any())
+
+    def units(self) -> Units:
+        """Count from the average, in spreads; 1 until two outcomes differ.
+
+        Those that share their first twelve digits do not: of what is left much may be
+        rounding, and a unit that small would make anything that comes later enormous.
+        """
+        spread = (self.squares / (self.seen - 1).clamp_min(1)).clamp_min(0).sqrt()
+        known = (self.seen >= 2) & (spread > ALIKE * self.average.abs())
+        size = torch.where(known, spread, 1.0)
+        return Units(self.average, size, known, self.seen.expand_as(size))
+
+    def columns(self, at: Tensor) -> Outcomes:
+        """The same of some functions alone."""
+        return Outcomes(self.seen, *(value[:, at] for value in self[1:]))
+
+
+class Scale(Value):
+    """How the outcomes of ``f`` functions in ``T`` trials enter their engine.
+
+    An engine conditions on differences: from the prior mean, or, where outcomes are
+    standardised, from a first guess of their own. Then a column of ones stands beside
+    them, which tells how far each mean has moved from the prior's.
+
+    Args:
+        means: the prior means, ``(T, f)``.
+        noise: the belief's variance of one observation, ``(T,)``.
+        least: less noise than this counts as this, ``()`` or ``(T,)``.
+        standardize: whether outcomes are rescaled by their own average and spread.
+    """
+
+    means: Tensor
+    noise: Tensor
+    least: Tensor
+    standardize: bool
+    outcomes: Outcomes
+    shifted: bool  # whether there is anything to subtract
+    usual: Tensor  # the belief's own precision, (T,)
+
+    def __init__(
+        self, means: Tensor, noise: Tensor, least: Tensor, standardize: bool
+    ) -> None:
+        noise = noise.maximum(least)
+        super().__init__(
+            means=means,
+            noise=noise,
+            least=least,
+            standardize=standardize,
+            outcomes=Outcomes.none(means),
+            shifted=bool((means != 0).any()),
+            usual=noise.reciprocal(),
+        )
+
+    @property
+    def columns(self) -> int:
+        """The functions of an engine: these, and the ones."""
+        return self.means.shape[1] + int(self.standardize)
+
+    def counted(self, row: Observation, sign: int = 1) -> Self:
+        """The same once a row is counted in, or with ``sign=-1`` out again."""
+        if not self.standardize:
+            return self
+        return self._with(outcomes=self.outcomes.counted(row, sign))
+
+    def over(self, log: Log) -> Self:
+        """The same with all statistics counted afresh from a log."""
+        if not self.standardize:
+            return self
+        return self._with(outcomes=Outcomes.of(log, self.means))
+
+    def narrowed(self, at: Tensor) -> Self:
+        """The same of some functions alone."""
+        scale = type(self)(self.means[:, at], self.noise, self.least, self.standardize)
+        return scale._with(outcomes=self.outcomes.columns(at))
+
+    def engine_columns(self, at: Tensor) -> Tensor:
+        """Which of an engine's functions belong to these of ours."""
+        if not self.standardize:
+            return at
+        return torch.cat([at, at.new_tensor([self.means.shape[1]])])
+
+    # -- into the engine -------------------------------------------------------------
+
+    def update(self, row: Observation) -> Update:
+        """A row as the engine takes it."""
+        targets, precision = self.targets(row), self.precision(row)
+        usual = precision is self.usual
+        return Update(row.keys, row.x, targets, precision, row.wanted, usual)
+
+    def targets(self, row: Observation) -> Tensor:
+        """The differences that the engine conditions on, ``(T, F)``."""
+        targets = row.values
+        if not self.standardize:
+            return targets - self.means if self.shifted else targets
+        targets = targets - self.outcomes.origin
+        if row.arrived is None:
+            ones = torch.ones_like(self.outcomes.seen)
+        else:
+            targets = torch.where(row.arrived, targets, 0.0)
+            ones = row.arrived[:, :1].double()
+        return torch.cat([targets, ones], -1)
+
+    def precision(self, row: Observation) -> Tensor:
+        """The row's precision ``(T,)``, 0 where nothing was seen."""
+        precision = self.usual
+        if row.noise is not None:
+            noise = row.noise
+            if self.standardize:  # the belief's own, until there is a unit
+                units = self.outcomes.units()
+                noise = noise / units.size[:, 0].square()
+                noise = torch.where(units.known[:, 0], noise, self.noise)
+            precision = noise.maximum(self.least).reciprocal()
+        if all(row.wanted):
+            return precision
+        return devices.put(row.wanted, self.means.device) * precision
+
+    # -- out of it -------------------------------------------------------------------
+
+    def units(self) -> Units:
+        """The units in which means and deviations are handed out."""
+        return self.outcomes.units() if self.standardize else Units.own(self.means)
+
+    def targets_of(self) -> tuple[Tensor, Tensor]:
+        """The shift and the divisor of what is fitted, ``(T, f)`` each."""
+        if self.standardize:
+            units = self.outcomes.units()
+            return units.center, units.size
+        return self.means, torch.ones_like(self.means)
+
+    def mean(self, mean: Tensor) -> Tensor:
+        """The engine's mean ``(T, F, n)`` in units, ``(T, f, n)``."""
+        if not self.standardize:
+            return mean + self.means.unsqueeze(-1)
+        units = self.outcomes.units()
+        gap = (units.center - self.outcomes.origin).unsqueeze(-1)
+        # the mean is linear in its targets: those of (y - shift) are those of y less
+        # shift times those of 1
+        return (mean[:, :-1] - gap * mean[:, -1:]) / units.size.unsqueeze(-1)
+
+    def weights(self, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        """``w (T, f, U)`` and ``b (T, f)``: the mean in units is ``w k_u(x) + b``."""
+        if not self.standardize:
+            return alpha.mT, self.means
+        return self.mean(alpha.mT), torch.zeros_like(self.means)
+
+    def blocks(self, blocks: Iterable[Block], dtype: torch.dtype) -> Iterator[Block]:
+        """An engine's blocks in units, of ``dtype``."""
+        if not self.standardize:
+            shift = self.means.to(dtype).unsqueeze(-1)
+            for block in blocks:
+                block.mean = block.mean + shift
+                yield block
+            return
+        units = self.outcomes.units()
+        gap = (units.center - self.outcomes.origin).to(dtype).unsqueeze(-1)
+        size = units.size.to(dtype).unsqueeze(-1)
+        for block in blocks:  # as in mean()
+            block.mean = (block.mean[:, :-1] - gap * block.mean[:, -1:]) / size
+            block.draw = None if block.draw is None else block.draw[:, :-1]
+            yield block
 
 
 def level(units: Units | None, tau: Tensor) -> Tensor:

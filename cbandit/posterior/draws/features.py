@@ -16,17 +16,9 @@ from cbandit._core.randomness import Streams
 from cbandit._core.threads import on_one_thread
 from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Covariance
-from cbandit.posterior.history import History
-from cbandit.posterior.rows.protocol import Columns, Rows
+from cbandit.posterior.observations import History
 
-__all__ = [
-    "FEATURES",
-    "FeaturePath",
-    "Features",
-    "check_features",
-    "correction",
-    "pathwise",
-]
+__all__ = ["FEATURES", "Features", "check_features", "correction", "pathwise"]
 
 FEATURES = 1024
 
@@ -122,35 +114,6 @@ def pathwise(
         return features(x) - (cross @ weights).mT
 
     return path
-
-
-class FeaturePath:
-    """A draw by random features, corrected by a combination of kernel rows.
-
-    Args:
-        rows: whose set, covariance and dtype it is.
-        streams: the draws.
-        functions: how many, ``F``.
-        points: the tried actions, ``(T, U, d)``.
-    """
-
-    def __init__(
-        self, rows: Rows, streams: Streams, functions: int, points: Tensor
-    ) -> None:
-        self._features = Features(rows.covariance, streams, functions)
-        self._rows = rows
-        self.tried = self._features(points)
-
-    def corrected(self, weights: Tensor) -> Columns:
-        """The draw less ``weights (T, U, F)`` combinations of kernel rows."""
-        rows = self._rows.multiply(weights)
-        actions, dtype = self._rows.actions, self._rows.dtype
-
-        def columns(start: int, stop: int) -> Tensor:
-            x = actions.block(start, stop).to(dtype)
-            return self._features(x) - rows(start, stop)
-
-        return columns
 
 
 def check_features(covariance: Covariance) -> None:

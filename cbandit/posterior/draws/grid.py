@@ -12,14 +12,21 @@ from cbandit._core.randomness import Streams
 from cbandit._core.threads import on_one_thread
 from cbandit.posterior.draws.roots import Root
 from cbandit.posterior.rows.products import Products
-from cbandit.posterior.rows.protocol import Columns
+from cbandit.posterior.rows.protocol import Columns, Path
 
 Given = ParamSpec("Given")
 
-__all__ = ["GridPath", "by_size", "even", "grid_normals", "kron"]
+__all__ = ["by_size", "even", "grid_normals", "grid_path", "kron"]
 
 
-class GridPath:
+def grid_path(
+    number: Tensor,
+    tails: int,
+    heads: slice,
+    roots: tuple[Root, Root],
+    z: Tensor,
+    dtype: torch.dtype,
+) -> Path:
     """``R_1 Z R_2^T``; a combination of kernel rows is taken off ``Z`` itself.
 
     Args:
@@ -30,53 +37,39 @@ class GridPath:
         z: standard normals, ``(T, F, r_1, r_2)``.
         dtype: of what is handed out.
     """
+    first, second = (
+        root.matrix.expand(len(number), -1, -1).gather(
+            1, place.unsqueeze(-1).expand(-1, -1, root.matrix.shape[-1])
+        )
+        for root, place in zip(roots, (number // tails, number % tails), strict=True)
+    )  # T x U x r
 
-    def __init__(
-        self,
-        number: Tensor,
-        tails: int,
-        heads: slice,
-        roots: tuple[Root, Root],
-        z: Tensor,
-        dtype: torch.dtype,
-    ) -> None:
-        self._tails, self._heads, self._dtype, self._z = tails, heads, dtype, z
-        self._roots, (self._first, self._second) = roots, roots
-        at = [number // tails, number % tails]
-        self._at = [
-            root.matrix.expand(len(number), -1, -1).gather(
-                1, place.unsqueeze(-1).expand(-1, -1, root.matrix.shape[-1])
-            )
-            for root, place in zip(roots, at, strict=True)
-        ]  # T x U x r
-        self.tried = by_size(roots, self._seen)()
+    def tried() -> Tensor:
+        return ((first.unsqueeze(1) @ z) * second.unsqueeze(1)).sum(-1)
 
-    def _seen(self) -> Tensor:
-        left = self._at[0].unsqueeze(1) @ self._z
-        return (left * self._at[1].unsqueeze(1)).sum(-1)
+    def left_of(weights: Tensor) -> Tensor:
+        """``R_1`` times what the combinations leave of ``Z``."""
+        scaled = first.unsqueeze(1) * weights.mT.unsqueeze(-1)
+        return roots[0].times(z - scaled.mT @ second.unsqueeze(1))
 
-    def corrected(self, weights: Tensor) -> Columns:
-        """The draw less ``weights (T, U, F)`` combinations of kernel rows."""
-        tails, heads, dtype = self._tails, self._heads, self._dtype
-        second, work = self._second.to(dtype), by_size(self._roots, self._left)
-        left = work(weights)[:, :, heads].to(dtype)
-        products = Products(left, second.matrix.mT, heads.start)
-        if not second.halved:
+    def corrected(weights: Tensor) -> Columns:
+        left = by_size(roots, left_of)(weights)[:, :, heads].to(dtype)
+        right = roots[1].to(dtype)
+        products = Products(left, right.matrix.mT, heads.start)
+        if not right.halved:
             return products
 
         def columns(start: int, stop: int) -> Tensor:
             if not products.whole(start, stop):
                 return products(start, stop)
-            first, last = start // tails - heads.start, stop // tails - heads.start
-            rows = left[:, :, first:last]
-            return second.times(rows.mT).mT.reshape(*left.shape[:2], stop - start)
+            rows = left[
+                :, :, start // tails - heads.start : stop // tails - heads.start
+            ]
+            return right.times(rows.mT).mT.reshape(*left.shape[:2], stop - start)
 
         return columns
 
-    def _left(self, weights: Tensor) -> Tensor:
-        """``R_1`` times what the combinations leave of ``Z``."""
-        scaled = self._at[0].unsqueeze(1) * weights.mT.unsqueeze(-1)
-        return self._first.times(self._z - scaled.mT @ self._at[1].unsqueeze(1))
+    return Path(by_size(roots, tried)(), corrected)
 
 
 def by_size(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from gpytorch.kernels import RBFKernel
@@ -11,9 +12,7 @@ from cbandit._core import checks
 from cbandit._core.devices import free_memory
 from cbandit.actions import Actions, Finite, ProductGrid
 from cbandit.errors import CBanditError
-from cbandit.posterior.axes import axes_of
-from cbandit.posterior.covariance import Covariance
-from cbandit.posterior.engines.dense import Dense
+from cbandit.posterior.covariance import Covariance, Prior, axes_of
 from cbandit.posterior.engines.joint import Joint
 from cbandit.posterior.engines.protocol import Engine, Plan
 from cbandit.posterior.engines.swept import Swept
@@ -27,15 +26,13 @@ __all__ = [
     "BEYOND",
     "BLOCK",
     "ENGINES",
-    "Engine",
-    "Plan",
+    "MAKERS",
     "block_of",
     "describe_engines",
     "make_engine",
     "plan",
 ]
 
-ENGINES = ("auto", "joint", "factor", "product", "stream")
 JOINT_ACTIONS = 512
 JOINT_ACTIONS_SAMPLING = 1024  # above it a full-rank draw costs more than by features
 EXPECTED_ROWS = 300
@@ -43,24 +40,35 @@ BLOCK = 1 << 17
 CUDA_BLOCK = 1 << 26  # launches cost little beside it
 
 BEYOND = Plan("factor", "an action outside the set was observed")
-ROWS: dict[str, Callable[..., Rows]] = {
-    "factor": Stored,
-    "product": Kronecker,
-    "stream": Recomputed,
+
+
+def _swept(
+    rows: Callable[[Prior], Rows], prior: Prior, functions: int, plan: Plan
+) -> Engine:
+    """An engine for large sets, by its kind of rows."""
+    _check_memory(plan, prior, functions)
+    step = block_of(prior, functions)
+    if prior.device.type == "cuda" and isinstance(prior.actions, ProductGrid):
+        # whole rows of the second group, 16 at a time: kernels load 16 bytes at once
+        whole = 16 * prior.actions.row
+        step = max(step - step % whole, whole if whole <= 2 * step else step)
+    return Swept(prior, functions, plan, rows(prior), step)
+
+
+MAKERS: dict[str, Callable[[Prior, int, Plan], Engine]] = {
+    "joint": Joint,
+    "factor": partial(_swept, Stored),
+    "product": partial(_swept, Kronecker),
+    "stream": partial(_swept, Recomputed),
 }
+"""How each engine over a set is made, from a prior, the functions and a plan."""
+ENGINES = ("auto", *MAKERS)
 
 
-def plan(
-    wanted: str,
-    actions: Actions,
-    covariance: Covariance,
-    trials: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    samples: bool,
-) -> Plan:
-    """The engine for a set: the one ``wanted``, or for ``"auto"`` what suits."""
-    checks.one_of("engine", wanted, *ENGINES)
+def plan(wanted: str, prior: Prior, samples: bool) -> Plan:
+    """The engine for a set: the one ``wanted``, or for ``"auto"`` the one that fits."""
+    checks.one_of("engine", wanted, "auto", *MAKERS)
+    actions, covariance, device = prior.actions, prior.covariance, prior.device
     if actions.continuous:
         if wanted != "auto":
             raise CBanditError(
@@ -73,14 +81,14 @@ def plan(
     size, memory = actions.size, free_memory(device)
     limit = JOINT_ACTIONS_SAMPLING if samples else JOINT_ACTIONS
     table = isinstance(actions, Finite) and actions.covariance is not None
-    joint = 8 * trials * size * size
+    joint = 8 * prior.trials * size * size
     if (size <= limit or table) and 2 * joint < memory:
         why = f"{size} actions: the whole covariance takes {joint / 1e6:.3g} MB"
         return Plan("joint", why)
     if isinstance(actions, ProductGrid) and actions.dim > 1:
         if axes_of(covariance, actions) is not None:
             return Plan("product", "a product grid and a kernel that factors over axes")
-    rows = EXPECTED_ROWS * trials * size * dtype.itemsize
+    rows = EXPECTED_ROWS * prior.trials * size * prior.dtype.itemsize
     closed = covariance.forms is not None and not covariance.bent
     if device.type == "cuda" and closed:
         return Plan("stream", "CUDA computes kernel values faster than it reads them")
@@ -90,76 +98,39 @@ def plan(
     return Plan("factor", f"{EXPECTED_ROWS} kernel rows take {rows / 1e9:.3g} GB")
 
 
-def make_engine(
-    plan: Plan,
-    actions: Actions,
-    covariance: Covariance,
-    trials: int,
-    functions: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    stretch: tuple[int, int] | None = None,
-) -> Engine:
-    """A fresh engine that knows only the prior; for large sets, of a ``stretch``."""
-    if actions.continuous:
-        return Dense(actions, covariance, trials, functions, device, plan)
-    if plan.name == "joint":
-        return Joint(actions, covariance, trials, functions, device, plan)
-    size = actions.size if stretch is None else stretch[1] - stretch[0]
-    _check_memory(plan, size, trials, functions, dtype, device)
-    rows = ROWS[plan.name](actions, covariance, trials, dtype, device, stretch)
-    block = block_of(size, trials, functions, dtype, device)
-    if device.type == "cuda" and isinstance(actions, ProductGrid):
-        # whole rows of the second group, 16 at a time: kernels load 16 bytes at once
-        whole = 16 * actions.row
-        block = max(block - block % whole, whole if whole <= 2 * block else block)
-    return Swept(
-        actions,
-        covariance,
-        trials,
-        functions,
-        dtype,
-        device,
-        rows,
-        block,
-        stretch,
-        plan,
-    )
+def make_engine(plan: Plan, prior: Prior, functions: int) -> Engine:
+    """A fresh engine that knows only the prior; for large sets, of a stretch."""
+    make = Engine if prior.actions.continuous else MAKERS[plan.name]
+    return make(prior, functions, plan)
 
 
-def _check_memory(
-    plan: Plan,
-    size: int,
-    trials: int,
-    functions: int,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> None:
+def _check_memory(plan: Plan, prior: Prior, functions: int) -> None:
     """Raise an error where not even means and variances of all actions have room."""
-    least, free = trials * (functions + 1) * size * dtype.itemsize, free_memory(device)
+    (first, last), trials, dtype = prior.ends, prior.trials, prior.dtype
+    least = trials * (functions + 1) * (last - first) * dtype.itemsize
+    free = free_memory(prior.device)
     if least > free:
         raise CBanditError(
-            f"actions: means and variances of {size:,} actions take {least / 1e9:,.3g} "
-            f"GB (engine {plan.name}, {trials} x {functions + 1} x {size:,} numbers of "
-            f"{dtype}), and {free / 1e9:.3g} GB are free on {device.type}: give the "
-            "parameters fewer values, or make numbers continuous, which gives a cb.Box "
-            "(in a cb.Space, cb.Float without step)"
+            f"actions: means and variances of {last - first:,} actions take "
+            f"{least / 1e9:,.3g} GB (engine {plan.name}, {trials} x {functions + 1} x "
+            f"{last - first:,} numbers of {dtype}), and {free / 1e9:.3g} GB are free "
+            f"on {prior.device.type}: give the parameters fewer values, or make "
+            "numbers continuous, which gives a cb.Box (in a cb.Space, cb.Float without "
+            "step)"
         )
 
 
-def block_of(
-    size: int, trials: int, functions: int, dtype: torch.dtype, device: torch.device
-) -> int:
+def block_of(prior: Prior, functions: int) -> int:
     """How many actions are looked at together.
 
     As many as fit the cache, or on CUDA as fill the device: fewer where what passes
     through in a stretch would not fit beside means and variances.
     """
-    if device.type != "cuda":
+    if prior.device.type != "cuda":
         return BLOCK
-    kept = trials * (functions + 1) * size * dtype.itemsize
-    each = trials * 4 * (functions + 1) * dtype.itemsize
-    room = (free_memory(device) - kept) // (2 * each)
+    first, last = prior.ends
+    number = prior.trials * (functions + 1) * prior.dtype.itemsize
+    room = (free_memory(prior.device) - number * (last - first)) // (8 * number)
     return min(CUDA_BLOCK, 1 << max(16, room.bit_length() - 1))
 
 
@@ -179,13 +150,12 @@ def describe_engines(device: torch.device | None = None) -> str:
     lines = [f"engines on {device.type}, {free_memory(device) / 1e9:.3g} GB free:"]
     for what, actions, trials, samples in sets:
         kernel = Covariance(RBFKernel(), actions.dim).to(device)
-        chosen = plan(
-            "auto", actions.to(device), kernel, trials, dtype, device, samples
-        )
+        prior = Prior(actions.to(device), kernel, (trials,), dtype, device)
+        chosen = plan("auto", prior, samples)
         line = f"  {what}: {chosen.name} ({chosen.why})"
         if chosen.name != "joint":
-            block = block_of(actions.size, trials, 2, dtype, device)
-            line += f", {min(block, actions.size):,} actions at a time"
+            block = min(block_of(prior, 2), actions.size)
+            line += f", {block:,} actions at a time"
         lines.append(line)
     lines.append(f"rounds on the CPU: {describe_native()}")
     return "\n".join(lines)

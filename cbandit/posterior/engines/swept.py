@@ -20,8 +20,8 @@ all of it, score and argmax included.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,17 +30,12 @@ from cbandit._core import devices
 from cbandit._core.devices import free_memory
 from cbandit._core.log import warn
 from cbandit._core.randomness import Streams
-from cbandit.actions import Actions
 from cbandit.errors import CBanditError
-from cbandit.posterior.ahead import Coming, explained
-from cbandit.posterior.covariance import Covariance
+from cbandit.posterior.covariance import Prior
 from cbandit.posterior.draws.features import correction
-from cbandit.posterior.engines.afresh import compute_afresh
-from cbandit.posterior.engines.arrays import Arrays
-from cbandit.posterior.engines.blocks import BlockPass, Changes
-from cbandit.posterior.engines.protocol import Fused, Plan, Seen
-from cbandit.posterior.history import Between, History
-from cbandit.posterior.look import Best, Look
+from cbandit.posterior.engines.protocol import Engine, Fused, Plan
+from cbandit.posterior.look import Best, Block, Look
+from cbandit.posterior.observations import Coming, Update, explained
 from cbandit.posterior.rows.protocol import Columns, Rows
 from cbandit.posterior.system import Spot
 from cbandit_kernels import Change, Found, native
@@ -48,13 +43,20 @@ from cbandit_kernels import Change, Found, native
 __all__ = ["Swept"]
 
 
-class Swept(Arrays):
-    """Means ``(T, F, N)`` and variance ``(T, N)``, from kernel rows.
+class Swept(Engine):
+    """Means ``(T, F, n)`` and variances ``(T, n)`` over ``n`` actions, by kernel rows.
 
-    With a ``stretch`` of the actions, of these alone: its first, and one past its last.
+    Args:
+        prior: the set, and its stretch that is kept.
+        functions: ``F``.
+        plan: the engine's name, and why it was chosen.
+        rows: where kernel rows come from.
+        step: actions that are looked at together.
     """
 
+    keeps_all = False
     BACKEND: str | None = None  # "triton" insists on its kernels, on the CPU too
+    REFRESH_BYTES = 1 << 30
     PENDING_LIMIT = 32
     FUSED_LIMIT = 4  # changes that one kernel applies in passing
     REWEIGH_EVERY = 64  # reverse changes, after which the means are computed afresh
@@ -65,95 +67,101 @@ class Swept(Arrays):
     SOLVED_TOGETHER = 1 << 12
     NARROW = 1e-2  # off by more after a refresh: the dtype is too narrow
 
+    step: int
+
     def __init__(
-        self,
-        actions: Actions,
-        covariance: Covariance,
-        trials: int,
-        functions: int,
-        dtype: torch.dtype,
-        device: torch.device,
-        rows: Rows,
-        block: int,
-        stretch: tuple[int, int] | None = None,
-        plan: Plan | None = None,
+        self, prior: Prior, functions: int, plan: Plan, rows: Rows, step: int
     ) -> None:
-        super().__init__(
-            actions, covariance, trials, functions, dtype, device, rows, block, stretch
-        )
-        self.plan = plan or Plan(rows.name, "asked for")
-        self._trial = torch.arange(trials, device=device)
+        self.dtype, self.device, self._ends = prior.dtype, prior.device, prior.ends
+        self.drifts, self.by_features = self.dtype != torch.float64, rows.by_features
+        self.rows, self.keeps_rows, self.step = rows, rows.kept, step
+        shape = prior.trials, self._ends[1] - self._ends[0]
+        self.var = torch.empty(shape, dtype=self.dtype, device=self.device)
+        self.mean = self.var.new_zeros(shape[0], functions, shape[1])
+        self._trial = torch.arange(shape[0], device=self.device)
+        super().__init__(prior, functions, plan)
         self._scale = float(self.var[:, :1024].double().mean().clamp_min(1e-300)) ** 0.5
-        self._begin_anew(functions)
 
     def clear(self, functions: int) -> None:
         """Forget everything, and keep as many functions from now on."""
-        sharp, trials = self.history.sharp, len(self._trial)
+        super().clear(functions)
         self.rows.clear()
-        if functions == self.functions:
+        trials, old, size = self.mean.shape
+        if functions == old:
             self.mean.zero_()
         else:
-            self.mean = self.mean.new_zeros(trials, functions, self.var.shape[-1])
-        self.to_prior()
-        self._begin_anew(functions)
-        self.history.sharp = sharp
-
-    def _begin_anew(self, functions: int) -> None:
-        trials, self.functions = len(self._trial), functions
-        self._pending: list[tuple[Tensor, Tensor, Tensor]] = []
-        self._assign = False  # whether the means are of older targets
+            self.mean = self.mean.new_zeros(trials, functions, size)
+        self._to_prior()
+        self._pending: list[_Pending] = []
         self._floor: Tensor | None = None  # below it a variance is solved for
         self._changes = self._forgotten = 0
         self.drift = 0.0
         self.refreshes = 0
-        self._told = False
-        self.history = History(self.covariance, trials, functions, self.device)
+        self._warned = False
 
-    def _shared(self) -> list[Any]:
-        return [self.covariance, self.actions]
+    def covers(self, stretch: tuple[int, int] | None) -> bool:
+        """Whether it keeps this stretch of the set; ``None``: the whole."""
+        return self._ends == (stretch or (0, self.prior.actions.size))
+
+    def _keep(self, functions: Tensor) -> None:
+        self.mean = self.mean[:, functions].contiguous()
+        super()._keep(functions)
+
+    # -- arrays ----------------------------------------------------------------------
+
+    def stretches(self, target: int) -> Iterator[tuple[int, int]]:
+        """Stretches of about ``target`` actions, of those that are kept."""
+        return self.prior.actions.stretches(target, *self._ends)
+
+    def arrays(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Means ``(T, F, n)`` and variances ``(T, n)`` of a stretch, to be written."""
+        at = slice(start - self._ends[0], stop - self._ends[0])
+        return self.mean[..., at], self.var[:, at]
+
+    def _prior(self, start: int, stop: int) -> Tensor:
+        """The prior variances of a stretch."""
+        return self.prior.covariance.variance(self.prior.actions.block(start, stop))
+
+    def _to_prior(self) -> None:
+        # temporaries are large or many
+        step = 1 << 22 if self.device.type == "cuda" else 1 << 16
+        for start, stop in self.stretches(step):
+            _, var = self.arrays(start, stop)
+            var.copy_(self._prior(start, stop))
 
     # -- changes ---------------------------------------------------------------
 
-    def append(self, seen: Seen) -> None:
+    def append(self, update: Update) -> None:
         """Condition on one more observation."""
-        keys, x, values, precision, wanted, usual = seen
-        slots = self._place(keys, x, wanted)
+        slots = self.place(update)
         if slots is None:
             return
         spot = self.history.at_slot(devices.put(slots, self.device))
-        self._pending.append(self._change(spot, values, precision))
-        self._assign |= self.history.clashes(slots, precision, usual)
-        self.history.add(slots, precision, values, spot=spot, usual=usual)
-        self.history.count(slots, wanted, 1)
+        self._pending.append(self._change(spot, update))
+        self.stale |= self.history.clashes(slots, update)
+        self.history.enter(slots, update, spot=spot)
         self._changed()
 
-    def forget(self, seen: Seen) -> None:
+    def forget(self, update: Update) -> None:
         """The reverse of :meth:`append`, from the system without the observation."""
-        keys, x, values, precision, wanted, usual = seen
-        slots = self._place(keys, x, wanted)
+        slots = self.place(update)
         if slots is None:
             return
-        self.history.add(slots, precision, values, sign=-1)
-        self.history.count(slots, wanted, -1)
+        self.history.enter(slots, update, -1)
         spot = self.history.at_slot(devices.put(slots, self.device))
-        weights, spread, shift = self._change(spot, values, precision)
-        self._pending.append((weights, -spread, -shift))
+        change = self._change(spot, update)
+        self._pending.append(_Pending(change.weights, -change.spread, -change.shift))
         self._forgotten += 1
         # changes come and go, their rounding errors only come
-        self._assign |= self._forgotten % self.REWEIGH_EVERY == 0
-        self._assign |= self.history.clashes(slots, precision, usual)
+        self.stale |= self._forgotten % self.REWEIGH_EVERY == 0
+        self.stale |= self.history.clashes(slots, update)
         self._changed()
 
-    def observe(self, rows: Sequence[Seen]) -> None:
-        """Condition on many observations, then compute everything afresh."""
-        for seen in rows:
-            slots = self._place(seen.keys, seen.x, seen.wanted)
-            if slots is not None:
-                self.history.add(slots, seen.precision, seen.values)
-                self.history.count(slots, seen.wanted, 1)
-        self.refresh()
+    def place(self, update: Update) -> list[int] | None:
+        """The slots of an observation, with their kernel rows."""
+        return self._placed(update.keys, update.x, update.wanted)
 
-    def _place(
+    def _placed(
         self, keys: Sequence[Hashable], x: Tensor, wanted: Sequence[bool]
     ) -> list[int] | None:
         slots, fresh = self.history.place(keys, x, wanted)
@@ -163,13 +171,11 @@ class Swept(Arrays):
             self.rows.write(fresh, new, here, names)
         return slots if self.history.used else None
 
-    def _change(
-        self, spot: Spot, values: Tensor, precision: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Row weights ``(T, U)``, and what ``c^2`` and ``c`` are multiplied by."""
+    def _change(self, spot: Spot, update: Update) -> _Pending:
         weights = self.history.system().column(spot, self.history.used)
-        spread = precision / (1 + precision * spot.var)
-        return weights, spread, (values - spot.mean) * spread.unsqueeze(-1)
+        spread = update.precision / (1 + update.precision * spot.var)
+        shift = (update.values - spot.mean) * spread.unsqueeze(-1)
+        return _Pending(weights, spread, shift)
 
     def _changed(self) -> None:
         self._changes += 1
@@ -179,64 +185,91 @@ class Swept(Arrays):
         if early or self._changes % self.CHECK_EVERY == 0:
             self.check()
 
-    def revise(self, weighted: Tensor) -> None:
-        """Replace all targets: ``weighted (T, F, U)`` sums of precision x target."""
-        self.history.revise(weighted)
-        self._assign = True
-
-    def correct(
-        self, keys: Sequence[Hashable], change: Tensor, wanted: Sequence[bool]
-    ) -> None:
-        """Add ``change (T, F)``, of precision x target, at ``keys``."""
-        nowhere = self.history.points.new_zeros(len(keys), self.covariance.dim)
-        slots, _ = self.history.place(keys, nowhere, wanted)
-        self.history.correct(devices.put(slots, self.device), change)
-        self._assign = True
-
     def refresh(self) -> None:
         """Compute means and variances afresh from the history: no drift is left."""
-        number, self.history.stands_for = self.history.stands_for, None
-        self._pending.clear()
-        self._assign = False
-        self.refreshes += 1
-        self.history.release()
-        compute_afresh(self)
-        self._floor = None
-        if self.history.sharp_together():
-            self._solve_for_fallen()
-        self.history.stands_for = number
+        with self.history.writing():
+            self._pending.clear()
+            self.stale = False
+            self.refreshes += 1
+            self.history.release()
+            self._compute_afresh()
+            self._floor = None
+            if self.history.sharp_together():
+                self._solve_for_fallen()
 
-    # -- looking ---------------------------------------------------------------
+    def _compute_afresh(self) -> None:
+        used = self.history.used
+        if used == 0:
+            self.mean.zero_()
+            self._to_prior()
+            return
+        system = self.history.system(fresh=True)
+        inverse = torch.linalg.solve_triangular(
+            system.factor, torch.diag_embed(system.root), upper=False
+        )
+        means = self.rows.multiply(system.alpha)
+        column, room = self.rows.bytes_per_column(), self._room()
+        if column * used > room:
+            self._compute_by_groups(means, inverse, max(1, room // column))
+            return
+        # var = k(x, x) - |L^-1 S k_u(x)|^2, a few columns of weights at a time; on CUDA
+        # all, for kernel values are made once for each group
+        group, step = 64, min(self.step, 1 << 15)
+        if self.device.type == "cuda":
+            group, step = used, self._stretch_of(used)
+        halves = [
+            self.rows.multiply(inverse[:, i : i + group].mT)
+            for i in range(0, used, group)
+        ]
+        for start, stop in self.stretches(step):
+            mean, var = self.arrays(start, stop)
+            mean.copy_(means(start, stop))
+            taken = torch.zeros(var.shape, dtype=torch.float64, device=self.device)
+            for half in halves:
+                taken += half(start, stop).double().square_().sum(-2)
+            var.copy_(self._prior(start, stop) - taken)
 
-    def gain(self) -> Tensor:
-        """The realised information gain, ``(T,)``."""
-        if self.history.used == 0:
-            return torch.zeros(
-                len(self._trial), dtype=torch.float64, device=self.device
-            )
-        return self.history.system().gain()
+    def _compute_by_groups(self, means: Columns, inverse: Tensor, group: int) -> None:
+        """The same where the columns' own factors do not fit in memory together."""
+        step = self._stretch_of(group)
+        for start, stop in self.stretches(step):
+            mean, var = self.arrays(start, stop)
+            mean.copy_(means(start, stop))
+            var.copy_(self._prior(start, stop))
+        for i in range(0, self.history.used, group):
+            half = self.rows.multiply(inverse[:, i : i + group].mT)
+            for start, stop in self.stretches(step):
+                _, var = self.arrays(start, stop)
+                var -= half(start, stop).square().sum(-2)
+
+    def _stretch_of(self, columns: int) -> int:
+        """A stretch of which some columns fit in memory."""
+        return max(1 << 12, self._room() // (8 * len(self._trial) * columns))
+
+    def _room(self) -> int:
+        """Bytes that a refresh may take in passing."""
+        if self.device.type != "cuda":
+            return self.REFRESH_BYTES
+        return max(self.REFRESH_BYTES, free_memory(self.device) // 16)
 
     def settle(self) -> None:
         """Apply what waits."""
-        if not self._pending and not self._assign:
+        if not self._pending and not self.stale:
             return
-        number, self.history.stands_for = self.history.stands_for, None
-        changes = self._columns()
-        if changes is not None:
-            for start, stop in self.stretches(self.step):
-                own = self.own(start, stop)
-                changes(start, stop, self.mean[..., own], self.var[:, own])
-        if self.history.cancels:
-            self._solve_for_fallen()
-        self.settled(number)
+        with self.history.writing():
+            changes = self._columns()
+            if changes is not None:
+                for start, stop in self.stretches(self.step):
+                    changes(start, stop, *self.arrays(start, stop))
+            if self.history.cancels:
+                self._solve_for_fallen()
+            self._settled()
 
-    def settled(self, number: int | None) -> None:
-        """Nothing waits any more: the arrays stand for the log of this number."""
-        self.history.stands_for = None
+    def _settled(self) -> None:
+        """Nothing waits any more."""
         self._pending.clear()
-        self._assign = False
+        self.stale = False
         self.history.release()
-        self.history.stands_for = number
 
     def _solve_for_fallen(self) -> None:
         """Solve for the variances that have fallen far since that was last done.
@@ -249,14 +282,14 @@ class Swept(Arrays):
             torch.maximum(self._floor, self.FALLEN * self.var, out=self._floor)
         fallen = (self.var < self._floor).any(0).nonzero()[:, 0]
         for some in fallen.split(self.SOLVED_TOGETHER):
-            _, var = self.history.at(self.points_of(some + self.stretch[0]))
+            _, var = self.history.at(self.points_of(some + self._ends[0]))
             self.var[:, some] = var.clamp_min(0).to(self.dtype)
             self._floor[:, some] = self.FALLEN * self.var[:, some]
 
     def at(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Means ``(T, F, k)`` and variances ``(T, k)`` at ``index (T, k)`` in reach."""
         self.settle()
-        index = index - self.stretch[0]
+        index = index - self._ends[0]
         places = index.unsqueeze(1).expand(-1, self.functions, -1)
         return self.mean.gather(-1, places), self.var.gather(-1, index)
 
@@ -273,11 +306,11 @@ class Swept(Arrays):
         if self.drift <= (1e-10 if self.dtype == torch.float64 else 1e-4):
             return
         self.refresh()
-        if self.dtype == torch.float64 or self._told:
+        if self.dtype == torch.float64 or self._warned:
             return
         left = self._off()
         if left > self.NARROW:
-            self._told = True
+            self._warned = True
             warn(
                 f"beliefs in {str(self.dtype).removeprefix('torch.')} are off by "
                 f"{left:.2g} of their size: outcomes that differ far more than the "
@@ -292,32 +325,53 @@ class Swept(Arrays):
         offset = (self._changes * 7919) % size
         index = (
             torch.arange(count, device=self.device) * (size // count) + offset
-        ) % size + self.stretch[0]
+        ) % size + self._ends[0]
         places = index.expand(len(self._trial), -1)
         mean, var = self.history.at(self.points_of(index))
-        seen_mean, seen_var = self.at(places)
+        kept_mean, kept_var = self.at(places)
         scale = self._scale + float(mean.abs().max())
         off = torch.stack(
             [
-                (seen_mean.double() - mean).abs().max() / scale,
-                (seen_var.double() - var).abs().max() / self._scale**2,
+                (kept_mean.double() - mean).abs().max() / scale,
+                (kept_var.double() - var).abs().max() / self._scale**2,
             ]
         )
         return float(off.max())
 
-    def begin(
-        self, streams: Streams | None = None, ahead: Coming | None = None
-    ) -> BlockPass:
-        """Begin a pass that applies what waits, block by block."""
+    # -- looking ---------------------------------------------------------------------
+
+    def blocks(
+        self,
+        stretches: Iterable[tuple[int, int]],
+        streams: Streams | None = None,
+        ahead: Coming | None = None,
+    ) -> Iterator[Block]:
+        """One pass that applies what waits, stretch by stretch."""
         if self.history.cancels:
             self.settle()
-        number, self.history.stands_for = self.history.stands_for, None
+        history, number = self.history, self.history.stands_for
+        history.stands_for = None
         less = None if ahead is None else self._ahead(ahead)
         changes = self._columns()
-        draw = None if streams is None else self._draw(streams)
-        if changes is None:
-            self.history.stands_for = number
-        return BlockPass(self, changes, less, draw, lambda: self.settled(number))
+        path = None if streams is None else self._draw(streams)
+        if changes is None:  # nothing is written: one may stop anywhere
+            history.stands_for = number
+        for start, stop in stretches:
+            mean, var = self.arrays(start, stop)
+            if changes is not None:
+                changes(start, stop, mean, var)
+            if less is not None:
+                var = var - less(start, stop).square().sum(-2)
+            std = var.clamp_min(0).sqrt_().unsqueeze(1)
+            draw = None if path is None else path(start, stop)
+            yield Block(start, stop, mean, std, draw)
+            if self.history is not history:
+                raise CBanditError("beliefs must not be read within a score of theirs")
+        if changes is not None:
+            self._settled()
+            history.stands_for = number
+        elif less is not None:
+            history.release()
 
     @property
     def fused(self) -> Fused | None:
@@ -328,17 +382,17 @@ class Swept(Arrays):
     def _find(self, look: Look, streams: Streams | None = None) -> Best:
         """Apply what was told and find the best action, in one pass over all."""
         many = len(self._pending) > self.FUSED_LIMIT
-        if self._assign or many or self.history.cancels:
+        if self.stale or many or self.history.cancels:
             self.settle()
-        number, self.history.stands_for = self.history.stands_for, None
-        weights, spread, shift = self._stacked(len(self._pending))
-        draw = None if streams is None else self._draw(streams)
-        change = Change(spread, shift)
-        go = self.rows.rounds(weights, change, look, draw, self.BACKEND)
-        step = self.actions.size if self.rows.seamless(draw) else self.step
-        cuts = [(start, self.own(start, stop)) for start, stop in self.stretches(step)]
-        found = [go(start, self.mean[..., at], self.var[:, at]) for start, at in cuts]
-        self.settled(number)
+        with self.history.writing():
+            weights, change = self._stacked(len(self._pending))
+            draw = None if streams is None else self._draw(streams)
+            go = self.rows.rounds(weights, change, look, draw, self.BACKEND)
+            whole = self.rows.seamless(draw)
+            step = self.prior.actions.size if whole else self.step
+            cuts = list(self.stretches(step))
+            found = [go(start, *self.arrays(start, stop)) for start, stop in cuts]
+            self._settled()
         if len(found) == 1:
             return Best(found[0].value, found[0].index, found[0].estimate)
         return self._first(look, draw, cuts, found)
@@ -347,7 +401,7 @@ class Swept(Arrays):
         self,
         look: Look,
         draw: Columns | None,
-        cuts: list[tuple[int, slice]],
+        cuts: list[tuple[int, int]],
         found: list[Found],
     ) -> Best:
         """The first action that comes close enough to the greatest score of all.
@@ -355,35 +409,33 @@ class Swept(Arrays):
         Each stretch has told what comes close to its own greatest score. Where that is
         less, it is looked at once more.
         """
-        value = torch.stack([each.value for each in found])
+        value = torch.stack([best.value for best in found])
         top = value.amax(0)
         chosen = (value >= look.reach(top)).to(torch.uint8).argmax(0)
         own = value[chosen, self._trial]
         if bool((own < top).any()):
             closer = look.closer(own, look.reach(top))
-            weights, spread, shift = self._stacked(0)
-            change = Change(spread, shift)
+            weights, change = self._stacked(0)
             go = self.rows.rounds(weights, change, closer, draw, self.BACKEND)
             for k in set(chosen.tolist()):
-                start, at = cuts[k]
-                found[k] = go(start, self.mean[..., at], self.var[:, at])
-        index = torch.stack([each.index for each in found])
-        estimate = torch.stack([each.estimate for each in found])
+                found[k] = go(cuts[k][0], *self.arrays(*cuts[k]))
+        index = torch.stack([best.index for best in found])
+        estimate = torch.stack([best.estimate for best in found])
         return Best(top, index[chosen, self._trial], estimate[chosen, self._trial])
 
-    def _stacked(self, columns: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _stacked(self, columns: int) -> tuple[Tensor, Change]:
         """Pending changes: weights ``(T, U, columns)``, zeros after them, and what
-        squares ``(T, k)`` and columns ``(T, F, k)`` are multiplied by.
+        squares and columns are multiplied by.
         """
         trials, count = len(self._trial), len(self._pending)
-        kept: dict[str, Any] = {"dtype": torch.float64, "device": self.device}
-        weights = torch.zeros(trials, self.history.used, columns, **kept)
-        spread = torch.zeros(trials, count, **kept)
-        shift = torch.zeros(trials, self.functions, count, **kept)
-        for j, (w, s, m) in enumerate(self._pending):
-            weights[:, : w.shape[-1], j] = w
-            spread[:, j], shift[..., j] = s, m
-        return weights, spread, shift
+        double: dict[str, Any] = {"dtype": torch.float64, "device": self.device}
+        weights = torch.zeros(trials, self.history.used, columns, **double)
+        spread = torch.zeros(trials, count, **double)
+        shift = torch.zeros(trials, self.functions, count, **double)
+        for j, change in enumerate(self._pending):
+            weights[:, : change.weights.shape[-1], j] = change.weights
+            spread[:, j], shift[..., j] = change.spread, change.shift
+        return weights, Change(spread, shift)
 
     def _ahead(self, ahead: Coming) -> Columns:
         """Columns whose squares are the share of the variance that choices take off.
@@ -393,7 +445,7 @@ class Swept(Arrays):
         """
         places = []
         for names, x in zip(ahead.keys, ahead.x, strict=True):
-            slots = self._place(names, x, [True] * len(self._trial))
+            slots = self._placed(names, x, [True] * len(self._trial))
             if slots is None:
                 raise CBanditError("an outstanding choice has no place")
             places.append(slots)
@@ -409,27 +461,32 @@ class Swept(Arrays):
         z = explained(inner, weights.mT, ahead.precision)
         return self.rows.multiply(z.mT)
 
-    def _columns(self) -> Changes | None:
-        if not self._pending and not self._assign:
+    def _columns(self) -> _Changes | None:
+        if not self._pending and not self.stale:
             return None
-        count, means = len(self._pending), self.functions if self._assign else 0
-        weights, spread, shift = self._stacked(count + means)
+        count, means = len(self._pending), self.functions if self.stale else 0
+        weights, change = self._stacked(count + means)
         if means:
             used = self.history.used
             weights[..., count:] = self.history.system().weights(used)
-        return Changes(
+        return _Changes(
             self.rows.multiply(weights),
             count,
-            spread.to(self.dtype) if count else None,
-            None if means else shift.to(self.dtype),
+            change.spread.to(self.dtype) if count else None,
+            None if means else change.shift.to(self.dtype),
         )
 
     def _draw(self, streams: Streams) -> Columns:
         """A posterior draw less its mean: a prior draw, corrected at what was tried."""
-        used, functions = self.history.used, self.functions
-        points = self.history.points[:, :used]
-        path = self.rows.path(streams, functions, points)
+        points = self.history.points[:, : self.history.used]
+        path = self.rows.path(streams, self.functions, points)
         return path.corrected(correction(self.history, path.tried, streams))
+
+    def gain(self) -> Tensor:
+        """The realised information gain, ``(T,)``."""
+        if self.history.used == 0:  # no system yet: the first one is factored whole
+            return self.history.points.new_zeros(len(self._trial))
+        return super().gain()
 
     # -- memory ------------------------------------------------------------------
 
@@ -447,17 +504,61 @@ class Swept(Arrays):
         for slot in range(used):
             points = self.history.points[:, slot]
             rows.write(every, [slot] * len(every), points, ())
-        self.rows = rows
+        self.rows, self.keeps_rows = rows, rows.kept
+        self.by_features = rows.by_features
         self.plan = Plan(rows.name, "kernel rows no longer fit in memory")
-
-    def covariances(self, to: Tensor) -> Between:
-        """Posterior covariances ``(T, n, o)`` and variances, by a dense solve."""
-        of = self.history.covariances(self.points_of(to).double())
-        return lambda at: of(self.points_of(at).double())
 
     def bytes(self) -> int:
         """Bytes that the arrays take now."""
-        own: int = self.mean.nbytes + self.var.nbytes
-        if self._floor is not None:
-            own += self._floor.nbytes
-        return own + self.history.used * self.rows.bytes_per_row()
+        floor = 0 if self._floor is None else self._floor.nbytes
+        rows = self.history.used * self.rows.bytes_per_row()
+        return self.mean.nbytes + self.var.nbytes + floor + rows
+
+
+class _Pending(NamedTuple):
+    """A change that waits.
+
+    Args:
+        weights: of the kernel rows, ``(T, U)``, which make its column.
+        spread: what the column's square is multiplied by, ``(T,)``.
+        shift: what the column is multiplied by for the means, ``(T, F)``.
+    """
+
+    weights: Tensor
+    spread: Tensor
+    shift: Tensor
+
+
+class _Changes:
+    """Pending changes as columns; applied to one stretch at a time, in place."""
+
+    def __init__(
+        self, columns: Columns, count: int, spread: Tensor | None, shift: Tensor | None
+    ) -> None:
+        self._columns, self._count = columns, count
+        self._spread, self._shift = spread, shift
+        self._single = False
+        self._shifts: list[float] = []
+        if spread is not None and not spread.is_cuda:
+            self._single = spread.numel() == 1
+        if shift is not None and not shift.is_cuda:
+            self._shifts = shift.flatten().tolist()
+        self._value = -float(spread) if self._single and spread is not None else 0.0
+
+    def __call__(self, start: int, stop: int, mean: Tensor, var: Tensor) -> None:
+        """Apply them to means ``(T, F, n)`` and variances ``(T, n)`` of a stretch."""
+        columns, count = self._columns(start, stop), self._count
+        if self._shift is None:
+            mean.copy_(columns[:, count:])
+        elif self._single and self._shift.device.type == "cpu":
+            for row, shift in zip(mean[0], self._shifts, strict=True):
+                row.add_(columns[0, 0], alpha=shift)
+        else:
+            mean.baddbmm_(self._shift, columns)
+        if self._spread is None:
+            return
+        if self._single:
+            var.addcmul_(columns[:, 0], columns[:, 0], value=self._value)
+            return
+        changes = columns[:, :count]
+        var -= (self._spread.unsqueeze(1) @ changes.square()).squeeze(1)

@@ -14,11 +14,10 @@ from torch import Tensor
 from cbandit._core import devices
 from cbandit._core.randomness import Streams
 from cbandit._core.threads import on_one_thread
-from cbandit.actions import Actions, ProductGrid
+from cbandit.actions import ProductGrid
 from cbandit.errors import CBanditError
-from cbandit.posterior.axes import AxisKernel, axes_of
-from cbandit.posterior.covariance import Covariance
-from cbandit.posterior.draws.grid import GridPath, by_size, even, grid_normals, kron
+from cbandit.posterior.covariance import AxisKernel, Covariance, Prior, axes_of
+from cbandit.posterior.draws.grid import by_size, even, grid_normals, grid_path, kron
 from cbandit.posterior.draws.roots import Root, prior_root
 from cbandit.posterior.rows.products import Products
 from cbandit.posterior.rows.protocol import Columns, Path, Rounds, Rows, finishing
@@ -34,7 +33,7 @@ from cbandit_kernels import (
 __all__ = ["Kronecker"]
 
 
-class Kronecker:
+class Kronecker(Rows):
     """A grid's rows as products over two groups of axes: one matrix product a round.
 
     Where the kernel matrix of the second group has low rank ``r`` (the RBF), its rows
@@ -44,27 +43,23 @@ class Kronecker:
     """
 
     name = "product"
-    kept = False
     by_features = False
     BASIS_LIMIT = 2048
 
-    def __init__(
-        self,
-        actions: Actions,
-        covariance: Covariance,
-        trials: int,
-        dtype: torch.dtype,
-        device: torch.device,
-        stretch: tuple[int, int] | None = None,
-    ) -> None:
+    def __init__(self, prior: Prior) -> None:
+        actions = prior.actions
         if not isinstance(actions, ProductGrid):
             raise CBanditError(f"engine='product' needs a ProductGrid; got {actions!r}")
-        self.actions, self.covariance, self.trials = actions, covariance, trials
-        self.dtype, self.device = dtype, device
-        self._axes, self._cut = _factors(covariance, actions), actions.cut
+        self.actions, self.covariance, self.trials = (
+            actions,
+            prior.covariance,
+            prior.trials,
+        )
+        self.dtype, self.device = prior.dtype, prior.device
+        self._axes, self._cut = _factors(prior.covariance, actions), actions.cut
         self._tails = math.prod(actions.sizes[self._cut :])
         # the part of the first group that the stretch touches
-        first, last = stretch or (0, actions.size)
+        first, last = prior.ends
         self._heads = slice(first // self._tails, (last - 1) // self._tails + 1)
         # one front for each axis of the first group; a short group is a single front
         cuts = range(self._cut + 1) if self._cut > 1 else (0, self._cut)
@@ -73,7 +68,7 @@ class Kronecker:
         self._ranked: list[Tensor] = []  # the columns of each root a trial has, (T, r)
         spans = [*self._spans, (self._cut, actions.dim)]
         self._bases = [self._low_rank(*span) for span in spans]
-        self.clear()
+        super().__init__(prior)
 
     def clear(self) -> None:
         """Drop the tried actions."""
@@ -93,10 +88,6 @@ class Kronecker:
         )
         self._number = torch.zeros(trials, 0, dtype=torch.long, device=self.device)
         self._off_grid = False
-
-    def roomier(self) -> Rows | None:
-        """Nothing keeps less."""
-        return None
 
     def __getstate__(self) -> dict[str, Any]:
         # the factors are closures over the kernel: built again from it
@@ -267,7 +258,7 @@ class Kronecker:
                 for root in self._roots
             ]
         z = by_size(self._roots, grid_normals)(streams, functions, *self._ranked)
-        return GridPath(
+        return grid_path(
             self._number[:, : points.shape[1]],
             self._tails,
             self._heads,

@@ -8,15 +8,15 @@ Each is told of a new distinct action by ``write`` and hands out combinations by
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from typing import Protocol
+from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from cbandit._core.randomness import Streams
-from cbandit.actions import Actions
-from cbandit.posterior.covariance import Covariance
+from cbandit.posterior.covariance import Prior
+from cbandit.posterior.draws.features import Features
 from cbandit_kernels import Change, Found, Look, finish_round
 
 __all__ = ["Columns", "Path", "Rounds", "Rows", "finishing"]
@@ -28,45 +28,45 @@ Rounds = Callable[[int, Tensor, Tensor], Found]
 """``(start, mean, var)``: a round's one pass over a stretch of actions."""
 
 
-class Path(Protocol):
-    """A prior draw of ``F`` functions, known over the set and at the tried actions."""
+class Path(NamedTuple):
+    """A prior draw of ``F`` functions, known over the set and at the tried actions.
+
+    Args:
+        tried: at the tried actions, ``(T, F, U)``, float64.
+        corrected: the draw less ``weights (T, U, F)`` combinations of kernel rows.
+    """
 
     tried: Tensor
-    """``(T, F, U)``, float64."""
-
-    def corrected(self, weights: Tensor) -> Columns:
-        """The draw less ``weights (T, U, F)`` combinations of kernel rows."""
-        ...
+    corrected: Callable[[Tensor], Columns]
 
 
-class Rows(Protocol):
+class Rows(ABC):
     """Kernel rows at the tried actions, over a stretch of the set.
-
-    They are made by ``(actions, covariance, trials, dtype, device, stretch=None)``, in
-    :mod:`cbandit.posterior.engines.choice`.
 
     Slots are the history's, one for each distinct action that a trial has tried. A slot
     that was given up is given to another action, and ``write`` replaces its row. A
     trial weighs slots that it never wrote by 0; their rows must not hold NaN.
+
+    Args:
+        prior: the set, its stretch that is kept, and the covariance.
     """
 
-    covariance: Covariance
-    dtype: torch.dtype
-    kept: bool
+    name: str
+    """The name of the engine that keeps such rows."""
+    kept = False
     """Whether whole rows are kept, which are sooner computed than read from a file."""
-    by_features: bool
+    by_features = True
     """Whether :meth:`path` draws by random features, which not all kernels have."""
 
-    @property
-    def actions(self) -> Actions:
-        """The set."""
-        ...
+    def __init__(self, prior: Prior) -> None:
+        self.prior = prior
+        self.clear()
 
-    @property
-    def name(self) -> str:
-        """The name of the engine that keeps such rows."""
-        ...
+    @abstractmethod
+    def clear(self) -> None:
+        """Drop all rows."""
 
+    @abstractmethod
     def write(
         self,
         trials: list[int],
@@ -78,11 +78,22 @@ class Rows(Protocol):
 
         ``keys`` are its names: a number where it is one of the set's.
         """
-        ...
 
+    @abstractmethod
     def multiply(self, weights: Tensor) -> Columns:
         """``weights^T K``, for ``weights (T, U, k)`` in float64."""
-        ...
+
+    @abstractmethod
+    def bytes_per_row(self) -> int:
+        """Bytes that one more distinct action takes."""
+
+    def bytes_per_column(self) -> int:
+        """Bytes that each column of ``multiply`` takes for as long as it is used."""
+        return 0
+
+    def roomier(self) -> Rows | None:
+        """Rows that keep less, and none of these yet; ``None``: there are none."""
+        return None
 
     def rounds(
         self,
@@ -96,31 +107,27 @@ class Rows(Protocol):
 
         ``draw``: what stands for the standard deviation in a joint draw.
         """
-        ...
+        return finishing(self.multiply(weights), change, look, draw, backend)
 
     def seamless(self, draw: Columns | None) -> bool:
         """Whether :meth:`rounds` takes all actions at once and needs no room."""
-        ...
+        return False
 
     def path(self, streams: Streams, functions: int, points: Tensor) -> Path:
         """A prior draw; ``points (T, U, d)`` are the tried actions."""
-        ...
+        actions, dtype = self.prior.actions, self.prior.dtype
+        features = Features(self.prior.covariance, streams, functions)
 
-    def clear(self) -> None:
-        """Drop all rows."""
-        ...
+        def corrected(weights: Tensor) -> Columns:
+            columns = self.multiply(weights)
 
-    def roomier(self) -> Rows | None:
-        """Rows that keep less, and none of these yet; ``None``: there are none."""
-        ...
+            def drawn(start: int, stop: int) -> Tensor:
+                x = actions.block(start, stop).to(dtype)
+                return features(x) - columns(start, stop)
 
-    def bytes_per_row(self) -> int:
-        """Bytes that one more distinct action takes."""
-        ...
+            return drawn
 
-    def bytes_per_column(self) -> int:
-        """Bytes that each column of ``multiply`` takes for as long as it is used."""
-        ...
+        return Path(features(points), corrected)
 
 
 def finishing(

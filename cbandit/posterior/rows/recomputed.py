@@ -8,12 +8,10 @@ import torch
 from torch import Tensor
 
 from cbandit._core import devices
-from cbandit._core.randomness import Streams
-from cbandit.actions import Actions, Finite
+from cbandit.actions import Finite
 from cbandit.errors import CBanditError
-from cbandit.posterior.covariance import Covariance
-from cbandit.posterior.draws.features import FeaturePath
-from cbandit.posterior.rows.protocol import Columns, Path, Rounds, Rows, finishing
+from cbandit.posterior.covariance import Prior
+from cbandit.posterior.rows.protocol import Columns, Rounds, Rows, finishing
 from cbandit_kernels import (
     FAR,
     Change,
@@ -31,58 +29,14 @@ STREAM_BYTES = 1 << 22
 CUDA_STREAM_BYTES = 1 << 28
 
 
-def _streamed(
-    actions: Actions,
-    covariance: Covariance,
-    points: Tensor,
-    weights: Tensor,
-    dtype: torch.dtype,
-    far: bool | None,
-) -> Columns:
-    """Combinations ``weights (T, U, k)`` of rows at ``points (T, U, d)``, in blocks."""
-    tried = covariance.scaled(points)
-    w = covariance.times(weights.clone()).to(dtype)
-    kinds = covariance.kinds
-    # near the origin distances do not cancel, in a narrow dtype either; trials whose
-    # kernels differ have centres of their own, for their scales may be worlds apart
-    own = bool(covariance.batch_shape)
-    center = tried.mean(-2 if own else (-3, -2), keepdim=True)
-    if "linear" in kinds:
-        center = torch.zeros_like(center)
-    y = (tried - center).to(dtype)
-    center = center if own or actions.batch_shape else center.squeeze(-3)
-    # a block's kernel values, u x n, stay in cache
-    trials, used, k = weights.shape
-    room = CUDA_STREAM_BYTES if points.is_cuda else STREAM_BYTES
-    step = max(256, room // dtype.itemsize // max(1, used))
-
-    def columns(start: int, stop: int) -> Tensor:
-        out = y.new_empty(trials, k, stop - start)
-        for a in range(start, stop, step):
-            b = min(a + step, stop)
-            x = (covariance.scaled(actions.block(a, b)) - center).to(dtype)
-            out[..., a - start : b - start] = kernel_columns(x, y, w, kinds, far)
-        return out
-
-    return columns
-
-
-class Recomputed:
+class Recomputed(Rows):
     """Nothing kept: kernel values are recomputed in cache-sized blocks."""
 
     name = "stream"
-    kept = False
-    by_features = True
+    DIMS = 16  # coordinates that a kernel holds in registers
 
-    def __init__(
-        self,
-        actions: Actions,
-        covariance: Covariance,
-        trials: int,
-        dtype: torch.dtype,
-        device: torch.device,
-        stretch: tuple[int, int] | None = None,
-    ) -> None:
+    def __init__(self, prior: Prior) -> None:
+        covariance = prior.covariance
         if covariance.forms is None:
             raise CBanditError(
                 "engine='stream' computes kernels in closed form: RBF, Matern, linear, "
@@ -94,24 +48,19 @@ class Recomputed:
                 "engine='stream' takes coordinates as they are, and some enter by "
                 "their logarithms (log=True); use engine='factor'"
             )
-        self.actions, self.covariance, self.trials = actions, covariance, trials
-        self.dtype, self.device = dtype, device
+        super().__init__(prior)
         self._known_frame: Frame | None = None
         self._known_far: bool | None = None
-        self.clear()
 
     def clear(self) -> None:
         """Drop the tried actions."""
-        shape = self.trials, 0, self.actions.dim
-        self._points = torch.zeros(shape, dtype=torch.float64, device=self.device)
-
-    def roomier(self) -> Rows | None:
-        """Nothing keeps less."""
-        return None
+        shape = self.prior.trials, 0, self.prior.actions.dim
+        device = self.prior.device
+        self._points = torch.zeros(shape, dtype=torch.float64, device=device)
 
     def bytes_per_row(self) -> int:
         """``T d`` numbers."""
-        return self.trials * self.actions.dim * 8
+        return self.prior.trials * self.prior.actions.dim * 8
 
     def write(
         self,
@@ -125,28 +74,49 @@ class Recomputed:
         if max(slots) >= room:
             grown = max(16, 2 * room, max(slots) + 1) - room
             self._points = torch.nn.functional.pad(self._points, (0, 0, 0, grown))
-        trial, slot = devices.put([trials, slots], self.device)
+        trial, slot = devices.put([trials, slots], x.device)
         self._points[trial, slot] = x.double()
 
     def multiply(self, weights: Tensor) -> Columns:
         """Values made, combined and dropped, block by block."""
-        points, far = self._points[:, : weights.shape[1]], None
-        if self.device.type == "cuda":
-            far = self._far()
-        return _streamed(
-            self.actions, self.covariance, points, weights, self.dtype, far
-        )
+        actions, covariance = self.prior.actions, self.prior.covariance
+        dtype, points = self.prior.dtype, self._points[:, : weights.shape[1]]
+        far = self._far() if points.is_cuda else None
+        tried = covariance.scaled(points)
+        w = covariance.times(weights.clone()).to(dtype)
+        kinds = covariance.kinds
+        # near the origin distances do not cancel, in a narrow dtype either; trials
+        # whose kernels differ have centres of their own, for their scales may be
+        # worlds apart
+        apart = bool(covariance.batch_shape)
+        center = tried.mean(-2 if apart else (-3, -2), keepdim=True)
+        if "linear" in kinds:
+            center = torch.zeros_like(center)
+        y = (tried - center).to(dtype)
+        center = center if apart or actions.batch_shape else center.squeeze(-3)
+        # a block's kernel values, u x n, stay in cache
+        trials, used, k = weights.shape
+        room = CUDA_STREAM_BYTES if points.is_cuda else STREAM_BYTES
+        step = max(256, room // dtype.itemsize // max(1, used))
 
-    DIMS = 16  # coordinates that a kernel holds in registers
+        def columns(start: int, stop: int) -> Tensor:
+            out = y.new_empty(trials, k, stop - start)
+            for a in range(start, stop, step):
+                b = min(a + step, stop)
+                x = (covariance.scaled(actions.block(a, b)) - center).to(dtype)
+                out[..., a - start : b - start] = kernel_columns(x, y, w, kinds, far)
+            return out
+
+        return columns
 
     def seamless(self, draw: Columns | None) -> bool:
         """On points that lie in memory, where kernel values need no room."""
-        if draw is not None or not isinstance(self.actions, Finite):
+        dim, kinds = self.prior.actions.dim, self.prior.covariance.kinds
+        if draw is not None or not isinstance(self.prior.actions, Finite):
             return False
-        if self.actions.dim > self.DIMS:
+        if dim > self.DIMS:
             return False
-        kinds, dim = self.covariance.kinds, self.actions.dim
-        return self.device.type == "cuda" or streams_natively(self._points, kinds, dim)
+        return self._points.is_cuda or streams_natively(self._points, kinds, dim)
 
     def rounds(
         self,
@@ -157,15 +127,16 @@ class Recomputed:
         backend: str | None,
     ) -> Rounds:
         """Kernel values made, used and dropped within the pass itself."""
-        if not weights.shape[-1] or self.actions.dim > self.DIMS:
+        actions, covariance = self.prior.actions, self.prior.covariance
+        if not weights.shape[-1] or actions.dim > self.DIMS:
             columns = self.multiply(weights) if weights.shape[-1] else None
             return finishing(columns, change, look, draw, backend)
-        tried, kinds = self._points[:, : weights.shape[1]], self.covariance.kinds
-        weights, frame = self.covariance.times(weights), self._frame()
+        tried, kinds = self._points[:, : weights.shape[1]], covariance.kinds
+        weights, frame = covariance.times(weights), self._frame()
 
         def go(start: int, mean: Tensor, var: Tensor) -> Found:
             stop = start + var.shape[-1]
-            points = self.actions.block(start, stop)
+            points = actions.block(start, stop)
             drawn = None if draw is None else draw(start, stop).to(var.dtype)
             return stream_round(
                 points,
@@ -191,22 +162,24 @@ class Recomputed:
         return self._known_frame
 
     def _far(self) -> bool:
-        """Whether squares of coordinates, where ``_streamed`` has them, would cancel.
+        """Whether squares of coordinates in :meth:`multiply` would cancel.
 
         Looked for once, by the set's extent: no device is waited for in a round.
         """
         if self._known_far is None:
-            ends = self.covariance.scaled(self.actions.extent().double())
+            ends = self.prior.covariance.scaled(self.prior.actions.extent().double())
             size = ends[..., 1, :] - ends[..., 0, :]
-            if "linear" in self.covariance.kinds:
+            if "linear" in self.prior.covariance.kinds:
                 size = ends.abs().amax(-2)
-            self._known_far = bool((size.square().sum(-1) > FAR[self.dtype]).any())
+            self._known_far = bool(
+                (size.square().sum(-1) > FAR[self.prior.dtype]).any()
+            )
         return self._known_far
 
     def _new_frame(self) -> Frame:
-        forms, unit = self.covariance.closed(), self.covariance.unit
-        scale = torch.stack([form.scale for form in forms]).to(self.device)
-        low, high = self.actions.extent().double().unbind(-2)
+        forms, unit = self.prior.covariance.closed(), self.prior.covariance.unit
+        scale = torch.stack([form.scale for form in forms]).to(self.prior.device)
+        low, high = self.prior.actions.extent().double().unbind(-2)
         origin = torch.zeros_like(low)
         if unit is not None:
             scale, origin = scale / unit.span, origin + unit.low
@@ -216,14 +189,8 @@ class Recomputed:
         center, scale = (v if v.dim() == 3 else v.unsqueeze(1) for v in (center, scale))
         center, scale = torch.broadcast_tensors(center, scale)
         curved = torch.tensor([form.kind != "linear" for form in forms])
-        reach = (0.5 * (high - low) * scale)[curved.to(self.device)].square().sum(-1)
-        far = bool((reach > FAR[self.dtype]).any())
-        return Frame(center.to(self.dtype), scale.to(self.dtype), far)
-
-    def bytes_per_column(self) -> int:
-        """Nothing: columns are made stretch by stretch."""
-        return 0
-
-    def path(self, streams: Streams, functions: int, points: Tensor) -> Path:
-        """By random features."""
-        return FeaturePath(self, streams, functions, points)
+        reach = (
+            (0.5 * (high - low) * scale)[curved.to(self.prior.device)].square().sum(-1)
+        )
+        far = bool((reach > FAR[self.prior.dtype]).any())
+        return Frame(center.to(self.prior.dtype), scale.to(self.prior.dtype), far)

@@ -8,18 +8,14 @@ import torch
 from torch import Tensor
 
 from cbandit._core import devices
-from cbandit._core.randomness import Streams
-from cbandit.actions import Actions
-from cbandit.posterior.covariance import Covariance
-from cbandit.posterior.draws.features import FeaturePath
-from cbandit.posterior.rows.protocol import Columns, Path, Rounds, Rows, finishing
+from cbandit.posterior.rows.protocol import Columns, Rounds, Rows
 from cbandit.posterior.rows.recomputed import Recomputed
 from cbandit_kernels import Change, Found, Look, native, stored_round
 
 __all__ = ["Stored"]
 
 
-class Stored:
+class Stored(Rows):
     """Rows kept as they are, ``u N`` numbers; a round reads them once.
 
     With a ``stretch`` of the actions, their part of the rows.
@@ -27,22 +23,7 @@ class Stored:
 
     name = "factor"
     kept = True
-    by_features = True
     CHUNK = 32
-
-    def __init__(
-        self,
-        actions: Actions,
-        covariance: Covariance,
-        trials: int,
-        dtype: torch.dtype,
-        device: torch.device,
-        stretch: tuple[int, int] | None = None,
-    ) -> None:
-        self.actions, self.covariance, self.trials = actions, covariance, trials
-        self.dtype, self.device = dtype, device
-        self.stretch = stretch or (0, actions.size)
-        self.clear()
 
     def clear(self) -> None:
         """Drop all rows."""
@@ -51,21 +32,13 @@ class Stored:
 
     def roomier(self) -> Rows | None:
         """Rows that are recomputed, where the kernel has a closed form."""
-        if self.covariance.forms is None:
-            return None
-        return Recomputed(
-            self.actions,
-            self.covariance,
-            self.trials,
-            self.dtype,
-            self.device,
-            self.stretch,
-        )
+        closed = self.prior.covariance.forms is not None
+        return Recomputed(self.prior) if closed else None
 
     def bytes_per_row(self) -> int:
         """``T N`` numbers."""
-        first, last = self.stretch
-        return self.trials * (last - first) * self.dtype.itemsize
+        first, last = self.prior.ends
+        return self.prior.trials * (last - first) * self.prior.dtype.itemsize
 
     def write(
         self,
@@ -75,64 +48,66 @@ class Stored:
         keys: Sequence[Hashable],
     ) -> None:
         """Compute and keep the row of ``x``, in stretches that fit the cache."""
-        first, last = self.stretch
+        prior, actions, covariance = (
+            self.prior,
+            self.prior.actions,
+            self.prior.covariance,
+        )
+        (first, last), count = prior.ends, prior.trials
         while self.CHUNK * len(self._rows) <= max(slots):
             # untouched memory is not allocated yet: a chunk fills row by row
-            shape = (self.trials, self.CHUNK, last - first)
-            self._rows.append(torch.empty(shape, dtype=self.dtype, device=self.device))
+            shape = (count, self.CHUNK, last - first)
+            chunk = torch.empty(shape, dtype=prior.dtype, device=prior.device)
+            self._rows.append(chunk)
         for slot in range(self._written, max(slots) + 1):
             # trials without an action here weigh it by 0, and 0 times NaN, which
             # fresh memory may hold, is NaN
-            if self.trials > 1:
+            if count > 1:
                 self._rows[slot // self.CHUNK][:, slot % self.CHUNK].zero_()
         self._written = max(self._written, max(slots) + 1)
         step = 1 << 14
-        own = self.covariance.batch_shape or self.actions.batch_shape
-        at = devices.put(trials, self.device) if own else None
+        apart = covariance.batch_shape or actions.batch_shape
+        at = devices.put(trials, prior.device) if apart else None
         for start in range(first, last, step):
             stop = min(start + step, last)
+            block = actions.block(start, stop)
             if at is not None:
-                every = x.new_zeros(self.trials, 1, x.shape[-1])
+                every = x.new_zeros(count, 1, x.shape[-1])
                 every[at, 0] = x
-                block = self.actions.block(start, stop)
-                rows = self.covariance.cross(every, block)[at, 0]
+                rows = covariance.cross(every, block)[at, 0]
             else:
-                rows = self.covariance.cross(x, self.actions.block(start, stop))
+                rows = covariance.cross(x, block)
             for trial, slot, row in zip(trials, slots, rows, strict=True):
                 chunk = self._rows[slot // self.CHUNK]
                 chunk[trial, slot % self.CHUNK, start - first : stop - first] = row
 
     def multiply(self, weights: Tensor) -> Columns:
         """One product with each chunk of rows."""
-        used, first = weights.shape[1], self.stretch[0]
+        used, (first, _), dtype = weights.shape[1], self.prior.ends, self.prior.dtype
         parts = [
             (
                 rows[:, : min(self.CHUNK, used - i * self.CHUNK)],
-                weights[:, i * self.CHUNK : (i + 1) * self.CHUNK].mT.to(self.dtype),
+                weights[:, i * self.CHUNK : (i + 1) * self.CHUNK].mT.to(dtype),
             )
             for i, rows in enumerate(self._rows)
             if i * self.CHUNK < used
         ]
 
         def columns(start: int, stop: int) -> Tensor:
-            shape = self.trials, weights.shape[-1], stop - start
-            out = weights.new_empty(shape, dtype=self.dtype)
+            shape = len(weights), weights.shape[-1], stop - start
+            out = weights.new_empty(shape, dtype=dtype)
             if not parts:
                 return out.zero_()
             for i, (rows, part) in enumerate(parts):
                 stretch = rows[..., start - first : stop - first]
                 old = float(i > 0)
-                if self.trials == 1:  # a plain product reads memory a fifth faster
+                if len(weights) == 1:  # a plain product reads memory a fifth faster
                     out[0].addmm_(part[0], stretch[0], beta=old)
                 else:
                     out.baddbmm_(part, stretch, beta=old)
             return out
 
         return columns
-
-    def bytes_per_column(self) -> int:
-        """Nothing: columns are made stretch by stretch."""
-        return 0
 
     def seamless(self, draw: Columns | None) -> bool:
         """Compiled loops sum rows in cache; other columns need room."""
@@ -152,8 +127,8 @@ class Stored:
             or not native(self._rows[0])
             or backend not in (None, "native")
         ):
-            return finishing(self.multiply(weights), change, look, draw, backend)
-        used, first = weights.shape[1], self.stretch[0]
+            return super().rounds(weights, change, look, draw, backend)
+        used, first = weights.shape[1], self.prior.ends[0]
         kept = self._rows[: -(-used // self.CHUNK)]
 
         def go(start: int, mean: Tensor, var: Tensor) -> Found:
@@ -163,7 +138,3 @@ class Stored:
             return stored_round(rows, weights, change, mean, var, look, start, drawn)
 
         return go
-
-    def path(self, streams: Streams, functions: int, points: Tensor) -> Path:
-        """By random features."""
-        return FeaturePath(self, streams, functions, points)

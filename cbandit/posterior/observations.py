@@ -1,0 +1,783 @@
+"""Observations: as they came, in a log, and merged by action, in a history.
+
+The :class:`Log` is a value: every version stays as it is. A :class:`History` changes in
+place and belongs to one engine. It merges repeats of an action into a *slot*: the
+action's coordinates, the summed precision of its observations and their weighted sum,
+always float64; and it keeps the small linear system that they make.
+
+Choices whose outcome is still to come count by their variance, not by their mean. With
+``C`` the posterior covariance of ``b`` such choices and ``P`` their precisions, the
+variance of every action falls by ``|z|^2``,
+
+    z = L^-1 P^1/2 c,        L L^T = I + P^1/2 C P^1/2,
+
+``c`` the action's posterior covariance with them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import secrets
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from cbandit._core import devices
+from cbandit._core.threads import on_one_thread
+from cbandit.posterior.covariance import Covariance
+from cbandit.posterior.system import Spot, System
+
+__all__ = [
+    "BLANK",
+    "Ahead",
+    "Between",
+    "Coming",
+    "History",
+    "Log",
+    "Observation",
+    "Part",
+    "Slots",
+    "Update",
+    "add_up",
+    "explained",
+    "joined",
+]
+
+BLANK = 0  # the number of no log: nothing has been observed
+DROPPED = 64  # rows that a log has dropped, before their room is given back
+WAITING = 64
+SPARE = 32
+SHARP = 1e5  # prior variance over noise; above it, repeats one by one cost over 1e-10
+DROWNED = 1e-4  # an observation whose slot keeps less than this share is not taken away
+
+# starts anywhere, so that numbers of a process never meet those read from a file
+_numbers = itertools.count(1 + secrets.randbits(62))
+
+Between = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
+"""Posterior covariances of actions with others, ``(T, n, o)``, and the variances of
+both, ``(T, n)`` and ``(T, o)``; float64."""
+
+
+class Part(NamedTuple):
+    """Feedback of some functions of a choice.
+
+    Args:
+        functions: which ones, 0 the reward.
+        values: ``(T, f)``.
+        wanted: trials that saw them.
+        noise: their own variance ``(T,)``, or ``None`` for the belief's.
+    """
+
+    functions: list[int]
+    values: Tensor
+    wanted: Sequence[bool]
+    noise: Tensor | None = None
+
+    def columns(self, functions: list[int]) -> Tensor:
+        """The values of some of the functions, ``(T, k)``."""
+        if functions == self.functions:
+            return self.values
+        at = [self.functions.index(f) for f in functions]
+        return torch.stack([self.values[:, j] for j in at], -1)
+
+
+def joined(parts: Sequence[Part]) -> Sequence[Part]:
+    """Join parts that were seen in the same trials with the same noise."""
+    if len(parts) < 2:
+        return parts
+    wanted, noise = parts[0].wanted, parts[0].noise
+    functions: list[int] = []
+    for part in parts:
+        if part.wanted is not wanted and list(part.wanted) != list(wanted):
+            return parts
+        if part.noise is not noise and (
+            part.noise is None or noise is None or not bool((part.noise == noise).all())
+        ):
+            return parts
+        functions += part.functions
+    values = torch.cat([part.values for part in parts], -1)
+    return [Part(functions, values, wanted, noise)]
+
+
+class Observation(NamedTuple):
+    """One observation of some functions in ``T`` trials.
+
+    Args:
+        keys: the actions' names, one a trial: a number of the set, or coordinates.
+        x: ``(T, d)``.
+        values: ``(T, f)``, in the user's units.
+        wanted: trials that saw something.
+        noise: its own variance ``(T,)``, or ``None`` for the belief's.
+        t: the round it belongs to; 0 for data from before.
+        arrived: ``(T, f)``, the values that have come. The others hold what stands for
+            them; where outcomes are standardised that is their average. ``None``: all.
+    """
+
+    keys: Sequence[Hashable]
+    x: Tensor
+    values: Tensor
+    wanted: Sequence[bool]
+    noise: Tensor | None = None
+    t: int = 0
+    arrived: Tensor | None = None
+
+    def columns(self, kept: Tensor) -> Observation:
+        """The same of some functions alone."""
+        arrived = None if self.arrived is None else self.arrived[:, kept]
+        return self._replace(values=self.values[:, kept], arrived=arrived)
+
+
+class Update(NamedTuple):
+    """An observation of ``F`` functions in ``T`` trials, in an engine's units.
+
+    Args:
+        keys: the actions' names, one a trial: a number where the action is one of the
+            set's, else anything hashable (:meth:`cbandit.Actions.keys`).
+        x: ``(T, d)``.
+        values: ``(T, F)``, float64; kept as it is, so nobody writes to it.
+        precision: ``(T,)``, likewise; 0 in trials that are not ``wanted``.
+        wanted: trials that saw something.
+        usual: whether the precision is the belief's own, the same in all such calls.
+    """
+
+    keys: Sequence[Hashable]
+    x: Tensor
+    values: Tensor
+    precision: Tensor
+    wanted: Sequence[bool]
+    usual: bool = False
+
+
+class Log:
+    """Observations in the order of their rounds; ``number`` is this version's alone.
+
+    Versions share one list of rows, to which the newest one appends; a row put in late,
+    or replaced, costs a copy of the list.
+    """
+
+    __slots__ = ("_rows", "_start", "_stop", "number")
+
+    number: int
+
+    def __init__(self, rows: list[Observation] | None = None, start: int = 0) -> None:
+        # ours are the rows from start to stop: later versions append to the same list
+        self._rows, self._start = [] if rows is None else rows, start
+        self._stop = len(self._rows)
+        self.number = next(_numbers)
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    def __iter__(self) -> Iterator[Observation]:
+        return itertools.islice(self._rows, self._start, self._stop)
+
+    def __getitem__(self, place: int) -> Observation:
+        if not 0 <= place < len(self):
+            raise IndexError(place)
+        return self._rows[self._start + place]
+
+    def has_data(self, trials: int, functions: int) -> Tensor:
+        """Which trials have a value of which function, ``(T, f)`` bool, on the host."""
+        known = torch.zeros(trials, functions, dtype=torch.bool)
+        for row in self:
+            if bool(known.all()):
+                break
+            wanted = torch.tensor(row.wanted).unsqueeze(-1)
+            known |= wanted if row.arrived is None else wanted & row.arrived.cpu()
+        return known
+
+    def enter(self, row: Observation) -> Log:
+        """This and a row more, behind those of its round and before later ones."""
+        rows, start, stop = self._rows, self._start, self._stop
+        late = stop > start and rows[stop - 1].t > row.t
+        if late or len(rows) > stop:  # another version has gone on from here
+            rows, start = rows[start:stop], 0
+        if late:
+            rows.insert(bisect_right(rows, row.t, key=_round), row)
+        else:
+            rows.append(row)
+        return Log(rows, start)
+
+    def merged(self, rows: Iterable[Observation]) -> Log:
+        """This and many rows more, in the order of rounds."""
+        return Log(sorted([*self, *rows], key=_round))
+
+    def without_first(self) -> Log:
+        """All but the oldest row."""
+        rows, start = self._rows, self._start + 1
+        if len(rows) > self._stop or start > max(DROPPED, len(self)):
+            rows, start = rows[start : self._stop], 0
+        return Log(rows, start)
+
+    def replaced(self, place: int, row: Observation) -> Log:
+        """This with another row at ``place``."""
+        rows = self._rows[self._start : self._stop]
+        rows[place] = row
+        return Log(rows)
+
+    def first_of(self, t: int) -> int:
+        """The place of the first row of round ``t``, or of a later one."""
+        return bisect_left(self._rows, t, self._start, self._stop, key=_round) - (
+            self._start
+        )
+
+    def last(self, count: int) -> list[Observation]:
+        """The rows entered last, at most ``count``, oldest first."""
+        return self._rows[max(self._start, self._stop - count) : self._stop]
+
+
+_round = operator.attrgetter("t")
+
+
+class Slots:
+    """Which slot each trial's distinct actions have.
+
+    Args:
+        trials: ``T``.
+    """
+
+    def __init__(self, trials: int) -> None:
+        self._slot_of: list[dict[Hashable, int]] = [{} for _ in range(trials)]
+        self._free: list[list[int]] = [[] for _ in range(trials)]
+        #: the distinct actions of each trial, by slot
+        self.keys: list[list[Hashable]] = [[] for _ in range(trials)]
+
+    @property
+    def used(self) -> int:
+        """``U``: the slots in use in the trial that uses most."""
+        return max(map(len, self.keys))
+
+    def place(
+        self, keys: Sequence[Hashable], wanted: Sequence[bool]
+    ) -> tuple[list[int], list[int]]:
+        """Slots of the actions ``keys``, and the trials with a new one.
+
+        Trials that want no slot get slot 0, as a place to add nothing to.
+        """
+        slots, fresh = [], []
+        for trial, (key, want) in enumerate(zip(keys, wanted, strict=True)):
+            slot = self._slot_of[trial].get(key) if want else 0
+            if slot is None:
+                slot = self._open(trial, key)
+                fresh.append(trial)
+            slots.append(slot)
+        return slots, fresh
+
+    def _open(self, trial: int, key: Hashable) -> int:
+        keys = self.keys[trial]
+        if self._free[trial]:
+            slot = self._free[trial].pop()
+            keys[slot] = key
+        else:
+            slot = len(keys)
+            keys.append(key)
+        self._slot_of[trial][key] = slot
+        return slot
+
+    def release(self, trial: int, slot: int) -> None:
+        """Let a slot be used again."""
+        key = self.keys[trial][slot]
+        if self._slot_of[trial].pop(key, None) is not None:
+            self._free[trial].append(slot)
+
+
+def add_up(sums: Tensor, slots: Sequence[Sequence[int]], values: Tensor) -> Tensor:
+    """Add ``values (n, T)`` or ``(n, T, F)`` to ``sums (T, U)`` or ``(T, U, F)``.
+
+    ``slots`` are one list a row, one number a trial. The sums change in place.
+    """
+    trial = torch.arange(len(sums), device=sums.device)
+    place = trial.expand(len(slots), -1), devices.put(slots, sums.device)
+    return sums.index_put_(place, values, accumulate=True)
+
+
+class Ahead(NamedTuple):
+    """An outstanding choice.
+
+    Args:
+        keys: the actions' names, one a trial.
+        x: ``(T, d)``.
+        waits: in which trials each function's outcome is to come, the reward's first.
+    """
+
+    keys: Sequence[Hashable]
+    x: Tensor
+    waits: Sequence[Sequence[bool]]
+
+
+class Coming(NamedTuple):
+    """Outstanding choices as an engine takes them.
+
+    Args:
+        keys: one list of names a choice.
+        x: ``(b, T, d)``.
+        precision: ``(T, b)``, 0 where nothing is to come.
+    """
+
+    keys: list[Sequence[Hashable]]
+    x: Tensor
+    precision: Tensor
+
+    @classmethod
+    def of(
+        cls, ahead: Sequence[Ahead], functions: Sequence[int], noise: Tensor
+    ) -> Coming | None:
+        """The outcomes to come of these functions; ``None``: there are none.
+
+        Functions that are told apart have engines of their own: one stands for all.
+        """
+        mine = [a.waits[functions[0]] for a in ahead]
+        if not any(any(waits) for waits in mine):
+            return None
+        precision = devices.put(mine, noise.device).mT / noise.unsqueeze(-1)
+        return cls(
+            [a.keys for a in ahead], torch.stack([a.x for a in ahead]), precision
+        )
+
+    def numbered(self) -> bool:
+        """Whether all are actions of the set, named by their numbers."""
+        return all(isinstance(row[0], int) for row in self.keys)
+
+    def places(self) -> Tensor:
+        """``(T, b, d)``, float64."""
+        return self.x.transpose(0, 1).double()
+
+
+def explained(covariance: Tensor, cross: Tensor, precision: Tensor) -> Tensor:
+    """``z (T, b, n)``, whose squares the choices take off the variance.
+
+    Args:
+        covariance: ``C (T, b, b)``, overwritten.
+        cross: ``(T, b, n)``, rows that combine to the covariances ``c``.
+        precision: ``P (T, b)``.
+    """
+    root = precision.sqrt().unsqueeze(-1)
+    inner = covariance.mul_(root).mul_(root.mT)
+    inner.diagonal(dim1=-2, dim2=-1).add_(1)
+    z: Tensor = torch.linalg.solve_triangular(
+        devices.cholesky(inner), cross * root, upper=False
+    )
+    return z
+
+
+class History:
+    """Observations of ``F`` functions that share their actions, for ``T`` trials.
+
+    Args:
+        covariance: the prior covariance.
+        trials: ``T``.
+        functions: ``F``.
+        table: ``(1 or T, N, N)``: the prior covariance of a small set as a whole. Then
+            slot ``i`` is action ``i`` and nothing is copied.
+        places: ``(N, d)`` or ``(T, N, d)``, the actions of the ``table``.
+        device: where the tensors live.
+    """
+
+    def __init__(
+        self,
+        covariance: Covariance,
+        trials: int,
+        functions: int,
+        device: torch.device,
+        table: Tensor | None = None,
+        places: Tensor | None = None,
+    ) -> None:
+        self.covariance, self.trials, self.functions = covariance, trials, functions
+        self.table, self.device = table, device
+        self._trial = torch.arange(trials, device=device)
+        self._capacity = 0 if table is None else table.shape[-1]
+        self._slots = Slots(trials)
+        self._emptied: list[tuple[int, int]] = []
+        self._ahead: AbstractSet[tuple[int, int]] = frozenset()  # of choices to come
+        kept: dict[str, Any] = {"dtype": torch.float64, "device": device}
+        self._precision = torch.zeros(trials, self._capacity, **kept)
+        self._weighted = torch.zeros(trials, functions, self._capacity, **kept)
+        # observations not yet in these sums: many go in at the price of one
+        self._waiting: list[tuple[Sequence[int], Tensor, Tensor]] = []
+        self._count = [[0] * self._capacity for _ in range(trials)]
+        self._distinct = [0] * trials  # slots with any
+        self.points = torch.zeros(trials, 0, covariance.dim, **kept)
+        if places is not None:
+            self.points = places.double().expand(trials, *places.shape[-2:])
+        self._gram = torch.zeros(trials, 0, 0, **kept)
+        self._system: System | None = None
+        # observations the system does not know of yet
+        self._news: list[tuple[Sequence[int], Update, Spot | None]] = []
+        # whether the belief's own noise is sharp; None: not known of these slots
+        self.sharp: bool | None = None
+        # whether an observation was: running variances lose too much then
+        self.cancels = False
+        # one prior variance everywhere: the verdict does not rest on the slots
+        self._level = table is None and bool(covariance.kernel.is_stationary)
+        self._stale = False  # whether the system is of older targets
+        # the number of the log that the engine stands for; None while it is written
+        self.stands_for: int | None = BLANK
+
+    @property
+    def used(self) -> int:
+        """``U``: the slots in use in the trial that uses most."""
+        return self._capacity if self.table is not None else self._slots.used
+
+    @property
+    def gram(self) -> Tensor:
+        """Prior covariance of the slots, ``(T, U, U)``."""
+        if self.table is not None:
+            return self.table
+        used = self.used
+        return self._gram[:, :used, :used]
+
+    def keys(self) -> list[list[Hashable]]:
+        """The distinct actions of each trial, by slot."""
+        return self._slots.keys
+
+    def distinct(self) -> list[int]:
+        """How many distinct actions each trial has observed."""
+        return list(self._distinct)
+
+    @contextmanager
+    def writing(self, number: int | None = None) -> Iterator[None]:
+        """Stand for no log while arrays are written, so that a break shows.
+
+        Then for the log of ``number``, or for that of before.
+        """
+        number = self.stands_for if number is None else number
+        self.stands_for = None
+        yield
+        self.stands_for = number
+
+    # -- observations --------------------------------------------------------------
+
+    def place(
+        self, keys: Sequence[Hashable], x: Tensor | None, wanted: Sequence[bool]
+    ) -> tuple[list[int], list[int]]:
+        """Slots of the actions ``keys`` at ``x (T, d)``, and the trials with a new one.
+
+        Trials that want no slot get slot 0 as a place to add nothing to. No ``x`` is
+        needed where all have been observed.
+        """
+        if self.table is not None:
+            return list(cast("Sequence[int]", keys)), []
+        slots, fresh = self._slots.place(keys, wanted)
+        if not self.used:
+            return slots, fresh
+        self._grow()
+        if fresh and x is not None:
+            if not self._level:
+                self.sharp = None
+            self._write(fresh, [slots[i] for i in fresh], x)
+        return slots, fresh
+
+    def _grow(self) -> None:
+        if self.used <= self._capacity:
+            return
+        room = max(16, 2 * self._capacity)
+        grown = room - self._capacity
+        pad = torch.nn.functional.pad
+        self._precision = pad(self._precision, (0, grown))
+        self._weighted = pad(self._weighted, (0, grown))
+        for count in self._count:
+            count.extend([0] * grown)
+        self.points = pad(self.points, (0, 0, 0, grown))
+        self._gram = pad(self._gram, (0, grown, 0, grown))
+        self._capacity = room
+
+    @on_one_thread
+    def _write(self, trials: list[int], slots: list[int], x: Tensor) -> None:
+        t, s = devices.put([trials, slots], self.device)
+        self.points[t, s] = x[t].double()
+        used = self.used
+        rows = self.covariance.cross(x.unsqueeze(-2), self.points[:, :used])[:, 0]
+        rows = rows.expand(self.trials, used)[t]
+        self._gram[t, s, :used] = rows
+        self._gram[t, :used, s] = rows
+        self._gram[t, s, s] = self.covariance.variance(x.unsqueeze(-2))[..., 0].expand(
+            self.trials
+        )[t]
+
+    def enter(
+        self,
+        slots: Sequence[int],
+        update: Update,
+        sign: int = 1,
+        spot: Spot | None = None,
+    ) -> None:
+        """Take in an observation, or with ``sign=-1`` take it out again.
+
+        Args:
+            slots: one a trial.
+            update: the observation.
+            sign: 1 or -1.
+            spot: what :meth:`at_slot` just said of the slots, where it was asked.
+        """
+        precision = update.precision if sign > 0 else -update.precision
+        self._waiting.append((slots, precision, update.values))
+        if self._system is not None:
+            whole = sign < 0 or len(self._news) >= SPARE or self.table is not None
+            if whole or self.clashes(slots, update):
+                self._forget_system()
+            else:
+                self._news.append((slots, update, spot))
+        if len(self._waiting) >= WAITING:
+            self._sum_up()
+        for trial, (slot, want) in enumerate(zip(slots, update.wanted, strict=True)):
+            if not want:
+                continue
+            self._count[trial][slot] += sign
+            if sign > 0 and self._count[trial][slot] == 1:
+                self._distinct[trial] += 1
+            if sign < 0 and self._count[trial][slot] == 0:
+                self._distinct[trial] -= 1
+                # exactly 0, whatever rounding left behind
+                self.precision[trial, slot : slot + 1] = 0.0
+                self.weighted[trial, :, slot] = 0.0
+                if self.table is None:
+                    self._emptied.append((trial, slot))
+
+    def clashes(self, slots: Sequence[int], update: Update) -> bool:
+        """Whether other observations of these places exist, of too little noise.
+
+        Where outcomes differ, each of them alone changes more than their sum does, by
+        about the precision, and so do rounding errors: they must be merged first.
+        """
+        sharp = self.sharp if update.usual else None
+        if sharp is None:
+            own = self.gram.diagonal(dim1=-2, dim2=-1).max()
+            sharp = bool(update.precision.max() * own > SHARP)
+            if update.usual:
+                self.sharp = sharp
+        if not sharp:
+            return False
+        self.cancels = True
+        pairs = zip(self._count, slots, strict=True)
+        return any(count[slot] for count, slot in pairs)
+
+    def sharp_together(self) -> bool:
+        """Whether the observations of one place, taken together, are sharp."""
+        own = self.gram.diagonal(dim1=-2, dim2=-1)
+        return bool((self.precision[:, : self.used] * own > SHARP).any())
+
+    def _forget_system(self) -> None:
+        self._system = None
+        self._news.clear()
+
+    def _sum_up(self) -> None:
+        if not self._waiting:
+            return
+        with self.writing():
+            rows, precisions, targets = zip(*self._waiting, strict=True)
+            self._waiting.clear()
+            precision = torch.stack(precisions)  # k x T
+            add_up(self._precision, rows, precision)
+            change = precision.unsqueeze(-1) * torch.stack(targets)
+            add_up(self._weighted.mT, rows, change)
+
+    @property
+    def precision(self) -> Tensor:
+        """Summed precisions, ``(T, capacity)``."""
+        self._sum_up()
+        return self._precision
+
+    @property
+    def weighted(self) -> Tensor:
+        """Sums of precision x target, ``(T, F, capacity)``."""
+        self._sum_up()
+        return self._weighted
+
+    def keep(self, functions: Tensor) -> None:
+        """Drop all functions but these."""
+        self._weighted = self.weighted[:, functions].contiguous()
+        self.functions = len(functions)
+        self._forget_system()
+
+    def drowns(
+        self, slots: Sequence[int], precision: Tensor, wanted: Sequence[bool]
+    ) -> bool:
+        """Whether an observation is so precise that others of its slot are lost in it.
+
+        Taken away from the sums, it would leave mostly rounding errors.
+        """
+        pairs = enumerate(zip(slots, wanted, strict=True))
+        others = [
+            want and self._count[trial][slot] > 1 for trial, (slot, want) in pairs
+        ]
+        if not any(others):
+            return False
+        sums = self.precision[self._trial, devices.put(slots, self.device)]
+        lost = sums - precision < DROWNED * precision
+        return bool((lost & devices.put(others, self.device)).any())
+
+    def release(self) -> None:
+        """Let emptied slots be used again: nothing pending refers to them any more."""
+        for trial, slot in self._emptied:
+            if self._count[trial][slot] == 0 and (trial, slot) not in self._ahead:
+                self._slots.release(trial, slot)
+        self._emptied.clear()
+
+    def look_ahead(self, slots: Sequence[Sequence[int]]) -> None:
+        """Keep the slots of choices to come, one list a choice, though they are empty.
+
+        Those kept before, whose choices are told or cancelled, are let go.
+        """
+        now = {pair for row in slots for pair in enumerate(row)}
+        left = [(i, s) for i, s in self._ahead if (i, s) not in now]
+        self._emptied += [(i, s) for i, s in left if self._count[i][s] == 0]
+        self._ahead = now
+
+    def revise(self, weighted: Tensor) -> None:
+        """Replace the weighted sums, ``(T, F, U)``: the targets changed."""
+        self.weighted[..., : weighted.shape[-1]] = weighted
+        self._stale = True  # targets enter the mean's weights alone: the factor stays
+
+    def correct(self, slot: Tensor, change: Tensor) -> None:
+        """Change the targets in ``slot (T,)`` by ``change (T, F)``, times precision."""
+        places = slot.view(-1, 1, 1).expand(-1, self.functions, 1)
+        self.weighted.scatter_add_(-1, places, change.unsqueeze(-1))
+        self._stale = True
+
+    # -- the system ----------------------------------------------------------------
+
+    def system(self, fresh: bool = False) -> System:
+        """The system of all there is; with ``fresh``, factored from nothing.
+
+        Otherwise news border the factor, until places seen again have made it an
+        eighth larger than it need be.
+        """
+        system = self._system
+        if system is not None:
+            spare = system.count + len(self._news) - self.used
+            fresh |= self.table is None and spare > max(SPARE, self.used // 8)
+        if system is None or fresh:
+            self._forget_system()
+            self._system = system = self._factored()
+            self._stale = False
+            return system
+        self._system = None  # an interrupt must not leave half of a change
+        for slots, update, spot in self._news:
+            if spot is None:
+                spot = self._spot(system, devices.put(slots, self.device))
+            system.border(spot, update.precision, update.values)
+        self._news.clear()
+        if self._stale:
+            system.aim(self._target(system.slots, system.root))
+        self._stale = False
+        self._system = system
+        return system
+
+    def at_slot(self, slot: Tensor) -> Spot:
+        """The posterior at ``slot (T,)``."""
+        return self._spot(self.system(), slot)
+
+    def _spot(self, system: System, slot: Tensor) -> Spot:
+        return system.at(slot, self.gram[self._trial, slot])
+
+    def _factored(self) -> System:
+        used = self.used
+        gram, precision = self.gram, self.precision[:, :used]
+        slots = torch.arange(used, device=self.device).repeat(self.trials, 1)
+        if self.table is not None:
+            # only the actions observed; the others have p = 0 and pad exactly
+            active = precision > 0
+            # counted on the host: no device has to be waited for
+            width = max(self._distinct) if used else 0
+            slots = torch.argsort((~active).to(torch.int8), dim=-1, stable=True)
+            slots = slots[:, :width]
+            precision = precision.gather(-1, slots)
+            gram = self.rows(slots).gather(
+                -1, slots.unsqueeze(1).expand(-1, slots.shape[-1], -1)
+            )
+        root = precision.clamp_min(0).sqrt()
+        return System(gram, root, self._target(slots, root), slots)
+
+    def _target(self, slots: Tensor, root: Tensor) -> Tensor:
+        """The average seen at each entry, times its ``root``, ``(T, E, F)``."""
+        precision = self.precision.gather(-1, slots)
+        places = slots.unsqueeze(1).expand(-1, self.functions, -1)
+        weighted = self.weighted.gather(-1, places)
+        # an empty slot adds nothing
+        share = torch.where(precision > 0, root / precision, 0.0)
+        return (weighted * share.unsqueeze(1)).mT
+
+    def rows(self, slots: Tensor) -> Tensor:
+        """Rows of the prior covariance at ``slots (T, k)``, ``(T, k, U)``."""
+        table = self.gram.expand(self.trials, -1, -1)
+        return table.gather(1, slots.unsqueeze(-1).expand(-1, -1, table.shape[-1]))
+
+    # -- looking -------------------------------------------------------------------
+
+    def at(self, x: Tensor, ahead: Coming | None = None) -> tuple[Tensor, Tensor]:
+        """Mean, less the prior's ``(T, F, n)``, and variance ``(T, n)`` anywhere.
+
+        A dense solve at the points ``x``, ``(n, d)`` or ``(T, n, d)``. With ``ahead``
+        the variance is that after these choices.
+        """
+        prior = self.covariance.variance(x)
+        prior = prior.expand(self.trials, x.shape[-2])
+        mean, half = self._half(x)
+        var = prior - half.square().sum(-2)
+        if ahead is not None:
+            places = ahead.places()
+            _, other = self._half(places)
+            inner = self.covariance.cross(places, places) - other.mT @ other
+            cross = self.covariance.cross(places, x) - other.mT @ half
+            var = var - explained(inner, cross, ahead.precision).square().sum(-2)
+        return mean, var
+
+    def covariances(self, y: Tensor) -> Between:
+        """Return posterior covariances with ``y``, as a function of points ``x``."""
+
+        def half(x: Tensor) -> Tensor:
+            if not self.used:
+                return x.new_zeros(self.trials, 1, x.shape[-2])
+            system = self.system()
+            return system.half(self.covariance.cross(self.places(system), x))
+
+        hy = half(y)
+        there = self.covariance.variance(y) - hy.square().sum(-2)
+
+        def of(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            hx = half(x)
+            between = self.covariance.cross(x, y) - hx.mT @ hy
+            return between, self.covariance.variance(x) - hx.square().sum(-2), there
+
+        return of
+
+    def places(self, system: System) -> Tensor:
+        """Where the system's entries are, ``(T, E, d)``."""
+        return system.entries(self.points)
+
+    def _half(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean at ``x``, and ``L^-1 R k_E(x)``, ``(T, E, n)``."""
+        system = self.system()
+        points = self.places(system)
+        if points.shape[-2] == 0:
+            shape = (self.trials, self.functions, x.shape[-2])
+            nothing = points.new_zeros(shape)
+            return nothing, nothing[:, :0]
+        cross = self.covariance.cross(x, points).mT
+        cross = cross.expand(self.trials, -1, -1)
+        return system.alpha.mT @ cross, system.half(cross)
+
+    def merged(self) -> tuple[Tensor, Tensor, Tensor]:
+        """All observations by action: places, precisions, sums of precision x target.
+
+        ``(T, W, d)``, ``(T, W)`` and ``(T, F, W)``, ``W`` the distinct actions of the
+        trial with most; others are padded by places of precision 0.
+        """
+        used = self.used
+        precision = self.precision[:, :used]
+        width = max(1, int((precision > 0).sum(-1).max())) if used else 0
+        order = torch.argsort((precision <= 0).to(torch.int8), dim=-1, stable=True)
+        order = order[:, :width]
+        at = order.unsqueeze(-1).expand(-1, -1, self.points.shape[-1])
+        columns = order.unsqueeze(1).expand(-1, self.functions, -1)
+        return (
+            self.points.gather(1, at),
+            precision.gather(-1, order),
+            self.weighted.gather(-1, columns),
+        )
