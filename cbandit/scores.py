@@ -107,7 +107,7 @@ class Reward:
         return f
 
 
-def of_costs(score: Any) -> bool:
+def of_costs(score: object) -> bool:
     """Return whether a score is of costs alone."""
     return score is least_total or isinstance(score, LeastViolating)
 

@@ -48,7 +48,7 @@ def stated(thing: Any, named: Mapping[str, Any]) -> dict[str, Any]:
     return noted | getattr(thing, "settings", {})
 
 
-def settings_of(thing: Any) -> dict[str, Any]:
+def settings_of(thing: object) -> dict[str, Any]:
     """Return the settings of a policy or problem, its actions, dtype and device.
 
     A class of the user's own need not note its settings: attributes that are named
@@ -118,7 +118,7 @@ def described(value: Any, depth: int = DEPTH) -> Any:
     return {str(key): described(part, depth - 1) for key, part in value.items()}
 
 
-def _attributes(value: Any) -> dict[str, Any]:
+def _attributes(value: object) -> dict[str, Any]:
     """Return an object's attributes but those that are computed when first used."""
     cached, held = functools.cached_property, getattr(value, "__dict__", {})
     names = [k for k in held if not isinstance(getattr(type(value), k, 0), cached)]
@@ -150,7 +150,7 @@ def _array(value: Any) -> np.ndarray | None:
     return array.astype(float) if array.dtype.kind in "biuf" and array.size else None
 
 
-def _numeric(value: Any, depth: int) -> bool:
+def _numeric(value: object, depth: int) -> bool:
     # numpy would index into anything that has indices, even without an end
     if isinstance(value, list | tuple):
         return depth > 0 and all(_numeric(entry, depth - 1) for entry in value)

@@ -66,7 +66,7 @@ class _Head(NamedTuple):
 def write(
     path: Any,
     kind: str,
-    content: Any,
+    content: object,
     digests: Digests | None = None,
     overwrite: bool = False,
     rounds: int = 0,
@@ -95,7 +95,7 @@ def write(
         if not overwrite:
             _check(target, kind, noted, rounds)  # before the work, and again after it
     try:
-        parts, _ = graph.written(content)
+        parts = graph.written(content)
     except (pickle.PicklingError, AttributeError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"this cannot be saved: {error}. Functions given to a policy (schedules, "

@@ -78,7 +78,7 @@ def _from_numpy(name: str, value: Any) -> Tensor:
     )
 
 
-def kind(value: Any) -> str:
+def kind(value: object) -> str:
     """Return the name of a value's class, for errors about values of the wrong one."""
     if isinstance(value, type):
         return f"the class {value.__name__}, not a {value.__name__}(...)"
@@ -170,7 +170,7 @@ def whole(
     return out
 
 
-def flag(name: str, value: Any) -> bool:
+def flag(name: str, value: object) -> bool:
     """Return ``value`` if it is True or False; a text that says so is neither."""
     if not isinstance(value, bool | np.bool_):
         raise CBanditError(f"{name} must be True or False; got {value!r}")

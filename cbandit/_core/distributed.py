@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -30,6 +30,14 @@ from cbandit.errors import CBanditError, LostRankError
 T = TypeVar("T")
 
 TIMEOUT = 1800.0  # seconds, as torch's own
+
+
+class Divided(Protocol):
+    """A set of actions, as far as its division over ranks goes."""
+
+    def shares(self, block: int, count: int) -> Sequence[tuple[int, int]]:
+        """Return the first action of each share, and one past its last."""
+        ...
 
 
 class Ranks:
@@ -45,7 +53,7 @@ class Ranks:
         self.rank = 0 if group is None else dist.get_rank(group)
         self.size = 1 if group is None else dist.get_world_size(group)
 
-    def __deepcopy__(self, memo: Any) -> Ranks:
+    def __deepcopy__(self, memo: object) -> Ranks:
         return self
 
     def __reduce__(self) -> str | tuple[Any, ...]:
@@ -57,12 +65,11 @@ class Ranks:
 
     # -- the set -------------------------------------------------------------------
 
-    def stretch(self, actions: Any, block: int) -> tuple[int, int]:
+    def stretch(self, actions: Divided, block: int) -> tuple[int, int]:
         """Return the first action of this rank, and one past its last."""
-        share: tuple[int, int] = actions.shares(block, self.size)[self.rank]
-        return share
+        return actions.shares(block, self.size)[self.rank]
 
-    def whole(self, parts: Tensor, actions: Any, block: int) -> Tensor:
+    def whole(self, parts: Tensor, actions: Divided, block: int) -> Tensor:
         """Gather ``(..., N)`` on every rank from each rank's own stretch of it."""
         if self.size == 1:
             return parts
@@ -140,7 +147,7 @@ class Ranks:
         with self._with(peer):
             return move(tensor, group=self._group, **{end: peer})
 
-    def _wait(self, peer: int, work: Any) -> None:
+    def _wait(self, peer: int, work: dist.Work) -> None:
         with self._with(peer):
             work.wait(self._timeout)
 

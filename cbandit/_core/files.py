@@ -30,7 +30,9 @@ DISK = {
 
 
 @contextlib.contextmanager
-def atomic(path: Any, check: Callable[[], None] | None = None) -> Iterator[BinaryIO]:
+def atomic(
+    path: str | os.PathLike[str], check: Callable[[], None] | None = None
+) -> Iterator[BinaryIO]:
     """Open a file that replaces ``path`` once it is written, and not on an error.
 
     What an earlier process left of it, killed while it wrote, is removed.
@@ -68,7 +70,7 @@ def atomic(path: Any, check: Callable[[], None] | None = None) -> Iterator[Binar
     _sync(target.parent)
 
 
-def writable(path: Any) -> None:
+def writable(path: str | os.PathLike[str]) -> None:
     """Raise now if :func:`atomic` could not begin to write there."""
     part, begun = _begun(Path(path))
     with begun:
@@ -116,7 +118,7 @@ def locked(folder: Path, patience: float, refusal: str) -> Iterator[None]:
         os.close(handle)
 
 
-def _lock(file: Any) -> bool | None:
+def _lock(file: BinaryIO | int) -> bool | None:
     """Lock an open file. ``False``: another process has; ``None``: no locks here."""
     try:
         if fcntl is not None:

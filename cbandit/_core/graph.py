@@ -92,15 +92,22 @@ _KIND_OF = {cls: kind for kind, cls in _GROUPS.items()} | {
 }
 
 
-def written(content: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Return the parts of a body that holds ``content``, and all that it names."""
+def written(content: object) -> list[Any]:
+    """Return the parts of a body that holds ``content``."""
     writer = _Writer()
     root = writer.put(content)
     sizes, places, memory = packed(writer.tensors)
     text = json.dumps([root, sizes, places, *writer.nodes], separators=(",", ":"))
     parts = [f"{text}\n".encode(), *(numbers.numpy() for numbers in memory)]
     _check(writer.nodes, len(places), sum(map(len, parts)))
-    return parts, writer.named
+    return parts
+
+
+def names_in(content: object) -> dict[str, Any]:
+    """Return the classes and functions that a body of ``content`` names."""
+    writer = _Writer()
+    writer.put(content)
+    return writer.named
 
 
 def parsed(body: bytes, names: Names) -> Any:
@@ -138,7 +145,7 @@ class _Writer:
         # by id, with the value itself, so that no id comes twice
         self._numbers: dict[int, tuple[int, Any]] = {}
 
-    def put(self, value: Any) -> Any:
+    def put(self, value: object) -> Any:
         """Return a plain value itself, else ``[number]`` of its node."""
         if type(value) in _ATOMS:
             return value
@@ -177,13 +184,13 @@ class _Writer:
         self.tensors.append(value)
         return len(self.tensors) - 1
 
-    def _name(self, thing: Any) -> str:
+    def _name(self, thing: object) -> str:
         if id(thing) not in self._names:
             self._names[id(thing)] = name = name_of(thing)
             self.named[name] = thing
         return self._names[id(thing)]
 
-    def _object(self, value: Any) -> list[Any]:
+    def _object(self, value: object) -> list[Any]:
         """Return the node of any other object, as it would be copied."""
         reduced: Any = value.__reduce_ex__(2)
         if isinstance(reduced, str):

@@ -56,8 +56,10 @@ class Place(NamedTuple):
 
     def brief(self) -> list[Any]:
         """Return it without what is as usual."""
-        parts, usual = [*self], [*self._field_defaults.values()]
-        while len(parts) > 3 and parts[-1] == usual[len(parts) - 4]:
+        parts = [*self]
+        for name, usual in reversed(self._field_defaults.items()):
+            if getattr(self, name) != usual:
+                break
             parts.pop()
         return parts
 

@@ -124,7 +124,7 @@ class Score(AcquisitionFunction):
             checks.finite("X_pending", X_pending.detach())
         super().set_X_pending(X_pending)
 
-    def _points(self, name: str, X: Any) -> Tensor:
+    def _points(self, name: str, X: object) -> Tensor:
         """Return ``X``, or raise if it is no tensor of points of the model's width."""
         if not isinstance(X, Tensor):
             raise CBanditError(

@@ -11,8 +11,12 @@ from botorch.acquisition.input_constructors import (
     ACQF_INPUT_CONSTRUCTOR_REGISTRY,
     acqf_input_constructor,
 )
-from botorch.acquisition.objective import ScalarizedPosteriorTransform
+from botorch.acquisition.objective import (
+    PosteriorTransform,
+    ScalarizedPosteriorTransform,
+)
 from botorch.models.model import Model
+from torch import Tensor
 
 from cbandit.acquisition.models import Outputs
 from cbandit.errors import CBanditError
@@ -31,8 +35,8 @@ def register(kind: type[AcquisitionFunction]) -> None:
         model: Model,
         outputs: Outputs | None = None,
         thresholds: Any = None,
-        posterior_transform: Any = None,
-        constraints_tuple: Any = None,
+        posterior_transform: PosteriorTransform | None = None,
+        constraints_tuple: tuple[Tensor, Tensor] | None = None,
         **arguments: Any,
     ) -> dict[str, Any]:
         stated = _stated(outputs, thresholds, posterior_transform, constraints_tuple)
@@ -51,7 +55,10 @@ def register(kind: type[AcquisitionFunction]) -> None:
 
 
 def _stated(
-    outputs: Outputs | None, thresholds: Any, posterior_transform: Any, limits: Any
+    outputs: Outputs | None,
+    thresholds: Any,
+    posterior_transform: PosteriorTransform | None,
+    limits: tuple[Tensor, Tensor] | None,
 ) -> dict[str, Any]:
     """Take outputs and thresholds from an optimisation's objective and constraints.
 

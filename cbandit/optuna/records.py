@@ -68,14 +68,14 @@ class Record(NamedTuple):
         return Played(t, estimate, excess, torch.tensor([known], dtype=torch.float64))
 
 
-def usable(value: Any) -> float | None:
+def usable(value: object) -> float | None:
     """Return a measured number, ``None`` where nothing can be learned from it."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if abs(value) < LARGEST else None
 
 
-def is_params(value: Any) -> bool:
+def is_params(value: object) -> bool:
     """Return whether a trial's attribute holds parameters by name."""
     return isinstance(value, dict) and all(
         part is None or isinstance(part, bool | str) or usable(part) is not None
@@ -83,7 +83,7 @@ def is_params(value: Any) -> bool:
     )
 
 
-def is_round(value: Any, m: int) -> bool:
+def is_round(value: object, m: int) -> bool:
     """Return whether a trial's attribute is what a sampler keeps of its round.
 
     Args:

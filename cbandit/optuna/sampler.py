@@ -8,7 +8,7 @@ import inspect
 import math
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -255,13 +255,13 @@ class Sampler(BaseSampler):
         return value or {}
 
     def _left_out(
-        self, trial: FrozenTrial, name: str, value: Any, advice: str = ""
+        self, trial: FrozenTrial, name: str, value: object, advice: str = ""
     ) -> None:
         """Warn that an attribute of a trial teaches nothing."""
         words = f"trial {trial.number} has {value!r:.80} as its {name}: it is left out"
         self._warn((trial.number, name), words + advice)
 
-    def _warn(self, key: Any, words: str) -> None:
+    def _warn(self, key: Hashable, words: str) -> None:
         """Warn once of what ``key`` stands for."""
         if key not in self._warned:
             self._warned.add(key)
@@ -407,11 +407,13 @@ def _kind(policy: Any, limited: bool) -> Any:
     return kind
 
 
-def _keeps_limits(kind: Any) -> bool:
+def _keeps_limits(kind: Callable[..., Any]) -> bool:
     return "costs" in inspect.signature(kind).parameters
 
 
-def _by_default(kind: Any, space: Any, m: int, settings: dict[str, Any]) -> Any:
+def _by_default(
+    kind: Callable[..., GPPolicy], space: Any, m: int, settings: dict[str, Any]
+) -> Any:
     """Return a policy of this kind, with default beliefs."""
     belief, limits = GP.default(space), settings["thresholds"]
     if not _keeps_limits(kind):

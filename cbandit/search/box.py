@@ -234,12 +234,16 @@ def candidates(box: Box, streams: Streams, incumbents: Tensor | None) -> Tensor:
     centre = box.unit.of(incumbents).double()
     copies = max(1, CANDIDATES // (4 * centre.shape[1]))
     near = centre.repeat(1, copies, 1)
-    noise = streams.normal(near.shape[1], box.dim).reshape(-1, *near.shape[1:])
     # half of them within a hundredth of the box, half within a tenth
-    size = torch.where(torch.arange(near.shape[1]) % 2 == 0, 0.01, 0.1)
-    step = devices.put(noise * size.to(noise).unsqueeze(-1), near.device)
-    step = step.masked_fill(~box.free, 0.0)
+    odd = torch.arange(near.shape[1], device=near.device).unsqueeze(-1) % 2
+    noise = _drawn(streams.normal, near.device, near.shape[1], box.dim)
+    step = (noise * torch.where(odd == 0, 0.01, 0.1)).masked_fill(~box.free, 0.0)
     return torch.cat([z, centre, (near + step).clamp(0, 1)], 1)
+
+
+def _drawn(draw: Callable[..., Tensor], device: torch.device, *shape: int) -> Tensor:
+    """Return draws ``(T, *shape)`` on a device."""
+    return devices.put(draw(*shape).reshape(-1, *shape), device)
 
 
 def apart(
@@ -261,8 +265,7 @@ def apart(
 def around(box: Box, z: Tensor, reach: float, streams: Streams) -> Tensor:
     """Draw points around those of ``z (T, n, d)``, uniform within ``reach``."""
     near = z.repeat(1, CLOSER, 1)
-    draws = streams.uniform(near.shape[1], box.dim).reshape(-1, *near.shape[1:])
-    draws = devices.put(draws, near.device)
+    draws = _drawn(streams.uniform, near.device, near.shape[1], box.dim)
     step = (reach * (2 * draws - 1)).masked_fill(~box.free, 0.0)
     return (near + step).clamp(0, 1)
 
@@ -277,8 +280,7 @@ def rows_to_try(box: Box, streams: Streams) -> list[Tensor]:
     rows = box.unit.of(box.choices).double()
     if len(rows) <= ROWS:
         return [rows.unsqueeze(0)] * ROUNDS
-    lots = streams.uniform(ROUNDS, ROWS).reshape(-1, ROUNDS, ROWS)
-    lots = devices.put(lots, rows.device)
+    lots = _drawn(streams.uniform, rows.device, ROUNDS, ROWS)
     return list(rows[(lots * len(rows)).long()].unbind(1))
 
 
@@ -295,8 +297,7 @@ def zoomed(
     It moves where that gains more than ``tolerance``, a number or ``(T,)``.
     """
     dim = z.shape[-1]
-    noise = streams.normal(ZOOM_POINTS, dim).reshape(-1, ZOOM_POINTS, dim)
-    noise = devices.put(noise, z.device)
+    noise = _drawn(streams.normal, z.device, ZOOM_POINTS, dim)
     # half of the draws move along one axis only
     axis = torch.arange(ZOOM_POINTS, device=z.device) % (2 * dim)
     single = (axis % dim).unsqueeze(-1) == torch.arange(dim, device=z.device)

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 from cbandit._core import checkpoint as files
 from cbandit._core.arguments import differences, settings_of
 from cbandit._core.distributed import Ranks
-from cbandit._core.graph import written
+from cbandit._core.graph import names_in
 from cbandit._core.names import trusted
 from cbandit._core.randomness import Streams, trial_range
 from cbandit.errors import CheckpointError
@@ -109,7 +109,7 @@ class Checkpoint:
         A file of another run, or of more rounds than ``horizon``, is an error; then the
         policy stays as it is.
         """
-        trust = self._trust | written(self._policy)[1]
+        trust = self._trust | names_in(self._policy)
         content = files.read(
             self.path, "simulation", dict, trust, self._ranks, self._digests
         )

@@ -117,19 +117,18 @@ def checked(
     cost = cost.expand(*trials, m, size).reshape(-1, m, size)
     limit = limit.expand(*trials, m).reshape(-1, m)
     # the least and the largest entries also show NaN and infinities
-    looked = torch.stack([end for v in (reward, cost) for end in (v.amin(), v.amax())])
-    ends = iter(looked.tolist())
-    for name, allowed in (("u_r", "minus"), ("u_c", "plus")):
-        least, largest = next(ends), next(ends)
-        wrong = largest if allowed == "minus" else -least
-        if math.isnan(least) or wrong == math.inf:
-            got = least if math.isnan(least) or allowed == "plus" else largest
+    ends = torch.stack([*reward.aminmax(), *cost.aminmax()]).tolist()
+    for name, allowed, end, wrong in (
+        ("u_r", "minus", ends[1], math.inf),
+        ("u_c", "plus", ends[2], -math.inf),
+    ):
+        if math.isnan(end) or end == wrong:
             raise CBanditError(
                 f"{name} must be finite (or {allowed} infinity, for an arm never to be "
-                f"played); got {got}"
+                f"played); got {end}"
             )
-        if math.inf in (-least, largest):
-            reward, cost = forbidden(reward, cost)
+    if any(map(math.isinf, ends)):
+        reward, cost = forbidden(reward, cost)
     return reward, cost, limit, trials
 
 
@@ -145,7 +144,7 @@ def forbidden(reward: Tensor, cost: Tensor) -> tuple[Tensor, Tensor]:
     return reward, cost.masked_fill(never.unsqueeze(-2), NEVER)
 
 
-def limits(tau: Any, m: int, device: Any = None) -> Tensor:
+def limits(tau: Any, m: int, device: torch.device | None = None) -> Tensor:
     """Return finite limits ``(*trials, m)``, from one number for all or one a cost."""
     limit = checks.finite("tau", checks.tensor("tau", tau, device=device))
     if limit.dim() == 0:
