@@ -17,7 +17,7 @@ from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit.actions import Box, ProductGrid
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
-from cbandit.problems.protocol import Evaluation, Round, normals, uniforms
+from cbandit.problems.protocol import Evaluation, Round, best_value, normals, uniforms
 from cbandit.search.simplex.lp import solve_policy
 
 __all__ = ["Gridded", "Phase", "poisson"]
@@ -117,14 +117,13 @@ class Gridded:
 
     @cached_property
     def _optima(self) -> Tensor:
-        feasible = [f.masked_fill((g > 0).any(-2), -torch.inf) for f, g in self.tables]
-        best = torch.stack([f.max() for f in feasible])
-        return best.masked_fill(best.isinf(), torch.nan)
+        limits = torch.zeros(self.m, dtype=torch.float64)
+        return torch.stack([best_value(f, g, limits) for f, g in self.tables])
 
     @cached_property
     def _stochastic_optima(self) -> Tensor:
-        answers = [solve_policy(f, g, 0.0) for f, g in self.tables]
-        best = [a.value.masked_fill(a.infeasible, torch.nan) for a in answers]
+        solved = [solve_policy(f, g, 0.0) for f, g in self.tables]
+        best = [s.value.masked_fill(s.infeasible, torch.nan) for s in solved]
         return torch.stack(best).reshape(-1)
 
     def optimum(self, t: int) -> Tensor:

@@ -13,7 +13,7 @@ from cbandit._core.arguments import stated
 from cbandit._core.randomness import Trials, trial_range
 from cbandit.actions import Finite, Star
 from cbandit.errors import CBanditError
-from cbandit.problems.protocol import Fixed
+from cbandit.problems.protocol import Fixed, best_value
 from cbandit.search.segments import furthest
 from cbandit.search.simplex.lp import PolicySolution, solve_policy
 
@@ -94,9 +94,7 @@ class LinearProblem(Fixed):
     def _optimum(self) -> Tensor:
         values = self._corners
         if isinstance(self.actions, Finite):
-            feasible = (values[..., 1:] <= self._tau.unsqueeze(-2)).all(-1)
-            best = values[..., 0].masked_fill(~feasible, -torch.inf).amax(-1)
-            return best.masked_fill(best.isneginf(), torch.nan)
+            return best_value(values[..., 0], values[..., 1:].mT, self._tau)
         # along a segment all is affine: the best point is an end of its feasible part
         start, tips = values[..., :1, :], values[..., 1:, :]
         costs = (start[..., 1:].mT, tips[..., 1:].mT, self._tau.unsqueeze(-1))

@@ -25,6 +25,7 @@ __all__ = [
     "Fixed",
     "Problem",
     "Round",
+    "best_value",
     "delays_of",
     "normals",
     "uniforms",
@@ -241,6 +242,16 @@ class Fixed(ABC):
 
 
 _NOTHING = Round()
+
+
+def best_value(f: Tensor, g: Tensor, tau: Tensor) -> Tensor:
+    """The largest ``f (*b, N)`` among feasible actions, ``(*b,)``; NaN: there is none.
+
+    Feasible are those with ``g (*b, m, N)`` at most ``tau (*b, m)``.
+    """
+    feasible = (g <= tau.unsqueeze(-1)).all(-2)
+    best = f.masked_fill(~feasible, -torch.inf).amax(-1)
+    return best.masked_fill(best.isneginf(), torch.nan)
 
 
 def normals(

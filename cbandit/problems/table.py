@@ -20,7 +20,7 @@ from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 from cbandit.policies.senses import Senses
 from cbandit.problems.measured import measured
-from cbandit.problems.protocol import Fixed, normals, uniforms
+from cbandit.problems.protocol import Fixed, best_value, normals, uniforms
 from cbandit.search.simplex.lp import PolicySolution, solve_policy
 
 if TYPE_CHECKING:
@@ -296,8 +296,7 @@ class Table(Fixed):
 
     @cached_property
     def _optimum(self) -> Tensor:
-        value = self.f.gather(-1, self.best.clamp_min(0).unsqueeze(-1)).squeeze(-1)
-        return self.senses.reward(value.masked_fill(self.best < 0, torch.nan))
+        return self.senses.reward(best_value(self.f, self.g, self._tau))
 
     @cached_property
     def _solution(self) -> PolicySolution:
@@ -305,9 +304,7 @@ class Table(Fixed):
 
     @cached_property
     def _stochastic_optimum(self) -> Tensor:
-        answer = self._solution
-        value = answer.value.masked_fill(answer.infeasible, torch.nan)
-        return self.senses.reward(value)
+        return self.senses.reward(super()._stochastic_optimum)
 
     def optimal_costs(self) -> Tensor:
         """Expected costs under the best distribution, ``(*trials, m)``."""
