@@ -286,8 +286,8 @@ class ADMMBO(GPPolicy):
         # from the upper corner, as published
         split = Split.start(high, self.m, rho, weight)
         stopped = torch.zeros(self._size, dtype=torch.long, device=self.device)
-        own = Progress(split, split.x, stopped)
-        self._begin(self._now.state._replace(own=own))
+        progress = Progress(split, split.x, stopped)
+        self._begin(self._now.state._replace(own=progress))
 
     @property
     @alone
@@ -307,29 +307,31 @@ class ADMMBO(GPPolicy):
         """Return the greatest improvement of the present step."""
         if asked.actions is not self.actions:
             raise CBanditError("ADMMBO chooses from its own set: no actions=")
-        beliefs, own = state.beliefs, state.own
+        beliefs, progress = state.beliefs, state.own
         if asked.t == 1 or not bool(beliefs.has_data().all()):
             count = self.actions.dim if self.actions.continuous else 1
             share = asked.streams.uniform(1 + count).reshape(self._size, -1)
             return uniform(asked, share[:, 1:], self), state
-        if not bool(own.going.any()):
-            if self._left_out(asked, own.incumbent):
+        if not bool(progress.going.any()):
+            if self._left_out(asked, progress.incumbent):
                 raise CBanditError(
                     "ADMMBO has ended, and what it found has failed or among leaves it "
                     "out"
                 )
-            return self._at(own.incumbent), state
+            return self._at(progress.incumbent), state
         units = beliefs.units()
         before = level(units, self._limits(asked.t - 1))
-        own = self._advanced(own, beliefs, asked.t, before)
-        best, here = own.best(beliefs, before)
-        limit = own.limit(level(units, self._limits(asked.t)))
+        progress = self._advanced(progress, beliefs, asked.t, before)
+        best, here = progress.best(beliefs, before)
+        limit = progress.limit(level(units, self._limits(asked.t)))
         if self.actions.continuous:
-            found = self._on_box(asked, beliefs, own, limit, best)
+            found = self._on_box(asked, beliefs, progress, limit, best)
         else:
-            found = self._on_set(asked, beliefs, own, limit, best, here)
-        x = torch.where(own.going.unsqueeze(-1), found, own.incumbent)
-        return self._at(x), state._replace(own=own._replace(done=own.done + 1))
+            found = self._on_set(asked, beliefs, progress, limit, best, here)
+        x = torch.where(progress.going.unsqueeze(-1), found, progress.incumbent)
+        return self._at(x), state._replace(
+            own=progress._replace(done=progress.done + 1)
+        )
 
     def _at(self, x: Tensor) -> Decision:
         """Return the decision to play ``x (T, d)``."""
@@ -350,31 +352,31 @@ class ADMMBO(GPPolicy):
         return mask.expand(len(at), -1).gather(-1, at).squeeze(-1)
 
     def _advanced(
-        self, own: Progress, beliefs: Any, t: int, limits: Tensor
+        self, progress: Progress, beliefs: Any, t: int, limits: Tensor
     ) -> Progress:
         """Return the next step, and the next iteration, where a budget is used up.
 
         ``limits (T, m)`` are the thresholds of the round before ``t``.
         """
-        budgets = self.cost_budgets if own.step else self.budgets
-        if own.done < budgets[min(own.iteration, 1)]:
-            return own
-        _, found = own.best(beliefs, limits)
-        split = own.split.stepped(own.step, found, own.going)
-        if own.step < self.m:
-            return own._replace(split=split, step=own.step + 1, done=0)
-        last, (primal, dual) = own.iteration + 1, split.residuals()
+        budgets = self.cost_budgets if progress.step else self.budgets
+        if progress.done < budgets[min(progress.iteration, 1)]:
+            return progress
+        _, found = progress.best(beliefs, limits)
+        split = progress.split.stepped(progress.step, found, progress.going)
+        if progress.step < self.m:
+            return progress._replace(split=split, step=progress.step + 1, done=0)
+        last, (primal, dual) = progress.iteration + 1, split.residuals()
         small = (primal <= self._small) & (dual <= self._small)
-        ends = own.going & (small | (last >= self.iterations))
-        best = _deployed(beliefs, limits).where(ends.unsqueeze(-1), own.incumbent)
-        stopped = torch.where(ends, t, own.stopped)
-        return Progress(split.iterated(own.going), best, stopped, last)
+        ends = progress.going & (small | (last >= self.iterations))
+        best = _deployed(beliefs, limits).where(ends.unsqueeze(-1), progress.incumbent)
+        stopped = torch.where(ends, t, progress.stopped)
+        return Progress(split.iterated(progress.going), best, stopped, last)
 
     def _on_set(
         self,
         asked: Asked,
         beliefs: Any,
-        own: Progress,
+        progress: Progress,
         limit: Tensor | None,
         best: Tensor,
         here: Tensor,
@@ -384,18 +386,18 @@ class ADMMBO(GPPolicy):
         Args:
             asked: the round.
             beliefs: about reward and costs.
-            own: the step.
+            progress: the step.
             limit: the cost's threshold, ``(T, 1)``; ``None`` of the reward's step.
             best: the step's best value so far, ``(T,)``.
             here: where that is, ``(T, d)``.
         """
-        mask, close = asked.mask, beliefs.tolerance(costs=own.step > 0)
+        mask, close = asked.mask, beliefs.tolerance(costs=progress.step > 0)
 
         def gains() -> Iterator[tuple[int, Tensor]]:
-            for start, stop, mean, std in beliefs.one(own.step):
+            for start, stop, mean, std in beliefs.one(progress.step):
                 points = self.actions.block(start, stop).double()
                 both = mean.double(), std.double()
-                gain = own.gain(*both, points, limit, best.unsqueeze(-1))
+                gain = progress.gain(*both, points, limit, best.unsqueeze(-1))
                 yield start, gain.unsqueeze(1)
 
         found = maximise(gains(), lambda f, g: f, mask, close)
@@ -409,7 +411,7 @@ class ADMMBO(GPPolicy):
         self,
         asked: Asked,
         beliefs: Any,
-        own: Progress,
+        progress: Progress,
         limit: Tensor | None,
         best: Tensor,
     ) -> Tensor:
@@ -427,11 +429,11 @@ class ADMMBO(GPPolicy):
                 warnings.simplefilter("ignore", BadInitialCandidatesWarning)
                 unit = (0.0, 1.0)
                 if units is not None:
-                    at = i, own.step
+                    at = i, progress.step
                     unit = float(units.center[at]), float(units.size[at])
-                alone = own._replace(split=own.split.of(i))
+                alone = progress._replace(split=progress.split.of(i))
                 tau = None if limit is None else limit[i : i + 1]
-                model = model_list(beliefs, i).models[own.step]
+                model = model_list(beliefs, i).models[progress.step]
                 gain = _acquisition(model, unit, alone, tau, best[i])
                 tries = self.num_restarts, self.raw_samples
                 found.append(best_on_box(gain, asked, i, *tries))
@@ -441,7 +443,7 @@ class ADMMBO(GPPolicy):
 def _acquisition(
     model: Any,
     unit: tuple[float, float],
-    own: Progress,
+    progress: Progress,
     limit: Tensor | None,
     best: Tensor,
 ) -> AcquisitionFunction:
@@ -450,7 +452,7 @@ def _acquisition(
     Args:
         model: of the step's function.
         unit: what its values are counted from, and in.
-        own: the step.
+        progress: the step.
         limit: the cost's threshold, ``(1, 1)``; ``None`` of the reward's step.
         best: the step's best value so far.
     """
@@ -468,7 +470,7 @@ def _acquisition(
             variance = posterior.variance.reshape(1, -1) / size**2
             std = variance.clamp_min(1e-18).sqrt()
             x = X.reshape(1, -1, X.shape[-1])
-            return own.gain(mean, std, x, limit, best).reshape(-1)
+            return progress.gain(mean, std, x, limit, best).reshape(-1)
 
     return Improvement(model)
 
@@ -508,7 +510,7 @@ def _squares(a: Tensor, x: Tensor) -> Tensor:
     """Return ``|a - x|^2``, ``(T, k, n)``, of ``a (T, k, d)``; ``x`` as above."""
     mode = "donot_use_mm_for_euclid_dist"  # exact where points coincide
     if x.dim() == 3:
-        own: Tensor = torch.cdist(a, x, compute_mode=mode).square()
-        return own
+        square: Tensor = torch.cdist(a, x, compute_mode=mode).square()
+        return square
     flat: Tensor = torch.cdist(a.flatten(0, 1), x, compute_mode=mode).square()
     return flat.view(*a.shape[:2], -1)

@@ -78,9 +78,9 @@ class CKBRestart(GPPolicy):
         )
         self.name = f"CKB-Restart{self.explore.name}"
         self.hears_costs = False  # the estimates alone move the multipliers
-        given = dual, step, cap, slack, slater, dual_beta
+        rule = dual, step, cap, slack, slater, dual_beta
         self._dual = Dual.of(
-            *given,
+            *rule,
             shaped=self._number,
             bounds=self._estimating.bound,
             units=self._beliefs.units(),

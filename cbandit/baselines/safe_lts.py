@@ -61,10 +61,11 @@ class SafeLTS(Stagewise):
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
-        given = Linear, reward, costs, safe, delta, alpha, None
-        super().__init__(actions, *given, **common)
-        own = self._beliefs, self._safe, self.delta
-        self._plane = Plane(self.actions, *own, beta, self.batch_shape)
+        super().__init__(
+            actions, Linear, reward, costs, safe, delta, alpha, None, **common
+        )
+        known = self._beliefs, self._safe, self.delta
+        self._plane = Plane(self.actions, *known, beta, self.batch_shape)
         self._start(self._plane)
         if not bool(self._safe.origin.all()):
             raise CBanditError(

@@ -349,8 +349,8 @@ class Reach:
     def _distance(self, start: int, stop: int, like: Tensor) -> Tensor:
         table = self._actions.covariance
         if table is not None:
-            own = table.diagonal(dim1=-2, dim2=-1)
-            gap = own[..., start:stop, None] + own.unsqueeze(-2)
+            square = table.diagonal(dim1=-2, dim2=-1)
+            gap = square[..., start:stop, None] + square.unsqueeze(-2)
             gap = (gap - 2 * table[..., start:stop, :]).clamp_min(0).sqrt()
         else:
             exact = "donot_use_mm_for_euclid_dist"

@@ -86,8 +86,8 @@ class SafeOpt(GPPolicy):
         costs = believed_costs(costs)
         super().__init__(actions, reward=reward, costs=costs, explore=explore, **common)
         self._sets = SafeSets(self, safe, lipschitz)
-        own = self._sets.start(self._size, self.m + 1)
-        self._begin(self._now.state._replace(own=own))
+        sets = self._sets.start(self._size, self.m + 1)
+        self._begin(self._now.state._replace(own=sets))
 
     @property
     @alone

@@ -132,9 +132,9 @@ class CKB(GPPolicy):
         self.name = f"CKB-{self.explore.name}"
         # estimates alone move the multiplier, but for a class derived from this one
         self.hears_costs = type(self).move is not CKB.move
-        given = dual, step, cap, slack, slater, dual_beta
+        rule = dual, step, cap, slack, slater, dual_beta
         self._dual = Dual.of(
-            *given,
+            *rule,
             shaped=self._number,
             bounds=self._estimating.bound,
             units=self._beliefs.units(),

@@ -274,7 +274,8 @@ class EpochPenalty(GPPolicy):
         beliefs = _listed(reward)
         # targets that are rescaled for reuse alone are scored in the user's units
         self._in_spreads = all(belief.standardize for belief in beliefs)
-        beliefs = [_standardised(each) for each in beliefs] if self.reuse else beliefs
+        if self.reuse:
+            beliefs = [_standardised(belief) for belief in beliefs]
         first = beliefs[0]
         super().__init__(actions, reward=first, costs=costs, explore=explore, **common)
         for k, belief in enumerate(beliefs):
@@ -285,8 +286,8 @@ class EpochPenalty(GPPolicy):
         self._cost_noises = self._noises_of_costs()
         self._refits = any(belief.refit_every for belief in beliefs)
         kappa = self._per_cost("kappa", self._penalty.first(kappa)).clone()
-        own = Epoch.start(self._penalty.kept(kappa))
-        self._begin(self._now.state._replace(own=own))
+        first_epoch = Epoch.start(self._penalty.kept(kappa))
+        self._begin(self._now.state._replace(own=first_epoch))
 
     def _epoch_of(self, t: int) -> int:
         """Return the number of round ``t``'s epoch, -1 before the first."""
@@ -349,10 +350,10 @@ class EpochPenalty(GPPolicy):
 
     def _opened(self, state: GPState, asked: Asked) -> GPState:
         """Move multipliers, and targets with them, at the start of an epoch."""
-        own, number = state.own, self._epoch_of(asked.t)
-        if number == own.number:
+        epoch, number = state.own, self._epoch_of(asked.t)
+        if number == epoch.number:
             return state
-        kept = self._penalty.moved(own.kept, own.mean())
+        kept = self._penalty.moved(epoch.kept, epoch.mean())
         if not self._warned and self._penalty.outgrown(kept):
             self._warned = True
             warn(
@@ -361,51 +362,51 @@ class EpochPenalty(GPPolicy):
                 "smaller",
                 RuntimeWarning,
             )
-        own = own.next(number, kept, self.reuse)
-        state = state._replace(own=own)
+        epoch = epoch.next(number, kept, self.reuse)
+        state = state._replace(own=epoch)
         # what may fail goes first: a rebuilt engine is equal up to rounding only
         self._limits(asked.t), self._coefficient(state, asked)
-        beliefs, rows = state.beliefs, own.all_rows()
+        beliefs, rows = state.beliefs, epoch.all_rows()
         if number < len(self._by_epoch):
             beliefs = self._fresh_beliefs([self._by_epoch[number]])
             for row in rows:
-                beliefs = self._absorbed(beliefs, own, row)
+                beliefs = self._absorbed(beliefs, epoch, row)
         elif not self.reuse:
             beliefs = beliefs.forget_all()
         elif rows:
-            targets = [self._target(own, row, beliefs.dtype) for row in rows]
+            targets = [self._target(epoch, row, beliefs.dtype) for row in rows]
             beliefs = beliefs.retarget(torch.stack(targets))
         return state._replace(beliefs=beliefs)
 
-    def _target(self, own: Epoch, row: Row, dtype: torch.dtype) -> Tensor:
+    def _target(self, epoch: Epoch, row: Row, dtype: torch.dtype) -> Tensor:
         """Return the reward less the penalty, ``(T, 1)``."""
-        charge = self._penalty.charge(own.kept, row.cost)
+        charge = self._penalty.charge(epoch.kept, row.cost)
         # squares of targets, and their sums, must stay finite too
         largest = min(torch.finfo(dtype).max ** 0.5, 1e75)
         return row.reward - charge.clamp(-largest, largest)
 
-    def _absorbed(self, beliefs: Any, own: Epoch, row: Row) -> Any:
+    def _absorbed(self, beliefs: Any, epoch: Epoch, row: Row) -> Any:
         """Return the beliefs with one more round."""
         keys, x, t = row.place
-        target = self._target(own, row, beliefs.dtype)
+        target = self._target(epoch, row, beliefs.dtype)
         return beliefs.absorb(keys, x, [Part([0], target, row.where.tolist())], t)
 
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state with rounds of which all has come; others wait."""
         place, t = place_of(self, news.choice), news.choice.t
-        own, row = state.own.told(place, news, self._limits(t))
-        state, number = state._replace(own=own), self._epoch_of(t)
+        epoch, row = state.own.told(place, news, self._limits(t))
+        state, number = state._replace(own=epoch), self._epoch_of(t)
         # of an epoch that has ended data may be dropped
-        dropped = not (self.reuse or number == own.number)
+        dropped = not (self.reuse or number == epoch.number)
         if dropped or not bool(row.where.any()):
             return state
         return self._learnt(state, number, row)
 
     def _learnt(self, state: GPState, number: int, row: Row) -> GPState:
         """Return the state with one more round of an epoch; -1: data from before."""
-        own = state.own.added(number, row)
-        beliefs = self._absorbed(state.beliefs, own, row)
-        return state._replace(beliefs=beliefs, own=own)
+        epoch = state.own.added(number, row)
+        beliefs = self._absorbed(state.beliefs, epoch, row)
+        return state._replace(beliefs=beliefs, own=epoch)
 
     def _observed(self, state: GPState, data: Data) -> GPState:
         limits = self._limits(max(self.t, 1))
@@ -419,9 +420,9 @@ class EpochPenalty(GPPolicy):
     @alone
     def multiplier(self) -> Tensor:
         """``kappa`` as the next ``ask`` will use it, ``(*trials, m)``."""
-        own = self._settled().state.own
-        over = self._epoch_of(self.t + 1) > own.number
-        kept = self._penalty.moved(own.kept, own.mean()) if over else own.kept
+        epoch = self._settled().state.own
+        over = self._epoch_of(self.t + 1) > epoch.number
+        kept = self._penalty.moved(epoch.kept, epoch.mean()) if over else epoch.kept
         return self._outside(self._penalty.kappa(kept))
 
     price = Policy.price  # kappa is in the user's units
@@ -454,7 +455,7 @@ def _listed(reward: Any) -> list[GP]:
     if (
         not isinstance(beliefs, list | tuple)
         or not beliefs
-        or not all(isinstance(each, GP) for each in beliefs)
+        or not all(isinstance(belief, GP) for belief in beliefs)
     ):
         raise CBanditError(
             f"reward must be a cb.GP, or a list of them, one an epoch; got {reward!r}"

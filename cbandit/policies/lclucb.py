@@ -83,10 +83,11 @@ class LCLUCB(Stagewise):
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
-        given = Linear, reward, costs, safe, delta, alpha, largest
-        super().__init__(actions, *given, **common)
-        own = self._beliefs, self._safe, self.delta
-        self._plane = Plane(self.actions, *own, beta, self.batch_shape)
+        super().__init__(
+            actions, Linear, reward, costs, safe, delta, alpha, largest, **common
+        )
+        known = self._beliefs, self._safe, self.delta
+        self._plane = Plane(self.actions, *known, beta, self.batch_shape)
         self._start(self._plane)
 
     def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:

@@ -117,8 +117,10 @@ class CountOPB(Stagewise):
             raise CBanditError(
                 "horizon must be given: OPB's widths rest on it; got none"
             )
-        given = Counts, reward, costs, safe, delta, alpha, largest
-        super().__init__(actions, *given, horizon=horizon, **common)
+        common = common | {"horizon": horizon}
+        super().__init__(
+            actions, Counts, reward, costs, safe, delta, alpha, largest, **common
+        )
         self._start(Arms(self.actions, self._subgaussian, self.dtype))
         log = math.log(2 * (self.m + 1) * int(actions.size) * horizon / self.delta)
         self._width = self._subgaussian * math.sqrt(2 * log)  # of one pull, T x F
@@ -211,8 +213,9 @@ class GPOPB(GPPolicy):
         infeasible = known.unsafe(limits, units)
         tau, safe = level(units, limits), known.within(units)
         # outcomes come by themselves; that they are all alike is worth a warning
-        enough, own = self._trust.enough(units, patience=FEW), on is self.actions
-        at = numbered(self._safe.index if own else self._safe.within(on))
+        enough = self._trust.enough(units, patience=FEW)
+        index = self._safe.index if on is self.actions else self._safe.within(on)
+        at = numbered(index)
         must_hold(asked.mask, at)
         beta, ratio = self._coefficient(state, asked).abs(), known.ratio(limits, units)
         inflated = self._scales.inflated(beta, ratio)  # alpha_c beta, and rho

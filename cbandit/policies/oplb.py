@@ -86,10 +86,11 @@ class OPLB(Stagewise):
                 "actions must be a Finite set: a distribution over the centre and the "
                 "tips of a Star does all that its segments can"
             )
-        given = Linear, reward, costs, safe, delta, alpha, largest
-        super().__init__(actions, *given, **common)
-        own = self._beliefs, self._safe, self.delta
-        self._plane = Plane(self.actions, *own, beta, self.batch_shape)
+        super().__init__(
+            actions, Linear, reward, costs, safe, delta, alpha, largest, **common
+        )
+        known = self._beliefs, self._safe, self.delta
+        self._plane = Plane(self.actions, *known, beta, self.batch_shape)
         self._start(self._plane)
         self.solver = solver
         needed()

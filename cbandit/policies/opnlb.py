@@ -88,8 +88,9 @@ class OPNLB(Stagewise):
                 "safe needs reward= and cost= for OPNLB: its functions are those that "
                 "agree with them"
             )
-        given = FiniteClass, reward, costs, safe, delta, alpha, largest
-        super().__init__(actions, *given, **common)
+        super().__init__(
+            actions, FiniteClass, reward, costs, safe, delta, alpha, largest, **common
+        )
         self._start(Arms(self.actions, self._subgaussian, self.dtype))
         self._classes = Classes(self._beliefs, self._safe, int(actions.size))
 
@@ -106,14 +107,14 @@ class OPNLB(Stagewise):
         )
         inside = self._classes.inside(asked.t, self.delta, count, mean)
         allowed = None if asked.mask is None else asked.mask.cpu()
-        found = []
+        answers = []
         for i in range(self._size):
             theta, *mu = self._classes.left(inside, i)
             u_r = optimistic(theta, mu, alpha[i])
             if allowed is not None:
                 u_r = u_r.masked_fill(~allowed[i % len(allowed)], -torch.inf)
-            found.append(solved(u_r, mu, limits[i]))
-        pi, at = stacked(found, self.device), numbered(self._safe.index)
+            answers.append(solved(u_r, mu, limits[i]))
+        pi, at = stacked(answers, self.device), numbered(self._safe.index)
         return state.safe.drawn(pi, at, asked.streams, infeasible), state
 
     def _has_data(self, state: Stage) -> Tensor:
@@ -135,11 +136,11 @@ class OPNLB(Stagewise):
         wanted = fit[:, :1]
         if left is not None:
             wanted = wanted.masked_fill(~left.cpu().unsqueeze(1), -torch.inf)
-        found = [
+        answers = [
             solved(wanted[i], self._classes.left(inside, i)[1:], tau[i])
             for i in range(self._size)
         ]
-        pi, fit = stacked(found, self.device), devices.put(fit, self.device)
+        pi, fit = stacked(answers, self.device), devices.put(fit, self.device)
         return valued(pi, fit, limits, confidence, self.actions)
 
     def _believed(self, state: Stage) -> Iterator[Block]:
