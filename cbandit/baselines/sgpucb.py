@@ -129,16 +129,15 @@ class SGPUCB(GPPolicy):
 
         def best(score: scores.Formed | Score) -> Best:
             def known(f: Tensor, g: Tensor) -> Tensor:
-                g, most = (g[:, :-1], g[:, -1:]) if own else (g, None)
+                g, most = (g[:, :-1], g[:, -1:]) if own else (g, g.new_tensor(math.inf))
                 g = g if doubt is None else g + doubt
-                return score(f, g if most is None else torch.minimum(g, most))
+                return score(f, torch.minimum(g, most))
 
             close = beliefs.tolerance(scores.of_costs(score))
             wanted = replace(look, score=known, tolerance=close)
-            if own:
-                wanted = replace(wanted, beside=self._most)
             if not own:
                 return scan([(0, *afresh(beliefs, on, []))], wanted)
+            wanted = replace(wanted, beside=self._most)
             found: Best = beliefs.choose(wanted)
             return found
 

@@ -12,9 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cbandit.policies.safe.action import numbered
 from cbandit.policies.safe.estimate import Block, SafeEstimate
-from cbandit.policies.safe.stagewise import Stage
 from cbandit.posterior.tally import Tally
 
 __all__ = ["Arms", "bound_unpulled"]
@@ -31,24 +29,21 @@ class Arms:
         dtype: of the averages.
     """
 
+    longest = None
+
     def __init__(self, actions: Any, subgaussian: Tensor, dtype: torch.dtype) -> None:
         self._actions, self._dtype = actions, dtype
         self._r = subgaussian
 
-    def begun(self, safe: SafeEstimate, multiplier: Tensor) -> Stage:
-        """Return the state before any pull; see ``Model``."""
+    def start(self) -> Tally:
+        """Return the tally before any pull."""
         shape = (*self._r.shape, int(self._actions.size))
-        tally = Tally.start(shape, self._dtype, self._r.device)
-        return Stage(tally, safe, multiplier)
+        return Tally.start(shape, self._dtype, self._r.device)
 
     def place(self, x: Tensor, arm: Tensor | None) -> Tensor:
-        """Return ``arm``; see ``Model``."""
-        return numbered(arm)
-
-    def numbers(self, points: Tensor) -> Tensor:
-        """Return the numbers of the arms at ``(T, n, d)``."""
-        found: Tensor = self._actions.index(points)
-        return found
+        """Return ``arm``, the number of the arm at ``x (T, d)``."""
+        number: Tensor = self._actions.index(x) if arm is None else arm
+        return number
 
     def has_data(self, seen: Tally) -> Tensor:
         """Return which arms were pulled, their outcomes all told, ``(T, N)``."""

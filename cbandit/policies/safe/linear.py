@@ -105,11 +105,7 @@ class Plane:
 
     # -- learning --------------------------------------------------------------------
 
-    def begun(self, safe: SafeEstimate, multiplier: Tensor) -> Stage:
-        """Return the state before data; see ``Model``."""
-        return Stage(self._start(), safe, multiplier, longest=self.longest)
-
-    def _start(self) -> Ridge:
+    def start(self) -> Ridge:
         """Return estimates before data; along a safe action costs may be known."""
         dim, safe = self.actions.dim, self.safe
         if safe.cost is None:
@@ -124,9 +120,6 @@ class Plane:
     def place(self, x: Tensor, arm: Tensor | None) -> Tensor:
         """Return ``x``; see ``Model``."""
         return x
-
-    def numbers(self, points: Tensor) -> None:
-        """Return no numbers: coordinates say all."""
 
     def has_data(self, seen: Ridge) -> Tensor:
         """Return the trials that observed all functions, ``(T, 1)``."""

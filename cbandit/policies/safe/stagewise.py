@@ -33,17 +33,20 @@ REWARD, COSTS, EVERY = slice(0, 1), slice(1, None), slice(None)
 class Model(Protocol):
     """How a stage-wise policy learns: linear functions, or arms apart."""
 
-    def begun(self, safe: SafeEstimate, multiplier: Tensor) -> Stage:
-        """Return the state before the first round; see :class:`Stage`."""
+    @property
+    def longest(self) -> Tensor | None:
+        """Of linear functions, the longest action's length, ``(1 or T,)``."""
+
+    def start(self) -> Any:
+        """Return the observations before the first round, of which there are none."""
 
     def place(self, x: Tensor, arm: Tensor | None) -> Tensor:
-        """Return what observations take of an action at ``x (T, d)``, number ``arm``.
+        """Return what observations take of an action: its place or its number.
 
-        That is the one or the other.
+        Args:
+            x: the action, ``(T, d)``.
+            arm: its number in the policy's set, ``(T,)``, where that is known.
         """
-
-    def numbers(self, points: Tensor) -> Tensor | None:
-        """Return the numbers of the actions at ``(T, n, d)``, if they are needed."""
 
     def has_data(self, seen: Any) -> Tensor:
         """Return of which actions all functions are known, ``(T, 1 or N)`` bool."""
@@ -145,10 +148,10 @@ class Stagewise(Policy):
 
     def _start(self, model: Model) -> None:
         """Set the model and the state before the first round."""
-        self._model = model
+        self._model, safe = model, SafeEstimate.start(self._safe)
         zero = torch.zeros(self._size, self.m, dtype=torch.float64, device=self.device)
-        state = model.begun(SafeEstimate.start(self._safe), zero)
-        self._begin(state._replace(ratio=self._lasting_ratio(state.safe)))
+        ratio = self._lasting_ratio(safe)
+        self._begin(Stage(model.start(), safe, zero, ratio, model.longest))
 
     @property
     @alone
@@ -297,7 +300,7 @@ class Stagewise(Policy):
             return numbers, self.actions.points(numbers).double()
         given = checks.finite("x", checks.tensor("x", x, device=self.device))
         points = checks.rows("x", given, self.batch_shape, (self.actions.dim,))
-        return self._model.numbers(points), points
+        return None, points
 
     # -- what is believed ------------------------------------------------------------
 
