@@ -22,7 +22,7 @@ from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit._core.peaks import CLOSE, best_place
 from cbandit.actions import Box
-from cbandit.baselines.random import clear
+from cbandit.baselines.random import clear, together
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
@@ -120,22 +120,18 @@ class BoTorchPolicy(GPPolicy):
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the action of greatest acquisition value in every trial."""
         on, mask = asked.actions, asked.mask
-        box = bool(on.continuous)
-        count = on.dim if box else 1
+        count = on.dim if on.continuous else 1
         draws = asked.streams.uniform(1 + count).reshape(self._size, -1)
-        found, known = [], state.beliefs.has_data().all(-1)
+        best, known = [], state.beliefs.has_data().all(-1)
         for trial in range(self._size):
-            allowed = None if mask is None else mask[trial if len(mask) > 1 else 0]
             if asked.t <= self.initial or not known[trial]:
                 share = draws[trial, 1:].to(self.device)
-                found.append(clear(asked, trial, share))
+                best.append(clear(asked, trial, share))
                 continue
+            allowed = None if mask is None else mask[trial % len(mask)]
             seed = int(draws[trial, 0] * 2**31)
-            found.append(self._best(state.beliefs, trial, asked, allowed, seed))
-        if box:
-            x = torch.stack(found).to(self.dtype)
-            return Decision(None, x=x, sure=True), state
-        return Decision(torch.stack(found), sure=True), state
+            best.append(self._best(state.beliefs, trial, asked, allowed, seed))
+        return together(asked, best, self.dtype), state
 
     def _best(
         self, beliefs: Any, trial: int, asked: Asked, allowed: Any, seed: int

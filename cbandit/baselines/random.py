@@ -6,7 +6,6 @@ below its threshold; where none is, the action whose largest mean excess is leas
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -25,14 +24,12 @@ from cbandit.policies.ledger import News
 from cbandit.policies.observed import best_observed
 from cbandit.policies.packing import place_of
 from cbandit.policies.policy import Policy
-from cbandit.policies.safe.action import numbered
 from cbandit.policies.senses import names_of
 from cbandit.posterior.beliefs import Beliefs
-from cbandit.posterior.look import Running
 from cbandit.posterior.observations import Part
 from cbandit.recommend import Recommendation
 
-__all__ = ["Random", "clear", "drawn", "uniform", "uniform_number"]
+__all__ = ["Random", "clear", "drawn", "together", "uniform", "uniform_number"]
 
 GOLDEN = 0.5 * (5**0.5 - 1)  # the step from a draw that has failed to the next
 TRIES = 1024  # points of a box that are drawn, of which a feasible one is played
@@ -85,7 +82,7 @@ class Random(Policy):
             self._begin(None)
             return
         self.name = "Random-feasible"
-        if not beliefs or not all(isinstance(each, GP) for each in beliefs):
+        if not beliefs or not all(isinstance(belief, GP) for belief in beliefs):
             raise CBanditError(
                 "feasible=True needs beliefs about the costs: give costs= as a cb.GP "
                 f"or a list of them; got {costs!r}"
@@ -145,22 +142,14 @@ class Random(Policy):
         """Return the action a random share of the way through the feasible ones."""
         share = asked.streams.uniform()
         other = None if asked.actions is self.actions else asked.actions
-        lowest, kept = Running(lambda f, g: f, None, _tolerance(beliefs)), []
-
-        def looks() -> Iterator[tuple[int, Tensor]]:
-            for start, mean, _ in stretches(beliefs, None, [], other):
-                over = self._excess(beliefs, mean, asked.t)
-                if asked.mask is not None:
-                    hidden = ~asked.mask[:, start : start + over.shape[-1]]
-                    over = over.masked_fill(hidden, torch.inf)
-                yield start, over
-
-        for start, over in looks():
-            kept.append(over <= 0)
-            lowest.add(start, -over.unsqueeze(1))
-        feasible = torch.cat(kept, -1)
+        looks = stretches(beliefs, None, [], other)
+        over = [self._excess(beliefs, mean, asked.t) for _, mean, _ in looks]
+        excess = torch.cat(over, -1)
+        if asked.mask is not None:
+            excess = excess.masked_fill(~asked.mask, torch.inf)
+        feasible = excess <= 0
         index, none = uniform_number(feasible, share), ~feasible.any(-1)
-        index = torch.where(none, numbered(lowest.best().index), index)
+        index = torch.where(none, best_place(-excess, _tolerance(beliefs)), index)
         return Decision(index, none, sure=True)
 
     def _near(self, beliefs: Beliefs, asked: Asked) -> Decision:
@@ -175,8 +164,8 @@ class Random(Policy):
         none = (over > 0).all(-1)
         lowest = best_place(-over, _tolerance(beliefs))
         place = torch.where(none, lowest, (over <= 0).int().argmax(-1))
-        found = x[torch.arange(size, device=x.device), place]
-        return Decision(None, none, x=found.to(self.dtype), sure=True)
+        x = x[torch.arange(size, device=x.device), place].to(self.dtype)
+        return Decision(None, none, x=x, sure=True)
 
 
 def _tolerance(beliefs: Beliefs) -> Tensor:
@@ -226,7 +215,11 @@ def clear(asked: Asked, trial: int, share: Tensor) -> Tensor:
 def uniform(asked: Asked, shares: Tensor, policy: Any) -> Decision:
     """Return a uniform action of each trial, from uniform draws ``(T, d or 1)``."""
     every = enumerate(shares.to(policy.device))
-    found = torch.stack([clear(asked, trial, share) for trial, share in every])
+    return together(asked, [clear(asked, *pair) for pair in every], policy.dtype)
+
+
+def together(asked: Asked, actions: list[Tensor], dtype: torch.dtype) -> Decision:
+    """Return the decision to play one action a trial: numbers, or points of a box."""
     if asked.actions.continuous:
-        return Decision(None, x=found.to(policy.dtype), sure=True)
-    return Decision(found, sure=True)
+        return Decision(None, x=torch.stack(actions).to(dtype), sure=True)
+    return Decision(torch.stack(actions), sure=True)
