@@ -140,9 +140,9 @@ class BanditOCO(Policy):
                 f"{float((upper - lower).min()) / 2:g}; got {radius!r}"
             )
         start = (lower + upper) / 2 if start is None else start
-        given = checks.finite("start", checks.tensor("start", start).to(lower))
+        centre = checks.finite("start", checks.tensor("start", start).to(lower))
         shape = self._size, self.actions.dim
-        centre = self._within(checks.shaped("start", given, shape, "(*trials, d)"))
+        centre = self._within(checks.shaped("start", centre, shape, "(*trials, d)"))
         self._begin(Walk(centre, centre.new_zeros(self._size, self.m), {}))
 
     def _column(self, name: str, value: Tensor) -> Tensor:

@@ -384,22 +384,22 @@ def seed_set(
     """
     if isinstance(safe, Safe):
         safe = safe.x if safe.index is None else safe.index
-    given = checks.tensor("safe", safe, None, device)
+    value = checks.tensor("safe", safe, None, device)
     listed = isinstance(safe, list | tuple | range)
-    if given.dtype == torch.bool:
-        mask = _led(given, 1, batch_shape)
+    if value.dtype == torch.bool:
+        mask = _led(value, 1, batch_shape)
         if mask is None or mask.shape[-1] != actions.size:
-            raise _wrong_seed(given, actions, batch_shape)
+            raise _wrong_seed(value, actions, batch_shape)
     else:
-        if given.is_floating_point() and given.numel():
-            given = _numbers(given, actions, batch_shape)
-        elif given.dim() == 0:
-            given = given.reshape(1)
-        elif given.dim() == 1 and batch_shape and not listed:
-            given = given.unsqueeze(-1)
-        rows = _led(given, 1, batch_shape)
+        if value.is_floating_point() and value.numel():
+            value = _numbers(value, actions, batch_shape)
+        elif value.dim() == 0:
+            value = value.reshape(1)
+        elif value.dim() == 1 and batch_shape and not listed:
+            value = value.unsqueeze(-1)
+        rows = _led(value, 1, batch_shape)
         if rows is None:
-            raise _wrong_seed(given, actions, batch_shape)
+            raise _wrong_seed(value, actions, batch_shape)
         mask = torch.zeros(len(rows), actions.size, dtype=torch.bool, device=device)
         if rows.shape[-1]:
             with checks.about("safe"):

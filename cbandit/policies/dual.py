@@ -55,11 +55,11 @@ class Schedule:
     def __call__(self, t: int, start: int = 1) -> Tensor:
         """Return the value in round ``t``, of an epoch that starts at ``start``."""
         if callable(self._value):
-            given = self._checked(self._name, self._value(t))
-            return self._shaped(self._name, given)
-        value: Tensor = self._value
+            value = self._checked(self._name, self._value(t))
+            return self._shaped(self._name, value)
+        fixed: Tensor = self._value
         # a doubling epoch is as long as the number of its first round
-        return value / math.sqrt(self._length or start) if self._root else value
+        return fixed / math.sqrt(self._length or start) if self._root else fixed
 
 
 @dataclass(frozen=True)

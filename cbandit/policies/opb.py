@@ -257,8 +257,8 @@ class GPOPB(GPPolicy):
         data = beliefs.has_data().all(-1, keepdim=True).to(self.device).expand(size)
         blocks = partial(told_blocks, beliefs)
         best = partial(safe.mixture, self.actions, blocks, limits, confidence)
-        found = safe.recommended(data, self._left_over(), best)
-        return self.senses.recommended(found.of(self._outside))
+        answer = safe.recommended(data, self._left_over(), best)
+        return self.senses.recommended(answer.of(self._outside))
 
 
 def OPB(actions: Any, **arguments: Any) -> CountOPB | GPOPB:

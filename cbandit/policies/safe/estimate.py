@@ -335,10 +335,10 @@ class SafeEstimate:
         among = data | unknown.unsqueeze(-1)
         if left is not None:
             among = among & left
-        found = best(None if bool(among.all()) else among).withheld(unknown)
+        answer = best(None if bool(among.all()) else among).withheld(unknown)
         if action.reward is not None:
-            return found
-        return replace(found, value=torch.where(bare, torch.nan, found.value))
+            return answer
+        return replace(answer, value=torch.where(bare, torch.nan, answer.value))
 
 
 def must_hold(mask: Tensor | None, safe: Tensor | None) -> None:

@@ -90,8 +90,8 @@ class Plane:
 
     def _stacked(self, name: str, values: Sequence[Any]) -> Tensor:
         """Return numbers or ``(*trials,)`` as columns, ``(T, k)``."""
-        each = [checks.per_trial(name, value, self._batch) for value in values]
-        return devices.put(torch.stack(each, -1), self.subgaussian.device)
+        columns = [checks.per_trial(name, value, self._batch) for value in values]
+        return devices.put(torch.stack(columns, -1), self.subgaussian.device)
 
     def _look_at_origin(self) -> None:
         safe, zero = self.safe, torch.zeros_like(self.subgaussian)
@@ -136,8 +136,8 @@ class Plane:
     def width(self, t: int, state: Stage) -> Tensor:
         """Return ``beta`` of every function in round ``t``, ``(T, F)``."""
         if self._beta is not None:
-            given = self._given(self._beta(t)) if callable(self._beta) else self._beta
-            return given.expand_as(self._floor)
+            beta = self._given(self._beta(t)) if callable(self._beta) else self._beta
+            return beta.expand_as(self._floor)
         length = state.longest if self.stated is None else self.stated
         square = length.square().unsqueeze(-1)
         grown = torch.log1p(state.seen.count * square * self._inverse_ridge)
@@ -189,10 +189,10 @@ class Plane:
             ends = actions.ends.double()
             longest: Tensor = ends.norm(dim=-1).amax(-1).reshape(-1)
         else:
-            each = [
-                p.norm(dim=-1).amax(-1).reshape(-1) for _, p in self.blocks(actions)
+            lengths = [
+                x.norm(dim=-1).amax(-1).reshape(-1) for _, x in self.blocks(actions)
             ]
-            longest = torch.stack(each).amax(0)
+            longest = torch.stack(lengths).amax(0)
         stated = self.stated
         if stated is not None and bool((longest > stated * (1 + 1e-9)).any()):
             raise CBanditError(

@@ -47,11 +47,11 @@ def best_mixture(
             for v in vertices
             if (pi := safe.best(v)) is not None
         ]
-        found, most = None, -math.inf
+        best, most = None, -math.inf
         for pi, after in tried:
             if _gained(after, most):
-                found, most = pi, after
-        return found
+                best, most = pi, after
+        return best
 
     def towards(x: Array) -> tuple[Array, float]:
         """Return the ellipsoid's best ``theta'`` for ``x``, and ``V_r(x)``."""

@@ -269,14 +269,14 @@ class Stagewise(Policy):
             raise CBanditError("observe needs reward=, cost= or both; got neither")
         arms, points = self._rows_of(index, x)
         parts: list[tuple[slice, Tensor]] = []
-        for name, given, functions, m in (
+        for name, data, functions, m in (
             ("reward", reward, REWARD, 1),
             ("cost", cost, COSTS, self.m),
         ):
-            if given is None:
+            if data is None:
                 continue
-            given = self.senses.stacked(given)
-            value = checks.tensor(name, given, device=self.device)
+            data = self.senses.stacked(data)
+            value = checks.tensor(name, data, device=self.device)
             value = checks.measured(name, value, self.dtype)
             value = checks.rows(name, value, self.batch_shape, (m,), points.shape[1])
             every = range(1 + self.m)[functions]
@@ -295,11 +295,11 @@ class Stagewise(Policy):
     def _rows_of(self, index: Any, x: Any) -> tuple[Tensor | None, Tensor]:
         """Return numbers ``(T, n)``, where there are any, and points ``(T, n, d)``."""
         if index is not None:
-            given = checks.tensor("index", index, None, self.device)
-            numbers = checks.rows("index", given, self.batch_shape)
+            numbers = checks.tensor("index", index, None, self.device)
+            numbers = checks.rows("index", numbers, self.batch_shape)
             return numbers, self.actions.points(numbers).double()
-        given = checks.finite("x", checks.tensor("x", x, device=self.device))
-        points = checks.rows("x", given, self.batch_shape, (self.actions.dim,))
+        points = checks.finite("x", checks.tensor("x", x, device=self.device))
+        points = checks.rows("x", points, self.batch_shape, (self.actions.dim,))
         return None, points
 
     # -- what is believed ------------------------------------------------------------
@@ -311,9 +311,9 @@ class Stagewise(Policy):
     @alone
     def posterior(self) -> Posterior:
         """Return estimates over the set; ``std`` is theirs under noise ``R^2``."""
-        found = list(self._believed(self._settled().state))
-        mean = torch.cat([f[1] for f in found], -1)
-        std = torch.cat([f[2] for f in found], -1)
+        blocks = self._believed(self._settled().state)
+        _, means, stds = zip(*blocks, strict=True)
+        mean, std = torch.cat(means, -1), torch.cat(stds, -1)
         return posterior_of((mean, std), self._outside, self.senses)
 
     @alone
@@ -333,8 +333,8 @@ class Stagewise(Policy):
         def best(among: Tensor | None) -> Recommendation:
             return self._likely(now.state, limits, confidence, among)
 
-        found = now.state.safe.recommended(data, left, best)
-        return self.senses.recommended(found.of(self._outside))
+        answer = now.state.safe.recommended(data, left, best)
+        return self.senses.recommended(answer.of(self._outside))
 
     def _has_data(self, state: Stage) -> Tensor:
         """Return the actions of which all functions are known, ``(T, 1 or N)``."""
