@@ -34,56 +34,42 @@ class Options:
         ),
     ] = None
     trials: Annotated[
-        int | None, typer.Option("--trials", min=1, help="Independent replications.")
+        int | None, typer.Option(min=1, help="Independent replications.")
     ] = None
-    horizon: Annotated[int | None, typer.Option("--horizon", min=1, help="Rounds.")] = (
-        None
-    )
+    horizon: Annotated[int | None, typer.Option(min=1, help="Rounds.")] = None
     policies: Annotated[
         str | None,
-        typer.Option(
-            "--policies", metavar="A,B", help="Some of the policies, by name."
-        ),
+        typer.Option(metavar="A,B", help="Some of the policies, by name."),
     ] = None
-    seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="Of every draw.")
-    ] = None
+    seed: Annotated[int | None, typer.Option(min=0, help="Of every draw.")] = None
     device: Annotated[
         str | None,
-        typer.Option("--device", metavar="cpu|cuda", help="Where to compute."),
+        typer.Option(metavar="cpu|cuda", help="Where to compute."),
     ] = None
     dtype: Annotated[
         str | None,
-        typer.Option("--dtype", metavar="float64|float32", help="Precision."),
+        typer.Option(metavar="float64|float32", help="Precision."),
     ] = None
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Folder of the results."),
+        typer.Option(metavar="DIR", help="Folder of the results."),
     ] = None
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with what is in the folder.")
     ] = False
     workers: Annotated[
         str,
-        typer.Option(
-            "--workers",
-            metavar="N|ray",
-            help="Processes to share the trials, or Ray's.",
-        ),
+        typer.Option(metavar="N|ray", help="Processes to share the trials, or Ray's."),
     ] = "1"
     every: Annotated[
         int,
         typer.Option(
-            "--every",
-            metavar="N",
-            min=1,
-            help="Write one round in N to rounds.parquet.",
+            metavar="N", min=1, help="Write one round in N to rounds.parquet."
         ),
     ] = 1
     trust: Annotated[
         list[str] | None,
         typer.Option(
-            "--trust",
             metavar="MODULE",
             help="A module of yours that a folder of results may name; may be "
             "repeated.",

@@ -47,19 +47,17 @@ def list_(
 def init(
     table: Annotated[Path, typer.Argument(metavar="DATA.csv", help="A table.")],
     out: Annotated[
-        Path, typer.Option("--out", metavar="STUDY.toml", help="The file to write.")
+        Path, typer.Option(metavar="STUDY.toml", help="The file to write.")
     ] = Path("study.toml"),
     maximise: Annotated[
-        str | None, typer.Option("--maximise", metavar="COLUMN", help="The reward.")
+        str | None, typer.Option(metavar="COLUMN", help="The reward.")
     ] = None,
     minimise: Annotated[
-        str | None, typer.Option("--minimise", metavar="COLUMN", help="Or this.")
+        str | None, typer.Option(metavar="COLUMN", help="Or this.")
     ] = None,
     limit: Annotated[
         list[str] | None,
-        typer.Option(
-            "--limit", metavar="'COLUMN <= N'", help="Or >=; may be repeated."
-        ),
+        typer.Option(metavar="'COLUMN <= N'", help="Or >=; may be repeated."),
     ] = None,
 ) -> None:
     """Write a commented study file from a table's columns, for `cbandit run`.

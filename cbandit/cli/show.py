@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -17,7 +17,6 @@ def compare(
     by: Annotated[
         str | None,
         typer.Option(
-            "--by",
             metavar="COLUMN",
             help="policy, folder, or a parameter in which the folders differ.",
         ),
@@ -27,7 +26,7 @@ def compare(
     ] = False,
     figure: Annotated[
         Path | None,
-        typer.Option("--figure", metavar="FILE", help="Draw the differences."),
+        typer.Option(metavar="FILE", help="Draw the differences."),
     ] = None,
 ) -> None:
     """Compare results trial by trial: paired differences, with bootstrap intervals.
@@ -53,14 +52,11 @@ def plot(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...")],
     figure: Annotated[
         Path | None,
-        typer.Option(
-            "--figure", metavar="FILE", help="One figure of all, a row for each folder."
-        ),
+        typer.Option(metavar="FILE", help="One figure of all, a row for each folder."),
     ] = None,
     panels: Annotated[
         str | None,
         typer.Option(
-            "--panels",
             metavar="PARAM",
             help="With --figure: regret alone, a panel for each value of this.",
         ),
@@ -102,7 +98,8 @@ def info() -> None:
     from cbandit.posterior import describe_engines
     from cbandit.problems.data import folders
 
-    _print_tree(versions())
+    for name, version in versions().items():
+        print(f"{name}: {version}")
     print(f"cpu: {platform.processor() or platform.machine()}, ", end="")
     print(f"{torch.get_num_threads()} threads")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -111,12 +108,3 @@ def info() -> None:
     for folder in folders():
         print(f"data: {folder}" + ("" if folder.is_dir() else " (not there)"))
     print(describe_engines())
-
-
-def _print_tree(tree: dict[str, Any], indent: str = "") -> None:
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            print(f"{indent}{key}:")
-            _print_tree(value, indent + "  ")
-        else:
-            print(f"{indent}{key}: {value}")

@@ -1,5 +1,6 @@
 """Experiments: several policies on one problem, from settings to tables and figures.
 
-``task`` says what an experiment is, ``papers`` holds those of the papers, ``catalogue``
-lists them. ``runner`` carries one out; ``results``, ``figures`` and ``report`` show it.
+``experiment`` says what one is, ``papers`` holds those of the papers, ``study`` reads
+those of users; ``catalogue`` lists them all. ``runner`` carries one out; ``results``,
+``report``, ``compare`` and ``figures`` show what came out.
 """

@@ -30,7 +30,7 @@ _LISTED = (
     *guo.EXPERIMENTS,
     *cbo.EXPERIMENTS,
 )
-EXPERIMENTS: Mapping[str, Experiment] = {each.name: each for each in _LISTED}
+EXPERIMENTS: Mapping[str, Experiment] = {listed.name: listed for listed in _LISTED}
 _NAME = re.compile(r"(?!\.+$)[^/\\\0\n]+")
 KEYS = ("name", *NUMBERS, "problem", "belief", "policies")  # of a study
 
@@ -68,13 +68,13 @@ def jobs_of(name: str, **options: Any) -> list[Job]:
             values with commas.
     """
     experiment = find(name)
-    told = {key: value for key, value in options.items() if value is not None}
-    if isinstance(told.get("parameters"), Mapping):
-        pairs = told["parameters"].items()
-        told["parameters"] = {key: _several(value) for key, value in pairs}
+    options = {key: value for key, value in options.items() if value is not None}
+    if isinstance(options.get("parameters"), Mapping):
+        pairs = options["parameters"].items()
+        options["parameters"] = {key: _several(value) for key, value in pairs}
     return _apart(
         Job(experiment, experiment.settings(**made), _folder(chosen, "parameters."))
-        for chosen, made in expanded(told, name, ("policies",))
+        for chosen, made in expanded(options, name, ("policies",))
     )
 
 
@@ -150,9 +150,9 @@ def _studies(
     jobs = []
     for chosen, made in expanded(swept, f"{where}:", VALUES):
         problem = {"problem": made.pop("problem")}
-        experiment, own = study(where, name, tables | problem, home, places)
+        experiment, plain = study(where, name, tables | problem, home, places)
         with located(where):
-            settings = replace(experiment.settings(**made), tables=own)
+            settings = replace(experiment.settings(**made), tables=plain)
         jobs.append(Job(experiment, settings, _folder(chosen, "problem.")))
     return _apart(jobs)
 

@@ -220,8 +220,8 @@ def _powers(words: str) -> str:
     return words.replace("+-", r"\pm")
 
 
-def _power(found: re.Match[str]) -> str:
-    return rf"\cdot 10^{{{found[1].strip('+')}{found[2]}}}"
+def _power(match: re.Match[str]) -> str:
+    return rf"\cdot 10^{{{match[1].strip('+')}{match[2]}}}"
 
 
 def _escaped(words: str) -> str:

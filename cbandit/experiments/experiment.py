@@ -114,35 +114,35 @@ class Experiment:
 
     def settings(self, **options: Any) -> Settings:
         """The experiment's defaults, replaced by options that are not ``None``."""
-        listed = [each.name for each in fields(Settings) if each.name != "tables"]
+        listed = [known.name for known in fields(Settings) if known.name != "tables"]
         unknown = [name for name in options if name not in listed[1:]]
         if unknown:
             raise CBanditError(
                 f"unknown settings: {', '.join(unknown)}; known are {', '.join(listed)}"
             )
-        told = {name: value for name, value in options.items() if value is not None}
+        options = {name: value for name, value in options.items() if value is not None}
         wanted = "a whole number, at least 1"
         horizon, trials = (
-            checks.whole(name, told.get(name, getattr(self, name)), 1, wanted)
+            checks.whole(name, options.get(name, getattr(self, name)), 1, wanted)
             for name in ("horizon", "trials")
         )
-        dtype = told.get("dtype", "float64")
+        dtype = options.get("dtype", "float64")
         if dtype not in ("float64", "float32"):
             raise CBanditError(f"dtype must be float64 or float32; got {dtype!r}")
         return Settings(
             self.name,
-            self._parameters(told.get("parameters", {})),
-            self._policies(told.get("policies", list(self.policies))),
+            self._parameters(options.get("parameters", {})),
+            self._policies(options.get("policies", list(self.policies))),
             horizon,
             trials,
-            checks.seed(told.get("seed", 0)),
-            device=str(checks.device(told.get("device"))),
+            checks.seed(options.get("seed", 0)),
+            device=str(checks.device(options.get("device"))),
             dtype=dtype,
         )
 
-    def _parameters(self, told: Mapping[str, Any]) -> dict[str, Any]:
-        chosen = {name: each.default for name, each in self.parameters.items()}
-        for name, value in told.items():
+    def _parameters(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        chosen = {name: known.default for name, known in self.parameters.items()}
+        for name, value in options.items():
             if name not in chosen:
                 has = ", ".join(chosen) or "none"
                 raise CBanditError(

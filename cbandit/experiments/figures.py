@@ -231,7 +231,7 @@ def comparison_title(
     compared: Sequence[Comparison], settings: Sequence[Settings]
 ) -> str:
     """Say what is compared, and the limits where all folders have the same."""
-    first, goals = settings[0], {each.goal for each in settings}
+    first, goals = settings[0], {folder.goal for folder in settings}
     counts = sorted({len(pairs.values) for pairs in compared})
     return (
         f"{first.experiment}: differences after {first.horizon} rounds, {LEVEL:.0%} "

@@ -104,8 +104,8 @@ def study_text(
     They are taken for some, with a mark, where nothing was said and none is sure; else
     they are no knobs, and limits on them stand in comments.
     """
-    columns = {str(each): _column(str(each), frame[each]) for each in frame.columns}
-    read = dict(_limit(each, columns) for each in limits)
+    columns = {str(k): _column(str(k), values) for k, values in frame.items()}
+    read = dict(_limit(words, columns) for words in limits)
     if goal is not None:
         _known(goal[1], columns)
     rows = len(frame)
@@ -115,15 +115,15 @@ def study_text(
         for c in columns.values()
         if _looks_measured(c, rows) and c.name not in counts
     ]
-    told = [*([goal[1]] if goal else []), *read]
-    known = {*told, *measured, *counts}
+    stated = [*([goal[1]] if goal else []), *read]
+    known = {*stated, *measured, *counts}
     others = [c for c in columns.values() if c.name not in known]
-    needed = goal is None and all(each in read for each in measured)
+    needed = goal is None and all(column in read for column in measured)
     maybe = _maybe_measured(others, rows, needed)
-    if needed and not told:
+    if needed and not stated:
         measured, maybe = maybe, []
     if goal is None:
-        free = [each for each in [*measured, *maybe] if each not in read]
+        free = [column for column in [*measured, *maybe] if column not in read]
         if not free:
             raise CBanditError(
                 f"{table} has no column of numbers, beside others as knobs, that could "
@@ -134,8 +134,8 @@ def study_text(
     if guessed:
         read = {m: _below(columns[m]) for m in measured if m != goal[1]}
     outcomes = {goal[1], *read}
-    maybe = [each for each in maybe if each not in outcomes]
-    left = [] if not told else [m for m in measured if m not in outcomes]
+    maybe = [column for column in maybe if column not in outcomes]
+    left = [] if not stated else [m for m in measured if m not in outcomes]
     left += [c for c in counts if c not in outcomes]
     knobs = [c for c in columns if c not in outcomes and c not in [*left, *maybe]]
     if not knobs:
@@ -148,13 +148,13 @@ def study_text(
         f"knobs = {toml_value(knobs)}" + "  # a guess: all others" * needed,
     ]
     lines += [
-        f"# {each}: left out" + ", another value in every row" * (each in counts)
-        for each in left
+        f"# {column}: left out" + ", another value in every row" * (column in counts)
+        for column in left
     ]
     lines.append(
         "# noise = 0.01  # variance of one measurement; left out: from repeats"
     )
-    offered = {each: _below(columns[each]) for each in maybe}
+    offered = {column: _below(columns[column]) for column in maybe}
     if read:
         lines += ["", "[problem.limits]"]
         lines += _set(read, "  # a guess: its median" if guessed else "")
@@ -237,10 +237,10 @@ def _known(name: str, columns: dict[str, Column]) -> None:
 
 def _limit(words: str, columns: dict[str, Column]) -> tuple[str, str]:
     """``latency <= 20`` as the column and the rest."""
-    found = LIMIT.match(words)
-    if found is None:
+    match = LIMIT.match(words)
+    if match is None:
         raise CBanditError(f"--limit takes 'COLUMN <= NUMBER' or >=; got {words!r}")
-    name, sign, number = found.groups()
+    name, sign, number = match.groups()
     _known(name, columns)
     try:
         float(number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cbandit.simulation.curves import Curves, exponent
@@ -21,11 +21,13 @@ GROWING = ("stochastic_regret", "hard_violation")
 
 def lines(summary: Mapping[str, Any]) -> list[str]:
     """A summary in words: the table, then what an experiment has beside it."""
+    finished = {k: v for k, v in summary["policies"].items() if "regret" in v}
+    trials = summary["trials"]
     return [
         _table(summary),
-        *_stages(summary),
-        *_phases(summary),
-        _settled(summary),
+        *_stages(finished, trials),
+        *_phases(finished, trials),
+        _settled(summary["policies"]),
     ]
 
 
@@ -33,64 +35,46 @@ def _table(summary: Mapping[str, Any]) -> str:
     """The final values, mean +- standard error over the trials."""
     trials = summary["trials"]
     rows = [["policy", *COLUMNS.values(), "ms/round"]]
-    for name, each in summary["policies"].items():
-        if "regret" not in each:
-            rows.append([name, *["-"] * (len(COLUMNS) + 1)])
-            continue
-        values = [
-            number(each[key]["mean"], each[key]["sem"], trials) for key in COLUMNS
-        ]
-        rows.append([name, *values, f"{1e3 * each['seconds_per_round']:.3g}"])
+    for name, values in summary["policies"].items():
+        cells = ["-"] * (len(COLUMNS) + 1)
+        if "regret" in values:
+            cells = [number(**values[key], trials=trials) for key in COLUMNS]
+            cells.append(f"{1e3 * values['seconds_per_round']:.3g}")
+        rows.append([name, *cells])
     head = f"{summary['experiment']}: {summary['horizon']} rounds, {trials} " + (
         "trials, mean +- standard error" if trials > 1 else "trial"
     )
     return "\n".join([head, *columns(rows)])
 
 
-def _stages(summary: Mapping[str, Any]) -> list[str]:
+def _stages(policies: Mapping[str, Any], trials: int) -> Iterator[str]:
     """Policy regret and stage costs of every policy that randomises."""
-    trials = summary["trials"]
-    out = []
-    for name, each in summary["policies"].items():
-        if "policy_regret" not in each:
-            continue
-        regret = number(**each["policy_regret"], trials=trials)
-        rounds, runs, worst = (
-            each[key]["mean"]
-            for key in ("stage_rounds_kept", "stage_runs_kept", "worst_stage_cost")
-        )
-        out.append(
-            f"{name}: policy regret {regret}; expected cost at most its threshold in "
-            f"{rounds:.4%} of the rounds, in every round of {runs:.4%} of the runs "
-            f"(cost less threshold at most {worst:.3g})"
-        )
-    return out
+    for name, values in policies.items():
+        if "policy_regret" in values:
+            regret = number(**values["policy_regret"], trials=trials)
+            yield (
+                f"{name}: policy regret {regret}; expected cost at most its threshold "
+                f"in {values['stage_rounds_kept']['mean']:.4%} of the rounds, in every "
+                f"round of {values['stage_runs_kept']['mean']:.4%} of the runs (cost "
+                f"less threshold at most {values['worst_stage_cost']['mean']:.3g})"
+            )
 
 
-def _phases(summary: Mapping[str, Any]) -> list[str]:
+def _phases(policies: Mapping[str, Any], trials: int) -> list[str]:
     """Rewards and violations a round in each phase of a world that changes."""
-    out, trials = [], summary["trials"]
-    for name, each in summary["policies"].items():
-        for phase in each.get("phases", ()):
-            found = [
-                f"{word} {number(phase[key]['mean'], phase[key]['sem'], trials)}"
-                for key, word in (
-                    ("reward", "reward"),
-                    ("hard_violation", "hard viol."),
-                )
-            ]
-            rounds = f"rounds {phase['first']}-{phase['last']}"
-            said = f"{rounds}, {name}: {', '.join(found)} a round"
-            out.append((phase["first"], said))
-    return [said for _, said in sorted(out, key=lambda pair: pair[0])]
+    phases = [(k, part) for k, v in policies.items() for part in v.get("phases", ())]
+    return [
+        f"rounds {part['first']}-{part['last']}, {name}: "
+        f"reward {number(**part['reward'], trials=trials)}, "
+        f"hard viol. {number(**part['hard_violation'], trials=trials)} a round"
+        for name, part in sorted(phases, key=lambda phase: int(phase[1]["first"]))
+    ]
 
 
-def _settled(summary: Mapping[str, Any]) -> str:
+def _settled(policies: Mapping[str, Any]) -> str:
     """From which round on no trial has a soft violation."""
-    parts = []
-    for name, each in summary["policies"].items():
-        first = each.get("soft_violation_over")
-        parts.append(f"{name} {'-' if first is None else first}")
+    first = {name: v.get("soft_violation_over") for name, v in policies.items()}
+    parts = [f"{name} {'-' if t is None else t}" for name, t in first.items()]
     return f"soft violation 0 in every trial from round: {', '.join(parts)}"
 
 
@@ -98,8 +82,8 @@ def growth(table: Curves, horizon: int) -> str:
     """Exponents fitted to the mean curves over the last nine tenths of the rounds."""
     first = max(1, horizon // 10)
     rows = [["policy", *(COLUMNS[name] for name in GROWING)]]
-    for policy, each in table.items():
-        fitted = [round(exponent(each[name], first), 2) + 0.0 for name in GROWING]
+    for policy, curves in table.items():
+        fitted = [round(exponent(curves[name], first), 2) + 0.0 for name in GROWING]
         rows.append([policy, *("-" if a != a else f"{a:.2f}" for a in fitted)])
     head = f"growth t^a from round {first} to {horizon}: fitted a (-: not positive)"
     return "\n".join([head, *columns(rows)])
@@ -108,13 +92,10 @@ def growth(table: Curves, horizon: int) -> str:
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Lay out rows of cells, the first of which is their head, between rules."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    out = [
-        "  ".join(
-            [row[0].ljust(widths[0])]
-            + [cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]
-        )
-        for row in rows
-    ]
+    out = []
+    for name, *cells in rows:
+        pairs = zip(cells, widths[1:], strict=True)
+        out.append("  ".join([name.ljust(widths[0]), *(c.rjust(w) for c, w in pairs)]))
     rule = "-" * len(out[0])
     return [rule, out[0], rule, *out[1:], rule]
 
@@ -131,6 +112,6 @@ def number(mean: float | None, sem: float | None, trials: int) -> str:
 def in_words(status: Mapping[str, str]) -> str:
     """The policies' states in words; those alike once."""
     alike: dict[str, list[str]] = {}
-    for name, said in status.items():
-        alike.setdefault(said, []).append(name)
-    return "; ".join(f"{', '.join(names)} {said}" for said, names in alike.items())
+    for name, state in status.items():
+        alike.setdefault(state, []).append(name)
+    return "; ".join(f"{', '.join(names)} {state}" for state, names in alike.items())

@@ -71,8 +71,9 @@ class Settings:
     @property
     def world(self) -> dict[str, Any]:
         """The facts about the problem in which folders may differ."""
-        own = flat(self.tables.get("problem", {}))
-        return self.parameters or {k: v for k, v in own.items() if k != "sha256"}
+        facts = flat(self.tables.get("problem", {}))
+        facts.pop("sha256", None)
+        return self.parameters or facts
 
     @property
     def reward(self) -> str:

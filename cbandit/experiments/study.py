@@ -172,7 +172,7 @@ class StatedPolicy:
         words, kind = self.table["type"], self.home.find_type(self.where, self.table)
         beliefs = self._beliefs(problem, Arguments(kind))
         apart = ("type", "belief", *beliefs)
-        own = {k: v for k, v in self.table.items() if k not in apart}
+        table = {k: v for k, v in self.table.items() if k not in apart}
         offers = {
             "actions": problem.actions,
             "thresholds": getattr(problem, "thresholds", 0.0),
@@ -181,15 +181,15 @@ class StatedPolicy:
             **task.common,
             **beliefs,
         }
-        if kind is cb.baselines.BoTorchPolicy and "make_acquisition" not in own:
-            if "acquisition" not in own:
+        if kind is cb.baselines.BoTorchPolicy and "make_acquisition" not in table:
+            if "acquisition" not in table:
                 raise CBanditError(
                     f"{self.where} acquisition is missing: {words} needs it"
                 )
             offers["make_acquisition"] = acquisition(
-                f"{self.where} acquisition", own.pop("acquisition"), self.home
+                f"{self.where} acquisition", table.pop("acquisition"), self.home
             )
-        policy: Any = self.home.call(self.where, words, kind, own, offers)
+        policy: Any = self.home.call(self.where, words, kind, table, offers)
         if not callable(getattr(policy, "ask", None)):
             raise CBanditError(
                 f"{self.where} type: {words} makes no policy of a set of actions"

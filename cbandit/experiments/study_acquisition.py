@@ -38,12 +38,12 @@ def acquisition(where: str, value: Any, home: Home) -> Acquisition:
             f"{where} must be the name of an acquisition function, or a table with it "
             f"as its type; got {value!r}"
         )
-    own = {key: entry for key, entry in table.items() if key != "type"}
+    named = {key: entry for key, entry in table.items() if key != "type"}
     with located(where):
         kind = _kind(words, home)
     found_later = dict.fromkeys((*FOUND, "model"))
-    arguments = home.arguments(where, words, kind, own, found_later)
-    return Acquisition(kind, {key: arguments[key] for key in own})
+    arguments = home.arguments(where, words, kind, named, found_later)
+    return Acquisition(kind, {key: arguments[key] for key in named})
 
 
 def _kind(words: str, home: Home) -> Any:
@@ -120,17 +120,17 @@ class _State:
         reward: Tensor = mean[:, 0]
         if self.limits is None:
             return reward.amax()
-        kept = (mean[:, 1:] <= self.limits).all(-1)
-        return reward[kept].amax() if bool(kept.any()) else reward.amin()
+        feasible = (mean[:, 1:] <= self.limits).all(-1)
+        return reward[feasible].amax() if bool(feasible.any()) else reward.amin()
 
     def constraints(self) -> Any:
         """By output for analytic functions; for others callables, feasible at <= 0."""
         if self.limits is None:
             return {} if self.analytic else None
-        each = enumerate(self.limits.tolist(), start=1)
+        limits = enumerate(self.limits.tolist(), start=1)
         if self.analytic:
-            return {j: (None, limit) for j, limit in each}
-        return [_excess(j, limit) for j, limit in each]
+            return {j: (None, limit) for j, limit in limits}
+        return [_excess(j, limit) for j, limit in limits]
 
     def objective(self) -> Any:
         """The reward alone of several outputs."""

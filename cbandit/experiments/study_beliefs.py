@@ -57,7 +57,7 @@ def _gp(
     *,
     kernel: Any = None,
     lengthscale: Any = None,
-    **told: Any,
+    **numbers: Any,
 ) -> GP:
     out = GP.default(actions)
     if (kernel is not None or lengthscale is not None) and out.kernel is None:
@@ -66,10 +66,10 @@ def _gp(
             "arms is known"
         )
     if isinstance(kernel, str) and ":" in kernel:
-        made = home.find(kernel)(actions)
-        if not isinstance(made, gpk.Kernel):
+        theirs = home.find(kernel)(actions)
+        if not isinstance(theirs, gpk.Kernel):
             raise CBanditError(f"kernel: {kernel} must return a gpytorch kernel")
-        out = GP(made, standardize=True, refit_every=20)
+        out = GP(theirs, standardize=True, refit_every=20)
     elif kernel is not None:
         if kernel not in KERNELS:
             known = ", ".join(KERNELS)
@@ -79,14 +79,14 @@ def _gp(
         out.kernel = _swapped(out.kernel, KERNELS[kernel]).double()
     if lengthscale is not None:
         _stretch(out.kernel, lengthscale, actions.dim)
-    if "noise" in told:
-        out.noise = checks.nonnegative("noise", told["noise"])
+    if "noise" in numbers:
+        out.noise = checks.nonnegative("noise", numbers["noise"])
         out.learn_noise = False
-    if "standardize" in told:
-        out.standardize = checks.flag("standardize", told["standardize"])
+    if "standardize" in numbers:
+        out.standardize = checks.flag("standardize", numbers["standardize"])
     # with a lengthscale that is told nothing but the noise is left to learn
-    fixed = lengthscale is not None and "noise" in told
-    every = told.get("refit_every", None if fixed else out.refit_every)
+    fixed = lengthscale is not None and "noise" in numbers
+    every = numbers.get("refit_every", None if fixed else out.refit_every)
     if every is not None:
         every = checks.whole("refit_every", every, 1, "a positive int")
     out.refit_every = every
@@ -111,17 +111,16 @@ def _swapped(kernel: Any, make: Any) -> gpk.Kernel:
 
 def _stretch(kernel: Any, lengthscale: Any, dim: int) -> None:
     """Set the lengthscales of a kernel's parts."""
-    numbers = checks.positive("lengthscale", lengthscale)
-    if numbers.numel() not in (1, dim) or numbers.dim() > 1:
+    lengths = checks.positive("lengthscale", lengthscale)
+    if lengths.numel() not in (1, dim) or lengths.dim() > 1:
         raise CBanditError(
             f"lengthscale must be a number, or one for each of {dim} coordinates; got "
             f"{lengthscale!r}"
         )
     for part in kernel.modules():
         if isinstance(part, gpk.RBFKernel | gpk.MaternKernel):
-            own = numbers.expand(dim)[
-                ... if part.active_dims is None else part.active_dims
-            ]
-            if part.ard_num_dims is None and bool((own != own[0]).any()):
+            shown = slice(None) if part.active_dims is None else part.active_dims
+            values = lengths.expand(dim)[shown]
+            if part.ard_num_dims is None and bool((values != values[0]).any()):
                 raise CBanditError("lengthscale must be one number for this kernel")
-            part.lengthscale = own if part.ard_num_dims is not None else own[0]
+            part.lengthscale = values if part.ard_num_dims is not None else values[0]

@@ -93,12 +93,12 @@ class StatedProblem:
 
     def build(self, trials: range, seed: int) -> Any:
         """Build the problem for some trials."""
-        own = {k: v for k, v in self.table.items() if k not in (self.kind, "sha256")}
+        table = {k: v for k, v in self.table.items() if k not in (self.kind, "sha256")}
         if self.kind == "table":
-            return self._measured(own)
+            return self._measured(table)
         words, where = self.table[self.kind], f"{self.where} {self.kind}"
         if self.kind == "botorch":
-            return self._from_botorch(words, where, own)
+            return self._from_botorch(words, where, table)
         with located(where):
             thing = self.home.find(words)
         if not callable(thing):
@@ -107,11 +107,11 @@ class StatedProblem:
         named = Arguments(thing).named
         offers = {key: value for key, value in offers.items() if key in named}
         # an error of the user's own code is shown with its traceback
-        return thing(**self.home.arguments(self.where, words, thing, own, offers))
+        return thing(**self.home.arguments(self.where, words, thing, table, offers))
 
-    def _measured(self, own: dict[str, Any]) -> Any:
-        if not own.get("limits"):
-            knobs = own.get("knobs") or []
+    def _measured(self, table: dict[str, Any]) -> Any:
+        if not table.get("limits"):
+            knobs = table.get("knobs") or []
             raise CBanditError(
                 f"{self.where} limits are missing: which measured columns are to be "
                 "kept under or over what? Write a table [problem.limits] with a line a "
@@ -119,23 +119,23 @@ class StatedProblem:
                 + (f"; not one of the knobs {', '.join(knobs)}" if knobs else "")
             )
         frame = read_table(Path(self.path))
-        Arguments(problems.Table.from_frame).check(self.where, "a table", own)
+        Arguments(problems.Table.from_frame).check(self.where, "a table", table)
         with located(self.where), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            problem = problems.Table.from_frame(frame, **own)
+            problem = problems.Table.from_frame(frame, **table)
         # the command line says it once, see remarks
         texts = [str(warning.message) for warning in caught]
         problem.remarks = tuple(t for t in texts if " have missing cells " not in t)
         return problem
 
-    def _from_botorch(self, words: str, where: str, own: dict[str, Any]) -> Any:
+    def _from_botorch(self, words: str, where: str, table: dict[str, Any]) -> Any:
         from botorch import test_functions
         from botorch.test_functions import base, synthetic
 
         with located(where):
             kind = of_botorch((test_functions, synthetic), words, base.BaseTestProblem)
-        options = {key: own.pop(key) for key in GRIDDED if key in own}
-        function = self.home.call(self.where, words, kind, own)
+        options = {key: table.pop(key) for key in GRIDDED if key in table}
+        function = self.home.call(self.where, words, kind, table)
         with located(self.where):
             return problems.from_botorch(function, **options)
 

@@ -202,12 +202,12 @@ def on_ray(work: Work[T], tasks: Sequence[Task], progress: bool, done: Done) -> 
                     ended, waiting = ray.wait(waiting)
                     shown.update(1)
                     done(tasks[futures.index(ended[0])])
-        except (KeyboardInterrupt, SystemExit) as told:
-            for each in waiting:
-                ray.cancel(each)
+        except (KeyboardInterrupt, SystemExit) as stopped:
+            for future in waiting:
+                ray.cancel(future)
             # those at work write their checkpoints
             ray.wait(waiting, num_returns=len(waiting))
-            if isinstance(told, SystemExit):
+            if isinstance(stopped, SystemExit):
                 stop(signal.SIGTERM)  # Ray has changed the code
             raise
         return list(ray.get(futures))
