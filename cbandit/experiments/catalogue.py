@@ -10,7 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +68,15 @@ def jobs_of(name: str, **options: Any) -> list[Job]:
             values with commas.
     """
     experiment = find(name)
-    options = {key: value for key, value in options.items() if value is not None}
-    if isinstance(options.get("parameters"), Mapping):
-        pairs = options["parameters"].items()
-        options["parameters"] = {key: _several(value) for key, value in pairs}
+    parameters = options.get("parameters") or {}
+    options["parameters"] = {k: _several(v) for k, v in parameters.items()}
     return _apart(
-        Job(experiment, experiment.settings(**made), _folder(chosen, "parameters."))
-        for chosen, made in expanded(options, name, ("policies",))
+        Job(
+            experiment,
+            experiment.settings(**variant.value),
+            _folder(variant.chosen, "parameters."),
+        )
+        for variant in expanded(options, name, ("policies",))
     )
 
 
@@ -148,12 +150,13 @@ def _studies(
     swept = {k: v for k, v in {**raw, **over}.items() if k in NUMBERS}
     swept["problem"] = raw["problem"]
     jobs = []
-    for chosen, made in expanded(swept, f"{where}:", VALUES):
-        problem = {"problem": made.pop("problem")}
-        experiment, plain = study(where, name, tables | problem, home, places)
+    for variant in expanded(swept, f"{where}:", VALUES):
+        options = variant.value
+        problem = {"problem": options.pop("problem")}
+        experiment = study(where, name, tables | problem, home, places)
         with located(where):
-            settings = replace(experiment.settings(**made), tables=plain)
-        jobs.append(Job(experiment, settings, _folder(chosen, "problem.")))
+            settings = experiment.settings(**options)
+        jobs.append(Job(experiment, settings, _folder(variant.chosen, "problem.")))
     return _apart(jobs)
 
 

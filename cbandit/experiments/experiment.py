@@ -100,6 +100,7 @@ class Experiment:
         changes: the first rounds of the world's later phases; the account of each phase
             is kept apart.
         figures: how results are drawn.
+        tables: of a study, see :class:`Settings`.
     """
 
     name: str
@@ -111,6 +112,7 @@ class Experiment:
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     changes: tuple[int, ...] = ()
     figures: Figures = Figures()
+    tables: Mapping[str, Any] = field(default_factory=dict)
 
     def settings(self, **options: Any) -> Settings:
         """The experiment's defaults, replaced by options that are not ``None``."""
@@ -138,6 +140,7 @@ class Experiment:
             checks.seed(options.get("seed", 0)),
             device=str(checks.device(options.get("device"))),
             dtype=dtype,
+            tables=self.tables,
         )
 
     def _parameters(self, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -159,6 +159,8 @@ class _Place:
             raw = tomllib.loads(self.experiment.settings(**options).toml())
         ours, theirs = flat(tomllib.loads(now.toml())), flat(raw)
         keys = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
+        if "experiment" in keys:  # the rest follows from it
+            keys = ["experiment"]
         return ", ".join(f"{k} = {theirs.get(k)!r}, not {ours.get(k)!r}" for k in keys)
 
     def _is_of(self, config: Path) -> bool:

@@ -37,7 +37,6 @@ PACKAGES = (
     *("cbandit", "torch", "gpytorch", "botorch", "linear_operator", "numpy", "scipy"),
     "triton",
 )
-_SEALED = SEAL[0].encode()
 LARGEST, DEEPEST = 1 << 20, 100  # bytes of a file, parts of one key
 
 
@@ -137,8 +136,6 @@ def toml_key(name: str) -> str:
 
 def toml_value(value: Any) -> str:
     """Return a value as TOML has it."""
-    if isinstance(value, bool):
-        return str(value).lower()
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(toml_value, value)) + "]"
     if isinstance(value, Mapping):
@@ -146,7 +143,7 @@ def toml_value(value: Any) -> str:
         return "{ " + ", ".join(pairs) + " }"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    # JSON's strings and numbers are TOML's
+    # JSON's strings, numbers and truth values are TOML's
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -154,7 +151,12 @@ def of_results(path: Path) -> bool:
     """Return whether a settings file is of a results folder, under whatever name."""
     if path.name == "config.toml" or not path.is_file():
         return True
-    return path.read_bytes().rstrip().rpartition(b"\n")[2].startswith(_SEALED)
+    return _ends_sealed(path.read_bytes())
+
+
+def _ends_sealed(raw: bytes) -> bool:
+    """Return whether the last line of a file says that it is a digest."""
+    return raw.rstrip().rpartition(b"\n")[2].startswith(SEAL[0].encode())
 
 
 def _is_deep(line: str) -> bool:
@@ -172,8 +174,7 @@ def read_toml(path: str | os.PathLike[str], ours: bool = False) -> dict[str, Any
     """
     try:
         raw = checks.path("path", path).read_bytes()
-        last = raw.rstrip().rpartition(b"\n")[2]
-        if (ours or last.startswith(_SEALED)) and not unsealed(raw, *SEAL):
+        if (ours or _ends_sealed(raw)) and not unsealed(raw, *SEAL):
             raise CBanditError(
                 f"settings file {path} has changed since it was written (its checksum "
                 "fails); to use it as it is, begin anew with a copy without its last "

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cbandit as cb
 from cbandit.errors import CBanditError
@@ -34,38 +34,53 @@ TRIED = 3  # rounds that every policy plays before anything is begun
 # ----------------------------------------------------------------------------- sweeps
 
 
+class Variant(NamedTuple):
+    """One of the values that a value with lists stands for.
+
+    Args:
+        chosen: the entries of its lists, by dotted key.
+        value: without lists; of :func:`expanded` a table.
+    """
+
+    chosen: dict[str, Any]
+    value: Any
+
+
 def expanded(
     table: Mapping[str, Any], where: str, whole: Sequence[str] = ()
-) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Return every table that a table with lists stands for, and what was chosen.
+) -> list[Variant]:
+    """Return every table that a table with lists stands for.
 
     Args:
         table: of a file; tables in it may hold lists too.
         where: the file and the table, for errors.
         whole: keys whose lists are values.
     """
-    options: list[list[tuple[dict[str, Any], Any]]] = []
+    options: list[list[Variant]] = []
     for key, value in table.items():
         if isinstance(value, Mapping):
             inside = expanded(value, f"{where} {key}", whole)
             options.append(
-                [({f"{key}.{k}": v for k, v in c.items()}, made) for c, made in inside]
+                [
+                    Variant({f"{key}.{k}": v for k, v in x.chosen.items()}, x.value)
+                    for x in inside
+                ]
             )
         elif isinstance(value, list) and key not in whole:
             if not value:
                 raise CBanditError(f"{where} {key}: an empty list; a list is a sweep")
-            options.append([({key: v} if value[1:] else {}, v) for v in value])
+            options.append([Variant({key: v} if value[1:] else {}, v) for v in value])
         else:
-            options.append([({}, value)])
+            options.append([Variant({}, value)])
     count = math.prod(map(len, options))
     if count > MOST:
         raise CBanditError(
             f"{where} has lists of {count} combinations in all: at most {MOST}"
         )
     return [
-        (
-            {k: v for chosen, _ in parts for k, v in chosen.items()},
-            dict(zip(table, (made for _, made in parts), strict=True)),
+        Variant(
+            {k: v for part in parts for k, v in part.chosen.items()},
+            dict(zip(table, (part.value for part in parts), strict=True)),
         )
         for parts in itertools.product(*options)
     ]
@@ -87,12 +102,13 @@ def _policies(
             raise CBanditError(f"{here} must be a table with a type; got {table!r}")
         if "type" not in table:
             raise CBanditError(f"{here} type is missing: the kind of policy, as 'CKB'")
-        for chosen, made in expanded({**shared, **table}, here):
-            words = ", ".join(f"{key}={value}" for key, value in chosen.items())
+        for variant in expanded({**shared, **table}, here):
+            chosen = variant.chosen.items()
+            words = ", ".join(f"{key}={value}" for key, value in chosen)
             label = f"{name} {words}" if words else name
-            out[label] = made
-            for key in chosen:
-                rest = tuple((k, str(v)) for k, v in chosen.items() if k != key)
+            out[label] = variant.value
+            for key in variant.chosen:
+                rest = tuple((k, str(v)) for k, v in chosen if k != key)
                 sweeps.setdefault((name, key, rest), []).append(label)
     return out, tuple(map(tuple, sweeps.values()))
 
@@ -106,8 +122,8 @@ def study(
     tables: Mapping[str, Any],
     home: Home,
     places: Sequence[Path] | None = None,
-) -> tuple[Experiment, dict[str, Any]]:
-    """Return the experiment that a file describes, and its tables without sweeps.
+) -> Experiment:
+    """Return the experiment that a file describes.
 
     Nothing is imported.
 
@@ -120,24 +136,24 @@ def study(
         places: folders in which a table of measurements is looked up; ``None``: it is
             not, and the experiment can be drawn but not run.
     """
-    world = StatedProblem.read(f"{where}: [problem]", tables["problem"], home)
+    problem = StatedProblem.read(f"{where}: [problem]", tables["problem"], home)
     if places is not None:
-        world = world.located(places)
+        problem = problem.located(places)
     shared = {key: tables[key] for key in ("belief",) if key in tables}
     policies, sweeps = _policies(where, tables.get("policies"), shared)
-    experiment = Experiment(
+    return Experiment(
         name=name,
         about=where,
         horizon=100,
         trials=10,
-        problem=world.build,
+        problem=problem.build,
         policies={
             label: StatedPolicy(f"{where}: [policies.{label}]", table, home).build
             for label, table in policies.items()
         },
         figures=Figures(traded=("regret", "hard_violation"), sweeps=sweeps),
+        tables={"problem": problem.table, "policies": policies},
     )
-    return experiment, {"problem": world.table, "policies": policies}
 
 
 def tried(experiment: Experiment, settings: Settings) -> tuple[str, ...]:
