@@ -8,18 +8,22 @@ from __future__ import annotations
 import math
 import warnings
 
+import gpytorch
 import numpy as np
 import pytest
 import torch
 from dense import extended_std, rbf
 from inside import (
+    Block,
     Covariance,
+    Engine,
     Joint,
     Part,
     Stored,
     Swept,
     Update,
     beliefs_of,
+    engine_choice,
     forget_oldest,
     hold,
     make_engine,
@@ -180,7 +184,7 @@ def test_a_thousand_observations(name, kernel, dtype, cases, dense, rng):
             Bench(name, grid(9, 7), case, dense)
         return
     bench = Bench(name, grid(9, 7), case, dense, functions=2, dtype=dtype)
-    assert bench.engine.name == name
+    assert bench.engine.plan.name == name
     play(bench, rng, 1000, 40)
     assert bench.errors() <= BOUND[dtype]
     assert bench.engine.gain().item() == pytest.approx(
@@ -1122,3 +1126,75 @@ def test_noise_of_ones_own_in_standardised_units(engine, off):
         left = 1 - (gain * k(grid, at)).sum(-1)
         assert np.abs(mean.numpy() - wanted).max() < 1e-9 * spread
         assert np.abs(std.numpy() - spread * np.sqrt(left)).max() < 1e-9 * spread
+
+
+# -- an engine of a newcomer -----------------------------------------------------------
+
+
+class Inducing(Engine):
+    """What a handful of inducing actions ``z`` tell of the others (projected process).
+
+    With ``K_zx`` their prior covariance with the actions tried, ``P`` the precisions
+    and ``M = K_zz + K_zx P K_xz``, the mean is ``k_z' M^-1 K_zx P y`` and the variance
+    ``k - k_z' K_zz^-1 k_z + k_z' M^-1 k_z``. All else is inherited.
+    """
+
+    COUNT = 12
+
+    def blocks(self, stretches, streams=None, ahead=None):
+        history, actions = self.history, self.prior.actions
+        covariance = self.prior.covariance
+        z = actions.block(0, actions.size)[:: max(1, actions.size // self.COUNT)]
+        used = history.used
+        k_zz = covariance.cross(z, z) + 1e-12 * torch.eye(len(z), dtype=F64)
+        k_zx = covariance.cross(z, history.points[:, :used])  # T x z x U
+        inner = k_zz + k_zx * history.precision[:, None, :used] @ k_zx.mT
+        weights = torch.linalg.solve(inner, k_zx @ history.weighted[..., :used].mT)
+        for start, stop in stretches:
+            x = actions.block(start, stop)
+            k = covariance.cross(z, x)  # z x n
+            less = torch.linalg.solve(k_zz, k) - torch.linalg.solve(inner, k)
+            var = covariance.variance(x) - (k * less).sum(-2)
+            std = var.clamp_min(0).sqrt().unsqueeze(1)
+            yield Block(start, stop, weights.mT @ k, std)
+
+
+@pytest.mark.parametrize("trials", [None, 2])
+@pytest.mark.parametrize("standardize", [False, True])
+def test_an_engine_of_a_newcomer(trials, standardize, monkeypatch, tmp_path):
+    """It is told, chooses, forgets and is saved as those of the library do."""
+    monkeypatch.setitem(engine_choice.MAKERS, "inducing", Inducing)
+    actions = cb.Finite(torch.linspace(0, 1, 12, dtype=F64).unsqueeze(-1))
+    kernel = gpytorch.kernels.RBFKernel().double()
+    kernel.lengthscale = torch.tensor(0.1, dtype=F64)
+
+    def made(engine):
+        mean = 0.0 if standardize else 0.3
+        gp = cb.GP(kernel, noise=0.05, mean=mean, standardize=standardize)
+        more = {"trials": trials, "feedback": cb.Sliding(9), "explore": cb.UCB(2.0)}
+        limits = {"thresholds": 0.1, "step": 0.1, "cap": 5.0}
+        return cb.CKB(actions, reward=gp, costs=gp, engine=engine, **more, **limits)
+
+    inducing, joint = made("inducing"), made("joint")
+    draws = torch.Generator().manual_seed(3)
+    for t in range(20):
+        if t == 12:
+            inducing.save(tmp_path / "policy")
+            inducing = cb.load(tmp_path / "policy", trust=(Inducing,))
+        choices = inducing.ask(), joint.ask()
+        assert torch.equal(choices[0].x, choices[1].x)
+        wave = torch.sin(5 * choices[0].x[..., 0])
+        y = wave + 0.1 * torch.randn(2, *wave.shape, generator=draws, dtype=F64)
+        for policy, choice in zip((inducing, joint), choices, strict=True):
+            policy.tell(choice, reward=y[0], cost=-y[1])
+    assert "inducing (asked for)" in inducing.engine
+    # where every action is an inducing one, it is exact
+    rough, exact = inducing.posterior(), joint.posterior()
+    for name in ("reward", "costs"):
+        one, other = getattr(rough, name), getattr(exact, name)
+        assert (one.mean - other.mean).abs().max() <= 1e-8
+        assert (one.std - other.std).abs().max() <= 1e-8
+    # and near the dense solve where few are
+    monkeypatch.setattr(Inducing, "COUNT", 6)
+    off = (inducing.posterior().reward.mean - exact.reward.mean).abs().max()
+    assert 1e-4 < off < 1.0

@@ -47,7 +47,7 @@ def test_a_score_by_hand(name, m):
     # as every pass over actions asks for it
     one = torch.ones(1, 1 + m, dtype=F64)
     look = Look(one, None, None, form.kind, form.weight, None)
-    assert torch.equal(score_ref(torch.cat([F[:, None], g], 1), look), wanted)
+    assert torch.equal(score_ref(F, g, look), wanted)
 
 
 def test_scores_of_no_cost_and_of_draws_by_hand():

@@ -517,9 +517,8 @@ def _told_apart(groups: list[Group], functions: Sequence[int]) -> list[Group]:
     out: list[Group] = []
     split: list[Group] = []
     for group in groups:
-        mine = [f for f in group.functions if f in functions]
-        if mine and len(mine) < len(group.functions):
-            group, other = group.split(mine)
+        if 0 < len({*group.functions} & {*functions}) < len(group.functions):
+            group, other = group.split([f for f in group.functions if f in functions])
             split.append(other)
         out.append(group)
     return out + split

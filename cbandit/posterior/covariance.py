@@ -95,11 +95,11 @@ def leaves_of(
         return kernel.outputscale.detach() * amplitude, leaves
     if isinstance(kernel, gpk.ProductKernel) and kernel.active_dims is None:
         total: Tensor | float = 1.0
-        found: list[tuple[gpk.Kernel, list[int]]] = []
+        factors: list[tuple[gpk.Kernel, list[int]]] = []
         for part in kernel.kernels:
             amplitude, leaves = leaves_of(part, dims)
-            total, found = total * amplitude, found + leaves
-        return total, found
+            total, factors = total * amplitude, factors + leaves
+        return total, factors
     return 1.0, [(kernel, dims)]
 
 
@@ -186,8 +186,8 @@ class Covariance:
     def device(self) -> torch.device:
         """Where the hyperparameters are; the CPU where there are none."""
         values = itertools.chain(self.kernel.parameters(), self.kernel.buffers())
-        found: Tensor | None = next(values, None)
-        return torch.device("cpu") if found is None else found.device
+        first: Tensor | None = next(values, None)
+        return torch.device("cpu") if first is None else first.device
 
     def inputs(self, x: Tensor) -> Tensor:
         """Coordinates as the kernel takes them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,13 +14,8 @@ from cbandit._core.distributed import ALONE, Ranks
 from cbandit._core.peaks import first_reaching
 from cbandit.errors import CBanditError
 from cbandit.explore import clip, estimates
-from cbandit.scores import (
-    least_violating,
-    optimistic_feasible,
-    primal_dual,
-    rectified,
-)
-from cbandit_kernels import SCORES, Look
+from cbandit_kernels import SCORES, Found, Look
+from cbandit_kernels.scores import score_ref
 
 __all__ = [
     "Best",
@@ -31,6 +25,7 @@ __all__ = [
     "Score",
     "among",
     "estimated",
+    "first_of",
     "maximise",
     "scan",
     "scorer",
@@ -130,21 +125,11 @@ def estimated(look: Look, mean: Tensor, spread: Tensor) -> Tensor:
 
 def scorer(look: Look) -> Score:
     """The look's score as a function of ``f (T, n)`` and ``g (T, m, n)``."""
-    score, weight = look.score, look.weight
-    if not isinstance(score, str):
-        return score
-    if score == "feasible":
-        return optimistic_feasible
-    if score == "least":
-        return lambda f, g: least_violating(g)
-    if score not in SCORES:
+    if not callable(look.score) and look.score not in SCORES:
         raise CBanditError(
-            f"score must be a function or one of {SCORES}; got {score!r}"
+            f"score must be a function or one of {SCORES}; got {look.score!r}"
         )
-    if weight is None:
-        return lambda f, g: f
-    form = rectified if score == "rectified" else primal_dual
-    return lambda f, g: form(f, g, weight.to(f))
+    return lambda f, g: score_ref(f, g, look)
 
 
 class _Stretch(NamedTuple):
@@ -166,7 +151,7 @@ class _Stretch(NamedTuple):
 class Running:
     """The first action whose score comes within ``tolerance`` of the greatest.
 
-    It is the same however the set is cut into stretches. So stretches are kept whose
+    It is the same however the set is cut into stretches. So stretches are held whose
     greatest scores exceed all earlier ones, and may yet be close enough: mostly one.
 
     Args:
@@ -175,8 +160,6 @@ class Running:
         tolerance: ``(T,)``, in the score's unit; ``None``: only equal scores are equal.
     """
 
-    __slots__ = ("_kept", "_mask", "_score", "_tolerance", "_top")
-
     def __init__(
         self,
         score: Score,
@@ -184,7 +167,7 @@ class Running:
         tolerance: Tensor | None = None,
     ) -> None:
         self._score, self._mask, self._tolerance = score, mask, tolerance
-        self._kept: list[_Stretch] = []
+        self._held: list[_Stretch] = []
         self._top: Tensor | None = None
 
     def add(self, start: int, estimate: Tensor) -> None:
@@ -196,38 +179,38 @@ class Running:
             values = values.masked_fill(~self._mask[:, start:stop], -torch.inf)
         # NaN wins, so that the caller's check finds it
         peak = values.amax(-1).nan_to_num(torch.inf, torch.inf, -torch.inf)
-        if self._top is not None:
-            if not bool((peak > self._top).any()):
-                return  # an earlier stretch is as good in every trial
-            self._top = peak.maximum(self._top)
-            reach = self._reach(self._top)
-            near = [bool((each.peak >= reach).any()) for each in self._kept]
-            self._kept = list(itertools.compress(self._kept, near))
-        else:
+        if self._top is None:
             self._top = peak
-        self._kept.append(_Stretch(start, peak, values, estimate))
+        elif bool((peak > self._top).any()):
+            self._top = peak.maximum(self._top)
+            reach = _reach(self._top, self._tolerance)
+            self._held = [s for s in self._held if bool((s.peak >= reach).any())]
+        else:
+            return  # an earlier stretch is as good in every trial
+        self._held.append(_Stretch(start, peak, values, estimate))
 
     def best(self, ranks: Ranks = ALONE) -> Best:
         """The best of all stretches, and of all ``ranks`` that share the set."""
         if self._top is None:
             raise CBanditError("actions must hold at least one action; got none")
-        best = self._chosen(self._reach(self._top))
+        best = self._first(_reach(self._top, self._tolerance))
         best.value = self._top
         if ranks.size == 1:
             return best
-        return among(best, ranks, self._tolerance, self._chosen)
+        return among(best, ranks, self._tolerance, self._first)
 
-    def _reach(self, top: Tensor) -> Tensor:
-        """The least score that is as good as the greatest."""
-        return top if self._tolerance is None else top - self._tolerance.to(top)
-
-    def _chosen(self, reach: Tensor) -> Best:
+    def _first(self, reach: Tensor) -> Best:
         """The first action whose score is no less than ``reach (T,)``."""
-        *earlier, last = self._kept
+        *earlier, last = self._held
         best = last.first(reach)
-        for each in reversed(earlier):
-            best = each.first(reach).where(each.peak >= reach, best)
+        for stretch in reversed(earlier):
+            best = stretch.first(reach).where(stretch.peak >= reach, best)
         return best
+
+
+def _reach(top: Tensor, tolerance: Tensor | None) -> Tensor:
+    """The least score that is as good as the greatest, ``(T,)``."""
+    return top if tolerance is None else top - tolerance.to(top)
 
 
 def scan(
@@ -283,22 +266,43 @@ def among(
         again: looks at this rank's part once more: the first action whose score is no
             less than some ``(T,)``.
     """
-    value, index, estimate = _exchanged(best, ranks)
-    top = value.amax(0)
-    reach = top if tolerance is None else top - tolerance.to(top)
-    chosen = (value >= reach).to(torch.uint8).argmax(0)
-    trial = torch.arange(len(chosen), device=chosen.device)
-    # what is close to a rank's own greatest score may not be to that of all
-    if bool((value[chosen, trial] < top).any()):
+
+    def closer(chosen: Tensor, reach: Tensor) -> Found:
         mine = bool((chosen == ranks.rank).any())
-        _, index, estimate = _exchanged(again(reach) if mine else best, ranks)
-    return Best(top, index[chosen, trial], estimate[chosen, trial])
+        return _exchanged(again(reach) if mine else best, ranks)
+
+    return first_of(_exchanged(best, ranks), tolerance, closer)
 
 
-def _exchanged(best: Best, ranks: Ranks) -> tuple[Tensor, Tensor, Tensor]:
-    """Every rank's greatest score ``(R, T)``, and its candidate's number, estimate."""
+def first_of(
+    parts: Found,
+    tolerance: Tensor | None,
+    closer: Callable[[Tensor, Tensor], Found],
+) -> Best:
+    """The first candidate that comes close enough to the greatest score of all.
+
+    Each part has told the first action that is close to its own greatest score. Where
+    that is less, it is looked at once more.
+
+    Args:
+        parts: the candidates of ``R`` parts in their order, ``(R, T)``.
+        tolerance: ``(T,)``, by which greatest scores may be missed.
+        closer: the candidates again, of the parts chosen ``(T,)``, whose scores are no
+            less than some ``(T,)``.
+    """
+    top = parts.value.amax(0)
+    reach = _reach(top, tolerance)
+    chosen = (parts.value >= reach).to(torch.uint8).argmax(0)
+    trial = torch.arange(len(chosen), device=chosen.device)
+    if bool((parts.value[chosen, trial] < top).any()):
+        parts = closer(chosen, reach)
+    return Best(top, parts.index[chosen, trial], parts.estimate[chosen, trial])
+
+
+def _exchanged(best: Best, ranks: Ranks) -> Found:
+    """Every rank's candidate."""
     if best.index is None:
         raise CBanditError("ranks share numbered actions; got a point of a box")
     numbers = torch.cat([best.value.unsqueeze(-1), best.estimate], -1)
     index, numbers = ranks.candidates(best.index, numbers)
-    return numbers[..., 0], index, numbers[..., 1:]
+    return Found(numbers[..., 0], index, numbers[..., 1:])

@@ -93,6 +93,7 @@ def joined(parts: Sequence[Part]) -> Sequence[Part]:
         return parts
     wanted, noise = parts[0].wanted, parts[0].noise
     functions: list[int] = []
+    values: list[Tensor] = []
     for part in parts:
         if part.wanted is not wanted and list(part.wanted) != list(wanted):
             return parts
@@ -101,8 +102,8 @@ def joined(parts: Sequence[Part]) -> Sequence[Part]:
         ):
             return parts
         functions += part.functions
-    values = torch.cat([part.values for part in parts], -1)
-    return [Part(functions, values, wanted, noise)]
+        values.append(part.values)
+    return [Part(functions, torch.cat(values, -1), wanted, noise)]
 
 
 class Observation(NamedTuple):
@@ -127,10 +128,10 @@ class Observation(NamedTuple):
     t: int = 0
     arrived: Tensor | None = None
 
-    def columns(self, kept: Tensor) -> Observation:
+    def columns(self, at: Tensor) -> Observation:
         """The same of some functions alone."""
-        arrived = None if self.arrived is None else self.arrived[:, kept]
-        return self._replace(values=self.values[:, kept], arrived=arrived)
+        arrived = None if self.arrived is None else self.arrived[:, at]
+        return self._replace(values=self.values[:, at], arrived=arrived)
 
 
 class Update(NamedTuple):
@@ -395,17 +396,17 @@ class History:
         self._slots = Slots(trials)
         self._emptied: list[tuple[int, int]] = []
         self._ahead: AbstractSet[tuple[int, int]] = frozenset()  # of choices to come
-        kept: dict[str, Any] = {"dtype": torch.float64, "device": device}
-        self._precision = torch.zeros(trials, self._capacity, **kept)
-        self._weighted = torch.zeros(trials, functions, self._capacity, **kept)
+        like: dict[str, Any] = {"dtype": torch.float64, "device": device}
+        self._precision = torch.zeros(trials, self._capacity, **like)
+        self._weighted = torch.zeros(trials, functions, self._capacity, **like)
         # observations not yet in these sums: many go in at the price of one
         self._waiting: list[tuple[Sequence[int], Tensor, Tensor]] = []
         self._count = [[0] * self._capacity for _ in range(trials)]
         self._distinct = [0] * trials  # slots with any
-        self.points = torch.zeros(trials, 0, covariance.dim, **kept)
+        self.points = torch.zeros(trials, 0, covariance.dim, **like)
         if places is not None:
             self.points = places.double().expand(trials, *places.shape[-2:])
-        self._gram = torch.zeros(trials, 0, 0, **kept)
+        self._gram = torch.zeros(trials, 0, 0, **like)
         self._system: System | None = None
         # observations the system does not know of yet
         self._news: list[tuple[Sequence[int], Update, Spot | None]] = []
@@ -547,8 +548,8 @@ class History:
         """
         sharp = self.sharp if update.usual else None
         if sharp is None:
-            own = self.gram.diagonal(dim1=-2, dim2=-1).max()
-            sharp = bool(update.precision.max() * own > SHARP)
+            variance = self.gram.diagonal(dim1=-2, dim2=-1).max()
+            sharp = bool(update.precision.max() * variance > SHARP)
             if update.usual:
                 self.sharp = sharp
         if not sharp:
@@ -559,8 +560,8 @@ class History:
 
     def sharp_together(self) -> bool:
         """Whether the observations of one place, taken together, are sharp."""
-        own = self.gram.diagonal(dim1=-2, dim2=-1)
-        return bool((self.precision[:, : self.used] * own > SHARP).any())
+        variance = self.gram.diagonal(dim1=-2, dim2=-1)
+        return bool((self.precision[:, : self.used] * variance > SHARP).any())
 
     def _forget_system(self) -> None:
         self._system = None

@@ -22,6 +22,7 @@ from gpytorch import kernels as gpk
 from gpytorch.priors import Prior
 from scipy.optimize import minimize
 from torch import Tensor
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from cbandit._core import devices
 from cbandit.posterior.covariance import trial_of
@@ -54,14 +55,14 @@ class Merged:
 
     def trial(self, i: int) -> Merged:
         """Trial ``i`` alone, without padding."""
-        seen = (self.count[i] > 0) | (self.own_precision[i] > 0)
+        real = (self.count[i] > 0) | (self.own_precision[i] > 0)
         return Merged(
-            self.x[i : i + 1, seen],
-            self.count[i : i + 1, seen],
-            self.total[i : i + 1, seen],
+            self.x[i : i + 1, real],
+            self.count[i : i + 1, real],
+            self.total[i : i + 1, real],
             self.within[i : i + 1],
-            self.own_precision[i : i + 1, seen],
-            self.own_weighted[i : i + 1, seen],
+            self.own_precision[i : i + 1, real],
+            self.own_weighted[i : i + 1, real],
         )
 
 
@@ -94,7 +95,7 @@ def merged(log: Log, shift: Tensor, scale: Tensor, least: Tensor) -> Merged:
     def summed(values: Tensor) -> Tensor:
         return add_up(zeros.clone(), slots, values)
 
-    count, own = summed(ours.double()), summed(theirs)
+    count, precision = summed(ours.double()), summed(theirs)
     total = summed(torch.where(ours, y, 0.0))
     squares = summed(torch.where(ours, y.square(), 0.0))
     own_weighted = summed(theirs * y)
@@ -106,10 +107,10 @@ def merged(log: Log, shift: Tensor, scale: Tensor, least: Tensor) -> Merged:
         for trial in fresh
     ]
     if first:
-        who, slot, seen = devices.put(list(zip(*first, strict=True)), device)
-        x[who, slot] = torch.stack([row.x for row in rows])[seen, who].double()
+        who, slot, number = devices.put(list(zip(*first, strict=True)), device)
+        x[who, slot] = torch.stack([row.x for row in rows])[number, who].double()
     within = (squares - total.square() / count.clamp_min(1)).clamp_min(0).sum(-1)
-    return Merged(x, count, total, within, own, own_weighted)
+    return Merged(x, count, total, within, precision, own_weighted)
 
 
 def negative_log_likelihood(gram: Tensor, noise: Tensor, data: Merged) -> Tensor:
@@ -123,25 +124,25 @@ def negative_log_likelihood(gram: Tensor, noise: Tensor, data: Merged) -> Tensor
     lam = noise.unsqueeze(-1)
     precision = data.count / lam + data.own_precision
     weighted = data.total / lam + data.own_weighted
-    seen = precision > 0
+    real = precision > 0
     # the root of a padding slot is 0, and its gradient must be too
-    root = torch.where(seen, precision, 1.0).sqrt() * seen
+    root = torch.where(real, precision, 1.0).sqrt() * real
     b = gram * root.unsqueeze(-1) * root.unsqueeze(-2)
     b = b + torch.eye(b.shape[-1], dtype=b.dtype, device=b.device)
     factor = torch.linalg.cholesky(b)
     # quadratic form less sum p ybar^2 / 2 vanishes against the slots' own terms:
     # y' (K + P^-1)^-1 y = s' B^-1 s, with s = S ybar
-    s = weighted / torch.where(seen, root, 1.0)
+    s = weighted / torch.where(real, root, 1.0)
     half = torch.linalg.solve_triangular(factor, s.unsqueeze(-1), upper=False)
     quadratic = half.squeeze(-1).square().sum(-1)
     log_det = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     # weighted means leave out how far both kinds of noise lie apart within a slot
-    own = torch.where(data.own_precision > 0, data.own_precision, 1.0)
+    stated = torch.where(data.own_precision > 0, data.own_precision, 1.0)
     usual = data.count.clamp_min(1)
-    gap = (data.total / usual - data.own_weighted / own).square()
+    gap = (data.total / usual - data.own_weighted / stated).square()
     both = (data.count > 0) & (data.own_precision > 0)
     share = torch.where(
-        both, data.count * own / lam / torch.where(seen, precision, 1.0), 0.0
+        both, data.count * stated / lam / torch.where(real, precision, 1.0), 0.0
     )
     total: Tensor = (
         0.5 * quadratic
@@ -169,22 +170,22 @@ def fit_hyperparameters(
     """
     device = noise.device
     if device.type != "cpu" and data.x.shape[-2] <= HOST_SLOTS:
-        start, *seen = devices.host(noise, *vars(data).values())
-        of = kernel.cpu(), start, Merged(*seen)
+        start, *values = devices.host(noise, *vars(data).values())
+        of = kernel.cpu(), start, Merged(*values)
         learned = fit_hyperparameters(*of, learn_noise, noise_prior)
         kernel.to(device)
         return devices.put(learned, device)
     fitted = noise.clone()
     for i in range(len(noise)):
         one = trial_of(kernel, i) if kernel.batch_shape else kernel
-        own = data.trial(i)
-        if own.x.shape[-2] == 0:
+        part = data.trial(i)
+        if part.x.shape[-2] == 0:
             continue
-        fitted[i] = _fit_one(one, noise[i : i + 1], own, learn_noise, noise_prior)[0]
+        fitted[i] = _fit_one(one, noise[i : i + 1], part, learn_noise, noise_prior)[0]
         if one is not kernel:
-            found = dict(one.named_parameters())
+            parameters = dict(one.named_parameters())
             for name, parameter in kernel.named_parameters():
-                parameter.data[i] = found[name].data
+                parameter.data[i] = parameters[name].data
     kernel.requires_grad_(False)
     return fitted
 
@@ -238,17 +239,11 @@ def _minimise(
     parameters: list[Tensor],
     bounds: list[tuple[float | None, float | None]],
 ) -> None:
-    def put(vector: np.ndarray) -> None:
-        at = 0
-        with torch.no_grad():
-            for p in parameters:
-                part = torch.from_numpy(vector[at : at + p.numel()].copy())
-                p.copy_(devices.put(part, p.device, p.dtype).view_as(p))
-                at += p.numel()
+    device = parameters[0].device
 
-    def get() -> np.ndarray:
-        flat = torch.cat([p.detach().flatten() for p in parameters])
-        return flat.cpu().double().numpy().copy()
+    def put(vector: np.ndarray) -> None:
+        values = devices.put(torch.from_numpy(vector.copy()), device)
+        vector_to_parameters(values, parameters)
 
     def objective(vector: np.ndarray) -> tuple[float, np.ndarray]:
         put(vector)
@@ -268,7 +263,7 @@ def _minimise(
             return 1e300, np.zeros_like(vector)
         return float(joined[0]), joined[1:]
 
-    start = get()
+    start = parameters_to_vector(parameters).detach().cpu().numpy().copy()
     first = objective(start)[0]
     result = minimize(
         objective,
@@ -284,8 +279,8 @@ def _minimise(
 
 def _spread(data: Merged) -> float:
     """The outcomes' variance, 1 where there is none to speak of."""
-    seen = data.count > 0
-    means = (data.total / data.count.clamp_min(1))[seen]
+    real = data.count > 0
+    means = (data.total / data.count.clamp_min(1))[real]
     if means.numel() < 2:
         return 1.0
     spread = float(means.var()) + float(data.within.sum() / data.count.sum())

@@ -114,8 +114,8 @@ class System:
     def at(self, slot: Tensor, row: Tensor) -> Spot:
         """The posterior at ``slot (T,)``; its prior covariances are ``row (T, U)``."""
         half = self.half(self.entries(row.unsqueeze(-1)))
-        own = row.gather(-1, slot.unsqueeze(-1))[:, 0]
-        var = (own - half.square().sum((-2, -1))).clamp_min(0)
+        prior = row.gather(-1, slot.unsqueeze(-1))[:, 0]
+        var = (prior - half.square().sum((-2, -1))).clamp_min(0)
         return Spot(slot, half, var, (half * self._half).sum(1))
 
     def column(self, spot: Spot, used: int) -> Tensor:

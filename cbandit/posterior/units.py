@@ -51,7 +51,7 @@ class Units(NamedTuple):
 
     def of(self, function: int) -> Units:
         """Return those of one function, ``(T, 1)`` each."""
-        return Units(*(each[:, function : function + 1] for each in self))
+        return Units(*(column[:, function : function + 1] for column in self))
 
     def ratio(self, costs: int) -> Tensor:
         """Return the reward's unit in units of each cost, NaN where one lacks.
@@ -108,16 +108,16 @@ class Outcomes(NamedTuple):
             wanted = row.arrived[:, :1]  # one function, where outcomes are rescaled
         first = wanted & (self.seen == 0) if sign > 0 else wanted & False
         origin = torch.where(first, row.values, self.origin)
-        seen = self.seen + sign * wanted
+        count = self.seen + sign * wanted
         gap = torch.where(wanted, row.values - self.average, 0.0)
-        average = self.average + sign * gap / seen.clamp_min(1)
+        average = self.average + sign * gap / count.clamp_min(1)
         squares = self.squares + sign * gap * (row.values - average) * wanted
         if sign < 0:
             # where nothing is left it is as if nothing had been seen
-            left = seen > 0
+            left = count > 0
             average, squares = average * left, squares * left
         return Outcomes(
-            seen, average, squares, torch.maximum(self.most, squares), origin
+            count, average, squares, torch.maximum(self.most, squares), origin
         )
 
     @property

@@ -66,7 +66,7 @@ def finish_round_ref(
     if look.bound is not None:
         bound = look.bound.to(mean).unsqueeze(-1)
         estimate = estimate.clamp(-bound, bound)
-    values = score_ref(estimate, look)
+    values = score_ref(estimate[:, 0], estimate[:, 1:], look)
     values = torch.where(values.isnan(), torch.inf, values)
     if look.mask is not None:
         allowed = look.mask[:, start : start + values.shape[-1]]

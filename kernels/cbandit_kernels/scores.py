@@ -42,9 +42,10 @@ def least_violating(g: Tensor) -> Tensor:
     return -g.amax(-2)
 
 
-def score_ref(estimate: Tensor, look: Look) -> Tensor:
-    """Return the look's score, ``(T, n)``, of estimates ``(T, F, n)``."""
-    f, g = estimate[:, 0], estimate[:, 1:]
+def score_ref(f: Tensor, g: Tensor, look: Look) -> Tensor:
+    """Return the look's score, ``(T, n)``, of ``f (T, n)`` and ``g (T, m, n)``."""
+    if callable(look.score):
+        return look.score(f, g)
     if look.score == "least":
         return least_violating(g)
     if look.score == "feasible":

@@ -19,9 +19,9 @@ def prior_root(covariance: Tensor, tolerance: float = 1e-15) -> Tensor:
     """
     values, vectors = torch.linalg.eigh(covariance.double())
     least = tolerance * values[..., -1:].clamp_min(0)
-    kept = values > least
-    rank = max(1, int(kept.sum(-1).max()))
-    values = torch.where(kept, values, 0.0)[..., -rank:]
+    real = values > least
+    rank = max(1, int(real.sum(-1).max()))
+    values = torch.where(real, values, 0.0)[..., -rank:]
     root: Tensor = vectors[..., -rank:] * values.sqrt().unsqueeze(-2)
     return root
 
@@ -35,9 +35,9 @@ def pivoted_root(covariance: Tensor, tolerance: float = 1e-15) -> Tensor:
     size = covariance.shape[-1]
     every = covariance.double().cpu().reshape(-1, size, size).numpy()
     roots = []
-    for each in every:
-        least = tolerance * max(each.diagonal().max(), 0.0)
-        factor, order, rank, _ = lapack.dpstrf(each, tol=least, lower=1)
+    for matrix in every:
+        least = tolerance * max(matrix.diagonal().max(), 0.0)
+        factor, order, rank, _ = lapack.dpstrf(matrix, tol=least, lower=1)
         root = np.zeros((size, max(1, rank)))
         root[order - 1, : max(1, rank)] = np.tril(factor)[:, : max(1, rank)]
         roots.append(root)
@@ -71,13 +71,13 @@ class Root:
             return cls(prior_root(covariance))
         covariance = (covariance + turned) / 2  # symmetric already, but for rounding
         half, rest = n // 2, n - n // 2  # a middle action is even
-        own = covariance[..., :rest, :rest]
+        within = covariance[..., :rest, :rest]
         across = covariance.flip(-1)[..., :rest, :rest]
         weight = torch.ones(rest, dtype=covariance.dtype, device=covariance.device)
         weight[half:] = 0.5**0.5
         # covariances of (f(x) + f(-x)) / sqrt(2) and (f(x) - f(-x)) / sqrt(2)
-        even = prior_root((own + across) * weight * weight.unsqueeze(-1))
-        odd = prior_root((own - across)[..., :half, :half])
+        even = prior_root((within + across) * weight * weight.unsqueeze(-1))
+        odd = prior_root((within - across)[..., :half, :half])
         even = even * 0.5**0.5 / weight.unsqueeze(-1)
         odd = odd * 0.5**0.5
         top = torch.cat([even[..., :half, :], odd], -1)

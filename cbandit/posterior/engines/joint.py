@@ -103,10 +103,10 @@ class Joint(Engine):
         self.settle()
         slots = cast("Sequence[int]", update.keys)
         if len(slots) == 1:  # a plain view is quicker than gathering
-            own = self._var.select(1, slots[0])
+            var = self._var.select(1, slots[0])
         else:
-            own = self._var[self._trial, devices.put(slots, self._cov.device)]
-        self._shares.append(update.precision * own)
+            var = self._var[self._trial, devices.put(slots, self._cov.device)]
+        self._shares.append(update.precision * var)
         if len(self._shares) >= self.SHARES:
             self.gain()
         self._told = update
@@ -123,12 +123,12 @@ class Joint(Engine):
         if len(slots) == 1:
             (k,) = slots
             column = self.cov.select(1, k).clone()
-            own, mean = column.select(1, k), self.mean.select(2, k)
+            var, mean = column.select(1, k), self.mean.select(2, k)
         else:
             slot = devices.put(slots, self._cov.device)
             column = self.cov[self._trial, slot]  # T x N
-            own, mean = column[self._trial, slot], self.mean[self._trial, :, slot]
-        weight = (precision / (1 + precision * own)).unsqueeze(-1)
+            var, mean = column[self._trial, slot], self.mean[self._trial, :, slot]
+        weight = (precision / (1 + precision * var)).unsqueeze(-1)
         self._change(column, weight, (self._told.values - mean) * weight, -1)
         self._told = None
 
@@ -146,8 +146,8 @@ class Joint(Engine):
         system = self.history.system()
         prior = self._table.expand(len(slot), -1, -1)[self._trial, slot].unsqueeze(-1)
         column = prior[..., 0] - self._combined(system.solve(prior))[:, 0]
-        own = column[self._trial, slot]
-        share = precision * own
+        var = column[self._trial, slot]
+        share = precision * var
         weight = (precision / (1 + share)).unsqueeze(-1)
         mean = (system.alpha.mT @ system.entries(prior)).squeeze(-1)
         self._change(column, weight, (mean - update.values) * weight, 1)
@@ -200,11 +200,11 @@ class Joint(Engine):
         if told is not None:
             news = cast("Sequence[int]", told.keys), told.precision, told.values
         with self.history.writing():
-            found = joint_round(self._cov, self.mean, look, news, draw, late)
+            best = joint_round(self._cov, self.mean, look, news, draw, late)
             if told is not None:
                 waiting = (late.waiting + 1) % self.LATE
                 self._late, self._told = late._replace(waiting=waiting), None
-        return Best(found.value, found.index, found.estimate)
+        return Best(best.value, best.index, best.estimate)
 
     def gain(self) -> Tensor:
         """The realised information gain, ``(T,)``."""
@@ -221,8 +221,8 @@ class Joint(Engine):
     def covariances(self, to: Tensor) -> Between:
         """Posterior covariances ``(T, n, o)`` and variances, read off."""
         self.settle()
-        cov, own = self.cov, self._var
-        return lambda at: (cov[:, at][..., to], own[:, at], own[:, to])
+        cov, var = self.cov, self._var
+        return lambda at: (cov[:, at][..., to], var[:, at], var[:, to])
 
     def blocks(
         self,
@@ -239,8 +239,8 @@ class Joint(Engine):
             if stop - start == self._size:
                 yield Block(start, stop, mean, std, draw)
                 continue
-            own = None if draw is None else draw[..., start:stop]
-            yield Block(start, stop, mean[..., start:stop], std[..., start:stop], own)
+            part = None if draw is None else draw[..., start:stop]
+            yield Block(start, stop, mean[..., start:stop], std[..., start:stop], part)
 
     def _after(self, ahead: Coming) -> Tensor:
         """The variances after choices to come, ``(T, N)``."""
@@ -296,5 +296,4 @@ class Joint(Engine):
 
     def bytes(self) -> int:
         """Bytes that the arrays take."""
-        own: int = self.mean.nbytes + self._cov.nbytes + self._late.columns.nbytes
-        return own
+        return self.mean.nbytes + self._cov.nbytes + self._late.columns.nbytes

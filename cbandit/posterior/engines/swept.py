@@ -34,7 +34,7 @@ from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Prior
 from cbandit.posterior.draws.features import correction
 from cbandit.posterior.engines.protocol import Engine, Fused, Plan
-from cbandit.posterior.look import Best, Block, Look
+from cbandit.posterior.look import Best, Block, Look, first_of
 from cbandit.posterior.observations import Coming, Update, explained
 from cbandit.posterior.rows.protocol import Columns, Rows
 from cbandit.posterior.system import Spot
@@ -208,39 +208,30 @@ class Swept(Engine):
             system.factor, torch.diag_embed(system.root), upper=False
         )
         means = self.rows.multiply(system.alpha)
-        column, room = self.rows.bytes_per_column(), self._room()
-        if column * used > room:
-            self._compute_by_groups(means, inverse, max(1, room // column))
-            return
         # var = k(x, x) - |L^-1 S k_u(x)|^2, a few columns of weights at a time; on CUDA
         # all, for kernel values are made once for each group
+        column, room = self.rows.bytes_per_column(), self._room()
         group, step = 64, min(self.step, 1 << 15)
         if self.device.type == "cuda":
             group, step = used, self._stretch_of(used)
-        halves = [
-            self.rows.multiply(inverse[:, i : i + group].mT)
-            for i in range(0, used, group)
-        ]
-        for start, stop in self.stretches(step):
-            mean, var = self.arrays(start, stop)
-            mean.copy_(means(start, stop))
-            taken = torch.zeros(var.shape, dtype=torch.float64, device=self.device)
-            for half in halves:
-                taken += half(start, stop).double().square_().sum(-2)
-            var.copy_(self._prior(start, stop) - taken)
-
-    def _compute_by_groups(self, means: Columns, inverse: Tensor, group: int) -> None:
-        """The same where the columns' own factors do not fit in memory together."""
-        step = self._stretch_of(group)
-        for start, stop in self.stretches(step):
-            mean, var = self.arrays(start, stop)
-            mean.copy_(means(start, stop))
-            var.copy_(self._prior(start, stop))
-        for i in range(0, self.history.used, group):
-            half = self.rows.multiply(inverse[:, i : i + group].mT)
+        together = used
+        if column * used > room:  # the columns' own factors do not fit together
+            group = together = max(1, room // column)
+            step = self._stretch_of(group)
+        for first in range(0, used, together):
+            last = min(first + together, used)
+            halves = [
+                self.rows.multiply(inverse[:, i : min(i + group, last)].mT)
+                for i in range(first, last, group)
+            ]
             for start, stop in self.stretches(step):
-                _, var = self.arrays(start, stop)
-                var -= half(start, stop).square().sum(-2)
+                mean, var = self.arrays(start, stop)
+                if first == 0:
+                    mean.copy_(means(start, stop))
+                taken = torch.zeros(var.shape, dtype=torch.float64, device=self.device)
+                for half in halves:
+                    taken += half(start, stop).double().square_().sum(-2)
+                var.copy_((self._prior(start, stop) if first == 0 else var) - taken)
 
     def _stretch_of(self, columns: int) -> int:
         """A stretch of which some columns fit in memory."""
@@ -391,37 +382,25 @@ class Swept(Engine):
             whole = self.rows.seamless(draw)
             step = self.prior.actions.size if whole else self.step
             cuts = list(self.stretches(step))
-            found = [go(start, *self.arrays(start, stop)) for start, stop in cuts]
+            bests = [go(start, *self.arrays(start, stop)) for start, stop in cuts]
             self._settled()
-        if len(found) == 1:
-            return Best(found[0].value, found[0].index, found[0].estimate)
-        return self._first(look, draw, cuts, found)
+        if len(bests) == 1:
+            return Best(bests[0].value, bests[0].index, bests[0].estimate)
+        value = torch.stack([best.value for best in bests])
 
-    def _first(
-        self,
-        look: Look,
-        draw: Columns | None,
-        cuts: list[tuple[int, int]],
-        found: list[Found],
-    ) -> Best:
-        """The first action that comes close enough to the greatest score of all.
+        def candidates() -> Found:
+            index = torch.stack([best.index for best in bests])
+            return Found(value, index, torch.stack([b.estimate for b in bests]))
 
-        Each stretch has told what comes close to its own greatest score. Where that is
-        less, it is looked at once more.
-        """
-        value = torch.stack([best.value for best in found])
-        top = value.amax(0)
-        chosen = (value >= look.reach(top)).to(torch.uint8).argmax(0)
-        own = value[chosen, self._trial]
-        if bool((own < top).any()):
-            closer = look.closer(own, look.reach(top))
+        def closer(chosen: Tensor, reach: Tensor) -> Found:
+            again = look.closer(value[chosen, self._trial], reach)
             weights, change = self._stacked(0)
-            go = self.rows.rounds(weights, change, closer, draw, self.BACKEND)
+            go = self.rows.rounds(weights, change, again, draw, self.BACKEND)
             for k in set(chosen.tolist()):
-                found[k] = go(cuts[k][0], *self.arrays(*cuts[k]))
-        index = torch.stack([best.index for best in found])
-        estimate = torch.stack([best.estimate for best in found])
-        return Best(top, index[chosen, self._trial], estimate[chosen, self._trial])
+                bests[k] = go(cuts[k][0], *self.arrays(*cuts[k]))
+            return candidates()
+
+        return first_of(candidates(), look.tolerance, closer)
 
     def _stacked(self, columns: int) -> tuple[Tensor, Change]:
         """Pending changes: weights ``(T, U, columns)``, zeros after them, and what

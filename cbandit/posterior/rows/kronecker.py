@@ -17,9 +17,15 @@ from cbandit._core.threads import on_one_thread
 from cbandit.actions import ProductGrid
 from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import AxisKernel, Covariance, Prior, axes_of
-from cbandit.posterior.draws.grid import by_size, even, grid_normals, grid_path, kron
+from cbandit.posterior.draws.grid import (
+    Products,
+    by_size,
+    even,
+    grid_normals,
+    grid_path,
+    kron,
+)
 from cbandit.posterior.draws.roots import Root, prior_root
-from cbandit.posterior.rows.products import Products
 from cbandit.posterior.rows.protocol import Columns, Path, Rounds, Rows, finishing
 from cbandit_kernels import (
     FUSED_RANK,
@@ -50,12 +56,8 @@ class Kronecker(Rows):
         actions = prior.actions
         if not isinstance(actions, ProductGrid):
             raise CBanditError(f"engine='product' needs a ProductGrid; got {actions!r}")
-        self.actions, self.covariance, self.trials = (
-            actions,
-            prior.covariance,
-            prior.trials,
-        )
-        self.dtype, self.device = prior.dtype, prior.device
+        self.actions, self.covariance = actions, prior.covariance
+        self.trials, self.dtype, self.device = prior.trials, prior.dtype, prior.device
         self._axes, self._cut = _factors(prior.covariance, actions), actions.cut
         self._tails = math.prod(actions.sizes[self._cut :])
         # the part of the first group that the stretch touches
@@ -117,15 +119,18 @@ class Kronecker(Rows):
         if not sizes or max(sizes) > self.BASIS_LIMIT:
             return None
         parts = []
-        for j in range(first, last):
-            axis = self.actions.axes[j]
-            matrix = self._axes[j](axis, axis)
+        for matrix in self._matrices(first, last):
             values, vectors = torch.linalg.eigh(matrix)
             rank = int((values > 1e-15 * values[..., -1:]).sum(-1).max())
-            part = vectors[..., -rank:]
-            parts.append(part if part.dim() == 3 else part.unsqueeze(0))
+            parts.append(vectors[..., -rank:])
         basis = functools.reduce(kron, parts)
         return basis if 2 * basis.shape[-1] < math.prod(sizes) else None
+
+    def _matrices(self, first: int, last: int) -> list[Tensor]:
+        """Each axis' factor of the prior covariance, ``(1 or T, n, n)``."""
+        pairs = zip(self._axes[first:last], self.actions.axes[first:last], strict=True)
+        matrices = [kernel(axis, axis) for kernel, axis in pairs]
+        return [m if m.dim() == 3 else m.unsqueeze(0) for m in matrices]
 
     def _row(self, x: Tensor, first: int, last: int) -> Tensor:
         """``(T, n)``: the factor of a row over the axes ``first .. last - 1``."""
@@ -268,12 +273,7 @@ class Kronecker(Rows):
         )
 
     def _root(self, first: int, last: int) -> Root:
-        matrices = []
-        for axis, kernel in zip(
-            self.actions.axes[first:last], self._axes[first:last], strict=True
-        ):
-            matrix = kernel(axis, axis)
-            matrices.append(matrix if matrix.dim() == 3 else matrix.unsqueeze(0))
+        matrices = self._matrices(first, last)
         if len(matrices) == 1:
             # what all trials share decides, so that one draws what it would alone
             stationary = bool(self.covariance.kernel.is_stationary)
