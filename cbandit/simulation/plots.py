@@ -334,7 +334,7 @@ def boxes(
     """
     policies, metrics = list(frame.policy.unique()), list(frame.metric.unique())
     count, columns = len(metrics) * len(policies), len(policies)
-    shared = {"sharex": "col", "sharey": "row"}
+    shared: dict[str, Any] = {"sharex": "col", "sharey": "row"}
     with _sheet(title, count, columns, 2.9, 0.6, **shared) as (figure, panels):
         for row, metric in zip(panels, metrics, strict=True):
             for k, (panel, policy) in enumerate(zip(row, policies, strict=True)):
