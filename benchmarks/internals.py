@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import cbandit as cb
-from cbandit.policies.decision import Asked
+from cbandit.policies.choices import Asked
 from cbandit.posterior.engines.swept import Swept
 from cbandit.posterior.rows.kronecker import Kronecker
 from cbandit.posterior.system import System

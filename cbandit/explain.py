@@ -69,13 +69,13 @@ class Explanation:
     t: int
     index: Tensor | None
     x: Tensor
-    mean: Tensor | None
-    std: Tensor | None
-    estimate: Tensor | None
-    multiplier: Tensor | None
-    score: Tensor | None
-    runner_up: Rival | None
-    unconstrained: Rival | None
+    mean: Tensor | None = None
+    std: Tensor | None = None
+    estimate: Tensor | None = None
+    multiplier: Tensor | None = None
+    score: Tensor | None = None
+    runner_up: Rival | None = None
+    unconstrained: Rival | None = None
     labels: tuple[str, ...] = ()
     names: Any = field(default=None, repr=False)
     taken: Tensor | None = None

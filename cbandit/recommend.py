@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import reduce
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -81,20 +81,12 @@ class Recommendation:
 
     def of(self, part: Callable[[Tensor], Tensor]) -> Recommendation:
         """Apply ``part`` to every tensor, to pick one trial for example."""
+        tensors: dict[str, Any] = {
+            k: part(v) for k, v in vars(self).items() if isinstance(v, Tensor)
+        }
         pi = self.distribution
-        return Recommendation(
-            index=None if self.index is None else part(self.index),
-            x=part(self.x),
-            value=part(self.value),
-            probability=part(self.probability),
-            margin=part(self.margin),
-            feasible=part(self.feasible),
-            confidence=self.confidence,
-            distribution=pi and Distribution(part(pi.index), part(pi.probability)),
-            penalised=self.penalised,
-            names=self.names,
-            costs=self.costs,
-        )
+        pi = pi and Distribution(part(pi.index), part(pi.probability))
+        return replace(self, **tensors, distribution=pi)
 
     def known(self, costs: Tensor) -> Recommendation:
         """Claim nothing of costs that nothing is known of.
@@ -213,20 +205,19 @@ def quantile(confidence: float, m: int) -> float:
     return max(0.0, float(torch.special.ndtri(each)))
 
 
-@dataclass(frozen=True)
-class _Candidate:
+class _Candidate(NamedTuple):
     """The best action so far, ``(T,)`` each, and ``margin (T, m)``.
 
     ``chance``, the logarithm, tells probabilities apart that are all rounded to 0;
     ``rank`` is the value, less a trifle where it is not known well.
     """
 
-    index: Tensor
+    number: Tensor
     value: Tensor
     rank: Tensor
     chance: Tensor
-    margin: Tensor
     feasible: Tensor
+    margin: Tensor
 
 
 def recommend(
@@ -247,7 +238,7 @@ def recommend(
     """
     best = _best(blocks, limits, confidence, ranks)
     return Recommendation(
-        index=best.index,
+        index=best.number,
         x=limits.new_empty(0),
         value=best.value,
         probability=best.chance.exp(),
@@ -283,7 +274,7 @@ def _best(
             return values.gather(-1, where.expand(*values.shape[:-1], 1)).squeeze(-1)
 
         here = _Candidate(
-            place + start, at(mean[:, 0]), at(rank), at(chance), at(room), any_safe
+            place + start, at(mean[:, 0]), at(rank), at(chance), any_safe, at(room)
         )
         best = here if best is None else _better(best, here)
     if best is None:
@@ -298,34 +289,27 @@ def _better(best: _Candidate, here: _Candidate) -> _Candidate:
         here.rank > best.rank,
         here.feasible | (~best.feasible & (here.chance > best.chance)),
     )
-    column = better.unsqueeze(-1)
-    return _Candidate(
-        torch.where(better, here.index, best.index),
-        torch.where(better, here.value, best.value),
-        torch.where(better, here.rank, best.rank),
-        torch.where(better, here.chance, best.chance),
-        torch.where(column, here.margin, best.margin),
-        torch.where(better, here.feasible, best.feasible),
-    )
+    wide = [better] * 5 + [better.unsqueeze(-1)]
+    return _Candidate._make(map(torch.where, wide, here, best))
 
 
 def _among(best: _Candidate, ranks: Ranks) -> _Candidate:
     """Return the best of all ranks' candidates, on every rank."""
     columns = [v.double() for v in (best.value, best.rank, best.chance, best.feasible)]
-    own = torch.cat([torch.stack(columns, -1), best.margin.double()], -1)
-    index, numbers = ranks.candidates(best.index, own)
+    numbers = torch.cat([torch.stack(columns, -1), best.margin.double()], -1)
+    index, numbers = ranks.candidates(best.number, numbers)
     every = [
         _Candidate(
             index[rank],
             each[:, 0].to(best.value),
             each[:, 1].to(best.rank),
             each[:, 2].to(best.chance),
-            each[:, 4:].to(best.margin),
             each[:, 3] > 0,
+            each[:, 4:].to(best.margin),
         )
         for rank, each in enumerate(numbers)
     ]
-    return functools.reduce(_better, every)
+    return reduce(_better, every)
 
 
 def recommend_policy(
@@ -356,7 +340,7 @@ def recommend_policy(
     value = (share * mean[:, 0]).sum(-1)
     one = _best(blocks(), limits, confidence)
     # the risk is split evenly between several costs; a single action need not do so
-    alone = pi.infeasible | (one.feasible & (one.value > value))
+    single = pi.infeasible | (one.feasible & (one.value > value))
     room = limits - (share.unsqueeze(1) * mean[:, 1:]).sum(-1)
     spread = (share.unsqueeze(1) * std[:, 1:]).sum(-1)
     # costs without spread are known to keep their limits, which the programme keeps
@@ -364,44 +348,39 @@ def recommend_policy(
     certain = torch.zeros_like(share)
     certain[:, 0] = 1.0
     index = torch.where(
-        alone.unsqueeze(-1),
-        (certain * one.index.unsqueeze(-1)).long(),
+        single.unsqueeze(-1),
+        (certain * one.number.unsqueeze(-1)).long(),
         pi.distribution.index,
     )
     return Recommendation(
         index=index,
         x=limits.new_empty(0),
-        value=torch.where(alone, one.value.to(value), value),
+        value=torch.where(single, one.value.to(value), value),
         probability=torch.where(
-            alone, one.chance.exp().to(value), chance.clamp_min(confidence)
+            single, one.chance.exp().to(value), chance.clamp_min(confidence)
         ),
-        margin=torch.where(alone.unsqueeze(-1), one.margin.to(room), room),
+        margin=torch.where(single.unsqueeze(-1), one.margin.to(room), room),
         feasible=~pi.infeasible | one.feasible,
         confidence=confidence,
         distribution=Distribution(
-            index, torch.where(alone.unsqueeze(-1), certain, share)
+            index, torch.where(single.unsqueeze(-1), certain, share)
         ),
     )
 
 
 def _at(blocks: Blocks, index: Tensor) -> tuple[Tensor, Tensor]:
     """Return means and spreads ``(T, F, k)`` at the actions ``index`` ``(T, k)``."""
-    found: tuple[Tensor, Tensor] | None = None
+    both: Tensor | None = None
     for start, mean, std in blocks:
         here = (index >= start) & (index < start + mean.shape[-1])
         place = torch.where(here, index - start, 0).unsqueeze(1)
-        place = place.expand(-1, mean.shape[1], -1)
-        new = [v.double().gather(-1, place) for v in (mean, std.expand_as(mean))]
-        if found is None:
-            found = new[0], new[1]
-            continue
-        found = (
-            torch.where(here.unsqueeze(1), new[0], found[0]),
-            torch.where(here.unsqueeze(1), new[1], found[1]),
-        )
-    if found is None:
+        values = torch.stack([mean.double(), std.double().expand_as(mean)])
+        place = place.expand(2, -1, mean.shape[1], -1)
+        new = values.gather(-1, place)
+        both = new if both is None else torch.where(here.unsqueeze(1), new, both)
+    if both is None:
         raise _empty()
-    return found
+    return both[0], both[1]
 
 
 def _empty() -> CBanditError:

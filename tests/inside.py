@@ -46,7 +46,8 @@ from cbandit.experiments.study_beliefs import belief
 from cbandit.explore import TS, estimates
 from cbandit.policies import gp as gp_policy
 from cbandit.policies import opb
-from cbandit.policies.decision import Asked
+from cbandit.policies.choices import Asked
+from cbandit.policies.failures import Failed
 from cbandit.policies.safe import classes
 from cbandit.policies.safe.mixtures import best_mixture
 from cbandit.posterior.beliefs import Beliefs, Group, Stacked
@@ -191,7 +192,7 @@ def width_of(ckb):
 
 
 def bound_of(policy):
-    return policy._estimating.bound
+    return policy._bound
 
 
 def cost_noises(epochs):
@@ -205,7 +206,17 @@ def rounds_told(epochs):
 
 def take_for(policy, other):
     """Let ``policy`` take the choices of ``other`` for its own."""
-    policy._prefixes += other._prefixes
+    policy._ledger._prefixes += other._ledger._prefixes
+
+
+def missing(policy, choice):
+    """Which functions a choice waits for, the reward first; a row a trial."""
+    return (~policy._ledger.find(choice, policy.t).came).tolist()
+
+
+def set_failures(policy, points):
+    """Let all of these points of a box have failed, and nothing else."""
+    policy._failed = Failed(policy.actions, policy.device, ((),), (points,))
 
 
 def set_multiplier(policy, multiplier):

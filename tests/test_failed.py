@@ -5,6 +5,7 @@ from __future__ import annotations
 import gpytorch
 import pytest
 import torch
+from inside import set_failures
 
 import cbandit as cb
 
@@ -288,7 +289,7 @@ def test_rows_of_choices_fail_one_by_one():
     policy.tell(choice, failed=True)
     near = policy.ask()
     assert apart(policy, near.x, choice.x) >= 1e-3
-    barred = policy._failed.restricted(policy, MIXED, None)[1]
+    barred = policy._failed.restricted(policy.actions, None)[1]
     x = choice.x.clone()
     assert bool(barred.holds(x.unsqueeze(0)))
     x[1] = 1 - x[1]  # the other category, at the same place
@@ -303,7 +304,7 @@ def test_nothing_left_on_a_box_is_an_error():
         policy.tell(choice, failed=True)
     # as if all places of both rows had failed
     points = [[x / 1000, c] for x in range(1001) for c in (0.0, 1.0)]
-    policy._failed = type(policy._failed)(((),), (torch.tensor(points).double(),))
+    set_failures(policy, torch.tensor(points).double())
     with pytest.raises(cb.CBanditError, match="nothing is left"):
         policy.ask()
 
@@ -321,7 +322,7 @@ def test_what_has_failed_is_not_recommended(name):
     else:
         choice = policy.ask()
         policy.tell(choice, failed=True)
-        policy._failed = type(policy._failed)(((),), (best.x.unsqueeze(0).double(),))
+        set_failures(policy, best.x.unsqueeze(0).double())
         assert apart(policy, policy.recommend().x, best.x) >= 1e-3
 
 

@@ -118,7 +118,7 @@ def _examples():
 
 def test_examples_in_help_run():
     run = {each.name: doctest.DocTestRunner().run(each) for each in _examples()}
-    assert {"cbandit.policies.policy.Policy", "cbandit.problems.protocol.Problem"} < {
+    assert {"cbandit.policies.base.Policy", "cbandit.problems.protocol.Problem"} < {
         *run
     }
     assert [name for name, result in run.items() if result.failed] == []

@@ -119,8 +119,8 @@ def test_a_long_history_agrees_with_the_run(trials):
     if trials:
         assert frame["trial"].tolist() == [0, 1, 2] * 700
     # the record is a few columns, not a list of rounds
-    assert len(policy._record._columns) <= 4
-    assert len(policy._record._waiting) < 256
+    assert len(policy._history._columns) <= 4
+    assert len(policy._history._waiting) < 256
 
 
 @pytest.mark.parametrize("part", ["reward", "cost"])

@@ -39,11 +39,11 @@ CLASSES = {
     "cbandit.explore": "Rand TS UCB",
     "cbandit.policies": """
         Arms Arrivals AtOnce Average Awaited Barred Bounds CheckedPsi CKB
-        Classes CountOPB Door Dual Entry Epoch EpochPenalty
-        Estimating Failed GPOPB GPState GPTS GPUCB LCLUCB Ledger Made News Now
-        OPLB OPNLB _Packed Paired Penalty Place Plane Played Record Row RPOL
-        Safe SafeAction SafeEstimate Scales SCGPUCB Schedule Search Senses Stage
-        Told Trust _Turned Waiting Windowed
+        Classes CountOPB Dual Entry Epoch EpochPenalty Failed GPOPB GPState GPTS
+        GPUCB History LCLUCB Ledger Lock Made News Now OPLB OPNLB Paired
+        Penalty Place Plane Played Readings Row RPOL Safe SafeAction
+        SafeEstimate Scales SCGPUCB Schedule Senses Stage Told Trust _Turned
+        Waiting Windowed
     """,
     "cbandit.posterior": """
         Ahead Beliefs Best Block Coming Covariance Engine Features Form Group History
@@ -84,7 +84,7 @@ FUNCTIONS = {
     "cbandit._core.checks": "nonnegative per_cost per_trial positive",
     "cbandit.multipliers": "exponential polynomial",
     "cbandit.scores": "least_total",
-    "cbandit.policies.policy": "Policy._number Policy._per_cost Policy._per_trial",
+    "cbandit.policies.base": "Policy._number Policy._per_cost Policy._per_trial",
     "gpytorch.constraints.constraints": "inv_sigmoid inv_softplus",
     "gpytorch.kernels.hamming_kernel": "HammingIMQKernel._alpha_closure "
     "HammingIMQKernel._alpha_param HammingIMQKernel._beta_closure "

@@ -39,12 +39,11 @@ from cbandit.baselines.random import uniform
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.alone import alone
-from cbandit.policies.decision import Asked, Decision
-from cbandit.policies.gp import GPPolicy
+from cbandit.policies.base import locked
+from cbandit.policies.checks import believed_costs
+from cbandit.policies.choices import Asked, Decision
+from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.safe.action import numbered
-from cbandit.policies.state import GPState
-from cbandit.policies.suits import believed_costs
 from cbandit.posterior.units import level
 from cbandit.search import maximise
 
@@ -290,13 +289,13 @@ class ADMMBO(GPPolicy):
         self._begin(self._now.state._replace(own=progress))
 
     @property
-    @alone
+    @locked
     def multiplier(self) -> Tensor:
         """``|y_j|``, ``(*trials, m)``."""
         return self._outside(self._now.state.own.split.y.norm(dim=-1))
 
     @property
-    @alone
+    @locked
     def stopped(self) -> Tensor:
         """The round since which the incumbent is played, ``(*trials,)``, or 0."""
         return self._outside(self._now.state.own.stopped.clone())

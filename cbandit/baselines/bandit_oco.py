@@ -23,13 +23,11 @@ from cbandit._core import checks, devices
 from cbandit._core.arguments import stated
 from cbandit.actions import Box
 from cbandit.errors import CBanditError
-from cbandit.policies.alone import alone
-from cbandit.policies.decision import Asked, Decision
-from cbandit.policies.given import COST_COUNT
-from cbandit.policies.ledger import News
+from cbandit.policies.base import Policy, locked
+from cbandit.policies.checks import COST_COUNT
+from cbandit.policies.choices import Asked, Decision, News
 from cbandit.policies.paired import Paired
-from cbandit.policies.policy import Policy
-from cbandit.policies.senses import counted
+from cbandit.policies.words import counted
 
 __all__ = ["BanditOCO"]
 
@@ -153,13 +151,13 @@ class BanditOCO(Policy):
         return torch.minimum(torch.maximum(y, self._low), self._high)
 
     @property
-    @alone
+    @locked
     def multiplier(self) -> Tensor:
         """``lam`` as the next ``ask`` will use it, ``(*trials, m)``."""
         return self._outside(self._moved(self._settled().state).multiplier.clone())
 
     @property
-    @alone
+    @locked
     def centre(self) -> Tensor:
         """The point that the next ``ask`` will play around, ``(*trials, d)``."""
         return self._outside(self._moved(self._settled().state).centre.clone())

@@ -36,10 +36,9 @@ from cbandit.beliefs.gp import GP
 from cbandit.confidence import sketched_width
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.alone import alone
-from cbandit.policies.decision import Asked
-from cbandit.policies.gp import GPPolicy
-from cbandit.policies.state import GPState
+from cbandit.policies.base import locked
+from cbandit.policies.choices import Asked
+from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.look import Best, Block, Look, scan
 from cbandit.posterior.observations import (
@@ -426,7 +425,7 @@ class BKB(GPPolicy):
 
     def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
         """Return what the deviation is multiplied by: the paper's width, if asked."""
-        parts = [part for part, _ in self._estimating.widths.rkhs_parts()]
+        parts = [part for part, _ in self._widths.rkhs_parts()]
         if not parts or parts[0].rkhs.form != "any-lam":
             return super()._coefficient(state, asked)
         part = parts[0]
@@ -441,7 +440,7 @@ class BKB(GPPolicy):
         return scores.Reward()
 
     @property
-    @alone
+    @locked
     def model(self) -> Any:
         """Raise an error: a sketch has no BoTorch model."""
         raise CBanditError("BKB keeps a sketch, not a model; see policy.posterior()")

@@ -26,10 +26,9 @@ from cbandit.baselines.random import clear, together
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.decision import Asked, Decision
+from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.failures import RADIUS, Barred
-from cbandit.policies.gp import GPPolicy
-from cbandit.policies.state import GPState
+from cbandit.policies.gp import GPPolicy, GPState
 
 if TYPE_CHECKING:
     from botorch.acquisition.acquisition import AcquisitionFunction

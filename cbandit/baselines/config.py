@@ -28,8 +28,8 @@ from cbandit import scores
 from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
 from cbandit.explore import TS, UCB
+from cbandit.policies.checks import believed_costs
 from cbandit.policies.gp import GPPolicy
-from cbandit.policies.suits import believed_costs
 
 __all__ = ["CONFIG"]
 

@@ -16,15 +16,11 @@ from cbandit._core.arguments import stated
 from cbandit._core.peaks import best_place
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
-from cbandit.policies.alone import alone
-from cbandit.policies.chosen import stretches
-from cbandit.policies.decision import Asked, Decision
-from cbandit.policies.given import listed
-from cbandit.policies.ledger import News
-from cbandit.policies.observed import best_observed
-from cbandit.policies.packing import place_of
-from cbandit.policies.policy import Policy
-from cbandit.policies.senses import names_of
+from cbandit.policies.base import Policy, locked
+from cbandit.policies.checks import listed
+from cbandit.policies.choices import Asked, Decision, News
+from cbandit.policies.gp import stretches
+from cbandit.policies.words import names_of
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.observations import Part
 from cbandit.recommend import Recommendation
@@ -109,14 +105,14 @@ class Random(Policy):
         """Learn the costs, where that is of use."""
         if state is None:
             return None
-        keys, x, t = place_of(self, news.choice)
+        keys, x, t = self._place(news.choice)
         for told in news.costs:
             wanted = told.mask().expand(self._size).tolist()
             part = Part(list(range(self.m)), told.values, wanted, told.noise)
             state = state.absorb(keys, x, [part], t)
         return state
 
-    @alone
+    @locked
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Return the best of what was told: the largest mean within the limits.
 
@@ -124,7 +120,7 @@ class Random(Policy):
         is NaN, ``feasible`` says whether the means kept the limits, and ``confidence``
         changes nothing.
         """
-        return best_observed(self, checks.share("confidence", confidence))
+        return self._best_tried(confidence)
 
     def _due(self, state: Beliefs | None) -> Beliefs | None:
         return None if state is None else state.refit(due_only=True)

@@ -37,7 +37,7 @@ from cbandit._core import checks, devices
 from cbandit._core.peaks import best_place
 from cbandit.actions import Finite, ProductGrid
 from cbandit.errors import CBanditError
-from cbandit.policies.decision import Asked, Decision
+from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.bounds import FEW, Trust

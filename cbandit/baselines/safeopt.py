@@ -28,11 +28,10 @@ from cbandit._core.arguments import stated
 from cbandit.baselines.safe_set import SURE, SafeSets
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
-from cbandit.policies.alone import alone
-from cbandit.policies.decision import Asked, Decision
-from cbandit.policies.gp import GPPolicy
-from cbandit.policies.state import GPState
-from cbandit.policies.suits import believed_costs
+from cbandit.policies.base import locked
+from cbandit.policies.checks import believed_costs
+from cbandit.policies.choices import Asked, Decision
+from cbandit.policies.gp import GPPolicy, GPState
 
 __all__ = ["SafeOpt"]
 
@@ -90,7 +89,7 @@ class SafeOpt(GPPolicy):
         self._begin(self._now.state._replace(own=sets))
 
     @property
-    @alone
+    @locked
     def safe(self) -> Tensor:
         """The safe set as of the last ``ask``, ``(*trials, N)``."""
         return self._outside(self._now.state.own.safe.clone())

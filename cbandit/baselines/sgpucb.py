@@ -27,12 +27,10 @@ from cbandit.baselines.random import uniform_number
 from cbandit.baselines.safe_set import SURE, rounds_of, seed_set
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
-from cbandit.policies.chosen import afresh
-from cbandit.policies.decision import Asked, Decision
-from cbandit.policies.gp import GPPolicy
+from cbandit.policies.checks import believed_costs
+from cbandit.policies.choices import Asked, Decision
+from cbandit.policies.gp import GPPolicy, GPState, afresh
 from cbandit.policies.safe.bounds import FAR, Trust
-from cbandit.policies.state import GPState
-from cbandit.policies.suits import believed_costs
 from cbandit.posterior.look import Best, Score, scan
 from cbandit.search import best_feasible
 

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from optuna.trial import TrialState
 
-from cbandit.policies.gp import GPPolicy
-from cbandit.policies.taken_up import Played
+from cbandit.policies.gp import GPPolicy, Played
 
 LARGEST = 1e150  # its square is finite
 

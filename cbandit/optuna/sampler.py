@@ -28,8 +28,7 @@ from cbandit.optuna.parameters import Domain
 from cbandit.optuna.records import Record, is_params, is_round, observe, usable
 from cbandit.policies.failures import lasting
 from cbandit.policies.gp import GPPolicy
-from cbandit.policies.senses import Senses
-from cbandit.policies.taken_up import folded, foreseen, sizes, took_up, turn
+from cbandit.policies.words import Senses
 
 ROUND = "cbandit:round"  # a trial's system attribute: one, so that it is all there
 KINDS = ("CKB", "RPOL", "CONFIG", "GPUCB", "GPTS")  # whose state a study's trials hold
@@ -125,7 +124,8 @@ class Sampler(BaseSampler):
             return {}
         choice = policy.ask()
         params = domain.suggested(choice.params)
-        units = [None if math.isnan(u) else u for u in sizes(policy)[0].tolist()]
+        sizes = policy.study_units()[0].tolist()
+        units = [None if math.isnan(size) else size for size in sizes]
         estimate = policy._now.state.estimate[0].tolist()
         round_ = {"params": params, "estimate": estimate, "units": units}
         study._storage.set_trial_system_attr(trial._trial_id, ROUND, round_)
@@ -213,15 +213,15 @@ class Sampler(BaseSampler):
         others = [r for r in records if r.number != number and r.params]
         running = points([r for r in others if r.state == TrialState.RUNNING])
         failed = points([r for r in others if r.state == TrialState.FAIL])
-        took_up(policy, running, lasting(domain.space, failed, points(measured)))
+        policy.study_join(running, lasting(domain.space, failed, points(measured)))
         # one that a later trial has overtaken was killed while it chose
         last = max(r.number for r in records if r.state.is_finished())
         for record in records[last + 1 : number]:
             if record.choosing:
                 before = [p for p in played if p.t <= record.number]
-                turn(policy, record.number, folded(policy, before, record.number))
-                insort(played, foreseen(policy, record.number + 1))
-        turn(policy, number, folded(policy, played, number))
+                policy.study_turn(record.number, before)
+                insort(played, policy.study_foresee(record.number + 1))
+        policy.study_turn(number, played)
         return policy
 
     def _names(self, trials: Sequence[FrozenTrial]) -> Sequence[str]:

@@ -2,8 +2,12 @@
 
 The algorithms are ckb, epoch, lclucb, opb, opnlb, oplb, rpol (with censored and
 sliding, its forms for late feedback and for a world that drifts), scgp and
-unconstrained. ``policy.py`` has the rounds of every policy, ``gp.py`` what those share
-whose beliefs are Gaussian processes, ``safe/`` what the stage-wise ones share.
+unconstrained. ``base.py`` has the rounds of every policy, ``choices.py`` who waits for
+what, ``checks.py`` the checks of what users hand in, ``words.py`` names and senses of
+costs, ``history.py`` what happened, ``failures.py`` what cannot be measured. ``gp.py``
+has what those share whose beliefs are Gaussian processes, ``late.py`` and
+``outliers.py`` when and how far a reading counts, ``safe/`` what the stage-wise ones
+share.
 
 A new one is a file here, or in :mod:`cbandit.baselines` if papers only compare with it.
 It joins by its name
@@ -15,7 +19,7 @@ It joins by its name
   promises. Tests that fail name what is missing.
 
 Where it fits, also in the README's table of promises, in the help on ``pending`` in
-``shared.py`` (if it hallucinates), in ``KINDS`` of :mod:`cbandit.optuna` (if a trial's
+``gp.py`` (if it hallucinates), in ``KINDS`` of :mod:`cbandit.optuna` (if a trial's
 numbers tell its state), and in CHANGELOG.
 """
 

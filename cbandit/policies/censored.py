@@ -30,9 +30,8 @@ from cbandit._core import checks, devices
 from cbandit.beliefs.feedback import Delayed
 from cbandit.confidence.bound import BoundWidths
 from cbandit.errors import CBanditError
-from cbandit.policies.ledger import News
-from cbandit.policies.packing import Place, by_functions
-from cbandit.policies.state import Both
+from cbandit.policies.choices import News, Place
+from cbandit.policies.late import Both
 
 __all__ = ["Awaited"]
 
@@ -63,7 +62,7 @@ class Awaited:
     def absorb(self, both: Both, news: News, place: Place, t: int) -> Both:
         """Return the beliefs with what counts filled in; what does not is counted."""
         beliefs, late = both[0], both[1].late
-        for told, functions in by_functions(news):
+        for told, functions in news.by_functions():
             mask = told.mask()
             if told.at - place.t > self._window:
                 late = late + mask

@@ -27,10 +27,10 @@ from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
-from cbandit.policies.decision import Asked
+from cbandit.policies.checks import believed_costs
+from cbandit.policies.choices import Asked
 from cbandit.policies.dual import Dual
 from cbandit.policies.gp import GPPolicy
-from cbandit.policies.suits import believed_costs
 from cbandit.posterior.look import Best, Look
 
 __all__ = ["CKB"]
@@ -136,7 +136,7 @@ class CKB(GPPolicy):
         self._dual = Dual.of(
             *rule,
             shaped=self._number,
-            bounds=self._estimating.bound,
+            bounds=self._bound,
             units=self._beliefs.units(),
             epoch=self.restart or self.horizon,
         )

@@ -16,7 +16,7 @@ from torch import Tensor
 from cbandit import multipliers
 from cbandit._core import checks
 from cbandit.errors import CBanditError
-from cbandit.policies.decision import Asked
+from cbandit.policies.choices import Asked
 from cbandit.posterior.look import Best, Look
 from cbandit.posterior.observations import Ahead
 from cbandit.posterior.units import Units, level

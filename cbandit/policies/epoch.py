@@ -41,17 +41,12 @@ from cbandit.confidence import RKHS
 from cbandit.errors import CBanditError
 from cbandit.explore import TS, UCB, Explore
 from cbandit.multipliers import exponential, polynomial
-from cbandit.policies.alone import alone
-from cbandit.policies.believed import Data
-from cbandit.policies.decision import Asked
-from cbandit.policies.given import COST_COUNT
-from cbandit.policies.gp import GPPolicy
-from cbandit.policies.ledger import News
-from cbandit.policies.packing import Place, place_of
+from cbandit.policies.base import Policy, locked
+from cbandit.policies.checks import COST_COUNT
+from cbandit.policies.choices import Asked, Data, News, Place
+from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.paired import Paired
-from cbandit.policies.policy import Policy
-from cbandit.policies.senses import counted
-from cbandit.policies.state import GPState
+from cbandit.policies.words import counted
 from cbandit.posterior.look import Look, scorer
 from cbandit.posterior.observations import Part
 from cbandit.recommend import Recommendation
@@ -326,7 +321,7 @@ class EpochPenalty(GPPolicy):
         With noisy constraints targets are noisier than the reward, and RKHS widths grow
         with the multipliers: ``R`` becomes ``sqrt(R^2 + sum_j kappa_j^2 R_j^2)``.
         """
-        parts = self._estimating.widths.rkhs_parts()
+        parts = self._widths.rkhs_parts()
         if not self._penalty.linear or not parts:
             return super()._coefficient(state, asked)
         part, beliefs = parts[0][0], state.beliefs
@@ -393,7 +388,7 @@ class EpochPenalty(GPPolicy):
 
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state with rounds of which all has come; others wait."""
-        place, t = place_of(self, news.choice), news.choice.t
+        place, t = self._place(news.choice), news.choice.t
         epoch, row = state.own.told(place, news, self._limits(t))
         state, number = state._replace(own=epoch), self._epoch_of(t)
         # of an epoch that has ended data may be dropped
@@ -417,7 +412,7 @@ class EpochPenalty(GPPolicy):
         return state
 
     @property
-    @alone
+    @locked
     def multiplier(self) -> Tensor:
         """``kappa`` as the next ``ask`` will use it, ``(*trials, m)``."""
         epoch = self._settled().state.own
@@ -427,7 +422,7 @@ class EpochPenalty(GPPolicy):
 
     price = Policy.price  # kappa is in the user's units
 
-    @alone
+    @locked
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Return what to deploy: the action of greatest reward less penalties.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,95 +23,118 @@ class Failed:
     """The failed actions of each trial; a value that is replaced, not changed.
 
     Args:
-        numbers: of the policy's own set, on a star of its segments; a tuple a trial.
+        actions: the policy's own set.
+        device: where masks of it live.
+        numbers: of that set, on a star of its segments; a tuple a trial.
         points: that are not numbered there, ``(k, d)`` a trial, float64.
     """
 
     def __init__(
-        self, numbers: tuple[tuple[int, ...], ...], points: tuple[Tensor, ...]
+        self,
+        actions: Any,
+        device: torch.device,
+        numbers: tuple[tuple[int, ...], ...],
+        points: tuple[Tensor, ...],
     ) -> None:
+        self.actions, self.device = actions, device
         self.numbers, self.points = numbers, points
         self._left: Tensor | None = None
 
     @classmethod
-    def none(cls, size: int, dim: int) -> Failed:
+    def none(cls, actions: Any, device: torch.device, size: int) -> Failed:
         """Return the failures of ``size`` trials in which nothing has failed."""
-        nowhere = torch.zeros(0, dim, dtype=torch.float64)
-        return cls(((),) * size, (nowhere,) * size)
+        nowhere = torch.zeros(0, actions.dim, dtype=torch.float64)
+        return cls(actions, device, ((),) * size, (nowhere,) * size)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_left": None}
 
-    def added(self, policy: Any, choice: Choice, where: Tensor | None) -> Failed:
+    def added(self, choice: Choice, where: Tensor | None) -> Failed:
         """Return this with the actions of a choice, in the trials ``where (T,)``."""
         numbers, points = list(self.numbers), list(self.points)
-        x = choice.x.reshape(policy._size, -1).double().cpu()
-        for i, (number, point) in enumerate(
-            zip(_numbered(policy, choice), x, strict=True)
-        ):
+        x = choice.x.reshape(len(numbers), -1)
+        host = x.double().cpu()
+        for i, number in enumerate(self._numbered(choice, x)):
             if where is not None and not bool(where[i]):
                 continue
             if number is not None:
                 numbers[i] = (*numbers[i], number)
             else:
-                points[i] = torch.cat([points[i], point.unsqueeze(0)])
-        return Failed(tuple(numbers), tuple(points))
+                points[i] = torch.cat([points[i], host[i : i + 1]])
+        return Failed(self.actions, self.device, tuple(numbers), tuple(points))
+
+    def _numbered(self, choice: Choice, x: Tensor) -> list[int | None]:
+        """Return the actions' numbers in the policy's own set, where they have any."""
+        if self.actions.continuous:
+            return [None] * len(x)
+        if choice.actions is not None or choice.index is None:
+            keys = self.actions.keys(x)
+            return [key if isinstance(key, int) else None for key in keys]
+        numbers: list[int | None] = choice.numbers().reshape(-1).tolist()
+        centre = getattr(self.actions, "center", None)
+        if centre is None:
+            return numbers
+        # all segments of a star share its centre
+        away = (x.double() - centre.double()).abs().amax(-1) > 0
+        pairs = zip(numbers, away.tolist(), strict=True)
+        return [number if moved else None for number, moved in pairs]
 
     def restricted(
-        self, policy: Any, on: Any, mask: Tensor | None
+        self, on: Any, mask: Tensor | None
     ) -> tuple[Tensor | None, Barred | None]:
         """Return what is left: of numbered actions a mask, on a box all but balls.
 
         Args:
-            policy: whose failures these are.
             on: the set of this round.
             mask: ``(1 or T, N)``, what ``among`` allows.
         """
-        self._safe_left(policy)
         if on.continuous:
             return mask, Barred(on, self.points)
-        left = self._left if on is policy.actions else self._elsewhere(policy, on)
-        if left is None:
-            left = torch.ones(len(self.numbers), on.size, dtype=torch.bool)
-            for i, numbers in enumerate(self.numbers):
-                left[i, list(numbers)] = False
-            left = self._left = _some(left, "action has")
-            left = self._left = devices.put(left, policy.device)
+        left = self.left() if on is self.actions else self._elsewhere(on)
         if mask is None:
             return left, None
         return _some(mask & left, "action that among allows has"), None
 
-    def _elsewhere(self, policy: Any, on: Any) -> Tensor:
+    def left(self) -> Tensor:
+        """Return which actions of the policy's own set have not failed, ``(T, N)``."""
+        if self._left is None:
+            shape = len(self.numbers), self.actions.size
+            left = torch.ones(shape, dtype=torch.bool)
+            for row, numbers in zip(left, self.numbers, strict=True):
+                row[list(numbers)] = False
+            left = _some(left, "action has")
+            self._left = devices.put(left, self.device)
+        return self._left
+
+    def _elsewhere(self, on: Any) -> Tensor:
         """Return what is left of a set of this round alone, by coordinates."""
         left = torch.ones(len(self.numbers), on.size, dtype=torch.bool)
         every = on.block(0, on.size).double().cpu()
         every = every if every.dim() == 3 else every.unsqueeze(0)
-        for i, (numbers, points) in enumerate(
-            zip(self.numbers, self.points, strict=True)
-        ):
-            own = [points]
-            if numbers and policy.actions.finite:
-                every_trial = torch.tensor(numbers, device=policy.device)
-                rows = policy.actions.rows(every_trial).double().cpu()
-                own.append(rows if rows.dim() == 2 else rows[i])
-            for point in torch.cat(own):
+        for i, points in enumerate(self._everywhere()):
+            for point in points:
                 gap = (every[i % len(every)] - point).abs().amax(-1)
                 left[i] &= gap > 1e-7 * (1 + point.abs().max())
-        return devices.put(_some(left, "action of this round has"), policy.device)
+        return devices.put(_some(left, "action of this round has"), self.device)
 
-    def _safe_left(self, policy: Any) -> None:
-        """Raise an error if an action that must be known to be safe has failed."""
-        safe = policy._leans_on()
-        if safe is None:
-            return
-        for i, (number, x) in enumerate(safe):
-            here = self.points[i]
-            at = bool(len(here)) and bool(((here - x).abs().amax(-1) < 1e-9).any())
-            if at or number in self.numbers[i]:
-                raise CBanditError(
-                    f"the safe action of {policy.name} has failed, and it needs one: "
-                    "build a policy with another safe="
-                )
+    def _everywhere(self) -> Iterator[Tensor]:
+        """Yield the coordinates of all failures of each trial, ``(k, d)``."""
+        for i, numbers in enumerate(self.numbers):
+            points = [self.points[i]]
+            if numbers and self.actions.finite:
+                index = torch.tensor(numbers, device=self.device)
+                rows = self.actions.rows(index).double().cpu()
+                points.append(rows if rows.dim() == 2 else rows[i])
+            yield torch.cat(points)
+
+    def holds(self, needed: Sequence[tuple[int | None, Tensor]]) -> bool:
+        """Return whether an action has failed: its number and point in each trial."""
+        for (number, x), numbers, points in zip(
+            needed, self.numbers, self.points, strict=True
+        ):
+            if number in numbers or bool(((points - x).abs().amax(-1) < 1e-9).any()):
+                return True
+        return False
 
 
 class Barred:
@@ -173,7 +196,7 @@ def lasting(actions: Any, failed: Tensor, measured: Tensor) -> Tensor:
 
 
 def _near(gap: Tensor, free: Tensor, radius: float) -> Tensor:
-    """Return which differences ``(..., d)``, in the unit cube, are within a ball.
+    """Return which differences ``(..., d)`` in the unit cube lie within a ball.
 
     Rows of choices fail one by one.
     """
@@ -184,40 +207,19 @@ def _near(gap: Tensor, free: Tensor, radius: float) -> Tensor:
 def remaining(
     blocks: Iterable[tuple[int, Tensor, Tensor]], left: Tensor | None
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield estimates in which only the actions ``left (1 or T, N)`` are any good."""
+    """Yield estimates in which actions outside ``left (1 or T, N)`` are the worst."""
     for start, mean, std in blocks:
         here = None if left is None else left[:, start : start + mean.shape[-1]]
         yield start, only(here, mean), std
 
 
 def only(left: Tensor | None, mean: Tensor) -> Tensor:
-    """Return means ``(T, F, n)``, as bad as can be outside ``left (1 or T, n)``."""
+    """Return means ``(T, F, n)`` that are the worst outside ``left (1 or T, n)``."""
     if left is None:
         return mean
     bad = torch.full_like(mean[:1, :, :1], torch.inf)
     bad[:, 0] = -torch.inf
     return torch.where(left.unsqueeze(1), mean, bad)
-
-
-def _numbered(policy: Any, choice: Choice) -> list[int | None]:
-    """Return the actions' numbers in the policy's own set, where they have any."""
-    own = policy.actions
-    if own.continuous:
-        return [None] * policy._size
-    if choice.actions is None and choice.index is not None:
-        numbers: list[int | None] = choice.numbers().reshape(-1).tolist()
-        centre = getattr(own, "center", None)
-        if centre is None:
-            return numbers
-        # all segments of a star share its centre
-        x = choice.x.reshape(policy._size, -1)
-        away = (x.double() - centre.double()).abs().amax(-1) > 0
-        pairs = zip(numbers, away.tolist(), strict=True)
-        return [number if moved else None for number, moved in pairs]
-    return [
-        k if isinstance(k, int) else None
-        for k in own.keys(choice.x.reshape(policy._size, -1))
-    ]
 
 
 def _some(left: Tensor, what: str) -> Tensor:

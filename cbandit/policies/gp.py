@@ -1,57 +1,197 @@
 """Policies whose beliefs are Gaussian processes: a score and a multiplier's move.
 
 Each round the multiplier moves, the best action is played, and beliefs take in news.
+Estimates are ``mean + coefficient * spread + offset``, kept within a bound.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from cbandit import scores
-from cbandit._core import checks, distributed
+from cbandit._core import checks, devices, distributed
 from cbandit._core.arguments import stated
+from cbandit._core.distributed import Ranks
+from cbandit._core.log import warn
+from cbandit._core.randomness import Position, Streams
+from cbandit.actions import Actions, Box, nearest_to_middle, point_in_middle
 from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
 from cbandit.choice import Choice
+from cbandit.confidence.bound import BoundWidths
 from cbandit.errors import CBanditError
-from cbandit.explore import TS, UCB, Explore, Rand
-from cbandit.policies import answers, shared, suits
-from cbandit.policies.alone import alone
-from cbandit.policies.believed import (
-    Data,
-    Posterior,
-    data_rows,
-    fresh_beliefs,
-    posterior_at,
-    recommended,
-)
+from cbandit.explain import Rival
+from cbandit.explore import TS, UCB, Explore, Rand, clip
+from cbandit.policies.base import POLICY, Policy, Posterior, locked
 from cbandit.policies.censored import Awaited
-from cbandit.policies.chosen import Search, seen_in_full, stretches
-from cbandit.policies.decision import Asked, Decision
-from cbandit.policies.estimating import Estimating
-from cbandit.policies.explained import Rivals, rivals
-from cbandit.policies.feedback import timing
-from cbandit.policies.ledger import News
-from cbandit.policies.outliers import RECENT, bounded, bounded_rows, warn_of
-from cbandit.policies.packing import Place, by_functions, place_of
-from cbandit.policies.policy import Now, Policy
-from cbandit.policies.pricing import measured, priced
-from cbandit.policies.state import Arrivals, GPState
-from cbandit.posterior.look import Best, Look, Score
+from cbandit.policies.checks import (
+    VERSION,
+    changed,
+    functions_of,
+    multiplier_of,
+    named_points,
+    score_of,
+)
+from cbandit.policies.choices import (
+    Asked,
+    Data,
+    Decision,
+    Made,
+    News,
+    Place,
+    private_copy,
+)
+from cbandit.policies.failures import Barred, remaining
+from cbandit.policies.late import Arrivals, Both, absorbed_apart, absorbed_loose
+from cbandit.policies.outliers import Readings, bounded_data
+from cbandit.policies.sliding import Windowed, allowance
+from cbandit.posterior.beliefs import Beliefs
+from cbandit.posterior.engines.choice import ENGINES
+from cbandit.posterior.look import Best, Look, Score, scan, scorer
 from cbandit.posterior.observations import Ahead
-from cbandit.recommend import Recommendation
+from cbandit.posterior.units import Units, level, told
+from cbandit.recommend import Recommendation, nothing_told, recommend
+from cbandit.search.box import Climbs, Estimate, best_feasible_point, maximise_box
+from cbandit.search.finite import best_feasible
 
 if TYPE_CHECKING:
     from botorch.models.model_list_gp_regression import ModelListGP
 
-__all__ = ["GPPolicy"]
+__all__ = ["GPPolicy", "GPState", "Played", "afresh", "stretches", "told_blocks"]
 
 LIGHT = 256 * 1024**2  # bytes of arrays above which a checkpoint holds history only
+SMALL = 0.5  # the small-lam form is a heuristic beside less noise than this
+INCUMBENTS = 16  # points tried last, which a continuous search starts around too
+LIKELY = 160  # the same, of a search for the action to recommend
+START = "; without start= there is no multiplier"
+NO_NOISE = (
+    "noise= cannot go with feedback=cb.Delayed(...): a choice weighs in when it is "
+    "made, before its own variance is known"
+)
+
+GP_POLICY = {
+    "clip": """``(B, G)``: estimates are kept within ``[-B, B]`` and, thresholds
+        subtracted, ``[-G, G]``; in spreads where a belief is standardised.""",
+    "engine": "one of " + ", ".join(f'``"{name}"``' for name in ENGINES) + ".",
+    "feedback": "``None``, :class:`~cbandit.Delayed` or :class:`~cbandit.Sliding`.",
+    "pending": """``"ignore"`` outstanding choices, or ``"hallucinate"``: count their
+        variance and keep their mean, so that several in a row are several places.
+        ``None``: the latter for GPUCB, CKB, RPOL and CONFIG with UCB and without
+        ``Delayed``, the former elsewhere.""",
+    **POLICY,
+}
+
+
+class Waiting(NamedTuple):
+    """Costs that wait for their unit: no two outcomes of theirs differ yet.
+
+    Args:
+        where: ``(T, m)``, what waits.
+        excess: by how much they were above their thresholds, in the user's units,
+            ``(T, m)`` each; 0 where nothing waits.
+    """
+
+    where: Tensor
+    excess: tuple[Tensor, ...]
+
+
+class GPState(NamedTuple):
+    """All that a GP policy keeps from round to round.
+
+    Args:
+        beliefs: about the reward and the costs.
+        multiplier: what the last ``ask`` used, ``(T, m)``; at first what it will use.
+        held: what feedback left behind beside the beliefs.
+        estimate: of reward and costs where the last round chose, ``(T, 1 + m)``.
+        arrived: by how much costs told since were above their thresholds, ``(T, m)``
+            each, in the user's units, 0 in trials where nothing came.
+        moved: the multiplier of the next ``ask``, where it is known already.
+        own: what a policy keeps for itself.
+        waiting: costs told before that have no unit yet.
+        readings: what to expect of the next reading; ``None``: anything is.
+    """
+
+    beliefs: Any
+    multiplier: Tensor
+    held: Arrivals
+    estimate: Tensor | None = None
+    arrived: tuple[Tensor, ...] = ()
+    moved: Tensor | None = None
+    own: Any = None
+    waiting: Waiting | None = None
+    readings: Readings | None = None
+
+    def measured(self) -> tuple[tuple[Tensor, ...], Waiting | None]:
+        """Return costs that were told in units, and those that wait for theirs."""
+        arrived, waiting = self.arrived, self.waiting
+        units = self.beliefs.units() if arrived or waiting else None
+        if units is None or units.size.shape[1] == 1:
+            return arrived, waiting
+        size, known = units.size[:, 1:], units.known[:, 1:]
+        if waiting is not None and bool((waiting.where & known).any()):
+            arrived, waiting = (*waiting.excess, *arrived), None
+        measured = tuple(torch.where(known, row / size, 0.0) for row in arrived)
+        if not arrived or bool(known.all()):
+            return measured, waiting
+        left = tuple(torch.where(known, 0.0, row) for row in arrived)
+        if waiting is None:
+            return measured, Waiting(~known, left)
+        return measured, Waiting(~known | waiting.where, waiting.excess + left)
+
+
+class Played(NamedTuple):
+    """A round of a study that several processes share.
+
+    Args:
+        t: its number, from 1.
+        estimate: what the multiplier moves by, in units, ``(1, 1 + m)``.
+        excess: what was told of its costs, less their thresholds, in the user's units,
+            ``(1, m)``; ``None``: nothing yet.
+        size: the costs' units in that round, see :meth:`GPPolicy.study_units`.
+    """
+
+    t: int
+    estimate: Tensor
+    excess: Tensor | None
+    size: Tensor
+
+
+class AtOnce:
+    """Feedback counts when it comes, and for good.
+
+    Args:
+        size: how many trials there are.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def absorb(self, both: Both, news: News, place: Place, t: int) -> Both:
+        """Return the beliefs with the news; what some trials saw waits for the rest."""
+        for item in (*news.rewards, *news.costs):
+            if item.where is not None:
+                return absorbed_apart(both, news, place, self._size)
+        beliefs, parts = both[0], news.parts(self._size)
+        return beliefs.absorb(place.keys, place.x, parts, place.t), both[1]
+
+    def due(self, both: Both, t: int) -> Both:
+        """Return the beliefs with what waited."""
+        return absorbed_loose(both, self._size) if both[1].loose else both
+
+    def chances(self, functions: int) -> int:
+        """Return how many bounds hold together: one a function."""
+        return functions
+
+    def width(self, t: int, widths: BoundWidths, both: Both, chances: int) -> Tensor:
+        """Return the widths ``(T, F)`` of round ``t``."""
+        return widths.around(both[0], t, chances)
 
 
 class GPPolicy(Policy):
@@ -113,7 +253,7 @@ class GPPolicy(Policy):
     piecemeal = True  # costs of one choice may come one by one
     splits = True  # whether ranks may share the set; else each keeps all of it
     hears_costs = True  # whether move looks at the costs told
-    common = shared.GP_POLICY
+    common = GP_POLICY
 
     def __init__(
         self,
@@ -133,10 +273,10 @@ class GPPolicy(Policy):
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
-        beliefs, m = suits.functions(reward, costs)
+        beliefs, m = functions_of(reward, costs)
         explore = self.usual if explore is None else explore
-        patient = pending == "hallucinate"
-        pending = suits.suited(self, actions, explore, feedback, pending)
+        self.patient = pending == "hallucinate"
+        pending = self._suited(actions, explore, feedback, pending)
         super().__init__(actions, m, **common)
         for j, belief in enumerate(beliefs):
             name = "reward" if j == 0 else f"costs[{j - 1}]"
@@ -146,38 +286,140 @@ class GPPolicy(Policy):
         rescaled = [belief.standardize for belief in beliefs]
         self.standardized = any(rescaled)
         self._rescaled = torch.tensor(rescaled).to(self.device)
-        delayed = isinstance(feedback, Delayed)
-        if delayed:
-            self.no_noise = suits.NO_NOISE
-        self.patient = delayed or patient
+        if isinstance(feedback, Delayed):
+            self.no_noise, self.patient = NO_NOISE, True
         self.learns_costs, self.sees_costs = not observed_costs, observed_costs
-        self.restart = suits.epochs(restart)
-        self.forget = checks.flag("forget", forget)
+        if isinstance(restart, str):
+            checks.one_of("restart", restart, "doubling", other="a number of rounds")
+        elif restart is not None:
+            restart = checks.whole("restart", restart)
+        self.restart, self.forget = restart, checks.flag("forget", forget)
         if forget and restart is None:
             raise CBanditError("forget=True goes with restart=")
-        self._estimating = Estimating(self, explore, beliefs, clip)
-        self._timing = timing(feedback, self.batch_shape, self.device, self.horizon)
+        self._widths = self._bound_widths(beliefs)
+        #: of the estimates, ``(T, F)``; ``None``: they are not clipped
+        self._bound = None if clip is None else self._bounds(clip, len(beliefs))
+        self._functions, self._drift = len(beliefs), getattr(feedback, "drift", None)
+        self._steady, self._always = False, None
+        if not (callable(self.thresholds) or callable(self._drift)):
+            self._always, self._steady = self._offset(1, None), True
+        self._timing = self._timing_of(feedback)
         self._engine, self._refits = engine, any(each.refit_every for each in beliefs)
         self._ranks = distributed.current() if self.splits else distributed.ALONE
-        self._search = Search(self.actions, explore.samples, self._ranks)
         #: on a Box: how many climbs the searches made, and how many failed
-        self.climbs = self._search.climbs
+        self.climbs = Climbs()
         wide = torch.zeros(self._size, 0, dtype=torch.float64, device=self.device)
         self._start = wide if start is None else self._number("start", start).clone()
         late = torch.zeros(self._size, dtype=torch.long, device=self.device)
         fresh = self._fresh_beliefs(beliefs)
-        beyond = extent = None
+        readings = None
         if self.standardized:
-            shape = self._size, fresh.functions
-            beyond = torch.zeros(RECENT, *shape, dtype=torch.int8, device=self.device)
-            ends = torch.tensor([torch.inf, -torch.inf]).to(self.device)
-            extent = ends.double()[:, None, None].repeat(1, *shape)
-        held = Arrivals(late, beyond=beyond, extent=extent)
-        self._begin(GPState(fresh, self._start, held))
+            readings = Readings.none((self._size, fresh.functions), self.device)
+        self._begin(GPState(fresh, self._start, Arrivals(late), readings=readings))
+
+    def _suited(
+        self, actions: Any, explore: Explore, feedback: Any, pending: str | None
+    ) -> str:
+        """Return what ``pending`` means; an error unless all these go together."""
+        if not isinstance(explore, self.explores):
+            kinds = " or ".join(f"cb.{each.__name__}(...)" for each in self.explores)
+            raise CBanditError(f"explore must be {kinds}; got {checks.kind(explore)}")
+        box = self.continuous
+        if isinstance(actions, Actions) and not (
+            actions.finite or (box and actions.continuous)
+        ):
+            kinds = "a Finite set or a ProductGrid" + ", or a Box" * box
+            raise CBanditError(
+                f"{type(self).__name__} chooses from {kinds}; got {actions!r}"
+            )
+        if pending is None:
+            apart = self.hallucinates and isinstance(explore, UCB)
+            late = isinstance(feedback, Delayed)
+            pending = "hallucinate" if apart and not late else "ignore"
+        checks.one_of("pending", pending, "ignore", "hallucinate", other="None")
+        if pending == "hallucinate" and not isinstance(explore, UCB):
+            raise CBanditError(
+                "pending='hallucinate' goes with explore=cb.UCB(...): draws already "
+                f"spread choices apart; got cb.{explore.name}"
+            )
+        if not isinstance(feedback, Delayed | Sliding | None):
+            raise CBanditError(
+                "feedback must be None, cb.Delayed(window) or cb.Sliding(window); got "
+                f"{feedback!r}"
+            )
+        kind = type(feedback).__name__
+        for name, what in (kind, f"feedback=cb.{kind}(...)"), (pending, f"{pending=}"):
+            if name in self.takes_no:
+                reason = self.takes_no[name]
+                raise CBanditError(f"{type(self).__name__} takes no {what}: {reason}")
+        if isinstance(feedback, Delayed) and (
+            pending == "hallucinate" or not isinstance(explore, UCB)
+        ):
+            raise CBanditError(
+                "feedback=cb.Delayed(...) counts outstanding rounds itself: it goes "
+                f"with explore=cb.UCB(...) and pending='ignore'; got cb.{explore.name} "
+                f"and pending={pending!r}"
+            )
+        return pending
+
+    def _timing_of(
+        self, feedback: Delayed | Sliding | None
+    ) -> AtOnce | Windowed | Awaited:
+        """Return when feedback counts, for what a user gives as ``feedback``."""
+        if isinstance(feedback, Delayed):
+            return Awaited(feedback, self.batch_shape, self.device, self.horizon)
+        if isinstance(feedback, Sliding):
+            return Windowed(feedback, self._size, self.device, self.horizon)
+        return AtOnce(self._size)
+
+    def _bound_widths(self, beliefs: Sequence[GP]) -> BoundWidths:
+        """Return the widths of the trials; warn if one is a heuristic beside noise."""
+        widths = self.explore.widths
+        if isinstance(self.feedback, Sliding):
+            widths = widths.for_any_noise()
+        bound = widths.bind(self.batch_shape, len(beliefs) - 1, self.device)
+        for part, which in bound.rkhs_parts():
+            least = min(float(belief.noise.min()) for belief in beliefs[which])
+            if part.rkhs.form == "small-lam" and least < SMALL:
+                warn(
+                    "RKHS(form='small-lam') is a guarantee for a noise of 1 + 2/T; "
+                    f"beside a noise of {least:g} it is a heuristic, which most runs "
+                    "can leave. form='any-lam' holds for every noise",
+                )
+                break
+        return bound
+
+    def _bounds(self, clip: Any, functions: int) -> Tensor:
+        """Return what ``clip`` keeps the estimates of each function within."""
+        if functions == 1 and not isinstance(clip, tuple | list):
+            clip = (clip, None)
+        try:
+            bound, cost_bound = clip
+        except (TypeError, ValueError):
+            raise CBanditError(f"clip must be a pair (B, G); got {clip!r}") from None
+        b = self._per_trial("clip B", checks.positive("clip B", bound)).unsqueeze(-1)
+        if functions == 1:
+            return b
+        g = self._number("clip G", checks.positive("clip G", cost_bound))
+        return torch.cat([b, g], -1)
 
     def _fresh_beliefs(self, beliefs: list[GP]) -> Any:
         """Return beliefs without data."""
-        return fresh_beliefs(self, beliefs, self._engine)
+        samples = self.explore.samples
+        fresh = Beliefs(
+            beliefs,
+            self.actions,
+            self.batch_shape,
+            self.dtype,
+            self.device,
+            engine=self._engine,
+            samples=samples,
+            apart=isinstance(self.feedback, Delayed) and beliefs[0].standardize,
+            ranks=self._ranks,
+        )
+        if samples:
+            fresh.check_samples()
+        return fresh
 
     # -- what a policy fills in --------------------------------------------------------
 
@@ -215,12 +457,10 @@ class GPPolicy(Policy):
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return the action of greatest score."""
         state = self._opened(state, asked)
-        beliefs, ahead = state.beliefs, self._ahead(asked)
         beside = self._beside(asked) if self.sees_costs else None
         look = self._look(state, asked)
-        fresh = self._fresh(beliefs, asked)
-        best, infeasible = self._search.best(beliefs, look, asked, ahead, beside, fresh)
-        judged = self._judged(beliefs, look, best, asked)
+        best, infeasible = self._search(state.beliefs, look, asked, beside)
+        judged = self._judged(state.beliefs, look, best, asked)
         estimate = judged.to(torch.float64, copy=True)  # a view would keep them all
         same = judged is best.estimate
         entered = estimate if same else best.estimate.to(torch.float64, copy=True)
@@ -228,18 +468,32 @@ class GPPolicy(Policy):
         decision = Decision(*place, best.value, entered, sure=True)
         return decision, state._replace(estimate=estimate)
 
+    def _search(
+        self, beliefs: Any, look: Look, asked: Asked, beside: Any
+    ) -> tuple[Best, Tensor | None]:
+        """Return where a look is greatest, see :meth:`Search.best`."""
+        return Search(
+            self.actions,
+            self.explore.samples,
+            self._ranks,
+            self.climbs,
+            beliefs,
+            look,
+            asked,
+            self._ahead(asked),
+            beside,
+            self._fresh(beliefs, asked) if beliefs.by_default else None,
+        ).best()
+
     def _fresh(self, beliefs: Any, asked: Asked) -> Tensor | None:
         """Return the trials ``(T,)`` that begin in the middle; ``None``: none does.
 
         Nothing has been told of them, nor is anything outstanding: all actions of a
         belief by default are alike then, and the first in number is often a corner.
         """
-        if not beliefs.by_default:
-            return None
-        fresh = ~beliefs.has_data().any(-1)
+        fresh: Tensor = ~beliefs.has_data().any(-1)
         for entry in asked.waiting:
-            reward, cost = map(torch.tensor, entry.missing())
-            fresh &= ~(reward | cost)
+            fresh &= ~entry.waits()
         return fresh if bool(fresh.any()) else None
 
     def _judged(self, beliefs: Any, look: Look, best: Best, asked: Asked) -> Tensor:
@@ -248,54 +502,118 @@ class GPPolicy(Policy):
 
     def _opened(self, state: GPState, asked: Asked) -> GPState:
         """Return the state that a round starts from: the multiplier has moved."""
-        beliefs, multiplier = state.beliefs, self._next(state, asked.t)
-        _, waiting = measured(beliefs, state.arrived, state.waiting)
-        if self._epoch(asked.t) == asked.t:
+        beliefs, t = state.beliefs, asked.t
+        arrived, waiting = state.measured()
+        multiplier = self._next(state, t, arrived)
+        if self._epoch(t) == t:
             waiting = None
             beliefs = beliefs.forget_all() if self.forget else beliefs
-        held, own = state.held, state.own
-        return GPState(beliefs, multiplier, held, own=own, waiting=waiting)
+        return state._replace(
+            beliefs=beliefs,
+            multiplier=multiplier,
+            estimate=None,
+            arrived=(),
+            moved=None,
+            waiting=waiting,
+        )
 
-    def _beside(self, asked: Asked) -> Any:
-        """Return this round's costs less thresholds, which are seen in full."""
-        seen, limits = asked.observed_costs, self._limits(asked.t)
-        return seen_in_full(seen, asked.actions, limits, self.batch_shape)
-
-    def _rivals(self, asked: Asked, position: Any) -> Rivals | None:
-        own = type(self).decide is not GPPolicy.decide
-        late = own or isinstance(self._timing, Awaited)
-        return None if late else rivals(self, asked, position)
-
-    def _next(self, state: GPState, t: int) -> Tensor:
-        """Return the multiplier that round ``t`` uses."""
+    def _next(self, state: GPState, t: int, arrived: Sequence[Tensor]) -> Tensor:
+        """Return the multiplier that round ``t`` uses, after costs that arrived."""
         if state.moved is not None:
             return state.moved
         if state.estimate is None or self._epoch(t) == t:
             return self._start
-        return answers.moved(self, state, t - 1)
+        before = state.multiplier
+        shown = (before, state.estimate, *arrived)
+        versions = list(map(VERSION, shown))
+        multiplier = self.move(t - 1, before, state.estimate, arrived)
+        name = f"{type(self).__name__}.move"
+        if list(map(VERSION, shown)) != versions:
+            raise changed(name)
+        return multiplier_of(name, multiplier, before)
 
     def _epoch(self, t: int) -> int:
         """Return the first round of the epoch that round ``t`` is in."""
-        return suits.first_round(self.restart, t)
+        if self.restart is None:
+            return 1
+        if isinstance(self.restart, str):  # epoch i is rounds 2^i .. 2^(i+1) - 1
+            return 1 << (t.bit_length() - 1)
+        return t - (t - 1) % self.restart
+
+    def _beside(self, asked: Asked) -> Any:
+        """Return this round's costs less thresholds, which are seen in full.
+
+        ``(T, m, N)``, on a box a function of points ``(T, n, d)``.
+        """
+        name, limits = "observed_costs", self._limits(asked.t)
+        observed, batch, m = asked.observed_costs, self.batch_shape, self.m
+        if asked.actions.continuous:
+            if not callable(observed):
+                raise CBanditError(
+                    f"{name} must be a callable on a Box, x (*trials, n, d) -> "
+                    f"(*trials, m, n); got {type(observed).__name__}"
+                )
+
+            def at(x: Tensor) -> Tensor:
+                values: Tensor = observed(x if batch else x[0])
+                return values.reshape(len(x), m, x.shape[1]) - limits.unsqueeze(-1)
+
+            return at
+        # looked at where it is, mostly on the host
+        costs = checks.finite(name, checks.tensor(name, observed))
+        g, size = devices.put(costs, limits.device), asked.actions.size
+        shape = tuple(g.shape)
+        if m == 1 and shape == (*batch, size):
+            g = g.reshape(self._size, 1, size)
+        elif shape in ((*batch, m, size), (m, size)):
+            g = g.expand(self._size, m, size)
+        else:
+            raise CBanditError(
+                f"{name} must have shape (*trials, m, N) = {(*batch, m, size)}; got "
+                f"{shape}"
+            )
+        return g - limits.unsqueeze(-1)
 
     def _look(self, state: GPState, asked: Asked) -> Look:
         """Return which score of which estimates this round wants."""
-        t, estimating = asked.t, self._estimating
-        score, limits = answers.scored(self, t, state.multiplier), self._limits(t)
+        t, phi = asked.t, state.multiplier
+        before, score = phi._version, self.score(t, phi)
+        name, weights = f"{type(self).__name__}.score", (self._size, self.m)
+        if phi._version != before:
+            raise changed(name)
+        hint = START if self.m and not phi.shape[-1] else ""
+        score = score_of(name, score, weights, hint)
         coefficient, units = self._coefficient(state, asked), state.beliefs.units()
-        offset, bound = estimating.offset(self, t, limits, units), estimating.bound
-        estimates = coefficient, offset, bound
+        offset = self._offset(t, units)
         close = state.beliefs.tolerance(scores.of_costs(score))
-        if not isinstance(score, scores.Formed):
-            return Look(*estimates, score, mask=asked.mask, tolerance=close)
-        form = score.kind, score.weight
-        return Look(*estimates, *form, asked.mask, tolerance=close)
+        form, weight = score, None
+        if isinstance(score, scores.Formed):
+            form, weight = score.kind, score.weight
+        mask, bound = asked.mask, self._bound
+        return Look(coefficient, offset, bound, form, weight, mask, tolerance=close)
+
+    def _offset(self, t: int, units: Units | None) -> Tensor | None:
+        """Return what is added to the estimates of round ``t``, ``(T, F)``, in units.
+
+        It is minus the thresholds, and what a drift adds to the widths.
+        """
+        if units is None and self._steady:
+            return self._always
+        out, functions = None, self._functions
+        if self._drift is not None:
+            batch, device = self.batch_shape, self.device
+            size = allowance(self._drift, t, functions, batch, device).to(self.dtype)
+            out = torch.cat([size[:, :1], -size[:, 1:]], -1)
+        if functions > 1 and (self._limited or units is not None):
+            limits = level(units, self._limits(t))
+            tau = torch.cat([torch.zeros_like(limits[:, :1]), limits], -1)
+            out = -tau if out is None else out - tau
+        return out
 
     def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
         """Return what this round's spread is multiplied by, ``(T, F)``."""
-        widths, chances = self._estimating.widths, self._chances(state)
-        both = state.beliefs, state.held
-        width = self._timing.width(asked.t, widths, both, chances)
+        both, chances = (state.beliefs, state.held), self._chances(state)
+        width = self._timing.width(asked.t, self._widths, both, chances)
         return self.explore.coefficient(width, asked.streams)
 
     def _chances(self, state: GPState) -> int:
@@ -304,12 +622,17 @@ class GPPolicy(Policy):
 
     def _ahead(self, asked: Asked) -> list[Ahead]:
         """Return outstanding choices, where they count."""
+        ahead: list[Ahead] = []
         if self.pending == "ignore":
-            return []
-        waiting, late = asked.waiting, self.feedback
-        if isinstance(late, Sliding):
-            waiting = [e for e in waiting if e.choice.t >= asked.t - late.window]
-        return [Ahead(*place_of(self, e.choice)[:2], e.waits(self.m)) for e in waiting]
+            return ahead
+        first = -math.inf
+        if isinstance(self.feedback, Sliding):
+            first = asked.t - self.feedback.window
+        for entry in asked.ledger.waiting(asked.t - 1):
+            if entry.choice.t >= first:
+                place, waits = self._place(entry.choice), ~entry.came
+                ahead.append(Ahead(place.keys, place.x, waits.mT.tolist()))
+        return ahead
 
     def _looks(
         self, state: GPState, asked: Asked
@@ -320,11 +643,27 @@ class GPPolicy(Policy):
         return stretches(state.beliefs, streams, self._ahead(asked), other)
 
     def _round_actions(self, actions: Any) -> Any:
-        asked = super()._round_actions(actions)
-        suits.round_points(self.actions, asked, self.explore.samples)
-        return asked
+        on, base = super()._round_actions(actions), self.actions
+        if self.explore.samples:
+            raise CBanditError(
+                "ask(actions=...) needs explore=cb.UCB or cb.Rand on a GP policy; "
+                "joint draws are kept over the policy's own set"
+            )
+        if not on.finite:
+            raise CBanditError(
+                "actions of this round must be points, a cb.Finite or a "
+                f"cb.ProductGrid; got {on!r}"
+            )
+        if base.covariance is not None or on.covariance is not None:
+            raise CBanditError(
+                "ask(actions=...) needs coordinates; arms given by their covariance "
+                "alone have none: use ask(among=...)"
+            )
+        if base.continuous:
+            base.inside(on.block(0, on.size), "actions of this round")
+        return on
 
-    # -- feedback ----------------------------------------------------------------------
+    # -- feedback --------------------------------------------------------------------
 
     def absorb(self, state: GPState, news: News) -> GPState:
         """Return the state with the news in its beliefs."""
@@ -332,75 +671,42 @@ class GPPolicy(Policy):
             news = news._replace(costs=())  # they are known already
         if not (news.rewards or news.costs):
             return state
-        arrived, place = state.arrived, place_of(self, news.choice)
-        news, held = self._bounded_news(state, news, place)
-        if self.hears_costs and self._start.shape[-1]:
-            limits = self._limits(place.t) if news.costs and self._limited else None
-            for told in news.costs:
-                over = told.excess(limits, self.m)
-                if told.where is not None:
-                    over = over * told.mask().unsqueeze(-1)
-                arrived = (*arrived, over)
-        both = state.beliefs, held
-        beliefs, held = self._timing.absorb(both, news, place, self.t)
-        _, phi, _, estimate, _, _, own, waiting = state
-        return GPState(beliefs, phi, held, estimate, arrived, None, own, waiting)
+        place, arrived, readings = self._place(news.choice), state.arrived, None
+        if state.readings is not None:
+            x, rough = place.x.unsqueeze(1), isinstance(self.feedback, Delayed)
 
-    def _bounded_news(
-        self, state: GPState, news: News, place: Place
-    ) -> tuple[News, Arrivals]:
-        """Return the news within the bounds of what is believed, and traces of it."""
-        held, limited = state.held, []
-        if held.beyond is None or held.extent is None:
-            return news, held
-        least, most = (list(each.unbind(-1)) for each in held.extent)
-        recent, doubts = list(held.beyond.unbind(-1)), []
-        x, noise, ends = place.x.unsqueeze(1), None, None
-        for told, functions in by_functions(news):
-            if ends is None or told.noise is not noise:
-                noise = told.noise
-                ends = state.beliefs.bounds(
-                    x, noise, isinstance(self.feedback, Delayed)
-                )
-            low, high = (torch.stack([e[:, f, 0] for f in functions], -1) for e in ends)
-            # what was taken as told once is not far outside what was seen
-            low = low.minimum(torch.stack([least[f] for f in functions], -1))
-            high = high.maximum(torch.stack([most[f] for f in functions], -1))
-            before = torch.stack([recent[f] for f in functions], -1)
-            came = told.mask().unsqueeze(-1)
-            values, beyond, after = bounded(told.values, came, (low, high), before)
-            for k, f in enumerate(functions):
-                recent[f], here = after[..., k], came.expand_as(values)[:, k]
-                value = values[:, k].double()
-                least[f] = torch.where(here, value.minimum(least[f]), least[f])
-                most[f] = torch.where(here, value.maximum(most[f]), most[f])
-            doubts.append((functions, told.values, beyond, (low, high)))
-            limited.append(told._replace(values=values))
-        # the device is waited for once, whatever was told
-        if doubts and bool(torch.cat([beyond for _, _, beyond, _ in doubts], -1).any()):
-            for doubt in doubts:
-                warn_of(self.senses, f"round {place.t}", *doubt)
-        count = len(news.rewards)
-        news = news._replace(rewards=limited[:count], costs=limited[count:])
-        extent = torch.stack([torch.stack(least, -1), torch.stack(most, -1)])
-        return news, held._replace(beyond=torch.stack(recent, -1), extent=extent)
+            def bounds(noise: Tensor | None) -> tuple[Tensor, Tensor]:
+                low, high = state.beliefs.bounds(x, noise, rough)
+                return low[..., 0], high[..., 0]
+
+            news, readings = state.readings.taken(news, bounds, self.senses)
+        if self.hears_costs and self._start.shape[-1]:
+            for costs in news.costs:
+                values, came = costs.wide(self.m)
+                over = values - self._limits(place.t) if self._limited else values
+                arrived = (*arrived, over * came)
+        both = state.beliefs, state.held
+        beliefs, held = self._timing.absorb(both, news, place, self._now.t)
+        return state._replace(
+            beliefs=beliefs, held=held, arrived=arrived, moved=None, readings=readings
+        )
 
     def _stood(self, state: GPState, choice: Choice) -> GPState:
         if not isinstance(self._timing, Awaited):
             return state
         both, limits = (state.beliefs, state.held), self._limits(choice.t)
-        beliefs, held = self._timing.stood(both, place_of(self, choice), limits)
+        beliefs, held = self._timing.stood(both, self._place(choice), limits)
         return state._replace(beliefs=beliefs, held=held)
 
     def _due(self, state: GPState) -> GPState:
-        beliefs, held = self._timing.due((state.beliefs, state.held), self.t)
+        beliefs, held = self._timing.due((state.beliefs, state.held), self._now.t)
         if self._refits:
             beliefs = beliefs.refit(due_only=True)
         if beliefs is state.beliefs and held is state.held:
             return state
         return state._replace(beliefs=beliefs, held=held)
 
-    @alone
+    @locked
     def observe(
         self,
         *,
@@ -420,50 +726,33 @@ class GPPolicy(Policy):
             cost: ``(n, m)`` or ``(*trials, n, m)``; ``(n,)``, ``(*trials, n)`` if m =
                 1.
         """
-        data = data_rows(self, index, x, reward, cost, params)
+        data = self._data(index, x, reward, cost, params)
         self._change(self._observed(self._settled().state, data))
 
     def _observed(self, state: GPState, data: Data) -> GPState:
         """Return the state with data from before in its beliefs."""
-        if state.held.beyond is not None:
-            data = self._bounded_data(state, data)
+        if state.readings is not None:
+            rough = isinstance(self.feedback, Delayed)
+            low, high = state.beliefs.bounds(data.places, None, rough)
+            data = bounded_data(data, low, high, self._rescaled, self.senses)
         # units have changed, and the next multiplier may rest on them
         return state._replace(beliefs=state.beliefs.observe(data.rows()), moved=None)
-
-    def _bounded_data(self, state: GPState, data: Data) -> Data:
-        """Return data from before within bounds, where beliefs are standardised."""
-        parts = []
-        rough = isinstance(self.feedback, Delayed)
-        ends = state.beliefs.bounds(data.places, None, rough)
-        for functions, told in data.parts:
-            told = told.to(self.device).expand(len(data.places), -1, -1)
-            own = [each[:, functions].mT for each in ends]
-            rescaled = self._rescaled[functions]
-            values, beyond, bounds = bounded_rows(told, rescaled, own[0], own[1])
-            for row in beyond.any(-1).any(0).nonzero().flatten().tolist():
-                low, high = (each[:, row] for each in bounds)
-                what = f"row {row} of the data from before"
-                at = told[:, row], beyond[:, row], (low, high)
-                warn_of(self.senses, what, functions, *at)
-            parts.append((functions, values))
-        return replace(data, parts=parts)
 
     # -- what is believed --------------------------------------------------------------
 
     @property
-    @alone
+    @locked
     def multiplier(self) -> Tensor:
         """As the next ``ask`` will use it, ``(*trials, m)``; empty: there is none."""
         now = self._settled()
         moved = now.state.moved
         if moved is None:
-            moved = self._next(now.state, now.t + 1)
-            state = now.state._replace(moved=moved)
-            self._now = Now(now.t, state, now.position, now.heard, now.settled)
+            moved = self._next(now.state, now.t + 1, now.state.measured()[0])
+            self._now = now._replace(state=now.state._replace(moved=moved))
         return self._outside(moved.clone())
 
     @property
-    @alone
+    @locked
     def price(self) -> Tensor:
         """The multiplier in the user's units, ``(*trials, m)``.
 
@@ -471,11 +760,21 @@ class GPPolicy(Policy):
         over the cost's. A queue's is to be divided by ``V``, as in the score. NaN where
         a standardised belief has no unit yet.
         """
-        phi = self.multiplier.reshape(self._size, -1)
-        return self._outside(priced(self._settled().state.beliefs, phi))
+        return self._priced(self.multiplier.reshape(self._size, -1))
+
+    def _priced(self, multiplier: Tensor) -> Tensor:
+        """Return multipliers ``(T, m)`` as reward for a unit of cost, ``(*trials, m)``.
+
+        NaN where a unit is lacking and the multiplier is not 0.
+        """
+        units, m = self._now.state.beliefs.units(), multiplier.shape[-1]
+        if units is not None and m:
+            ratio = units.ratio(m)
+            multiplier = torch.where(multiplier == 0, 0.0, multiplier * ratio)
+        return self._outside(multiplier)
 
     @property
-    @alone
+    @locked
     def late(self) -> Tensor:
         """How many values came too late to count, ``(*trials,)``."""
         return self._outside(self._settled().state.held.late.clone())
@@ -486,7 +785,7 @@ class GPPolicy(Policy):
         return self._now.state.beliefs
 
     @property
-    @alone
+    @locked
     def engine(self) -> str:
         """Which engines keep the posterior, and why."""
         return str(self._beliefs.describe())
@@ -494,7 +793,7 @@ class GPPolicy(Policy):
     def _engines(self) -> list[str]:
         return [f"engine={' and '.join(self._beliefs.engines())}"]
 
-    @alone
+    @locked
     def posterior(self, x: Any = None, params: Any = None) -> Posterior:
         """Return means and standard deviations over the set, in the user's units.
 
@@ -502,9 +801,19 @@ class GPPolicy(Policy):
         unit yet. A dense solve gives it at points ``x``, ``(n, d)`` or ``(*trials, n,
         d)``, or at ``params``, these by name; on a Box there is no other way.
         """
-        return posterior_at(self, self._settled().state.beliefs, x, params)
+        beliefs = self._settled().state.beliefs
+        x = named_points(self.actions, x, params)
+        if x is not None:
+            points = checks.finite("x", checks.tensor("x", x, self.dtype, self.device))
+            points = checks.rows("x", points, self.batch_shape, (self.actions.dim,))
+            return self._posterior(*told(beliefs.units(), *beliefs.anywhere(points)))
+        if self.actions.continuous:
+            raise CBanditError(
+                "posterior needs points on a Box: posterior(x) with x of shape (n, d)"
+            )
+        return self._posterior(*beliefs.posterior())
 
-    @alone
+    @locked
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Return what to deploy: the best action feasible with ``confidence``.
 
@@ -513,17 +822,111 @@ class GPPolicy(Policy):
         was told a reward: the prior holds all actions alike. Trials that were told none
         have NaN then.
         """
-        found = recommended(self, self._settled().state.beliefs, confidence)
-        return self.senses.recommended(found.of(self._outside))
+        confidence, now = checks.share("confidence", confidence), self._settled()
+        beliefs, actions = now.state.beliefs, self.actions
+        limits, units = self._limits(max(now.t, 1)), beliefs.units()
+        data = beliefs.has_data().to(limits.device)
+        if not bool(data[:, 0].any()):
+            raise nothing_told()
+        # a limit on what nothing is known of is no limit
+        known, count = torch.zeros_like(limits, dtype=torch.bool), beliefs.functions - 1
+        known[:, :count] = data[:, 1:]
+        limits = torch.where(data[:, 1:], limits[:, :count], torch.inf)
+        if actions.continuous:
+            streams = Streams(self.seed, self.trials, "recommend")
+            barred = self._restricted(actions, None)[1]
+            x = _likely(beliefs, actions, limits, confidence, streams, barred)
+            here = _spread(units, *beliefs.anywhere(x.unsqueeze(1)))
+            best = recommend([(0, *here)], limits, confidence)
+            best = replace(best, index=None)
+        else:
+            blocks = remaining(told_blocks(beliefs), self._left_over())
+            best = recommend(blocks, limits, confidence, self._ranks)
+            x = actions.at(best.index)
+        best = best.known(known).withheld(~data[:, 0])
+        if units is not None:  # of one outcome there is no spread, and so no chance
+            once = (units.seen[:, 1:] <= 1).any(-1)
+            chance = torch.where(once, torch.nan, best.probability)
+            best = replace(best, probability=chance)
+        best = replace(best, x=x, names=actions.names)
+        return self.senses.recommended(best.of(self._outside))
 
-    @alone
+    def _asked_again(self, asked: Asked, position: Position) -> dict[str, Any]:
+        """Return what was believed at the latest choice, and its alternatives.
+
+        The round is asked again, with the same draws; nothing was absorbed since.
+        """
+        another = type(self).decide is not GPPolicy.decide
+        if another or isinstance(self._timing, Awaited):
+            return {}
+        state, outside = self._now.state, self._outside
+        beliefs, streams = state.beliefs, asked.streams
+        entry = self._ledger.latest(asked.t)
+        x = entry.choice.x.reshape(self._size, -1).unsqueeze(1)
+        streams.keep()
+        rival = partial(self._rival, state, position)
+        try:
+            runner_up = rival(asked.without(entry.choice), True)
+            unconstrained = rival(asked, False) if self.m else None
+        finally:
+            streams.go(self._now.position)
+        here = told(beliefs.units(), *beliefs.anywhere(x, self._ahead(asked)))
+        mean, std = (each.expand_as(here[0]) for each in here)
+        return {
+            "mean": outside(self.senses.functions(mean)[..., 0]),
+            "std": outside(std[..., 0]),
+            "known": outside(beliefs.has_data()),
+            "taken": self._taken(entry.made.estimate, asked.t),
+            "price": self._priced(state.multiplier),
+            "runner_up": runner_up,
+            "unconstrained": unconstrained,
+        }
+
+    def _rival(
+        self, state: GPState, position: Position, asked: Asked, costs: bool
+    ) -> Rival | None:
+        """Return the best action of a round, the same draws made again.
+
+        Args:
+            state: the policy's.
+            position: of the streams before the round.
+            asked: the round.
+            costs: whether they matter.
+        """
+        asked.streams.go(position)
+        look, outside = self._look(state, asked), self._outside
+        if not costs:
+            look = replace(look, score=scores.Reward.kind, weight=None)
+        beside = self._beside(asked) if costs and self.sees_costs else None
+        try:
+            best, _ = self._search(state.beliefs, look, asked, beside)
+        except CBanditError:
+            return None  # there is no other action
+        index = None if best.index is None else outside(best.index)
+        x = outside(best.x) if best.x is not None else asked.actions.at(index)
+        return Rival(index, x, outside(best.value), self.actions.names)
+
+    def _taken(self, estimate: Tensor | None, t: int) -> Tensor | None:
+        """Return an estimate ``(T, 1 + m)`` as the user states reward and costs."""
+        if estimate is None or estimate.shape[-1] != 1 + self.m:
+            return None
+        units, inside = self._now.state.beliefs.units(), estimate.cpu().clone()
+        if units is not None:
+            size, center = units.size.to(inside), units.center.to(inside)
+            inside[:, :1] = inside[:, :1] * size[:, :1] + center[:, :1]
+            if size.shape[1] == 1 + self.m:
+                inside[:, 1:] = inside[:, 1:] * size[:, 1:]
+        inside[:, 1:] += self._limits(t).to(inside)
+        return self._outside(self.senses.turned(inside, range(1 + self.m)))
+
+    @locked
     def refit(self) -> None:
         """Fit hyperparameters to all data now, by marginal likelihood."""
         state: GPState = self._settled().state
         self._change(state._replace(beliefs=state.beliefs.refit()))
 
     @property
-    @alone
+    @locked
     def model(self) -> ModelListGP:
         """The beliefs as a BoTorch ``ModelListGP``, reward first: a snapshot.
 
@@ -538,3 +941,313 @@ class GPPolicy(Policy):
     def lighten(self) -> None:
         """Before a checkpoint: large arrays are computed afresh instead of saved."""
         self._settled().state.beliefs.lighten(LIGHT)
+
+    # -- a study that several processes share ------------------------------------------
+    #
+    # Rounds are told apart by their numbers. The multiplier is folded over the rounds
+    # played, in their order, whoever played them and whenever feedback came. Without a
+    # trials axis.
+
+    def study_units(self) -> Tensor:
+        """Return the costs' units as they are now, ``(1, m)``; NaN: none yet."""
+        units = self._now.state.beliefs.units()
+        if units is None or units.size.shape[1] == 1:
+            return torch.ones(1, self.m, dtype=torch.float64)
+        size: Tensor = units.size.where(units.known, torch.nan)
+        return size[:, 1:].double()
+
+    def study_turn(self, t: int, rounds: Sequence[Played]) -> None:
+        """Make ready for round ``t + 1``: fold the multiplier over the rounds played.
+
+        What was told of a round is divided by the unit of the next one that has a unit.
+        In the first round of an epoch the multiplier is back at its start, whoever
+        played the rounds in between.
+
+        Args:
+            t: how many rounds came before, whoever played them.
+            rounds: those that a policy of this kind has played, in order.
+        """
+        size, divisors = self.study_units(), []
+        for played in reversed(rounds):
+            divisors.append(size)
+            size = played.size.where(played.size == played.size, size)
+        phi = self._start
+        following = [*(played.t for played in rounds[1:]), t + 1]
+        for played, divisor, after in zip(
+            rounds, reversed(divisors), following, strict=False
+        ):
+            arrived = []
+            if played.excess is not None:
+                arrived.append((played.excess / divisor).nan_to_num(0.0))  # 0: it waits
+            if self._epoch(after) > played.t:
+                phi = self._start
+            else:
+                phi = self.move(played.t, phi, played.estimate, arrived)
+        state = self._now.state._replace(multiplier=phi, moved=phi)
+        self._streams = Streams(self.seed, self.trials, f"round {t + 1}")
+        position = self._streams.position()
+        self._now = self._now._replace(t=t, state=state, position=position)
+
+    def study_join(self, waiting: Tensor, failed: Tensor) -> None:
+        """Take note of what others play.
+
+        Args:
+            waiting: the actions that others wait for, ``(n, d)``.
+            failed: the actions that cannot be measured, ``(k, d)``.
+        """
+        for number, x in enumerate(waiting):
+            choice = self._choice_before(number, x)
+            self._ledger.open(private_copy(choice), choice, Made(0.0))
+        for x in failed:
+            self._add_failure(self._choice_before(0, x), None)
+
+    def study_foresee(self, t: int) -> Played:
+        """Return what another process, which is choosing, will play in round ``t``.
+
+        This policy, whose turn it is, is asked in its place and counts on the choice.
+        """
+        self.ask()
+        return Played(t, self._now.state.estimate, None, self.study_units())
+
+    def _choice_before(self, number: int, x: Tensor) -> Choice:
+        """Return an action as a choice from before the first round."""
+        index: Any = None
+        keys: list[Any] = [tuple(x.tolist())]
+        if not self.actions.continuous:
+            index = self.actions.index(x)
+            keys = [int(index)]
+        name, nowhere = self._ledger.id(f"-{number}"), self._nowhere.clone()
+        return Choice(-number, index, x, nowhere, None, name, None, keys)
+
+
+# -- the search ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Search:
+    """One round's search, over the policy's own set, another one, or a box.
+
+    Args:
+        actions: the policy's own set.
+        samples: whether estimates are of joint draws; else of deviations.
+        ranks: the processes that share the set.
+        climbs: on a box, how many climbs the searches made, and how many failed.
+        beliefs: about the policy's own set.
+        look: which score of which estimates is wanted.
+        asked: the round.
+        ahead: outstanding choices, whose variance counts as if they had been told.
+        beside: costs that are known, ``(T, m, N)``, or on a box as a function of
+            ``x (T, n, d)``; ``None``: none are.
+        fresh: the trials ``(T,)`` that begin in the middle; ``None``: none does.
+    """
+
+    actions: Any
+    samples: bool
+    ranks: Ranks
+    climbs: Climbs
+    beliefs: Any
+    look: Look
+    asked: Asked
+    ahead: list[Ahead]
+    beside: Any
+    fresh: Tensor | None
+
+    def best(self) -> tuple[Best, Tensor | None]:
+        """Return the best action, and the trials where none is feasible.
+
+        Of trials that begin in the middle nothing is said of the others.
+        """
+        look, fresh = self.look, self.fresh
+        if self.asked.actions.continuous:
+            best, infeasible = self._point()
+        else:
+            if self.beside is not None:
+                look = replace(look, beside=self.beside)
+            if fresh is not None:
+                look = replace(look, mask=self._begun(fresh))
+            if look.score != scores.Feasible.kind:
+                return _finite(self._numbered(look), look), None
+            start = self.asked.streams.position()
+
+            def search(score: Any) -> Best:
+                self.asked.streams.go(start)  # one draw, however often it is searched
+                kind, costs = getattr(score, "kind", score), scores.of_costs(score)
+                close = self.beliefs.tolerance(costs)
+                return self._numbered(replace(look, score=kind, tolerance=close))
+
+            best, infeasible = best_feasible(search, self._least)
+        if fresh is not None and infeasible is not None:
+            infeasible = infeasible & ~fresh.to(infeasible.device)
+        return best, infeasible
+
+    @property
+    def _least(self) -> Any:
+        """The score where nothing is feasible.
+
+        A draw shows how much is missing in all; bounds show what may be missing.
+        """
+        return scores.least_total if self.samples else scores.LeastViolating()
+
+    def _begun(self, fresh: Tensor) -> Tensor:
+        """Return a mask ``(T, N)`` that leaves the middle one where a trial begins."""
+        on, mask = self.asked.actions, self.asked.mask
+        number = nearest_to_middle(self.actions, on, mask).unsqueeze(-1)
+        here = torch.zeros(len(number), on.size, dtype=torch.bool, device=number.device)
+        here = here.scatter(1, number, True)
+        if bool(fresh.all()):
+            return here
+        rest = torch.ones_like(here[:1]) if mask is None else mask
+        return torch.where(fresh.to(here.device).unsqueeze(-1), here, rest)
+
+    def _numbered(self, look: Look) -> Best:
+        """Return the best of numbered actions."""
+        on, streams = self.asked.actions, self.asked.streams
+        if on is not self.actions:
+            return scan([(0, *afresh(self.beliefs, on, self.ahead))], look, self.ranks)
+        draws = streams if self.samples else None
+        best: Best = self.beliefs.choose(look, draws, self.ahead)
+        return best
+
+    def _point(self) -> tuple[Best, Tensor | None]:
+        """Return the best point of a box."""
+        look, beside, asked = self.look, self.beside, self.asked
+        box, beliefs, fresh = asked.actions, self.beliefs, self.fresh
+        draw = beliefs.draws(asked.streams) if self.samples else None
+        moments, scale = beliefs.solver(self.ahead), look.coefficient.unsqueeze(-1)
+        offset, bound = (
+            None if each is None else each.to(box.lower.dtype).unsqueeze(-1)
+            for each in (look.offset, look.bound)
+        )
+
+        def estimate(x: Tensor) -> Tensor:
+            mean, spread = moments(x)
+            if draw is not None:
+                spread = draw(x)
+            values = mean + scale * spread
+            if offset is not None:
+                values += offset
+            if bound is not None:
+                values = clip(values, bound)
+            return values if beside is None else torch.cat([values, beside(x)], 1)
+
+        if fresh is None:
+            return self._climbed(estimate)
+        x = point_in_middle(box).expand(len(fresh), -1)
+        fresh = fresh.to(x.device)
+        if asked.barred is not None:
+            fresh = fresh & ~asked.barred.holds(x)
+        here = estimate(x.unsqueeze(1))
+        f, g = here[:, 0], here[:, 1:]
+        sure = look.score == scores.Feasible.kind  # its score is the reward's estimate
+        value = (f if sure else scorer(look)(f, g)).squeeze(-1)
+        begun = Best(value, None, here.squeeze(-1), x)
+        if bool(fresh.all()):
+            return _finite(begun, look), None
+        best, infeasible = self._climbed(estimate)
+        column = fresh.unsqueeze(-1)
+        both = Best(
+            torch.where(fresh, begun.value, best.value),
+            None,
+            torch.where(column, begun.estimate, best.estimate),
+            x if best.x is None else torch.where(column, x, best.x),
+        )
+        return _finite(both, look), infeasible
+
+    def _climbed(self, estimate: Estimate) -> tuple[Best, Tensor | None]:
+        """Return the best point of a box, by climbs from many places."""
+        look, asked, beliefs = self.look, self.asked, self.beliefs
+        box, barred, climbs = asked.actions, asked.barred, self.climbs
+        around = beliefs.incumbents(INCUMBENTS)
+        if look.score == scores.Feasible.kind:
+            close = beliefs.tolerance(), beliefs.tolerance(costs=True)
+            rest = asked.streams, around, climbs, barred, self._least
+            return best_feasible_point(box, estimate, *rest, *close)
+        within = 0.0 if look.tolerance is None else look.tolerance
+        ends = around, climbs, barred, within
+        best = maximise_box(box, estimate, scorer(look), asked.streams, *ends)
+        if barred is not None and best.x is not None and barred.holds(best.x).any():
+            raise CBanditError("nothing is left to ask for: everything has failed")
+        return _finite(best, look), None
+
+
+def _finite(best: Best, look: Look) -> Best:
+    """Return ``best``, read to the host; an error unless its scores are finite."""
+    values = best.read()
+    if all(map(math.isfinite, values)):
+        return best
+    lost = [i for i, value in enumerate(values) if not math.isfinite(value)]
+    trials = f" (trials {lost})" if len(values) > 1 else ""
+    if look.weight is not None and not bool(look.weight.isfinite().all()):
+        raise CBanditError(f"the multiplier that move returned is not finite{trials}")
+    raise CBanditError(
+        f"the score is not a finite number at any allowed action{trials}; look at "
+        "policy.posterior() and policy.multiplier"
+    )
+
+
+def afresh(beliefs: Any, actions: Any, ahead: list[Ahead]) -> tuple[Tensor, Tensor]:
+    """Return means and deviations ``(T, F, n)`` on a set of this round alone."""
+    mean, std = beliefs.anywhere(actions.block(0, actions.size), ahead)
+    return mean.to(beliefs.dtype), std.to(beliefs.dtype)
+
+
+def stretches(
+    beliefs: Any, streams: Streams | None, ahead: list[Ahead], other: Any
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yield ``(start, mean, spread)``, ``(T, F, n)`` each, over all actions.
+
+    Those of the set ``other``, or of the policy's own where that is ``None``. With
+    ``streams`` the spread is that of a joint draw from them, else the deviation.
+    """
+    if other is not None:
+        yield 0, *afresh(beliefs, other, ahead)
+        return
+    for block in beliefs.blocks(streams, ahead):
+        yield block.start, block.mean, block.std if streams is None else block.draw
+
+
+def told_blocks(beliefs: Any) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yield ``(start, mean, std)`` over the set, ``(T, F, n)``, in the user's units."""
+    units = beliefs.units()
+    return ((b.start, *_spread(units, b.mean, b.std)) for b in beliefs.blocks())
+
+
+def _spread(units: Units | None, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+    """Return means and deviations in the user's units; 0 for costs that never varied.
+
+    Without two outcomes that differ a belief has no unit.
+    """
+    mean, std = told(units, mean, std)
+    if units is None:
+        return mean, std
+    sure = ~units.known.unsqueeze(-1)
+    sure[:, 0] = False  # the reward's says where it was tried
+    return mean, std.masked_fill(sure, 0.0)
+
+
+def _likely(
+    beliefs: Any,
+    box: Box,
+    limits: Tensor,
+    confidence: float,
+    streams: Streams,
+    barred: Barred | None,
+) -> Tensor:
+    """Return the point of greatest mean reward among those likely feasible."""
+    look, units = beliefs.solver(), beliefs.units()
+
+    def estimate(x: Tensor) -> Tensor:
+        mean, std = told(units, *look(x))
+        tau = limits.unsqueeze(-1)
+        room = torch.where(tau.isinf(), 0.0, tau - mean[:, 1:]) / std[:, 1:]
+        # a chance below confidence is one cost over its limit
+        share = torch.where(tau.isinf(), 0.0, torch.special.log_ndtr(room))
+        short = math.log(confidence) - share.sum(-2, keepdim=True)
+        # chances far below one are astronomical, and all alike too low
+        return torch.cat([mean[:, :1], short.asinh()], 1)
+
+    incumbents = beliefs.incumbents(LIKELY)
+    best, _ = best_feasible_point(box, estimate, streams, incumbents, barred=barred)
+    if best.x is None:
+        raise CBanditError("the search of a box came to no point")
+    return best.x

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from cbandit._core.arguments import stated
 from cbandit.beliefs.linear import Linear
-from cbandit.policies.decision import Asked, Decision
+from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.linear import Bounds, Plane
 from cbandit.policies.safe.stagewise import Stage, Stagewise

@@ -52,18 +52,15 @@ from cbandit.beliefs.gp import GP
 from cbandit.confidence.widths import BayesWidth
 from cbandit.errors import CBanditError
 from cbandit.explore import UCB
-from cbandit.policies.alone import alone
-from cbandit.policies.believed import told_blocks
-from cbandit.policies.decision import Asked, Decision
-from cbandit.policies.given import listed
-from cbandit.policies.gp import GPPolicy
-from cbandit.policies.ledger import News
+from cbandit.policies.base import locked
+from cbandit.policies.checks import listed
+from cbandit.policies.choices import Asked, Decision, News
+from cbandit.policies.gp import GPPolicy, GPState, told_blocks
 from cbandit.policies.safe.action import Safe, SafeAction, numbered
 from cbandit.policies.safe.arms import Arms, bound_unpulled
 from cbandit.policies.safe.bounds import FEW, Scales, Trust, bounds_of
 from cbandit.policies.safe.estimate import SafeEstimate, must_hold
 from cbandit.policies.safe.stagewise import Stage, Stagewise
-from cbandit.policies.state import GPState
 from cbandit.posterior.units import level
 from cbandit.recommend import Recommendation
 from cbandit.search.simplex.lp import solve_policy, solve_policy_in_blocks
@@ -201,7 +198,7 @@ class GPOPB(GPPolicy):
         return self._safe.listed()
 
     @property
-    @alone
+    @locked
     def multiplier(self) -> Tensor:
         """The dual solution of the last programme, ``(*trials, m)``."""
         return self._outside(self._now.state.multiplier.clone())
@@ -242,7 +239,7 @@ class GPOPB(GPPolicy):
             safe = safe.after(news, limits, state.beliefs.units())
         return state._replace(own=safe)
 
-    @alone
+    @locked
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Say what to deploy: the best distribution believed feasible.
 

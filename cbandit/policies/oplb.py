@@ -35,7 +35,7 @@ from cbandit.actions import Star
 from cbandit.beliefs.linear import Linear
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
-from cbandit.policies.decision import Asked, Decision
+from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.safe.action import Safe, numbered
 from cbandit.policies.safe.estimate import must_hold
 from cbandit.policies.safe.linear import Plane

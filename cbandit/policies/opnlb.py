@@ -30,7 +30,7 @@ from cbandit._core.arguments import stated
 from cbandit.actions import Finite
 from cbandit.beliefs.classes import FiniteClass
 from cbandit.errors import CBanditError
-from cbandit.policies.decision import Asked, Decision
+from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.safe.action import Safe, numbered
 from cbandit.policies.safe.arms import Arms
 from cbandit.policies.safe.classes import (

@@ -11,13 +11,17 @@ wild reading would widen every estimate. Beliefs of a fixed scale take readings 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from cbandit._core.log import warn
-from cbandit.policies.senses import Senses
+from cbandit.policies.choices import Data, News
+from cbandit.policies.words import Senses
 
-__all__ = ["RECENT", "bounded", "bounded_rows", "warn_of"]
+__all__ = ["Readings", "bounded_data"]
 
 RECENT = 3  # readings looked back on
 MOVED = 2  # so many of these beyond the same bound: the level has moved
@@ -25,93 +29,153 @@ REACH = 12.0  # spreads from the average, for rows told at once
 LEAST = 10  # readings before which too little is known of the spread
 ALIKE = 1e-12  # a spread below this share of the values' size is their rounding
 
+Bounds = Callable[[Tensor | None], tuple[Tensor, Tensor]]
+"""The least and the greatest reading that beliefs expect, given its own variance."""
 
-def bounded(
-    values: Tensor, came: Tensor, bounds: tuple[Tensor, Tensor], recent: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return readings within bounds, which of them were not, and the recent ones.
+
+class Readings(NamedTuple):
+    """Readings so far, as far as they say what to expect of the next one. A value.
 
     Args:
-        values: ``(T, f)``.
-        came: ``(T, 1 or f)``, those that are readings.
-        bounds: the least and the greatest to be believed, ``(T, f)`` each.
-        recent: which of the last readings were beyond, ``(RECENT, T, f)``: 1 above, -1
-            below, 0 neither.
+        beyond: which of the last readings were far outside what was expected,
+            ``(RECENT, T, F)``: 1 above, -1 below, 0 neither.
+        least: the least reading that counted, ``(T, F)``.
+        most: likewise the greatest.
     """
-    low, high = bounds
-    side = ((values > high).to(recent) - (values < low).to(recent)) * came
-    recent = torch.where(came, torch.cat([recent[1:], side.unsqueeze(0)]), recent)
-    limited = (side != 0) & (recent.sum(0).abs() < MOVED)
-    clamped = torch.minimum(torch.maximum(values, low), high)
-    return torch.where(limited, clamped.to(values), values), limited, recent
+
+    beyond: Tensor
+    least: Tensor
+    most: Tensor
+
+    @classmethod
+    def none(cls, shape: tuple[int, int], device: torch.device) -> Readings:
+        """Return that there was no reading yet, of ``shape`` ``(T, F)``."""
+        beyond = torch.zeros(RECENT, *shape, dtype=torch.int8, device=device)
+        endless = torch.full(shape, torch.inf, dtype=torch.float64, device=device)
+        return cls(beyond, endless, -endless)
+
+    def taken(
+        self, news: News, bounds: Bounds, senses: Senses
+    ) -> tuple[News, Readings]:
+        """Return news within bounds, and the readings after them; warn of the others.
+
+        Args:
+            news: of one choice.
+            bounds: what the beliefs expect there, ``(T, F)`` each.
+            senses: the user's words.
+        """
+        after, ends, noise, limited, doubts = self, None, None, [], []
+        count = self.least.shape[-1]
+        for told, functions in news.by_functions():
+            if ends is None or told.noise is not noise:
+                noise = told.noise
+                ends = bounds(noise)
+            # what was taken as told once is not far outside what was seen
+            low, high = ends[0].minimum(after.least), ends[1].maximum(after.most)
+            # by a list of numbers it would wait for the device
+            first, last = functions[0], functions[-1] + 1
+            here = functions if last - first > len(functions) else slice(first, last)
+            values = told.values.new_zeros(len(low), count)
+            values[:, here] = told.values
+            came = torch.zeros_like(after.beyond[0], dtype=torch.bool)
+            came[:, here] = told.mask().unsqueeze(-1)
+            within, outside, beyond = _bounded(values, came, low, high, after.beyond)
+            value = within.double()
+            after = Readings(
+                beyond,
+                torch.where(came, value.minimum(after.least), after.least),
+                torch.where(came, value.maximum(after.most), after.most),
+            )
+            doubts.append((values, outside, low, high))
+            limited.append(told._replace(values=within[:, here]))
+        # the device is waited for once, whatever was told
+        if doubts and bool(torch.stack([doubt[1] for doubt in doubts]).any()):
+            for doubt in doubts:
+                _warn_of(senses, f"round {news.choice.t}", *doubt)
+        split = len(news.rewards)
+        return news._replace(rewards=limited[:split], costs=limited[split:]), after
 
 
-def bounded_rows(
-    values: Tensor, rescaled: Tensor, low: Tensor, high: Tensor
-) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-    """Return rows ``(T, n, f)`` within bounds, which were not, and their bounds.
+def bounded_data(
+    data: Data, low: Tensor, high: Tensor, rescaled: Tensor, senses: Senses
+) -> Data:
+    """Return data from before within bounds; warn of what was not.
 
     Where beliefs know nothing yet the bounds are spreads of the rows before.
 
     Args:
-        values: ``(T, n, f)``.
-        rescaled: ``(f,)``, the functions that are standardised; others stay.
-        low: the least to be believed, ``(T, n, f)``; infinite: nothing is known.
+        data: of ``n`` rows.
+        low: the least to be believed, ``(T, F, n)``; infinite: nothing is known.
         high: likewise the greatest.
+        rescaled: ``(F,)``, the functions that are standardised; others stay.
+        senses: the user's words.
     """
-    if not values.shape[1]:
-        return values, values > 0, (low, high)
-    out: list[tuple[Tensor, ...]] = []
-    average = torch.zeros_like(values[:, 0])
-    squares, came = torch.zeros_like(average), rescaled.expand_as(average)
-    recent = torch.zeros(RECENT, *came.shape, dtype=torch.int8, device=values.device)
-    for n in range(values.shape[1]):
-        reach = REACH * (squares / max(n - 1, 1)).sqrt()
-        known = (n >= LEAST) & (reach > ALIKE * average.abs())
-        reach = torch.where(known, reach, torch.inf)
-        ends = (
-            torch.where(low[:, n].isfinite(), low[:, n], average - reach),
-            torch.where(high[:, n].isfinite(), high[:, n], average + reach),
-        )
-        row, beyond, recent = bounded(values[:, n], came, ends, recent)
-        gap = row - average
-        average = average + gap / (n + 1)
-        squares = squares + gap * (row - average)
-        out.append((row, beyond, *ends))
-    rows, limited, lows, highs = (
-        torch.stack(each, 1) for each in zip(*out, strict=True)
-    )
-    return rows, limited, (lows, highs)
+    parts: list[tuple[list[int], Tensor]] = []
+    for functions, told in data.parts:
+        told = told.to(low.device).expand(len(low), -1, -1)
+        rows, size = [], (len(low), low.shape[1])
+        average = told.new_zeros(size)
+        squares, beyond = average, told.new_zeros(RECENT, *size, dtype=torch.int8)
+        came = torch.zeros(size, dtype=torch.bool, device=low.device)
+        came[:, functions] = rescaled[functions]
+        for n in range(told.shape[1]):
+            values = average.clone()
+            values[:, functions] = told[:, n]
+            reach = REACH * (squares / max(n - 1, 1)).sqrt()
+            known = (n >= LEAST) & (reach > ALIKE * average.abs())
+            reach = torch.where(known, reach, torch.inf)
+            least, most = low[..., n], high[..., n]
+            least = torch.where(least.isfinite(), least, average - reach)
+            most = torch.where(most.isfinite(), most, average + reach)
+            row, outside, beyond = _bounded(values, came, least, most, beyond)
+            if bool(outside.any()):
+                where = f"row {n} of the data from before"
+                _warn_of(senses, where, values, outside, least, most)
+            gap = row - average
+            average = average + gap / (n + 1)
+            squares = squares + gap * (row - average)
+            rows.append(row[:, functions])
+        parts.append((functions, torch.stack(rows, 1) if rows else told))
+    return Data(data.numbers, data.places, parts)
 
 
-def warn_of(
-    senses: Senses,
-    where: str,
-    functions: list[int],
-    values: Tensor,
-    limited: Tensor,
-    bounds: tuple[Tensor, Tensor],
-) -> None:
-    """Warn of each reading that is limited.
+def _bounded(
+    values: Tensor, came: Tensor, low: Tensor, high: Tensor, beyond: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return readings within bounds, which were not, and which of the last were not.
 
     Args:
-        senses: the user's words.
-        where: the round or row.
-        functions: of the columns, 0 the reward.
-        values: as they were told, ``(T, f)``.
-        limited: ``(T, f)``.
-        bounds: ``(T, f)`` each.
+        values: ``(T, F)``.
+        came: those that are readings, likewise.
+        low: the least to be believed, likewise.
+        high: the greatest, likewise.
+        beyond: see :class:`Readings`.
     """
-    for trial, column in limited.nonzero().tolist():
-        function = functions[column]
+    side = ((values > high).to(beyond) - (values < low).to(beyond)) * came
+    beyond = torch.where(came, torch.cat([beyond[1:], side.unsqueeze(0)]), beyond)
+    limited = (side != 0) & (beyond.sum(0).abs() < MOVED)
+    clamped = torch.minimum(torch.maximum(values, low), high)
+    return torch.where(limited, clamped.to(values), values), limited, beyond
+
+
+def _warn_of(
+    senses: Senses,
+    where: str,
+    values: Tensor,
+    limited: Tensor,
+    low: Tensor,
+    high: Tensor,
+) -> None:
+    """Warn of each reading that is limited, of a round or row ``where``."""
+    for trial, function in limited.nonzero().tolist():
         sign = float(senses.signs[function])
-        told, *ends = (sign * float(each[trial, column]) for each in (values, *bounds))
-        low, high = sorted(ends)
+        told, *ends = (sign * float(v[trial, function]) for v in (values, low, high))
+        least, most = sorted(ends)
         name = "reward" if function == 0 else senses.label(function - 1)
         of_trial = f" in trial {trial}" if len(values) > 1 else ""
         warn(
             f"{name} = {told:g} of {where}{of_trial} lies far outside what was seen "
-            f"before, which says {low:.4g} to {high:.4g}: it counts as "
-            f"{min(max(told, low), high):.4g} (the history keeps what was told). A "
+            f"before, which says {least:.4g} to {most:.4g}: it counts as "
+            f"{min(max(told, least), most):.4g} (the history keeps what was told). A "
             "level that has moved is followed from the second such reading on"
         )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cbandit.policies.ledger import News, Told
+from cbandit.policies.choices import News, Told
 
 __all__ = ["Paired"]
 

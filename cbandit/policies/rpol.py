@@ -31,8 +31,8 @@ from cbandit._core.arguments import stated
 from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
 from cbandit.explore import Explore
+from cbandit.policies.checks import believed_costs
 from cbandit.policies.gp import GPPolicy
-from cbandit.policies.suits import believed_costs
 
 __all__ = ["RPOL"]
 

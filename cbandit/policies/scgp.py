@@ -32,10 +32,9 @@ from cbandit._core.arguments import stated
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
-from cbandit.policies.given import COST_COUNT
-from cbandit.policies.gp import GPPolicy
-from cbandit.policies.senses import counted
-from cbandit.policies.state import GPState
+from cbandit.policies.checks import COST_COUNT
+from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.words import counted
 
 __all__ = ["SCGPUCB"]
 

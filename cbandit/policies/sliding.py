@@ -25,9 +25,8 @@ from cbandit._core import checks, devices
 from cbandit.beliefs.feedback import Sliding
 from cbandit.confidence.bound import BoundWidths
 from cbandit.errors import CBanditError
-from cbandit.policies.ledger import News
-from cbandit.policies.packing import Place, parts_of
-from cbandit.policies.state import Both
+from cbandit.policies.choices import News, Place
+from cbandit.policies.late import Both, parts_of
 
 __all__ = ["Windowed", "allowance"]
 

@@ -18,7 +18,7 @@ from cbandit._core.randomness import Trials, trial_range
 from cbandit.actions import Actions, Finite
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
-from cbandit.policies.senses import Senses
+from cbandit.policies.words import Senses
 from cbandit.problems.measured import measured
 from cbandit.problems.protocol import Fixed, best_value, normals, uniforms
 from cbandit.search.simplex.lp import PolicySolution, solve_policy

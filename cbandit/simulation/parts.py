@@ -14,7 +14,7 @@ from cbandit._core.randomness import Trials, trial_range
 from cbandit.actions import Actions
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError, HorizonError
-from cbandit.policies.senses import Senses
+from cbandit.policies.words import Senses
 from cbandit.problems.protocol import Problem
 
 __all__ = ["Policy", "check_memory", "check_parts", "check_rounds", "senses_of"]

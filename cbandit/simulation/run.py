@@ -18,7 +18,7 @@ from cbandit._core import checkpoint, checks, files
 from cbandit._core.randomness import trial_range
 from cbandit.actions import Names
 from cbandit.errors import CBanditError, CheckpointError, MissingExtraError
-from cbandit.policies.senses import Senses
+from cbandit.policies.words import Senses
 from cbandit.simulation.curves import (
     LABELS,
     NAMED,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.randomness import trial_range
-from cbandit.policies.senses import Senses
+from cbandit.policies.words import Senses
 from cbandit.simulation.parts import Policy
 from cbandit.simulation.run import Run
 from cbandit.simulation.world import World

@@ -22,9 +22,8 @@ from cbandit._core import devices
 from cbandit._core.randomness import Streams
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError, InfeasibleError
-from cbandit.policies.decision import Decision
+from cbandit.policies.choices import Decision, News
 from cbandit.policies.failures import remaining
-from cbandit.policies.ledger import News
 from cbandit.policies.safe.action import SafeAction
 from cbandit.posterior.units import Units
 from cbandit.recommend import Recommendation, nothing_told, recommend_policy

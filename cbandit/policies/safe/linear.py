@@ -22,7 +22,7 @@ from cbandit._core.peaks import CLOSE, best_place
 from cbandit.actions import Star
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
-from cbandit.policies.decision import Asked, Decision
+from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.failures import only, remaining
 from cbandit.policies.safe.action import SafeAction, numbered
 from cbandit.policies.safe.bounds import Scales

@@ -13,16 +13,13 @@ from cbandit.beliefs.classes import FiniteClass
 from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
-from cbandit.policies.alone import alone
-from cbandit.policies.believed import Posterior, posterior_of
-from cbandit.policies.decision import Asked
-from cbandit.policies.given import listed, named_points
-from cbandit.policies.ledger import News, Told
-from cbandit.policies.policy import Policy
+from cbandit.policies.base import Policy, Posterior, locked
+from cbandit.policies.checks import listed, named_points
+from cbandit.policies.choices import Asked, News, Told
 from cbandit.policies.safe.action import Safe, SafeAction
 from cbandit.policies.safe.bounds import Scales
 from cbandit.policies.safe.estimate import Block, SafeEstimate, must_hold
-from cbandit.policies.senses import names_of
+from cbandit.policies.words import names_of
 from cbandit.recommend import Recommendation
 
 __all__ = ["Stage", "Stagewise"]
@@ -92,7 +89,7 @@ class Stagewise(Policy):
         alpha: ``alpha_r``, or ``(alpha_r, alpha_c)``; the theorem's unless given.
         largest: ``r_max``, the largest possible mean reward; unless given the upper end
             of the reward's means or range where that is known, else 1.
-        common: see :class:`~cbandit.policies.policy.Policy`.
+        common: see :class:`~cbandit.policies.base.Policy`.
     """
 
     _model: Model
@@ -154,7 +151,7 @@ class Stagewise(Policy):
         self._begin(Stage(model.start(), safe, zero, ratio, model.longest))
 
     @property
-    @alone
+    @locked
     def multiplier(self) -> Tensor:
         """The dual solution of the last programme, ``(*trials, m)``; 0 without one."""
         return self._outside(self._now.state.multiplier.clone())
@@ -243,7 +240,7 @@ class Stagewise(Policy):
             weight = weight * (r / told.noise.unsqueeze(-1)).clamp_max(1.0)
         return values, weight
 
-    @alone
+    @locked
     def observe(
         self,
         *,
@@ -308,15 +305,15 @@ class Stagewise(Policy):
         """Yield estimates and spreads over the policy's own set."""
         return self._model.believed(state.seen)
 
-    @alone
+    @locked
     def posterior(self) -> Posterior:
         """Return estimates over the set; ``std`` is theirs under noise ``R^2``."""
         blocks = self._believed(self._settled().state)
         _, means, stds = zip(*blocks, strict=True)
         mean, std = torch.cat(means, -1), torch.cat(stds, -1)
-        return posterior_of((mean, std), self._outside, self.senses)
+        return self._posterior(mean, std)
 
-    @alone
+    @locked
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Say what to deploy: the best distribution believed feasible.
 

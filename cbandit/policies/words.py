@@ -26,7 +26,7 @@ from cbandit.recommend import Recommendation
 
 __all__ = ["UNSAID", "Senses", "counted", "names_of"]
 
-#: what thresholds are unless given: this very object, which no other 0.0 is
+#: the default of thresholds, recognised by ``is``: a 0.0 that was given is another
 UNSAID = float("0")
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -58,7 +58,8 @@ class Senses:
 
     Args:
         m: how many costs, or their names.
-        thresholds: as the user gives them, see :attr:`limits`.
+        thresholds: as the user gives them, see :attr:`limits`; ``UNSAID``: a policy's
+            user gave none, of which a warning tells where costs have names.
         minimise: whether the reward is to be small.
 
     Attributes:
@@ -74,6 +75,12 @@ class Senses:
         self.names = None if isinstance(m, int) else tuple(m)
         self.m = m if isinstance(m, int) else len(m)
         self.minimise = checks.flag("minimise", minimise)
+        if self.names and thresholds is UNSAID:
+            limits = ", ".join(f"{name!r}: '<= 0'" for name in self.names)
+            warn(
+                f"costs {', '.join(self.names)} are limited at 0, as no thresholds "
+                f"are given: say thresholds={{{limits}}} with the limits that you mean"
+            )
         above = [False] * self.m
         if isinstance(thresholds, Mapping):
             if self.names is None:
@@ -89,9 +96,12 @@ class Senses:
                 raise CBanditError(
                     f"thresholds must be {self.m}, one a cost; got {len(thresholds)}"
                 )
-            read = [_limit(self._said(j), each) for j, each in enumerate(thresholds)]
-            above = [turned for turned, _ in read]
-            thresholds = [number for _, number in read]
+            words = [
+                _limit(f"thresholds[{j if self.names is None else self.names[j]!r}]", x)
+                for j, x in enumerate(thresholds)
+            ]
+            above = [turned for turned, _ in words]
+            thresholds = [number for _, number in words]
         signs = [-1.0 if turned else 1.0 for turned in (self.minimise, *above)]
         self.signs = torch.tensor(signs, dtype=torch.float64)
         self.plain = not (self.minimise or any(above))
@@ -102,49 +112,31 @@ class Senses:
                 for turned, limit in zip(above, thresholds, strict=True)
             ]
 
-    def limited(self, given: Any) -> Any:
+    def limited(self, limits: Any) -> Any:
         """Return thresholds by name in the order of the costs; others as they are.
 
         Numbers and words as a list; arrays ``(*trials,)`` as one, ``(*trials, m)``.
         """
-        if not isinstance(given, Mapping):
-            return given
-        self._known(given, "thresholds", whole=True)
+        if not isinstance(limits, Mapping):
+            return limits
+        self._check_names(limits, "thresholds", whole=True)
         names = self.names or ()
-        called = [name for name in names if callable(given[name])]
+        called = [name for name in names if callable(limits[name])]
         if called:
             raise CBanditError(
                 f"thresholds[{called[0]!r}] is a callable: make thresholds one that "
                 "returns all of them by name, lambda t: {...}"
             )
-        every = [given[name] for name in names]
-        if any(map(_worded, every)) or not any(map(np.ndim, every)):
-            return every
-        parts = [checks.tensor(self._said(j), given[n]) for j, n in enumerate(names)]
-        return torch.stack(torch.broadcast_tensors(*parts), -1)
+        listed = [limits[name] for name in names]
+        if any(map(_worded, listed)) or not any(map(np.ndim, listed)):
+            return listed
+        return self._joined(limits, "thresholds", -1)
 
-    @classmethod
-    def of_policy(
-        cls, m: int | Sequence[str], thresholds: Any, minimise: Any
-    ) -> Senses:
-        """Return the words of a new policy; warn if named costs have no limits."""
-        senses = cls(m, thresholds, minimise)
-        if senses.names and thresholds is UNSAID:
-            limits = ", ".join(f"{name!r}: '<= 0'" for name in senses.names)
-            warn(
-                f"costs {', '.join(senses.names)} are limited at 0, as no thresholds "
-                f"are given: say thresholds={{{limits}}} with the limits that you mean"
-            )
-        return senses
-
-    def _said(self, j: int) -> str:
-        return f"thresholds[{j if self.names is None else self.names[j]!r}]"
-
-    def _known(self, given: Mapping[str, Any], what: str, whole: bool) -> None:
+    def _check_names(self, named: Mapping[str, Any], what: str, whole: bool) -> None:
         """Raise an error if a mapping names other costs, or not all where it must."""
         names = self.names or ()
-        odd = [name for name in given if name not in names]
-        missing = [name for name in names if name not in given] if whole else []
+        odd = [name for name in named if name not in names]
+        missing = [name for name in names if name not in named] if whole else []
         if self.names is None or odd or missing:
             meant = near(str(odd[0]), names) if odd else None
             hint = f"; did you mean {meant!r}?" if meant else ""
@@ -154,11 +146,18 @@ class Senses:
                 reason = "the costs have no names: give costs={'latency': gp}"
             raise CBanditError(f"{what} by name must be of {list(names)}; {reason}")
 
-    def columns(self, cost: Any) -> tuple[int, ...] | None:
+    def _joined(self, named: Mapping[str, Any], what: str, dim: int) -> Tensor:
+        """Return what a mapping holds of each cost, along one dimension."""
+        self._check_names(named, what, whole=True)
+        names = self.names or ()
+        parts = [checks.tensor(f"{what}[{name!r}]", named[name]) for name in names]
+        return torch.stack(torch.broadcast_tensors(*parts), dim)
+
+    def columns(self, cost: Any) -> list[int] | None:
         """Return which costs a mapping holds; ``None``: it is no mapping, but all."""
         if not isinstance(cost, Mapping):
             return None
-        self._known(cost, "cost", whole=False)
+        self._check_names(cost, "cost", whole=False)
         if not cost:
             raise CBanditError("cost by name must hold at least one cost; got none")
         late = [name for name in cost if cost[name] is None]
@@ -167,40 +166,30 @@ class Senses:
                 f"cost[{late[0]!r}] must be a number; got None: leave it out until it "
                 "has come"
             )
-        return tuple(j for j, name in enumerate(self.names or ()) if name in cost)
-
-    def listed(self, cost: Any, columns: Sequence[int]) -> list[tuple[str, Any]]:
-        """Return costs by name in order, each with what errors call it."""
-        names = self.names or ()
-        return [(f"cost[{names[j]!r}]", cost[names[j]]) for j in columns]
+        return [j for j, name in enumerate(self.names or ()) if name in cost]
 
     def stacked(self, cost: Any) -> Any:
         """Return all costs by name as an array ``(..., m)``; an array as it is."""
-        if not isinstance(cost, Mapping):
-            return cost
-        self._known(cost, "cost", whole=True)
-        every = self.listed(cost, range(self.m))
-        parts = torch.broadcast_tensors(*(checks.tensor(n, v) for n, v in every))
-        return torch.stack(parts, -1)
+        return self._joined(cost, "cost", -1) if isinstance(cost, Mapping) else cost
 
     # -- turning -----------------------------------------------------------------------
 
     def reward(self, value: Tensor) -> Tensor:
-        """Return rewards turned, of any shape."""
+        """Return rewards, of any shape, negated where they are to be small."""
         return -value if self.minimise else value
 
     def costs(self, values: Tensor) -> Tensor:
-        """Return costs ``(..., m)`` turned."""
+        """Return costs ``(..., m)``, negated where they have a lower limit."""
         return values if self.plain else values * self.signs[1:].to(values)
 
     def turned(self, values: Tensor, functions: Sequence[int]) -> Tensor:
-        """Return values ``(T, f)`` of some functions turned, 0 being the reward."""
+        """Return values ``(..., f)`` of some functions, 0 the reward, likewise."""
         if self.plain:
             return values
         return values * self.signs[list(functions)].to(values)
 
     def functions(self, mean: Tensor) -> Tensor:
-        """Return means ``(T, F, N)`` turned, the reward's first."""
+        """Return means ``(T, F, N)``, the reward's first, negated likewise."""
         if self.plain:
             return mean
         return mean * self.signs[: mean.shape[1]].to(mean).unsqueeze(-1)
@@ -217,31 +206,27 @@ class Senses:
         if reward is not None and self.minimise:
             reward = -checks.tensor("safe.reward", reward)
         if cost is not None and not self.plain:
-            cost = self.costs(checks.tensor("safe.cost", cost).expand(self._wide(cost)))
+            cost = checks.tensor("safe.cost", cost)
+            shape = tuple(cost.shape)
+            one = not shape or shape[-1] != self.m
+            cost = self.costs(cost.expand(*shape[:-1], self.m) if one else cost)
         return Safe(safe.index, safe.x, reward, cost)
-
-    def _wide(self, cost: Any) -> tuple[int, ...]:
-        shape = tuple(checks.tensor("safe.cost", cost).shape)
-        return shape if shape and shape[-1] == self.m else (*shape[:-1], self.m)
 
     def observed(self, costs: Any) -> Any:
         """Return costs seen in full, ``(*trials, m, N)`` or a callable, turned."""
         if callable(costs):
             return costs if self.plain else _Turned(costs, self)
         if isinstance(costs, Mapping):
-            self._known(costs, "observed_costs", whole=True)
-            every = self.listed(costs, range(self.m))
-            parts = torch.broadcast_tensors(*(checks.tensor(n, v) for n, v in every))
-            costs = torch.stack(parts, -2)
+            costs = self._joined(costs, "observed_costs", -2)
         if self.plain:
             return costs
-        given = checks.tensor("observed_costs", costs)
         # one cost may come without its axis
-        return given * (self.signs[1:] if self.m == 1 else self.signs[1:, None])
+        signs = self.signs[1:] if self.m == 1 else self.signs[1:, None]
+        return checks.tensor("observed_costs", costs) * signs
 
-    def recommended(self, found: Recommendation) -> Recommendation:
+    def recommended(self, best: Recommendation) -> Recommendation:
         """Return a recommendation as the user states things."""
-        return replace(found, value=self.reward(found.value), costs=self.names)
+        return replace(best, value=self.reward(best.value), costs=self.names)
 
     # -- reading -----------------------------------------------------------------------
 
@@ -298,26 +283,26 @@ class _Turned:
         return out
 
 
-def _worded(given: Any) -> bool:
-    """Return whether a limit is not a number alone: in words, several, or a mistake."""
-    several = given if isinstance(given, list | tuple) else [given]
+def _worded(limit: Any) -> bool:
+    """Return whether a limit is anything but a single number."""
+    several = limit if isinstance(limit, list | tuple) else [limit]
     return any(isinstance(each, str | bool) for each in several)
 
 
-def _limit(name: str, given: Any) -> tuple[bool, float]:
-    """Return whether a limit is a least value, and its number."""
-    several = isinstance(given, list | tuple)
-    if not isinstance(given, str | bool) and not several:
-        return False, checks.number(name, given)
-    read = _LIMIT.fullmatch(given) if isinstance(given, str) else None
+def _limit(name: str, limit: Any) -> tuple[bool, float]:
+    """Return whether a limit is a lower one, and its number."""
+    several = isinstance(limit, list | tuple)
+    if not isinstance(limit, str | bool) and not several:
+        return False, checks.number(name, limit)
+    read = _LIMIT.fullmatch(limit) if isinstance(limit, str) else None
     if read is not None and math.isfinite(float(read[2])):
         return read[1] == ">=", float(read[2])
-    two = several or len(re.findall("[<>]", str(given))) > 1
-    hint = f": {_advice(given)}" if isinstance(given, str) else ""
+    two = several or len(re.findall("[<>]", str(limit))) > 1
+    hint = f": {_advice(limit)}" if isinstance(limit, str) else ""
     if two:
         hint = ". A cost with two limits is two costs, each with a name"
     raise CBanditError(
-        f"{name} must be a number, '<= NUMBER' or '>= NUMBER'; got {given!r}{hint}"
+        f"{name} must be a number, '<= NUMBER' or '>= NUMBER'; got {limit!r}{hint}"
     )
 
 

@@ -1,0 +1,951 @@
+"""The rounds of a policy: ask, tell, cancel, save, and the lock around them.
+
+``ask`` starts a round; ``tell`` puts feedback into a ledger; the next ``ask`` (or a
+look at the beliefs) absorbs it in the order of rounds. So tells commute, and one that
+fails has changed nothing. All that rounds change is one value, which one assignment
+replaces: an ``ask`` that fails or is interrupted has changed nothing either.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import math
+import os
+import threading
+from abc import ABCMeta, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from logging import DEBUG
+from time import time
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+from cbandit._core import checkpoint, checks, devices, distributed
+from cbandit._core.arguments import stated
+from cbandit._core.hints import check_arguments, hinted
+from cbandit._core.log import LOG, warn
+from cbandit._core.names import trusted
+from cbandit._core.randomness import Position, Streams, Trials, trial_range
+from cbandit.actions import Actions, checked_actions
+from cbandit.choice import Choice, Distribution
+from cbandit.errors import CBanditError, ChoiceError, HorizonError
+from cbandit.explain import Explanation
+from cbandit.policies.checks import (
+    array_type,
+    costs_not_for,
+    decided,
+    named_points,
+    round_actions,
+    round_mask,
+    told_in,
+    told_values,
+)
+from cbandit.policies.choices import (
+    Asked,
+    Data,
+    Decision,
+    Entry,
+    Ledger,
+    Made,
+    News,
+    Outstanding,
+    Place,
+    Told,
+    private_copy,
+)
+from cbandit.policies.failures import Failed
+from cbandit.policies.history import History, best_tried
+from cbandit.policies.words import UNSAID, Senses
+from cbandit.recommend import Recommendation
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["POLICY", "Marginal", "Now", "Policy", "Posterior", "load", "locked"]
+
+MANY = 100  # choices outstanding, of a policy that does not count on them
+LONG = 60  # letters of a set in a policy's repr
+
+#: the arguments that policies share, with their help
+POLICY = {
+    "thresholds": """what costs are compared with, 0 unless given: a number, ``(m,)``,
+        ``(*trials, m)`` or, where no two costs differ, ``(*trials, 1)``; or a
+        callable of the round that gives one of these. Of costs by name,
+        ``costs={"latency": gp}``, by name too: ``{"latency": "<= 20"}``; named costs
+        without any are limited at 0, and a warning says so. A cost with ``">= 0.9"``
+        is to stay above it. What has two limits is two costs, told twice: ``{"low":
+        ">= 0.2", "high": "<= 0.8"}``.""",
+    "minimise": """whether the reward is to be small. It is told, and given back, as it
+        is.""",
+    "seed": "of all draws, an int from 0; one seed, one run.",
+    "trials": """``None``, how many replications run side by side, or a ``range`` of
+        their numbers (a part of a larger batch).""",
+    "device": 'where tensors live, ``"cpu"`` (the default) or ``"cuda"``.',
+    "dtype": """of arrays over the actions, ``"float64"`` or ``"float32"`` (or torch's
+        own names); float64 on the CPU and float32 on CUDA by default. float32 has
+        seven digits, for coordinates too: centre those that lie far from 0 against
+        a kernel's lengthscale, a linear kernel's above all, or take float64.""",
+    "horizon": "the last round, where one is known.",
+}
+
+
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
+
+
+class Lock:
+    """A policy's lock, and the process that used it first.
+
+    It is not copied: a copy of a policy, or one that is loaded, gets a new one.
+    """
+
+    __slots__ = ("process", "thread")
+
+    thread: threading.RLock
+    process: int | None
+
+    def __new__(cls) -> Lock:
+        """Make an open lock; copying and loading call nothing else."""
+        lock = super().__new__(cls)
+        lock.thread, lock.process = threading.RLock(), None
+        return lock
+
+    def __getstate__(self) -> None:
+        return None
+
+
+def locked(
+    method: Callable[Concatenate[Any, Given], Answer],
+) -> Callable[Concatenate[Any, Given], Answer]:
+    """Let ``method`` of a policy wait until no other thread is inside of it."""
+
+    @functools.wraps(method)
+    def called(self: Any, /, *given: Given.args, **named: Given.kwargs) -> Answer:
+        lock, process = self._lock, os.getpid()
+        # a fork copies a lock as it stands, and draws that both would make
+        if lock.process != process:
+            if lock.process is not None:
+                raise CBanditError(
+                    f"{self.name} was used before this process was forked off, and "
+                    "a fork cannot go on with it: save() it before the fork, and "
+                    "cb.load() it in a process of multiprocessing.get_context('spawn')"
+                    "; or here, after torch.set_num_threads(1), without which torch "
+                    "may wait for ever for threads that a fork does not have"
+                )
+            lock.process = process
+        try:
+            with lock.thread:
+                return method(self, *given, **named)
+        except TypeError:
+            check_arguments(method, (self, *given), named)
+            raise
+
+    return called
+
+
+class Now(NamedTuple):
+    """All that rounds change.
+
+    Args:
+        t: the round last asked for.
+        state: what the rule keeps.
+        position: where the streams of draws are.
+        heard: the serial number of the last item told that ``state`` has absorbed.
+        settled: whether what time makes due is done.
+    """
+
+    t: int
+    state: Any
+    position: Position
+    heard: int
+    settled: bool = False
+
+
+@dataclass(frozen=True)
+class Marginal:
+    """Means and standard deviations over the actions, in the user's units."""
+
+    mean: Tensor
+    std: Tensor
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Beliefs about the reward, ``(*trials, N)``, and costs, ``(*trials, m, N)``."""
+
+    reward: Marginal
+    costs: Marginal | None
+
+
+class Policy(metaclass=ABCMeta):
+    """Bookkeeping of rounds, choices and feedback.
+
+    A policy is two functions of its state, a value that they replace and never change:
+    ``decide`` (the rule) and ``absorb`` (what feedback changes). Its constructor calls
+    ``self._begin(state)`` with the first one. Inside, tensors lead with the trials, ``T
+    = self._size`` of them, which is 1 where there is no trials axis.
+    ``self._limits(t)`` are the thresholds ``(T, m)``, and ``asked.streams.uniform(n)``
+    draws ``n`` numbers for each trial: ``(n,)`` without a trials axis, else ``(T, n)``.
+
+    Args:
+        actions: what can be chosen.
+        m: how many costs, or their names.
+        common: see below.
+
+    Example:
+        >>> import cbandit as cb, torch
+        >>> class Greedy(cb.Policy):  # every arm once, then the best within limits
+        ...     name = "Greedy"
+        ...
+        ...     def __init__(self, actions, m, **common):
+        ...         super().__init__(actions, m, **common)
+        ...         shape = (self._size, actions.size, 1 + self.m)  # the reward first
+        ...         nothing = torch.zeros(shape, dtype=torch.float64)
+        ...         self._begin((nothing, nothing))  # sums, and how many they are of
+        ...
+        ...     def decide(self, state, asked):
+        ...         sums, tries = state
+        ...         means = sums / tries.clamp(min=1)
+        ...         above = means[..., 1:] - self._limits(asked.t).unsqueeze(-2)
+        ...         score = means[..., 0] - 10 * above.clamp(min=0).sum(-1)
+        ...         score[tries[..., 0] == 0] = torch.inf
+        ...         if asked.mask is not None:
+        ...             score = score.where(asked.mask, -torch.inf)
+        ...         return cb.Decision(score.argmax(-1)), state
+        ...
+        ...     def absorb(self, state, news):
+        ...         sums, tries = (each.clone() for each in state)
+        ...         row, arm = torch.arange(self._size), news.choice.index.reshape(-1)
+        ...         outputs = [(told, slice(0, 1)) for told in news.rewards]
+        ...         outputs += [(told, slice(1, None)) for told in news.costs]
+        ...         for told, which in outputs:
+        ...             came = told.mask().unsqueeze(-1)
+        ...             sums[row, arm, which] += told.values.where(came, 0.0)
+        ...             tries[row, arm, which] += came
+        ...         return sums, tries
+        >>> costs = [[-1.0, 0.2, 1.0]]
+        >>> world = cb.problems.Table([1.0, 2.0, 3.0], costs, 0.01, thresholds=0.5)
+        >>> greedy = Greedy(world.actions, 1, thresholds=0.5)
+        >>> run = cb.simulate(greedy, world, 50)
+        >>> greedy.ask().index
+        tensor(1)
+    """
+
+    name = "policy"
+    learns_costs = True  # whether a choice waits for its cost to be told
+    sees_costs = False  # whether ask takes observed_costs
+    no_noise = ""  # why tell takes no noise, where it does not
+    piecemeal = False  # whether costs may come one by one; else they wait for all
+    patient = False  # whether it counts on choices that wait for their feedback
+    standardized = False  # whether multipliers are in spreads, not in the user's units
+    common: Mapping[str, str] = POLICY  # what constructors hand on, with help
+    _reminded = False
+    _failed: Failed | None = None
+    _latest: tuple[Asked, Position] | None = None  # the round, and draws before it
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """Add the arguments that all policies share to the help of a class."""
+        super().__init_subclass__(**arguments)
+        cls.__doc__ = documented(cls)
+        if "__init__" in vars(cls):
+            cls.__init__ = hinted(cls.__init__)  # type: ignore[method-assign]
+
+    def __init__(
+        self,
+        actions: Actions,
+        m: int | Sequence[str],
+        *,
+        thresholds: Any = UNSAID,
+        minimise: bool = False,
+        seed: int = 0,
+        trials: Trials = None,
+        device: Any = None,
+        dtype: Any = None,
+        horizon: int | None = None,
+    ) -> None:
+        self.settings = stated(self, locals())
+        checked_actions(actions)
+        self.device = checks.device(device)
+        self.dtype = array_type(dtype, self.device)
+        #: the user's words for costs and senses
+        self.senses = Senses(m, thresholds, minimise)
+        self.m, thresholds = self.senses.m, self.senses.limits
+        self._costs = range(1, 1 + self.m)  # functions, 0 is the reward
+        self._labels = ("reward", *map(self.senses.label, range(self.m)))
+        self.trials, self.seed = trial_range(trials), checks.seed(seed)
+        self.batch_shape = () if self.trials is None else (len(self.trials),)
+        self._size = 1 if self.trials is None else len(self.trials)
+        if actions.batch_shape and tuple(actions.batch_shape) != self.batch_shape:
+            raise CBanditError(
+                f"actions have sets for {actions.batch_shape[0]} trials; trials must "
+                f"be that number, got {trials!r}"
+            )
+        self.actions: Any = actions.to(self.device, self.dtype)
+        if horizon is not None:
+            horizon = checks.whole("horizon", horizon, 1, "None or a positive int")
+        self.horizon = horizon
+        if not callable(thresholds):
+            thresholds = self._per_cost("thresholds", thresholds)
+        self.thresholds: Callable[[int], Any] | Tensor = thresholds
+        # whether there is anything to subtract
+        self._limited = callable(thresholds) or bool(thresholds.any())
+        self._streams = Streams(self.seed, self.trials, "policy")
+        #: the files that it was loaded from or saved to, as it left them
+        self.digests: checkpoint.Digests = {}
+        self._lock = Lock()
+        costs = self.m > 0 and self.learns_costs
+        self._ledger = Ledger(self._size, self.m, costs)
+        self._history = History(self._size, self.m, self.actions.dim)
+        self._nowhere = torch.zeros(self.batch_shape, dtype=torch.bool).to(self.device)
+        self._now = Now(0, None, self._streams.position(), 0)
+
+    # -- what a policy fills in ------------------------------------------------------
+
+    def _begin(self, state: Any) -> None:
+        """Set the first state; a constructor calls this."""
+        self._now = self._now._replace(state=state)
+
+    @abstractmethod
+    def decide(self, state: Any, asked: Asked) -> tuple[Decision, Any]:
+        """Return what to play in this round, and the state after it.
+
+        It changes nothing but by drawing from ``asked.streams``.
+        """
+
+    @abstractmethod
+    def absorb(self, state: Any, news: News) -> Any:
+        """Return the state after feedback of one choice.
+
+        Args:
+            state: the state before.
+            news: ``news.choice`` is what ``ask`` gave out, so that its ``index`` is
+                ``(*trials,)``; ``news.rewards`` and ``news.costs`` list what has come
+                since the last call: ``values`` are ``(T, 1)`` and ``(T, m)``, and only
+                the trials of ``mask()`` count.
+        """
+
+    def _stood(self, state: Any, choice: Choice) -> Any:
+        """Return the state after a choice was made, before any feedback."""
+        return state
+
+    def _leans_on(self) -> Sequence[tuple[int | None, Tensor]] | None:
+        """Return an action that must not fail, its number and point in each trial.
+
+        ``None``: there is none.
+        """
+        return None
+
+    def _due(self, state: Any) -> Any:
+        """Return the state after what is due by now, once all feedback is absorbed."""
+        return state
+
+    def _accepted(
+        self, name: str, values: Tensor, functions: Sequence[int], mask: Tensor | None
+    ) -> Tensor:
+        """Return what was told of some functions, an error if it cannot be."""
+        return values
+
+    def _asked_again(self, asked: Asked, position: Position) -> dict[str, Any]:
+        """Return parts of the latest choice's explanation that were not stored."""
+        return {}
+
+    def _engines(self) -> list[str]:
+        """Return what keeps its beliefs, for ``repr``, where there is a choice."""
+        return []
+
+    # -- shapes ----------------------------------------------------------------------
+
+    def _per_trial(self, name: str, value: Any) -> Tensor:
+        """Return a number or ``(*trials,)`` as ``(T,)``."""
+        return devices.put(checks.per_trial(name, value, self.batch_shape), self.device)
+
+    def _per_cost(self, name: str, value: Any) -> Tensor:
+        """Return a number, ``(m,)`` or ``(*trials, 1 or m)`` as ``(T, m)``."""
+        value = checks.finite(name, checks.tensor(name, value))
+        shaped = checks.per_cost(name, value, self.batch_shape, self.m)
+        return devices.put(shaped, self.device)
+
+    def _number(self, name: str, value: Any) -> Tensor:
+        """Return a number, ``(*trials,)`` or ``(1 or *trials, m)`` as ``(T, m)``."""
+        value = checks.tensor(name, value)
+        if self.batch_shape and tuple(value.shape) == self.batch_shape:
+            value = value.unsqueeze(-1)
+        return self._per_cost(name, value)
+
+    def _outside(self, value: Tensor) -> Tensor:
+        """Return a tensor ``(T, ...)`` as users see it: ``(*trials, ...)``."""
+        return value if self.batch_shape else value[0]
+
+    def _limits(self, t: int) -> Tensor:
+        """Return the thresholds of a round, ``(T, m)``."""
+        if callable(self.thresholds):
+            limits = self.senses.limited(self.thresholds(t))
+            return self._per_cost("thresholds", limits)
+        return self.thresholds
+
+    def _place(self, choice: Choice) -> Place:
+        """Return the names and the points of the actions that were chosen."""
+        x = choice.x.reshape(self._size, -1)
+        if choice.actions is None and choice.keys is not None:
+            return Place(choice.keys, x, choice.t)
+        if choice.actions is None and choice.index is not None:
+            return Place(choice.index.reshape(-1).tolist(), x, choice.t)
+        return Place(self.actions.keys(x), x, choice.t)
+
+    def _left_over(self) -> Tensor | None:
+        """Return the actions that have not failed, ``(T, N)``; ``None``: none has."""
+        return self._restricted(self.actions, None)[0]
+
+    def _restricted(self, on: Any, mask: Tensor | None) -> tuple[Tensor | None, Any]:
+        """Return what has not failed of a set, see :meth:`Failed.restricted`."""
+        if self._failed is None:
+            return mask, None
+        needed = self._leans_on()
+        if needed is not None and self._failed.holds(needed):
+            raise CBanditError(
+                f"the safe action of {self.name} has failed, and it needs one: build a "
+                "policy with another safe="
+            )
+        return self._failed.restricted(on, mask)
+
+    # -- rounds ----------------------------------------------------------------------
+
+    @property
+    def t(self) -> int:
+        """The round last asked for, 0 before the first."""
+        return self._now.t
+
+    @property
+    @locked
+    def multiplier(self) -> Tensor:
+        """As the next ``ask`` will use it, ``(*trials, m)``; empty: there is none."""
+        shape = (*self.batch_shape, 0)
+        return torch.zeros(shape, dtype=torch.float64, device=self.device)
+
+    @property
+    @locked
+    def price(self) -> Tensor:
+        """The multiplier in the user's units, ``(*trials, m)``."""
+        return self.multiplier
+
+    @locked
+    def ask(
+        self, *, among: Any = None, actions: Any = None, observed_costs: Any = None
+    ) -> Choice:
+        """Start the next round and choose.
+
+        One that fails, or is interrupted by Ctrl-C, is as if nobody had asked.
+
+        Args:
+            among: a mask ``(N,)`` or ``(*trials, N)``, or action numbers ``(k,)`` or
+                ``(*trials, k)``: only these may be chosen this round.
+            actions: a set for this round alone, solved afresh; the choice's index
+                refers to it.
+            observed_costs: this round's costs on every action, ``(*trials, m, N)``, for
+                policies that see them in full; on a Box a callable, ``x (*trials, n, d)
+                -> (*trials, m, n)``.
+        """
+        if (observed_costs is not None) != self.sees_costs:
+            raise costs_not_for(self.name, self.sees_costs)
+        if observed_costs is not None:
+            observed_costs = self.senses.observed(observed_costs)
+        t = self._now.t + 1
+        if self.horizon is not None and t > self.horizon:
+            raise HorizonError(
+                f"ask: the horizon of {self.horizon} rounds has passed; build the "
+                "policy with a larger horizon="
+            )
+        if among is not None and actions is not None:
+            raise CBanditError("ask takes among= or actions=, not both")
+        mask = barred = None
+        if among is not None:
+            mask = round_mask(among, self.actions, self.batch_shape, self.device)
+        now, streams, ledger = self._settled(), self._streams, self._ledger
+        streams.go(now.position)
+        on = self.actions if actions is None else self._round_actions(actions)
+        if self._failed is not None:
+            mask, barred = self._restricted(on, mask)
+        asked = Asked(t, on, mask, observed_costs, streams, ledger, barred)
+        answer = self.decide(now.state, asked)
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise CBanditError(
+                f"{type(self).__name__}.decide must return a cb.Decision and the state "
+                f"after it, a pair; got {checks.kind(answer)}"
+            )
+        decision, state = answer
+        if type(decision) is not Decision or not decision.sure:
+            rule, kind = f"{type(self).__name__}.decide", (self.device, self.dtype)
+            decision = decided(rule, decision, asked, self._size, self.m, *kind)
+        choice = self._chosen(asked, decision)
+        private = private_copy(choice)
+        state = self._stood(state, private)
+        phi = getattr(state, "multiplier", None)
+        made = Made(time(), phi, decision.estimate, decision.score)
+        ledger.open(private, choice, made)
+        # all that a round changes; what came before does not count without this
+        self._now = Now(t, state, streams.position(), now.heard)
+        self._latest = asked, now.position
+        if LOG.isEnabledFor(DEBUG):
+            LOG.debug("%s asks %s", self.name, choice)
+        if len(ledger) >= MANY and not (self.patient or self._reminded):
+            self._reminded = True
+            warn(ledger.reminder(self.name))
+        return choice
+
+    def _round_actions(self, actions: Any) -> Any:
+        """Return the set of this round, on the policy's device."""
+        on = round_actions(actions, self.actions, self.batch_shape)
+        return on.to(self.device, self.dtype)
+
+    def _chosen(self, asked: Asked, decision: Decision) -> Choice:
+        """Return a decision as the choice that users get."""
+        outside, on = self._outside, asked.actions
+        index = None if decision.index is None else outside(decision.index)
+        x = on.at(index) if decision.x is None else outside(decision.x)
+        infeasible = self._nowhere
+        if decision.infeasible is not None:
+            infeasible = outside(decision.infeasible)
+        pi = decision.distribution
+        if pi is not None:
+            pi = Distribution(outside(pi.index), outside(pi.probability))
+        return Choice(
+            asked.t,
+            index,
+            x,
+            infeasible.clone(),  # whoever asked may change it in place
+            pi,
+            self._ledger.id(asked.t),
+            None if on is self.actions else on,
+            decision.keys,
+            self.actions.names,
+        )
+
+    # -- feedback --------------------------------------------------------------------
+
+    @locked
+    def tell(
+        self,
+        choice: Choice | str,
+        reward: Any = None,
+        cost: Any = None,
+        noise: Any = None,
+        where: Any = None,
+        failed: bool = False,
+    ) -> None:
+        """Say what came of a choice: reward and cost together, or apart and later.
+
+        Args:
+            choice: what ``ask`` returned, or its ``id``.
+            reward: ``(*trials,)``.
+            cost: ``(*trials, m)``, or ``(*trials,)`` where ``m`` is 1: all ``m`` at
+                once. Or some of them by name, ``{"latency": 3.1}``, the others later.
+                Where one will never come, tell the rest, and then :meth:`cancel`. It
+                teaches nothing where ``ask`` was given all costs.
+            noise: this observation's variance, ``(*trials,)``, instead of the belief's,
+                where the policy can take it.
+            where: ``(*trials,)`` bool, the trials in which this has come.
+            failed: that the action cannot be measured. It is not asked for again, on a
+                Box nor is what lies within 1e-3 of it (of the unit cube, in the same
+                row of choices), on a Star nor is its segment. Beliefs learn nothing;
+                a multiplier moves as in a round of which nothing was told. For what may
+                work another time, :meth:`cancel`.
+        """
+        mask = None if where is None else told_in(where, self.batch_shape)
+        known = self.sees_costs and reward is None and cost is not None
+        if (known or mask is not None) and self._ledger.finished(choice, self._now.t):
+            if known or not bool(torch.as_tensor(mask).any()):
+                return  # nothing that has not come already
+        entry = self._entry(choice)
+        if failed is False or not checks.flag("failed", failed):
+            self._ledger.put(self._told(entry, reward, cost, noise, mask))
+            return
+        if any(each is not None for each in (reward, cost, noise)):
+            raise CBanditError("tell takes failed=True or feedback, not both")
+        new = entry.having_failed(mask, self._ledger.number())
+        self._add_failure(entry.choice, mask)
+        self._ledger.put(new)
+        LOG.info("%s: choice %s has failed", self.name, entry.choice.id)
+
+    def _add_failure(self, choice: Choice, where: Tensor | None) -> None:
+        """Note that the actions of a choice cannot be measured in some trials."""
+        before = self._failed or Failed.none(self.actions, self.device, self._size)
+        self._failed = before.added(choice, where)
+
+    def _told(
+        self, entry: Entry, reward: Any, cost: Any, noise: Any, mask: Tensor | None
+    ) -> Entry:
+        """Return an entry with what was told of its choice; an error changes nothing.
+
+        Args:
+            entry: of the choice, before.
+            reward: see :meth:`tell`, as are the others.
+            cost: all costs, or some by name.
+            noise: this observation's variance.
+            mask: the trials in which this has come, ``(T,)`` on the host; ``None``:
+                all.
+        """
+        if noise is not None:
+            if self.no_noise:
+                raise CBanditError(self.no_noise)
+            noise = self._per_trial("noise", checks.nonnegative("noise", noise)).clone()
+        if reward is None and cost is None:
+            raise CBanditError(
+                "tell needs reward=, cost= or both; got neither. What came of the "
+                "choice? If no answer will come: cancel(choice); if the action cannot "
+                "be measured: tell(choice, failed=True); if it comes later, tell it "
+                "then"
+            )
+        if isinstance(reward, Mapping):
+            raise CBanditError(
+                "reward must be a number; got a dict: costs by name go to "
+                f"cost={dict(reward)!r}"
+            )
+        if cost is not None and self.m == 0:
+            raise CBanditError(f"{self.name} has no costs; got cost={cost!r}")
+        columns = self.senses.columns(cost)
+        some = columns is not None and len(columns) < self.m
+        functions = [] if reward is None else [0]
+        if cost is not None:
+            functions.extend(
+                self._costs if columns is None else [1 + j for j in columns]
+            )
+        came, closed = entry.told(functions, mask, self._labels, not some)
+        t, serial, held = self._now.t, self._ledger.number(), entry.held
+        rewards, costs = entry.rewards, entry.costs
+        if reward is not None:
+            values = self._values("reward", reward, (0,), mask)
+            rewards = (*rewards, Told(values, mask, noise, t, serial, None, time()))
+        if cost is not None:
+            if columns is None:
+                values = self._values("cost", cost, self._costs, mask)
+            else:
+                values = self._named_values(cost, columns, mask)
+            which = columns if some else None
+            told = Told(values, mask, noise, t, serial, which, time())
+            if self.piecemeal or not some:
+                costs = (*costs, told)
+            elif noise is not None:
+                raise CBanditError(
+                    f"{self.name} takes noise= with all costs at once; got {list(cost)}"
+                )
+            else:  # all costs count together: these wait for the others
+                wide, here = told.wide(self.m)
+                held = wide if held is None else torch.where(here, wide, held)
+                whole = came[:, 1:].all(-1) & ~entry.came[:, 1:].all(-1)
+                if bool(whole.any()):
+                    part = None if bool(whole.all()) else whole
+                    told = told._replace(values=held, where=part, columns=None)
+                    costs = (*costs, told)
+        return entry._replace(
+            came=came,
+            rewards=rewards,
+            costs=costs,
+            closed=closed,
+            # where it has failed the rest will never come
+            cancelled=serial if closed and entry.failed is not None else 0,
+            held=None if closed else held,
+        )
+
+    def _values(
+        self, name: str, value: Any, functions: Sequence[int], mask: Tensor | None
+    ) -> Tensor:
+        """Return what was told of some functions, ``(T, f)``, checked and turned."""
+        batch, dtype = self.batch_shape, self.dtype
+        values = told_values(name, value, len(functions), mask, batch, dtype)
+        values = devices.put(values, self.device)
+        if not self.senses.plain:
+            values = self.senses.turned(values, functions)
+        return self._accepted(name, values, functions, mask)
+
+    def _named_values(
+        self, cost: Mapping[str, Any], columns: Sequence[int], mask: Tensor | None
+    ) -> Tensor:
+        """Return costs by name, ``(T, f)``."""
+        names, parts = self.senses.names or (), []
+        for j in columns:
+            name = f"cost[{names[j]!r}]"
+            parts.append(self._values(name, cost[names[j]], (1 + j,), mask))
+        return torch.cat(parts, -1)
+
+    @locked
+    def cancel(self, choice: Choice | str) -> None:
+        """Say that the rest of a choice's feedback will never come."""
+        entry = self._entry(choice)
+        serial = self._ledger.number()
+        self._ledger.put(entry._replace(closed=True, cancelled=serial))
+        LOG.info("%s: choice %s is cancelled", self.name, entry.choice.id)
+
+    def _entry(self, choice: Choice | str) -> Entry:
+        """Return the entry of a choice that waits for feedback."""
+        ledger, t = self._ledger, self._now.t
+        entry = ledger.find(choice, t)
+        if entry is None:
+            states = functools.partial(self._history.states, entries=ledger.all(t))
+            raise ledger.refusal(choice, t, states)
+        return entry
+
+    def _settled(self) -> Now:
+        """Absorb all that was told, in the order of rounds, and return what is now."""
+        now, ledger = self._now, self._ledger
+        heard, state = ledger.last, now.state
+        if now.settled and heard == now.heard:
+            return now
+        self._latest = None
+        if heard != now.heard:
+            for news in ledger.news(now.heard):
+                state = self.absorb(state, news)
+        self._now = now = Now(now.t, self._due(state), now.position, heard, True)
+        ledger.tidy(heard, self._history.put)
+        return now
+
+    def _change(self, state: Any) -> None:
+        """Replace the state between rounds."""
+        self._now, self._latest = self._now._replace(state=state, settled=False), None
+
+    def _data(self, index: Any, x: Any, reward: Any, cost: Any, params: Any) -> Data:
+        """Return data from before, checked and turned."""
+        x = named_points(self.actions, x, params)
+        checks.no_flag("reward", reward)
+        checks.no_flag("cost", cost)
+        single = isinstance(params, Mapping)
+        if (index is None) == (x is None):
+            raise CBanditError("observe takes one of index=, x= and params=")
+        if reward is None and cost is None:
+            raise CBanditError("observe needs reward=, cost= or both; got neither")
+        if not self.piecemeal and (reward is None or cost is None):
+            raise CBanditError(
+                f"{self.name}'s observe needs reward= and cost= together"
+            )
+        actions, batch, numbers = self.actions, self.batch_shape, None
+        if index is not None:
+            if actions.continuous:
+                raise CBanditError("a Box has no numbered actions: give x=")
+            numbers = checks.rows("index", checks.tensor("index", index, None), batch)
+            numbers = numbers.to(self.device)
+            actions.points(numbers)
+            numbers = numbers.long()  # an empty list has no dtype of its own
+        else:
+            points = checks.tensor("x", x, self.dtype, self.device)
+            points = points.unsqueeze(0) if single else points
+            points = checks.rows("x", checks.finite("x", points), batch, (actions.dim,))
+            if actions.continuous:
+                places = actions.inside(points)
+            else:
+                numbers = actions.index(points)
+        if numbers is not None:
+            places = actions.at(numbers.expand(self._size, -1))
+        parts: list[tuple[list[int], Tensor]] = []
+        for name, value, functions in (
+            ("reward", reward, [0]),
+            ("cost", self.senses.stacked(cost), [*self._costs]),
+        ):
+            if value is None:
+                continue
+            if not functions:
+                raise CBanditError(f"{self.name} has no costs; got cost=")
+            told, count = checks.tensor(name, value), len(functions)
+            if single and told.shape in ((), (count,) if name == "cost" else ()):
+                told = told.reshape(1, -1)
+            told = checks.measured(name, told, self.dtype)
+            told = checks.rows(name, told, batch, (count,), places.shape[1])
+            parts.append((functions, self.senses.turned(told, functions)))
+        return Data(numbers, places, parts)
+
+    # -- what happened ---------------------------------------------------------------
+
+    @property
+    @locked
+    def outstanding(self) -> list[Choice]:
+        """Choices whose feedback has not all come, oldest first.
+
+        It prints as what each of them waits for.
+        """
+        ledger = self._ledger
+        waiting = ledger.waiting(self._now.t)
+        return Outstanding(waiting, self._labels[: ledger.awaits])
+
+    @locked
+    def history(self) -> pd.DataFrame:
+        """Return what happened: a pandas frame with a row for each round and trial.
+
+        Columns: ``id``, ``round``, the action by name (else ``action`` and ``x1``..),
+        ``state`` (open, told, failed or cancelled), times of ``asked`` and last
+        ``told``, ``reward``, costs, multipliers and ``score``, where the policy
+        maximises one.
+
+        What ``observe`` was given is not in it: that is data from before, of which no
+        round was asked.
+        """
+        entries, names = self._ledger.all(self._now.t), self.actions.names
+        return self._history.frame(entries, self.senses, names, self.trials)
+
+    @locked
+    def explain(self, choice: Choice | str) -> Explanation:
+        """Return why a choice, or that of an id, was made; it prints as text.
+
+        It is whole for the latest choice of a GP policy, until the next ``ask`` or look
+        at the beliefs absorbs something. Of others it has what was stored: estimates,
+        multiplier and score. Of standardised beliefs these three are in spreads of what
+        was seen, and the text says so; all else is in the user's units.
+        """
+        if not isinstance(choice, str | Choice):
+            raise ChoiceError(
+                f"choice must come from ask(), or be its id; got {checks.kind(choice)}"
+            )
+        name = choice if isinstance(choice, str) else choice.id
+        row = self._history.row(name, self._ledger.all(self._now.t))
+        if row is None:
+            raise ChoiceError(f"no choice of this policy is called {name!r}")
+        outside, index, t = self._outside, row["index"], int(row["round"])
+        latest, more = self._latest, {}
+        if latest is not None and t == latest[0].t:
+            more = self._asked_again(*latest)
+        known: dict[str, Any] = {
+            name: None if bool(row[name].isnan().all()) else outside(row[name])
+            for name in ("estimate", "score", *["multiplier"] * (self.m > 0))
+        }
+        return Explanation(
+            id=name,
+            t=t,
+            index=None if bool((index < 0).any()) else outside(index),
+            x=outside(row["x"]),
+            labels=self._labels,
+            names=self.actions.names,
+            unit="spreads" if self.standardized else "",
+            **known,
+            **more,
+        )
+
+    def _posterior(self, mean: Tensor, std: Tensor) -> Posterior:
+        """Return means and deviations ``(T, F, N)`` as users see them."""
+        mean, outside = self.senses.functions(mean), self._outside
+        reward = Marginal(outside(mean[:, 0]), outside(std[:, 0]))
+        if mean.shape[1] == 1:
+            return Posterior(reward, None)
+        return Posterior(reward, Marginal(outside(mean[:, 1:]), outside(std[:, 1:])))
+
+    def _best_tried(self, confidence: float) -> Recommendation:
+        """Return the best of what was told, where nothing is believed."""
+        confidence, t = checks.share("confidence", confidence), self._settled().t
+        limits = self._limits(max(t, 1)).cpu().double()
+        table = self._history.table(self._ledger.all(t))
+        outcomes = torch.cat([table["reward"].unsqueeze(-1), table["costs"]], -1)
+        rows = zip(table["x"].unbind(1), outcomes.unbind(1), limits, strict=True)
+        points, means = zip(*(best_tried(*row) for row in rows), strict=True)
+        x = devices.put(torch.stack(points).to(self.dtype), self.device)
+        mean = torch.stack(means)
+        value, margin = mean[:, 0], limits - mean[:, 1:]
+        if bool(value.isnan().all()):
+            raise CBanditError(
+                "recommend: nothing has been told yet of which to take the best; "
+                "tell() what came of a choice, its costs too"
+            )
+        within, on = (margin >= 0).all(-1) & ~value.isnan(), self.actions
+        best = Recommendation(
+            index=None if on.continuous else on.index(x.unsqueeze(1)).squeeze(1),
+            x=x,
+            value=devices.put(value, self.device),
+            probability=torch.full_like(value, math.nan).to(self.device),
+            margin=devices.put(margin, self.device),
+            feasible=devices.put(within, self.device),
+            confidence=confidence,
+            names=on.names,
+        )
+        return self.senses.recommended(best.of(self._outside))
+
+    # -- checkpoints -----------------------------------------------------------------
+
+    @locked
+    def lighten(self) -> None:
+        """Absorb all that was told; drop what is better computed afresh than saved."""
+        self._settled()
+
+    @locked
+    def save(self, path: Any, overwrite: bool = False) -> None:
+        """Write all to ``path``, atomically; :func:`cbandit.load` goes on from it.
+
+        Args:
+            path: of the file. It is kept, with an error, where others have saved it
+                since this policy was loaded from it or saved to it, and where it holds
+                more rounds than this policy, or a run.
+            overwrite: replace a checkpoint that others have saved, and what it holds.
+        """
+        overwrite = checks.flag("overwrite", overwrite)
+        self.lighten()
+        digests, self.digests = self.digests, {}  # where files lie stays out of them
+        rest = "policy", self, digests, overwrite, self._now.t
+        try:
+            distributed.current().first(lambda: checkpoint.write(path, *rest))
+        finally:
+            self.digests = digests
+
+    __copy__ = copy.deepcopy  # a shallow one would share the ledger
+
+    @locked
+    def __getstate__(self) -> dict[str, Any]:
+        # the streams themselves say where they are
+        self._streams.go(self._now.position)
+        now = tuple(self._now._replace(position=None))  # type: ignore[arg-type]
+        return {**vars(self), "_now": now, "_latest": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        now = Now(*state["_now"])
+        self._now = now._replace(position=self._streams.position())
+
+    def __repr__(self) -> str:
+        actions = repr(self.actions)
+        if len(actions) > LONG:
+            actions = f"{type(self.actions).__name__}(dim={self.actions.dim})"
+        parts = [actions, *self._engines(), f"costs={self.m}"]
+        if self.trials is not None:
+            first, count = self.trials[0], len(self.trials)
+            parts.append(f"trials={self.trials if first else count}")
+        return f"{type(self).__name__}({', '.join(parts)}, t={self._now.t})"
+
+
+def documented(cls: Any) -> str | None:
+    """Return the class' help, shared arguments appended where it has ``common:``."""
+    help_text: str | None = cls.__dict__.get("__doc__")
+    text = inspect.cleandoc(help_text or "")  # as Python itself does from 3.13 on
+    if "\n    common: " not in text:
+        return help_text or cls.__doc__
+    lines = [
+        f"    {name}: {meaning}"
+        for name, meaning in cls.common.items()
+        if f"\n    {name}: " not in text
+    ]
+    known = ["Attributes:", "    t: the round last asked for, 0 before the first."]
+    return "\n".join([text, "", "Common:", *lines, "", *known, ""])
+
+
+Policy.__doc__ = documented(Policy)
+
+
+def load(path: Any, trust: Any = ()) -> Policy:
+    """Load the policy that ``policy.save(path)`` wrote; it goes on bit for bit.
+
+    No code of the file's is run. It holds numbers, and names of classes and functions:
+    those of cbandit, and kernels, priors and constraints of gpytorch and botorch, are
+    known. All others, your own kernels, policies, schedules, thresholds, draws and
+    penalties among them, are refused unless you pass them.
+
+    Args:
+        path: of the file.
+        trust: a tuple of classes and functions that the file may name too; of objects,
+            for their classes; of modules, for all that is written in them. Trust only
+            code that you would let the file call, whatever it gives it.
+
+    Example:
+        >>> policy.save("state.ckpt")                               # doctest: +SKIP
+        >>> policy = cb.load("state.ckpt", trust=(my_schedule,))    # doctest: +SKIP
+    """
+    digests: checkpoint.Digests = {}
+    rest = trusted(trust), distributed.current(), digests
+    policy: Policy = checkpoint.read(path, "policy", Policy, *rest)
+    policy.digests = digests
+    return policy

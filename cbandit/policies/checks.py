@@ -1,0 +1,455 @@
+"""Checks of what users hand in, and of what rules of their own answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cbandit._core import checks, devices
+from cbandit.actions import Actions, Finite, Names, ProductGrid, checked_index
+from cbandit.beliefs.gp import GP
+from cbandit.choice import Distribution
+from cbandit.errors import CBanditError
+from cbandit.policies.choices import Asked, Decision
+from cbandit.policies.words import names_of
+from cbandit.scores import Formed
+
+__all__ = [
+    "COST_COUNT",
+    "VERSION",
+    "array_type",
+    "believed_costs",
+    "changed",
+    "costs_not_for",
+    "decided",
+    "functions_of",
+    "listed",
+    "multiplier_of",
+    "named_points",
+    "round_actions",
+    "round_mask",
+    "score_of",
+    "told_in",
+    "told_values",
+]
+
+COST_COUNT = "the number of costs, an int of at least 1"
+VERSION = attrgetter("_version")
+
+_TOGETHER = (
+    ". An array has all costs of a choice: where some come later or never, tell the "
+    "others by name, cost={'latency': 3.1}"
+)
+
+
+# -- of constructors -------------------------------------------------------------------
+
+
+def array_type(dtype: Any, device: torch.device) -> torch.dtype:
+    """Return the dtype of arrays over the actions, which may be given by its name."""
+    if dtype is None:
+        return torch.float32 if device.type == "cuda" else torch.float64
+    if isinstance(dtype, str | torch.dtype):
+        for one in (torch.float32, torch.float64):
+            if str(dtype).removeprefix("torch.") == str(one).removeprefix("torch."):
+                return one
+    raise CBanditError(f"dtype must be 'float32' or 'float64'; got {dtype!r}")
+
+
+def listed(costs: Any, kind: type[Any]) -> list[Any]:
+    """Return one belief a cost; the caller checks each of them."""
+    if isinstance(costs, kind):
+        return [costs]
+    if isinstance(costs, Mapping):
+        return list(costs.values())
+    # no other iterables: a gpytorch kernel can be gone through without an end
+    if not isinstance(costs, Sequence) or isinstance(costs, str):
+        raise CBanditError(
+            f"costs must be a cb.{kind.__name__}, or a list or a dict of them, "
+            f"{{'latency': gp}}; got {checks.kind(costs)}"
+        )
+    if not costs:
+        raise CBanditError("costs must hold at least one belief; got none")
+    return list(costs)
+
+
+def functions_of(reward: Any, costs: Any) -> tuple[list[GP], int | tuple[str, ...]]:
+    """Return one belief a function, reward first, and how many costs there are.
+
+    Or the names of the costs, where they have any.
+    """
+    names = names_of(costs)
+    counted = isinstance(costs, int) and not isinstance(costs, bool)
+    unknown = counted or (names is not None and not isinstance(costs, Mapping))
+    beliefs = [reward, *([] if costs is None or unknown else listed(costs, GP))]
+    for j, belief in enumerate(beliefs):
+        if not isinstance(belief, GP):
+            label = names[j - 1] if names and j else j - 1
+            name = "reward" if j == 0 else f"costs[{label!r}]"
+            raise CBanditError(f"{name} must be a cb.GP; got {checks.kind(belief)}")
+    if names is not None:
+        return beliefs, names
+    m = checks.whole("costs", costs, 1, COST_COUNT) if counted else len(beliefs) - 1
+    return beliefs, m
+
+
+def believed_costs(costs: Any) -> Any:
+    """Return ``costs``, an error unless there are beliefs about them."""
+    named = isinstance(costs, Mapping)
+    if costs is None or isinstance(costs, int) or (names_of(costs) and not named):
+        raise CBanditError(
+            "costs must be a cb.GP, a list of them, or {'latency': gp, ...}: this "
+            f"policy weighs what is believed about each cost; got {costs!r}"
+        )
+    return costs
+
+
+# -- of ask ----------------------------------------------------------------------------
+
+
+def costs_not_for(name: str, sees: bool) -> CBanditError:
+    """Return the error about costs seen in full that are missing, or too many."""
+    if sees:
+        return CBanditError(
+            f"{name} sees the costs before it chooses: give ask(observed_costs=g_t) of "
+            "shape (*trials, m, N); to simulate, a problem whose round(t, generator) "
+            "returns cb.Round(observed_costs=g_t)"
+        )
+    return CBanditError(
+        f"{name} learns costs from feedback; observed_costs= goes to cb.SCGPUCB"
+    )
+
+
+def round_actions(actions: Any, base: Any, batch_shape: tuple[int, ...]) -> Any:
+    """Return a set for one round, which fits the policy's set ``base``."""
+    if _dicts(actions):
+        actions = Finite(_names(base, "actions").points(actions, "actions"))
+    elif not isinstance(actions, Actions):
+        actions = Finite(actions)
+    if actions.dim != base.dim:
+        raise CBanditError(
+            f"actions of this round must have d = {base.dim} coordinates; got "
+            f"{actions.dim}"
+        )
+    if actions.batch_shape and tuple(actions.batch_shape) != batch_shape:
+        raise CBanditError(
+            f"actions of this round have sets for {actions.batch_shape[0]} trials; "
+            f"this policy has trials of shape {batch_shape}"
+        )
+    return actions
+
+
+def round_mask(
+    among: Any, base: Any, batch_shape: tuple[int, ...], device: torch.device
+) -> Tensor:
+    """Return what ``among`` allows, ``(1 or T, N)``, with an action in each trial."""
+    if base.continuous:
+        raise CBanditError(f"among picks from numbered actions, and {base!r} has none")
+    size, trials = base.size, batch_shape[0] if batch_shape else 1
+    if isinstance(among, Mapping):
+        among = _where(among, base)
+    elif _dicts(among):
+        points = _names(base, "among").points(among, "among")
+        among = base.index(points.to(base.extent())).cpu()
+    if isinstance(among, str):
+        raise CBanditError(
+            "among must be a mask, action numbers, or values by name, "
+            f"{{{among!r}: [...]}}; got str"
+        )
+    # looked at where it is, mostly on the host
+    rows = checks.tensor("among", among, None)
+    if rows.dim() not in (1, 2) or (rows.dim() == 2 and len(rows) not in (1, trials)):
+        raise CBanditError(
+            f"among must have shape (N,), (k,), (*trials, N) or (*trials, k) with "
+            f"N = {size} and trials = {batch_shape}; got {tuple(rows.shape)}"
+        )
+    rows = rows if rows.dim() == 2 else rows.unsqueeze(0)
+    if rows.dtype == torch.bool:
+        if rows.shape[-1] != size:
+            raise CBanditError(
+                f"among, a mask, must cover all {size} actions; got {rows.shape[-1]}"
+            )
+        some, mask = bool(rows.any(-1).all()), devices.put(rows, device)
+    else:
+        with checks.about("among"):
+            checked_index(rows, size, rows.device)
+        if rows.shape[-1] == size > 1 and bool((rows <= 1).all()):
+            raise CBanditError(
+                f"among holds {size} whole numbers, 0 and 1 only, and there are {size} "
+                "actions: is it a mask, or action numbers? Give a mask as booleans, "
+                "torch.as_tensor(among).bool(); give action numbers once each, or "
+                "leave among out for all actions"
+            )
+        some = rows.shape[-1] > 0
+        mask = torch.zeros(len(rows), size, dtype=torch.bool, device=device)
+        mask.scatter_(-1, devices.put(rows.long(), device), True)
+    if not some:
+        raise CBanditError("among must leave at least one action in every trial")
+    return mask
+
+
+def _where(among: Mapping[str, Any], base: Any) -> Tensor:
+    """Return the actions ``(N,)`` with these values of some parameters."""
+    allowed = _names(base, "among").allowed(among, "among")
+    if isinstance(base, ProductGrid):
+        axes = [axis.cpu() for axis in base.axes]
+    else:
+        axes = list(base.all.cpu().unbind(-1))
+    flags = [torch.ones(len(axis), dtype=torch.bool) for axis in axes]
+    for j, values in allowed.items():
+        gaps = (axes[j].unsqueeze(-1) - torch.tensor(values).to(axes[j])).abs().amin(-1)
+        flags[j] = gaps <= 1e-6 * (1 + axes[j].abs())
+    if not isinstance(base, ProductGrid):
+        return torch.stack(flags).all(0)
+    mask = flags[0]
+    for flag in flags[1:]:
+        mask = (mask.unsqueeze(-1) & flag).reshape(-1)
+    return mask
+
+
+def _dicts(actions: Any) -> bool:
+    """Return whether these are actions by name, in lists."""
+    while isinstance(actions, list | tuple) and actions:
+        actions = actions[0]
+    return isinstance(actions, Mapping)
+
+
+def _names(base: Any, name: str) -> Names:
+    if base.names is None:
+        raise CBanditError(
+            f"{name} by name needs a set with names: give the policy a cb.Space(...)"
+        )
+    names: Names = base.names
+    return names
+
+
+def named_points(base: Any, x: Any, params: Any) -> Any:
+    """Return points that were given by coordinates, or by name."""
+    if params is None:
+        return x
+    if x is not None:
+        raise CBanditError("give x= or params=, not both")
+    return _names(base, "params").points(params)
+
+
+# -- of tell and observe ---------------------------------------------------------------
+
+
+def told_in(where: Any, batch_shape: tuple[int, ...]) -> Tensor:
+    """Return the trials in which feedback has come, ``(T,)`` on the host."""
+    mask = checks.tensor("where", where, None, "cpu")
+    fits = tuple(mask.shape) in (batch_shape, batch_shape or (1,))
+    if mask.dtype != torch.bool or not fits:
+        raise CBanditError(
+            f"where must be bool of shape (*trials,) = {batch_shape}; got "
+            f"{mask.dtype} of shape {tuple(mask.shape)}"
+        )
+    return mask.reshape(-1)
+
+
+def told_values(
+    name: str,
+    value: Any,
+    count: int,
+    mask: Tensor | None,
+    batch: tuple[int, ...],
+    dtype: torch.dtype,
+) -> Tensor:
+    """Return a reward, or ``count`` costs, that were told, ``(T, count)``, copied."""
+    if mask is None and not batch and count == 1 and _single(value):
+        number = float(value)
+        if abs(number) <= checks.LARGEST[dtype]:
+            return torch.full((1, 1), number, dtype=torch.float64)
+    checks.no_flag(name, value)
+    # looked at where it is: no device has to be waited for
+    if isinstance(value, Tensor) and value.dtype == torch.float64:
+        told = checks.plain(name, value)
+    else:
+        told = checks.tensor(name, value, torch.float64)
+    shape, size = tuple(told.shape), batch[0] if batch else 1
+    advice = _TOGETHER if count > 1 else ""
+    if shape == batch and count == 1:
+        out = told.reshape(size, 1)
+    elif shape == (*batch, count) and (name != "reward" or not batch):
+        out = told.reshape(size, count)
+    else:
+        wanted = "(*trials,)" if name == "reward" else "(*trials, m)"
+        expected = batch if name == "reward" else (*batch, count)
+        raise CBanditError(
+            f"{name} must have shape {wanted} = {expected}; got {shape}{advice}"
+        )
+    # a copy: it is read later, and the caller may fill the same array again
+    if mask is None:
+        return checks.measured(name, out, dtype, advice).clone()
+    # what is not said to have come may be anything, NaN included
+    came = devices.put(mask, out.device).unsqueeze(-1)
+    return checks.measured(name, torch.where(came, out, 0.0), dtype)
+
+
+def _single(value: Any) -> bool:
+    """Return whether this is one real number on its own, on the host."""
+    if type(value) is float:
+        return True
+    plain = type(value) is Tensor and value.dtype == torch.float64 and not value.dim()
+    return plain and not (value.is_cuda or value.requires_grad)
+
+
+# -- of rules --------------------------------------------------------------------------
+
+
+def decided(
+    rule: str,
+    answer: Any,
+    asked: Asked,
+    size: int,
+    m: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Decision:
+    """Return what a rule from outside decided, as tensors that fit the set.
+
+    Args:
+        rule: what errors call the rule.
+        answer: what it returned.
+        asked: what it was asked.
+        size: how many trials there are.
+        m: how many costs there are.
+        device: where the policy's tensors live.
+        dtype: of its actions.
+    """
+    if not isinstance(answer, Decision):
+        raise CBanditError(f"{rule} must return a cb.Decision; got {answer!r}")
+    on, mask = asked.actions, asked.mask
+
+    def led(name: str, value: Any, *axes: int, kind: Any = None) -> Tensor:
+        out = checks.tensor(f"{rule}: {name}", value, kind, device)
+        if tuple(out.shape) != (size, *axes):
+            raise CBanditError(
+                f"{rule}: {name} must lead with the trials, of shape {(size, *axes)}; "
+                f"got {tuple(out.shape)}"
+            )
+        return out
+
+    def numbers(name: str, value: Any, *axes: int) -> Tensor:
+        try:
+            return checked_index(led(name, value, *axes), on.size, device)
+        except CBanditError as error:
+            said = str(error).removeprefix("index ")
+            raise CBanditError(
+                said if said.startswith(rule) else f"{rule}: {name} {said}"
+            ) from None
+
+    index, x, infeasible = answer.index, answer.x, answer.infeasible
+    box = bool(on.continuous)
+    needed, each = ("x", "point") if box else ("index", "number")
+    if getattr(answer, needed) is None:
+        raise CBanditError(f"{rule} must say {needed}, one {each} a trial; got None")
+    if index is not None:
+        index = numbers("index", index)
+        allowed = mask is None or mask.expand(size, -1).gather(1, index.unsqueeze(-1))
+        if not torch.as_tensor(allowed).all():
+            raise CBanditError(
+                f"{rule}: index must be of what among allows; got {index.tolist()}"
+            )
+    if x is not None:
+        x = led("x", x, on.dim, kind=dtype)
+        checks.finite(f"{rule}: x", x)
+        x = on.inside(x, f"{rule}: x") if box else x
+        if asked.barred is not None and bool(asked.barred.holds(x).any()):
+            raise CBanditError(f"{rule}: x must not lie where an action has failed")
+    if infeasible is not None:
+        infeasible = led("infeasible", infeasible).bool()
+    drawn = answer.distribution
+    if drawn is not None:
+        if not isinstance(drawn, Distribution):
+            raise CBanditError(
+                f"{rule}: distribution must be a cb.Distribution; got {drawn!r}"
+            )
+        k = checks.tensor(f"{rule}: distribution", drawn.index).shape[-1:]
+        drawn = Distribution(
+            numbers("distribution.index", drawn.index, *k),
+            led("distribution.probability", drawn.probability, *k),
+        )
+    score, estimate = answer.score, answer.estimate
+    if score is not None:
+        score = led("score", score, kind=torch.float64)
+    if estimate is not None:
+        estimate = led("estimate", estimate, 1 + m, kind=torch.float64)
+    return Decision(index, infeasible, drawn, x, answer.keys, score, estimate)
+
+
+def score_of(name: str, score: Any, weights: tuple[int, int], hint: str) -> Any:
+    """Return a score, one of the library's or a function whose answers are checked.
+
+    Args:
+        name: what errors call the rule that returned it.
+        score: what it returned.
+        weights: the shape that weights of costs must have, ``(T, m)``.
+        hint: what errors add.
+    """
+    weight = score.weight if isinstance(score, Formed) else None
+    if weight is not None:
+        if _shape(weight) == weights:
+            return score
+        raise CBanditError(
+            f"{name} must weigh costs by a tensor of shape (T, m) = {weights}; got "
+            f"{_shape(weight)}{hint}"
+        )
+    if isinstance(score, type) or not callable(score):
+        raise CBanditError(
+            f"{name} must return one of cb.scores, with its weight, or a function of "
+            f"estimates f and g; got {checks.kind(score)}"
+        )
+    if isinstance(score, Formed):
+        return score
+
+    def form(f: Tensor, g: Tensor) -> Tensor:
+        before = list(map(VERSION, (f, g)))
+        try:
+            values = score(f, g)
+        except Exception as error:
+            if not hint:
+                raise
+            raise CBanditError(f"{name}: {error}{hint}") from error
+        if list(map(VERSION, (f, g))) != before:
+            raise changed(f"the function that {name} returned")
+        if isinstance(values, Tensor) and values.shape == f.shape:
+            if values.is_floating_point():
+                return values.to(f)
+        raise CBanditError(
+            f"the function that {name} returned must return a score for each action, "
+            f"of shape (T, n) = {tuple(f.shape)}; got {_shape(values)}"
+        )
+
+    return form
+
+
+def multiplier_of(name: str, moved: Any, like: Tensor) -> Tensor:
+    """Return the multiplier that a rule returned, an error if it is none."""
+    if isinstance(moved, Tensor) and moved.shape == like.shape:
+        if moved.is_floating_point():
+            return moved
+    raise CBanditError(
+        f"{name} must return the multiplier, a tensor of shape (T, m) = "
+        f"{tuple(like.shape)} of floating numbers; got {_shape(moved)}"
+    )
+
+
+def changed(name: str) -> CBanditError:
+    """Return the error about a rule that changed in place what it was given."""
+    return CBanditError(
+        f"{name} must not change what it is given in place: x.clamp(min=0) returns "
+        "a new tensor, x.clamp_(min=0) and x += 1 do not"
+    )
+
+
+def _shape(value: Any) -> Any:
+    """Return a tensor's shape, and of anything else what it is."""
+    if not isinstance(value, Tensor):
+        return checks.kind(value)
+    floating = value.is_floating_point()
+    return tuple(value.shape) if floating else f"{tuple(value.shape)} of {value.dtype}"

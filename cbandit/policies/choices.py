@@ -1,0 +1,576 @@
+"""Choices: what a rule is asked and decides, and what is told of each choice later.
+
+The ledger has an entry for each choice whose feedback has not all come. An entry is
+replaced and never changed: one assignment puts what was told into it and closes it.
+Every item told has a serial number; a policy that has taken in the items up to one
+number remembers that number, so that an interrupt between its state and the ledger
+neither loses an item nor takes it in twice.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cbandit._core import checks, devices
+from cbandit._core.randomness import Streams
+from cbandit.choice import Choice, Distribution
+from cbandit.errors import ChoiceError
+from cbandit.policies.failures import Barred
+from cbandit.posterior.observations import Part
+
+__all__ = [
+    "Asked",
+    "Data",
+    "Decision",
+    "Entry",
+    "Ledger",
+    "Made",
+    "News",
+    "Outstanding",
+    "Place",
+    "Told",
+    "private_copy",
+]
+
+STAYS = (
+    "; what was told cannot be changed: go on from an earlier save, or build the "
+    "policy anew and give it what history() holds, corrected"
+)
+
+
+# -- a round ---------------------------------------------------------------------------
+
+
+class Asked(NamedTuple):
+    """One round, as a policy's rule is asked.
+
+    Args:
+        t: the round, counted from 1.
+        actions: the set to choose from, mostly the policy's own.
+        mask: ``(1 or T, N)`` bool, what ``among`` allows; ``None``: everything.
+        observed_costs: this round's costs, as ``ask`` was given them.
+        streams: where draws come from; those of an ``ask`` that fails are drawn again.
+        ledger: the choices that wait for feedback.
+        barred: on a box, what has failed: of points ``z (T, n, d)`` of the unit cube it
+            says which lie there. ``None``: nothing has.
+    """
+
+    t: int
+    actions: Any
+    mask: Tensor | None
+    observed_costs: Any
+    streams: Streams
+    ledger: Ledger
+    barred: Barred | None = None
+
+    @property
+    def waiting(self) -> list[Entry]:
+        """The choices whose feedback has not all come, oldest first."""
+        return self.ledger.waiting(self.t - 1)
+
+    def without(self, choice: Choice) -> Asked:
+        """Return the same round with one of its choices left out."""
+        on, index = self.actions, choice.index
+        if on.continuous:
+            x = choice.x.reshape(-1, on.dim).double().cpu()
+            points: tuple[Tensor, ...] = x.split(1)
+            if self.barred is not None:
+                both = zip(points, self.barred.points, strict=True)
+                points = tuple(torch.cat(pair) for pair in both)
+            return self._replace(barred=Barred(on, points))
+        if index is None:
+            return self
+        numbers = index.reshape(-1, 1)
+        shape, device = (len(numbers), on.size), numbers.device
+        mask = torch.ones(shape, dtype=torch.bool, device=device)
+        if self.mask is not None:
+            mask &= self.mask
+        return self._replace(mask=mask.scatter_(1, numbers, False))
+
+
+@dataclass
+class Decision:
+    """The answer of a policy's rule, for ``T`` trials at once.
+
+    Args:
+        index: the action's number, ``(T,)``.
+        infeasible: ``(T,)``, or ``None``: nothing to report.
+        distribution: what the action was drawn from, ``(T, k)``.
+        x: the action itself, ``(T, d)``, where it is not that of its number.
+        keys: see :class:`~cbandit.search.Best`, where they are known.
+        score: of the action, ``(T,)``, for the history.
+        estimate: of reward and costs that entered it, ``(T, 1 + m)``, likewise.
+        sure: whether it is known to fit the set; otherwise ``ask`` checks it.
+    """
+
+    index: Tensor | None
+    infeasible: Tensor | None = None
+    distribution: Distribution | None = None
+    x: Tensor | None = None
+    keys: list[Any] | None = None
+    score: Tensor | None = None
+    estimate: Tensor | None = None
+    sure: bool = False
+
+
+def private_copy(choice: Choice) -> Choice:
+    """Return a copy of a choice whose tensors nobody else can change."""
+    copy = object.__new__(Choice)
+    vars(copy).update(vars(choice), x=choice.x.clone())
+    if choice.index is not None and choice.keys is None:
+        vars(copy)["index"] = choice.index.clone()
+    return copy
+
+
+# -- feedback --------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """Where a choice is: the actions' names and points ``(T, d)``, and its round."""
+
+    keys: list[Any]
+    x: Tensor
+    t: int
+
+
+class Told(NamedTuple):
+    """Feedback of one choice that waits to be absorbed.
+
+    Args:
+        values: ``(T, 1)`` for the reward, ``(T, m)`` for costs.
+        where: ``(T,)`` bool, on the host, or ``None``: all trials.
+        noise: this observation's variance, ``(T,)``, or ``None``.
+        at: the round in which it was told.
+        serial: its number among all that was told.
+        columns: which costs these are; ``None``: all of them, or the reward.
+        time: when it was told, in seconds since 1970.
+    """
+
+    values: Tensor
+    where: Tensor | None
+    noise: Tensor | None
+    at: int
+    serial: int = 0
+    columns: Sequence[int] | None = None
+    time: float = math.nan
+
+    def mask(self) -> Tensor:
+        """Return ``where`` beside the values, all true if it is ``None``."""
+        if self.where is None:
+            shape, device = len(self.values), self.values.device
+            return torch.ones(shape, dtype=torch.bool, device=device)
+        return devices.put(self.where, self.values.device)
+
+    def wide(self, m: int) -> tuple[Tensor, Tensor]:
+        """Return values and whether they came, ``(T, 1)`` or of all ``m`` costs."""
+        came = self.mask().unsqueeze(-1)
+        if self.columns is None:
+            return self.values, came.expand_as(self.values)
+        columns = list(self.columns)
+        values = self.values.new_zeros(len(self.values), m)
+        there = torch.zeros(m, dtype=torch.bool, device=values.device)
+        values[:, columns], there[columns] = self.values, True
+        return values, came & there
+
+
+class News(NamedTuple):
+    """Feedback of one choice that has not been absorbed.
+
+    Args:
+        choice: the choice, as ``ask`` gave it out.
+        rewards: what was told of its reward.
+        costs: what was told of its costs.
+        cancelled: whether the rest will never come.
+    """
+
+    choice: Choice
+    rewards: Sequence[Told]
+    costs: Sequence[Told]
+    cancelled: bool = False
+
+    def by_functions(self) -> list[tuple[Told, list[int]]]:
+        """Return what was told and of which functions: 0 is the reward, then costs."""
+        out = []
+        for told in self.rewards:
+            out.append((told, [0]))
+        for told in self.costs:
+            columns = told.columns or range(told.values.shape[-1])
+            functions = []
+            for j in columns:
+                functions.append(1 + j)
+            out.append((told, functions))
+        return out
+
+    def parts(self, size: int) -> list[Part]:
+        """Return the news of ``size`` trials as beliefs take them in."""
+        out: list[Part] = []
+        every = [True] * size
+        for told, functions in self.by_functions():
+            wanted = every if told.where is None else told.where.tolist()
+            out.append(Part(functions, told.values, wanted, told.noise))
+        return out
+
+
+@dataclass(frozen=True)
+class Data:
+    """Checked data from before.
+
+    Args:
+        numbers: the actions' numbers ``(1 or T, n)``; ``None``: points of a box.
+        places: the actions, ``(T, n, d)``.
+        parts: functions, 0 the reward, and their values ``(1 or T, n, f)``.
+    """
+
+    numbers: Tensor | None
+    places: Tensor
+    parts: list[tuple[list[int], Tensor]]
+
+    def rows(self) -> list[tuple[Sequence[Hashable], Tensor, list[Part]]]:
+        """Return one row an observation, as beliefs take them in."""
+        out: list[tuple[Sequence[Hashable], Tensor, list[Part]]] = []
+        every = [True] * len(self.places)
+        for i in range(self.places.shape[1]):
+            told: list[Part] = [
+                Part(functions, value[:, i].to(self.places.device), every)
+                for functions, value in self.parts
+            ]
+            keys: list[Hashable] = (
+                [tuple(point) for point in self.places[:, i].tolist()]
+                if self.numbers is None
+                else self.numbers[:, i].tolist()
+            )
+            out.append((keys, self.places[:, i], told))
+        return out
+
+
+# -- who waits for what ----------------------------------------------------------------
+
+
+class Made(NamedTuple):
+    """The numbers that a round was decided by.
+
+    Args:
+        time: when it was asked, in seconds since 1970.
+        multiplier: that it used, ``(T, m)``, where there is one.
+        estimate: of reward and costs at the choice, ``(T, 1 + m)``, where it is known.
+        score: of the choice, ``(T,)``, where it is known.
+    """
+
+    time: float
+    multiplier: Tensor | None = None
+    estimate: Tensor | None = None
+    score: Tensor | None = None
+
+
+class Entry(NamedTuple):
+    """A choice, what has come of it in which trials, and what is not absorbed yet.
+
+    Args:
+        choice: the policy's own copy.
+        given: the choice that the user was given, who may change it in place.
+        made: what the round was decided by.
+        came: where each function has come, ``(T, 1 + m)`` bool on the host.
+        awaits: how many functions it waits for, the reward first.
+        rewards: what was told, absorbed or not.
+        costs: likewise.
+        closed: whether nothing more can be told.
+        cancelled: the serial number of its cancellation, 0: it was not cancelled.
+        held: costs ``(T, m)`` that wait for the others, where all count together.
+        failed: trials in which the action has failed, ``(T,)``; ``None``: in none.
+    """
+
+    choice: Choice
+    given: Choice
+    made: Made
+    came: Tensor
+    awaits: int
+    rewards: tuple[Told, ...] = ()
+    costs: tuple[Told, ...] = ()
+    closed: bool = False
+    cancelled: int = 0
+    held: Tensor | None = None
+    failed: Tensor | None = None
+
+    def waits(self) -> Tensor:
+        """Return the trials that wait for something, ``(T,)``."""
+        return ~self.came[:, : self.awaits].all(-1)
+
+    def told(
+        self,
+        functions: Sequence[int],
+        mask: Tensor | None,
+        labels: Sequence[str],
+        at_once: bool,
+    ) -> tuple[Tensor, bool]:
+        """Return where each function has come, now that more has, and if that is all.
+
+        An error if some of it had come before.
+
+        Args:
+            functions: that come now, 0 the reward.
+            mask: the trials in which they come, ``(T,)``; ``None``: all.
+            labels: of the reward and the costs.
+            at_once: whether all costs come, or some by name.
+        """
+        if mask is None and len(functions) == self.came.shape[1] and not self.rewards:
+            if not self.costs and self.failed is None and self.held is None:
+                return torch.ones_like(self.came), True
+        now = torch.zeros_like(self.came)
+        now[:, list(functions)] = True if mask is None else mask.unsqueeze(-1)
+        twice = (now & self.came).any(0).nonzero().flatten().tolist()
+        if twice:
+            f = twice[0]
+            before, name = self.came[:, :1], "reward"
+            if f:
+                before = self.came[:, 1:]
+                name = "cost" if at_once else f"cost {labels[f]!r}"
+            some = "" if bool(before.all()) else " in some of these trials"
+            raise ChoiceError(
+                f"choice of round {self.choice.t} was told its {name} already{some}"
+                + STAYS
+            )
+        came = now | self.came
+        return came, bool(came[:, : self.awaits].all())
+
+    def having_failed(self, mask: Tensor | None, serial: int) -> Entry:
+        """Return the entry of an action that has failed in the trials ``mask (T,)``.
+
+        They wait for nothing more. An error if nothing was to come there.
+        """
+        now = torch.ones_like(self.came[:, 0]) if mask is None else mask
+        if bool((now & ~self.waits()).any()):
+            raise ChoiceError(
+                f"choice of round {self.choice.t} was told in full, or has failed, "
+                f"already in some of these trials{STAYS}"
+            )
+        came = self.came | now.unsqueeze(-1)
+        closed = bool(came[:, : self.awaits].all())
+        return self._replace(
+            came=came,
+            failed=now if self.failed is None else self.failed | now,
+            closed=closed,
+            cancelled=serial if closed else 0,
+        )
+
+
+class Outstanding(list[Choice]):
+    """Choices that wait for feedback; it prints as what each of them waits for.
+
+    Args:
+        entries: of the choices.
+        labels: of the functions that they wait for, the reward's first.
+    """
+
+    def __init__(self, entries: Sequence[Entry], labels: Sequence[str]) -> None:
+        super().__init__(entry.given for entry in entries)
+        self._missing = {
+            entry.choice.id: [
+                label
+                for label, came in zip(labels, entry.came.all(0).tolist(), strict=False)
+                if not came
+            ]
+            for entry in entries
+        }
+
+    def __repr__(self) -> str:
+        words = (f"{c!r} waits for {', '.join(self._missing[c.id])}" for c in self)
+        return f"[{', '.join(words)}]"
+
+
+class Ledger:
+    """The choices whose feedback has not all come, by round.
+
+    Rounds above the policy's own are of an ``ask`` that was cut short.
+
+    Args:
+        size: how many trials there are.
+        m: how many costs there are.
+        costs: whether a choice waits for its costs.
+    """
+
+    def __init__(self, size: int, m: int, costs: bool) -> None:
+        self._nothing = torch.zeros(size, 1 + m, dtype=torch.bool)
+        self.awaits = 1 + m if costs else 1
+        self._entries: dict[int, Entry] = {}  # in the order of rounds
+        self._touched: dict[int, None] = {}  # rounds that may hold news
+        self._rounds: dict[str, int] = {}  # of the choices, by id
+        #: the serial number given out last
+        self.last = 0
+        # of the ids that it gives out, and gave out before it was copied
+        self._prefixes: tuple[str, ...] = (secrets.token_hex(6),)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._prefixes = (*self._prefixes, secrets.token_hex(6))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def id(self, t: int | str) -> str:
+        """Return the id of a round's choice, which no other policy's copy gives out."""
+        return f"{self._prefixes[-1]}-{t}"
+
+    def open(self, choice: Choice, given: Choice, made: Made) -> None:
+        """Enter a choice that is about to stand."""
+        self._rounds[choice.id] = choice.t
+        entry = Entry(choice, given, made, self._nothing, self.awaits)
+        self._entries[choice.t] = entry
+
+    def latest(self, t: int) -> Entry:
+        """Return the entry of the latest round ``t``."""
+        return self._entries[t]
+
+    def all(self, t: int) -> list[Entry]:
+        """Return the entries up to round ``t``."""
+        return [each for each in self._entries.values() if each.choice.t <= t]
+
+    def waiting(self, t: int) -> list[Entry]:
+        """Return the entries that wait for feedback, up to round ``t``."""
+        out = []
+        for entry in self._entries.values():
+            if not entry.closed and entry.choice.t <= t:
+                out.append(entry)
+        return out
+
+    def find(self, choice: Choice | str, t: int) -> Entry | None:
+        """Return the entry of a choice, or of an id, that waits for feedback.
+
+        Args:
+            choice: what a user handed over.
+            t: the policy's round.
+        """
+        if isinstance(choice, str):
+            name, number = choice, self._rounds.get(choice, 0)
+        elif isinstance(choice, Choice):
+            name, number = choice.id, choice.t
+        else:
+            return None
+        entry = self._entries.get(number)
+        if entry is None or entry.closed or number > t or entry.choice.id != name:
+            return None
+        return entry
+
+    def finished(self, choice: Choice | str, t: int) -> bool:
+        """Return whether a choice is of the policy, and told in full or cancelled."""
+        if not isinstance(choice, Choice) or choice.t > t or not self._gave(choice):
+            return False
+        entry = self._entries.get(choice.t)
+        return entry is None or entry.closed
+
+    def refusal(
+        self, choice: Any, t: int, states: Callable[[str], set[str]]
+    ) -> ChoiceError:
+        """Return the error about a choice that waits for no feedback here.
+
+        Args:
+            choice: what a user handed over.
+            t: the policy's round.
+            states: what became of the choice with an id, in some trial or other.
+        """
+        if isinstance(choice, str):
+            if over := states(choice):
+                return ChoiceError(f"the choice with id {choice!r} {_over(over)}")
+            return ChoiceError(
+                f"no choice with id {choice!r} waits for feedback here: another policy "
+                "gave it out, or a copy of this one"
+            )
+        if not isinstance(choice, Choice):
+            return ChoiceError(
+                "choice must come from ask(), or be its id; got "
+                f"{checks.kind(choice)}. What ask() did not give out goes to "
+                "observe(index=, x= or params=)"
+            )
+        if not self._gave(choice):
+            return ChoiceError(
+                "choice belongs to another policy; tell the one that asked (of two "
+                "copies of a checkpoint each knows its own choices only)"
+            )
+        if choice.t > t:
+            return ChoiceError(
+                f"choice of round {choice.t} is unknown: this policy is in round {t}"
+            )
+        if not self.finished(choice, t):
+            return ChoiceError(
+                f"choice of round {choice.t} was given out by another copy of this "
+                "policy; tell that one"
+            )
+        over = states(choice.id)
+        return ChoiceError(f"choice of round {choice.t} is finished: it {_over(over)}")
+
+    def _gave(self, choice: Choice) -> bool:
+        """Return whether a choice's id is one that this policy gave out."""
+        return choice.id.rpartition("-")[0] in self._prefixes
+
+    def number(self) -> int:
+        """Return a new serial number, above all before it."""
+        self.last += 1
+        return self.last
+
+    def put(self, entry: Entry) -> None:
+        """Replace an entry by one with news."""
+        # the mark first: a mark without news is harmless, news without one are lost
+        self._touched[entry.choice.t] = None
+        self._entries[entry.choice.t] = entry
+
+    def news(self, heard: int) -> list[News]:
+        """Return what was told after the item ``heard``, in the order of rounds."""
+        out = []
+        for t in sorted(self._touched):
+            entry = self._entries.get(t)
+            if entry is None:
+                continue
+            rewards, costs = entry.rewards, entry.costs
+            if rewards and rewards[0].serial <= heard:
+                rewards = tuple(told for told in rewards if told.serial > heard)
+            if costs and costs[0].serial <= heard:
+                costs = tuple(told for told in costs if told.serial > heard)
+            cancelled = entry.cancelled > heard
+            if rewards or costs or cancelled:
+                out.append(News(entry.choice, rewards, costs, cancelled))
+        return out
+
+    def reminder(self, name: str) -> str:
+        """Return a warning that many choices wait for their feedback."""
+        costs = ", cost=..." if self.awaits > 1 else ""
+        return (
+            f"{name}: {len(self)} choices wait for their feedback; hand each to "
+            f"tell(choice, reward=...{costs}), or to cancel(choice) if it will never "
+            "come"
+        )
+
+    def tidy(self, heard: int, keep: Callable[[Entry], None]) -> None:
+        """Drop closed entries once all news are absorbed; ``keep`` gets them.
+
+        An interrupt may hand it an entry twice.
+        """
+        if heard != self.last:
+            return  # more was told meanwhile: another time
+        for t in list(self._touched):
+            entry = self._entries.get(t)
+            if entry is not None and entry.closed:
+                keep(entry)
+                self._rounds.pop(entry.choice.id, None)
+                del self._entries[t]
+            del self._touched[t]
+
+
+def _over(states: set[str]) -> str:
+    """Return what became of a choice that waits for nothing, in words."""
+    if "failed" in states:
+        return (
+            "was told as failed, and its action is not asked for again (what may work "
+            f"another time is for cancel(choice)){STAYS}"
+        )
+    if "cancelled" in states:
+        return (
+            "was cancelled; what has come of it after all goes to observe(...), where "
+            "the policy has it"
+        )
+    return f"was told in full{STAYS}"

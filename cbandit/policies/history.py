@@ -1,0 +1,254 @@
+"""The history of a policy: what happened in every round, kept in little room.
+
+An entry that leaves the ledger is put here. Every so often the entries that wait become
+columns of numbers, and columns of one length are joined, so that there are few of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from cbandit._core import devices
+from cbandit.choice import Choice
+from cbandit.errors import MissingExtraError
+from cbandit.policies.choices import Entry, Told
+from cbandit.policies.words import Senses
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["History", "best_tried"]
+
+BLOCK = 256
+STATES = ("open", "told", "failed", "cancelled")
+OWN = ("id", "round", "trial", "state", "asked", "told", "action", "reward", "score")
+
+
+class History:
+    """The rounds that are over.
+
+    Args:
+        size: how many trials.
+        m: how many costs.
+        dim: how many coordinates an action has.
+    """
+
+    def __init__(self, size: int, m: int, dim: int) -> None:
+        self._size, self._m, self._dim = size, m, dim
+        self._waiting: list[Entry] = []
+        self._columns: list[dict[str, Tensor]] = []
+        self._prefixes: list[str] = []
+
+    def put(self, entry: Entry) -> None:
+        """Keep an entry that leaves the ledger."""
+        self._waiting.append(entry)
+        if len(self._waiting) == BLOCK:
+            # rows come first: an interrupt may repeat them, and loses none
+            columns = [*self._columns, self._rows(self._waiting)]
+            while len(columns) > 1 and _length(columns[-2]) <= _length(columns[-1]):
+                last, before = columns.pop(), columns.pop()
+                columns.append({k: torch.cat([before[k], last[k]]) for k in last})
+            self._columns, self._waiting = columns, []
+
+    def table(self, entries: Sequence[Entry]) -> dict[str, Tensor]:
+        """Return all rows in the order of rounds, those of ``entries`` with them."""
+        parts = [*self._columns, self._rows([*self._waiting, *entries])]
+        whole = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        order = whole["round"].argsort()
+        first = torch.ones(len(order), dtype=torch.bool)
+        ordered = whole["round"][order]
+        first[1:] = ordered[1:] != ordered[:-1]  # an interrupt repeats rows
+        return {name: column[order[first]] for name, column in whole.items()}
+
+    def row(self, name: str, entries: Sequence[Entry]) -> dict[str, Tensor] | None:
+        """Return the row of a choice by its id; ``None``: there is none."""
+        for entry in entries:
+            if entry.choice.id == name:
+                return {k: column[0] for k, column in self._rows([entry]).items()}
+        table = self.table(entries)
+        prefix, _, t = name.rpartition("-")
+        if prefix not in self._prefixes or not t.isdecimal() or len(t) > 18:
+            return None
+        here = table["prefix"] == self._prefixes.index(prefix)
+        for i in (here & (table["round"] == int(t))).nonzero().flatten().tolist():
+            return {k: column[i] for k, column in table.items()}
+        return None
+
+    def states(self, name: str, entries: Sequence[Entry]) -> set[str]:
+        """Return what became of a choice, by its id, in some trial or other."""
+        row = self.row(name, entries)
+        return set() if row is None else {STATES[i] for i in row["state"].tolist()}
+
+    def frame(
+        self, entries: Sequence[Entry], senses: Senses, names: Any, trials: range | None
+    ) -> pd.DataFrame:
+        """Return all rounds, a row for each round and trial.
+
+        Args:
+            entries: of the rounds that are not over.
+            senses: the user's words for the functions.
+            names: of the coordinates, where the policy's set has any.
+            trials: their numbers; ``None``: there is no trials axis.
+        """
+        try:
+            import pandas as pd
+        except ImportError:
+            raise MissingExtraError(
+                "policy.history() needs pandas: pip install 'cbandit[experiments]'"
+            ) from None
+        table, size = self.table(entries), self._size
+        rounds = table["round"].repeat_interleave(size)
+        prefixes = table["prefix"].repeat_interleave(size).tolist()
+        each = zip(prefixes, rounds.tolist(), strict=True)
+        columns: dict[str, Any] = {"id": [f"{self._prefixes[i]}-{t}" for i, t in each]}
+        columns["round"] = rounds.numpy()
+        if trials is not None:
+            columns["trial"] = list(trials) * len(table["round"])
+        labels = [senses.label(j) for j in range(self._m)]
+        # a prefix where a name means another column
+        labels = [f"cost.{each}" if each in OWN else each for each in labels]
+        if names is not None:
+            for name, values in names.read(table["x"]).items():
+                taken = name in OWN or name in labels
+                columns[f"x.{name}" if taken else name] = values.reshape(-1)
+        else:
+            if bool((table["index"] >= 0).any()):
+                columns["action"] = table["index"].flatten().numpy()
+            for j, column in enumerate(table["x"].unbind(-1)):
+                columns[f"x{j + 1}"] = column.flatten().numpy()
+        columns["state"] = [STATES[i] for i in table["state"].flatten().tolist()]
+        for name in ("asked", "told"):
+            seconds = table[name].repeat_interleave(size).numpy()
+            columns[name] = pd.to_datetime(seconds, unit="s", utc=True)
+        columns["reward"] = senses.reward(table["reward"]).flatten().numpy()
+        for name, column in zip(
+            labels, senses.costs(table["costs"]).unbind(-1), strict=True
+        ):
+            columns[name] = column.flatten().numpy()
+        for j, column in enumerate(table["multiplier"].unbind(-1)):
+            name = f"{j + 1}" if senses.names is None else f"_{senses.names[j]}"
+            columns[f"multiplier{name}"] = column.flatten().numpy()
+        columns["score"] = table["score"].flatten().numpy()
+        return pd.DataFrame(columns)
+
+    def _rows(self, entries: Sequence[Entry]) -> dict[str, Tensor]:
+        """Return entries as columns, a row an entry; NaN is what is not known."""
+        n, size, m = len(entries), self._size, self._m
+        choices, made = [e.choice for e in entries], [e.made for e in entries]
+        nan, prefixes = torch.nan, [self._prefix(c.id) for c in choices]
+        state = torch.ones(n, size, dtype=torch.uint8)
+        for i, entry in enumerate(entries):
+            if not entry.closed or entry.cancelled or entry.failed is not None:
+                state[i] = _states(entry)
+        last = [[told.time for told in (*e.rewards, *e.costs)] for e in entries]
+        return {
+            "round": torch.tensor([c.t for c in choices], dtype=torch.long),
+            "prefix": torch.tensor(prefixes, dtype=torch.long),
+            "asked": torch.tensor([each.time for each in made], dtype=torch.float64),
+            "told": torch.tensor(
+                [max(times, default=nan) for times in last], dtype=torch.float64
+            ),
+            "state": state,
+            "index": _numbers(choices, size),
+            "x": _joined([c.x for c in choices], (size, self._dim), nan),
+            "reward": _told([e.rewards for e in entries], size, 1)[..., 0],
+            "costs": _told([e.costs for e in entries], size, m),
+            "multiplier": _joined([e.multiplier for e in made], (size, m), nan),
+            "score": _joined([e.score for e in made], (size,), nan),
+            "estimate": _joined([e.estimate for e in made], (size, 1 + m), nan),
+        }
+
+    def _prefix(self, name: str) -> int:
+        prefix = name.rpartition("-")[0]
+        if prefix not in self._prefixes:
+            self._prefixes.append(prefix)
+        return self._prefixes.index(prefix)
+
+
+def _states(entry: Entry) -> Tensor:
+    """Return what became of a choice in each trial, a place in ``STATES``."""
+    out = torch.where(entry.waits(), 3 if entry.cancelled else 0, 1)
+    if entry.failed is not None:
+        out = torch.where(entry.failed, 2, out)
+    return out.to(torch.uint8)
+
+
+def _told(every: Sequence[Sequence[Told]], size: int, m: int) -> Tensor:
+    """Return what was told, ``(n, T, m)``, NaN where nothing was."""
+    out = torch.full((len(every), size, m), torch.nan, dtype=torch.float64)
+    plain = [i for i, items in enumerate(every) if len(items) == 1 and _whole(items[0])]
+    if plain:
+        together = torch.cat([every[i][0].values for i in plain])
+        whole = devices.host(together)[0].view(len(plain), size, m)
+        if len(plain) == len(every):
+            return whole
+        out[plain] = whole
+    for i in set(range(len(every))) - set(plain):
+        for one in every[i]:
+            columns = list(range(m) if one.columns is None else one.columns)
+            values, row = one.values.cpu(), out[i, :, columns]
+            if one.where is not None:
+                values = torch.where(one.where.unsqueeze(-1), values, row)
+            out[i, :, columns] = values
+    return out
+
+
+def _whole(one: Told) -> bool:
+    return one.where is None and one.columns is None
+
+
+def _joined(
+    values: Sequence[Tensor | None], shape: tuple[int, ...], missing: float
+) -> Tensor:
+    """Return ``(n, *shape)`` float64 on the host; ``missing`` where there is none."""
+    n, known = len(values), [value for value in values if value is not None]
+    if not known or known[0].numel() != math.prod(shape) or not known[0].numel():
+        return torch.full((n, *shape), missing, dtype=torch.float64)
+    if len(known) < n:
+        nothing = torch.full_like(known[0], missing)
+        known = [nothing if value is None else value for value in values]
+    # on the whole several times faster than stack
+    join = torch.cat if known[0].dim() else torch.stack
+    return devices.host(join(known))[0].double().view(n, *shape)
+
+
+def _numbers(choices: Sequence[Choice], size: int) -> Tensor:
+    """Return the actions' numbers, ``(n, T)``, -1 where they have none."""
+    if all(c.keys is not None and c.index is not None for c in choices):
+        return torch.tensor([c.keys for c in choices]).view(len(choices), size)
+    return _joined([c.index for c in choices], (size,), -1).long()
+
+
+def _length(columns: dict[str, Tensor]) -> int:
+    return len(columns["round"])
+
+
+def best_tried(x: Tensor, outcomes: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the best action ``(d,)`` of what was told, and its means ``(1 + m,)``.
+
+    It has the largest mean reward within the limits; where no action kept them it is
+    the one that exceeded them least. NaN where none was told in full.
+
+    Args:
+        x: the actions of all rounds, ``(n, d)``.
+        outcomes: reward and costs, ``(n, 1 + m)``, NaN where nothing was told.
+        limits: ``(m,)``.
+    """
+    points, group = torch.unique(x, dim=0, return_inverse=True)
+    told = ~outcomes.isnan()
+    empty = outcomes.new_zeros(len(points), outcomes.shape[-1])
+    count = empty.index_add(0, group, told.to(outcomes))
+    means = empty.index_add(0, group, outcomes.nan_to_num(0.0)) / count
+    known = (count > 0).all(-1)
+    if not bool(known.any()):
+        nothing = outcomes.new_full(outcomes.shape[1:], math.nan)
+        return (x[0] if len(x) else x.new_zeros(x.shape[1])), nothing
+    points, means = points[known], means[known]
+    over = torch.nn.functional.pad(means[:, 1:] - limits, (1, 0)).amax(-1).clamp_min(0)
+    best = torch.where(over == over.min(), means[:, 0], -math.inf).argmax()
+    return points[best], means[best]

@@ -1,0 +1,113 @@
+"""Feedback that counts late, or of some trials only, on its way into beliefs.
+
+When feedback counts is a policy's timing, one of three: at once (in
+:mod:`cbandit.policies.gp`), from the choice on (:mod:`cbandit.policies.censored`), or
+for a window of rounds (:mod:`cbandit.policies.sliding`). Each turns news into beliefs
+by functions of values: ``absorb`` when feedback comes, ``due`` before the next round;
+``width`` and ``chances`` say how wide bounds are. Feedback of some trials only waits
+here for the rest of the news, and is then packed into as few observations as will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cbandit._core import devices
+from cbandit.policies.choices import News, Place, Told
+from cbandit.posterior.observations import Part, joined
+
+__all__ = ["Arrivals", "Both", "absorbed_apart", "absorbed_loose", "parts_of"]
+
+
+class Arrivals(NamedTuple):
+    """Feedback that is kept beside the beliefs.
+
+    Args:
+        late: ``(T,)``, how many values came too late to count.
+        loose: feedback of some trials only, which waits for the rest of the news.
+        recent: the points ``(T, d)`` of the last rounds, where they still count.
+    """
+
+    late: Tensor
+    loose: tuple[tuple[Place, Part], ...] = ()
+    recent: tuple[Tensor, ...] = ()
+
+
+Both = tuple[Any, Arrivals]
+"""The beliefs and what is beside them."""
+
+
+def absorbed_apart(both: Both, news: News, place: Place, size: int) -> Both:
+    """Return the beliefs with news that some trials heard, or let these wait."""
+    (beliefs, held), (parts, whole) = both, parts_of(news, size)
+    if whole:
+        return beliefs.absorb(place.keys, place.x, parts, place.t), held
+    new = tuple((place, part) for part in joined(parts))
+    return beliefs, held._replace(loose=held.loose + new)
+
+
+def parts_of(news: News, size: int) -> tuple[list[Part], bool]:
+    """Return the news as beliefs take them in, and whether all trials saw them."""
+    if len(news.rewards) > 1 or len(news.costs) > 1:
+        news = news._replace(rewards=_pieced(news.rewards), costs=_pieced(news.costs))
+    parts = news.parts(size)
+    return parts, all(all(part.wanted) for part in parts)
+
+
+def _pieced(news: Sequence[Told]) -> Sequence[Told]:
+    """Return what came to some trials now and to others then as one."""
+    if len(news) < 2 or any(
+        t.where is None or t.noise is not None or t.columns is not None for t in news
+    ):
+        return news
+    values, where = news[0].values, news[0].where
+    for told in news[1:]:
+        values = torch.where(told.mask().unsqueeze(-1), told.values, values)
+        if where is not None and told.where is not None:
+            where = where | told.where
+    return [news[0]._replace(values=values, where=where)]
+
+
+def absorbed_loose(both: Both, size: int) -> Both:
+    """Return the beliefs with what waited, packed into as few observations as will do.
+
+    Each trial may be at another round in one of the observations: where delays differ
+    from trial to trial, dozens of rounds make a handful of them.
+    """
+    (beliefs, held), rows = both, list[list[int | None]]()
+    loose = held.loose
+    for number, (_, part) in enumerate(loose):
+        for trial in [i for i, want in enumerate(part.wanted) if want]:
+            for row in rows:
+                first = loose[min(n for n in row if n is not None)][1]
+                alike = first.functions == part.functions and first.noise is part.noise
+                if alike and row[trial] is None:
+                    break
+            else:
+                row = [None] * size
+                rows.append(row)
+            row[trial] = number
+    for row in rows:
+        numbers = sorted({n for n in row if n is not None})
+        first = loose[numbers[0]][1]
+        at = [0 if n is None else numbers.index(n) for n in row]
+        places = [loose[n][0] for n in numbers]
+        keys = [places[k].keys[trial] for trial, k in enumerate(at)]
+        values = _picked([loose[n][1].values for n in numbers], at)
+        wanted = [n is not None for n in row]
+        part = Part(first.functions, values, wanted, first.noise)
+        x, t = _picked([place.x for place in places], at), max(p.t for p in places)
+        beliefs = beliefs.absorb(keys, x, [part], t)
+    return beliefs, held._replace(loose=())
+
+
+def _picked(values: list[Tensor], at: list[int]) -> Tensor:
+    """Return ``(T, k)``: each trial's row of the one of ``values`` that ``at`` says."""
+    if len(values) == 1:
+        return values[0]
+    trial = torch.arange(len(at), device=values[0].device)
+    return torch.stack(values)[devices.put(at, values[0].device), trial]
