@@ -277,6 +277,7 @@ class GPPolicy(Policy):
         explore = self.usual if explore is None else explore
         self.patient = pending == "hallucinate"
         pending = self._suited(actions, explore, feedback, pending)
+        self.learns_costs, self.sees_costs = not observed_costs, observed_costs
         super().__init__(actions, m, **common)
         for j, belief in enumerate(beliefs):
             name = "reward" if j == 0 else f"costs[{j - 1}]"
@@ -288,7 +289,6 @@ class GPPolicy(Policy):
         self._rescaled = torch.tensor(rescaled).to(self.device)
         if isinstance(feedback, Delayed):
             self.no_noise, self.patient = NO_NOISE, True
-        self.learns_costs, self.sees_costs = not observed_costs, observed_costs
         if isinstance(restart, str):
             checks.one_of("restart", restart, "doubling", other="a number of rounds")
         elif restart is not None:
