@@ -50,6 +50,7 @@ from cbandit.policies.choices import Asked
 from cbandit.policies.failures import Failed
 from cbandit.policies.safe import classes
 from cbandit.policies.safe.mixtures import best_mixture
+from cbandit.posterior import look as posterior_look
 from cbandit.posterior.beliefs import Beliefs, Group, Stacked
 from cbandit.posterior.covariance import Covariance, Prior
 from cbandit.posterior.draws.roots import Root, pivoted_root
@@ -289,6 +290,12 @@ def passed_over(engine, stretches=None, streams=None, ahead=None):
         step = engine.step or actions.size
         stretches = partition(actions, step)
     return list(engine.blocks(stretches, streams, ahead))
+
+
+def only_equals_tie(monkeypatch):
+    """Let no score tie with another that is close to it."""
+    monkeypatch.setattr(Look, "reach", lambda look, value: value)
+    monkeypatch.setattr(posterior_look, "_reach", lambda top, tolerance: top)
 
 
 def forget_oldest(policy):

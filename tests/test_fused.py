@@ -241,7 +241,7 @@ def test_what_a_stopped_pass_left_is_computed_afresh(monkeypatch):
     assert engine.refreshes == 1
     policy.posterior()
     index = torch.arange(40, device=DEVICE).unsqueeze(0)
-    mean, var = engine.history.at(engine.actions.all)
+    mean, var = engine.history.at(engine.prior.actions.all)
     seen_mean, seen_var = engine.at(index)
     assert (seen_mean - mean).abs().max() <= 1e-10
     assert (seen_var - var).abs().max() <= 1e-10

@@ -19,6 +19,7 @@ from inside import (
     beliefs_of,
     best_place,
     maximise_box,
+    only_equals_tie,
     plain_torch,
     ranked,
 )
@@ -127,8 +128,8 @@ def test_ranks_choose_what_one_process_would(seed):
     first, second = of(0, cut), of(cut, SIZE)
     reach = values.amax(-1) - TOLERANCE
     # the second rank looks again where it must, as the first one does
-    ranks = Ranks([second.best(), second._chosen(reach)])
-    found = among(first.best(), ranks, close, first._chosen)
+    ranks = Ranks([second.best(), second.first(reach)])
+    found = among(first.best(), ranks, close, first.first)
     assert found.index.tolist() == first_of(values, TOLERANCE)
     assert isinstance(found, Best)
 
@@ -299,8 +300,7 @@ def test_rounding_chooses_nothing_on_a_symmetric_set(name, compiled):
 @pytest.mark.parametrize("name", ["CKB", "CONFIG", "BKB"])
 def test_without_a_tolerance_it_does(name, monkeypatch):
     """What the test above would see."""
-    monkeypatch.setattr(Look, "reach", lambda look, value: value)
-    monkeypatch.setattr(Running, "_reach", lambda running, value: value)
+    only_equals_tie(monkeypatch)
     runs = []
     for seed in range(3):
         with nudged(seed), plain_torch():

@@ -322,13 +322,11 @@ class Beliefs(Value):
 
     def _whole(self, blocks: Sequence[Block]) -> Block:
         """The blocks of all groups over one stretch as one."""
-        first, groups = blocks[0], self.groups
-        count = [len(group.functions) for group in groups]
-        spread = [b.std.expand(-1, f, -1) for b, f in zip(blocks, count, strict=True)]
-        mean = self._ordered([block.mean for block in blocks])
-        draws = [block.draw for block in blocks if block.draw is not None]
+        mean = self._ordered([b.mean for b in blocks])
+        std = self._ordered([b.std.expand(-1, b.mean.shape[1], -1) for b in blocks])
+        draws = [b.draw for b in blocks if b.draw is not None]
         draw = self._ordered(draws) if draws else None
-        return Block(first.start, first.stop, mean, self._ordered(spread), draw)
+        return Block(blocks[0].start, blocks[0].stop, mean, std, draw)
 
     def _stretches(self) -> list[tuple[int, int]]:
         """Of this rank's actions; small sets are looked at as a whole."""
@@ -353,14 +351,12 @@ class Beliefs(Value):
 
     def _per_group(self, value: Callable[[Group], Tensor]) -> Tensor:
         """Repeat what a group's functions share, ``(T, ...)``, to ``(T, F, ...)``."""
-        columns = [value(group).unsqueeze(1) for group in self.groups]
-        shares = zip(columns, self.groups, strict=True)
-        return self._ordered(
-            [
-                column.expand(-1, len(group.functions), *column.shape[2:])
-                for column, group in shares
-            ]
-        )
+        columns = []
+        for group in self.groups:
+            shared = value(group).unsqueeze(1)
+            shape = len(group.functions), *shared.shape[2:]
+            columns.append(shared.expand(-1, *shape))
+        return self._ordered(columns)
 
     # -- readers, in units but for posterior() ---------------------------------------
 
@@ -915,7 +911,7 @@ class Stacked:
         Of coordinates as they are: they are scaled and shifted here, no more.
         """
         of = [group.prior.covariance for group in groups]
-        kinds = {each.kinds if each.forms and not each.bent else () for each in of}
+        kinds = {c.kinds if c.forms and not c.bent else () for c in of}
         used = {group.engine.history.system().root.shape for group in groups}
         functions = {len(group.functions) for group in groups}
         alike = len(kinds) == len(used) == len(functions) == 1

@@ -193,13 +193,13 @@ class Running:
         """The best of all stretches, and of all ``ranks`` that share the set."""
         if self._top is None:
             raise CBanditError("actions must hold at least one action; got none")
-        best = self._first(_reach(self._top, self._tolerance))
+        best = self.first(_reach(self._top, self._tolerance))
         best.value = self._top
         if ranks.size == 1:
             return best
-        return among(best, ranks, self._tolerance, self._first)
+        return among(best, ranks, self._tolerance, self.first)
 
-    def _first(self, reach: Tensor) -> Best:
+    def first(self, reach: Tensor) -> Best:
         """The first action whose score is no less than ``reach (T,)``."""
         *earlier, last = self._held
         best = last.first(reach)
