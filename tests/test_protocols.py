@@ -447,7 +447,7 @@ def believed(engine="auto", count=2, actions=GRID, apart=False, **more):
 
 def sketched():
     gp = cb.GP(kernel(), noise=NOISE, mean=0.2)
-    return Sketched(gp, GRID, (TRIALS,), F64, CPU)
+    return Sketched.start(gp, GRID, (TRIALS,), F64, CPU)
 
 
 BELIEFS = {
@@ -501,7 +501,8 @@ class TestBeliefs:
         close(new.posterior(), after)
 
     def test_nothing_can_be_set(self, name):
-        with pytest.raises(AttributeError, match="never change"):
+        said = r"never change|cannot assign to field"
+        with pytest.raises(AttributeError, match=said):
             BELIEFS[name]().functions = 3
 
     @pytest.mark.parametrize("score", ["primal-dual", "own", "beside"])

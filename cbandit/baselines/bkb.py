@@ -21,8 +21,9 @@ units of ``lam``.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -50,7 +51,6 @@ from cbandit.posterior.observations import (
     Part,
     Update,
 )
-from cbandit.posterior.value import Value
 
 __all__ = ["BKB", "Sketched"]
 
@@ -134,65 +134,64 @@ class Sketch:
         return self.weights @ k, var.clamp_min(0)
 
 
-class Sketched(Value):
+@dataclass(frozen=True, eq=False)
+class Sketched:
     """The belief about one function, by what a dictionary of tried actions knows of it.
 
-    Beliefs as :class:`~cbandit.posterior.beliefs.Beliefs` has them.
+    Beliefs as :class:`~cbandit.posterior.beliefs.Beliefs` has them, as a value.
 
     Args:
-        gp: the specification; its kernel and noise are fixed.
         actions: the set.
-        batch_shape: ``()`` or ``(trials,)``.
         dtype: of what is handed out over the set.
-        device: where tensors live.
+        covariance: the prior's.
+        noise: the likelihood's variance, ``(T,)``.
+        least: the least variance of an observation.
+        mean: the prior's, ``(T,)``.
+        within: scores that differ by less are as good, ``(T,)``.
+        log: what was observed.
+        merged: the same by action; it is brought in line with the log when it is read.
+        chosen: the dictionary among the actions tried, ``(T, n)``.
+        past: the last dictionary's sketch, when it was drawn; ``None``: there is none.
     """
 
     actions: Finite | ProductGrid
     dtype: torch.dtype
-    functions: int
     covariance: Covariance
     noise: Tensor
+    least: Tensor
     mean: Tensor
     within: Tensor
     log: Log
+    merged: History
     chosen: Tensor
-    _least: Tensor
-    _past: Sketch
-    _history: History
-    _sketch: Sketch | None
+    past: Sketch | None = None
+    functions: ClassVar[int] = 1
+    by_default: ClassVar[bool] = False  # a sketch is of a kernel that the user states
 
-    def __init__(
-        self,
+    @classmethod
+    def start(
+        cls,
         gp: GP,
         actions: Finite | ProductGrid,
         batch_shape: tuple[int, ...],
         dtype: torch.dtype,
         device: torch.device,
-    ) -> None:
+    ) -> Self:
+        """Return the belief before data; the kernel and noise of ``gp`` are fixed."""
         covariance = Covariance.of(gp.copy().kernel, actions).to(device)
         least = covariance.least_noise(actions)
         noise = checks.per_trial("noise", gp.noise, batch_shape).to(device)
-        trials = len(noise)
-        super().__init__(
-            actions=actions,
-            dtype=dtype,
-            functions=1,
-            covariance=covariance,
-            noise=noise.maximum(least),
-            mean=checks.per_trial("mean", gp.mean, batch_shape).to(device),
-            within=covariance.tolerance(actions, dtype).expand(trials),
-            log=Log(),
-            chosen=torch.zeros(trials, 0, dtype=torch.bool, device=device),
-            _least=least,
-            _history=History(covariance, trials, 1, device),
-            _sketch=None,
-        )
-        vars(self)["_past"] = self._current()
+        mean = checks.per_trial("mean", gp.mean, batch_shape).to(device)
+        within = covariance.tolerance(actions, dtype).expand(len(noise))
+        merged = History(covariance, len(noise), 1, device)
+        chosen = torch.zeros(len(noise), 0, dtype=torch.bool, device=device)
+        prior = covariance, noise.maximum(least), least, mean, within
+        return cls(actions, dtype, *prior, Log(), merged, chosen)
 
     @property
     def history(self) -> History:
         """The observations merged by action, in line with the log."""
-        history = self._history
+        history = self.merged
         if history.stands_for == self.log.number:
             return history
         if not (len(self.log) == 0 and history.stands_for == BLANK):
@@ -208,8 +207,7 @@ class Sketched(Value):
         slots, _ = history.place(row.keys, row.x, row.wanted)
         if not history.used:
             return
-        own = row.noise
-        noise = self.noise if own is None else own.maximum(self._least)
+        noise = self.noise if row.noise is None else row.noise.maximum(self.least)
         precision = devices.put(row.wanted, row.x.device) / noise
         values = row.values - self.mean.unsqueeze(-1)
         history.enter(slots, Update(row.keys, row.x, values, precision, row.wanted))
@@ -222,7 +220,7 @@ class Sketched(Value):
         for part in parts:
             row = Observation(keys, x, part.values, part.wanted, part.noise, t)
             history = beliefs.history
-            beliefs = beliefs._with(log=beliefs.log.enter(row), _sketch=None)
+            beliefs = replace(beliefs, log=beliefs.log.enter(row))
             history.stands_for = None
             beliefs._enter(history, row)
             history.stands_for = beliefs.log.number
@@ -242,7 +240,7 @@ class Sketched(Value):
         history = self.history
         if not history.used:
             return self.noise.new_zeros(len(self.noise), 0)
-        return self._at(history.points[:, : history.used], self._past)[1]
+        return self._at(history.points[:, : history.used], self.past)[1]
 
     def resampled(self, chance: Tensor, streams: Streams) -> Self:
         """Return the beliefs with a dictionary drawn anew from the actions tried.
@@ -261,35 +259,31 @@ class Sketched(Value):
         # a coin for each time it was played
         times = precision * self.noise.unsqueeze(-1)
         chosen = (share < 1 - (1 - chance) ** times) & (precision > 0)
-        other = self._with(chosen=chosen, _sketch=None)
-        return other._with(_past=other._current())
+        drawn = replace(self, chosen=chosen)
+        return replace(drawn, past=drawn.sketch)
 
-    def _current(self) -> Sketch:
-        if self._sketch is None:
-            vars(self)["_sketch"] = self._sketched()
-        sketch: Sketch = vars(self)["_sketch"]
-        return sketch
-
-    def _sketched(self) -> Sketch:
+    @cached_property
+    def sketch(self) -> Sketch:
+        """The dictionary, and all that was told in its features."""
         history = self.history
         used = history.used
         chosen = torch.nn.functional.pad(self.chosen, (0, used - self.chosen.shape[-1]))
         precision, weighted = history.precision[:, :used], history.weighted[:, :, :used]
         return Sketch.of(history.points, history.gram, precision, weighted, chosen)
 
-    def _at(self, x: Tensor, sketch: Sketch) -> tuple[Tensor, Tensor]:
+    def _at(self, x: Tensor, sketch: Sketch | None) -> tuple[Tensor, Tensor]:
         """Means ``(T, 1, n)`` and variances ``(T, n)`` at ``x``."""
         trials = len(self.noise)
         prior = self.covariance.variance(x).expand(trials, -1)
         mean = self.mean[:, None, None].expand(-1, 1, x.shape[-2])
-        if not sketch.points.shape[-2]:
+        if sketch is None or not sketch.points.shape[-2]:
             return mean, prior
         known, var = sketch.at(self.covariance.cross(sketch.points, x.double()), prior)
         return mean + known, var
 
     def anywhere(self, x: Tensor, ahead: Sequence[Ahead] = ()) -> tuple[Tensor, Tensor]:
         """Means and standard deviations at any points, ``(T, 1, n)``."""
-        mean, var = self._at(x, self._current())
+        mean, var = self._at(x, self.sketch)
         return mean, var.sqrt().unsqueeze(1)
 
     def choose(
@@ -301,11 +295,6 @@ class Sketched(Value):
     def has_data(self) -> Tensor:
         """Which trials have an observation, ``(T, 1)`` bool, on the host."""
         return self.log.has_data(len(self.noise), 1)
-
-    @property
-    def by_default(self) -> bool:
-        """A sketch is of a kernel that the user states."""
-        return False
 
     def tolerance(self, costs: bool = False) -> Tensor:
         """Scores that differ by less are as good, ``(T,)``; there are no costs."""
@@ -330,7 +319,7 @@ class Sketched(Value):
 
     def gains(self) -> Tensor:
         """The sketch's information gain, ``(T, 1)``."""
-        return self._current().gain.unsqueeze(-1)
+        return self.sketch.gain.unsqueeze(-1)
 
     def dimension(self) -> tuple[Tensor, Tensor]:
         """The sums over past rounds of ``var / lam`` and of the prior's, ``(T, 1)``."""
@@ -339,7 +328,7 @@ class Sketched(Value):
         if not used:
             return (nothing := torch.zeros_like(self.noise).unsqueeze(-1)), nothing
         tried, precision = history.points[:, :used], history.precision[:, :used]
-        variance = self._at(tried, self._current())[1]
+        variance = self._at(tried, self.sketch)[1]
         prior = self.covariance.variance(tried).expand_as(variance)
         return (
             (precision * variance).sum(-1, keepdim=True),
@@ -414,7 +403,7 @@ class BKB(GPPolicy):
 
     def _fresh_beliefs(self, beliefs: list[GP]) -> Sketched:
         shape, kept = self.batch_shape, (self.dtype, self.device)
-        return Sketched(beliefs[0].copy(), self.actions, shape, *kept)
+        return Sketched.start(beliefs[0].copy(), self.actions, shape, *kept)
 
     def _opened(self, state: GPState, asked: Asked) -> GPState:
         """Keep each past round with probability ``min(1, q var(x_s) / lam)``."""
