@@ -20,7 +20,7 @@ from botorch.utils.transforms import (
     t_batch_mode_transform,
 )
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import pad, softplus
 
 from cbandit._core import checks
 from cbandit.acquisition.models import (
@@ -191,10 +191,8 @@ class Score(AcquisitionFunction):
 
     def _finished(self, estimate: Tensor) -> tuple[Tensor, Tensor]:
         """Return reward and costs of ``(*b, 1 + m, q)``: above thresholds, in units."""
-        tau = self.thresholds.to(estimate).unsqueeze(-1)
-        f, g = estimate[..., :1, :], estimate[..., 1:, :] - tau
-        f = f.expand(*g.shape[:-2], 1, g.shape[-1])
-        both = torch.cat([f, g], -2)
+        tau = pad(self.thresholds, (1, 0)).to(estimate)  # none of the reward
+        both = estimate - tau.unsqueeze(-1)
         if self.units is not None:
             both = both / self.units.to(both).unsqueeze(-1)
         both = self._clipped(both)
