@@ -43,7 +43,7 @@ class Outcome:
         numbers = {name: getattr(self.settings, name) for name in rest}
         return {**self.settings.world, **numbers}
 
-    def chosen(self, names: Sequence[str]) -> str:
+    def in_words(self, names: Sequence[str]) -> str:
         """Some of the facts in words."""
         return _words({name: self.facts[name] for name in names if name in self.facts})
 
@@ -180,7 +180,7 @@ def draw_together(
         rows = []
         for outcome in outcomes:
             shown = outcome.levels() if staged else (outcome.curves, {})
-            rows.append((outcome.chosen(differing) or outcome.name, *shown))
+            rows.append((outcome.in_words(differing) or outcome.name, *shown))
         others = ("stage_cost", "expected_reward") if staged else VIOLATIONS
         figure = plots.evolution(rows, (regret, *others), **style)
     else:
@@ -196,7 +196,7 @@ def _panels(
 
     Folders that are alike in all of it are told apart by their names.
     """
-    keys = [(x.chosen([panels]), x.chosen(others)) for x in outcomes]
+    keys = [(x.in_words([panels]), x.in_words(others)) for x in outcomes]
     grouped: dict[str, dict[str, Mapping[str, Curve]]] = {}
     for outcome, (value, named) in zip(outcomes, keys, strict=True):
         panel = grouped.setdefault(value, {})

@@ -153,9 +153,9 @@ def _summary(folder: Path) -> dict[str, Any]:
 
 
 def table(folder: Path, name: str) -> Path | None:
-    """Where a table lies, the very one of which the folder's summary tells.
+    """Return the path of a table, ``None`` if the folder's summary lists none.
 
-    ``None`` if it tells of none; an error if the table is missing or has changed.
+    An error if the table is missing, or is not the one whose digest is listed.
     """
     path, summary = folder / name, folder / "summary.json"
     none = f"{folder} holds no results"
@@ -189,7 +189,7 @@ def table(folder: Path, name: str) -> Path | None:
 
 
 def _present(folder: Path, name: str) -> Path:
-    """Where a table lies that every folder has."""
+    """Return the path of a table that every folder has."""
     path = table(folder, name)
     if path is None:
         raise CBanditError(f"{folder} holds no results: no {name} in its summary")
@@ -358,7 +358,7 @@ def rounds_in_words(folder: Path) -> str:
 
 @contextmanager
 def _rounds_of(folder: Path) -> Iterator[Path]:
-    """The folder's file of rounds, with errors of reading it in our words."""
+    """Yield the path of a folder's rounds; errors of reading it name the file."""
     path = _present(folder, ROUNDS)
     try:
         yield path

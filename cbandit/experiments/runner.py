@@ -35,8 +35,8 @@ from cbandit.simulation.run import FILE, Run, join
 
 __all__ = ["carry_out"]
 
-Answer = str | CBanditError
-"""Where the run of a task lies, or what went wrong."""
+Ending = str | CBanditError
+"""The folder of a task's run, or the error that ended it."""
 
 
 def carry_out(
@@ -175,8 +175,8 @@ class _Place:
         progress: bool,
         trust: tuple[str, ...],
         say: Callable[[str], None] | None,
-    ) -> dict[str, list[Answer]]:
-        """Do all tasks; return each policy's answers."""
+    ) -> dict[str, list[Ending]]:
+        """Do all tasks; return how each policy's tasks ended."""
         begun, trials = monotonic(), dict.fromkeys(self.settings.policies, 0)
 
         def done(task: Task) -> None:
@@ -189,24 +189,24 @@ class _Place:
                     f"{monotonic() - begun:.0f} s"
                 )
 
-        work = partial(_answer, folder=str(self.out), trust=trust)
+        work = partial(_attempt, folder=str(self.out), trust=trust)
         if workers == 1:
-            tasks, answers = self._tasks(1), []
+            tasks, endings = self._tasks(1), []
             for task in tasks:
-                answers.append(work(task, progress=progress))
+                endings.append(work(task, progress=progress))
                 done(task)
         elif workers == "ray":
             with ray_cluster() as cpus:
                 tasks = self._tasks(cpus)
                 # workers have working directories of their own
                 work = partial(work, folder=str(self.out.absolute()))
-                answers = on_ray(work, tasks, progress, done)
+                endings = on_ray(work, tasks, progress, done)
         else:
             tasks = self._tasks(int(workers))
-            answers = in_processes(work, tasks, int(workers), progress, done)
-        played: dict[str, list[Answer]] = {name: [] for name in self.settings.policies}
-        for task, answer in zip(tasks, answers, strict=True):
-            played[task.policy].append(answer)
+            endings = in_processes(work, tasks, int(workers), progress, done)
+        played: dict[str, list[Ending]] = {name: [] for name in self.settings.policies}
+        for task, ending in zip(tasks, endings, strict=True):
+            played[task.policy].append(ending)
         return played
 
     def _tasks(self, workers: int) -> list[Task]:
@@ -221,17 +221,17 @@ class _Place:
         ]
 
     def conclude(
-        self, played: Mapping[str, list[Answer]], every: int
+        self, played: Mapping[str, list[Ending]], every: int
     ) -> dict[str, Any]:
         """Write the results of all runs that are there; return the summary."""
         experiment, settings, out = self.experiment, self.settings, self.out
         runs: dict[str, Run] = {}
         status: dict[str, str] = {}
-        for name, answers in played.items():
-            errors = [answer for answer in answers if isinstance(answer, CBanditError)]
+        for name, endings in played.items():
+            errors = [ending for ending in endings if isinstance(ending, CBanditError)]
             status[name] = f"failed: {errors[0]}" if errors else "complete"
             if not errors:
-                parts = [Run.load(str(answer)) for answer in answers]
+                parts = [Run.load(str(ending)) for ending in endings]
                 runs[name] = parts[0] if len(parts) == 1 else join(parts)
         if not runs:
             raise CBanditError(in_words(status))
@@ -262,9 +262,9 @@ def _imported(names: tuple[str, ...]) -> tuple[ModuleType, ...]:
         raise CBanditError(f"trust: {', '.join(names)}: {error}") from None
 
 
-def _answer(
+def _attempt(
     task: Task, folder: str, trust: tuple[str, ...], progress: bool = False
-) -> Answer:
+) -> Ending:
     try:
         return _play(task, Path(folder), _imported(trust), progress)
     except LostRankError:

@@ -139,7 +139,7 @@ class _State:
         return GenericMCObjective(_reward) if self.m else None
 
     def transform(self) -> Any:
-        """The same, where there are no samples."""
+        """The reward alone, for functions that draw no samples."""
         from botorch.acquisition.objective import ScalarizedPosteriorTransform
 
         if not self.m or self.sampled:
@@ -179,4 +179,4 @@ FOUND: dict[str, Callable[[_State], Any]] = {
     "candidate_set": _State.spread,
     "mc_points": _State.spread,
 }
-"""What is found, by the arguments' names."""
+"""How an argument of BoTorch's is found, by its name."""

@@ -12,7 +12,7 @@ from gpytorch import kernels as gpk
 from cbandit import GP, Actions
 from cbandit._core import checks
 from cbandit.errors import CBanditError
-from cbandit.experiments.named import Home, located
+from cbandit.experiments.named import Home
 
 __all__ = ["belief"]
 
@@ -22,7 +22,6 @@ KERNELS: dict[str, Any] = {
     "matern-3/2": partial(gpk.MaternKernel, nu=1.5),
     "matern-5/2": partial(gpk.MaternKernel, nu=2.5),
 }
-KEYS = ("kernel", "lengthscale", "noise", "standardize", "refit_every")
 
 
 def belief(where: str, table: Mapping[str, Any], actions: Actions, home: Home) -> Any:
@@ -42,22 +41,17 @@ def belief(where: str, table: Mapping[str, Any], actions: Actions, home: Home) -
     """
     if "type" in table:
         return home.build(where, table)
-    for key in table:
-        if key not in KEYS:
-            raise CBanditError(
-                f"{where} {key}: a belief takes no such key; it takes {', '.join(KEYS)}"
-            )
-    with located(where):
-        return _gp(actions, home, **table)
+    return home.call(where, "a belief", partial(_gp, actions, home), table)
 
 
 def _gp(
     actions: Actions,
     home: Home,
-    *,
     kernel: Any = None,
     lengthscale: Any = None,
-    **numbers: Any,
+    noise: Any = None,
+    standardize: Any = None,
+    refit_every: Any = None,
 ) -> GP:
     out = GP.default(actions)
     if (kernel is not None or lengthscale is not None) and out.kernel is None:
@@ -79,17 +73,15 @@ def _gp(
         out.kernel = _swapped(out.kernel, KERNELS[kernel]).double()
     if lengthscale is not None:
         _stretch(out.kernel, lengthscale, actions.dim)
-    if "noise" in numbers:
-        out.noise = checks.nonnegative("noise", numbers["noise"])
+    if noise is not None:
+        out.noise = checks.nonnegative("noise", noise)
         out.learn_noise = False
-    if "standardize" in numbers:
-        out.standardize = checks.flag("standardize", numbers["standardize"])
-    # with a lengthscale that is told nothing but the noise is left to learn
-    fixed = lengthscale is not None and "noise" in numbers
-    every = numbers.get("refit_every", None if fixed else out.refit_every)
-    if every is not None:
-        every = checks.whole("refit_every", every, 1, "a positive int")
-    out.refit_every = every
+    if standardize is not None:
+        out.standardize = checks.flag("standardize", standardize)
+    if refit_every is not None:
+        out.refit_every = checks.whole("refit_every", refit_every, 1, "a positive int")
+    elif lengthscale is not None and noise is not None:
+        out.refit_every = None  # with both told there is nothing left to learn
     return out
 
 

@@ -39,7 +39,7 @@ PATIENCE = 0.2  # seconds between two looks for a signal
 def in_processes(
     work: Work[T], tasks: Sequence[Task], workers: int, progress: bool, done: Done
 ) -> list[T]:
-    """Do the tasks in so many processes of this machine; return all answers.
+    """Do the tasks in so many processes of this machine; return their results.
 
     ``done`` is called with each task that is finished.
 
@@ -47,7 +47,7 @@ def in_processes(
     checkpoints and end. Where this process is killed, so are they.
     """
     threads = max(1, (os.cpu_count() or 1) // workers)
-    answers: dict[int, T] = {}
+    returned: dict[int, T] = {}
     waiting = list(enumerate(tasks))
     running: dict[Future[T], int] = {}
     others = set(active_children())
@@ -67,7 +67,7 @@ def in_processes(
                         running[pool.submit(_ending, work, task)] = number
                 for future in wait(running, PATIENCE, FIRST_COMPLETED).done:
                     number = running.pop(future)
-                    answers[number] = future.result()
+                    returned[number] = future.result()
                     shown.update(1)
                     done(tasks[number])
         except BrokenProcessPool:
@@ -81,7 +81,7 @@ def in_processes(
                 _end(set(active_children()) - others, pool)
     if heard:
         stop(heard[0])
-    return [answers[number] for number in range(len(tasks))]
+    return [returned[number] for number in range(len(tasks))]
 
 
 def _end(children: set[BaseProcess], pool: ProcessPoolExecutor) -> None:
@@ -115,13 +115,13 @@ def _end_with_parent() -> None:
 
 
 def _ending(work: Work[T], task: Task) -> T:
-    """Do a task in a worker, which ends once it was told to."""
+    """Do a task in a worker process, which exits if it is interrupted."""
     try:
         with _handling(signal.SIGINT, signal.default_int_handler):
             signal.signal(signal.SIGTERM, _told)
-            answer = work(task)
+            out = work(task)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        return answer
+        return out
     except KeyboardInterrupt:
         os._exit(1)  # or the pool would wait for it to take another task
 
@@ -186,7 +186,7 @@ def ray_cluster() -> Iterator[int]:
 
 
 def on_ray(work: Work[T], tasks: Sequence[Task], progress: bool, done: Done) -> list[T]:
-    """Do the tasks on Ray's cluster, one a CPU; return all answers.
+    """Do the tasks on Ray's cluster, one a CPU; return their results.
 
     ``done`` is called with each task that is finished.
     """
