@@ -65,7 +65,7 @@ def test_a_signal_to_the_parent_ends_all_and_leaves_checkpoints(
     until(lambda: not any(map(ours, processes)), 30)
     for path in (tmp_path / "out" / "checkpoints").iterdir():
         assert path.suffix == ".ckpt"
-        assert read(path, "simulation", dict)["state"].tape.rounds > 0
+        assert read(path, "simulation", dict)["tape"].rounds > 0
 
 
 @pytest.mark.parametrize("workers", [2, "ray"])

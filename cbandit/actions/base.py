@@ -25,9 +25,10 @@ __all__ = [
     "checked_index",
     "coordinates",
     "moved",
-    "moved_points",
     "tolerance",
 ]
+
+VECTORS = ("lower", "upper", "center")  # of sets; other tensors have points as rows
 
 
 class Actions:
@@ -137,12 +138,20 @@ class Actions:
         return list(pairwise([*edges, self.size]))
 
     def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Self:
-        """Return the same set on another device, its coordinates in another dtype."""
-        raise NotImplementedError
+        """Return the same set on another device, its coordinates in another dtype.
 
-    def _copied(self) -> Self:
+        A covariance stays float64, and so do the numbers of its arms.
+        """
+        dtype = dtype if self.covariance is None else None
         out = object.__new__(type(self))
-        out.__dict__.update(self.__dict__)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                label = "points" if name == "all" else name
+                value = _moved(label, value, device, dtype)
+            elif name == "axes":
+                axes = enumerate(value)
+                value = [_moved(f"axes[{j}]", a, device, dtype) for j, a in axes]
+            setattr(out, name, value)
         return out
 
 
@@ -194,17 +203,19 @@ def moved(
     return devices.put(values, where, dtype)
 
 
-def moved_points(
-    name: str, points: Tensor, device: Any = None, dtype: torch.dtype | None = None
-) -> Tensor:
-    """Return :func:`moved` points ``(*trials, n, d)``; warn if some come to coincide.
+def _moved(name: str, values: Tensor, device: Any, dtype: torch.dtype | None) -> Tensor:
+    """Return values of a set :func:`moved`; warn if some rows of it come to coincide.
 
     Points that were equal before are nobody's loss.
     """
-    out = moved(points, device, dtype)
-    if dtype is None or torch.finfo(dtype).eps <= torch.finfo(points.dtype).eps:
+    if not values.is_floating_point():
+        return moved(values, device)
+    out = moved(values, device, dtype)
+    rounded = torch.finfo(out.dtype).eps > torch.finfo(values.dtype).eps
+    if not rounded or name in VECTORS:
         return out
-    before, after = (x.reshape(-1, *points.shape[-2:]) for x in (points, out))
+    flat = [x.unsqueeze(-1) if x.dim() == 1 else x for x in (values, out)]
+    before, after = (x.reshape(-1, *x.shape[-2:]) for x in flat)
     for rows, narrow in zip(before, after, strict=True):
         first, second = _coinciding(rows, narrow.to(rows.device))
         if first.numel():

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.hints import hinted
-from cbandit.actions.base import Actions, coordinates, moved, moved_points, tolerance
+from cbandit.actions.base import Actions, coordinates, tolerance
 from cbandit.actions.finite import Finite
 from cbandit.actions.grid import ProductGrid
 from cbandit.actions.unit import Unit
@@ -114,16 +114,6 @@ class Box(Actions):
     def extent(self) -> Tensor:
         """Return ``lower`` and ``upper``, ``(2, d)``."""
         return self.bounds
-
-    def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Box:
-        """Return the same box on another device or in another dtype."""
-        out = self._copied()
-        out.lower = moved(self.lower, device, dtype)
-        out.upper = moved(self.upper, device, dtype)
-        out.free = moved(self.free, device)
-        if self.choices is not None:
-            out.choices = moved_points("choices", self.choices, device, dtype)
-        return out
 
     def __repr__(self) -> str:
         if self.names is not None:

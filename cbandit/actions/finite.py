@@ -9,14 +9,7 @@ from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.hints import hinted
-from cbandit.actions.base import (
-    Actions,
-    checked_index,
-    coordinates,
-    moved,
-    moved_points,
-    tolerance,
-)
+from cbandit.actions.base import Actions, checked_index, coordinates, tolerance
 from cbandit.errors import CBanditError
 
 __all__ = ["Finite", "rows_of"]
@@ -110,19 +103,6 @@ class Finite(Actions):
     def extent(self) -> Tensor:
         """Return the least and the greatest coordinates, ``(*trials, 2, d)``."""
         return torch.stack([self.all.amin(-2), self.all.amax(-2)], -2)
-
-    def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Finite:
-        """Return the same set on another device, its coordinates in another dtype.
-
-        A covariance stays float64, and so do the numbers of its arms.
-        """
-        out = self._copied()
-        if self.covariance is None:
-            out.all = moved_points("points", self.all, device, dtype)
-        else:
-            out.all = moved(self.all, device)
-            out.covariance = moved(self.covariance, device)
-        return out
 
     def __repr__(self) -> str:
         if self.names is not None:

@@ -12,13 +12,7 @@ from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.hints import hinted
-from cbandit.actions.base import (
-    Actions,
-    checked_index,
-    coordinates,
-    moved_points,
-    tolerance,
-)
+from cbandit.actions.base import Actions, checked_index, coordinates, tolerance
 from cbandit.errors import CBanditError
 
 __all__ = ["ProductGrid"]
@@ -115,15 +109,6 @@ class ProductGrid(Actions):
         """Return the least and the greatest value of every axis, ``(2, d)``."""
         ends = [torch.stack([axis.min(), axis.max()]) for axis in self.axes]
         return torch.stack(ends, -1)
-
-    def to(self, device: Any = None, dtype: torch.dtype | None = None) -> ProductGrid:
-        """Return the same grid on another device or in another dtype."""
-        out = self._copied()
-        out.axes = [
-            moved_points(f"axes[{j}]", axis.unsqueeze(-1), device, dtype).squeeze(-1)
-            for j, axis in enumerate(self.axes)
-        ]
-        return out
 
     def __repr__(self) -> str:
         if self.names is not None:

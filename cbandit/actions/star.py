@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks
-from cbandit.actions.base import Actions, checked_index, moved, moved_points
+from cbandit.actions.base import Actions, checked_index
 from cbandit.actions.finite import rows_of
 from cbandit.errors import CBanditError
 
@@ -65,13 +65,6 @@ class Star(Actions):
         """Return the least and the greatest coordinates, ``(*trials, 2, d)``."""
         ends = self.ends
         return torch.stack([ends.amin(-2), ends.amax(-2)], -2)
-
-    def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Star:
-        """Return the same star on another device or in another dtype."""
-        out = self._copied()
-        out.center = moved(self.center, device, dtype)
-        out.tips = moved_points("tips", self.tips, device, dtype)
-        return out
 
     def __repr__(self) -> str:
         return f"Star(size={self.size}, dim={self.dim})"

@@ -17,7 +17,14 @@ from cbandit._core.randomness import Streams, Trials, trial_range
 from cbandit.actions import Box, ProductGrid
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
-from cbandit.problems.protocol import Evaluation, Round, best_value, normals, uniforms
+from cbandit.problems.protocol import (
+    NOTHING,
+    Evaluation,
+    Round,
+    best_value,
+    normals,
+    uniforms,
+)
 from cbandit.search.simplex.lp import solve_policy
 
 __all__ = ["Gridded", "Phase", "poisson"]
@@ -175,7 +182,7 @@ class Gridded:
     def round(self, t: int, generator: Streams) -> Round:
         """Show the delays, where there are any."""
         if self._delays is None:
-            return _NOTHING
+            return NOTHING
         draws = uniforms(generator, self._batch, 2)
         delays = torch.searchsorted(self._delays, draws.contiguous())
         return Round(delays=(delays[..., 0], delays[..., 1]))
@@ -194,6 +201,3 @@ def poisson(mean: float) -> Tensor:
     k = torch.arange(int(mean + 12 * mean**0.5 + 30), dtype=torch.float64)
     log = k * math.log(max(mean, 1e-300)) - mean - torch.lgamma(k + 1)
     return log.exp().cumsum(0)
-
-
-_NOTHING = Round()

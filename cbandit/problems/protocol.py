@@ -20,6 +20,7 @@ from cbandit.errors import CBanditError
 from cbandit.search.simplex.lp import PolicySolution
 
 __all__ = [
+    "NOTHING",
     "Blockwise",
     "Evaluation",
     "Fixed",
@@ -228,7 +229,7 @@ class Fixed(ABC):
 
     def round(self, t: int, generator: Streams) -> Round:
         """Nothing is shown before a round."""
-        return _NOTHING
+        return NOTHING
 
     def evaluate(self, t: Tensor, index: Tensor | None, x: Tensor) -> Evaluation:
         """The truth about the rounds ``t``, as the loop asks for it in blocks."""
@@ -241,7 +242,7 @@ class Fixed(ABC):
         )
 
 
-_NOTHING = Round()
+NOTHING = Round()
 
 
 def best_value(f: Tensor, g: Tensor, tau: Tensor) -> Tensor:

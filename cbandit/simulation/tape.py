@@ -29,55 +29,62 @@ class Tape:
 
     def __init__(self, batch: tuple[int, ...]) -> None:
         self.batch = batch
-        self.rounds = 0
-        self.block: dict[str, list[Tensor]] = {}
+        self.rounds = self.flushed = 0
+        self.seconds: list[float] = []  # of the rounds that are not flushed
+        self.block: dict[str, Tensor] = {}  # BLOCK x *trials x ...
+        self.rows: dict[str, tuple[Tensor, ...]] = {}  # of the block, one a round
         self.pieces: dict[str, list[Tensor]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        whole = {name: [self._joined(v)] for name, v in self.pieces.items()}
-        return vars(self) | {"pieces": whole}
+        pieces = {name: [self._joined(v)] for name, v in self.pieces.items()}
+        return vars(self) | {"block": {}, "rows": {}, "pieces": pieces}
 
     def has(self, name: str) -> bool:
         """Whether this quantity was noted before."""
-        return name in self.block or name in self.pieces
+        return name in self.rows or name in self.pieces
 
     def put(self, name: str, value: Tensor) -> None:
         """Note a quantity of the round being played; it was 0 before the first note."""
-        if name not in self.block:
-            missed = 0 if name in self.pieces else self.rounds
-            self.block[name] = [torch.zeros_like(value)] * missed
-        values = self.block[name]
-        device = values[0].device if values else value.device
-        values.append(value.to(device, copy=True))
+        rows = self.rows.get(name)
+        if rows is None:
+            self.block[name] = value.new_zeros(BLOCK, *value.shape)
+            rows = self.rows[name] = self.block[name].unbind(0)
+        rows[self.rounds % BLOCK].copy_(value)
 
     def turn(self, seconds: float, world: World) -> None:
         """End the round, which took so many seconds."""
-        self.put("seconds", torch.tensor(seconds, dtype=torch.float64))
+        self.seconds.append(seconds)
         self.rounds += 1
         if self.rounds % BLOCK == 0:
             self.flush(world)
 
     def flush(self, world: World) -> None:
         """Put the block away, and ask a blockwise problem for the truth about it."""
-        if not self.block:
+        start, stop = self.flushed, self.rounds
+        if start == stop:
             return
+        fresh = slice(start % BLOCK, start % BLOCK + stop - start)
         part = {
-            name: torch.stack(values, self._axis(values[0])).cpu()
-            for name, values in self.block.items()
+            name: block[fresh].to("cpu", copy=True).movedim(0, len(self.batch))
+            for name, block in self.block.items()
         }
-        self.block = {}
-        x = part["actions"]
-        t = torch.arange(self.rounds - x.shape[-2], self.rounds) + 1
-        part |= world.truths(t, part.get("index"), x)
+        part["seconds"] = torch.tensor(self.seconds, dtype=torch.float64)
+        t = torch.arange(start, stop) + 1
+        part |= world.truths(t, part.get("index"), part["actions"])
         for name, values in part.items():
-            self.pieces.setdefault(name, []).append(values)
+            if name not in self.pieces:
+                axis = self._axis(values)
+                before = (*values.shape[:axis], start, *values.shape[axis + 1 :])
+                self.pieces[name] = [torch.zeros(before, dtype=values.dtype)]
+            self.pieces[name].append(values)
+        self.flushed, self.seconds = stop, []
 
-    def _axis(self, one: Tensor) -> int:
-        """Return the axis of rounds of a quantity, from its value in one of them."""
-        return min(len(self.batch), one.dim())
+    def _axis(self, values: Tensor) -> int:
+        """Return which axis the rounds are; all but seconds have one of trials."""
+        return min(len(self.batch), values.dim() - 1)
 
     def _joined(self, pieces: list[Tensor]) -> Tensor:
-        return torch.cat(pieces, min(len(self.batch), pieces[0].dim() - 1))
+        return torch.cat(pieces, self._axis(pieces[0]))
 
     def run(self, policy: Policy, senses: Senses, horizon: int) -> Run:
         """Return the rounds so far as a run; this empties the tape, flushed before."""

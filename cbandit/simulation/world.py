@@ -12,7 +12,7 @@ from cbandit._core import checks
 from cbandit._core.randomness import Streams
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
-from cbandit.problems.protocol import Blockwise, Problem, Round
+from cbandit.problems.protocol import NOTHING, Blockwise, Problem, Round
 from cbandit.simulation.parts import Policy, senses_of
 
 __all__ = ["World"]
@@ -40,7 +40,7 @@ class World:
     def show(self, t: int) -> tuple[Round, dict[str, Any]]:
         """The problem's view before round ``t``, and the keywords for ``ask``."""
         if self._show is None:
-            return _NOTHING, {}
+            return NOTHING, {}
         shown = self._show(t, self.streams)
         if not isinstance(shown, Round):
             raise CBanditError(
@@ -165,6 +165,3 @@ def _failures(marks: Any, batch: tuple[int, ...]) -> Tensor | None:
         )
     failed = checks.shaped("problem.observe: failed", failed, batch, "(*trials,)")
     return failed if bool(failed.any()) else None
-
-
-_NOTHING = Round()
