@@ -61,7 +61,6 @@ from cbandit.posterior.engines.swept import Swept
 from cbandit.posterior.look import (
     Best,
     Block,
-    Look,
     Running,
     among,
     estimated,
@@ -111,6 +110,7 @@ from cbandit.simulation.curves import Curve, exponent
 from cbandit.simulation.loop import simulate
 from cbandit.simulation.run import Run, join
 from cbandit.simulation.tape import Tape
+from cbandit_kernels import Look
 from cbandit_kernels.scores import score_ref
 
 

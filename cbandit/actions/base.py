@@ -19,15 +19,6 @@ from cbandit._core.log import warn
 from cbandit.actions.names import Names
 from cbandit.errors import CBanditError
 
-__all__ = [
-    "Actions",
-    "checked_actions",
-    "checked_index",
-    "coordinates",
-    "moved",
-    "tolerance",
-]
-
 VECTORS = ("lower", "upper", "center")  # of sets; other tensors have points as rows
 
 

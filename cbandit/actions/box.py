@@ -16,8 +16,6 @@ from cbandit.actions.grid import ProductGrid
 from cbandit.actions.unit import Unit
 from cbandit.errors import CBanditError
 
-__all__ = ["Box"]
-
 MOST_ROWS = 10**6  # of choices
 
 

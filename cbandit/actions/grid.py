@@ -15,8 +15,6 @@ from cbandit._core.hints import hinted
 from cbandit.actions.base import Actions, checked_index, coordinates, tolerance
 from cbandit.errors import CBanditError
 
-__all__ = ["ProductGrid"]
-
 
 @hinted
 class ProductGrid(Actions):

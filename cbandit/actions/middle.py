@@ -14,8 +14,6 @@ from cbandit.actions.box import Box
 from cbandit.actions.grid import ProductGrid
 from cbandit.actions.unit import Unit
 
-__all__ = ["nearest_to_middle", "point_in_middle"]
-
 CHUNK = 1 << 18  # actions looked at together
 SAME = 1e-6  # distances closer than rounded coordinates are: the lowest number counts
 

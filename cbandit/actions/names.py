@@ -20,8 +20,6 @@ from cbandit._core import checks
 from cbandit._core.hints import hinted, near
 from cbandit.errors import CBanditError
 
-__all__ = ["Category", "Float", "Int", "Names", "Parameter", "plain"]
-
 MOST = 10**6  # values of one parameter
 NEAR = 1e-6  # share of a parameter's size by which a number may miss a value
 

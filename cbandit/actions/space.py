@@ -14,8 +14,6 @@ from cbandit.actions.grid import ProductGrid
 from cbandit.actions.names import Category, Int, Names, Parameter
 from cbandit.errors import CBanditError
 
-__all__ = ["Space"]
-
 
 @hinted
 def Space(*given: Any, **parameters: Parameter) -> ProductGrid | Box:

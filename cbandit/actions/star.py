@@ -12,8 +12,6 @@ from cbandit.actions.base import Actions, checked_index
 from cbandit.actions.finite import rows_of
 from cbandit.errors import CBanditError
 
-__all__ = ["Star"]
-
 
 class Star(Actions):
     """The union of the segments from a centre to some tips.

@@ -10,8 +10,6 @@ from torch import Tensor
 from cbandit.actions.base import Actions, moved
 from cbandit.actions.names import Names
 
-__all__ = ["Unit", "reach"]
-
 
 class Unit:
     """A map of coordinates to the unit cube: evenly, or by their logarithms.

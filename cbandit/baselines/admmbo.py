@@ -50,8 +50,6 @@ from cbandit.search import maximise
 if TYPE_CHECKING:
     from botorch.acquisition.acquisition import AcquisitionFunction
 
-__all__ = ["ADMMBO", "feasible_improvement", "improvement"]
-
 
 def improvement(mean: Tensor, std: Tensor, best: Tensor) -> Tensor:
     """Return the expected improvement of ``N(mean, std^2)`` over ``best``."""

@@ -29,8 +29,6 @@ from cbandit.policies.choices import Asked, Decision, News
 from cbandit.policies.paired import Paired
 from cbandit.policies.words import counted
 
-__all__ = ["BanditOCO"]
-
 TRIES = 100  # directions, before all is taken to have failed
 
 

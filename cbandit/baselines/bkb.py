@@ -41,7 +41,7 @@ from cbandit.policies.base import locked
 from cbandit.policies.choices import Asked
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.posterior.covariance import Covariance
-from cbandit.posterior.look import Best, Block, Look, scan
+from cbandit.posterior.look import Best, Block, scan
 from cbandit.posterior.observations import (
     BLANK,
     Ahead,
@@ -51,8 +51,7 @@ from cbandit.posterior.observations import (
     Part,
     Update,
 )
-
-__all__ = ["BKB", "Sketched"]
+from cbandit_kernels import Look
 
 BLOCK = 1 << 12
 TINY = 1e-13  # eigenvalues of the dictionary below this share of the largest are noise

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from botorch.acquisition.acquisition import AcquisitionFunction
     from botorch.models.model_list_gp_regression import ModelListGP
 
-__all__ = ["TAKES_NO", "BoTorchPolicy", "best_on_box"]
-
 CHUNK = 1024
 DIRECTIONS = 64  # looked into around what has failed
 TAKES_NO = {

@@ -24,9 +24,8 @@ from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked
 from cbandit.policies.dual import Dual
 from cbandit.policies.gp import GPPolicy
-from cbandit.posterior.look import Best, Look
-
-__all__ = ["CKBRestart"]
+from cbandit.posterior.look import Best
+from cbandit_kernels import Look
 
 
 class CKBRestart(GPPolicy):

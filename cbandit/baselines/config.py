@@ -31,8 +31,6 @@ from cbandit.explore import TS, UCB
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.gp import GPPolicy
 
-__all__ = ["CONFIG"]
-
 
 class CONFIG(GPPolicy):
     """``argmax`` of the reward's upper bound where the costs' lower bounds allow it.

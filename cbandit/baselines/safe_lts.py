@@ -29,8 +29,6 @@ from cbandit.policies.safe.linear import Bounds, Plane
 from cbandit.policies.safe.stagewise import Stage, Stagewise
 from cbandit.recommend import Recommendation
 
-__all__ = ["SafeLTS"]
-
 
 class SafeLTS(Stagewise):
     """Thompson sampling among actions that are surely within their limits.

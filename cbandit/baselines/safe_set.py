@@ -43,8 +43,6 @@ from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.bounds import FEW, Trust
 from cbandit.posterior.units import Units, level
 
-__all__ = ["SURE", "SafeSet", "SafeSets", "Whole", "rounds_of", "seed_set"]
-
 CHUNK = 1 << 22  # numbers in one temporary
 KEPT = 1 << 24  # distances kept rather than computed again
 SMALL = 1 << 17  # numbers in a temporary: several at once should stay in the cache

@@ -33,8 +33,6 @@ from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
 
-__all__ = ["SafeOpt"]
-
 
 class SafeOpt(GPPolicy):
     """The widest action among expanders and maximisers of the safe set.

@@ -34,8 +34,6 @@ from cbandit.policies.safe.bounds import FAR, Trust
 from cbandit.posterior.look import Best, Score, scan
 from cbandit.search import best_feasible
 
-__all__ = ["SGPUCB"]
-
 
 class SGPUCB(GPPolicy):
     """Uniform play of a safe seed set, then UCB over what is surely safe.

@@ -34,8 +34,6 @@ from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
 
-__all__ = ["StageOpt"]
-
 
 class Expansion(NamedTuple):
     """How far StageOpt is.

@@ -9,8 +9,6 @@ from cbandit._core.hints import hinted
 from cbandit.beliefs.linear import checked_range, turned_range
 from cbandit.errors import CBanditError
 
-__all__ = ["FiniteClass"]
-
 
 @hinted
 class FiniteClass:

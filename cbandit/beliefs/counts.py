@@ -8,8 +8,6 @@ from cbandit._core import checks
 from cbandit._core.hints import hinted
 from cbandit.beliefs.linear import checked_range, turned_range
 
-__all__ = ["Counts"]
-
 
 @hinted
 class Counts:

@@ -7,8 +7,6 @@ from typing import Any
 from cbandit._core import checks
 from cbandit._core.hints import hinted
 
-__all__ = ["Delayed", "Sliding"]
-
 
 @hinted
 class Delayed:

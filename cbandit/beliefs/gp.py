@@ -16,8 +16,6 @@ from cbandit._core.hints import hinted
 from cbandit.actions import Actions, Names, ProductGrid, Unit, checked_actions, reach
 from cbandit.errors import CBanditError
 
-__all__ = ["GP"]
-
 
 @hinted
 class GP:

@@ -8,8 +8,6 @@ from cbandit._core import checks
 from cbandit._core.hints import hinted
 from cbandit.errors import CBanditError
 
-__all__ = ["Linear", "checked_range", "turned_range"]
-
 
 @hinted
 class Linear:

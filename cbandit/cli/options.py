@@ -13,8 +13,6 @@ import typer
 
 from cbandit.errors import CBanditError
 
-__all__ = ["Options", "with_options"]
-
 
 @dataclass
 class Options:

@@ -17,8 +17,6 @@ from cbandit.errors import CBanditError, LostRankError
 if TYPE_CHECKING:
     from cbandit.experiments.catalogue import Job
 
-__all__ = ["data", "init", "list_", "reproduce", "run"]
-
 
 def list_(
     name: Annotated[str | None, typer.Argument(help="One experiment, in full.")] = None,

@@ -9,8 +9,6 @@ import typer
 
 from cbandit.errors import CBanditError
 
-__all__ = ["compare", "info", "plot"]
-
 
 def compare(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...")],

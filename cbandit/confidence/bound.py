@@ -12,8 +12,6 @@ from torch import Tensor
 from cbandit._core import checks, devices
 from cbandit.confidence.widths import RKHS, Constant
 
-__all__ = ["BoundWidths", "Theory", "Widths", "worded"]
-
 
 class Widths:
     """``beta`` of the reward and of the costs: numbers, schedules, callables.

@@ -6,8 +6,6 @@ import math
 
 from cbandit._core import checks
 
-__all__ = ["drift_allowance", "drift_window"]
-
 
 def drift_window(horizon: int, drift: float, gain: float) -> int:
     """Return ``W = gain^(1/4) (T / P_T)^(1/2)`` rounds, for :class:`~cbandit.Sliding`.

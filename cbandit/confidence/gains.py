@@ -10,8 +10,6 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit._core.peaks import CLOSE
 
-__all__ = ["greedy_gain", "worst_case_gain"]
-
 
 def greedy_gain(covariance: Tensor, rounds: int, noise: float) -> Tensor:
     """Return the gain after each of ``rounds`` greedy picks, ``(*b, rounds)``.

@@ -11,16 +11,6 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit.errors import CBanditError
 
-__all__ = [
-    "RKHS",
-    "BayesWidth",
-    "Constant",
-    "count_width",
-    "linear_width",
-    "rkhs_width",
-    "sketched_width",
-]
-
 
 def rkhs_width(
     norm: Tensor,

@@ -21,8 +21,6 @@ from cbandit.experiments.papers import cbo, guo, pacchiano, shi, zhou
 from cbandit.experiments.settings import NUMBERS, VALUES, Settings, read_toml
 from cbandit.experiments.study import expanded, study
 
-__all__ = ["EXPERIMENTS", "Job", "find", "jobs_in", "jobs_of", "kept_in"]
-
 _LISTED = (
     *zhou.EXPERIMENTS,
     *pacchiano.EXPERIMENTS,

@@ -20,8 +20,6 @@ from cbandit.experiments.report import COLUMNS, columns, number
 from cbandit.experiments.results import read_rounds
 from cbandit.experiments.settings import Settings
 
-__all__ = ["LEVEL", "Comparison", "Interval", "compare", "in_latex", "in_lines"]
-
 Interval = tuple[float, float, float]
 """A mean difference, and the ends of its 95 % interval."""
 LEVEL = 0.95

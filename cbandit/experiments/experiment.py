@@ -16,8 +16,6 @@ from cbandit.errors import CBanditError
 from cbandit.experiments.settings import Settings
 from cbandit.simulation.parts import Policy
 
-__all__ = ["Experiment", "Factory", "Figures", "Parameter", "Task"]
-
 
 @dataclass(frozen=True)
 class Parameter:

@@ -15,8 +15,6 @@ from cbandit.experiments.settings import Settings
 from cbandit.simulation import plots
 from cbandit.simulation.curves import Curve, Curves
 
-__all__ = ["Outcome", "draw_comparison", "draw_together"]
-
 VIOLATIONS = ("soft_violation", "hard_violation")
 
 

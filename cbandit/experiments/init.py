@@ -11,8 +11,6 @@ from cbandit.errors import CBanditError
 from cbandit.experiments.settings import toml_key, toml_value
 from cbandit.problems.measured import FEW, apart
 
-__all__ = ["RULE", "study_text"]
-
 MOST = 20  # different values of a column that looks like a knob
 LIMIT = re.compile(r"^\s*(.+?)\s*(<=|>=)\s*(\S+)\s*$")
 

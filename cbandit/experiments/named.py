@@ -22,8 +22,6 @@ import cbandit as cb
 from cbandit._core.hints import near
 from cbandit.errors import CBanditError
 
-__all__ = ["Arguments", "Home", "located", "of_botorch"]
-
 _OBJECT = re.compile(r"[\w-]+(\.[\w-]+)*:(?!__)\w+(\.(?!__)\w+)*")
 _SHOWN = re.compile(r"[\w.-]+")  # a module's name that is safe to paste into a shell
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from cbandit.simulation.curves import Curves, exponent
 
-__all__ = ["COLUMNS", "columns", "growth", "in_words", "lines", "number"]
-
 COLUMNS = {
     "regret": "regret",
     "stochastic_regret": "stoch. regret",

@@ -25,20 +25,6 @@ from cbandit.experiments.settings import Settings, versions
 from cbandit.simulation.curves import Curve, Curves, mean_and_sem
 from cbandit.simulation.run import Run
 
-__all__ = [
-    "POINTS",
-    "read_boxes",
-    "read_curves",
-    "read_rounds",
-    "read_summary",
-    "rounds_in_words",
-    "summarise",
-    "write_boxes",
-    "write_curves",
-    "write_rounds",
-    "write_summary",
-]
-
 ROUNDS, MEANS, BOXES = TABLES = ("rounds.parquet", "means.parquet", "boxes.parquet")
 SEAL = (',\n "digest": "', '"\n}')  # the last key of summary.json
 POINTS = 1000  # rounds kept of each curve in means.parquet: well below a megabyte each

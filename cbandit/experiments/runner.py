@@ -33,8 +33,6 @@ from cbandit.simulation import plots
 from cbandit.simulation.loop import simulate
 from cbandit.simulation.run import FILE, Run, join
 
-__all__ = ["carry_out"]
-
 Ending = str | CBanditError
 """The folder of a task's run, or the error that ended it."""
 

@@ -17,19 +17,6 @@ from cbandit._core import checks
 from cbandit._core.files import unsealed
 from cbandit.errors import CBanditError
 
-__all__ = [
-    "NUMBERS",
-    "SEAL",
-    "VALUES",
-    "Settings",
-    "flat",
-    "of_results",
-    "read_toml",
-    "toml_key",
-    "toml_value",
-    "versions",
-]
-
 NUMBERS = ("horizon", "trials", "seed", "device", "dtype")
 VALUES = ("knobs",)  # keys of a problem whose lists are no sweeps
 SEAL = ("# digest: ", "\n")  # the last line of a results folder's config.toml

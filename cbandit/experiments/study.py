@@ -25,8 +25,6 @@ from cbandit.experiments.study_problem import StatedProblem, costs_of, remarks
 from cbandit.simulation.loop import simulate
 from cbandit.simulation.parts import Policy
 
-__all__ = ["expanded", "study", "tried"]
-
 MOST = 10_000  # tables that lists may stand for
 TRIED = 3  # rounds that every policy plays before anything is begun
 

@@ -18,8 +18,6 @@ from torch import Tensor
 from cbandit.errors import CBanditError
 from cbandit.experiments.named import Arguments, Home, located, of_botorch
 
-__all__ = ["Acquisition", "acquisition"]
-
 POINTS = 512  # that stand for the whole set where an integral over it is asked for
 
 

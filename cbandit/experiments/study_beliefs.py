@@ -14,8 +14,6 @@ from cbandit._core import checks
 from cbandit.errors import CBanditError
 from cbandit.experiments.named import Home
 
-__all__ = ["belief"]
-
 KERNELS: dict[str, Any] = {
     "rbf": gpk.RBFKernel,
     "matern-1/2": partial(gpk.MaternKernel, nu=0.5),

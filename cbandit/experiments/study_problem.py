@@ -21,8 +21,6 @@ from cbandit._core.randomness import trial_range
 from cbandit.errors import CBanditError
 from cbandit.experiments.named import Arguments, Home, located, of_botorch
 
-__all__ = ["StatedProblem", "costs_of", "read_table", "remarks"]
-
 KINDS = ("table", "botorch", "object")
 SHOWN = 12  # rows that are named
 GRIDDED = ("points", "noise", "cost_noise", "optimum")  # of from_botorch

@@ -26,8 +26,6 @@ from cbandit.errors import CBanditError, MissingExtraError
 from cbandit.experiments.experiment import Task
 from cbandit.simulation.process import bar, stop, until_interrupted
 
-__all__ = ["in_processes", "on_ray", "ray_cluster"]
-
 T = TypeVar("T")
 Work = Callable[[Task], T]
 Done = Callable[[Task], None]

@@ -65,8 +65,6 @@ from cbandit.recommend import Recommendation
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["POLICY", "Marginal", "Now", "Policy", "Posterior", "load", "locked"]
-
 MANY = 100  # choices outstanding, of a policy that does not count on them
 LONG = 60  # letters of a set in a policy's repr
 

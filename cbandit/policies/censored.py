@@ -33,8 +33,6 @@ from cbandit.errors import CBanditError
 from cbandit.policies.choices import News, Place
 from cbandit.policies.late import Both
 
-__all__ = ["Awaited"]
-
 
 class Awaited:
     """A choice counts when it is made; what comes within a window is filled in."""

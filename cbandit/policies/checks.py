@@ -18,25 +18,6 @@ from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.words import names_of
 from cbandit.scores import Formed
 
-__all__ = [
-    "COST_COUNT",
-    "VERSION",
-    "array_type",
-    "believed_costs",
-    "changed",
-    "costs_not_for",
-    "decided",
-    "functions_of",
-    "listed",
-    "multiplier_of",
-    "named_points",
-    "round_actions",
-    "round_mask",
-    "score_of",
-    "told_in",
-    "told_values",
-]
-
 COST_COUNT = "the number of costs, an int of at least 1"
 VERSION = attrgetter("_version")
 

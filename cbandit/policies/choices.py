@@ -25,20 +25,6 @@ from cbandit.errors import ChoiceError
 from cbandit.policies.failures import Barred
 from cbandit.posterior.observations import Part
 
-__all__ = [
-    "Asked",
-    "Data",
-    "Decision",
-    "Entry",
-    "Ledger",
-    "Made",
-    "News",
-    "Outstanding",
-    "Place",
-    "Told",
-    "private_copy",
-]
-
 STAYS = (
     "; what was told cannot be changed: go on from an earlier save, or build the "
     "policy anew and give it what history() holds, corrected"

@@ -17,12 +17,11 @@ from cbandit import multipliers
 from cbandit._core import checks
 from cbandit.errors import CBanditError
 from cbandit.policies.choices import Asked
-from cbandit.posterior.look import Best, Look
+from cbandit.posterior.look import Best
 from cbandit.posterior.observations import Ahead
 from cbandit.posterior.units import Units, level
 from cbandit.scores import clip
-
-__all__ = ["CAP", "DUAL_BETA", "STEP", "Dual", "Schedule"]
+from cbandit_kernels import Look
 
 STEP, CAP, DUAL_BETA = 0.5, 20.0, -1.5
 

@@ -47,11 +47,10 @@ from cbandit.policies.choices import Asked, Data, News, Place
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.paired import Paired
 from cbandit.policies.words import counted
-from cbandit.posterior.look import Look, scorer
+from cbandit.posterior.look import scorer
 from cbandit.posterior.observations import Part
 from cbandit.recommend import Recommendation
-
-__all__ = ["EpochPenalty"]
+from cbandit_kernels import Look
 
 
 class Row(NamedTuple):
@@ -500,6 +499,7 @@ class CheckedPsi:
         self._psi = psi
 
     def __call__(self, z: Tensor) -> Tensor:
+        """Return the values of ``psi``."""
         value = checks.tensor("psi(z)", self._psi(z)).to(z)
         if not bool((value >= 1 - 1e-9).all()):
             raise CBanditError(

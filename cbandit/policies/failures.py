@@ -13,8 +13,6 @@ from cbandit.actions import Box
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 
-__all__ = ["RADIUS", "Barred", "Failed", "lasting", "only", "remaining"]
-
 RADIUS = 1e-3  # of the ball around a point of a box, in the unit cube
 APART = 1.0001  # a search keeps this much further away, for rounding
 

@@ -54,17 +54,16 @@ from cbandit.policies.outliers import Readings, bounded_data
 from cbandit.policies.sliding import Windowed, allowance
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.engines.choice import ENGINES
-from cbandit.posterior.look import Best, Look, Score, scan, scorer
+from cbandit.posterior.look import Best, Score, scan, scorer
 from cbandit.posterior.observations import Ahead
 from cbandit.posterior.units import Units, level, told
 from cbandit.recommend import Recommendation, nothing_told, recommend
 from cbandit.search.box import Climbs, Estimate, best_feasible_point, maximise_box
 from cbandit.search.finite import best_feasible
+from cbandit_kernels import Look
 
 if TYPE_CHECKING:
     from botorch.models.model_list_gp_regression import ModelListGP
-
-__all__ = ["GPPolicy", "GPState", "Played", "afresh", "stretches", "told_blocks"]
 
 LIGHT = 256 * 1024**2  # bytes of arrays above which a checkpoint holds history only
 SMALL = 0.5  # the small-lam form is a heuristic beside less noise than this

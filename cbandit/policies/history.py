@@ -22,8 +22,6 @@ from cbandit.policies.words import Senses
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["History", "best_tried"]
-
 BLOCK = 256
 STATES = ("open", "told", "failed", "cancelled")
 OWN = ("id", "round", "trial", "state", "asked", "told", "action", "reward", "score")

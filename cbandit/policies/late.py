@@ -20,8 +20,6 @@ from cbandit._core import devices
 from cbandit.policies.choices import News, Place, Told
 from cbandit.posterior.observations import Part, joined
 
-__all__ = ["Arrivals", "Both", "absorbed_apart", "absorbed_loose", "parts_of"]
-
 
 class Arrivals(NamedTuple):
     """Feedback that is kept beside the beliefs.

@@ -35,8 +35,6 @@ from cbandit.policies.safe.linear import Bounds, Plane
 from cbandit.policies.safe.stagewise import Stage, Stagewise
 from cbandit.recommend import Recommendation
 
-__all__ = ["LCLUCB"]
-
 
 class LCLUCB(Stagewise):
     """Optimism about the reward among actions that are surely within their limits.

@@ -65,8 +65,6 @@ from cbandit.posterior.units import level
 from cbandit.recommend import Recommendation
 from cbandit.search.simplex.lp import solve_policy, solve_policy_in_blocks
 
-__all__ = ["GPOPB", "OPB", "CountOPB"]
-
 
 class CountOPB(Stagewise):
     """OPB over independent arms.

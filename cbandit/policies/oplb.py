@@ -43,8 +43,6 @@ from cbandit.policies.safe.mixtures import best_mixture, played, within_limits
 from cbandit.policies.safe.stagewise import Stage, Stagewise
 from cbandit.search.conic import needed
 
-__all__ = ["OPLB"]
-
 
 class OPLB(Stagewise):
     """Optimism and pessimism over distributions on finite sets of vectors.

@@ -44,8 +44,6 @@ from cbandit.policies.safe.estimate import Block
 from cbandit.policies.safe.stagewise import Stage, Stagewise
 from cbandit.recommend import Recommendation
 
-__all__ = ["OPNLB"]
-
 
 class OPNLB(Stagewise):
     """Optimism and pessimism over distributions, for finite classes of functions.

@@ -21,8 +21,6 @@ from cbandit._core.log import warn
 from cbandit.policies.choices import Data, News
 from cbandit.policies.words import Senses
 
-__all__ = ["Readings", "bounded_data"]
-
 RECENT = 3  # readings looked back on
 MOVED = 2  # so many of these beyond the same bound: the level has moved
 REACH = 12.0  # spreads from the average, for rows told at once

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from cbandit.policies.choices import News, Told
 
-__all__ = ["Paired"]
-
 
 class Paired(NamedTuple):
     """Reward and costs of a round, and the trials in which each has come.

@@ -34,8 +34,6 @@ from cbandit.explore import Explore
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.gp import GPPolicy
 
-__all__ = ["RPOL"]
-
 
 class RPOL(GPPolicy):
     """Rectified penalties: no round below a limit pays for another's excess.

@@ -36,8 +36,6 @@ from cbandit.policies.checks import COST_COUNT
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.words import counted
 
-__all__ = ["SCGPUCB"]
-
 
 class SCGPUCB(GPPolicy):
     """A virtual queue on constraints that are observed in full.

@@ -28,8 +28,6 @@ from cbandit.errors import CBanditError
 from cbandit.policies.choices import News, Place
 from cbandit.policies.late import Both, parts_of
 
-__all__ = ["Windowed", "allowance"]
-
 
 class Windowed:
     """Feedback counts for a window of rounds."""

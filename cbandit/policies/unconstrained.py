@@ -16,8 +16,6 @@ from cbandit.beliefs.gp import GP
 from cbandit.explore import TS, UCB
 from cbandit.policies.gp import GPPolicy
 
-__all__ = ["GPTS", "GPUCB"]
-
 
 class GPUCB(GPPolicy):
     """``argmax mean + beta std``.

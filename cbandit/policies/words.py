@@ -24,8 +24,6 @@ from cbandit.errors import CBanditError
 from cbandit.policies.safe.action import Safe
 from cbandit.recommend import Recommendation
 
-__all__ = ["UNSAID", "Senses", "counted", "names_of"]
-
 #: the default of thresholds, recognised by ``is``: a 0.0 that was given is another
 UNSAID = float("0")
 

@@ -28,7 +28,7 @@ from cbandit.posterior.covariance import Covariance, Prior, one_a_trial
 from cbandit.posterior.draws.features import check_features, pathwise
 from cbandit.posterior.engines.choice import BEYOND, BLOCK, make_engine, plan
 from cbandit.posterior.engines.protocol import Engine, Fused, Plan
-from cbandit.posterior.look import Best, Block, Look, among, scan
+from cbandit.posterior.look import Best, Block, among, scan
 from cbandit.posterior.observations import (
     BLANK,
     Ahead,
@@ -42,9 +42,7 @@ from cbandit.posterior.observations import (
 from cbandit.posterior.refit import fit_hyperparameters, merged
 from cbandit.posterior.units import Outcomes, Scale, Units, told
 from cbandit.posterior.value import Value
-from cbandit_kernels import SCORES, kernel_matrix_ref
-
-__all__ = ["Beliefs", "Group", "Stacked"]
+from cbandit_kernels import SCORES, Look, kernel_matrix_ref
 
 FEW = 8  # rows up to which they are conditioned on one by one
 REACH = 8.0  # deviations from what is expected within which readings are believed

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from cbandit.posterior.beliefs import Beliefs, Group
 
-__all__ = ["BeliefGP", "model_list"]
-
 PADDING = 1e20  # variance of a padding point, in prior variances
 
 

@@ -26,17 +26,6 @@ from cbandit.actions import Actions, Finite, ProductGrid, Unit
 from cbandit.errors import CBanditError
 from cbandit_kernels import kernel_matrix_ref
 
-__all__ = [
-    "AxisKernel",
-    "Covariance",
-    "Form",
-    "Prior",
-    "TableKernel",
-    "axes_of",
-    "one_a_trial",
-    "trial_of",
-]
-
 DIAGONAL = 1024
 COARSE = 1e-3  # of a lengthscale, between neighbouring numbers
 LEAST = 1e-14  # noise below this share of the prior variance is lost in its rounding

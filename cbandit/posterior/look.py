@@ -17,20 +17,6 @@ from cbandit.explore import clip, estimates
 from cbandit_kernels import SCORES, Found, Look
 from cbandit_kernels.scores import score_ref
 
-__all__ = [
-    "Best",
-    "Block",
-    "Look",
-    "Running",
-    "Score",
-    "among",
-    "estimated",
-    "first_of",
-    "maximise",
-    "scan",
-    "scorer",
-]
-
 Score = Callable[[Tensor, Tensor], Tensor]
 """``(f (T, n), g (T, m, n)) -> (T, n)``; see :mod:`cbandit.scores`."""
 

@@ -33,22 +33,6 @@ from cbandit._core.threads import on_one_thread
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.system import Spot, System
 
-__all__ = [
-    "BLANK",
-    "Ahead",
-    "Between",
-    "Coming",
-    "History",
-    "Log",
-    "Observation",
-    "Part",
-    "Slots",
-    "Update",
-    "add_up",
-    "explained",
-    "joined",
-]
-
 BLANK = 0  # the number of no log: nothing has been observed
 DROPPED = 64  # rows that a log has dropped, before their room is given back
 WAITING = 64

@@ -28,8 +28,6 @@ from cbandit._core import devices
 from cbandit.posterior.covariance import trial_of
 from cbandit.posterior.observations import Log, Slots, add_up
 
-__all__ = ["Merged", "fit_hyperparameters", "merged", "negative_log_likelihood"]
-
 HOST_SLOTS = 256  # distinct actions up to which the host fits for a device too
 
 

@@ -18,8 +18,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-__all__ = ["Ridge"]
-
 BLOCK = 1024  # rounds summed apart before they join the rest: rounding stays small
 EVERY = slice(None)
 

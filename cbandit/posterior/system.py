@@ -21,8 +21,6 @@ from torch import Tensor
 
 from cbandit._core import devices
 
-__all__ = ["Spot", "System"]
-
 ROOM = 16
 LEAST = 1e-15  # rounding may cost this share of a prior variance, times the entries
 

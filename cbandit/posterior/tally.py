@@ -9,8 +9,6 @@ from torch import Tensor
 
 from cbandit.errors import CBanditError
 
-__all__ = ["Tally"]
-
 EVERY = slice(None)
 
 

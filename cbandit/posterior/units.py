@@ -18,8 +18,6 @@ from cbandit.posterior.look import Block
 from cbandit.posterior.observations import Log, Observation, Update
 from cbandit.posterior.value import Value
 
-__all__ = ["Outcomes", "Scale", "Units", "level", "told"]
-
 ALIKE = 1e-12  # a spread below this share of the values' size is their rounding
 ASTRAY = 8.0  # spreads from the origin, beyond which float32 loses what differs
 LOST = 1e-6  # below this share of the peak of the squares, count again from the log

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-__all__ = ["Value"]
-
 
 class Value:
     """An object whose attributes are set once, by its constructor."""

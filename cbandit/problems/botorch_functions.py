@@ -19,12 +19,11 @@ from cbandit.actions import Actions, Box, Finite, ProductGrid
 from cbandit.errors import CBanditError
 from cbandit.problems.protocol import Fixed
 from cbandit.problems.table import Table
-from cbandit.search.simplex.lp import PolicySolution, solve_policy
+from cbandit.search.simplex.lp import solve_policy
+from cbandit.search.simplex.programme import PolicySolution
 
 if TYPE_CHECKING:
     from botorch.test_functions.base import ConstrainedBaseTestProblem
-
-__all__ = ["Continuous", "from_botorch"]
 
 ATOMS = 2**13  # points that a distribution over a box is sought on
 LARGEST = 10**7  # points of a grid whose truth is kept as a table

@@ -15,8 +15,6 @@ from cbandit.choice import Choice
 from cbandit.problems.gridded import Gridded, Phase, poisson
 from cbandit.problems.protocol import Round, uniforms
 
-__all__ = ["Allocation", "cbo_gpu_allocation"]
-
 ARRIVALS, SCALE = 8.0, 8.0
 NOISE = 0.01
 

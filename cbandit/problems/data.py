@@ -20,8 +20,6 @@ from torch import Tensor
 from cbandit._core.files import atomic
 from cbandit.errors import CBanditError, MissingDataError
 
-__all__ = ["digest", "folders", "light", "stocks", "write_public"]
-
 REPOSITORY = "sayakrc/Bayesian-Optimization-under-Heavy-tailed-Payoffs"
 
 

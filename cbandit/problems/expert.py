@@ -9,8 +9,6 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit.errors import CBanditError
 
-__all__ = ["expert_distance"]
-
 
 def expert_distance(actions: Any, moves: Any, kernel: Any) -> Tensor:
     """Return how far each action is from what an expert does, ``(N,)``.

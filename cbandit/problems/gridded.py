@@ -27,8 +27,6 @@ from cbandit.problems.protocol import (
 )
 from cbandit.search.simplex.lp import solve_policy
 
-__all__ = ["Gridded", "Phase", "poisson"]
-
 Formula = Callable[[Tensor], Tensor]
 
 

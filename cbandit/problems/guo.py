@@ -19,8 +19,6 @@ from torch import Tensor
 from cbandit._core.randomness import Trials
 from cbandit.problems.gridded import Gridded, Phase
 
-__all__ = ["guo_classical", "guo_delayed", "guo_nonstationary", "waves"]
-
 NOISE = 0.05
 
 

@@ -15,9 +15,8 @@ from cbandit.actions import Finite, Star
 from cbandit.errors import CBanditError
 from cbandit.problems.protocol import Fixed, best_value
 from cbandit.search.segments import furthest
-from cbandit.search.simplex.lp import PolicySolution, solve_policy
-
-__all__ = ["LinearProblem"]
+from cbandit.search.simplex.lp import solve_policy
+from cbandit.search.simplex.programme import PolicySolution
 
 
 class LinearProblem(Fixed):

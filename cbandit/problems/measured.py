@@ -21,8 +21,6 @@ from cbandit.problems.protocol import uniforms
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["FEW", "Measured", "Outcomes", "apart", "measured"]
-
 SHOWN = 5  # rows that a warning names
 FEW = 20  # rows whose settings may well differ all
 SPAN = 10**6  # whole numbers further apart than this count as numbers

@@ -17,16 +17,6 @@ from cbandit.problems.linear import LinearProblem
 from cbandit.problems.protocol import uniforms
 from cbandit.problems.table import Table
 
-__all__ = [
-    "Bernoulli",
-    "bench_stagewise",
-    "pacchiano_cyclic",
-    "pacchiano_hard",
-    "pacchiano_opb_four",
-    "pacchiano_opb_random",
-    "pacchiano_sphere",
-]
-
 
 class Bernoulli:
     """Noise that turns a mean into a draw of 0 or 1.

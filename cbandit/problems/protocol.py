@@ -17,20 +17,7 @@ from cbandit._core.randomness import Streams, Trials
 from cbandit.actions import Actions
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
-from cbandit.search.simplex.lp import PolicySolution
-
-__all__ = [
-    "NOTHING",
-    "Blockwise",
-    "Evaluation",
-    "Fixed",
-    "Problem",
-    "Round",
-    "best_value",
-    "delays_of",
-    "normals",
-    "uniforms",
-]
+from cbandit.search.simplex.programme import PolicySolution
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ from cbandit._core.randomness import Trials
 from cbandit.problems.gridded import Gridded, Phase
 from cbandit.problems.guo import square, waves
 
-__all__ = ["shi_data_rate", "shi_proposition_1", "shi_small_feasible"]
-
 NOISE = 0.01
 
 

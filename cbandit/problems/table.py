@@ -21,12 +21,11 @@ from cbandit.errors import CBanditError
 from cbandit.policies.words import Senses
 from cbandit.problems.measured import measured
 from cbandit.problems.protocol import Fixed, best_value, normals, uniforms
-from cbandit.search.simplex.lp import PolicySolution, solve_policy
+from cbandit.search.simplex.lp import solve_policy
+from cbandit.search.simplex.programme import PolicySolution
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = ["Noise", "Resampled", "Table"]
 
 Noise = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
 

@@ -20,8 +20,6 @@ from cbandit.errors import CBanditError
 from cbandit.problems import data
 from cbandit.problems.table import Normal, Resampled, Table
 
-__all__ = ["Known", "rbf", "zhou_finance", "zhou_light", "zhou_synthetic"]
-
 SHARE_OF_BOUND = {"half": 0.5, "quarter": 0.25}
 MAX_DRAWS = 10_000
 

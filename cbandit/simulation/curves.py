@@ -11,20 +11,6 @@ from torch import Tensor
 
 from cbandit._core import checks
 
-__all__ = [
-    "EACH_ROUND",
-    "LABELS",
-    "NAMED",
-    "Curve",
-    "Curves",
-    "HasCurves",
-    "averaged",
-    "exponent",
-    "mean_and_sem",
-    "over_trials",
-    "thinned",
-]
-
 LABELS = {
     "regret": "regret",
     "stochastic_regret": "stochastic regret",

@@ -13,8 +13,6 @@ from cbandit.choice import Choice
 if TYPE_CHECKING:
     from cbandit.simulation.parts import Policy
 
-__all__ = ["Letter", "Post", "tell"]
-
 
 @dataclass(frozen=True, eq=False)
 class Letter:

@@ -29,8 +29,6 @@ from cbandit.simulation.run import Run
 from cbandit.simulation.tape import Tape
 from cbandit.simulation.world import World
 
-__all__ = ["Played", "simulate"]
-
 
 @dataclass(frozen=True, eq=False)
 class Played:

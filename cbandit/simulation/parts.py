@@ -17,8 +17,6 @@ from cbandit.errors import CBanditError, HorizonError
 from cbandit.policies.words import Senses
 from cbandit.problems.protocol import Problem
 
-__all__ = ["Policy", "check_memory", "check_parts", "check_rounds", "senses_of"]
-
 
 class Policy(Protocol):
     """The part of a policy that the loop uses. It can be pickled.

@@ -32,21 +32,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "LABELS",
-    "Curves",
-    "Level",
-    "boxes",
-    "comparison",
-    "costs",
-    "curves",
-    "differences",
-    "evolution",
-    "overview",
-    "save",
-    "trade_off",
-]
-
 Level = tuple[str, float, str]
 """A horizontal line: what it is called, its height, its colour."""
 

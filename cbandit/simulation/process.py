@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["bar", "few_threads", "stop", "until_interrupted"]
-
 SMALL = 1 << 15  # actions x trials: torch itself splits nothing smaller
 
 

@@ -19,8 +19,6 @@ from cbandit.simulation.delivery import Post
 from cbandit.simulation.parts import Policy
 from cbandit.simulation.tape import Tape
 
-__all__ = ["Checkpoint", "State"]
-
 SHOWN = 3  # differences that an error names
 
 

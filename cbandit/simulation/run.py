@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["FILE", "METRICS", "STAGES", "Run", "Summary", "join"]
-
 METRICS = (
     "regret",
     "stochastic_regret",

@@ -14,8 +14,6 @@ from cbandit.simulation.parts import Policy
 from cbandit.simulation.run import Run
 from cbandit.simulation.world import World
 
-__all__ = ["BLOCK", "Tape"]
-
 BLOCK = 256
 
 

@@ -15,8 +15,6 @@ from cbandit.errors import CBanditError
 from cbandit.problems.protocol import NOTHING, Blockwise, Problem, Round
 from cbandit.simulation.parts import Policy, senses_of
 
-__all__ = ["World"]
-
 
 class World:
     """Asks a problem for one policy, with the world's own random streams.

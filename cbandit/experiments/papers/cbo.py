@@ -17,8 +17,6 @@ from cbandit.policies.scgp import SCGPUCB
 from cbandit.problems import cbo_gpu_allocation
 from cbandit.simulation.parts import Policy
 
-__all__ = ["EXPERIMENTS"]
-
 BOUND, SLATER = 1.0, 0.7  # ours: B = max|f|; delta = 0.7 of the largest slack 0.74
 
 

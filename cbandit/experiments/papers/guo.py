@@ -27,8 +27,6 @@ from cbandit.policies.rpol import RPOL
 from cbandit.problems import guo_classical, guo_delayed, guo_nonstationary
 from cbandit.simulation.parts import Policy
 
-__all__ = ["EXPERIMENTS"]
-
 # ours: B = max|f|, G = max|g| and Slater's constant of the first phase, which CKB needs
 BOUNDS, SLATER = (7.0, 1.95), 0.05
 

@@ -29,8 +29,6 @@ from cbandit.problems import (
 from cbandit.problems.zhou import rbf
 from cbandit.simulation.parts import Policy
 
-__all__ = ["EXPERIMENTS"]
-
 
 def _policy(
     problem: Any, task: Task, build: Any, belief: Any, safe: Safe, **options: Any

@@ -21,8 +21,6 @@ from cbandit.policies.epoch import EpochPenalty
 from cbandit.problems import shi_data_rate, shi_proposition_1, shi_small_feasible
 from cbandit.simulation.parts import Policy
 
-__all__ = ["EXPERIMENTS"]
-
 LENGTHS = (5, 10, 14, 35, 50)  # ours: epochs such that T = L S for T = 350
 # radius, step, dual step and leak of OCO, tuned as in the paper: of a grid of some 500
 # settings the one of least [regret]_+ + violation after 350 rounds, over 20 trials of

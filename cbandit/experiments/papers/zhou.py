@@ -19,8 +19,6 @@ from cbandit.policies.ckb import CKB
 from cbandit.problems import zhou_finance, zhou_light, zhou_synthetic
 from cbandit.simulation.parts import Policy
 
-__all__ = ["EXPERIMENTS"]
-
 SAFE_ROUNDS = 100  # StageOpt's expansion and SGP-UCB's exploration: ours
 
 

@@ -15,8 +15,6 @@ from cbandit._core.hints import hinted
 from cbandit.actions import Star
 from cbandit.errors import CBanditError
 
-__all__ = ["Safe", "SafeAction", "numbered"]
-
 
 @hinted
 class Safe:

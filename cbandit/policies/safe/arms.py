@@ -15,8 +15,6 @@ from torch import Tensor
 from cbandit.policies.safe.estimate import Block, SafeEstimate
 from cbandit.posterior.tally import Tally
 
-__all__ = ["Arms", "bound_unpulled"]
-
 BLOCK = 2**16  # arms looked at together: a block stays in the processor's cache
 
 

@@ -25,8 +25,6 @@ from cbandit._core.log import warn
 from cbandit.errors import CBanditError
 from cbandit.posterior.units import Units
 
-__all__ = ["FAR", "FEW", "Scales", "Trust", "bounds_of"]
-
 FEW = 5  # outcomes from which a standardised belief's spread is believed
 FAR = 1e6  # spreads: farther than any cost that is believed in
 

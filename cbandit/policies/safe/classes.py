@@ -25,8 +25,6 @@ from cbandit.policies.safe.action import SafeAction, numbered
 from cbandit.recommend import Recommendation
 from cbandit.search.simplex.lp import solve_policy
 
-__all__ = ["Classes", "optimistic", "solved", "stacked", "valued"]
-
 
 class Classes:
     """The classes of the reward and of every cost, and their confidence sets.

@@ -28,8 +28,6 @@ from cbandit.policies.safe.action import SafeAction
 from cbandit.posterior.units import Units
 from cbandit.recommend import Recommendation, nothing_told, recommend_policy
 
-__all__ = ["Average", "Block", "SafeEstimate", "must_hold"]
-
 Block = tuple[int, Tensor, Tensor]  # first action, means (T, F, n), spreads (T, F, n)
 
 

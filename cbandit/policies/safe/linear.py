@@ -31,8 +31,6 @@ from cbandit.policies.safe.stagewise import Stage
 from cbandit.posterior.ridge import Ridge
 from cbandit.recommend import Recommendation, quantile, recommend
 
-__all__ = ["Bounds", "Plane"]
-
 CHUNK = 2**14  # actions looked at together
 LEAST = 1e-10  # of a squared length: less ridge is lost in rounding
 

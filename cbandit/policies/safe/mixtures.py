@@ -14,8 +14,6 @@ from cbandit._core import devices
 from cbandit.choice import Distribution
 from cbandit.search.conic import Array, SafePolicies
 
-__all__ = ["best_mixture", "played", "within_limits"]
-
 PAIRED = 64  # actions of which the middles of pairs are looked at
 STARTS, NEAR = 8, 0.9  # of the ascent; starts are further apart than this cosine
 LEAP = 0.05  # of a point's length, the furthest that the ascent looks ahead

@@ -22,8 +22,6 @@ from cbandit.policies.safe.estimate import Block, SafeEstimate, must_hold
 from cbandit.policies.words import names_of
 from cbandit.recommend import Recommendation
 
-__all__ = ["Stage", "Stagewise"]
-
 REWARD, COSTS, EVERY = slice(0, 1), slice(1, None), slice(None)
 
 

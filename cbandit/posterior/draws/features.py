@@ -18,8 +18,6 @@ from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Covariance
 from cbandit.posterior.observations import History
 
-__all__ = ["FEATURES", "Features", "check_features", "correction", "pathwise"]
-
 FEATURES = 1024
 
 

@@ -19,8 +19,6 @@ from cbandit_kernels import FUSED_RANK, Factors, native
 
 Given = ParamSpec("Given")
 
-__all__ = ["Products", "by_size", "even", "grid_normals", "grid_path", "kron"]
-
 
 class Products:
     """``left @ right`` over a stretch of the grid: columns, or a joint draw.

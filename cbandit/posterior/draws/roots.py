@@ -7,8 +7,6 @@ import torch
 from scipy.linalg import lapack
 from torch import Tensor
 
-__all__ = ["Root", "pivoted_root", "prior_root"]
-
 
 def prior_root(covariance: Tensor, tolerance: float = 1e-15) -> Tensor:
     """``L (*b, N, r)`` with ``L L^T`` the covariance ``(*b, N, N)``.

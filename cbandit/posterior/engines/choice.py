@@ -22,17 +22,6 @@ from cbandit.posterior.rows.recomputed import Recomputed
 from cbandit.posterior.rows.stored import Stored
 from cbandit_kernels import describe_native
 
-__all__ = [
-    "BEYOND",
-    "BLOCK",
-    "ENGINES",
-    "MAKERS",
-    "block_of",
-    "describe_engines",
-    "make_engine",
-    "plan",
-]
-
 JOINT_ACTIONS = 512
 JOINT_ACTIONS_SAMPLING = 1024  # above it a full-rank draw costs more than by features
 EXPECTED_ROWS = 300

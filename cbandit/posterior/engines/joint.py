@@ -18,7 +18,7 @@ from cbandit._core.randomness import Streams
 from cbandit.posterior.covariance import Prior
 from cbandit.posterior.draws.roots import pivoted_root, prior_root
 from cbandit.posterior.engines.protocol import Engine, Fused, Plan
-from cbandit.posterior.look import Best, Block, Look
+from cbandit.posterior.look import Best, Block
 from cbandit.posterior.observations import (
     Between,
     Coming,
@@ -26,9 +26,7 @@ from cbandit.posterior.observations import (
     Update,
     explained,
 )
-from cbandit_kernels import Late, joint_round, native
-
-__all__ = ["Joint"]
+from cbandit_kernels import Late, Look, joint_round, native
 
 
 class Joint(Engine):

@@ -32,10 +32,9 @@ from cbandit._core import devices
 from cbandit._core.randomness import Streams
 from cbandit.posterior.covariance import Prior
 from cbandit.posterior.draws.features import pathwise
-from cbandit.posterior.look import Best, Block, Look
+from cbandit.posterior.look import Best, Block
 from cbandit.posterior.observations import Between, Coming, History, Update
-
-__all__ = ["Engine", "Fused", "Plan"]
+from cbandit_kernels import Look
 
 Fused = Callable[[Look, "Streams | None"], Best]
 """One pass of a backend over the set: what was told is applied, the best one found."""

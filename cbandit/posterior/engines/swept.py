@@ -34,13 +34,11 @@ from cbandit.errors import CBanditError
 from cbandit.posterior.covariance import Prior
 from cbandit.posterior.draws.features import correction
 from cbandit.posterior.engines.protocol import Engine, Fused, Plan
-from cbandit.posterior.look import Best, Block, Look, first_of
+from cbandit.posterior.look import Best, Block, first_of
 from cbandit.posterior.observations import Coming, Update, explained
 from cbandit.posterior.rows.protocol import Columns, Rows
 from cbandit.posterior.system import Spot
-from cbandit_kernels import Change, Found, native
-
-__all__ = ["Swept"]
+from cbandit_kernels import Change, Found, Look, native
 
 
 class Swept(Engine):

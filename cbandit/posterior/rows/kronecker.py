@@ -36,8 +36,6 @@ from cbandit_kernels import (
     product_round,
 )
 
-__all__ = ["Kronecker"]
-
 
 class Kronecker(Rows):
     """A grid's rows as products over two groups of axes: one matrix product a round.

@@ -19,8 +19,6 @@ from cbandit.posterior.covariance import Prior
 from cbandit.posterior.draws.features import Features
 from cbandit_kernels import Change, Found, Look, finish_round
 
-__all__ = ["Columns", "Path", "Rounds", "Rows", "finishing"]
-
 Columns = Callable[[int, int], Tensor]
 """``(start, stop) -> (T, k, n)``: combinations of rows over a stretch of actions."""
 

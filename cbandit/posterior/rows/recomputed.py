@@ -23,8 +23,6 @@ from cbandit_kernels import (
     streams_natively,
 )
 
-__all__ = ["Recomputed"]
-
 STREAM_BYTES = 1 << 22
 CUDA_STREAM_BYTES = 1 << 28
 

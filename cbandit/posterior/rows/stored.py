@@ -12,8 +12,6 @@ from cbandit.posterior.rows.protocol import Columns, Rounds, Rows
 from cbandit.posterior.rows.recomputed import Recomputed
 from cbandit_kernels import Change, Found, Look, native, stored_round
 
-__all__ = ["Stored"]
-
 
 class Stored(Rows):
     """Rows kept as they are, ``u N`` numbers; a round reads them once.

@@ -24,14 +24,6 @@ from cbandit.search.simplex.hull import one_cost
 from cbandit.search.simplex.pricing import several_costs, solve_policy_by_pricing
 from cbandit.search.simplex.programme import PolicySolution, checked, joined
 
-__all__ = [
-    "PolicySolution",
-    "best_policy",
-    "solve_policy",
-    "solve_policy_by_pricing",
-    "solve_policy_in_blocks",
-]
-
 SMALL = 2**16  # arms times trials that leave the device to be solved on the host
 HELD = 2**31  # bytes of bounds that are kept rather than computed again in every pass
 
