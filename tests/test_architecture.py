@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+from house import one_round, reaches
 from inside import engine_choice
 
 import cbandit
@@ -245,6 +246,18 @@ def test_nothing_is_asserted():
         for node in ast.walk(tree(path))
         if isinstance(node, ast.Assert)
     )
+
+
+def test_no_function_reaches_into_what_it_is_given():
+    none(reaches())
+
+
+def test_the_way_of_a_round_is_short():
+    """Of CKB on a small grid, in frames of the library and the files they are in."""
+    for name, (frames, files) in {"ask": (100, 20), "tell": (20, 6)}.items():
+        way = one_round()[name]
+        assert len(way) <= frames, way
+        assert len({file for file, _ in way}) <= files, way
 
 
 # ------------------------------------------------------------------------------- prose
