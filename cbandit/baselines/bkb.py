@@ -259,7 +259,9 @@ class Sketched:
         times = precision * self.noise.unsqueeze(-1)
         chosen = (share < 1 - (1 - chance) ** times) & (precision > 0)
         drawn = replace(self, chosen=chosen)
-        return replace(drawn, past=drawn.sketch)
+        beliefs = replace(drawn, past=drawn.sketch)
+        vars(beliefs)["sketch"] = beliefs.past  # it need not be computed again
+        return beliefs
 
     @cached_property
     def sketch(self) -> Sketch:
