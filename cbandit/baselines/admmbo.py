@@ -33,7 +33,7 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit._core.peaks import best_place
-from cbandit.actions import Unit
+from cbandit.actions import Actions, Unit
 from cbandit.baselines.botorch_policy import TAKES_NO, best_on_box
 from cbandit.baselines.random import uniform
 from cbandit.beliefs.gp import GP
@@ -44,6 +44,7 @@ from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.safe.action import numbered
+from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.units import level
 from cbandit.search import maximise
 
@@ -213,7 +214,7 @@ class Progress(NamedTuple):
         """Return the threshold of the step's cost, ``(T, 1)``; the reward has none."""
         return None if self.step == 0 else limits[:, self.step - 1 : self.step]
 
-    def best(self, beliefs: Any, limits: Tensor) -> tuple[Tensor, Tensor]:
+    def best(self, beliefs: Beliefs, limits: Tensor) -> tuple[Tensor, Tensor]:
         """Return the step's best value among actions tried ``(T,)``, and where."""
         x, mean, tried = beliefs.tried(self.step)
         x = x.double()
@@ -253,7 +254,7 @@ class ADMMBO(GPPolicy):
 
     def __init__(
         self,
-        actions: Any,
+        actions: Actions,
         *,
         reward: GP,
         costs: GP | Sequence[GP],
@@ -349,7 +350,7 @@ class ADMMBO(GPPolicy):
         return mask.expand(len(at), -1).gather(-1, at).squeeze(-1)
 
     def _advanced(
-        self, progress: Progress, beliefs: Any, t: int, limits: Tensor
+        self, progress: Progress, beliefs: Beliefs, t: int, limits: Tensor
     ) -> Progress:
         """Return the next step, and the next iteration, where a budget is used up.
 
@@ -372,7 +373,7 @@ class ADMMBO(GPPolicy):
     def _on_set(
         self,
         asked: Asked,
-        beliefs: Any,
+        beliefs: Beliefs,
         progress: Progress,
         limit: Tensor | None,
         best: Tensor,
@@ -407,7 +408,7 @@ class ADMMBO(GPPolicy):
     def _on_box(
         self,
         asked: Asked,
-        beliefs: Any,
+        beliefs: Beliefs,
         progress: Progress,
         limit: Tensor | None,
         best: Tensor,
@@ -472,7 +473,7 @@ def _acquisition(
     return Improvement(model)
 
 
-def _deployed(beliefs: Any, limits: Tensor) -> Tensor:
+def _deployed(beliefs: Beliefs, limits: Tensor) -> Tensor:
     """Return the best feasible action that was tried; else the least violating."""
     x, reward, tried = beliefs.tried(0)
     costs = beliefs.anywhere(x)[0][:, 1:]
@@ -495,7 +496,7 @@ def _row(x: Tensor, place: Tensor) -> Tensor:
     return found
 
 
-def _evaluations(name: str, budgets: Any) -> tuple[int, int]:
+def _evaluations(name: str, budgets: object) -> tuple[int, int]:
     """Return a step's budget in the first iteration, and in those that follow."""
     if not isinstance(budgets, tuple | list) or len(budgets) != 2:
         raise CBanditError(f"{name} must be two positive ints; got {budgets!r}")

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from cbandit._core import checks, devices
 from cbandit._core.arguments import stated
-from cbandit.actions import Box
+from cbandit.actions import Actions, Box
 from cbandit.errors import CBanditError
 from cbandit.policies.base import Policy, locked
 from cbandit.policies.checks import COST_COUNT
@@ -98,7 +98,7 @@ class BanditOCO(Policy):
 
     def __init__(
         self,
-        actions: Any,
+        actions: Actions,
         *,
         costs: int | Sequence[str],
         radius: Any,

@@ -32,7 +32,7 @@ from cbandit import scores
 from cbandit._core import checks, devices
 from cbandit._core.arguments import stated
 from cbandit._core.randomness import Streams
-from cbandit.actions import Finite, ProductGrid
+from cbandit.actions import Actions, Finite, ProductGrid
 from cbandit.beliefs.gp import GP
 from cbandit.confidence import sketched_width
 from cbandit.errors import CBanditError
@@ -382,7 +382,7 @@ class BKB(GPPolicy):
 
     def __init__(
         self,
-        actions: Any,
+        actions: Actions,
         *,
         reward: GP,
         explore: UCB | None = None,

@@ -21,7 +21,7 @@ from torch.quasirandom import SobolEngine
 from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit._core.peaks import CLOSE, best_place
-from cbandit.actions import Box
+from cbandit.actions import Actions, Box
 from cbandit.baselines.random import clear, together
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
@@ -29,6 +29,7 @@ from cbandit.explore import UCB
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.failures import RADIUS, Barred
 from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.posterior.beliefs import Beliefs
 
 if TYPE_CHECKING:
     from botorch.acquisition.acquisition import AcquisitionFunction
@@ -84,7 +85,7 @@ class BoTorchPolicy(GPPolicy):
 
     def __init__(
         self,
-        actions: Any,
+        actions: Actions,
         *,
         reward: GP,
         costs: GP | Sequence[GP] | None = None,
@@ -131,7 +132,12 @@ class BoTorchPolicy(GPPolicy):
         return together(asked, best, self.dtype), state
 
     def _best(
-        self, beliefs: Any, trial: int, asked: Asked, allowed: Any, seed: int
+        self,
+        beliefs: Beliefs,
+        trial: int,
+        asked: Asked,
+        allowed: Tensor | None,
+        seed: int,
     ) -> Tensor:
         """Return the point or the number of the greatest value in one trial."""
         from botorch.utils.sampling import manual_seed
@@ -155,7 +161,11 @@ class BoTorchPolicy(GPPolicy):
             return self._listed(acquisition, trial, asked.actions, allowed)
 
     def _listed(
-        self, acquisition: AcquisitionFunction, trial: int, asked: Any, allowed: Any
+        self,
+        acquisition: AcquisitionFunction,
+        trial: int,
+        asked: Actions,
+        allowed: Tensor | None,
     ) -> Tensor:
         values = []
         for start in range(0, asked.size, self.chunk):
@@ -182,7 +192,11 @@ class BoTorchPolicy(GPPolicy):
 
 
 def best_on_box(
-    acquisition: Any, asked: Asked, trial: int, restarts: int, samples: int
+    acquisition: AcquisitionFunction,
+    asked: Asked,
+    trial: int,
+    restarts: int,
+    samples: int,
 ) -> Tensor:
     """Return the point ``(d,)`` of greatest acquisition value that BoTorch finds."""
     from botorch.optim.optimize import optimize_acqf, optimize_acqf_mixed
@@ -210,7 +224,9 @@ def _fixed(box: Box, row: list[float]) -> dict[int, float]:
     return dict(enumerate(row, start=box.dim - len(row)))
 
 
-def _beside(acquisition: Any, box: Box, barred: Barred, best: Tensor) -> Tensor:
+def _beside(
+    acquisition: AcquisitionFunction, box: Box, barred: Barred, best: Tensor
+) -> Tensor:
     """Return the best of some points around ``best (d,)`` where nothing has failed."""
     if not bool(barred.holds(best.unsqueeze(0))):
         return best

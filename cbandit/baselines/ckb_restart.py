@@ -18,12 +18,14 @@ from torch import Tensor
 
 from cbandit import scores
 from cbandit._core.arguments import stated
+from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.explore import Explore
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked
 from cbandit.policies.dual import Dual
 from cbandit.policies.gp import GPPolicy
+from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import Best
 from cbandit_kernels import Look
 
@@ -50,7 +52,7 @@ class CKBRestart(GPPolicy):
 
     def __init__(
         self,
-        actions: Any,
+        actions: Actions,
         *,
         restart: int,
         reward: GP,
@@ -90,7 +92,7 @@ class CKBRestart(GPPolicy):
         """Return ``f - sum_j phi_j g_j``."""
         return scores.PrimalDual(self._dual.weight(phi, t, self._epoch(t)))
 
-    def _judged(self, beliefs: Any, look: Look, best: Best, asked: Asked) -> Tensor:
+    def _judged(self, beliefs: Beliefs, look: Look, best: Best, asked: Asked) -> Tensor:
         """Return the estimates that the multiplier moves by, ``(T, 1 + m)``."""
         rest = asked, self._limits, self._ahead
         return self._dual.judged(beliefs, look, best, *rest)

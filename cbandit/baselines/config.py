@@ -26,6 +26,7 @@ from torch import Tensor
 
 from cbandit import scores
 from cbandit._core.arguments import stated
+from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.explore import TS, UCB
 from cbandit.policies.checks import believed_costs
@@ -59,7 +60,7 @@ class CONFIG(GPPolicy):
 
     def __init__(
         self,
-        actions: Any,
+        actions: Actions,
         *,
         reward: GP,
         costs: GP | Sequence[GP],

@@ -14,6 +14,7 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit._core.arguments import stated
 from cbandit._core.peaks import best_place
+from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.policies.base import Policy, locked
@@ -57,7 +58,7 @@ class Random(Policy):
 
     def __init__(
         self,
-        actions: Any,
+        actions: Actions,
         *,
         reward: GP | None = None,
         costs: Any = 0,
@@ -206,7 +207,7 @@ def clear(asked: Asked, trial: int, share: Tensor) -> Tensor:
     raise CBanditError("nothing is left to ask for: all that was drawn has failed")
 
 
-def uniform(asked: Asked, shares: Tensor, policy: Any) -> Decision:
+def uniform(asked: Asked, shares: Tensor, policy: Policy) -> Decision:
     """Return a uniform action of each trial, from uniform draws ``(T, d or 1)``."""
     every = enumerate(shares.to(policy.device))
     return together(asked, [clear(asked, *pair) for pair in every], policy.dtype)

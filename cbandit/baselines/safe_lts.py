@@ -21,6 +21,7 @@ from torch import Tensor
 
 from cbandit._core import devices
 from cbandit._core.arguments import stated
+from cbandit.actions import Actions
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
 from cbandit.policies.choices import Asked, Decision
@@ -48,7 +49,7 @@ class SafeLTS(Stagewise):
 
     def __init__(
         self,
-        actions: Any,
+        actions: Actions,
         *,
         reward: Linear,
         costs: Any,

@@ -41,6 +41,7 @@ from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.bounds import FEW, Trust
+from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.units import Units, level
 
 CHUNK = 1 << 22  # numbers in one temporary
@@ -183,7 +184,7 @@ class SafeSets:
     def whole(
         self,
         asked: Asked,
-        beliefs: Any,
+        beliefs: Beliefs,
         looks: Iterable[tuple[int, Tensor, Tensor]],
         beta: Tensor,
         limits: Tensor,
@@ -228,7 +229,7 @@ class SafeSets:
         enough = whole.enough.unsqueeze(-1)
         return sets._replace(safe=torch.where(enough, sets.safe, self._seed))
 
-    def expanders(self, sets: SafeSet, whole: Whole, beliefs: Any) -> Tensor:
+    def expanders(self, sets: SafeSet, whole: Whole, beliefs: Beliefs) -> Tensor:
         """Return the safe actions that could make a new one safe, ``(T, N)``."""
         if self._reach is not None:
             return self._reach.expanders(sets, whole.tau)

@@ -25,6 +25,7 @@ from typing import Any
 from torch import Tensor
 
 from cbandit._core.arguments import stated
+from cbandit.actions import Actions
 from cbandit.baselines.safe_set import SURE, SafeSets
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
@@ -70,7 +71,7 @@ class SafeOpt(GPPolicy):
 
     def __init__(
         self,
-        actions: Any,
+        actions: Actions,
         *,
         reward: GP,
         costs: GP | Sequence[GP],

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from cbandit import scores
 from cbandit._core.arguments import stated
+from cbandit.actions import Actions
 from cbandit.baselines.random import uniform_number
 from cbandit.baselines.safe_set import SURE, rounds_of, seed_set
 from cbandit.beliefs.gp import GP
@@ -63,7 +64,7 @@ class SGPUCB(GPPolicy):
 
     def __init__(
         self,
-        actions: Any,
+        actions: Actions,
         *,
         reward: GP,
         costs: GP | Sequence[GP],

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.arguments import stated
+from cbandit.actions import Actions
 from cbandit.baselines.safe_set import SURE, SafeSet, SafeSets, rounds_of
 from cbandit.beliefs.gp import GP
 from cbandit.explore import UCB
@@ -80,7 +81,7 @@ class StageOpt(GPPolicy):
 
     def __init__(
         self,
-        actions: Any,
+        actions: Actions,
         *,
         reward: GP,
         costs: GP | Sequence[GP],

@@ -57,7 +57,7 @@ from cbandit.policies.choices import (
     Told,
     private_copy,
 )
-from cbandit.policies.failures import Failed
+from cbandit.policies.failures import Barred, Failed
 from cbandit.policies.history import History, best_tried
 from cbandit.policies.words import UNSAID, Senses
 from cbandit.recommend import Recommendation
@@ -122,7 +122,7 @@ def locked(
     """Let ``method`` of a policy wait until no other thread is inside of it."""
 
     @functools.wraps(method)
-    def called(self: Any, /, *given: Given.args, **named: Given.kwargs) -> Answer:
+    def called(self: Policy, /, *given: Given.args, **named: Given.kwargs) -> Answer:
         lock, process = self._lock, os.getpid()
         # a fork copies a lock as it stands, and draws that both would make
         if lock.process != process:
@@ -245,7 +245,7 @@ class Policy(metaclass=ABCMeta):
     _failed: Failed | None = None
     _latest: tuple[Asked, Position] | None = None  # the round, and draws before it
 
-    def __init_subclass__(cls, **arguments: Any) -> None:
+    def __init_subclass__(cls, **arguments: object) -> None:
         """Add the arguments that all policies share to the help of a class."""
         super().__init_subclass__(**arguments)
         cls.__doc__ = documented(cls)
@@ -261,8 +261,8 @@ class Policy(metaclass=ABCMeta):
         minimise: bool = False,
         seed: int = 0,
         trials: Trials = None,
-        device: Any = None,
-        dtype: Any = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | str | None = None,
         horizon: int | None = None,
     ) -> None:
         self.settings = stated(self, locals())
@@ -288,7 +288,7 @@ class Policy(metaclass=ABCMeta):
         self.horizon = horizon
         if not callable(thresholds):
             thresholds = self._per_cost("thresholds", thresholds)
-        self.thresholds: Callable[[int], Any] | Tensor = thresholds
+        self.thresholds: Callable[[int], object] | Tensor = thresholds
         # whether there is anything to subtract
         self._limited = callable(thresholds) or bool(thresholds.any())
         self._streams = Streams(self.seed, self.trials, "policy")
@@ -303,7 +303,7 @@ class Policy(metaclass=ABCMeta):
 
     # -- what a policy fills in ------------------------------------------------------
 
-    def _begin(self, state: Any) -> None:
+    def _begin(self, state: object) -> None:
         """Set the first state; a constructor calls this."""
         self._now = self._now._replace(state=state)
 
@@ -398,7 +398,9 @@ class Policy(metaclass=ABCMeta):
         """Return the actions that have not failed, ``(T, N)``; ``None``: none has."""
         return self._restricted(self.actions, None)[0]
 
-    def _restricted(self, on: Any, mask: Tensor | None) -> tuple[Tensor | None, Any]:
+    def _restricted(
+        self, on: Actions, mask: Tensor | None
+    ) -> tuple[Tensor | None, Barred | None]:
         """Return what has not failed of a set, see :meth:`Failed.restricted`."""
         if self._failed is None:
             return mask, None
@@ -494,7 +496,7 @@ class Policy(metaclass=ABCMeta):
             warn(ledger.reminder(self.name))
         return choice
 
-    def _round_actions(self, actions: Any) -> Any:
+    def _round_actions(self, actions: Any) -> Actions:
         """Return the set of this round, on the policy's device."""
         on = round_actions(actions, self.actions, self.batch_shape)
         return on.to(self.device, self.dtype)
@@ -700,7 +702,7 @@ class Policy(metaclass=ABCMeta):
         ledger.tidy(heard, self._history.put)
         return now
 
-    def _change(self, state: Any) -> None:
+    def _change(self, state: object) -> None:
         """Replace the state between rounds."""
         self._now, self._latest = self._now._replace(state=state, settled=False), None
 
@@ -863,7 +865,7 @@ class Policy(metaclass=ABCMeta):
         self._settled()
 
     @locked
-    def save(self, path: Any, overwrite: bool = False) -> None:
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write all to ``path``, atomically; :func:`cbandit.load` goes on from it.
 
         Args:
@@ -906,7 +908,7 @@ class Policy(metaclass=ABCMeta):
         return f"{type(self).__name__}({', '.join(parts)}, t={self._now.t})"
 
 
-def documented(cls: Any) -> str | None:
+def documented(cls: type[Any]) -> str | None:
     """Return the class' help, shared arguments appended where it has ``common:``."""
     help_text: str | None = cls.__dict__.get("__doc__")
     text = inspect.cleandoc(help_text or "")  # as Python itself does from 3.13 on
@@ -924,7 +926,7 @@ def documented(cls: Any) -> str | None:
 Policy.__doc__ = documented(Policy)
 
 
-def load(path: Any, trust: Any = ()) -> Policy:
+def load(path: str | os.PathLike[str], trust: object = ()) -> Policy:
     """Load the policy that ``policy.save(path)`` wrote; it goes on bit for bit.
 
     No code of the file's is run. It holds numbers, and names of classes and functions:

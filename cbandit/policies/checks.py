@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.words import names_of
 from cbandit.scores import Formed
 
+Costs = TypeVar("Costs")
+
 COST_COUNT = "the number of costs, an int of at least 1"
 VERSION = attrgetter("_version")
 
@@ -30,7 +32,7 @@ _TOGETHER = (
 # -- of constructors -------------------------------------------------------------------
 
 
-def array_type(dtype: Any, device: torch.device) -> torch.dtype:
+def array_type(dtype: torch.dtype | str | None, device: torch.device) -> torch.dtype:
     """Return the dtype of arrays over the actions, which may be given by its name."""
     if dtype is None:
         return torch.float32 if device.type == "cuda" else torch.float64
@@ -78,7 +80,7 @@ def functions_of(reward: Any, costs: Any) -> tuple[list[GP], int | tuple[str, ..
     return beliefs, m
 
 
-def believed_costs(costs: Any) -> Any:
+def believed_costs(costs: Costs) -> Costs:
     """Return ``costs``, an error unless there are beliefs about them."""
     named = isinstance(costs, Mapping)
     if costs is None or isinstance(costs, int) or (names_of(costs) and not named):
@@ -105,27 +107,27 @@ def costs_not_for(name: str, sees: bool) -> CBanditError:
     )
 
 
-def round_actions(actions: Any, base: Any, batch_shape: tuple[int, ...]) -> Any:
+def round_actions(actions: Any, base: Actions, batch_shape: tuple[int, ...]) -> Actions:
     """Return a set for one round, which fits the policy's set ``base``."""
+    on: Actions
     if _dicts(actions):
-        actions = Finite(_names(base, "actions").points(actions, "actions"))
-    elif not isinstance(actions, Actions):
-        actions = Finite(actions)
-    if actions.dim != base.dim:
+        on = Finite(_names(base, "actions").points(actions, "actions"))
+    else:
+        on = actions if isinstance(actions, Actions) else Finite(actions)
+    if on.dim != base.dim:
         raise CBanditError(
-            f"actions of this round must have d = {base.dim} coordinates; got "
-            f"{actions.dim}"
+            f"actions of this round must have d = {base.dim} coordinates; got {on.dim}"
         )
-    if actions.batch_shape and tuple(actions.batch_shape) != batch_shape:
+    if on.batch_shape and tuple(on.batch_shape) != batch_shape:
         raise CBanditError(
-            f"actions of this round have sets for {actions.batch_shape[0]} trials; "
+            f"actions of this round have sets for {on.batch_shape[0]} trials; "
             f"this policy has trials of shape {batch_shape}"
         )
-    return actions
+    return on
 
 
 def round_mask(
-    among: Any, base: Any, batch_shape: tuple[int, ...], device: torch.device
+    among: Any, base: Actions, batch_shape: tuple[int, ...], device: torch.device
 ) -> Tensor:
     """Return what ``among`` allows, ``(1 or T, N)``, with an action in each trial."""
     if base.continuous:
@@ -173,13 +175,13 @@ def round_mask(
     return mask
 
 
-def _where(among: Mapping[str, Any], base: Any) -> Tensor:
+def _where(among: Mapping[str, Any], base: Actions) -> Tensor:
     """Return the actions ``(N,)`` with these values of some parameters."""
     allowed = _names(base, "among").allowed(among, "among")
     if isinstance(base, ProductGrid):
         axes = [axis.cpu() for axis in base.axes]
     else:
-        axes = list(base.all.cpu().unbind(-1))
+        axes = list(base.block(0, base.size).cpu().unbind(-1))
     flags = [torch.ones(len(axis), dtype=torch.bool) for axis in axes]
     for j, values in allowed.items():
         gaps = (axes[j].unsqueeze(-1) - torch.tensor(values).to(axes[j])).abs().amin(-1)
@@ -192,23 +194,22 @@ def _where(among: Mapping[str, Any], base: Any) -> Tensor:
     return mask
 
 
-def _dicts(actions: Any) -> bool:
+def _dicts(actions: object) -> bool:
     """Return whether these are actions by name, in lists."""
     while isinstance(actions, list | tuple) and actions:
         actions = actions[0]
     return isinstance(actions, Mapping)
 
 
-def _names(base: Any, name: str) -> Names:
+def _names(base: Actions, name: str) -> Names:
     if base.names is None:
         raise CBanditError(
             f"{name} by name needs a set with names: give the policy a cb.Space(...)"
         )
-    names: Names = base.names
-    return names
+    return base.names
 
 
-def named_points(base: Any, x: Any, params: Any) -> Any:
+def named_points(base: Actions, x: Any, params: Any) -> Any:
     """Return points that were given by coordinates, or by name."""
     if params is None:
         return x
@@ -271,12 +272,13 @@ def told_values(
     return checks.measured(name, torch.where(came, out, 0.0), dtype)
 
 
-def _single(value: Any) -> bool:
+def _single(value: object) -> bool:
     """Return whether this is one real number on its own, on the host."""
     if type(value) is float:
         return True
-    plain = type(value) is Tensor and value.dtype == torch.float64 and not value.dim()
-    return plain and not (value.is_cuda or value.requires_grad)
+    if type(value) is not Tensor or value.dtype != torch.float64 or value.dim():
+        return False
+    return not (value.is_cuda or value.requires_grad)
 
 
 # -- of rules --------------------------------------------------------------------------
@@ -284,7 +286,7 @@ def _single(value: Any) -> bool:
 
 def decided(
     rule: str,
-    answer: Any,
+    answer: object,
     asked: Asked,
     size: int,
     m: int,
@@ -306,7 +308,9 @@ def decided(
         raise CBanditError(f"{rule} must return a cb.Decision; got {answer!r}")
     on, mask = asked.actions, asked.mask
 
-    def led(name: str, value: Any, *axes: int, kind: Any = None) -> Tensor:
+    def led(
+        name: str, value: object, *axes: int, kind: torch.dtype | None = None
+    ) -> Tensor:
         out = checks.tensor(f"{rule}: {name}", value, kind, device)
         if tuple(out.shape) != (size, *axes):
             raise CBanditError(
@@ -315,7 +319,7 @@ def decided(
             )
         return out
 
-    def numbers(name: str, value: Any, *axes: int) -> Tensor:
+    def numbers(name: str, value: object, *axes: int) -> Tensor:
         try:
             return checked_index(led(name, value, *axes), on.size, device)
         except CBanditError as error:
@@ -409,7 +413,7 @@ def score_of(name: str, score: Any, weights: tuple[int, int], hint: str) -> Any:
     return form
 
 
-def multiplier_of(name: str, moved: Any, like: Tensor) -> Tensor:
+def multiplier_of(name: str, moved: object, like: Tensor) -> Tensor:
     """Return the multiplier that a rule returned, an error if it is none."""
     if isinstance(moved, Tensor) and moved.shape == like.shape:
         if moved.is_floating_point():
@@ -428,7 +432,7 @@ def changed(name: str) -> CBanditError:
     )
 
 
-def _shape(value: Any) -> Any:
+def _shape(value: object) -> tuple[int, ...] | str:
     """Return a tensor's shape, and of anything else what it is."""
     if not isinstance(value, Tensor):
         return checks.kind(value)

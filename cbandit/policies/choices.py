@@ -451,7 +451,7 @@ class Ledger:
         return entry is None or entry.closed
 
     def refusal(
-        self, choice: Any, t: int, states: Callable[[str], set[str]]
+        self, choice: object, t: int, states: Callable[[str], set[str]]
     ) -> ChoiceError:
         """Return the error about a choice that waits for no feedback here.
 

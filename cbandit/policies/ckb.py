@@ -24,6 +24,7 @@ from torch import Tensor
 from cbandit import scores
 from cbandit._core import checks
 from cbandit._core.arguments import stated
+from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
@@ -31,6 +32,7 @@ from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked
 from cbandit.policies.dual import Dual
 from cbandit.policies.gp import GPPolicy
+from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import Best
 from cbandit_kernels import Look
 
@@ -95,7 +97,7 @@ class CKB(GPPolicy):
 
     def __init__(
         self,
-        actions: Any,
+        actions: Actions,
         *,
         reward: GP,
         costs: GP | Sequence[GP],
@@ -144,7 +146,7 @@ class CKB(GPPolicy):
         """Return ``f - sum_j phi_j g_j``."""
         return scores.PrimalDual(self._dual.weight(phi, t, self._epoch(t)))
 
-    def _judged(self, beliefs: Any, look: Look, best: Best, asked: Asked) -> Tensor:
+    def _judged(self, beliefs: Beliefs, look: Look, best: Best, asked: Asked) -> Tensor:
         """Return the estimates that the multiplier moves by, ``(T, 1 + m)``."""
         rest = asked, self._limits, self._ahead
         return self._dual.judged(beliefs, look, best, *rest)

@@ -17,6 +17,7 @@ from cbandit import multipliers
 from cbandit._core import checks
 from cbandit.errors import CBanditError
 from cbandit.policies.choices import Asked
+from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import Best
 from cbandit.posterior.observations import Ahead
 from cbandit.posterior.units import Units, level
@@ -169,7 +170,7 @@ class Dual:
 
     def judged(
         self,
-        beliefs: Any,
+        beliefs: Beliefs,
         look: Look,
         best: Best,
         asked: Asked,

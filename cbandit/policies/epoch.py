@@ -36,6 +36,7 @@ from cbandit import scores
 from cbandit._core import checks, devices
 from cbandit._core.arguments import stated
 from cbandit._core.log import warn
+from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.confidence import RKHS
 from cbandit.errors import CBanditError
@@ -47,6 +48,7 @@ from cbandit.policies.choices import Asked, Data, News, Place
 from cbandit.policies.gp import GPPolicy, GPState
 from cbandit.policies.paired import Paired
 from cbandit.policies.words import counted
+from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import scorer
 from cbandit.posterior.observations import Part
 from cbandit.recommend import Recommendation
@@ -246,7 +248,7 @@ class EpochPenalty(GPPolicy):
 
     def __init__(
         self,
-        actions: Any,
+        actions: Actions,
         *,
         reward: GP,
         costs: int | Sequence[str],
@@ -379,7 +381,7 @@ class EpochPenalty(GPPolicy):
         largest = min(torch.finfo(dtype).max ** 0.5, 1e75)
         return row.reward - charge.clamp(-largest, largest)
 
-    def _absorbed(self, beliefs: Any, epoch: Epoch, row: Row) -> Any:
+    def _absorbed(self, beliefs: Beliefs, epoch: Epoch, row: Row) -> Any:
         """Return the beliefs with one more round."""
         keys, x, t = row.place
         target = self._target(epoch, row, beliefs.dtype)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import devices
-from cbandit.actions import Box
+from cbandit.actions import Actions, Box
 from cbandit.choice import Choice
 from cbandit.errors import CBanditError
 
@@ -29,7 +29,7 @@ class Failed:
 
     def __init__(
         self,
-        actions: Any,
+        actions: Actions,
         device: torch.device,
         numbers: tuple[tuple[int, ...], ...],
         points: tuple[Tensor, ...],
@@ -39,7 +39,7 @@ class Failed:
         self._left: Tensor | None = None
 
     @classmethod
-    def none(cls, actions: Any, device: torch.device, size: int) -> Failed:
+    def none(cls, actions: Actions, device: torch.device, size: int) -> Failed:
         """Return the failures of ``size`` trials in which nothing has failed."""
         nowhere = torch.zeros(0, actions.dim, dtype=torch.float64)
         return cls(actions, device, ((),) * size, (nowhere,) * size)
@@ -104,7 +104,7 @@ class Failed:
             self._left = devices.put(left, self.device)
         return self._left
 
-    def _elsewhere(self, on: Any) -> Tensor:
+    def _elsewhere(self, on: Actions) -> Tensor:
         """Return what is left of a set of this round alone, by coordinates."""
         left = torch.ones(len(self.numbers), on.size, dtype=torch.bool)
         every = on.block(0, on.size).double().cpu()

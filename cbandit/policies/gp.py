@@ -256,7 +256,7 @@ class GPPolicy(Policy):
 
     def __init__(
         self,
-        actions: Any,
+        actions: Actions,
         *,
         reward: GP,
         costs: Any,
@@ -317,7 +317,11 @@ class GPPolicy(Policy):
         self._begin(GPState(fresh, self._start, Arrivals(late), readings=readings))
 
     def _suited(
-        self, actions: Any, explore: Explore, feedback: Any, pending: str | None
+        self,
+        actions: Actions,
+        explore: Explore,
+        feedback: Delayed | Sliding | None,
+        pending: str | None,
     ) -> str:
         """Return what ``pending`` means; an error unless all these go together."""
         if not isinstance(explore, self.explores):
@@ -468,7 +472,11 @@ class GPPolicy(Policy):
         return decision, state._replace(estimate=estimate)
 
     def _search(
-        self, beliefs: Any, look: Look, asked: Asked, beside: Any
+        self,
+        beliefs: Beliefs,
+        look: Look,
+        asked: Asked,
+        beside: Tensor | Estimate | None,
     ) -> tuple[Best, Tensor | None]:
         """Return where a look is greatest, see :meth:`Search.best`."""
         return Search(
@@ -484,7 +492,7 @@ class GPPolicy(Policy):
             self._fresh(beliefs, asked) if beliefs.by_default else None,
         ).best()
 
-    def _fresh(self, beliefs: Any, asked: Asked) -> Tensor | None:
+    def _fresh(self, beliefs: Beliefs, asked: Asked) -> Tensor | None:
         """Return the trials ``(T,)`` that begin in the middle; ``None``: none does.
 
         Nothing has been told of them, nor is anything outstanding: all actions of a
@@ -495,7 +503,7 @@ class GPPolicy(Policy):
             fresh &= ~entry.waits()
         return fresh if bool(fresh.any()) else None
 
-    def _judged(self, beliefs: Any, look: Look, best: Best, asked: Asked) -> Tensor:
+    def _judged(self, beliefs: Beliefs, look: Look, best: Best, asked: Asked) -> Tensor:
         """Return the estimates that the multiplier moves by, ``(T, 1 + m)``."""
         return best.estimate
 
@@ -539,7 +547,7 @@ class GPPolicy(Policy):
             return 1 << (t.bit_length() - 1)
         return t - (t - 1) % self.restart
 
-    def _beside(self, asked: Asked) -> Any:
+    def _beside(self, asked: Asked) -> Tensor | Estimate:
         """Return this round's costs less thresholds, which are seen in full.
 
         ``(T, m, N)``, on a box a function of points ``(T, n, d)``.
@@ -641,7 +649,7 @@ class GPPolicy(Policy):
         other = None if asked.actions is self.actions else asked.actions
         return stretches(state.beliefs, streams, self._ahead(asked), other)
 
-    def _round_actions(self, actions: Any) -> Any:
+    def _round_actions(self, actions: Any) -> Actions:
         on, base = super()._round_actions(actions), self.actions
         if self.explore.samples:
             raise CBanditError(
@@ -1040,11 +1048,11 @@ class Search:
         fresh: the trials ``(T,)`` that begin in the middle; ``None``: none does.
     """
 
-    actions: Any
+    actions: Actions
     samples: bool
     ranks: Ranks
     climbs: Climbs
-    beliefs: Any
+    beliefs: Beliefs
     look: Look
     asked: Asked
     ahead: list[Ahead]
@@ -1068,7 +1076,7 @@ class Search:
                 return _finite(self._numbered(look), look), None
             start = self.asked.streams.position()
 
-            def search(score: Any) -> Best:
+            def search(score: scores.Formed | Score) -> Best:
                 self.asked.streams.go(start)  # one draw, however often it is searched
                 kind, costs = getattr(score, "kind", score), scores.of_costs(score)
                 close = self.beliefs.tolerance(costs)
@@ -1080,7 +1088,7 @@ class Search:
         return best, infeasible
 
     @property
-    def _least(self) -> Any:
+    def _least(self) -> Score:
         """The score where nothing is feasible.
 
         A draw shows how much is missing in all; bounds show what may be missing.
@@ -1184,14 +1192,16 @@ def _finite(best: Best, look: Look) -> Best:
     )
 
 
-def afresh(beliefs: Any, actions: Any, ahead: list[Ahead]) -> tuple[Tensor, Tensor]:
+def afresh(
+    beliefs: Beliefs, actions: Actions, ahead: list[Ahead]
+) -> tuple[Tensor, Tensor]:
     """Return means and deviations ``(T, F, n)`` on a set of this round alone."""
     mean, std = beliefs.anywhere(actions.block(0, actions.size), ahead)
     return mean.to(beliefs.dtype), std.to(beliefs.dtype)
 
 
 def stretches(
-    beliefs: Any, streams: Streams | None, ahead: list[Ahead], other: Any
+    beliefs: Any, streams: Streams | None, ahead: list[Ahead], other: Actions | None
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Yield ``(start, mean, spread)``, ``(T, F, n)`` each, over all actions.
 
@@ -1205,7 +1215,7 @@ def stretches(
         yield block.start, block.mean, block.std if streams is None else block.draw
 
 
-def told_blocks(beliefs: Any) -> Iterator[tuple[int, Tensor, Tensor]]:
+def told_blocks(beliefs: Beliefs) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Yield ``(start, mean, std)`` over the set, ``(T, F, n)``, in the user's units."""
     units = beliefs.units()
     return ((b.start, *_spread(units, b.mean, b.std)) for b in beliefs.blocks())
@@ -1225,7 +1235,7 @@ def _spread(units: Units | None, mean: Tensor, std: Tensor) -> tuple[Tensor, Ten
 
 
 def _likely(
-    beliefs: Any,
+    beliefs: Beliefs,
     box: Box,
     limits: Tensor,
     confidence: float,

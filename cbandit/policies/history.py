@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import devices
+from cbandit.actions import Names
 from cbandit.choice import Choice
 from cbandit.errors import MissingExtraError
 from cbandit.policies.choices import Entry, Told
@@ -83,7 +84,11 @@ class History:
         return set() if row is None else {STATES[i] for i in row["state"].tolist()}
 
     def frame(
-        self, entries: Sequence[Entry], senses: Senses, names: Any, trials: range | None
+        self,
+        entries: Sequence[Entry],
+        senses: Senses,
+        names: Names | None,
+        trials: range | None,
     ) -> pd.DataFrame:
         """Return all rounds, a row for each round and trial.
 

@@ -28,6 +28,7 @@ from typing import Any
 from torch import Tensor
 
 from cbandit._core.arguments import stated
+from cbandit.actions import Actions
 from cbandit.beliefs.linear import Linear
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.safe.action import Safe
@@ -69,7 +70,7 @@ class LCLUCB(Stagewise):
 
     def __init__(
         self,
-        actions: Any,
+        actions: Actions,
         *,
         reward: Linear,
         costs: Any,

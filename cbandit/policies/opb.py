@@ -46,7 +46,7 @@ from torch import Tensor
 
 from cbandit._core import checks
 from cbandit._core.arguments import stated
-from cbandit.actions import Finite, ProductGrid
+from cbandit.actions import Actions, Finite, ProductGrid
 from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.gp import GP
 from cbandit.confidence.widths import BayesWidth
@@ -92,7 +92,7 @@ class CountOPB(Stagewise):
 
     def __init__(
         self,
-        actions: Any,
+        actions: Actions,
         *,
         reward: Counts,
         costs: Any,
@@ -164,7 +164,7 @@ class GPOPB(GPPolicy):
 
     def __init__(
         self,
-        actions: Any,
+        actions: Actions,
         *,
         reward: GP,
         costs: GP | Sequence[GP],
@@ -256,7 +256,7 @@ class GPOPB(GPPolicy):
         return self.senses.recommended(answer.of(self._outside))
 
 
-def OPB(actions: Any, **arguments: Any) -> CountOPB | GPOPB:
+def OPB(actions: Actions, **arguments: Any) -> CountOPB | GPOPB:
     """Optimism and pessimism over distributions: limits hold in expectation.
 
     Args:

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from cbandit._core import checks, devices
 from cbandit._core.arguments import stated
-from cbandit.actions import Star
+from cbandit.actions import Actions, Star
 from cbandit.beliefs.linear import Linear
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
@@ -65,7 +65,7 @@ class OPLB(Stagewise):
 
     def __init__(
         self,
-        actions: Any,
+        actions: Actions,
         *,
         reward: Linear,
         costs: Any,

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from cbandit._core import devices
 from cbandit._core.arguments import stated
-from cbandit.actions import Finite
+from cbandit.actions import Actions, Finite
 from cbandit.beliefs.classes import FiniteClass
 from cbandit.errors import CBanditError
 from cbandit.policies.choices import Asked, Decision
@@ -68,7 +68,7 @@ class OPNLB(Stagewise):
 
     def __init__(
         self,
-        actions: Any,
+        actions: Actions,
         *,
         reward: FiniteClass,
         costs: Any,

@@ -28,6 +28,7 @@ from torch import Tensor
 from cbandit import multipliers, scores
 from cbandit._core import checks
 from cbandit._core.arguments import stated
+from cbandit.actions import Actions
 from cbandit.beliefs.feedback import Delayed, Sliding
 from cbandit.beliefs.gp import GP
 from cbandit.explore import Explore
@@ -69,7 +70,7 @@ class RPOL(GPPolicy):
 
     def __init__(
         self,
-        actions: Any,
+        actions: Actions,
         *,
         reward: GP,
         costs: GP | Sequence[GP],

@@ -29,6 +29,7 @@ from torch import Tensor
 from cbandit import multipliers, scores
 from cbandit._core import checks
 from cbandit._core.arguments import stated
+from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.explore import Explore
@@ -70,7 +71,7 @@ class SCGPUCB(GPPolicy):
 
     def __init__(
         self,
-        actions: Any,
+        actions: Actions,
         *,
         reward: GP,
         costs: int | Sequence[str],

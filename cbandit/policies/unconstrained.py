@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cbandit import scores
 from cbandit._core.arguments import stated
+from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.explore import TS, UCB
 from cbandit.policies.gp import GPPolicy
@@ -34,7 +35,7 @@ class GPUCB(GPPolicy):
     hallucinates = True
 
     def __init__(
-        self, actions: Any, *, reward: GP, explore: UCB | None = None, **common: Any
+        self, actions: Actions, *, reward: GP, explore: UCB | None = None, **common: Any
     ) -> None:
         self.settings = stated(self, locals())
         super().__init__(actions, reward=reward, costs=None, explore=explore, **common)
@@ -59,7 +60,7 @@ class GPTS(GPPolicy):
     usual = TS()
 
     def __init__(
-        self, actions: Any, *, reward: GP, explore: TS | None = None, **common: Any
+        self, actions: Actions, *, reward: GP, explore: TS | None = None, **common: Any
     ) -> None:
         self.settings = stated(self, locals())
         super().__init__(actions, reward=reward, costs=None, explore=explore, **common)

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,12 +20,18 @@ from torch import Tensor
 from cbandit._core import checks
 from cbandit._core.hints import near
 from cbandit._core.log import warn
+from cbandit.beliefs.classes import FiniteClass
+from cbandit.beliefs.counts import Counts
+from cbandit.beliefs.gp import GP
+from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
 from cbandit.policies.safe.action import Safe
 from cbandit.recommend import Recommendation
 
 #: the default of thresholds, recognised by ``is``: a 0.0 that was given is another
 UNSAID = float("0")
+
+Belief = TypeVar("Belief", GP, Counts, FiniteClass, Linear)
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _LIMIT = re.compile(rf"\s*(<=|>=)\s*({_NUMBER})\s*")
@@ -68,7 +74,7 @@ class Senses:
     """
 
     def __init__(
-        self, m: int | Sequence[str], thresholds: Any = 0.0, minimise: Any = False
+        self, m: int | Sequence[str], thresholds: Any = 0.0, minimise: bool = False
     ) -> None:
         self.names = None if isinstance(m, int) else tuple(m)
         self.m = m if isinstance(m, int) else len(m)
@@ -151,7 +157,7 @@ class Senses:
         parts = [checks.tensor(f"{what}[{name!r}]", named[name]) for name in names]
         return torch.stack(torch.broadcast_tensors(*parts), dim)
 
-    def columns(self, cost: Any) -> list[int] | None:
+    def columns(self, cost: object) -> list[int] | None:
         """Return which costs a mapping holds; ``None``: it is no mapping, but all."""
         if not isinstance(cost, Mapping):
             return None
@@ -192,11 +198,11 @@ class Senses:
             return mean
         return mean * self.signs[: mean.shape[1]].to(mean).unsqueeze(-1)
 
-    def belief(self, function: int, belief: Any) -> Any:
+    def belief(self, function: int, belief: Belief) -> Belief:
         """Return the belief about what is turned."""
         return belief if self.signs[function] > 0 else belief.turned()
 
-    def safe(self, safe: Any) -> Any:
+    def safe(self, safe: Safe | None) -> Safe | None:
         """Return the safe action, its reward and costs turned."""
         if not isinstance(safe, Safe) or (self.plain and self.names is None):
             return safe
@@ -241,7 +247,7 @@ class Senses:
         return cls(plain["costs"], limits, plain["minimise"])
 
     @classmethod
-    def of_problem(cls, problem: Any, m: int, names: Sequence[str] | None) -> Senses:
+    def of_problem(cls, problem: object, m: int, names: Sequence[str] | None) -> Senses:
         """Return the words of a problem, of ``m`` costs that may have names."""
         limits = getattr(problem, "thresholds", 0.0)
         costs: int | Sequence[str] = m if names is None else names
@@ -281,13 +287,13 @@ class _Turned:
         return out
 
 
-def _worded(limit: Any) -> bool:
+def _worded(limit: object) -> bool:
     """Return whether a limit is anything but a single number."""
     several = limit if isinstance(limit, list | tuple) else [limit]
     return any(isinstance(each, str | bool) for each in several)
 
 
-def _limit(name: str, limit: Any) -> tuple[bool, float]:
+def _limit(name: str, limit: object) -> tuple[bool, float]:
     """Return whether a limit is a lower one, and its number."""
     several = isinstance(limit, list | tuple)
     if not isinstance(limit, str | bool) and not several:

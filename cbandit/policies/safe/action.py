@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cbandit._core import checks, devices
 from cbandit._core.hints import hinted
-from cbandit.actions import Star
+from cbandit.actions import Actions, Star
 from cbandit.errors import CBanditError
 
 
@@ -159,7 +159,7 @@ class SafeAction:
             f"threshold {tau:g}"
         )
 
-    def within(self, actions: Any) -> Tensor | None:
+    def within(self, actions: Actions) -> Tensor | None:
         """Return the action's number in another set, ``(T,)``; an error if not there.
 
         On a star, which has it as its centre, that is ``None``.
@@ -183,7 +183,11 @@ def numbered(index: Tensor | None) -> Tensor:
 
 
 def _place(
-    safe: Safe, actions: Any, batch: tuple[int, ...], size: int, device: torch.device
+    safe: Safe,
+    actions: Actions,
+    batch: tuple[int, ...],
+    size: int,
+    device: torch.device,
 ) -> tuple[Tensor | None, Tensor]:
     """Return the action's number ``(T,)`` (``None`` on a star) and place ``(T, d)``."""
     if actions.continuous:
@@ -215,7 +219,7 @@ def _place(
         raise CBanditError(f"safe.{error}") from None
 
 
-def _numbers_at(actions: Any, x: Tensor) -> Tensor:
+def _numbers_at(actions: Actions, x: Tensor) -> Tensor:
     """Return the numbers ``(T,)`` of actions at ``x (T, d)``."""
     if actions.batch_shape:
         index: Tensor = actions.index(x.unsqueeze(1))

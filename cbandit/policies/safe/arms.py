@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import reduce
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from cbandit.actions import Actions
 from cbandit.policies.safe.estimate import Block, SafeEstimate
 from cbandit.posterior.tally import Tally
 
@@ -29,7 +29,9 @@ class Arms:
 
     longest = None
 
-    def __init__(self, actions: Any, subgaussian: Tensor, dtype: torch.dtype) -> None:
+    def __init__(
+        self, actions: Actions, subgaussian: Tensor, dtype: torch.dtype
+    ) -> None:
         self._actions, self._dtype = actions, dtype
         self._r = subgaussian
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from cbandit._core import checks, devices
 from cbandit._core.peaks import CLOSE, best_place
+from cbandit.actions import Actions
 from cbandit.beliefs.classes import FiniteClass
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
@@ -161,7 +161,7 @@ def stacked(found: list[Distribution], device: torch.device) -> Distribution:
 
 
 def valued(
-    pi: Distribution, fit: Tensor, limits: Tensor, confidence: float, actions: Any
+    pi: Distribution, fit: Tensor, limits: Tensor, confidence: float, actions: Actions
 ) -> Recommendation:
     """Return distributions over a set as a recommendation, feasible with confidence.
 

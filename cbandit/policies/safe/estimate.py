@@ -13,18 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from cbandit._core import devices
 from cbandit._core.randomness import Streams
+from cbandit.actions import Actions
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError, InfeasibleError
 from cbandit.policies.choices import Decision, News
 from cbandit.policies.failures import remaining
-from cbandit.policies.safe.action import SafeAction
+from cbandit.policies.safe.action import SafeAction, numbered
 from cbandit.posterior.units import Units
 from cbandit.recommend import Recommendation, nothing_told, recommend_policy
 
@@ -285,7 +285,7 @@ class SafeEstimate:
 
     def mixture(
         self,
-        actions: Any,
+        actions: Actions,
         blocks: Callable[[], Iterable[Block]],
         limits: Tensor,
         confidence: float,
@@ -305,7 +305,7 @@ class SafeEstimate:
             return remaining(self.among(blocks()), left)
 
         best = recommend_policy(estimates, int(actions.size), limits, confidence)
-        return replace(best, x=actions.at(best.index), names=actions.names)
+        return replace(best, x=actions.at(numbered(best.index)), names=actions.names)
 
     def recommended(
         self,

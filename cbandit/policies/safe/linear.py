@@ -19,7 +19,7 @@ from cbandit import search
 from cbandit._core import checks, devices
 from cbandit._core.log import warn
 from cbandit._core.peaks import CLOSE, best_place
-from cbandit.actions import Star
+from cbandit.actions import Actions, Star
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
 from cbandit.policies.choices import Asked, Decision
@@ -52,7 +52,7 @@ class Plane:
 
     def __init__(
         self,
-        actions: Any,
+        actions: Actions,
         beliefs: Sequence[Linear],
         safe: SafeAction,
         delta: float,
@@ -165,7 +165,7 @@ class Plane:
 
     # -- sets ------------------------------------------------------------------------
 
-    def meet(self, state: Stage, on: Any) -> tuple[Tensor | None, Stage]:
+    def meet(self, state: Stage, on: Actions) -> tuple[Tensor | None, Stage]:
         """Return the safe action's number in a round's set, ``(T,)``, and the state.
 
         A longer action than any before widens all bounds from now on.
@@ -181,7 +181,7 @@ class Plane:
         longest = torch.maximum(state.longest, longest)
         return at, state._replace(longest=longest)
 
-    def length(self, actions: Any) -> Tensor:
+    def length(self, actions: Actions) -> Tensor:
         """Return the longest action's length, ``(1 or T,)``; an error if too long."""
         if isinstance(actions, Star):
             ends = actions.ends.double()
@@ -207,7 +207,7 @@ class Plane:
         return longest
 
     @staticmethod
-    def blocks(actions: Any) -> Iterator[tuple[int, Tensor]]:
+    def blocks(actions: Actions) -> Iterator[tuple[int, Tensor]]:
         """Yield ``(start, points (1 or T, n, d))``; the tips of a star."""
         if isinstance(actions, Star):
             tips = actions.tips.double()
@@ -270,7 +270,7 @@ class Plane:
         return Decision(index, infeasible, sure=True), state
 
     def _values(
-        self, on: Any, bounds: Bounds, tau: Tensor, at: Tensor
+        self, on: Actions, bounds: Bounds, tau: Tensor, at: Tensor
     ) -> Iterator[tuple[int, Tensor]]:
         """Yield ``V_r`` and ``V_c - tau`` of the set ``on``, block by block.
 
@@ -298,7 +298,7 @@ class Plane:
             return self._likely_on_star(self._fan, state, limits, confidence, left)
         blocks = remaining(state.safe.among(self.believed(state.seen)), left)
         best = recommend(blocks, limits, confidence)
-        return replace(best, x=self.actions.at(best.index))
+        return replace(best, x=self.actions.at(numbered(best.index)))
 
     def _likely_on_star(
         self,

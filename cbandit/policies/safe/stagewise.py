@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core import checks, devices
+from cbandit.actions import Actions
 from cbandit.beliefs.classes import FiniteClass
 from cbandit.beliefs.counts import Counts
 from cbandit.beliefs.linear import Linear
@@ -95,7 +96,7 @@ class Stagewise(Policy):
 
     def __init__(
         self,
-        actions: Any,
+        actions: Actions,
         kind: type[Linear | Counts | FiniteClass],
         reward: Any,
         costs: Any,
