@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit._core import checks
@@ -258,8 +259,8 @@ class ADMMBO(GPPolicy):
         *,
         reward: GP,
         costs: GP | Sequence[GP],
-        rho: Any = 0.1,
-        weight: Any = 50.0,
+        rho: ArrayLike = 0.1,
+        weight: ArrayLike = 50.0,
         budgets: tuple[int, int] = (10, 5),
         cost_budgets: tuple[int, int] = (50, 5),
         tolerance: float = 0.03,

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit._core import checks, devices
@@ -101,11 +102,11 @@ class BanditOCO(Policy):
         actions: Actions,
         *,
         costs: int | Sequence[str],
-        radius: Any,
-        step: Any,
-        dual_step: Any,
-        leak: Any = 0.0,
-        start: Any = None,
+        radius: ArrayLike,
+        step: ArrayLike,
+        dual_step: ArrayLike,
+        leak: ArrayLike = 0.0,
+        start: ArrayLike | None = None,
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit import scores
@@ -23,7 +24,7 @@ from cbandit.beliefs.gp import GP
 from cbandit.explore import Explore
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked
-from cbandit.policies.dual import Dual
+from cbandit.policies.dual import Dual, Scheduled
 from cbandit.policies.gp import GPPolicy
 from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.look import Best
@@ -58,12 +59,12 @@ class CKBRestart(GPPolicy):
         reward: GP,
         costs: GP | Sequence[GP],
         explore: Explore | None = None,
-        step: Any = None,
-        cap: Any = None,
-        slack: Any = 0.0,
-        slater: Any = None,
+        step: Scheduled | None = None,
+        cap: ArrayLike | None = None,
+        slack: Scheduled = 0.0,
+        slater: ArrayLike | None = None,
         dual: str = "projected",
-        dual_beta: Any = None,
+        dual_beta: ArrayLike | None = None,
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())

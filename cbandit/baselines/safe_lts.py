@@ -15,8 +15,10 @@ with side information, 2019.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit._core import devices
@@ -25,6 +27,7 @@ from cbandit.actions import Actions
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
 from cbandit.policies.choices import Asked, Decision
+from cbandit.policies.dual import Scheduled
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.linear import Bounds, Plane
 from cbandit.policies.safe.stagewise import Stage, Stagewise
@@ -52,11 +55,11 @@ class SafeLTS(Stagewise):
         actions: Actions,
         *,
         reward: Linear,
-        costs: Any,
+        costs: Linear | Sequence[Linear] | Mapping[str, Linear],
         safe: Safe | None = None,
         delta: float = 0.1,
-        alpha: Any = None,
-        beta: Any = None,
+        alpha: ArrayLike | None = None,
+        beta: Scheduled | None = None,
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())

@@ -31,6 +31,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit._core import checks, devices
@@ -162,7 +163,9 @@ class SafeSets:
         lipschitz: a constant for each cost; ``None``: beliefs alone.
     """
 
-    def __init__(self, policy: GPPolicy, safe: Any, lipschitz: Any) -> None:
+    def __init__(
+        self, policy: GPPolicy, safe: ArrayLike | Safe, lipschitz: ArrayLike | None
+    ) -> None:
         self._actions, self._dtype = policy.actions, policy.dtype
         self._trust, batch = Trust(policy.name), policy.batch_shape
         self._seed = seed = seed_set(safe, self._actions, batch, policy.device)
@@ -359,7 +362,7 @@ class Reach:
         return found if found.dim() == 3 else found.unsqueeze(0)
 
 
-def rounds_of(rounds: Any, batch_shape: tuple[int, ...]) -> Tensor:
+def rounds_of(rounds: ArrayLike, batch_shape: tuple[int, ...]) -> Tensor:
     """Return a number of rounds, or ``(*trials,)``, as ``(T,)``."""
     value = checks.per_trial(
         "rounds", checks.nonnegative("rounds", rounds), batch_shape

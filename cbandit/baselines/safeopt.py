@@ -22,6 +22,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit._core.arguments import stated
@@ -33,6 +34,7 @@ from cbandit.policies.base import locked
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.safe.action import Safe
 
 
 class SafeOpt(GPPolicy):
@@ -76,8 +78,8 @@ class SafeOpt(GPPolicy):
         reward: GP,
         costs: GP | Sequence[GP],
         explore: UCB | None = None,
-        safe: Any,
-        lipschitz: Any = None,
+        safe: ArrayLike | Safe,
+        lipschitz: ArrayLike | None = None,
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())

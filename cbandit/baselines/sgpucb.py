@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit import scores
@@ -31,6 +32,7 @@ from cbandit.explore import UCB
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState, afresh
+from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.bounds import FAR, Trust
 from cbandit.posterior.look import Best, Score, scan
 from cbandit.search import best_feasible
@@ -69,8 +71,8 @@ class SGPUCB(GPPolicy):
         reward: GP,
         costs: GP | Sequence[GP],
         explore: UCB | None = None,
-        safe: Any,
-        rounds: Any,
+        safe: ArrayLike | Safe,
+        rounds: ArrayLike,
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())

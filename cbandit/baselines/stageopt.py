@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit._core import checks
@@ -34,6 +35,7 @@ from cbandit.policies.base import locked
 from cbandit.policies.checks import believed_costs
 from cbandit.policies.choices import Asked, Decision
 from cbandit.policies.gp import GPPolicy, GPState
+from cbandit.policies.safe.action import Safe
 
 
 class Expansion(NamedTuple):
@@ -86,10 +88,10 @@ class StageOpt(GPPolicy):
         reward: GP,
         costs: GP | Sequence[GP],
         explore: UCB | None = None,
-        safe: Any,
-        rounds: Any,
-        lipschitz: Any = None,
-        eps: Any = 0.0,
+        safe: ArrayLike | Safe,
+        rounds: ArrayLike,
+        lipschitz: ArrayLike | None = None,
+        eps: ArrayLike = 0.0,
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())

@@ -22,6 +22,7 @@ from time import time
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit._core import checkpoint, checks, devices, distributed
@@ -357,17 +358,17 @@ class Policy(metaclass=ABCMeta):
 
     # -- shapes ----------------------------------------------------------------------
 
-    def _per_trial(self, name: str, value: Any) -> Tensor:
+    def _per_trial(self, name: str, value: ArrayLike) -> Tensor:
         """Return a number or ``(*trials,)`` as ``(T,)``."""
         return devices.put(checks.per_trial(name, value, self.batch_shape), self.device)
 
-    def _per_cost(self, name: str, value: Any) -> Tensor:
+    def _per_cost(self, name: str, value: ArrayLike) -> Tensor:
         """Return a number, ``(m,)`` or ``(*trials, 1 or m)`` as ``(T, m)``."""
         value = checks.finite(name, checks.tensor(name, value))
         shaped = checks.per_cost(name, value, self.batch_shape, self.m)
         return devices.put(shaped, self.device)
 
-    def _number(self, name: str, value: Any) -> Tensor:
+    def _number(self, name: str, value: ArrayLike) -> Tensor:
         """Return a number, ``(*trials,)`` or ``(1 or *trials, m)`` as ``(T, m)``."""
         value = checks.tensor(name, value)
         if self.batch_shape and tuple(value.shape) == self.batch_shape:
@@ -530,10 +531,10 @@ class Policy(metaclass=ABCMeta):
     def tell(
         self,
         choice: Choice | str,
-        reward: Any = None,
-        cost: Any = None,
-        noise: Any = None,
-        where: Any = None,
+        reward: ArrayLike | None = None,
+        cost: ArrayLike | Mapping[str, ArrayLike] | None = None,
+        noise: ArrayLike | None = None,
+        where: ArrayLike | None = None,
         failed: bool = False,
     ) -> None:
         """Say what came of a choice: reward and cost together, or apart and later.
@@ -576,7 +577,12 @@ class Policy(metaclass=ABCMeta):
         self._failed = before.added(choice, where)
 
     def _told(
-        self, entry: Entry, reward: Any, cost: Any, noise: Any, mask: Tensor | None
+        self,
+        entry: Entry,
+        reward: Any,
+        cost: Any,
+        noise: ArrayLike | None,
+        mask: Tensor | None,
     ) -> Entry:
         """Return an entry with what was told of its choice; an error changes nothing.
 
@@ -706,7 +712,14 @@ class Policy(metaclass=ABCMeta):
         """Replace the state between rounds."""
         self._now, self._latest = self._now._replace(state=state, settled=False), None
 
-    def _data(self, index: Any, x: Any, reward: Any, cost: Any, params: Any) -> Data:
+    def _data(
+        self,
+        index: ArrayLike | None,
+        x: ArrayLike | None,
+        reward: Any,
+        cost: Any,
+        params: Any,
+    ) -> Data:
         """Return data from before, checked and turned."""
         x = named_points(self.actions, x, params)
         checks.no_flag("reward", reward)

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit._core import checks, devices
@@ -209,7 +210,7 @@ def _names(base: Actions, name: str) -> Names:
     return base.names
 
 
-def named_points(base: Actions, x: Any, params: Any) -> Any:
+def named_points(base: Actions, x: ArrayLike | None, params: Any) -> Any:
     """Return points that were given by coordinates, or by name."""
     if params is None:
         return x
@@ -221,7 +222,7 @@ def named_points(base: Actions, x: Any, params: Any) -> Any:
 # -- of tell and observe ---------------------------------------------------------------
 
 
-def told_in(where: Any, batch_shape: tuple[int, ...]) -> Tensor:
+def told_in(where: ArrayLike, batch_shape: tuple[int, ...]) -> Tensor:
     """Return the trials in which feedback has come, ``(T,)`` on the host."""
     mask = checks.tensor("where", where, None, "cpu")
     fits = tuple(mask.shape) in (batch_shape, batch_shape or (1,))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit import multipliers
@@ -25,6 +26,10 @@ from cbandit.scores import clip
 from cbandit_kernels import Look
 
 STEP, CAP, DUAL_BETA = 0.5, 20.0, -1.5
+
+
+Scheduled = ArrayLike | Callable[[int], ArrayLike]
+"""A number, or a callable of the round that returns one."""
 
 
 class Schedule:
@@ -85,11 +90,11 @@ class Dual:
     def of(
         cls,
         kind: str,
-        step: Any,
-        cap: Any,
-        slack: Any,
-        slater: Any,
-        beta: Any,
+        step: Scheduled | None,
+        cap: ArrayLike | None,
+        slack: Scheduled,
+        slater: ArrayLike | None,
+        beta: ArrayLike | None,
         *,
         shaped: Callable[[str, Any], Tensor],
         bounds: Tensor | None,

@@ -30,6 +30,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit import scores
@@ -53,6 +54,9 @@ from cbandit.posterior.look import scorer
 from cbandit.posterior.observations import Part
 from cbandit.recommend import Recommendation
 from cbandit_kernels import Look
+
+Psi = str | tuple[Any, ...] | Callable[[Tensor], Tensor]
+"""A penalty as users give it, see :class:`EpochPenalty`."""
 
 
 class Row(NamedTuple):
@@ -159,7 +163,7 @@ class Penalty:
     still: bool
 
     @classmethod
-    def of(cls, psi: Any, rate: Any) -> Penalty:
+    def of(cls, psi: Psi, rate: float | None) -> Penalty:
         """Return the penalty that a user's ``psi`` and ``rate`` describe."""
         form, linear = _form(psi), isinstance(psi, str) and psi == "linear"
         if linear and rate is None:
@@ -173,7 +177,7 @@ class Penalty:
             )
         return cls(form, linear, step, still)
 
-    def first(self, kappa: Any) -> Tensor:
+    def first(self, kappa: ArrayLike | None) -> Tensor:
         """Return the first multipliers that a user gives; 1, or 0 of a linear one."""
         if self.linear:
             return checks.nonnegative("kappa", 0.0 if kappa is None else kappa)
@@ -254,11 +258,11 @@ class EpochPenalty(GPPolicy):
         costs: int | Sequence[str],
         explore: Explore | None = None,
         epoch: int,
-        psi: Any = "exp",
-        rate: Any = None,
+        psi: Psi = "exp",
+        rate: float | None = None,
         inner: str = "ucb",
         reuse: bool = True,
-        kappa: Any = None,
+        kappa: ArrayLike | None = None,
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
@@ -445,7 +449,7 @@ def _inner(inner: str, explore: Explore | None) -> UCB | TS:
     return explore
 
 
-def _listed(reward: Any) -> list[GP]:
+def _listed(reward: object) -> list[GP]:
     """Return the belief of each epoch, the last one for all that follow."""
     beliefs = [reward] if isinstance(reward, GP) else reward
     if (
@@ -474,7 +478,7 @@ def _edge(kept: Tensor) -> float:
     return math.log(torch.finfo(kept.dtype).max)
 
 
-def _form(psi: Any) -> Callable[[Tensor], Tensor]:
+def _form(psi: Psi) -> Callable[[Tensor], Tensor]:
     """Return the function that ``psi`` names, or ``psi`` itself with checks."""
     if isinstance(psi, str) and psi in ("exp", "linear"):
         return exponential
@@ -510,7 +514,7 @@ class CheckedPsi:
         return value
 
 
-def _constant(value: Any) -> float:
+def _constant(value: object) -> float:
     c = checks.number("psi's constant c", value)
     if c <= 0:
         raise CBanditError(f"psi's constant c must be above 0; got {c:g}")

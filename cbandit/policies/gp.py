@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit import scores
@@ -261,7 +262,7 @@ class GPPolicy(Policy):
         reward: GP,
         costs: Any,
         explore: Explore | None = None,
-        start: Any = None,
+        start: ArrayLike | None = None,
         restart: int | str | None = None,
         forget: bool = False,
         observed_costs: bool = False,
@@ -717,8 +718,8 @@ class GPPolicy(Policy):
     def observe(
         self,
         *,
-        index: Any = None,
-        x: Any = None,
+        index: ArrayLike | None = None,
+        x: ArrayLike | None = None,
         reward: Any = None,
         cost: Any = None,
         params: Any = None,
@@ -801,7 +802,7 @@ class GPPolicy(Policy):
         return [f"engine={' and '.join(self._beliefs.engines())}"]
 
     @locked
-    def posterior(self, x: Any = None, params: Any = None) -> Posterior:
+    def posterior(self, x: ArrayLike | None = None, params: Any = None) -> Posterior:
         """Return means and standard deviations over the set, in the user's units.
 
         Before data it is the prior; that of a standardised belief, 0 +- 1, is in no

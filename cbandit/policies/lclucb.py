@@ -23,14 +23,17 @@ constraints, 2024, Algorithms 1 and 5.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit._core.arguments import stated
 from cbandit.actions import Actions
 from cbandit.beliefs.linear import Linear
 from cbandit.policies.choices import Asked, Decision
+from cbandit.policies.dual import Scheduled
 from cbandit.policies.safe.action import Safe
 from cbandit.policies.safe.linear import Bounds, Plane
 from cbandit.policies.safe.stagewise import Stage, Stagewise
@@ -73,12 +76,12 @@ class LCLUCB(Stagewise):
         actions: Actions,
         *,
         reward: Linear,
-        costs: Any,
+        costs: Linear | Sequence[Linear] | Mapping[str, Linear],
         safe: Safe | None = None,
         delta: float = 0.1,
-        alpha: Any = None,
-        beta: Any = None,
-        largest: Any = None,
+        alpha: ArrayLike | None = None,
+        beta: Scheduled | None = None,
+        largest: ArrayLike | None = None,
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())

@@ -37,11 +37,12 @@ constraints, 2024, Algorithms 3 and 5.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit._core import checks
@@ -95,12 +96,12 @@ class CountOPB(Stagewise):
         actions: Actions,
         *,
         reward: Counts,
-        costs: Any,
+        costs: Counts | Sequence[Counts] | Mapping[str, Counts],
         safe: Safe | None = None,
         horizon: int | None = None,
         delta: float = 0.1,
-        alpha: Any = None,
-        largest: Any = None,
+        alpha: ArrayLike | None = None,
+        largest: ArrayLike | None = None,
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())
@@ -171,8 +172,8 @@ class GPOPB(GPPolicy):
         safe: Safe | None = None,
         explore: UCB | None = None,
         delta: float = 0.1,
-        alpha: Any = None,
-        largest: Any = None,
+        alpha: ArrayLike | None = None,
+        largest: ArrayLike | None = None,
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())

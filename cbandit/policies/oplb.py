@@ -24,9 +24,11 @@ constraints, 2024, Algorithms 2 and 5.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit._core import checks, devices
@@ -36,6 +38,7 @@ from cbandit.beliefs.linear import Linear
 from cbandit.choice import Distribution
 from cbandit.errors import CBanditError
 from cbandit.policies.choices import Asked, Decision
+from cbandit.policies.dual import Scheduled
 from cbandit.policies.safe.action import Safe, numbered
 from cbandit.policies.safe.estimate import must_hold
 from cbandit.policies.safe.linear import Plane
@@ -68,13 +71,13 @@ class OPLB(Stagewise):
         actions: Actions,
         *,
         reward: Linear,
-        costs: Any,
+        costs: Linear | Sequence[Linear] | Mapping[str, Linear],
         safe: Safe | None = None,
         delta: float = 0.1,
-        alpha: Any = None,
+        alpha: ArrayLike | None = None,
         solver: str = "ascent",
-        beta: Any = None,
-        largest: Any = None,
+        beta: Scheduled | None = None,
+        largest: ArrayLike | None = None,
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())

@@ -19,10 +19,11 @@ constraints, 2024, Algorithm 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit._core import devices
@@ -71,11 +72,11 @@ class OPNLB(Stagewise):
         actions: Actions,
         *,
         reward: FiniteClass,
-        costs: Any,
+        costs: FiniteClass | Sequence[FiniteClass] | Mapping[str, FiniteClass],
         safe: Safe | None = None,
         delta: float = 0.1,
-        alpha: Any = None,
-        largest: Any = None,
+        alpha: ArrayLike | None = None,
+        largest: ArrayLike | None = None,
         **common: Any,
     ) -> None:
         self.settings = stated(self, locals())

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit import multipliers, scores
@@ -77,7 +78,7 @@ class SCGPUCB(GPPolicy):
         costs: int | Sequence[str],
         explore: Explore | None = None,
         schedule: int = 1,
-        slater: Any = None,
+        slater: ArrayLike | None = None,
         clip: Any = None,
         **common: Any,
     ) -> None:

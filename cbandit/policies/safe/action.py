@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit._core import checks, devices
@@ -34,7 +36,11 @@ class Safe:
     """
 
     def __init__(
-        self, index: Any = None, x: Any = None, reward: Any = None, cost: Any = None
+        self,
+        index: ArrayLike | None = None,
+        x: ArrayLike | None = None,
+        reward: ArrayLike | None = None,
+        cost: ArrayLike | Mapping[str, ArrayLike] | None = None,
     ) -> None:
         if (index is None) == (x is None):
             given = "neither" if index is None else "both"
@@ -76,7 +82,7 @@ class SafeAction:
         policy: Any,
         safe: Safe | None,
         subgaussian: Tensor,
-        largest: Any,
+        largest: ArrayLike | None,
         usual: float = 1.0,
         linear: bool = False,
     ) -> SafeAction:
@@ -228,7 +234,7 @@ def _numbers_at(actions: Actions, x: Tensor) -> Tensor:
     return index.reshape(-1).expand(len(x))
 
 
-def _point(x: Any, dim: int, batch: tuple[int, ...], size: int) -> Tensor:
+def _point(x: ArrayLike | None, dim: int, batch: tuple[int, ...], size: int) -> Tensor:
     point = checks.finite("safe.x", checks.tensor("safe.x", x))
     if tuple(point.shape) not in ((dim,), (*batch, dim)):
         raise CBanditError(

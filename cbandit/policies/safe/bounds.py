@@ -18,6 +18,7 @@ from functools import reduce
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit._core import checks
@@ -42,7 +43,9 @@ class Scales:
     cost: Tensor | None
 
     @classmethod
-    def of(cls, alpha: Any, per_trial: Callable[[str, Any], Tensor]) -> Scales:
+    def of(
+        cls, alpha: ArrayLike | None, per_trial: Callable[[str, Any], Tensor]
+    ) -> Scales:
         """Return the scales that a user gives as ``alpha``."""
         if alpha is None:
             return cls(None, None)

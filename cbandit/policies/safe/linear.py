@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit import search
@@ -23,6 +24,7 @@ from cbandit.actions import Actions, Star
 from cbandit.beliefs.linear import Linear
 from cbandit.errors import CBanditError
 from cbandit.policies.choices import Asked, Decision
+from cbandit.policies.dual import Scheduled
 from cbandit.policies.failures import only, remaining
 from cbandit.policies.safe.action import SafeAction, numbered
 from cbandit.policies.safe.bounds import Scales
@@ -56,7 +58,7 @@ class Plane:
         beliefs: Sequence[Linear],
         safe: SafeAction,
         delta: float,
-        beta: Any,
+        beta: Scheduled | None,
         batch: tuple[int, ...],
     ) -> None:
         self.actions, self.safe, self._batch = actions, safe, batch
@@ -160,7 +162,7 @@ class Plane:
         bonus = rho * torch.maximum(costs * state.seen.stretch, reward)
         return torch.cat([reward + bonus.amax(-1, keepdim=True), costs], -1)
 
-    def _given(self, beta: Any) -> Tensor:
+    def _given(self, beta: ArrayLike) -> Tensor:
         return self._stacked("beta", [checks.nonnegative("beta", beta)])
 
     # -- sets ------------------------------------------------------------------------

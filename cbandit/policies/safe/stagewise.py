@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from cbandit._core import checks, devices
@@ -98,12 +99,12 @@ class Stagewise(Policy):
         self,
         actions: Actions,
         kind: type[Linear | Counts | FiniteClass],
-        reward: Any,
+        reward: object,
         costs: Any,
         safe: Safe | None,
         delta: float,
-        alpha: Any,
-        largest: Any,
+        alpha: ArrayLike | None,
+        largest: ArrayLike | None,
         **common: Any,
     ) -> None:
         beliefs, names = [reward, *listed(costs, kind)], names_of(costs)
@@ -243,8 +244,8 @@ class Stagewise(Policy):
     def observe(
         self,
         *,
-        index: Any = None,
-        x: Any = None,
+        index: ArrayLike | None = None,
+        x: ArrayLike | None = None,
         reward: Any = None,
         cost: Any = None,
         params: Any = None,
@@ -288,7 +289,9 @@ class Stagewise(Policy):
                 seen = seen.added(place, value[:, i], None, functions)
         self._change(state._replace(seen=seen))
 
-    def _rows_of(self, index: Any, x: Any) -> tuple[Tensor | None, Tensor]:
+    def _rows_of(
+        self, index: ArrayLike | None, x: ArrayLike | None
+    ) -> tuple[Tensor | None, Tensor]:
         """Return numbers ``(T, n)``, where there are any, and points ``(T, n, d)``."""
         if index is not None:
             numbers = checks.tensor("index", index, None, self.device)
