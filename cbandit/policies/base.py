@@ -1,9 +1,9 @@
 """The rounds of a policy: ask, tell, cancel, save, and the lock around them.
 
 ``ask`` starts a round; ``tell`` puts feedback into a ledger; the next ``ask`` (or a
-look at the beliefs) absorbs it in the order of rounds. So tells commute, and one that
-fails has changed nothing. All that rounds change is one value, which one assignment
-replaces: an ``ask`` that fails or is interrupted has changed nothing either.
+look at the beliefs) absorbs it in the order of rounds. So the order of tells does not
+matter, and a ``tell`` that fails changes nothing. All that rounds change is one value,
+replaced by one assignment: an ``ask`` that fails or is interrupted changes nothing.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Lock:
     process: int | None
 
     def __new__(cls) -> Lock:
-        """Make an open lock; copying and loading call nothing else."""
+        """Make an open lock. Copying and loading call only this method."""
         lock = super().__new__(cls)
         lock.thread, lock.process = threading.RLock(), None
         return lock
@@ -120,7 +120,7 @@ class Lock:
 def locked(
     method: Callable[Concatenate[Any, Given], Answer],
 ) -> Callable[Concatenate[Any, Given], Answer]:
-    """Let ``method`` of a policy wait until no other thread is inside of it."""
+    """Make a policy's method wait until no other thread is inside that policy."""
 
     @functools.wraps(method)
     def called(self: Policy, /, *given: Given.args, **named: Given.kwargs) -> Answer:
@@ -147,7 +147,7 @@ def locked(
 
 
 class Now(NamedTuple):
-    """All that rounds change.
+    """The part of a policy that rounds change, replaced as a whole.
 
     Args:
         t: the round last asked for.
@@ -181,7 +181,7 @@ class Posterior:
 
 
 class Policy(metaclass=ABCMeta):
-    """Bookkeeping of rounds, choices and feedback.
+    """Base class of policies: it keeps count of rounds, choices and feedback.
 
     A policy is two functions of its state, a value that they replace and never change:
     ``decide`` (the rule) and ``absorb`` (what feedback changes). Its constructor calls
@@ -247,7 +247,7 @@ class Policy(metaclass=ABCMeta):
     _latest: tuple[Asked, Position] | None = None  # the round, and draws before it
 
     def __init_subclass__(cls, **arguments: object) -> None:
-        """Add the arguments that all policies share to the help of a class."""
+        """Add the arguments that all policies share to the help of a new class."""
         super().__init_subclass__(**arguments)
         cls.__doc__ = documented(cls)
         if "__init__" in vars(cls):
@@ -332,20 +332,20 @@ class Policy(metaclass=ABCMeta):
         return state
 
     def _leans_on(self) -> Sequence[tuple[int | None, Tensor]] | None:
-        """Return an action that must not fail, its number and point in each trial.
+        """Return the number and point, in each trial, of an action that must not fail.
 
-        ``None``: there is none.
+        ``None``: there is no such action.
         """
         return None
 
     def _due(self, state: Any) -> Any:
-        """Return the state after what is due by now, once all feedback is absorbed."""
+        """Return the state after work due by now, once all feedback is absorbed."""
         return state
 
     def _accepted(
         self, name: str, values: Tensor, functions: Sequence[int], mask: Tensor | None
     ) -> Tensor:
-        """Return what was told of some functions, an error if it cannot be."""
+        """Return told values of some functions; raise an error if they cannot be."""
         return values
 
     def _asked_again(self, asked: Asked, position: Position) -> dict[str, Any]:
@@ -353,7 +353,7 @@ class Policy(metaclass=ABCMeta):
         return {}
 
     def _engines(self) -> list[str]:
-        """Return what keeps its beliefs, for ``repr``, where there is a choice."""
+        """Return the engines that keep the beliefs, as words for ``repr``."""
         return []
 
     # -- shapes ----------------------------------------------------------------------
@@ -396,13 +396,13 @@ class Policy(metaclass=ABCMeta):
         return Place(self.actions.keys(x), x, choice.t)
 
     def _left_over(self) -> Tensor | None:
-        """Return the actions that have not failed, ``(T, N)``; ``None``: none has."""
+        """Return the actions that have not failed, ``(T, N)``; ``None``: all."""
         return self._restricted(self.actions, None)[0]
 
     def _restricted(
         self, on: Actions, mask: Tensor | None
     ) -> tuple[Tensor | None, Barred | None]:
-        """Return what has not failed of a set, see :meth:`Failed.restricted`."""
+        """Return what failures leave of a set, see :meth:`Failed.restricted`."""
         if self._failed is None:
             return mask, None
         needed = self._leans_on()
@@ -423,7 +423,7 @@ class Policy(metaclass=ABCMeta):
     @property
     @locked
     def multiplier(self) -> Tensor:
-        """As the next ``ask`` will use it, ``(*trials, m)``; empty: there is none."""
+        """The multiplier of the next ``ask``, ``(*trials, m)``, or an empty one."""
         shape = (*self.batch_shape, 0)
         return torch.zeros(shape, dtype=torch.float64, device=self.device)
 
@@ -503,7 +503,7 @@ class Policy(metaclass=ABCMeta):
         return on.to(self.device, self.dtype)
 
     def _chosen(self, asked: Asked, decision: Decision) -> Choice:
-        """Return a decision as the choice that users get."""
+        """Turn a decision into the choice that users get."""
         outside, on = self._outside, asked.actions
         index = None if decision.index is None else outside(decision.index)
         x = on.at(index) if decision.x is None else outside(decision.x)
@@ -572,7 +572,7 @@ class Policy(metaclass=ABCMeta):
         LOG.info("%s: choice %s has failed", self.name, entry.choice.id)
 
     def _add_failure(self, choice: Choice, where: Tensor | None) -> None:
-        """Note that the actions of a choice cannot be measured in some trials."""
+        """Record that the actions of a choice cannot be measured in some trials."""
         before = self._failed or Failed.none(self.actions, self.device, self._size)
         self._failed = before.added(choice, where)
 
@@ -584,7 +584,7 @@ class Policy(metaclass=ABCMeta):
         noise: ArrayLike | None,
         mask: Tensor | None,
     ) -> Entry:
-        """Return an entry with what was told of its choice; an error changes nothing.
+        """Return an entry with the feedback told for its choice.
 
         Args:
             entry: of the choice, before.
@@ -659,7 +659,7 @@ class Policy(metaclass=ABCMeta):
     def _values(
         self, name: str, value: Any, functions: Sequence[int], mask: Tensor | None
     ) -> Tensor:
-        """Return what was told of some functions, ``(T, f)``, checked and turned."""
+        """Check told values of some functions and turn their signs, ``(T, f)``."""
         batch, dtype = self.batch_shape, self.dtype
         values = told_values(name, value, len(functions), mask, batch, dtype)
         values = devices.put(values, self.device)
@@ -670,7 +670,7 @@ class Policy(metaclass=ABCMeta):
     def _named_values(
         self, cost: Mapping[str, Any], columns: Sequence[int], mask: Tensor | None
     ) -> Tensor:
-        """Return costs by name, ``(T, f)``."""
+        """Return costs that were told by name, ``(T, f)``."""
         names, parts = self.senses.names or (), []
         for j in columns:
             name = f"cost[{names[j]!r}]"
@@ -695,7 +695,7 @@ class Policy(metaclass=ABCMeta):
         return entry
 
     def _settled(self) -> Now:
-        """Absorb all that was told, in the order of rounds, and return what is now."""
+        """Absorb all that was told, in the order of rounds; return the new value."""
         now, ledger = self._now, self._ledger
         heard, state = ledger.last, now.state
         if now.settled and heard == now.heard:
@@ -720,7 +720,7 @@ class Policy(metaclass=ABCMeta):
         cost: Any,
         params: Any,
     ) -> Data:
-        """Return data from before, checked and turned."""
+        """Check data from before the first round, and turn their signs."""
         x = named_points(self.actions, x, params)
         checks.no_flag("reward", reward)
         checks.no_flag("cost", cost)
@@ -775,7 +775,7 @@ class Policy(metaclass=ABCMeta):
     def outstanding(self) -> list[Choice]:
         """Choices whose feedback has not all come, oldest first.
 
-        It prints as what each of them waits for.
+        The list prints what each choice waits for.
         """
         ledger = self._ledger
         waiting = ledger.waiting(self._now.t)
@@ -798,12 +798,13 @@ class Policy(metaclass=ABCMeta):
 
     @locked
     def explain(self, choice: Choice | str) -> Explanation:
-        """Return why a choice, or that of an id, was made; it prints as text.
+        """Explain why a choice was made; it takes an id too, and prints as text.
 
-        It is whole for the latest choice of a GP policy, until the next ``ask`` or look
-        at the beliefs absorbs something. Of others it has what was stored: estimates,
-        multiplier and score. Of standardised beliefs these three are in spreads of what
-        was seen, and the text says so; all else is in the user's units.
+        The explanation is whole for the latest choice of a GP policy, until the next
+        ``ask`` or look at the beliefs absorbs something. For other choices it has what
+        was stored: estimates, multiplier and score. With standardised beliefs these
+        three are in spreads of the data seen, and the text says so; all else is in the
+        user's units.
         """
         if not isinstance(choice, str | Choice):
             raise ChoiceError(
@@ -842,7 +843,7 @@ class Policy(metaclass=ABCMeta):
         return Posterior(reward, Marginal(outside(mean[:, 1:]), outside(std[:, 1:])))
 
     def _best_tried(self, confidence: float) -> Recommendation:
-        """Return the best of what was told, where nothing is believed."""
+        """Return the best action told so far, for policies without beliefs."""
         confidence, t = checks.share("confidence", confidence), self._settled().t
         limits = self._limits(max(t, 1)).cpu().double()
         table = self._history.table(self._ledger.all(t))
@@ -874,12 +875,12 @@ class Policy(metaclass=ABCMeta):
 
     @locked
     def lighten(self) -> None:
-        """Absorb all that was told; drop what is better computed afresh than saved."""
+        """Absorb all that was told; drop arrays that are better rebuilt than saved."""
         self._settled()
 
     @locked
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
-        """Write all to ``path``, atomically; :func:`cbandit.load` goes on from it.
+        """Write the policy to ``path``, atomically; :func:`cbandit.load` reads it.
 
         Args:
             path: of the file. It is kept, with an error, where others have saved it
@@ -922,7 +923,7 @@ class Policy(metaclass=ABCMeta):
 
 
 def documented(cls: type[Any]) -> str | None:
-    """Return the class' help, shared arguments appended where it has ``common:``."""
+    """Return a class' help, with shared arguments appended if it has ``common:``."""
     help_text: str | None = cls.__dict__.get("__doc__")
     text = inspect.cleandoc(help_text or "")  # as Python itself does from 3.13 on
     if "\n    common: " not in text:
@@ -940,7 +941,7 @@ Policy.__doc__ = documented(Policy)
 
 
 def load(path: str | os.PathLike[str], trust: object = ()) -> Policy:
-    """Load the policy that ``policy.save(path)`` wrote; it goes on bit for bit.
+    """Load a policy that ``policy.save(path)`` wrote; it continues bit for bit.
 
     No code of the file's is run. It holds numbers, and names of classes and functions:
     those of cbandit, and kernels, priors and constraints of gpytorch and botorch, are

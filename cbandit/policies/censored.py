@@ -35,7 +35,9 @@ from cbandit.policies.late import Both
 
 
 class Awaited:
-    """A choice counts when it is made; what comes within a window is filled in."""
+    """Timing under which a choice counts when it is made.
+
+    Feedback that comes within a window of rounds is filled in."""
 
     def __init__(
         self,
@@ -51,14 +53,14 @@ class Awaited:
         self._weightless = given is not None and not bool(given.any())
 
     def stood(self, both: Both, place: Place, limits: Tensor) -> Both:
-        """Return the beliefs with a choice, and stand-ins for its feedback."""
+        """Return the beliefs after a choice, with stand-ins for its feedback."""
         beliefs, held = both
         beliefs = beliefs.await_feedback(place.keys, place.x, place.t, limits)
         recent = (*held.recent, place.x.double())[-self._window :]
         return beliefs, held._replace(recent=recent)
 
     def absorb(self, both: Both, news: News, place: Place, t: int) -> Both:
-        """Return the beliefs with what counts filled in; what does not is counted."""
+        """Fill in the feedback that comes in time; count the values that come late."""
         beliefs, late = both[0], both[1].late
         for told, functions in news.by_functions():
             mask = told.mask()
@@ -69,11 +71,11 @@ class Awaited:
         return beliefs, both[1]._replace(late=late)
 
     def due(self, both: Both, t: int) -> Both:
-        """Return the beliefs, no longer waiting for rounds before the window."""
+        """Stop waiting for feedback of rounds before the window."""
         return both[0].stop_waiting(t - self._window), both[1]
 
     def chances(self, functions: int) -> int:
-        """Return how many bounds hold together: two a function."""
+        """Return how many bounds must hold at once: two a function."""
         return 2 * functions
 
     def width(self, t: int, widths: BoundWidths, both: Both, chances: int) -> Tensor:
@@ -94,7 +96,7 @@ class Awaited:
         return beta + b_r * sigma.sum(-1)
 
     def _b_r(self, widths: BoundWidths, beta: Tensor) -> Tensor:
-        """Return ``B_r``, ``(T, F)``: as given, or the theory's."""
+        """Return ``B_r``, ``(T, F)``: the user's, or the theory's."""
         if self._weight is not None:
             count = beta.shape[-1]
             given = checks.per_cost("weight", self._weight, self._batch, count)

@@ -1,4 +1,4 @@
-"""Checks of what users hand in, and of what rules of their own answer."""
+"""Checks of users' arguments, and of what users' own rules return."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TOGETHER = (
 
 
 def array_type(dtype: torch.dtype | str | None, device: torch.device) -> torch.dtype:
-    """Return the dtype of arrays over the actions, which may be given by its name."""
+    """Return the dtype of arrays over the actions, from a dtype or its name."""
     if dtype is None:
         return torch.float32 if device.type == "cuda" else torch.float64
     if isinstance(dtype, str | torch.dtype):
@@ -45,7 +45,7 @@ def array_type(dtype: torch.dtype | str | None, device: torch.device) -> torch.d
 
 
 def listed(costs: Any, kind: type[Any]) -> list[Any]:
-    """Return one belief a cost; the caller checks each of them."""
+    """Return a list with one belief a cost; the caller checks each of them."""
     if isinstance(costs, kind):
         return [costs]
     if isinstance(costs, Mapping):
@@ -62,9 +62,9 @@ def listed(costs: Any, kind: type[Any]) -> list[Any]:
 
 
 def functions_of(reward: Any, costs: Any) -> tuple[list[GP], int | tuple[str, ...]]:
-    """Return one belief a function, reward first, and how many costs there are.
+    """Return one belief a function, reward first, and the number of costs.
 
-    Or the names of the costs, where they have any.
+    Named costs give their names instead of a number.
     """
     names = names_of(costs)
     counted = isinstance(costs, int) and not isinstance(costs, bool)
@@ -82,7 +82,7 @@ def functions_of(reward: Any, costs: Any) -> tuple[list[GP], int | tuple[str, ..
 
 
 def believed_costs(costs: Costs) -> Costs:
-    """Return ``costs``, an error unless there are beliefs about them."""
+    """Return ``costs``; raise an error unless they are beliefs."""
     named = isinstance(costs, Mapping)
     if costs is None or isinstance(costs, int) or (names_of(costs) and not named):
         raise CBanditError(
@@ -96,7 +96,7 @@ def believed_costs(costs: Costs) -> Costs:
 
 
 def costs_not_for(name: str, sees: bool) -> CBanditError:
-    """Return the error about costs seen in full that are missing, or too many."""
+    """Return the error for ``observed_costs`` that are missing or not wanted."""
     if sees:
         return CBanditError(
             f"{name} sees the costs before it chooses: give ask(observed_costs=g_t) of "
@@ -109,7 +109,7 @@ def costs_not_for(name: str, sees: bool) -> CBanditError:
 
 
 def round_actions(actions: Any, base: Actions, batch_shape: tuple[int, ...]) -> Actions:
-    """Return a set for one round, which fits the policy's set ``base``."""
+    """Return the set of one round; check that it fits the policy's set ``base``."""
     on: Actions
     if _dicts(actions):
         on = Finite(_names(base, "actions").points(actions, "actions"))
@@ -130,7 +130,7 @@ def round_actions(actions: Any, base: Actions, batch_shape: tuple[int, ...]) -> 
 def round_mask(
     among: Any, base: Actions, batch_shape: tuple[int, ...], device: torch.device
 ) -> Tensor:
-    """Return what ``among`` allows, ``(1 or T, N)``, with an action in each trial."""
+    """Return ``among`` as a mask, ``(1 or T, N)``, that leaves an action each trial."""
     if base.continuous:
         raise CBanditError(f"among picks from numbered actions, and {base!r} has none")
     size, trials = base.size, batch_shape[0] if batch_shape else 1
@@ -177,7 +177,7 @@ def round_mask(
 
 
 def _where(among: Mapping[str, Any], base: Actions) -> Tensor:
-    """Return the actions ``(N,)`` with these values of some parameters."""
+    """Return a mask ``(N,)`` of the actions whose parameters have these values."""
     allowed = _names(base, "among").allowed(among, "among")
     if isinstance(base, ProductGrid):
         axes = [axis.cpu() for axis in base.axes]
@@ -196,7 +196,7 @@ def _where(among: Mapping[str, Any], base: Actions) -> Tensor:
 
 
 def _dicts(actions: object) -> bool:
-    """Return whether these are actions by name, in lists."""
+    """Return whether actions are given by name: a dict, or lists of dicts."""
     while isinstance(actions, list | tuple) and actions:
         actions = actions[0]
     return isinstance(actions, Mapping)
@@ -211,7 +211,7 @@ def _names(base: Actions, name: str) -> Names:
 
 
 def named_points(base: Actions, x: ArrayLike | None, params: Any) -> Any:
-    """Return points that were given by coordinates, or by name."""
+    """Return points that a user gives by coordinates or by name."""
     if params is None:
         return x
     if x is not None:
@@ -223,7 +223,7 @@ def named_points(base: Actions, x: ArrayLike | None, params: Any) -> Any:
 
 
 def told_in(where: ArrayLike, batch_shape: tuple[int, ...]) -> Tensor:
-    """Return the trials in which feedback has come, ``(T,)`` on the host."""
+    """Return the user's ``where`` as a mask of trials, ``(T,)`` on the host."""
     mask = checks.tensor("where", where, None, "cpu")
     fits = tuple(mask.shape) in (batch_shape, batch_shape or (1,))
     if mask.dtype != torch.bool or not fits:
@@ -242,7 +242,7 @@ def told_values(
     batch: tuple[int, ...],
     dtype: torch.dtype,
 ) -> Tensor:
-    """Return a reward, or ``count`` costs, that were told, ``(T, count)``, copied."""
+    """Return a copy of a told reward, or of ``count`` told costs, ``(T, count)``."""
     if mask is None and not batch and count == 1 and _single(value):
         number = float(value)
         if abs(number) <= checks.LARGEST[dtype]:
@@ -274,7 +274,7 @@ def told_values(
 
 
 def _single(value: object) -> bool:
-    """Return whether this is one real number on its own, on the host."""
+    """Return whether a value is a single real number on the host."""
     if type(value) is float:
         return True
     if type(value) is not Tensor or value.dtype != torch.float64 or value.dim():
@@ -294,7 +294,7 @@ def decided(
     device: torch.device,
     dtype: torch.dtype,
 ) -> Decision:
-    """Return what a rule from outside decided, as tensors that fit the set.
+    """Check the decision of a user's rule, and make it tensors that fit the set.
 
     Args:
         rule: what errors call the rule.
@@ -369,7 +369,7 @@ def decided(
 
 
 def score_of(name: str, score: Any, weights: tuple[int, int], hint: str) -> Any:
-    """Return a score, one of the library's or a function whose answers are checked.
+    """Return a score; if it is a user's function, its results are checked.
 
     Args:
         name: what errors call the rule that returned it.
@@ -415,7 +415,7 @@ def score_of(name: str, score: Any, weights: tuple[int, int], hint: str) -> Any:
 
 
 def multiplier_of(name: str, moved: object, like: Tensor) -> Tensor:
-    """Return the multiplier that a rule returned, an error if it is none."""
+    """Return the multiplier that a rule returned; raise an error if it is not one."""
     if isinstance(moved, Tensor) and moved.shape == like.shape:
         if moved.is_floating_point():
             return moved
@@ -426,7 +426,7 @@ def multiplier_of(name: str, moved: object, like: Tensor) -> Tensor:
 
 
 def changed(name: str) -> CBanditError:
-    """Return the error about a rule that changed in place what it was given."""
+    """Return the error for a rule that changed its arguments in place."""
     return CBanditError(
         f"{name} must not change what it is given in place: x.clamp(min=0) returns "
         "a new tensor, x.clamp_(min=0) and x += 1 do not"
@@ -434,7 +434,7 @@ def changed(name: str) -> CBanditError:
 
 
 def _shape(value: object) -> tuple[int, ...] | str:
-    """Return a tensor's shape, and of anything else what it is."""
+    """Return the shape of a tensor, or in words the kind of anything else."""
     if not isinstance(value, Tensor):
         return checks.kind(value)
     floating = value.is_floating_point()

@@ -1,4 +1,4 @@
-"""Choices: what a rule is asked and decides, and what is told of each choice later.
+"""Choices: what a rule is asked, what it decides, and the feedback told later.
 
 The ledger has an entry for each choice whose feedback has not all come. An entry is
 replaced and never changed: one assignment puts what was told into it and closes it.
@@ -35,7 +35,7 @@ STAYS = (
 
 
 class Asked(NamedTuple):
-    """One round, as a policy's rule is asked.
+    """One round, as it is put to a policy's rule.
 
     Args:
         t: the round, counted from 1.
@@ -119,7 +119,7 @@ def private_copy(choice: Choice) -> Choice:
 
 
 class Place(NamedTuple):
-    """Where a choice is: the actions' names and points ``(T, d)``, and its round."""
+    """The place of a choice: its actions' keys and points ``(T, d)``, and its round."""
 
     keys: list[Any]
     x: Tensor
@@ -127,7 +127,7 @@ class Place(NamedTuple):
 
 
 class Told(NamedTuple):
-    """Feedback of one choice that waits to be absorbed.
+    """Feedback of one ``tell``, of the reward or of costs, as it came.
 
     Args:
         values: ``(T, 1)`` for the reward, ``(T, m)`` for costs.
@@ -148,14 +148,14 @@ class Told(NamedTuple):
     time: float = math.nan
 
     def mask(self) -> Tensor:
-        """Return ``where`` beside the values, all true if it is ``None``."""
+        """Return ``where`` on the device of the values; all true if it is ``None``."""
         if self.where is None:
             shape, device = len(self.values), self.values.device
             return torch.ones(shape, dtype=torch.bool, device=device)
         return devices.put(self.where, self.values.device)
 
     def wide(self, m: int) -> tuple[Tensor, Tensor]:
-        """Return values and whether they came, ``(T, 1)`` or of all ``m`` costs."""
+        """Return the values and which of them came, ``(T, 1)`` or ``(T, m)`` each."""
         came = self.mask().unsqueeze(-1)
         if self.columns is None:
             return self.values, came.expand_as(self.values)
@@ -167,7 +167,7 @@ class Told(NamedTuple):
 
 
 class News(NamedTuple):
-    """Feedback of one choice that has not been absorbed.
+    """The feedback of one choice that has not been absorbed yet.
 
     Args:
         choice: the choice, as ``ask`` gave it out.
@@ -182,7 +182,7 @@ class News(NamedTuple):
     cancelled: bool = False
 
     def by_functions(self) -> list[tuple[Told, list[int]]]:
-        """Return what was told and of which functions: 0 is the reward, then costs."""
+        """Return each item told with its functions: 0 is the reward, costs follow."""
         out = []
         for told in self.rewards:
             out.append((told, [0]))
@@ -195,7 +195,7 @@ class News(NamedTuple):
         return out
 
     def parts(self, size: int) -> list[Part]:
-        """Return the news of ``size`` trials as beliefs take them in."""
+        """Return the news of ``size`` trials in the form that beliefs absorb."""
         out: list[Part] = []
         every = [True] * size
         for told, functions in self.by_functions():
@@ -206,7 +206,7 @@ class News(NamedTuple):
 
 @dataclass(frozen=True)
 class Data:
-    """Checked data from before.
+    """Checked data from before the first round.
 
     Args:
         numbers: the actions' numbers ``(1 or T, n)``; ``None``: points of a box.
@@ -219,7 +219,7 @@ class Data:
     parts: list[tuple[list[int], Tensor]]
 
     def rows(self) -> list[tuple[Sequence[Hashable], Tensor, list[Part]]]:
-        """Return one row an observation, as beliefs take them in."""
+        """Return one row an observation, in the form that beliefs absorb."""
         out: list[tuple[Sequence[Hashable], Tensor, list[Part]]] = []
         every = [True] * len(self.places)
         for i in range(self.places.shape[1]):
@@ -240,7 +240,7 @@ class Data:
 
 
 class Made(NamedTuple):
-    """The numbers that a round was decided by.
+    """The numbers on which the decision of a round rests.
 
     Args:
         time: when it was asked, in seconds since 1970.
@@ -256,7 +256,7 @@ class Made(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A choice, what has come of it in which trials, and what is not absorbed yet.
+    """A choice in the ledger, with its feedback so far.
 
     Args:
         choice: the policy's own copy.
@@ -285,7 +285,7 @@ class Entry(NamedTuple):
     failed: Tensor | None = None
 
     def waits(self) -> Tensor:
-        """Return the trials that wait for something, ``(T,)``."""
+        """Return the trials that still wait for feedback, ``(T,)``."""
         return ~self.came[:, : self.awaits].all(-1)
 
     def told(
@@ -295,9 +295,9 @@ class Entry(NamedTuple):
         labels: Sequence[str],
         at_once: bool,
     ) -> tuple[Tensor, bool]:
-        """Return where each function has come, now that more has, and if that is all.
+        """Return which feedback has come after this ``tell``, and whether all has.
 
-        An error if some of it had come before.
+        It raises an error if some of it had come before.
 
         Args:
             functions: that come now, 0 the reward.
@@ -326,9 +326,10 @@ class Entry(NamedTuple):
         return came, bool(came[:, : self.awaits].all())
 
     def having_failed(self, mask: Tensor | None, serial: int) -> Entry:
-        """Return the entry of an action that has failed in the trials ``mask (T,)``.
+        """Return the entry after its action has failed in the trials ``mask (T,)``.
 
-        They wait for nothing more. An error if nothing was to come there.
+        These trials wait for nothing more. It raises an error if nothing was to come
+        there.
         """
         now = torch.ones_like(self.came[:, 0]) if mask is None else mask
         if bool((now & ~self.waits()).any()):
@@ -347,7 +348,7 @@ class Entry(NamedTuple):
 
 
 class Outstanding(list[Choice]):
-    """Choices that wait for feedback; it prints as what each of them waits for.
+    """A list of choices that wait for feedback; it prints what each waits for.
 
     Args:
         entries: of the choices.
@@ -400,11 +401,11 @@ class Ledger:
         return len(self._entries)
 
     def id(self, t: int | str) -> str:
-        """Return the id of a round's choice, which no other policy's copy gives out."""
+        """Return the id of a round's choice; no other policy or copy gives it out."""
         return f"{self._prefixes[-1]}-{t}"
 
     def open(self, choice: Choice, given: Choice, made: Made) -> None:
-        """Enter a choice that is about to stand."""
+        """Enter a new choice, just before the policy commits to it."""
         self._rounds[choice.id] = choice.t
         entry = Entry(choice, given, made, self._nothing, self.awaits)
         self._entries[choice.t] = entry
@@ -426,7 +427,7 @@ class Ledger:
         return out
 
     def find(self, choice: Choice | str, t: int) -> Entry | None:
-        """Return the entry of a choice, or of an id, that waits for feedback.
+        """Return the entry that waits for feedback of a choice, or of its id.
 
         Args:
             choice: what a user handed over.
@@ -444,7 +445,7 @@ class Ledger:
         return entry
 
     def finished(self, choice: Choice | str, t: int) -> bool:
-        """Return whether a choice is of the policy, and told in full or cancelled."""
+        """Return whether a choice of this policy was told in full or cancelled."""
         if not isinstance(choice, Choice) or choice.t > t or not self._gave(choice):
             return False
         entry = self._entries.get(choice.t)
@@ -453,7 +454,7 @@ class Ledger:
     def refusal(
         self, choice: object, t: int, states: Callable[[str], set[str]]
     ) -> ChoiceError:
-        """Return the error about a choice that waits for no feedback here.
+        """Return the error for feedback of a choice that waits for none here.
 
         Args:
             choice: what a user handed over.
@@ -495,18 +496,18 @@ class Ledger:
         return choice.id.rpartition("-")[0] in self._prefixes
 
     def number(self) -> int:
-        """Return a new serial number, above all before it."""
+        """Return a new serial number, larger than all before it."""
         self.last += 1
         return self.last
 
     def put(self, entry: Entry) -> None:
-        """Replace an entry by one with news."""
+        """Replace an entry by one that holds more feedback."""
         # the mark first: a mark without news is harmless, news without one are lost
         self._touched[entry.choice.t] = None
         self._entries[entry.choice.t] = entry
 
     def news(self, heard: int) -> list[News]:
-        """Return what was told after the item ``heard``, in the order of rounds."""
+        """Return what was told after item number ``heard``, in the order of rounds."""
         out = []
         for t in sorted(self._touched):
             entry = self._entries.get(t)
@@ -532,9 +533,9 @@ class Ledger:
         )
 
     def tidy(self, heard: int, keep: Callable[[Entry], None]) -> None:
-        """Drop closed entries once all news are absorbed; ``keep`` gets them.
+        """Drop closed entries once all news is absorbed, and hand them to ``keep``.
 
-        An interrupt may hand it an entry twice.
+        After an interrupt ``keep`` may get an entry twice.
         """
         if heard != self.last:
             return  # more was told meanwhile: another time
@@ -548,7 +549,7 @@ class Ledger:
 
 
 def _over(states: set[str]) -> str:
-    """Return what became of a choice that waits for nothing, in words."""
+    """Return in words what became of a choice that waits for nothing."""
     if "failed" in states:
         return (
             "was told as failed, and its action is not asked for again (what may work "

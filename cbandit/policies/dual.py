@@ -1,6 +1,7 @@
-"""How CKB's multiplier moves: step, slack and cap as given, by the theorem, or usual.
+"""How CKB's multiplier moves: its step, slack and cap.
 
-The usual ones are in spreads. ``benchmarks/defaults.py`` says how they were chosen.
+Each is given by the user, follows from the theorem, or has a default. Defaults are in
+spreads; ``benchmarks/defaults.py`` says how they were chosen.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Scheduled = ArrayLike | Callable[[int], ArrayLike]
 
 
 class Schedule:
-    """A number, or a callable of the round, as ``(T, m)``.
+    """A parameter ``(T, m)`` that is a number, or a callable of the round.
 
     Args:
         name: what errors call it.
@@ -58,7 +59,7 @@ class Schedule:
         self._value = value if callable(value) else shaped(name, checked(name, value))
 
     def __call__(self, t: int, start: int = 1) -> Tensor:
-        """Return the value in round ``t``, of an epoch that starts at ``start``."""
+        """Return the value in round ``t`` of the epoch that starts at ``start``."""
         if callable(self._value):
             value = self._checked(self._name, self._value(t))
             return self._shaped(self._name, value)
@@ -69,7 +70,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Dual:
-    """How CKB's multiplier moves.
+    """The rule by which CKB's multiplier moves.
 
     Args:
         kind: ``"projected"`` or ``"queue"``.
@@ -101,10 +102,10 @@ class Dual:
         units: Units | None,
         epoch: int | str | None,
     ) -> Dual:
-        """Return step, slack, cap and width as given, or each by its default.
+        """Return the rule with step, slack, cap and width as given, or by default.
 
         Without ``slater``, and with all beliefs standardised, the defaults are the
-        usual ones, whichever of them are given; else they follow from the bounds.
+        constants of this file; else they follow from the bounds.
 
         Args:
             kind: ``"projected"`` or ``"queue"``.
@@ -182,7 +183,7 @@ class Dual:
         limits: Callable[[int], Tensor],
         ahead: Callable[[Asked], list[Ahead]],
     ) -> Tensor:
-        """Return the estimates that move it, ``(T, 1 + m)``, where ``best`` is.
+        """Return the estimates at ``best`` that move the multiplier, ``(T, 1 + m)``.
 
         Args:
             beliefs: about reward and costs.
@@ -204,11 +205,11 @@ class Dual:
         return torch.cat([estimate[:, :1].to(g), g], -1)
 
     def weight(self, phi: Tensor, t: int, start: int) -> Tensor:
-        """Return what costs weigh in the score: ``phi``, or a queue's ``phi / V``."""
+        """Return the costs' weight in the score: ``phi``, or a queue's ``phi / V``."""
         return phi * self.step(t, start) if self.kind == "queue" else phi
 
     def moved(self, phi: Tensor, g: Tensor, t: int, start: int) -> Tensor:
-        """Return ``phi`` after round ``t``, in which costs were estimated at ``g``.
+        """Return ``phi`` after round ``t``, whose estimated costs were ``g``.
 
         ``start`` is the first round of the epoch.
         """

@@ -60,7 +60,7 @@ Psi = str | tuple[Any, ...] | Callable[[Tensor], Tensor]
 
 
 class Row(NamedTuple):
-    """A round of which reward and costs have come, in the trials ``where (T,)``.
+    """A round whose reward and costs have come in the trials ``where (T,)``.
 
     Args:
         place: the round, and where its choice is.
@@ -96,12 +96,12 @@ class Epoch(NamedTuple):
 
     @classmethod
     def start(cls, kept: Tensor) -> Epoch:
-        """Return the first epoch, nothing seen."""
+        """Return the first epoch, before any feedback."""
         zero = torch.zeros_like(kept)
         return cls(0, kept, zero, zero, {}, {})
 
     def next(self, number: int, kept: Tensor, reuse: bool) -> Epoch:
-        """Return another epoch, of other multipliers, with or without past rounds."""
+        """Return a new epoch with other multipliers; ``reuse`` keeps past rounds."""
         fresh = Epoch.start(kept)._replace(number=number, waiting=self.waiting)
         return fresh._replace(rows=self.rows) if reuse else fresh
 
@@ -110,7 +110,7 @@ class Epoch(NamedTuple):
         return self.sums / self.counts.clamp_min(1)
 
     def told(self, place: Place, news: News, limits: Tensor) -> tuple[Epoch, Row]:
-        """Return the state with the news, and what they complete.
+        """Return the state with the news, and the round with the trials it completes.
 
         Args:
             place: the round, and where its choice is.
@@ -128,7 +128,7 @@ class Epoch(NamedTuple):
         return self._replace(waiting=waiting), Row(place, reward, cost, where)
 
     def added(self, number: int, row: Row) -> Epoch:
-        """Return the state with one more round of an epoch."""
+        """Return the state with one more round of epoch ``number``."""
         epoch = self
         if number == self.number:
             mask = devices.put(row.where, self.sums.device).unsqueeze(-1)
@@ -140,7 +140,7 @@ class Epoch(NamedTuple):
         return epoch._replace(rows={**self.rows, number: (*before, row, *after)})
 
     def all_rows(self) -> list[Row]:
-        """Return all rounds told in full, in the order of the beliefs' log."""
+        """Return all complete rounds, in the order of the beliefs' log."""
         return [row for _, rows in sorted(self.rows.items()) for row in rows]
 
 
@@ -178,23 +178,23 @@ class Penalty:
         return cls(form, linear, step, still)
 
     def first(self, kappa: ArrayLike | None) -> Tensor:
-        """Return the first multipliers that a user gives; 1, or 0 of a linear one."""
+        """Return the first multipliers: the user's, else 1, or 0 if linear."""
         if self.linear:
             return checks.nonnegative("kappa", 0.0 if kappa is None else kappa)
         return checks.positive("kappa", 1.0 if kappa is None else kappa)
 
     def kept(self, kappa: Tensor) -> Tensor:
-        """Return what is kept of multipliers ``(T, m)``."""
+        """Return multipliers ``(T, m)`` as the state keeps them, some by logarithm."""
         return kappa if self.linear else kappa.log()
 
     def kappa(self, kept: Tensor) -> Tensor:
-        """Return multipliers from what is kept of them, never infinite."""
+        """Return the multipliers that the state keeps; they are never infinite."""
         if self.linear:
             return kept.clone()
         return kept.exp().clamp_max(torch.finfo(kept.dtype).max)
 
     def moved(self, kept: Tensor, mean: Tensor) -> Tensor:
-        """Return what is kept after an epoch whose costs were ``mean (T, m)``."""
+        """Return the kept multipliers after an epoch of mean costs ``mean (T, m)``."""
         if self.still:
             return kept
         if self.linear:
@@ -203,11 +203,11 @@ class Penalty:
         return (kept + self.psi(mean).log()).clamp_max(2 * _edge(kept))
 
     def outgrown(self, kept: Tensor) -> bool:
-        """Return whether multipliers have left the dtype."""
+        """Return whether a multiplier is too large for its dtype."""
         return not self.linear and bool((kept > _edge(kept)).any())
 
     def charge(self, kept: Tensor, cost: Tensor) -> Tensor:
-        """Return ``sum_j kappa_j (psi(c_j) - 1)``, or of linear costs, ``(T, 1)``."""
+        """Return ``sum_j kappa_j (psi(c_j) - 1)``, ``(T, 1)``; ``c_j`` if linear."""
         charge = cost if self.linear else self.psi(cost) - 1
         return (self.kappa(kept) * charge).sum(-1, keepdim=True)
 
@@ -298,7 +298,7 @@ class EpochPenalty(GPPolicy):
         return scores.Reward()
 
     def _look(self, state: GPState, asked: Asked) -> Look:
-        """Return which score is wanted, in the user's units or in spreads."""
+        """Return the look of a round, its score in the user's units or in spreads."""
         look, units = super()._look(state, asked), state.beliefs.units()
         if units is None or self._in_spreads:
             return look
@@ -339,7 +339,7 @@ class EpochPenalty(GPPolicy):
         return self.explore.coefficient(width, asked.streams)
 
     def _noises_of_costs(self) -> Tensor | None:
-        """Return the costs' noise constants ``(T, m)``, where the widths tell them."""
+        """Return the costs' noise constants ``(T, m)``, if the widths state them."""
         widths = self.explore.widths
         if not isinstance(widths.cost_beta, RKHS):
             return None
@@ -349,7 +349,7 @@ class EpochPenalty(GPPolicy):
         return noises.expand(-1, self.m).to(self.device)
 
     def _opened(self, state: GPState, asked: Asked) -> GPState:
-        """Move multipliers, and targets with them, at the start of an epoch."""
+        """At the start of an epoch, move the multipliers and recompute the targets."""
         epoch, number = state.own, self._epoch_of(asked.t)
         if number == epoch.number:
             return state
@@ -379,7 +379,7 @@ class EpochPenalty(GPPolicy):
         return state._replace(beliefs=beliefs)
 
     def _target(self, epoch: Epoch, row: Row, dtype: torch.dtype) -> Tensor:
-        """Return the reward less the penalty, ``(T, 1)``."""
+        """Return the target of a round, its reward less the penalty, ``(T, 1)``."""
         charge = self._penalty.charge(epoch.kept, row.cost)
         # squares of targets, and their sums, must stay finite too
         largest = min(torch.finfo(dtype).max ** 0.5, 1e75)
@@ -392,7 +392,7 @@ class EpochPenalty(GPPolicy):
         return beliefs.absorb(keys, x, [Part([0], target, row.where.tolist())], t)
 
     def absorb(self, state: GPState, news: News) -> GPState:
-        """Return the state with rounds of which all has come; others wait."""
+        """Return the state after news; rounds count once they are complete."""
         place, t = self._place(news.choice), news.choice.t
         epoch, row = state.own.told(place, news, self._limits(t))
         state, number = state._replace(own=epoch), self._epoch_of(t)
@@ -403,7 +403,7 @@ class EpochPenalty(GPPolicy):
         return self._learnt(state, number, row)
 
     def _learnt(self, state: GPState, number: int, row: Row) -> GPState:
-        """Return the state with one more round of an epoch; -1: data from before."""
+        """Return the state with one more round of an epoch; -1 is data from before."""
         epoch = state.own.added(number, row)
         beliefs = self._absorbed(state.beliefs, epoch, row)
         return state._replace(beliefs=beliefs, own=epoch)
@@ -437,7 +437,7 @@ class EpochPenalty(GPPolicy):
 
 
 def _inner(inner: str, explore: Explore | None) -> UCB | TS:
-    """Return how epochs explore, of width 1 unless given."""
+    """Return how epochs explore; the width is 1 unless given."""
     checks.one_of("inner", inner, "ucb", "ts")
     wanted: type[UCB | TS] = UCB if inner == "ucb" else TS
     explore = wanted(1.0) if explore is None else explore
@@ -450,7 +450,7 @@ def _inner(inner: str, explore: Explore | None) -> UCB | TS:
 
 
 def _listed(reward: object) -> list[GP]:
-    """Return the belief of each epoch, the last one for all that follow."""
+    """Return the belief of each epoch; the last one serves all that follow."""
     beliefs = [reward] if isinstance(reward, GP) else reward
     if (
         not isinstance(beliefs, list | tuple)
@@ -464,7 +464,7 @@ def _listed(reward: object) -> list[GP]:
 
 
 def _standardised(belief: GP) -> GP:
-    """Return a belief whose targets are standardised, as reuse needs it."""
+    """Return a copy of a belief with standardised targets, as ``reuse`` needs."""
     if bool((belief.mean != 0).any()):
         raise CBanditError(
             "reward must have mean 0 with reuse=True: its targets are standardised"
@@ -479,7 +479,7 @@ def _edge(kept: Tensor) -> float:
 
 
 def _form(psi: Psi) -> Callable[[Tensor], Tensor]:
-    """Return the function that ``psi`` names, or ``psi`` itself with checks."""
+    """Return the penalty function that ``psi`` names; a callable gets checks."""
     if isinstance(psi, str) and psi in ("exp", "linear"):
         return exponential
     name, *numbers = psi if isinstance(psi, tuple) and psi else (None,)
@@ -499,7 +499,7 @@ def _form(psi: Psi) -> Callable[[Tensor], Tensor]:
 
 
 class CheckedPsi:
-    """A user's callable, with a check of what it returns."""
+    """A user's penalty, with a check of its values."""
 
     def __init__(self, psi: Callable[[Tensor], Any]) -> None:
         self._psi = psi
@@ -522,7 +522,7 @@ def _constant(value: object) -> float:
 
 
 def _check_penalty(psi: Callable[[Tensor], Tensor]) -> None:
-    """Raise an error that names a property which a user's ``psi`` lacks."""
+    """Raise an error if a user's ``psi`` lacks a property that penalties need."""
     z = torch.linspace(-1, 3, 81, dtype=torch.float64)
     values = checks.finite("psi", checks.tensor("psi(z)", psi(z)))
     if tuple(values.shape) != tuple(z.shape):

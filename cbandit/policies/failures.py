@@ -1,4 +1,4 @@
-"""Actions that cannot be measured: kept as a short list, and never asked for again."""
+"""Actions that cannot be measured: a short list, never asked for again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ APART = 1.0001  # a search keeps this much further away, for rounding
 
 
 class Failed:
-    """The failed actions of each trial; a value that is replaced, not changed.
+    """The failed actions of each trial. Instances are not changed but replaced.
 
     Args:
         actions: the policy's own set.
@@ -40,7 +40,7 @@ class Failed:
 
     @classmethod
     def none(cls, actions: Actions, device: torch.device, size: int) -> Failed:
-        """Return the failures of ``size`` trials in which nothing has failed."""
+        """Return an empty list of failures for ``size`` trials."""
         nowhere = torch.zeros(0, actions.dim, dtype=torch.float64)
         return cls(actions, device, ((),) * size, (nowhere,) * size)
 
@@ -48,7 +48,7 @@ class Failed:
         return {**vars(self), "_left": None}
 
     def added(self, choice: Choice, where: Tensor | None) -> Failed:
-        """Return this with the actions of a choice, in the trials ``where (T,)``."""
+        """Return the failures and those of a choice, in trials ``where (T,)``."""
         numbers, points = list(self.numbers), list(self.points)
         x = choice.x.reshape(len(numbers), -1)
         host = x.double().cpu()
@@ -62,7 +62,7 @@ class Failed:
         return Failed(self.actions, self.device, tuple(numbers), tuple(points))
 
     def _numbered(self, choice: Choice, x: Tensor) -> list[int | None]:
-        """Return the actions' numbers in the policy's own set, where they have any."""
+        """Return the actions' numbers in the policy's set; ``None``: it has none."""
         if self.actions.continuous:
             return [None] * len(x)
         if choice.actions is not None or choice.index is None:
@@ -80,7 +80,7 @@ class Failed:
     def restricted(
         self, on: Any, mask: Tensor | None
     ) -> tuple[Tensor | None, Barred | None]:
-        """Return what is left: of numbered actions a mask, on a box all but balls.
+        """Return a mask of the actions left, or on a box the balls to avoid.
 
         Args:
             on: the set of this round.
@@ -94,7 +94,7 @@ class Failed:
         return _some(mask & left, "action that among allows has"), None
 
     def left(self) -> Tensor:
-        """Return which actions of the policy's own set have not failed, ``(T, N)``."""
+        """Return the actions of the policy's set that have not failed, ``(T, N)``."""
         if self._left is None:
             shape = len(self.numbers), self.actions.size
             left = torch.ones(shape, dtype=torch.bool)
@@ -105,7 +105,7 @@ class Failed:
         return self._left
 
     def _elsewhere(self, on: Actions) -> Tensor:
-        """Return what is left of a set of this round alone, by coordinates."""
+        """Return the same mask for a set of this round alone, by coordinates."""
         left = torch.ones(len(self.numbers), on.size, dtype=torch.bool)
         every = on.block(0, on.size).double().cpu()
         every = every if every.dim() == 3 else every.unsqueeze(0)
@@ -126,7 +126,7 @@ class Failed:
             yield torch.cat(points)
 
     def holds(self, needed: Sequence[tuple[int | None, Tensor]]) -> bool:
-        """Return whether an action has failed: its number and point in each trial."""
+        """Return whether an action has failed, given its number and point by trial."""
         for (number, x), numbers, points in zip(
             needed, self.numbers, self.points, strict=True
         ):
@@ -136,7 +136,7 @@ class Failed:
 
 
 class Barred:
-    """Balls of a box that are not to be searched.
+    """Balls around failed points of a box, which searches leave out.
 
     Args:
         box: where.
@@ -172,9 +172,10 @@ class Barred:
 
 
 def lasting(actions: Any, failed: Tensor, measured: Tensor) -> Tensor:
-    """Return the failures at actions where more trials failed than were measured.
+    """Return the failures at actions that failed more often than they succeeded.
 
-    What is measured again and again can be measured: a process was killed there, say.
+    An action that is measured again and again can be measured: its failure may have
+    been a killed process, say.
 
     Args:
         actions: the set.
@@ -196,7 +197,7 @@ def lasting(actions: Any, failed: Tensor, measured: Tensor) -> Tensor:
 def _near(gap: Tensor, free: Tensor, radius: float) -> Tensor:
     """Return which differences ``(..., d)`` in the unit cube lie within a ball.
 
-    Rows of choices fail one by one.
+    Coordinates that take values from choices must agree.
     """
     near = gap[..., free].square().sum(-1) <= radius**2
     return near & (gap[..., ~free].abs() < 1e-9).all(-1)
@@ -205,7 +206,7 @@ def _near(gap: Tensor, free: Tensor, radius: float) -> Tensor:
 def remaining(
     blocks: Iterable[tuple[int, Tensor, Tensor]], left: Tensor | None
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield estimates in which actions outside ``left (1 or T, N)`` are the worst."""
+    """Yield estimates in which actions outside ``left (1 or T, N)`` are worst."""
     for start, mean, std in blocks:
         here = None if left is None else left[:, start : start + mean.shape[-1]]
         yield start, only(here, mean), std
@@ -221,7 +222,7 @@ def only(left: Tensor | None, mean: Tensor) -> Tensor:
 
 
 def _some(left: Tensor, what: str) -> Tensor:
-    """Return what is left, an error if in some trial that is nothing."""
+    """Return ``left``; raise an error if a trial has no action left."""
     if bool(left.any(-1).all()):
         return left
     trial = int((~left.any(-1)).nonzero()[0])

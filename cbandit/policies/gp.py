@@ -90,7 +90,7 @@ GP_POLICY = {
 
 
 class Waiting(NamedTuple):
-    """Costs that wait for their unit: no two outcomes of theirs differ yet.
+    """Costs that have no unit yet, because no two of their outcomes differ.
 
     Args:
         where: ``(T, m)``, what waits.
@@ -129,7 +129,7 @@ class GPState(NamedTuple):
     readings: Readings | None = None
 
     def measured(self) -> tuple[tuple[Tensor, ...], Waiting | None]:
-        """Return costs that were told in units, and those that wait for theirs."""
+        """Return the told costs in units, and those that have no unit yet."""
         arrived, waiting = self.arrived, self.waiting
         units = self.beliefs.units() if arrived or waiting else None
         if units is None or units.size.shape[1] == 1:
@@ -164,7 +164,7 @@ class Played(NamedTuple):
 
 
 class AtOnce:
-    """Feedback counts when it comes, and for good.
+    """Timing under which feedback counts when it comes, and for good.
 
     Args:
         size: how many trials there are.
@@ -174,7 +174,7 @@ class AtOnce:
         self._size = size
 
     def absorb(self, both: Both, news: News, place: Place, t: int) -> Both:
-        """Return the beliefs with the news; what some trials saw waits for the rest."""
+        """Absorb the news; feedback of some trials only waits for the other trials."""
         for item in (*news.rewards, *news.costs):
             if item.where is not None:
                 return absorbed_apart(both, news, place, self._size)
@@ -182,11 +182,11 @@ class AtOnce:
         return beliefs.absorb(place.keys, place.x, parts, place.t), both[1]
 
     def due(self, both: Both, t: int) -> Both:
-        """Return the beliefs with what waited."""
+        """Absorb the feedback that waited for other trials."""
         return absorbed_loose(both, self._size) if both[1].loose else both
 
     def chances(self, functions: int) -> int:
-        """Return how many bounds hold together: one a function."""
+        """Return how many bounds must hold at once: one a function."""
         return functions
 
     def width(self, t: int, widths: BoundWidths, both: Both, chances: int) -> Tensor:
@@ -195,14 +195,14 @@ class AtOnce:
 
 
 class GPPolicy(Policy):
-    """Beliefs, exploration and search; a policy adds a score and a multiplier's move.
+    """Base class of policies whose beliefs are Gaussian processes.
 
-    Two methods make a policy: :meth:`score` says what to maximise, :meth:`move` how the
-    multiplier moves between rounds. The rest comes with this class, on every set and
-    engine, in batches of trials. Tensors lead with the trials, ``T`` of them, 1 where
-    there is no trials axis. They are float64, but for ``f`` and ``g`` of a float32 set.
-    Keep each argument of your own under its name (``self.step``): a run is resumed only
-    by a policy in which these are the same.
+    It has beliefs, exploration and search. Two methods make a policy of it:
+    :meth:`score` says what to maximise, :meth:`move` how the multiplier moves between
+    rounds. The rest works on every set and engine, in batches of trials. Tensors lead
+    with the trials, ``T`` of them, 1 where there is no trials axis. They are float64,
+    but for ``f`` and ``g`` of a float32 set. Keep each argument of your own under its
+    name (``self.step``): a run is resumed only by a policy in which these are the same.
 
     Args:
         actions: what can be chosen.
@@ -324,7 +324,7 @@ class GPPolicy(Policy):
         feedback: Delayed | Sliding | None,
         pending: str | None,
     ) -> str:
-        """Return what ``pending`` means; an error unless all these go together."""
+        """Return ``pending`` or its default; raise an error unless all go together."""
         if not isinstance(explore, self.explores):
             kinds = " or ".join(f"cb.{each.__name__}(...)" for each in self.explores)
             raise CBanditError(f"explore must be {kinds}; got {checks.kind(explore)}")
@@ -369,7 +369,7 @@ class GPPolicy(Policy):
     def _timing_of(
         self, feedback: Delayed | Sliding | None
     ) -> AtOnce | Windowed | Awaited:
-        """Return when feedback counts, for what a user gives as ``feedback``."""
+        """Return the timing of feedback that a user's ``feedback`` asks for."""
         if isinstance(feedback, Delayed):
             return Awaited(feedback, self.batch_shape, self.device, self.horizon)
         if isinstance(feedback, Sliding):
@@ -394,7 +394,7 @@ class GPPolicy(Policy):
         return bound
 
     def _bounds(self, clip: Any, functions: int) -> Tensor:
-        """Return what ``clip`` keeps the estimates of each function within."""
+        """Return ``clip`` as the bound on each function's estimates, ``(T, F)``."""
         if functions == 1 and not isinstance(clip, tuple | list):
             clip = (clip, None)
         try:
@@ -430,9 +430,10 @@ class GPPolicy(Policy):
     def score(self, t: int, multiplier: Tensor) -> scores.Formed | Score:
         """Return what to maximise in round ``t``, given the multiplier ``(T, m)``.
 
-        One of :mod:`cbandit.scores`, which engines form in passing, weights being ``(T,
-        m)``; or a function of estimates ``f (T, n)`` and ``g (T, m, n)``, thresholds
-        subtracted, that returns ``(T, n)``: it sees a part of the actions at a time.
+        It is one of :mod:`cbandit.scores`, with weights ``(T, m)``, which engines
+        compute as they go; or a function of estimates ``f (T, n)`` and ``g (T, m, n)``,
+        thresholds subtracted, that returns ``(T, n)``: it sees a part of the actions at
+        a time.
         """
         raise NotImplementedError(f"{type(self).__name__} must define score()")
 
@@ -479,7 +480,7 @@ class GPPolicy(Policy):
         asked: Asked,
         beside: Tensor | Estimate | None,
     ) -> tuple[Best, Tensor | None]:
-        """Return where a look is greatest, see :meth:`Search.best`."""
+        """Return the action that is best under ``look``, see :meth:`Search.best`."""
         return Search(
             self.actions,
             self.explore.samples,
@@ -496,8 +497,8 @@ class GPPolicy(Policy):
     def _fresh(self, beliefs: Beliefs, asked: Asked) -> Tensor | None:
         """Return the trials ``(T,)`` that begin in the middle; ``None``: none does.
 
-        Nothing has been told of them, nor is anything outstanding: all actions of a
-        belief by default are alike then, and the first in number is often a corner.
+        These trials have no data and no outstanding choice. Under a default belief all
+        actions are alike then, and the first one is often a corner.
         """
         fresh: Tensor = ~beliefs.has_data().any(-1)
         for entry in asked.waiting:
@@ -509,7 +510,7 @@ class GPPolicy(Policy):
         return best.estimate
 
     def _opened(self, state: GPState, asked: Asked) -> GPState:
-        """Return the state that a round starts from: the multiplier has moved."""
+        """Return the state at the start of a round, with the multiplier moved."""
         beliefs, t = state.beliefs, asked.t
         arrived, waiting = state.measured()
         multiplier = self._next(state, t, arrived)
@@ -526,7 +527,7 @@ class GPPolicy(Policy):
         )
 
     def _next(self, state: GPState, t: int, arrived: Sequence[Tensor]) -> Tensor:
-        """Return the multiplier that round ``t`` uses, after costs that arrived."""
+        """Return the multiplier of round ``t``, moved by the costs that arrived."""
         if state.moved is not None:
             return state.moved
         if state.estimate is None or self._epoch(t) == t:
@@ -549,9 +550,9 @@ class GPPolicy(Policy):
         return t - (t - 1) % self.restart
 
     def _beside(self, asked: Asked) -> Tensor | Estimate:
-        """Return this round's costs less thresholds, which are seen in full.
+        """Return the observed costs of this round less the thresholds.
 
-        ``(T, m, N)``, on a box a function of points ``(T, n, d)``.
+        They are ``(T, m, N)``, on a box a function of points ``(T, n, d)``.
         """
         name, limits = "observed_costs", self._limits(asked.t)
         observed, batch, m = asked.observed_costs, self.batch_shape, self.m
@@ -583,7 +584,7 @@ class GPPolicy(Policy):
         return g - limits.unsqueeze(-1)
 
     def _look(self, state: GPState, asked: Asked) -> Look:
-        """Return which score of which estimates this round wants."""
+        """Return the look of this round: which score of which estimates it wants."""
         t, phi = asked.t, state.multiplier
         before, score = phi._version, self.score(t, phi)
         name, weights = f"{type(self).__name__}.score", (self._size, self.m)
@@ -601,9 +602,9 @@ class GPPolicy(Policy):
         return Look(coefficient, offset, bound, form, weight, mask, tolerance=close)
 
     def _offset(self, t: int, units: Units | None) -> Tensor | None:
-        """Return what is added to the estimates of round ``t``, ``(T, F)``, in units.
+        """Return the offset of the estimates in round ``t``, ``(T, F)``, in units.
 
-        It is minus the thresholds, and what a drift adds to the widths.
+        It is minus the thresholds, plus the widening for a drift.
         """
         if units is None and self._steady:
             return self._always
@@ -619,17 +620,17 @@ class GPPolicy(Policy):
         return out
 
     def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
-        """Return what this round's spread is multiplied by, ``(T, F)``."""
+        """Return the factor of this round's spreads, ``(T, F)``."""
         both, chances = (state.beliefs, state.held), self._chances(state)
         width = self._timing.width(asked.t, self._widths, both, chances)
         return self.explore.coefficient(width, asked.streams)
 
     def _chances(self, state: GPState) -> int:
-        """Return ``c`` of the RKHS widths: how many bounds hold together."""
+        """Return ``c`` of the RKHS widths: how many bounds must hold at once."""
         return self._timing.chances(state.beliefs.functions)
 
     def _ahead(self, asked: Asked) -> list[Ahead]:
-        """Return outstanding choices, where they count."""
+        """Return the outstanding choices that count in this round."""
         ahead: list[Ahead] = []
         if self.pending == "ignore":
             return ahead
@@ -724,7 +725,7 @@ class GPPolicy(Policy):
         cost: Any = None,
         params: Any = None,
     ) -> None:
-        """Learn from ``n`` rows of data from before; multipliers, history do not move.
+        """Learn from ``n`` rows of earlier data; multipliers and history stay.
 
         Args:
             index: the actions' numbers, ``(n,)`` or ``(*trials, n)``.
@@ -751,7 +752,7 @@ class GPPolicy(Policy):
     @property
     @locked
     def multiplier(self) -> Tensor:
-        """As the next ``ask`` will use it, ``(*trials, m)``; empty: there is none."""
+        """The multiplier of the next ``ask``, ``(*trials, m)``, or an empty one."""
         now = self._settled()
         moved = now.state.moved
         if moved is None:
@@ -784,18 +785,18 @@ class GPPolicy(Policy):
     @property
     @locked
     def late(self) -> Tensor:
-        """How many values came too late to count, ``(*trials,)``."""
+        """The number of values that came too late to count, ``(*trials,)``."""
         return self._outside(self._settled().state.held.late.clone())
 
     @property
     def _beliefs(self) -> Any:
-        """The beliefs as they are now, without what waits to be absorbed."""
+        """The current beliefs, without feedback that waits to be absorbed."""
         return self._now.state.beliefs
 
     @property
     @locked
     def engine(self) -> str:
-        """Which engines keep the posterior, and why."""
+        """The engines that keep the posterior, and why these, in words."""
         return str(self._beliefs.describe())
 
     def _engines(self) -> list[str]:
@@ -860,7 +861,7 @@ class GPPolicy(Policy):
         return self.senses.recommended(best.of(self._outside))
 
     def _asked_again(self, asked: Asked, position: Position) -> dict[str, Any]:
-        """Return what was believed at the latest choice, and its alternatives.
+        """Return the beliefs at the latest choice, and its alternatives.
 
         The round is asked again, with the same draws; nothing was absorbed since.
         """
@@ -893,7 +894,7 @@ class GPPolicy(Policy):
     def _rival(
         self, state: GPState, position: Position, asked: Asked, costs: bool
     ) -> Rival | None:
-        """Return the best action of a round, the same draws made again.
+        """Return the best action of a round under the same draws as before.
 
         Args:
             state: the policy's.
@@ -915,7 +916,7 @@ class GPPolicy(Policy):
         return Rival(index, x, outside(best.value), self.actions.names)
 
     def _taken(self, estimate: Tensor | None, t: int) -> Tensor | None:
-        """Return an estimate ``(T, 1 + m)`` as the user states reward and costs."""
+        """Return an estimate ``(T, 1 + m)`` in the user's units and signs."""
         if estimate is None or estimate.shape[-1] != 1 + self.m:
             return None
         units, inside = self._now.state.beliefs.units(), estimate.cpu().clone()
@@ -947,7 +948,7 @@ class GPPolicy(Policy):
         return model_list(self._settled().state.beliefs, signs=signs)
 
     def lighten(self) -> None:
-        """Before a checkpoint: large arrays are computed afresh instead of saved."""
+        """Drop large arrays before a checkpoint; they are recomputed on load."""
         self._settled().state.beliefs.lighten(LIGHT)
 
     # -- a study that several processes share ------------------------------------------
@@ -957,7 +958,7 @@ class GPPolicy(Policy):
     # trials axis.
 
     def study_units(self) -> Tensor:
-        """Return the costs' units as they are now, ``(1, m)``; NaN: none yet."""
+        """Return the current units of the costs, ``(1, m)``, NaN where unknown."""
         units = self._now.state.beliefs.units()
         if units is None or units.size.shape[1] == 1:
             return torch.ones(1, self.m, dtype=torch.float64)
@@ -965,7 +966,7 @@ class GPPolicy(Policy):
         return size[:, 1:].double()
 
     def study_turn(self, t: int, rounds: Sequence[Played]) -> None:
-        """Make ready for round ``t + 1``: fold the multiplier over the rounds played.
+        """Prepare round ``t + 1``: fold the multiplier over the rounds played.
 
         What was told of a round is divided by the unit of the next one that has a unit.
         In the first round of an epoch the multiplier is back at its start, whoever
@@ -997,7 +998,7 @@ class GPPolicy(Policy):
         self._now = self._now._replace(t=t, state=state, position=position)
 
     def study_join(self, waiting: Tensor, failed: Tensor) -> None:
-        """Take note of what others play.
+        """Record the choices of other processes.
 
         Args:
             waiting: the actions that others wait for, ``(n, d)``.
@@ -1010,15 +1011,15 @@ class GPPolicy(Policy):
             self._add_failure(self._choice_before(0, x), None)
 
     def study_foresee(self, t: int) -> Played:
-        """Return what another process, which is choosing, will play in round ``t``.
+        """Return the round ``t`` that another process is about to play.
 
-        This policy, whose turn it is, is asked in its place and counts on the choice.
+        This policy is asked in its place, and counts the choice as outstanding.
         """
         self.ask()
         return Played(t, self._now.state.estimate, None, self.study_units())
 
     def _choice_before(self, number: int, x: Tensor) -> Choice:
-        """Return an action as a choice from before the first round."""
+        """Return an action as a choice made before the first round."""
         index: Any = None
         keys: list[Any] = [tuple(x.tolist())]
         if not self.actions.continuous:
@@ -1033,7 +1034,7 @@ class GPPolicy(Policy):
 
 @dataclass(frozen=True)
 class Search:
-    """One round's search, over the policy's own set, another one, or a box.
+    """The search of one round, over the policy's set, another set, or a box.
 
     Args:
         actions: the policy's own set.
@@ -1063,7 +1064,7 @@ class Search:
     def best(self) -> tuple[Best, Tensor | None]:
         """Return the best action, and the trials where none is feasible.
 
-        Of trials that begin in the middle nothing is said of the others.
+        A trial that begins in the middle is never reported as infeasible.
         """
         look, fresh = self.look, self.fresh
         if self.asked.actions.continuous:
@@ -1090,14 +1091,14 @@ class Search:
 
     @property
     def _least(self) -> Score:
-        """The score where nothing is feasible.
+        """The score that ranks actions where nothing is feasible.
 
-        A draw shows how much is missing in all; bounds show what may be missing.
+        For a draw it is the total violation, for bounds the largest one.
         """
         return scores.least_total if self.samples else scores.LeastViolating()
 
     def _begun(self, fresh: Tensor) -> Tensor:
-        """Return a mask ``(T, N)`` that leaves the middle one where a trial begins."""
+        """Return a mask ``(T, N)`` that leaves only the middle action to new trials."""
         on, mask = self.asked.actions, self.asked.mask
         number = nearest_to_middle(self.actions, on, mask).unsqueeze(-1)
         here = torch.zeros(len(number), on.size, dtype=torch.bool, device=number.device)
@@ -1179,7 +1180,7 @@ class Search:
 
 
 def _finite(best: Best, look: Look) -> Best:
-    """Return ``best``, read to the host; an error unless its scores are finite."""
+    """Read ``best`` to the host; raise an error unless its scores are finite."""
     values = best.read()
     if all(map(math.isfinite, values)):
         return best
@@ -1206,8 +1207,8 @@ def stretches(
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Yield ``(start, mean, spread)``, ``(T, F, n)`` each, over all actions.
 
-    Those of the set ``other``, or of the policy's own where that is ``None``. With
-    ``streams`` the spread is that of a joint draw from them, else the deviation.
+    The actions are those of the set ``other``, or of the policy's own set if that is
+    ``None``. With ``streams`` the spread is a joint draw, else the deviation.
     """
     if other is not None:
         yield 0, *afresh(beliefs, other, ahead)
@@ -1223,9 +1224,9 @@ def told_blocks(beliefs: Beliefs) -> Iterator[tuple[int, Tensor, Tensor]]:
 
 
 def _spread(units: Units | None, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
-    """Return means and deviations in the user's units; 0 for costs that never varied.
+    """Return means and deviations in the user's units.
 
-    Without two outcomes that differ a belief has no unit.
+    The deviation of a cost that never varied is 0: its belief has no unit yet.
     """
     mean, std = told(units, mean, std)
     if units is None:

@@ -1,4 +1,4 @@
-"""The history of a policy: what happened in every round, kept in little room.
+"""The history of a policy: what happened in every round, in compact form.
 
 An entry that leaves the ledger is put here. Every so often the entries that wait become
 columns of numbers, and columns of one length are joined, so that there are few of them.
@@ -44,7 +44,7 @@ class History:
         self._prefixes: list[str] = []
 
     def put(self, entry: Entry) -> None:
-        """Keep an entry that leaves the ledger."""
+        """Store an entry that leaves the ledger."""
         self._waiting.append(entry)
         if len(self._waiting) == BLOCK:
             # rows come first: an interrupt may repeat them, and loses none
@@ -55,7 +55,7 @@ class History:
             self._columns, self._waiting = columns, []
 
     def table(self, entries: Sequence[Entry]) -> dict[str, Tensor]:
-        """Return all rows in the order of rounds, those of ``entries`` with them."""
+        """Return all rows and those of ``entries``, in the order of rounds."""
         parts = [*self._columns, self._rows([*self._waiting, *entries])]
         whole = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         order = whole["round"].argsort()
@@ -79,7 +79,7 @@ class History:
         return None
 
     def states(self, name: str, entries: Sequence[Entry]) -> set[str]:
-        """Return what became of a choice, by its id, in some trial or other."""
+        """Return the states that a choice, by its id, has in its trials."""
         row = self.row(name, entries)
         return set() if row is None else {STATES[i] for i in row["state"].tolist()}
 
@@ -140,7 +140,7 @@ class History:
         return pd.DataFrame(columns)
 
     def _rows(self, entries: Sequence[Entry]) -> dict[str, Tensor]:
-        """Return entries as columns, a row an entry; NaN is what is not known."""
+        """Return entries as columns, one row an entry, NaN where a value is unknown."""
         n, size, m = len(entries), self._size, self._m
         choices, made = [e.choice for e in entries], [e.made for e in entries]
         nan, prefixes = torch.nan, [self._prefix(c.id) for c in choices]
@@ -174,7 +174,7 @@ class History:
 
 
 def _states(entry: Entry) -> Tensor:
-    """Return what became of a choice in each trial, a place in ``STATES``."""
+    """Return the state of a choice in each trial, as an index into ``STATES``."""
     out = torch.where(entry.waits(), 3 if entry.cancelled else 0, 1)
     if entry.failed is not None:
         out = torch.where(entry.failed, 2, out)
@@ -182,7 +182,7 @@ def _states(entry: Entry) -> Tensor:
 
 
 def _told(every: Sequence[Sequence[Told]], size: int, m: int) -> Tensor:
-    """Return what was told, ``(n, T, m)``, NaN where nothing was."""
+    """Return the values told, ``(n, T, m)``, NaN where there is none."""
     out = torch.full((len(every), size, m), torch.nan, dtype=torch.float64)
     plain = [i for i, items in enumerate(every) if len(items) == 1 and _whole(items[0])]
     if plain:
@@ -208,7 +208,7 @@ def _whole(one: Told) -> bool:
 def _joined(
     values: Sequence[Tensor | None], shape: tuple[int, ...], missing: float
 ) -> Tensor:
-    """Return ``(n, *shape)`` float64 on the host; ``missing`` where there is none."""
+    """Stack values to ``(n, *shape)`` float64 on the host; ``None`` is ``missing``."""
     n, known = len(values), [value for value in values if value is not None]
     if not known or known[0].numel() != math.prod(shape) or not known[0].numel():
         return torch.full((n, *shape), missing, dtype=torch.float64)
@@ -232,7 +232,7 @@ def _length(columns: dict[str, Tensor]) -> int:
 
 
 def best_tried(x: Tensor, outcomes: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the best action ``(d,)`` of what was told, and its means ``(1 + m,)``.
+    """Return the best action told, ``(d,)``, and its mean outcomes ``(1 + m,)``.
 
     It has the largest mean reward within the limits; where no action kept them it is
     the one that exceeded them least. NaN where none was told in full.

@@ -1,4 +1,4 @@
-"""Feedback that counts late, or of some trials only, on its way into beliefs.
+"""Feedback on its way into beliefs: late, or of some trials only.
 
 When feedback counts is a policy's timing, one of three: at once (in
 :mod:`cbandit.policies.gp`), from the choice on (:mod:`cbandit.policies.censored`), or
@@ -22,7 +22,7 @@ from cbandit.posterior.observations import Part, joined
 
 
 class Arrivals(NamedTuple):
-    """Feedback that is kept beside the beliefs.
+    """Feedback that a policy keeps beside its beliefs.
 
     Args:
         late: ``(T,)``, how many values came too late to count.
@@ -36,11 +36,11 @@ class Arrivals(NamedTuple):
 
 
 Both = tuple[Any, Arrivals]
-"""The beliefs and what is beside them."""
+"""The beliefs, and the feedback kept beside them."""
 
 
 def absorbed_apart(both: Both, news: News, place: Place, size: int) -> Both:
-    """Return the beliefs with news that some trials heard, or let these wait."""
+    """Absorb news that all trials heard; news of some trials only waits."""
     (beliefs, held), (parts, whole) = both, parts_of(news, size)
     if whole:
         return beliefs.absorb(place.keys, place.x, parts, place.t), held
@@ -49,7 +49,7 @@ def absorbed_apart(both: Both, news: News, place: Place, size: int) -> Both:
 
 
 def parts_of(news: News, size: int) -> tuple[list[Part], bool]:
-    """Return the news as beliefs take them in, and whether all trials saw them."""
+    """Return the news in the form beliefs absorb, and whether all trials heard it."""
     if len(news.rewards) > 1 or len(news.costs) > 1:
         news = news._replace(rewards=_pieced(news.rewards), costs=_pieced(news.costs))
     parts = news.parts(size)
@@ -57,7 +57,7 @@ def parts_of(news: News, size: int) -> tuple[list[Part], bool]:
 
 
 def _pieced(news: Sequence[Told]) -> Sequence[Told]:
-    """Return what came to some trials now and to others then as one."""
+    """Merge items that came to different trials at different times into one."""
     if len(news) < 2 or any(
         t.where is None or t.noise is not None or t.columns is not None for t in news
     ):
@@ -71,7 +71,7 @@ def _pieced(news: Sequence[Told]) -> Sequence[Told]:
 
 
 def absorbed_loose(both: Both, size: int) -> Both:
-    """Return the beliefs with what waited, packed into as few observations as will do.
+    """Absorb the feedback that waited, packed into as few observations as possible.
 
     Each trial may be at another round in one of the observations: where delays differ
     from trial to trial, dozens of rounds make a handful of them.
@@ -104,7 +104,7 @@ def absorbed_loose(both: Both, size: int) -> Both:
 
 
 def _picked(values: list[Tensor], at: list[int]) -> Tensor:
-    """Return ``(T, k)``: each trial's row of the one of ``values`` that ``at`` says."""
+    """Return ``(T, k)``: for each trial its row of ``values[at[trial]]``."""
     if len(values) == 1:
         return values[0]
     trial = torch.arange(len(at), device=values[0].device)

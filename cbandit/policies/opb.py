@@ -231,7 +231,7 @@ class GPOPB(GPPolicy):
         return decision, state._replace(multiplier=pi.multiplier)
 
     def absorb(self, state: GPState, news: News) -> GPState:
-        """Return the state with the news in its beliefs, and of the safe action."""
+        """Return the state with the news in its beliefs and in the safe estimate."""
         safe, state = state.own, super().absorb(state, news)
         if not safe.ready:
             limits = self._limits(news.choice.t)
@@ -240,10 +240,10 @@ class GPOPB(GPPolicy):
 
     @locked
     def recommend(self, confidence: float = 0.95) -> Recommendation:
-        """Say what to deploy: the best distribution believed feasible.
+        """Return what to deploy: the best distribution believed feasible.
 
-        Over the policy's own set, with probability ``confidence``; its expected costs
-        are what is to be feasible. Before data it is the safe action, where its cost
+        It is one over the policy's own set whose expected costs are feasible with
+        probability ``confidence``. Before data it is the safe action, where its cost
         was given.
         """
         confidence = checks.share("confidence", confidence)

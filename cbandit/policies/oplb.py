@@ -113,9 +113,9 @@ class OPLB(Stagewise):
     def _programmes(
         self, state: Stage, asked: Asked, scale: Tensor, tau: Tensor, at: Tensor
     ) -> Distribution:
-        """Return the distribution found best in each trial.
+        """Return the best distribution found in each trial.
 
-        The programmes are solved on the host: all they need is taken there in one look.
+        The programmes are solved on the host, where their inputs are copied at once.
         """
         points = torch.cat([p for _, p in self._plane.blocks(asked.actions)], 1)
         w, root = state.seen.solved

@@ -94,7 +94,7 @@ class OPNLB(Stagewise):
         self._classes = Classes(self._beliefs, self._safe, int(actions.size))
 
     def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
-        """Return a draw from the best answer of all programmes."""
+        """Return a draw from the best distribution that a programme finds."""
         tau = self._limits(asked.t)
         infeasible = self._unsafe(state, asked, tau)
         alpha = self._ratio(state, tau) / 2  # (r_max - r0) / (tau_j - c0_j)
@@ -117,7 +117,7 @@ class OPNLB(Stagewise):
         return state.safe.drawn(pi, at, asked.streams, infeasible), state
 
     def _has_data(self, state: Stage) -> Tensor:
-        """Return the trials that observed all functions, ``(T, 1)``."""
+        """Return the trials that have data of all functions, ``(T, 1)``."""
         pulled: Tensor = (state.seen.count > 0).any(-1)
         return pulled.all(-1, keepdim=True)
 
@@ -143,7 +143,7 @@ class OPNLB(Stagewise):
         return valued(pi, fit, limits, confidence, self.actions)
 
     def _believed(self, state: Stage) -> Iterator[Block]:
-        """Yield middle and half width of what the confidence sets leave."""
+        """Yield middle and half width of the values in the confidence sets."""
         count, mean = devices.host(state.seen.count, state.seen.mean)
         inside = self._classes.inside(max(self.t, 1), self.delta, count, mean)
         low, high = (devices.put(v, self.device) for v in self._classes.ends(inside))

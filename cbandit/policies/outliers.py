@@ -1,4 +1,4 @@
-"""Bound what one reading can do, where beliefs are standardised.
+"""Bound the influence of one reading, where beliefs are standardised.
 
 A belief expects each reading within some deviations of what all before it say about its
 action. One that lies beyond counts as that bound, in the beliefs as in the multiplier,
@@ -32,7 +32,7 @@ Bounds = Callable[[Tensor | None], tuple[Tensor, Tensor]]
 
 
 class Readings(NamedTuple):
-    """Readings so far, as far as they say what to expect of the next one. A value.
+    """Summary of the readings so far: the range to expect of the next one.
 
     Args:
         beyond: which of the last readings were far outside what was expected,
@@ -47,7 +47,7 @@ class Readings(NamedTuple):
 
     @classmethod
     def none(cls, shape: tuple[int, int], device: torch.device) -> Readings:
-        """Return that there was no reading yet, of ``shape`` ``(T, F)``."""
+        """Return the summary before any reading, of ``shape`` ``(T, F)``."""
         beyond = torch.zeros(RECENT, *shape, dtype=torch.int8, device=device)
         endless = torch.full(shape, torch.inf, dtype=torch.float64, device=device)
         return cls(beyond, endless, -endless)
@@ -55,7 +55,7 @@ class Readings(NamedTuple):
     def taken(
         self, news: News, bounds: Bounds, senses: Senses
     ) -> tuple[News, Readings]:
-        """Return news within bounds, and the readings after them; warn of the others.
+        """Return the news kept within bounds, and the new summary; warn of outliers.
 
         Args:
             news: of one choice.
@@ -97,7 +97,7 @@ class Readings(NamedTuple):
 def bounded_data(
     data: Data, low: Tensor, high: Tensor, rescaled: Tensor, senses: Senses
 ) -> Data:
-    """Return data from before within bounds; warn of what was not.
+    """Return earlier data kept within bounds; warn of outliers.
 
     Where beliefs know nothing yet the bounds are spreads of the rows before.
 
@@ -140,7 +140,7 @@ def bounded_data(
 def _bounded(
     values: Tensor, came: Tensor, low: Tensor, high: Tensor, beyond: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return readings within bounds, which were not, and which of the last were not.
+    """Return readings kept within bounds, a mask of those moved, and ``beyond``.
 
     Args:
         values: ``(T, F)``.
@@ -164,7 +164,7 @@ def _warn_of(
     low: Tensor,
     high: Tensor,
 ) -> None:
-    """Warn of each reading that is limited, of a round or row ``where``."""
+    """Warn of each reading that was limited; ``where`` names its round or row."""
     for trial, function in limited.nonzero().tolist():
         sign = float(senses.signs[function])
         told, *ends = (sign * float(v[trial, function]) for v in (values, low, high))

@@ -27,7 +27,7 @@ class Paired(NamedTuple):
 
     @classmethod
     def start(cls, like: Tensor) -> Paired:
-        """Return a round of which nothing has come; ``like`` is ``(T, m)``."""
+        """Return a round before any feedback; ``like`` is ``(T, m)``."""
         nowhere = torch.zeros(len(like), dtype=torch.bool)
         zero = like.new_zeros(len(like), 1)
         return cls(zero, torch.zeros_like(like), nowhere, nowhere)
@@ -38,7 +38,7 @@ class Paired(NamedTuple):
         return self.rewarded & self.charged
 
     def told(self, news: News, limits: Tensor) -> Paired:
-        """Return this with what has come, under thresholds ``(T, m)``."""
+        """Return the round with the news added, under thresholds ``(T, m)``."""
         reward, cost, rewarded, charged = self
         for told in news.rewards:
             reward = torch.where(told.mask().unsqueeze(-1), told.values, reward)

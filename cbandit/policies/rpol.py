@@ -37,7 +37,7 @@ from cbandit.policies.gp import GPPolicy
 
 
 class RPOL(GPPolicy):
-    """Rectified penalties: no round below a limit pays for another's excess.
+    """Rectified penalties: rounds below a limit do not make up for rounds above it.
 
     ``multiplier`` is 1 at first, gains every rectified cost that comes, however late,
     and is at least ``sqrt(t)`` after round ``t``, whatever came. For a world that

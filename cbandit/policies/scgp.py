@@ -121,7 +121,7 @@ class SCGPUCB(GPPolicy):
     def move(
         self, t: int, q: Tensor, estimate: Tensor, arrived: Sequence[Tensor]
     ) -> Tensor:
-        """Add the costs of what was played, and ``eps_t``."""
+        """Add the costs of the action played, and ``eps_t``."""
         root, first = math.sqrt(t), self.schedule == 1
         eps = torch.full_like(self._b, 1 / root) if first else self._delta / (2 * root)
         return multipliers.queue(q, estimate[:, 1:], eps, checked=False)

@@ -30,7 +30,7 @@ from cbandit.policies.late import Both, parts_of
 
 
 class Windowed:
-    """Feedback counts for a window of rounds."""
+    """Timing under which feedback counts for a window of rounds."""
 
     def __init__(
         self, feedback: Sliding, size: int, device: torch.device, horizon: int | None
@@ -39,7 +39,7 @@ class Windowed:
         self._horizon = horizon
 
     def absorb(self, both: Both, news: News, place: Place, t: int) -> Both:
-        """Return the beliefs with the news of rounds in the window."""
+        """Absorb the news of rounds in the window; count the rest as late."""
         (beliefs, held), (parts, _) = both, parts_of(news, self._size)
         if place.t < t + 1 - self._window:
             came = sum(torch.tensor(part[2]) for part in parts)
@@ -48,12 +48,12 @@ class Windowed:
         return beliefs.absorb(place.keys, place.x, parts, place.t), held
 
     def due(self, both: Both, t: int) -> Both:
-        """Return the beliefs without rounds that have left the window."""
+        """Drop the rounds that have left the window."""
         beliefs, held = both
         return beliefs.expire(t + 1 - self._window, self._window), held
 
     def chances(self, functions: int) -> int:
-        """Return how many bounds hold together: each round has a window of its own."""
+        """Return how many bounds must hold at once: each round has its own window."""
         return functions * (self._horizon or 1)
 
     def width(self, t: int, widths: BoundWidths, both: Both, chances: int) -> Tensor:
@@ -89,5 +89,5 @@ def allowance(
 
 
 def _column(size: Tensor, batch: tuple[int, ...]) -> Tensor:
-    """Return numbers of trials ``(*trials,)`` as a column; others as they are."""
+    """Return ``(*trials,)`` numbers as a column, other shapes unchanged."""
     return size.unsqueeze(-1) if batch and tuple(size.shape) == batch else size

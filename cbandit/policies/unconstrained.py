@@ -19,7 +19,7 @@ from cbandit.policies.gp import GPPolicy
 
 
 class GPUCB(GPPolicy):
-    """``argmax mean + beta std``.
+    """GP-UCB: play ``argmax mean + beta std``.
 
     Args:
         actions: what can be chosen.
@@ -46,7 +46,7 @@ class GPUCB(GPPolicy):
 
 
 class GPTS(GPPolicy):
-    """``argmax`` of one joint draw of the posterior a round.
+    """GP-TS: play the ``argmax`` of one joint posterior draw a round.
 
     Args:
         actions: what can be chosen.

@@ -1,4 +1,4 @@
-"""Names of costs, and which functions a user states the other way round.
+"""Names of costs, and the functions whose sign users state the other way round.
 
 Inside, the reward is maximised and costs stay at or below their thresholds. A reward
 that is to be small, and a cost that is to stay above a limit, are turned where they
@@ -51,14 +51,14 @@ def names_of(costs: Any) -> tuple[str, ...] | None:
 
 
 def counted(costs: Any, expected: str) -> int | tuple[str, ...]:
-    """Return the names of costs, or how many they are, an error if it is neither."""
+    """Return the names of costs, or their number; raise an error otherwise."""
     if names_of(costs) is not None and not isinstance(costs, Mapping):
         return names_of(costs) or ()
     return checks.whole("costs", costs, 1, expected)
 
 
 class Senses:
-    """The user's words for a policy's functions.
+    """How a user names costs, and which functions have their sign turned.
 
     Args:
         m: how many costs, or their names.
@@ -117,9 +117,9 @@ class Senses:
             ]
 
     def limited(self, limits: Any) -> Any:
-        """Return thresholds by name in the order of the costs; others as they are.
+        """Return thresholds by name in the order of the costs, others unchanged.
 
-        Numbers and words as a list; arrays ``(*trials,)`` as one, ``(*trials, m)``.
+        Numbers and words become a list, arrays ``(*trials,)`` one ``(*trials, m)``.
         """
         if not isinstance(limits, Mapping):
             return limits
@@ -137,7 +137,7 @@ class Senses:
         return self._joined(limits, "thresholds", -1)
 
     def _check_names(self, named: Mapping[str, Any], what: str, whole: bool) -> None:
-        """Raise an error if a mapping names other costs, or not all where it must."""
+        """Raise an error if a mapping has unknown costs, or lacks one if ``whole``."""
         names = self.names or ()
         odd = [name for name in named if name not in names]
         missing = [name for name in names if name not in named] if whole else []
@@ -151,14 +151,14 @@ class Senses:
             raise CBanditError(f"{what} by name must be of {list(names)}; {reason}")
 
     def _joined(self, named: Mapping[str, Any], what: str, dim: int) -> Tensor:
-        """Return what a mapping holds of each cost, along one dimension."""
+        """Return a mapping's values for all costs, stacked along one dimension."""
         self._check_names(named, what, whole=True)
         names = self.names or ()
         parts = [checks.tensor(f"{what}[{name!r}]", named[name]) for name in names]
         return torch.stack(torch.broadcast_tensors(*parts), dim)
 
     def columns(self, cost: object) -> list[int] | None:
-        """Return which costs a mapping holds; ``None``: it is no mapping, but all."""
+        """Return the costs that a mapping holds; ``None`` if ``cost`` is no mapping."""
         if not isinstance(cost, Mapping):
             return None
         self._check_names(cost, "cost", whole=False)
@@ -173,13 +173,13 @@ class Senses:
         return [j for j, name in enumerate(self.names or ()) if name in cost]
 
     def stacked(self, cost: Any) -> Any:
-        """Return all costs by name as an array ``(..., m)``; an array as it is."""
+        """Return costs by name as an array ``(..., m)``; other values unchanged."""
         return self._joined(cost, "cost", -1) if isinstance(cost, Mapping) else cost
 
     # -- turning -----------------------------------------------------------------------
 
     def reward(self, value: Tensor) -> Tensor:
-        """Return rewards, of any shape, negated where they are to be small."""
+        """Return rewards of any shape, negated if they are to be minimised."""
         return -value if self.minimise else value
 
     def costs(self, values: Tensor) -> Tensor:
@@ -187,23 +187,23 @@ class Senses:
         return values if self.plain else values * self.signs[1:].to(values)
 
     def turned(self, values: Tensor, functions: Sequence[int]) -> Tensor:
-        """Return values ``(..., f)`` of some functions, 0 the reward, likewise."""
+        """Return values ``(..., f)`` of functions, 0 the reward, with signs turned."""
         if self.plain:
             return values
         return values * self.signs[list(functions)].to(values)
 
     def functions(self, mean: Tensor) -> Tensor:
-        """Return means ``(T, F, N)``, the reward's first, negated likewise."""
+        """Return means ``(T, F, N)``, the reward's first, likewise turned."""
         if self.plain:
             return mean
         return mean * self.signs[: mean.shape[1]].to(mean).unsqueeze(-1)
 
     def belief(self, function: int, belief: Belief) -> Belief:
-        """Return the belief about what is turned."""
+        """Return the belief about a function, turned if the function is."""
         return belief if self.signs[function] > 0 else belief.turned()
 
     def safe(self, safe: Safe | None) -> Safe | None:
-        """Return the safe action, its reward and costs turned."""
+        """Return the safe action with its reward and costs turned."""
         if not isinstance(safe, Safe) or (self.plain and self.names is None):
             return safe
         reward, cost = safe.reward, self.stacked(safe.cost)
@@ -229,26 +229,26 @@ class Senses:
         return checks.tensor("observed_costs", costs) * signs
 
     def recommended(self, best: Recommendation) -> Recommendation:
-        """Return a recommendation as the user states things."""
+        """Return a recommendation with the user's signs and names."""
         return replace(best, value=self.reward(best.value), costs=self.names)
 
     # -- reading -----------------------------------------------------------------------
 
     def plainly(self) -> dict[str, Any]:
-        """Return this as JSON holds it."""
+        """Return the names and signs as plain values, for JSON."""
         above = [sign < 0 for sign in self.signs[1:].tolist()]
         costs = self.m if self.names is None else list(self.names)
         return {"costs": costs, "above": above, "minimise": self.minimise}
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Senses:
-        """Return what :meth:`plainly` put into plain values."""
+        """Rebuild the object from the plain values of :meth:`plainly`."""
         limits = [">= 0" if above else 0.0 for above in plain["above"]]
         return cls(plain["costs"], limits, plain["minimise"])
 
     @classmethod
     def of_problem(cls, problem: object, m: int, names: Sequence[str] | None) -> Senses:
-        """Return the words of a problem, of ``m`` costs that may have names."""
+        """Return the names and signs of a problem with ``m`` costs."""
         limits = getattr(problem, "thresholds", 0.0)
         costs: int | Sequence[str] = m if names is None else names
         if isinstance(limits, Mapping):
@@ -256,11 +256,11 @@ class Senses:
         return cls(costs, limits, getattr(problem, "minimise", False))
 
     def label(self, j: int) -> str:
-        """Return what to call a cost in frames and figures."""
+        """Return the name of a cost in frames and figures."""
         return f"cost{j + 1}" if self.names is None else self.names[j]
 
     def same(self, other: Senses) -> bool:
-        """Whether both turn the same functions, and no names disagree."""
+        """Return whether both turn the same functions and have no different names."""
         alike = self.names is None or other.names is None or self.names == other.names
         return alike and torch.equal(self.signs, other.signs)
 
@@ -288,7 +288,7 @@ class _Turned:
 
 
 def _worded(limit: object) -> bool:
-    """Return whether a limit is anything but a single number."""
+    """Return whether a limit is in words (or a flag), alone or in a list."""
     several = limit if isinstance(limit, list | tuple) else [limit]
     return any(isinstance(each, str | bool) for each in several)
 
@@ -311,7 +311,7 @@ def _limit(name: str, limit: object) -> tuple[bool, float]:
 
 
 def _advice(text: str) -> str:
-    """Return what is wrong with a limit in words, and how it is written."""
+    """Return what is wrong with a limit in words, and how to write it."""
     read = re.fullmatch(rf"\s*([<>=\u2264\u2265]*)\s*({_NUMBER})?\s*(.*?)\s*", text)
     sign, number, rest = read.groups() if read else ("", None, text)
     if not text.strip():

@@ -1,3 +1,6 @@
-"""The parts of stage-wise policies: the safe action and what is known of it, inflated
-bounds, models (linear functions, arms apart, finite classes) with the search of the
-best action or distribution that is surely feasible under each, and their base."""
+"""The parts of stage-wise policies, which keep their limits in every round.
+
+They are the base class, the safe action and its estimate, inflated bounds, and the
+models (linear functions, independent arms, finite classes). Each model also searches
+the best action or distribution that is surely feasible under it.
+"""

@@ -1,4 +1,4 @@
-"""The action that is known to be safe: as a user gives it, and where it lies."""
+"""The action known to be safe: as a user gives it, and as tensors."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Safe:
 
 @dataclass(frozen=True, eq=False)
 class SafeAction:
-    """The safe action of ``T`` trials, as far as the user knows it.
+    """The safe action of ``T`` trials, and what the user knows of it.
 
     Args:
         index: its number, ``(T,)``; ``None`` on a star.
@@ -86,7 +86,7 @@ class SafeAction:
         usual: float = 1.0,
         linear: bool = False,
     ) -> SafeAction:
-        """Return the action that a user means; an error if it cannot be.
+        """Return the user's safe action as tensors; raise an error if it is unfit.
 
         Args:
             policy: whose set, ``delta`` and horizon it is given for.
@@ -139,23 +139,23 @@ class SafeAction:
 
     @property
     def origin(self) -> Tensor:
-        """Trials in which the action is 0, ``(T,)``."""
+        """The trials whose safe action is the origin, ``(T,)``."""
         return (self.x == 0).all(-1)
 
     @cached_property
     def rays(self) -> bool:
-        """Whether it is 0 in all trials, and its costs are given."""
+        """Whether the action is the origin in all trials and its costs are given."""
         return self.cost is not None and bool(self.origin.all())
 
     def listed(self) -> list[tuple[int | None, Tensor]]:
-        """Return its number, if it has one, and where it is, trial by trial."""
+        """Return the action's number (or ``None``) and its point, trial by trial."""
         numbers: list[Any] = [None] * len(self.x)
         if self.index is not None:
             numbers = self.index.tolist()
         return list(zip(numbers, self.x.double().cpu(), strict=True))
 
     def below(self, limits: Tensor) -> None:
-        """Raise an error unless the costs that were given are below ``(T, m)``."""
+        """Raise an error unless the costs given are below the limits ``(T, m)``."""
         if self.cost is None or not bool((limits <= self.cost).any()):
             return
         at = int((limits - self.cost).flatten().argmin())
@@ -166,9 +166,9 @@ class SafeAction:
         )
 
     def within(self, actions: Actions) -> Tensor | None:
-        """Return the action's number in another set, ``(T,)``; an error if not there.
+        """Return the action's number in another set, ``(T,)``, ``None`` on a star.
 
-        On a star, which has it as its centre, that is ``None``.
+        It raises an error if the set lacks the action; a star has it as its centre.
         """
         if isinstance(actions, Star):
             _centre(actions, self.x)
@@ -182,7 +182,7 @@ class SafeAction:
 
 
 def numbered(index: Tensor | None) -> Tensor:
-    """Return actions' numbers; an error where there are none, as on a star."""
+    """Return actions' numbers; raise an error if they have none, as on a star."""
     if index is None:
         raise CBanditError("actions of this round must be numbered")
     return index

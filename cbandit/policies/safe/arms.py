@@ -1,6 +1,6 @@
-"""The model of stage-wise policies that know their arms by their numbers alone.
+"""The model of stage-wise policies whose arms have numbers and no coordinates.
 
-Averages and counts of every arm, and the bounds of arms that were never pulled.
+It has averages and counts of every arm, and bounds of arms that were never pulled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BLOCK = 2**16  # arms looked at together: a block stays in the processor's cache
 
 
 class Arms:
-    """Averages and counts of every arm.
+    """A model of independent arms: the average and count of each.
 
     Args:
         actions: the arms.
@@ -41,25 +41,25 @@ class Arms:
         return Tally.start(shape, self._dtype, self._r.device)
 
     def place(self, x: Tensor, arm: Tensor | None) -> Tensor:
-        """Return ``arm``, the number of the arm at ``x (T, d)``."""
+        """Return ``arm``; if it is ``None``, the number of the arm at ``x (T, d)``."""
         number: Tensor = self._actions.index(x) if arm is None else arm
         return number
 
     def has_data(self, seen: Tally) -> Tensor:
-        """Return which arms were pulled, their outcomes all told, ``(T, N)``."""
+        """Return the arms with data of all functions, ``(T, N)``."""
         return (seen.count > 0).all(1)
 
     def believed(self, seen: Tally) -> Iterator[Block]:
-        """Yield averages, and the spreads of averages."""
+        """Yield the averages and their spreads, see :data:`Block`."""
         yield 0, seen.mean, seen.spread * self._r.to(seen.mean).unsqueeze(-1)
 
 
 def bound_unpulled(
     u: Tensor, count: Tensor, safe: SafeEstimate, tau: Tensor, at: Tensor, top: Tensor
 ) -> None:
-    """Write bounds of arms without pulls, and the safe arm's, into fresh ones.
+    """Overwrite the bounds of arms that were never pulled, and of the safe arm.
 
-    Where a cost was not seen yet it may be the largest that is stated; an arm of which
+    A cost that was not seen yet may be the largest that is stated; an arm of which
     nothing is stated is not played. The largest share ``g`` of such an arm that fits
     beside the safe one is then worth ``g u_r + (1 - g) u_r1 >= r_max``. With less such
     an arm may look worse than what is known already, and is never tried.

@@ -1,4 +1,4 @@
-"""Bounds of reward and costs: by what they are inflated, and when they are trusted.
+"""Bounds of reward and costs: how they are inflated, and when they are trusted.
 
 Optimism about the reward, pessimism about costs, and a reward that is inflated as much
 as pessimism takes away. Where costs have widths ``w_j``, their bounds are at most ``2
@@ -32,7 +32,7 @@ FAR = 1e6  # spreads: farther than any cost that is believed in
 
 @dataclass(frozen=True, eq=False)
 class Scales:
-    """``alpha_r = 1 + rho`` and ``alpha_c``: given, or the theorem's.
+    """The scales ``alpha_r = 1 + rho`` and ``alpha_c``: given, or the theorem's.
 
     Args:
         reward: ``alpha_r``, ``(T,)``, or ``None``: the theorem's.
@@ -61,7 +61,7 @@ class Scales:
         return cls(reward, cost)
 
     def inflated(self, beta: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ``beta`` with ``alpha_c`` in it, and ``rho (T, m)``.
+        """Return ``beta`` with the costs' part times ``alpha_c``, and ``rho (T, m)``.
 
         Args:
             beta: widths of reward and costs, ``(T, 1 + m)``.
@@ -76,7 +76,7 @@ class Scales:
 
 
 def bounds_of(mean: Tensor, std: Tensor, width: Tensor, rho: Tensor) -> Tensor:
-    """Return ``u_r`` and every ``u_c``, ``(T, 1 + m, n)``.
+    """Return the upper bounds ``u_r`` and every ``u_c``, ``(T, 1 + m, n)``.
 
     Args:
         mean: estimates, ``(T, 1 + m, n)``.
@@ -96,7 +96,7 @@ def bounds_of(mean: Tensor, std: Tensor, width: Tensor, rho: Tensor) -> Tensor:
 
 
 class Trust:
-    """Whether spreads rest on enough outcomes for anything to be called safe by them.
+    """A check that spreads rest on enough outcomes to call actions safe by them.
 
     Args:
         name: of the policy, for a warning that is given once.
@@ -108,8 +108,8 @@ class Trust:
     def enough(self, units: Units | None, patience: int = 0) -> Tensor | None:
         """Return the trials ``(T,)`` whose beliefs say what is safe; ``None``: all.
 
-        A standardised belief cannot while its spread rests on a few outcomes. The first
-        time that is so, after ``patience`` outcomes, a warning says it.
+        A standardised belief cannot say so while its spread rests on few outcomes. The
+        first time this happens after ``patience`` outcomes, a warning says it.
         """
         if units is None:
             return None

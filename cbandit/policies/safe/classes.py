@@ -75,7 +75,7 @@ class Classes:
         return torch.stack(fits, 1)
 
     def inside(self, t: int, delta: float, count: Tensor, mean: Tensor) -> list[Tensor]:
-        """Return which functions are in each class' confidence set, ``(T, G)``."""
+        """Return masks ``(T, G)`` of the functions in each class' confidence set."""
         fit, sets = self.fit(count, mean), []
         for j, (belief, agree) in enumerate(
             zip(self._beliefs, self._agree, strict=True)
@@ -85,7 +85,7 @@ class Classes:
         return sets
 
     def _radius(self, j: int, t: int, delta: float) -> Tensor:
-        """Return the given radius of round ``t``, or the theory's, ``(T, 1)``."""
+        """Return the radius of round ``t``, the user's or the theory's, ``(T, 1)``."""
         belief, square = self._beliefs[j], self._square[:, j, None]
         radius = belief.radius
         if radius is None:
@@ -134,7 +134,7 @@ def optimistic(theta: Tensor, mu: list[Tensor], alpha: Tensor) -> Tensor:
 
 
 def solved(u_r: Tensor, mu: list[Tensor], tau: Tensor) -> Distribution:
-    """Return the best answer of a programme for each row of ``u_r`` ``(n, K)``.
+    """Return the best distribution among those for each row of ``u_r`` ``(n, K)``.
 
     Every function in ``mu`` keeps its cost's limit in ``tau`` ``(m,)``.
     """
@@ -148,7 +148,7 @@ def solved(u_r: Tensor, mu: list[Tensor], tau: Tensor) -> Distribution:
 
 
 def stacked(found: list[Distribution], device: torch.device) -> Distribution:
-    """Return one distribution a trial as one, padded with zeros."""
+    """Stack the trials' distributions into one, padded with zeros."""
     k = max(one.index.shape[-1] for one in found)
 
     def padded(value: Tensor) -> Tensor:
@@ -163,7 +163,7 @@ def stacked(found: list[Distribution], device: torch.device) -> Distribution:
 def valued(
     pi: Distribution, fit: Tensor, limits: Tensor, confidence: float, actions: Actions
 ) -> Recommendation:
-    """Return distributions over a set as a recommendation, feasible with confidence.
+    """Return distributions over a set as a feasible recommendation.
 
     Args:
         pi: over the arms, one a trial.

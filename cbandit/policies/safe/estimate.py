@@ -1,4 +1,4 @@
-"""The safe action's reward and costs as far as they are known, and what rests on them.
+"""Estimates of the safe action's reward and costs, and decisions that use them.
 
 Where they are not given, Algorithm 5 estimates them: the action is played until ``c0 +
 w <= tau`` and ``r0 + w <= r_max`` hold for the averages seen, ``w = 3 R sqrt(2 ln((m +
@@ -51,7 +51,7 @@ class Average:
 
     @classmethod
     def start(cls, value: Tensor | None, r: Tensor, log: float) -> Average:
-        """Return the average before any play: ``value (T, k)``, if that is given.
+        """Return the average before any play; it is ``value (T, k)`` if that is given.
 
         ``r`` is the noise's ``R``, ``(T, k)``.
         """
@@ -61,7 +61,7 @@ class Average:
 
     @property
     def width(self) -> Tensor:
-        """``w``, ``(T, k)``."""
+        """The width ``w`` of the average, ``(T, k)``."""
         return self.scale * (self.log / self.plays).sqrt()
 
     def told(
@@ -87,7 +87,7 @@ class Average:
 
 @dataclass(frozen=True, eq=False)
 class SafeEstimate:
-    """The safe action's reward and costs, given or estimated, as a value.
+    """The safe action's reward and costs, given or estimated so far.
 
     Args:
         action: what was given.
@@ -103,7 +103,7 @@ class SafeEstimate:
 
     @classmethod
     def start(cls, action: SafeAction) -> SafeEstimate:
-        """Return what is known before any play."""
+        """Return the estimate before any play."""
         r, log = action.subgaussian, action.log
         reward = None if action.reward is None else action.reward.unsqueeze(-1)
         ready = reward is not None and action.cost is not None
@@ -118,7 +118,7 @@ class SafeEstimate:
     def after(
         self, news: News, limits: Tensor, units: Units | None = None
     ) -> SafeEstimate:
-        """Return this after feedback of a choice, if that was the safe action.
+        """Return the estimate after feedback, which counts if it is of the safe action.
 
         Args:
             news: what came of it.
@@ -140,15 +140,15 @@ class SafeEstimate:
         return SafeEstimate(self.action, reward, cost, ready)
 
     def _sizes(self, units: Units | None) -> Tensor:
-        """Return the units' sizes ``(T, 1 + m)``, infinite where there is none yet."""
+        """Return the units' sizes ``(T, 1 + m)``, infinite where there is no unit."""
         if units is None:
             return torch.ones_like(self.action.subgaussian)
         return torch.where(units.known, units.size, torch.inf)
 
     def unsafe(self, limits: Tensor, units: Units | None = None) -> Tensor | None:
-        """Return the trials ``(T,)`` in which it is seen not to be safe.
+        """Return the trials ``(T,)`` in which the data say that it is not safe.
 
-        ``None``: in no trial; an error if that is so in all.
+        ``None``: in no trial. It raises an error if they say so in all trials.
 
         Args:
             limits: this round's thresholds, ``(T, m)``.
@@ -189,9 +189,9 @@ class SafeEstimate:
         return (ratio / units.ratio(limits.shape[-1])).nan_to_num(0.0)
 
     def within(self, units: Units | None) -> SafeEstimate:
-        """Return the same with what was given in units.
+        """Return the same with the given reward and costs converted to units.
 
-        Where there is none yet, the safe action's cost is at its threshold.
+        Where there is no unit yet, the safe action's cost is at its threshold.
         """
         if units is None:
             return self
@@ -208,9 +208,9 @@ class SafeEstimate:
     # -- among the actions of a round ------------------------------------------------
 
     def exact(self, u: Tensor, limits: Tensor, at: Tensor, start: int = 0) -> None:
-        """Write what is known of the action into fresh bounds, if it is among theirs.
+        """Overwrite the bounds ``u`` of the safe action with what is known of it.
 
-        Where its cost is estimated, it is admissible all the same.
+        Where its cost is only estimated, the action is admissible all the same.
 
         Args:
             u: bounds of the actions from ``start`` on, ``(T, 1 + m, n)``.
@@ -240,7 +240,7 @@ class SafeEstimate:
         infeasible: Tensor | None,
         enough: Tensor | None = None,
     ) -> Decision:
-        """Return a draw; the safe action where too little is known of it yet.
+        """Return a draw, or the safe action while too little is known of it.
 
         Args:
             distribution: what to draw from, ``(T, k)``.
@@ -266,7 +266,7 @@ class SafeEstimate:
     # -- recommendations -------------------------------------------------------------
 
     def among(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        """Yield blocks with what is given of the action, whose spread is 0 there."""
+        """Yield blocks with the safe action's given values, which have spread 0."""
         at, reward, cost = self.action.index, self.action.reward, self.action.cost
         for start, mean, std in blocks:
             if at is None or (reward is None and cost is None):
@@ -313,10 +313,10 @@ class SafeEstimate:
         left: Tensor | None,
         best: Callable[[Tensor | None], Recommendation],
     ) -> Recommendation:
-        """Return the best recommendation that rests on something, for ``T`` trials.
+        """Return the best recommendation among actions with data, for ``T`` trials.
 
-        Actions without data are left out, but for the safe one where its cost is given.
-        A trial in which nothing remains claims nothing; an error if that is so in all.
+        The safe action needs no data where its cost is given. A trial in which no
+        action remains claims nothing; it is an error if that is so in all trials.
 
         Args:
             data: actions of which all functions are known, ``(T, N)``.

@@ -1,6 +1,6 @@
-"""Linear functions: what is known of them, and the best action that is surely safe.
+"""Linear functions: their estimates, and the best action that is surely safe.
 
-Among finitely many actions that is looked for one by one, on a star along its segments.
+The search looks at finitely many actions one by one, at a star along its segments.
 Along a segment from the safe action the costs' bounds are convex: what is safe is one
 stretch of it. The reward's bound is convex too, so that it is largest at an end of that
 stretch.
@@ -38,7 +38,7 @@ LEAST = 1e-10  # of a squared length: less ridge is lost in rounding
 
 
 class Plane:
-    """Linear functions of an action's coordinates, in ``T`` trials.
+    """A model of linear functions of an action's coordinates, in ``T`` trials.
 
     Args:
         actions: the policy's set.
@@ -89,7 +89,7 @@ class Plane:
         self._fan = _fan(actions, safe.x) if isinstance(actions, Star) else None
 
     def _stacked(self, name: str, values: Sequence[Any]) -> Tensor:
-        """Return numbers or ``(*trials,)`` as columns, ``(T, k)``."""
+        """Stack values, each a number or ``(*trials,)``, as columns, ``(T, k)``."""
         columns = [checks.per_trial(name, value, self._batch) for value in values]
         return devices.put(torch.stack(columns, -1), self.subgaussian.device)
 
@@ -106,7 +106,7 @@ class Plane:
     # -- learning --------------------------------------------------------------------
 
     def start(self) -> Ridge:
-        """Return estimates before data; along a safe action costs may be known."""
+        """Return estimates before data; along the safe action costs may be known."""
         dim, safe = self.actions.dim, self.safe
         if safe.cost is None:
             return Ridge.start(self._lam, dim)
@@ -118,11 +118,11 @@ class Plane:
         return Ridge.start(self._lam, dim, along, slope)
 
     def place(self, x: Tensor, arm: Tensor | None) -> Tensor:
-        """Return ``x``; see ``Model``."""
+        """Return ``x``, which is where observations of an action are entered."""
         return x
 
     def has_data(self, seen: Ridge) -> Tensor:
-        """Return the trials that observed all functions, ``(T, 1)``."""
+        """Return the trials that have data of all functions, ``(T, 1)``."""
         return (seen.count > 0).all(-1, keepdim=True)
 
     def believed(self, seen: Ridge) -> Iterator[Block]:
@@ -144,7 +144,7 @@ class Plane:
         return (self._slope * (grown + self._log_share)).sqrt() + self._floor
 
     def scale(self, t: int, state: Stage, scales: Scales, ratio: Tensor) -> Tensor:
-        """Return what multiplies norms in ``V_r`` and every ``V_c``, ``(T, F)``.
+        """Return the factors of the norms in ``V_r`` and every ``V_c``, ``(T, F)``.
 
         The reward's is ``alpha_r beta``. Its bonus stands for the costs' ellipsoids
         (see :mod:`cbandit.policies.safe.bounds`) but is measured in the reward's own:
@@ -168,7 +168,7 @@ class Plane:
     # -- sets ------------------------------------------------------------------------
 
     def meet(self, state: Stage, on: Actions) -> tuple[Tensor | None, Stage]:
-        """Return the safe action's number in a round's set, ``(T,)``, and the state.
+        """Find the safe action in a round's set; return its number and the new state.
 
         A longer action than any before widens all bounds from now on.
         """
@@ -184,7 +184,7 @@ class Plane:
         return at, state._replace(longest=longest)
 
     def length(self, actions: Actions) -> Tensor:
-        """Return the longest action's length, ``(1 or T,)``; an error if too long."""
+        """Return the longest action's length, ``(1 or T,)``, after checks of it."""
         if isinstance(actions, Star):
             ends = actions.ends.double()
             longest: Tensor = ends.norm(dim=-1).amax(-1).reshape(-1)
@@ -210,7 +210,7 @@ class Plane:
 
     @staticmethod
     def blocks(actions: Actions) -> Iterator[tuple[int, Tensor]]:
-        """Yield ``(start, points (1 or T, n, d))``; the tips of a star."""
+        """Yield ``(start, points (1 or T, n, d))`` of a set; of a star, its tips."""
         if isinstance(actions, Star):
             tips = actions.tips.double()
             yield 0, tips if tips.dim() == 3 else tips.unsqueeze(0)
@@ -276,7 +276,7 @@ class Plane:
     ) -> Iterator[tuple[int, Tensor]]:
         """Yield ``V_r`` and ``V_c - tau`` of the set ``on``, block by block.
 
-        Of the safe action, number ``at (T,)``, the latter is at most 0.
+        For the safe action, number ``at (T,)``, the second is at most 0.
         """
         for start, points in self.blocks(on):
             v = bounds.at(points)
@@ -330,7 +330,7 @@ class Plane:
 
 
 class Bounds(NamedTuple):
-    """``V_r`` and every ``V_c``: ``<x, w> + scale ||x||_{Sigma^-1}``.
+    """The bounds ``V_r`` and every ``V_c``: ``<x, w> + scale ||x||_{Sigma^-1}``.
 
     Args:
         ridge: the estimates.
@@ -351,7 +351,7 @@ class Bounds(NamedTuple):
         return bounds
 
     def parts(self, columns: Tensor) -> tuple[Tensor, Tensor]:
-        """Return means ``(T, F, n)`` and ``A x`` ``(T, F, d, n)`` at ``(.., d, n)``."""
+        """Return means ``(T, F, n)`` and ``A x``, ``(T, F, d, n)``, at the columns."""
         mean = self.ridge.solved[0] @ columns
         if self.shift is not None:
             mean[:, 0] += (self.shift.unsqueeze(-2) @ columns).squeeze(-2)
@@ -368,7 +368,7 @@ def _best_on_star(
 ) -> tuple[Tensor, Tensor]:
     """Return the segment ``(T,)`` and the point ``(T, d)`` of greatest ``V_r``.
 
-    Among the points of a star with ``V_c <= tau``, and its centre.
+    The points are those of a star with ``V_c <= tau``, and its centre.
 
     Args:
         fan: the star, see :func:`_fan`.
@@ -429,9 +429,10 @@ def _ends(
 def _reach(
     mean: Tensor, ray: Tensor, scale: Tensor, tau: Tensor, safe: SafeEstimate
 ) -> Tensor:
-    """Return the ends ``(T, K, e)`` of what is safe of each segment, as shares of it.
+    """Return the ends ``(T, K, e)`` of each segment's safe stretch, as shares of it.
 
-    All is safe up to one end where the centre's cost is given. Arguments as above.
+    If the centre's cost is given, the stretch begins there and has one other end. The
+    arguments are those of :func:`_ends`.
     """
     wide, tau = scale[:, 1:].unsqueeze(-1), tau.unsqueeze(-1)
     if safe.action.cost is not None:

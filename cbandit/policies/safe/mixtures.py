@@ -23,7 +23,7 @@ SAME = 1e-8  # means of distributions no further apart are one
 def best_mixture(
     solver: str, points: Array, w: Array, root: Array, tau: Array, x0: Array
 ) -> Array | None:
-    """Return the distribution ``(K,)`` found best in one trial; ``None``: none is safe.
+    """Return the best safe distribution ``(K,)`` found in one trial, or ``None``.
 
     Args:
         solver: ``"l1"`` or ``"ascent"``.
@@ -68,7 +68,7 @@ def best_mixture(
 
 
 def _gained(value: float, before: float) -> bool:
-    """Return whether a value is better by more than programmes are solved to."""
+    """Return whether a value is better by more than the solver's tolerance."""
     return before == -math.inf or value > before + 1e-9 * (1 + abs(before))
 
 
@@ -78,7 +78,7 @@ def _climbed(
     towards: Callable[[Array], tuple[Array, float]],
     met: list[Array],
 ) -> tuple[Array | None, float]:
-    """Return the distribution that an ascent from ``theta`` ends at, and its ``V_r``.
+    """Return the distribution where an ascent from ``theta`` ends, and its ``V_r``.
 
     Along a smooth limit the steps are many and alike: as long as it pays, the next
     ``theta`` is that of a point further on, twice as far each time.
@@ -187,7 +187,7 @@ def within_limits(
 
 
 def played(shares: Tensor, device: torch.device) -> Distribution:
-    """Return the actions with a share, by number, zero-padded, on ``device``."""
+    """Return the actions with a positive share as a zero-padded distribution."""
     number, some = torch.arange(shares.shape[1]).expand_as(shares), shares > 0
     order = some.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
     order = order[:, : int(some.sum(-1).max())]

@@ -28,17 +28,17 @@ REWARD, COSTS, EVERY = slice(0, 1), slice(1, None), slice(None)
 
 
 class Model(Protocol):
-    """How a stage-wise policy learns: linear functions, or arms apart."""
+    """How a stage-wise policy learns: linear functions, or independent arms."""
 
     @property
     def longest(self) -> Tensor | None:
-        """Of linear functions, the longest action's length, ``(1 or T,)``."""
+        """The longest action's length, ``(1 or T,)``; ``None`` without coordinates."""
 
     def start(self) -> Any:
-        """Return the observations before the first round, of which there are none."""
+        """Return the empty observations before the first round."""
 
     def place(self, x: Tensor, arm: Tensor | None) -> Tensor:
-        """Return what observations take of an action: its place or its number.
+        """Return the key of an action in the observations: its point or its number.
 
         Args:
             x: the action, ``(T, d)``.
@@ -46,7 +46,7 @@ class Model(Protocol):
         """
 
     def has_data(self, seen: Any) -> Tensor:
-        """Return of which actions all functions are known, ``(T, 1 or N)`` bool."""
+        """Return the actions with data of all functions, ``(T, 1 or N)`` bool."""
 
     def believed(self, seen: Any) -> Iterator[Block]:
         """Yield estimates and spreads over the policy's own set."""
@@ -75,9 +75,10 @@ class Stage(NamedTuple):
 
 
 class Stagewise(Policy):
-    """A safe action, scales of optimism, what was observed; a policy adds its rule.
+    """Base class of policies with a safe action and limits in every round.
 
-    Its constructor ends with ``_start``.
+    It has the safe action, the scales of optimism and the observations; a policy adds
+    its rule, and calls ``_start`` at the end of its constructor.
 
     Args:
         actions: what can be chosen.
@@ -163,7 +164,7 @@ class Stagewise(Policy):
         functions: Sequence[int],
         mask: Tensor | None = None,
     ) -> Tensor:
-        """Return ``values (T, f)`` if they lie in the stated ranges."""
+        """Return ``values (T, f)``; raise an error outside of the stated ranges."""
         for column, f in zip(values.unbind(-1), functions, strict=True):
             limits = self._ranges[f]
             if limits is None:
@@ -185,16 +186,16 @@ class Stagewise(Policy):
         return state.safe.ratio(limits) if state.ratio is None else state.ratio
 
     def _lasting_ratio(self, safe: SafeEstimate) -> Tensor | None:
-        """Return that ratio if it will stay the same from now on."""
+        """Return that ratio if it stays the same from now on, else ``None``."""
         if not safe.ready or callable(self.thresholds):
             return None
         return safe.ratio(self._limits(1))
 
     def _unsafe(self, state: Stage, asked: Asked, tau: Tensor) -> Tensor | None:
-        """Return the trials whose safe arm is seen not to be safe, ``(T,)``.
+        """Return the trials in which the data say the safe arm is not safe, ``(T,)``.
 
-        For policies that know arms by their numbers: an error if the round's set is
-        another one, or leaves the safe arm out.
+        It is for policies that know arms by their numbers, and raises an error if the
+        round's set is another one or leaves the safe arm out.
         """
         if asked.actions is not self.actions:
             raise CBanditError(
@@ -229,7 +230,7 @@ class Stagewise(Policy):
         return state._replace(seen=seen)
 
     def _weighed(self, functions: slice, told: Told) -> tuple[Tensor, Tensor | None]:
-        """Return what was told, and how much each observation counts, ``(T, f)``."""
+        """Return the told values, and the weight of each observation, ``(T, f)``."""
         if _whole(told):
             return told.values, None
         values, came = told.wide(self.m)
@@ -292,7 +293,7 @@ class Stagewise(Policy):
     def _rows_of(
         self, index: ArrayLike | None, x: ArrayLike | None
     ) -> tuple[Tensor | None, Tensor]:
-        """Return numbers ``(T, n)``, where there are any, and points ``(T, n, d)``."""
+        """Return the numbers ``(T, n)``, if given, and the points ``(T, n, d)``."""
         if index is not None:
             numbers = checks.tensor("index", index, None, self.device)
             numbers = checks.rows("index", numbers, self.batch_shape)
@@ -309,7 +310,7 @@ class Stagewise(Policy):
 
     @locked
     def posterior(self) -> Posterior:
-        """Return estimates over the set; ``std`` is theirs under noise ``R^2``."""
+        """Return estimates over the set, and their deviations under noise ``R^2``."""
         blocks = self._believed(self._settled().state)
         _, means, stds = zip(*blocks, strict=True)
         mean, std = torch.cat(means, -1), torch.cat(stds, -1)
@@ -317,10 +318,10 @@ class Stagewise(Policy):
 
     @locked
     def recommend(self, confidence: float = 0.95) -> Recommendation:
-        """Say what to deploy: the best distribution believed feasible.
+        """Return what to deploy: the best distribution believed feasible.
 
-        Over the policy's own set, with probability ``confidence``; its expected costs
-        are what is to be feasible. Of a policy that plays single actions: the best one.
+        It is one over the policy's own set whose expected costs are feasible with
+        probability ``confidence``; if the policy plays single actions, the best action.
         Before data it is the safe action, where its cost was given.
         """
         confidence = checks.share("confidence", confidence)
@@ -336,13 +337,13 @@ class Stagewise(Policy):
         return self.senses.recommended(answer.of(self._outside))
 
     def _has_data(self, state: Stage) -> Tensor:
-        """Return the actions of which all functions are known, ``(T, 1 or N)``."""
+        """Return the actions with data of all functions, ``(T, 1 or N)``."""
         return self._model.has_data(state.seen)
 
     def _likely(
         self, state: Stage, limits: Tensor, confidence: float, left: Tensor | None
     ) -> Recommendation:
-        """Return what is believed feasible with ``confidence``, for ``T`` trials."""
+        """Return the best that is believed feasible with ``confidence``, by trial."""
 
         def blocks() -> Iterator[Block]:
             return self._model.believed(state.seen)
@@ -351,5 +352,5 @@ class Stagewise(Policy):
 
 
 def _whole(told: Told) -> bool:
-    """Return whether all functions were told in all trials, with the usual noise."""
+    """Return whether an item has all its functions and trials, and usual noise."""
     return told.where is None and told.noise is None and told.columns is None
