@@ -77,7 +77,7 @@ def feasible_improvement(
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Where the alternating directions are, in ``T`` trials.
+    """The state of the alternating directions, in ``T`` trials.
 
     Steps are numbered: 0 is the reward's, ``j`` that of cost ``j``.
 
@@ -99,21 +99,21 @@ class Split:
 
     @classmethod
     def start(cls, corner: Tensor, m: int, rho: Tensor, weight: Tensor) -> Split:
-        """Return the start: all at the ``corner`` ``(d,)``, multipliers 0."""
+        """Return the first state: all points at ``corner (d,)``, multipliers 0."""
         shape = (len(rho), m, len(corner))
         z = corner.expand(shape).clone()
         x = corner.expand(len(rho), -1).clone()
         return cls(x, z, z, torch.zeros_like(z), rho, weight)
 
     def of(self, trial: int) -> Split:
-        """Return one trial alone."""
+        """Return the state of one trial alone."""
         one = slice(trial, trial + 1)
         x, z, before, y = self.x, self.z, self.before, self.y
         rho, weight = self.rho[one], self.weight[one]
         return Split(x[one], z[one], before[one], y[one], rho, weight)
 
     def value(self, step: int, mean: Tensor, x: Tensor, limit: Tensor | None) -> Tensor:
-        """Return what a step maximises, at known means ``(T, n)``.
+        """Return the objective of a step at known means ``(T, n)``.
 
         Args:
             step: which one.
@@ -155,7 +155,7 @@ class Split:
         return scaled
 
     def stepped(self, step: int, found: Tensor, going: Tensor) -> Split:
-        """Return this after a step that found ``(T, d)``, in trials ``going (T,)``."""
+        """Return the state after a step chose ``found (T, d)`` in trials ``going``."""
         where = going.unsqueeze(-1)
         if step == 0:
             return replace(self, x=torch.where(where, found, self.x))
@@ -170,7 +170,7 @@ class Split:
         return primal, dual
 
     def iterated(self, going: Tensor) -> Split:
-        """Return this after an iteration, in trials ``going (T,)``.
+        """Return the state after an iteration, in trials ``going (T,)``.
 
         ``y_j += rho (x - z_j)``; ``rho`` is doubled or halved where the residuals
         differ tenfold.
@@ -188,7 +188,7 @@ class Split:
 
 
 class Progress(NamedTuple):
-    """How far ADMMBO is.
+    """The progress of ADMMBO: its step, its iteration and its best action.
 
     Args:
         split: the augmented Lagrangian.
@@ -216,7 +216,7 @@ class Progress(NamedTuple):
         return None if self.step == 0 else limits[:, self.step - 1 : self.step]
 
     def best(self, beliefs: Beliefs, limits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the step's best value among actions tried ``(T,)``, and where."""
+        """Return the step's best value ``(T,)`` among actions tried, and its action."""
         x, mean, tried = beliefs.tried(self.step)
         x = x.double()
         value = self.split.value(self.step, mean, x, self.limit(limits))
@@ -291,7 +291,7 @@ class ADMMBO(GPPolicy):
     @property
     @locked
     def multiplier(self) -> Tensor:
-        """``|y_j|``, ``(*trials, m)``."""
+        """The norms ``|y_j|`` of the multipliers, ``(*trials, m)``."""
         return self._outside(self._now.state.own.split.y.norm(dim=-1))
 
     @property
@@ -303,7 +303,7 @@ class ADMMBO(GPPolicy):
     # -- one round -------------------------------------------------------------------
 
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
-        """Return the greatest improvement of the present step."""
+        """Return the action of greatest improvement in the present step."""
         if asked.actions is not self.actions:
             raise CBanditError("ADMMBO chooses from its own set: no actions=")
         beliefs, progress = state.beliefs, state.own
@@ -353,7 +353,7 @@ class ADMMBO(GPPolicy):
     def _advanced(
         self, progress: Progress, beliefs: Beliefs, t: int, limits: Tensor
     ) -> Progress:
-        """Return the next step, and the next iteration, where a budget is used up.
+        """Return the progress, moved to the next step once a budget is used up.
 
         ``limits (T, m)`` are the thresholds of the round before ``t``.
         """
@@ -380,7 +380,7 @@ class ADMMBO(GPPolicy):
         best: Tensor,
         here: Tensor,
     ) -> Tensor:
-        """Return where a step gains most, ``(T, d)``; ``here`` where nothing gains.
+        """Return the action where a step gains most, ``(T, d)``; ``here`` if none does.
 
         Args:
             asked: the round.
@@ -414,7 +414,7 @@ class ADMMBO(GPPolicy):
         limit: Tensor | None,
         best: Tensor,
     ) -> Tensor:
-        """Return the same on a box, by BoTorch's search, trial by trial."""
+        """Return the point of a box where a step gains most, by BoTorch's search."""
         from botorch.exceptions.warnings import BadInitialCandidatesWarning
         from botorch.utils.sampling import manual_seed
 
@@ -446,7 +446,7 @@ def _acquisition(
     limit: Tensor | None,
     best: Tensor,
 ) -> AcquisitionFunction:
-    """Return one trial's improvement as BoTorch takes it.
+    """Return one trial's improvement as a BoTorch acquisition function.
 
     Args:
         model: of the step's function.
@@ -475,7 +475,7 @@ def _acquisition(
 
 
 def _deployed(beliefs: Beliefs, limits: Tensor) -> Tensor:
-    """Return the best feasible action that was tried; else the least violating."""
+    """Return the best feasible action tried, else the least violating one."""
     x, reward, tried = beliefs.tried(0)
     costs = beliefs.anywhere(x)[0][:, 1:]
     worst = (costs - limits.unsqueeze(-1)).amax(1)
@@ -498,7 +498,7 @@ def _row(x: Tensor, place: Tensor) -> Tensor:
 
 
 def _evaluations(name: str, budgets: object) -> tuple[int, int]:
-    """Return a step's budget in the first iteration, and in those that follow."""
+    """Return a step's budgets: of the first iteration, and of later ones."""
     if not isinstance(budgets, tuple | list) or len(budgets) != 2:
         raise CBanditError(f"{name} must be two positive ints; got {budgets!r}")
     first, later = (checks.whole(name, n, 1, "two positive ints") for n in budgets)
@@ -506,7 +506,7 @@ def _evaluations(name: str, budgets: object) -> tuple[int, int]:
 
 
 def _squares(a: Tensor, x: Tensor) -> Tensor:
-    """Return ``|a - x|^2``, ``(T, k, n)``, of ``a (T, k, d)``; ``x`` as above."""
+    """Return ``|a - x|^2``, ``(T, k, n)``, of ``a (T, k, d)`` and ``x (.., n, d)``."""
     mode = "donot_use_mm_for_euclid_dist"  # exact where points coincide
     if x.dim() == 3:
         square: Tensor = torch.cdist(a, x, compute_mode=mode).square()

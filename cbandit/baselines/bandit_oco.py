@@ -34,7 +34,7 @@ TRIES = 100  # directions, before all is taken to have failed
 
 
 class Played(NamedTuple):
-    """A round's direction, and what has come of it in which trials.
+    """A round's direction, and the feedback that has come in each trial.
 
     Args:
         u: ``(T, d)``.
@@ -50,12 +50,12 @@ class Played(NamedTuple):
 
     @property
     def due(self) -> Tensor:
-        """Trials in which all has come and nothing has been made of it, ``(T,)``."""
+        """The trials whose feedback is complete and not used yet, ``(T,)``."""
         return self.feedback.whole & ~self.used
 
 
 class Walk(NamedTuple):
-    """Where the ascent is.
+    """The state of the ascent.
 
     Args:
         centre: ``y``, ``(T, d)``.
@@ -72,8 +72,8 @@ class BanditOCO(Policy):
     """Projected primal ascent and dual descent from single values.
 
     Feedback moves the centre and the multiplier at the next ``ask``, in the order of
-    rounds; of a round it counts once both reward and costs have come. The box is all
-    there is to choose from: ``ask`` takes no ``among=`` and no ``actions=``.
+    rounds; a round counts once both its reward and its costs have come. Choices come
+    from the box alone: ``ask`` takes no ``among=`` and no ``actions=``.
 
     Args:
         actions: a :class:`~cbandit.Box`.
@@ -146,7 +146,7 @@ class BanditOCO(Policy):
         return self._per_trial(name, value).unsqueeze(-1)
 
     def _within(self, y: Tensor) -> Tensor:
-        """Return ``proj(y)``."""
+        """Project ``y`` onto the shrunken box."""
         return torch.minimum(torch.maximum(y, self._low), self._high)
 
     @property
@@ -210,7 +210,7 @@ class BanditOCO(Policy):
         return Walk(centre, lam, rounds)
 
     def absorb(self, state: Walk, news: News) -> Walk:
-        """Return the state with what has come of a round; it moves nothing yet."""
+        """Return the state with a round's feedback; the next ``ask`` moves by it."""
         t = news.choice.t
         if t not in state.rounds:
             return state

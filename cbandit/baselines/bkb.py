@@ -59,7 +59,9 @@ TINY = 1e-13  # eigenvalues of the dictionary below this share of the largest ar
 
 @dataclass(frozen=True)
 class Sketch:
-    """``half(x) = right' k_S(x)`` has the squared norm ``z' A^{-1} z``.
+    """The posterior as a dictionary of actions knows it.
+
+    ``half(x) = right' k_S(x)`` has the squared norm ``z' A^{-1} z``.
 
     Args:
         points: the dictionary, ``(T, q, d)``, padded.
@@ -84,7 +86,7 @@ class Sketch:
         weighted: Tensor,
         chosen: Tensor,
     ) -> Sketch:
-        """Return what the ``chosen (T, n)`` of the actions tried know, as a dictionary.
+        """Return the sketch whose dictionary is the ``chosen (T, n)`` actions tried.
 
         Args:
             points: the actions tried, ``(T, n, d)``.
@@ -122,7 +124,7 @@ class Sketch:
         )
 
     def at(self, k: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
-        """Return means ``(T, 1, n)``, less the prior's, and variances ``(T, n)``.
+        """Return means ``(T, 1, n)`` less the prior mean, and variances ``(T, n)``.
 
         Args:
             k: ``k_S(x)``, ``(T, q, n)``.
@@ -135,9 +137,9 @@ class Sketch:
 
 @dataclass(frozen=True, eq=False)
 class Sketched:
-    """The belief about one function, by what a dictionary of tried actions knows of it.
+    """The belief about one function, kept as a sketch over a dictionary of actions.
 
-    Beliefs as :class:`~cbandit.posterior.beliefs.Beliefs` has them, as a value.
+    It has the methods of :class:`~cbandit.posterior.beliefs.Beliefs` that BKB needs.
 
     Args:
         actions: the set.
@@ -189,7 +191,7 @@ class Sketched:
 
     @property
     def history(self) -> History:
-        """The observations merged by action, in line with the log."""
+        """The observations merged by action, brought in line with the log."""
         history = self.merged
         if history.stands_for == self.log.number:
             return history
@@ -214,7 +216,7 @@ class Sketched:
     def absorb(
         self, keys: Sequence[Hashable], x: Tensor, parts: Sequence[Part], t: int = 0
     ) -> Self:
-        """Add what was seen; the dictionary stays."""
+        """Return the belief with more observations and the same dictionary."""
         beliefs = self
         for part in parts:
             row = Observation(keys, x, part.values, part.wanted, part.noise, t)
@@ -228,21 +230,21 @@ class Sketched:
     def observe(
         self, rows: Sequence[tuple[Sequence[Hashable], Tensor, list[Part]]]
     ) -> Self:
-        """Add many rows."""
+        """Return the belief with many rows of observations."""
         beliefs = self
         for keys, x, parts in rows:
             beliefs = beliefs.absorb(keys, x, parts)
         return beliefs
 
     def variances(self) -> Tensor:
-        """Return those of the actions tried, by the last dictionary, ``(T, n)``."""
+        """Return the variances at the actions tried, ``(T, n)``, by the last sketch."""
         history = self.history
         if not history.used:
             return self.noise.new_zeros(len(self.noise), 0)
         return self._at(history.points[:, : history.used], self.past)[1]
 
     def resampled(self, chance: Tensor, streams: Streams) -> Self:
-        """Return the beliefs with a dictionary drawn anew from the actions tried.
+        """Return the belief with a new dictionary, drawn from the actions tried.
 
         Args:
             chance: that of each round that played an action to bring it in, ``(T, n)``.
@@ -265,7 +267,7 @@ class Sketched:
 
     @cached_property
     def sketch(self) -> Sketch:
-        """The dictionary, and all that was told in its features."""
+        """The sketch of all observations over the present dictionary."""
         history = self.history
         used = history.used
         chosen = torch.nn.functional.pad(self.chosen, (0, used - self.chosen.shape[-1]))
@@ -273,7 +275,7 @@ class Sketched:
         return Sketch.of(history.points, history.gram, precision, weighted, chosen)
 
     def _at(self, x: Tensor, sketch: Sketch | None) -> tuple[Tensor, Tensor]:
-        """Means ``(T, 1, n)`` and variances ``(T, n)`` at ``x``."""
+        """Return means ``(T, 1, n)`` and variances ``(T, n)`` at ``x``."""
         trials = len(self.noise)
         prior = self.covariance.variance(x).expand(trials, -1)
         mean = self.mean[:, None, None].expand(-1, 1, x.shape[-2])
@@ -283,47 +285,47 @@ class Sketched:
         return mean + known, var
 
     def anywhere(self, x: Tensor, ahead: Sequence[Ahead] = ()) -> tuple[Tensor, Tensor]:
-        """Means and standard deviations at any points, ``(T, 1, n)``."""
+        """Return means and standard deviations at any points, ``(T, 1, n)``."""
         mean, var = self._at(x, self.sketch)
         return mean, var.sqrt().unsqueeze(1)
 
     def choose(
         self, look: Look, streams: Streams | None = None, ahead: Sequence[Ahead] = ()
     ) -> Best:
-        """The best action under ``look``."""
+        """Return the best action under ``look``."""
         return scan(((b.start, b.mean, b.std) for b in self.blocks()), look)
 
     def has_data(self) -> Tensor:
-        """Which trials have an observation, ``(T, 1)`` bool, on the host."""
+        """Return the trials that have an observation, ``(T, 1)`` bool, on the host."""
         return self.log.has_data(len(self.noise), 1)
 
     def tolerance(self, costs: bool = False) -> Tensor:
-        """Scores that differ by less are as good, ``(T,)``; there are no costs."""
+        """Return the difference below which scores count as equal, ``(T,)``."""
         return self.within
 
     def units(self) -> None:
-        """Nothing is rescaled."""
+        """Return ``None``: nothing is rescaled."""
 
     def blocks(
         self, streams: Streams | None = None, ahead: Sequence[Ahead] = ()
     ) -> Iterator[Block]:
-        """All actions, block by block."""
+        """Yield means and deviations of all actions, block by block."""
         for start, stop in self.actions.stretches(BLOCK):
             mean, std = self.anywhere(self.actions.block(start, stop))
             yield Block(start, stop, mean.to(self.dtype), std.to(self.dtype))
 
     def posterior(self) -> tuple[Tensor, Tensor]:
-        """Means and standard deviations of all actions, ``(T, 1, N)`` each."""
+        """Return means and standard deviations of all actions, ``(T, 1, N)`` each."""
         blocks = list(self.blocks())
         mean = torch.cat([block.mean for block in blocks], -1)
         return mean, torch.cat([block.std for block in blocks], -1)
 
     def gains(self) -> Tensor:
-        """The sketch's information gain, ``(T, 1)``."""
+        """Return the sketch's information gain, ``(T, 1)``."""
         return self.sketch.gain.unsqueeze(-1)
 
     def dimension(self) -> tuple[Tensor, Tensor]:
-        """The sums over past rounds of ``var / lam`` and of the prior's, ``(T, 1)``."""
+        """Return the sums of ``var / lam`` over rounds, posterior and prior, ``(T, 1)``."""
         history = self.history
         used = history.used
         if not used:
@@ -337,22 +339,22 @@ class Sketched:
         )
 
     def noises(self) -> Tensor:
-        """Likelihood variances, ``(T, 1)``."""
+        """Return the likelihood's variances, ``(T, 1)``."""
         return self.noise.unsqueeze(-1)
 
     def refit(self, due_only: bool = False) -> Self:
-        """Nothing is learned but the function."""
+        """Return the belief unchanged: it has no hyperparameters to fit."""
         return self
 
     def lighten(self, limit: int) -> None:
-        """There are no arrays over the set."""
+        """Do nothing: there are no arrays over the set to drop."""
 
     def engines(self) -> list[str]:
-        """The name of what keeps the belief."""
+        """Return the name of the engine."""
         return ["sketch"]
 
     def describe(self) -> str:
-        """Which actions are kept."""
+        """Return in words how large the dictionary is."""
         return f"reward: Nystrom dictionary of {self.chosen.sum(-1).tolist()} actions"
 
 
@@ -414,7 +416,7 @@ class BKB(GPPolicy):
         return state._replace(beliefs=beliefs)
 
     def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
-        """Return what the deviation is multiplied by: the paper's width, if asked."""
+        """Return the factor of the deviation: the paper's width for RKHS widths."""
         parts = [part for part, _ in self._widths.rkhs_parts()]
         if not parts or parts[0].rkhs.form != "any-lam":
             return super()._coefficient(state, asked)

@@ -44,7 +44,7 @@ TAKES_NO = {
 
 
 class BoTorchPolicy(GPPolicy):
-    """The ``argmax`` of one of BoTorch's acquisition functions.
+    """Play the ``argmax`` of one of BoTorch's acquisition functions.
 
     Args:
         actions: a finite set, a product grid or a :class:`~cbandit.Box`.
@@ -220,14 +220,14 @@ def best_on_box(
 
 
 def _fixed(box: Box, row: list[float]) -> dict[int, float]:
-    """Return the coordinates that a row of a box' choices fixes."""
+    """Return the coordinates fixed by one row of a box's choices."""
     return dict(enumerate(row, start=box.dim - len(row)))
 
 
 def _beside(
     acquisition: AcquisitionFunction, box: Box, barred: Barred, best: Tensor
 ) -> Tensor:
-    """Return the best of some points around ``best (d,)`` where nothing has failed."""
+    """Return ``best (d,)``, or if it has failed the best of some points around it."""
     if not bool(barred.holds(best.unsqueeze(0))):
         return best
     even = SobolEngine(box.dim).draw(DIRECTIONS, dtype=torch.float64).to(best.device)
@@ -244,9 +244,10 @@ def _beside(
 
 
 def _best(value: Tensor) -> Tensor:
-    """Return the first of the greatest of ``(n,)``.
+    """Return the first place of the greatest value in ``(n,)``, up to a tolerance.
 
-    Nobody knows the unit of an acquisition function, but by how much its values differ.
+    An acquisition function has no known unit, so the tolerance is a share of the
+    range of its values.
     """
     finite = value[value.isfinite()]
     spread = finite.amax() - finite.amin() if len(finite) else value.new_zeros(())

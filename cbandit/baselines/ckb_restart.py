@@ -101,5 +101,5 @@ class CKBRestart(GPPolicy):
     def move(
         self, t: int, phi: Tensor, estimate: Tensor, arrived: Sequence[Tensor]
     ) -> Tensor:
-        """Move by the estimated costs of what was played."""
+        """Move the multiplier by the estimated costs of the action played."""
         return self._dual.moved(phi, estimate[:, 1:], t, self._epoch(t))

@@ -34,7 +34,7 @@ from cbandit.policies.gp import GPPolicy
 
 
 class CONFIG(GPPolicy):
-    """``argmax`` of the reward's upper bound where the costs' lower bounds allow it.
+    """Play the reward's greatest upper bound where the costs' lower bounds allow it.
 
     Args:
         actions: what can be chosen.

@@ -1,7 +1,8 @@
-"""Uniformly random actions: what every comparison should beat.
+"""Uniformly random actions, the baseline that every comparison should beat.
 
-Over all actions, or with ``feasible=True`` over those where every cost's mean is at or
-below its threshold; where none is, the action whose largest mean excess is least.
+They are drawn from all actions, or with ``feasible=True`` from those where every cost's
+mean is at or below its threshold. If there are none, the action whose largest mean
+excess is least is played.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ TRIES = 1024  # points of a box that are drawn, of which a feasible one is playe
 
 
 class Random(Policy):
-    """Every allowed action with the same probability, or those believed feasible.
+    """Play a uniform draw from the allowed actions, or from those believed feasible.
 
-    On a star these are the tips.
+    On a star the actions are its tips.
 
     Args:
         actions: what can be chosen; with ``feasible=True`` no star.
@@ -91,7 +92,7 @@ class Random(Policy):
     def decide(
         self, state: Beliefs | None, asked: Asked
     ) -> tuple[Decision, Beliefs | None]:
-        """Return one draw a trial."""
+        """Return one random action a trial."""
         on = asked.actions
         if state is not None:
             near = self._near if on.continuous else self._among
@@ -101,7 +102,7 @@ class Random(Policy):
         return uniform(asked, shares, self), state
 
     def absorb(self, state: Beliefs | None, news: News) -> Beliefs | None:
-        """Learn the costs, where that is of use."""
+        """Learn the costs if ``feasible=True``; otherwise nothing."""
         if state is None:
             return None
         keys, x, t = self._place(news.choice)
@@ -164,7 +165,7 @@ class Random(Policy):
 
 
 def _tolerance(beliefs: Beliefs) -> Tensor:
-    """Return by how little excesses may differ and be as good; all are of costs."""
+    """Return the difference below which excesses of costs count as equal."""
     return beliefs.tolerance().maximum(beliefs.tolerance(costs=True))
 
 

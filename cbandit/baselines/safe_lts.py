@@ -35,7 +35,7 @@ from cbandit.recommend import Recommendation
 
 
 class SafeLTS(Stagewise):
-    """Thompson sampling among actions that are surely within their limits.
+    """Thompson sampling among actions that surely keep their limits.
 
     Args:
         actions: a :class:`~cbandit.Star` around 0 (or a finite set that holds 0).

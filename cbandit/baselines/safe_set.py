@@ -4,7 +4,7 @@ All actions carry nested bounds ``l_t <= function <= u_t``, which only tighten. 
 set holds the seed set and grows once a round. All is in spreads where beliefs are
 standardised; bounds from before a spread rests on a few outcomes are not kept.
 
-By what the beliefs alone say:
+By the beliefs alone:
 
 * the next safe set: the seed set, and where every cost's upper bound keeps its
   threshold;
@@ -52,7 +52,7 @@ SURE = {
     "Sliding": "what was safe is taken to stay safe, and in a drifting world does not",
     "hallucinate": "a bound that counts what was not observed yet keeps nothing safe",
 }
-"""Feedback and choices under which bounds would not hold, and why."""
+"""Kinds of feedback and of choices that safe sets do not take, and why."""
 
 
 class Whole(NamedTuple):
@@ -78,7 +78,7 @@ class Whole(NamedTuple):
 
 
 class SafeSet(NamedTuple):
-    """Nested bounds and the safe set, as a value.
+    """The nested bounds and the safe set of one round.
 
     Args:
         lower: ``l_t`` of reward and costs, ``(T, F, N)``.
@@ -106,7 +106,7 @@ class SafeSet(NamedTuple):
         return (upper >= best) & self.safe
 
     def _carried(self, units: Units | None) -> tuple[Tensor, Tensor]:
-        """Return the bounds in other units; infinite ones where these are not firm."""
+        """Return the bounds in ``units``; infinite where the old units are not firm."""
         if units is None or self.units is None:
             return self.lower, self.upper
         old, firm = self.units, self.units.rests_on(FEW)[:, None, None]
@@ -192,7 +192,7 @@ class SafeSets:
         beta: Tensor,
         limits: Tensor,
     ) -> Whole:
-        """Return estimates over the policy's own set; an error if another is asked.
+        """Return estimates over the policy's own set; raise an error for another set.
 
         Args:
             asked: the round.
@@ -270,7 +270,7 @@ class SafeSets:
 
 
 class Reach:
-    """Growth by Lipschitz constants.
+    """Growth of the safe set by Lipschitz constants.
 
     Args:
         actions: the set, finite.
@@ -290,7 +290,7 @@ class Reach:
         return {**self.__dict__, "_table": None}
 
     def grown(self, sets: SafeSet, tau: Tensor) -> SafeSet:
-        """Return the sets with all that safe actions vouch for.
+        """Return the sets, grown by the actions that safe ones show to be safe.
 
         Args:
             sets: bounds and the safe set before.
@@ -327,14 +327,14 @@ class Reach:
         return near & sets.safe
 
     def _reach(self, slack: Tensor) -> Tensor:
-        """Return how far an action of this safety vouches for others, ``(T, m, N)``."""
+        """Return how far around it an action shows others safe, ``(T, m, N)``."""
         far = torch.where(slack >= 0, math.inf, -math.inf)
         return torch.where(self._lipschitz > 0, slack / self._lipschitz, far)
 
     def _distances(
         self, rows: Tensor, like: Tensor
     ) -> Iterator[tuple[int, int, Tensor]]:
-        """Yield ``(start, stop, (1 or R, n, N))``: distances of a stretch to all."""
+        """Yield ``(start, stop, gap)``, ``gap (1 or R, n, N)`` the distances to all."""
         size, batched = self._actions.size, bool(self._actions.batch_shape)
         count = len(like) if batched else 1
         if self._table is None and count * size * size <= KEPT:
@@ -416,7 +416,7 @@ def seed_set(
 
 
 def _led(value: Tensor, extra: int, batch_shape: tuple[int, ...]) -> Tensor | None:
-    """Return ``value`` led by 1 or ``T``, then ``extra`` axes; ``None``: it cannot."""
+    """Return ``value`` led by an axis of 1 or ``T``; ``None`` if it does not fit."""
     if value.dim() == extra:
         return value.unsqueeze(0)
     trials = batch_shape[0] if batch_shape else 1

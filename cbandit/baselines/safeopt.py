@@ -38,7 +38,7 @@ from cbandit.policies.safe.action import Safe
 
 
 class SafeOpt(GPPolicy):
-    """The widest action among expanders and maximisers of the safe set.
+    """Play the widest action among expanders and maximisers of the safe set.
 
     Args:
         actions: what can be chosen (SafeOpt's ``parameter_set``).
@@ -96,7 +96,7 @@ class SafeOpt(GPPolicy):
         return self._outside(self._now.state.own.safe.clone())
 
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
-        """Return the widest of expanders and maximisers."""
+        """Return the widest action among expanders and maximisers."""
         looks, beliefs = self._looks(state, asked), state.beliefs
         beta, limits = self._coefficient(state, asked).abs(), self._limits(asked.t)
         whole = self._sets.whole(asked, beliefs, looks, beta, limits)

@@ -1,4 +1,4 @@
-"""SGP-UCB: the best reward among what is surely safe.
+"""SGP-UCB: the best reward among actions that are surely safe.
 
 A seed set of actions is known to be safe. For ``rounds`` rounds ``T'`` one of them is
 drawn uniformly; from then on, each round:
@@ -39,7 +39,7 @@ from cbandit.search import best_feasible
 
 
 class SGPUCB(GPPolicy):
-    """Uniform play of a safe seed set, then UCB over what is surely safe.
+    """Play a safe seed set uniformly, then UCB over the actions surely safe.
 
     Args:
         actions: what can be chosen.
@@ -87,11 +87,11 @@ class SGPUCB(GPPolicy):
         self._trust = Trust(self.name)
 
     def score(self, t: int, multiplier: Tensor) -> scores.Feasible:
-        """Return ``f`` where all ``g_j <= 0``, of upper bounds."""
+        """Return ``f`` where all ``g_j <= 0``; both are upper bounds."""
         return scores.Feasible()
 
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
-        """Return a uniform draw at first, then the best of what is surely safe."""
+        """Return a uniform draw at first, then the best action that is surely safe."""
         drawn, early = self._drawn(asked)
         if drawn is not None and bool(early.all()):
             return Decision(drawn, sure=True), state
@@ -116,7 +116,7 @@ class SGPUCB(GPPolicy):
     def _among_safe(
         self, state: GPState, asked: Asked, enough: Tensor | None
     ) -> Callable[[scores.Formed | Score], Best]:
-        """Return the search of this round's set, of all upper confidence bounds.
+        """Return a function that searches this round's set by upper confidence bounds.
 
         The seed set's costs are known to be within their thresholds. Trials that have
         not seen ``enough (T,)`` trust no other action.

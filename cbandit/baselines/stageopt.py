@@ -1,4 +1,4 @@
-"""StageOpt: first expand what is surely safe, then optimise within it.
+"""StageOpt: first expand the safe set, then optimise within it.
 
 From a seed set of actions known to be safe, each round:
 
@@ -39,7 +39,7 @@ from cbandit.policies.safe.action import Safe
 
 
 class Expansion(NamedTuple):
-    """How far StageOpt is.
+    """The state of StageOpt between two rounds.
 
     Args:
         sets: bounds and the safe set.
