@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,7 +17,14 @@ __all__ = ["Choice", "Distribution", "params_of"]
 SHOWN = 4  # trials whose actions a choice's repr names
 
 
-def params_of(names: Any, x: Tensor) -> Any:
+class Naming(Protocol):
+    """The names of a set's coordinates, as choices use them."""
+
+    def params(self, x: Tensor) -> Any:
+        """Return a point ``(d,)`` as a dict; of more axes, lists of dicts."""
+
+
+def params_of(names: Naming | None, x: Tensor) -> Any:
     """Return actions by name, an error where the set has no names."""
     if names is None:
         raise CBanditError(
@@ -68,9 +76,9 @@ class Choice:
     infeasible: Tensor
     distribution: Distribution | None = None
     id: str = field(default="", repr=False)
-    actions: Any = field(default=None, repr=False)
-    keys: list[Any] | None = field(default=None, repr=False)
-    names: Any = field(default=None, repr=False)
+    actions: object = field(default=None, repr=False)
+    keys: list[Hashable] | None = field(default=None, repr=False)
+    names: Naming | None = field(default=None, repr=False)
 
     __copy__ = copy.deepcopy  # a shallow one would share the tensors
 

@@ -7,7 +7,11 @@ raised it is as it was before the call.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 __all__ = [
     "CBanditError",
@@ -39,7 +43,9 @@ class InfeasibleError(CBanditError):
     ``best`` is the one that misses them least, by ``violation``.
     """
 
-    def __init__(self, message: str, violation: Any = None, best: Any = None) -> None:
+    def __init__(
+        self, message: str, violation: Tensor | None = None, best: object = None
+    ) -> None:
         super().__init__(message)
         self.violation = violation
         self.best = best

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cbandit.actions import Names
 from cbandit.choice import params_of
 
 __all__ = ["Explanation", "Rival"]
@@ -28,7 +29,7 @@ class Rival:
     index: Tensor | None
     x: Tensor
     score: Tensor
-    names: Any = field(default=None, repr=False)
+    names: Names | None = field(default=None, repr=False)
 
     @property
     def params(self) -> Any:
@@ -77,7 +78,7 @@ class Explanation:
     runner_up: Rival | None = None
     unconstrained: Rival | None = None
     labels: tuple[str, ...] = ()
-    names: Any = field(default=None, repr=False)
+    names: Names | None = field(default=None, repr=False)
     taken: Tensor | None = None
     price: Tensor | None = None
     unit: str = ""
@@ -152,7 +153,7 @@ def _number(index: Tensor | None, i: int) -> int | None:
     return None if index is None else int(torch.as_tensor(index).reshape(-1)[i])
 
 
-def _place(names: Any, x: Tensor, number: int | None) -> str:
+def _place(names: Names | None, x: Tensor, number: int | None) -> str:
     """Name an action."""
     words = (
         ", ".join(f"{v:.4g}" for v in x.tolist()) if names is None else names.said(x)

@@ -6,8 +6,6 @@ CUDA device; ``checked=False`` skips that, for callers who have done so.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -74,7 +72,9 @@ def rectified(
     return moved.clamp_min(floor)
 
 
-def _pair(name: str, multiplier: Any, other: str, cost: Any) -> tuple[Tensor, Tensor]:
+def _pair(
+    name: str, multiplier: object, other: str, cost: object
+) -> tuple[Tensor, Tensor]:
     """Return both as tensors of the same ``m``; lists become float64."""
     phi, g = _tensor(name, multiplier), _tensor(other, cost)
     if phi.shape[-1:] != g.shape[-1:] or not _together(phi, g):
@@ -86,17 +86,20 @@ def _pair(name: str, multiplier: Any, other: str, cost: Any) -> tuple[Tensor, Te
     return _within(name, phi), g
 
 
-def _beside(name: str, value: Any, g: Tensor, endless: bool = False) -> Tensor | float:
+def _beside(
+    name: str, value: object, g: Tensor, endless: bool = False
+) -> Tensor | float:
     """Return a number, or a tensor that broadcasts with ``g``; finite, at least 0."""
-    number = isinstance(value, float | int)
-    tensor = torch.tensor(float(value)) if number else _tensor(name, value)
+    if isinstance(value, float | int):
+        value = float(value)
+    tensor = torch.tensor(value) if isinstance(value, float) else _tensor(name, value)
     if not _together(tensor, g):
         raise CBanditError(
             f"{name} must be a number or go with the shape (*b, m) = {tuple(g.shape)}; "
             f"got {tuple(tensor.shape)}"
         )
     _within(name, tensor, endless)
-    return float(value) if number else tensor
+    return value if isinstance(value, float) else tensor
 
 
 def _within(name: str, value: Tensor, endless: bool = False) -> Tensor:
@@ -112,7 +115,7 @@ def _within(name: str, value: Tensor, endless: bool = False) -> Tensor:
     return value
 
 
-def _tensor(name: str, value: Any) -> Tensor:
+def _tensor(name: str, value: object) -> Tensor:
     # a tensor stays as it is, with its gradients
     return value if isinstance(value, Tensor) else checks.tensor(name, value)
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from cbandit._core.distributed import ALONE, Ranks
+from cbandit.actions import Names
 from cbandit.choice import Distribution, params_of
 from cbandit.errors import CBanditError
 from cbandit.search.simplex.lp import solve_policy_in_blocks
@@ -71,7 +72,7 @@ class Recommendation:
     confidence: float
     distribution: Distribution | None = None
     penalised: bool = False
-    names: Any = field(default=None, repr=False)
+    names: Names | None = field(default=None, repr=False)
     costs: tuple[str, ...] | None = None
 
     @property

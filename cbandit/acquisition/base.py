@@ -10,6 +10,7 @@ members' scores.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from torch.nn.functional import pad, softplus
 
 from cbandit._core import checks
 from cbandit.acquisition.models import (
+    Moments,
     Outputs,
     arrangement,
     coordinates,
@@ -173,9 +175,9 @@ class Score(AcquisitionFunction):
         scale = (self.scale if sign else self.scale.abs()).to(values).unsqueeze(-1)
         return values.index_select(-2, self.place.to(values.device)) * scale
 
-    def _noise(self, before: Tensor, posterior: Any) -> Tensor:
+    def _noise(self, before: Tensor, posterior: Moments) -> Tensor:
         """Return the noise at points before the last, ``(*b, n - 1, outputs)``."""
-        mean: Tensor = posterior.mean[..., :-1, :]
+        mean = posterior.mean[..., :-1, :]
         if self.noise is not None:
             return self.noise.to(mean).expand_as(mean)
         with torch.no_grad(), small_variances():
@@ -240,7 +242,9 @@ class Score(AcquisitionFunction):
         self._check_batch(name, value.shape[:-1])
         return value
 
-    def _functions(self, name: str, value: Any, cost_name: str, costs: Any) -> Tensor:
+    def _functions(
+        self, name: str, value: object, cost_name: str, costs: object
+    ) -> Tensor:
         """Join a reward's number or ``(*b,)`` and the costs' to ``(*b, 1 + m)``."""
         first = checks.tensor(name, value).unsqueeze(-1)
         self._check_batch(name, first.shape[:-1])
@@ -257,7 +261,11 @@ class Score(AcquisitionFunction):
         return torch.cat([first.expand(*batch, 1), rest.expand(*batch, self.m)], -1)
 
     def _load_from_state_dict(
-        self, state_dict: Any, prefix: str, *rest: Any, **named: Any
+        self,
+        state_dict: Mapping[str, Tensor],
+        prefix: str,
+        *rest: object,
+        **named: object,
     ) -> None:
         # the state says how many points are pending, and so the buffer's size
         held = state_dict.get(prefix + "X_pending")
@@ -271,7 +279,7 @@ def soft(values: Tensor, temperature: Tensor) -> Tensor:
     return temperature * softplus(values / temperature)
 
 
-def _units(units: Any, count: int) -> Tensor:
+def _units(units: object, count: int) -> Tensor:
     """Return the units of ``count`` functions."""
     value = checks.positive("units", units)
     if tuple(value.shape) != (count,):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import gpytorch
 import torch
@@ -84,6 +85,19 @@ def arrangement(outputs: Outputs | None, count: int) -> tuple[Tensor, Tensor]:
 
 # -- posteriors ------------------------------------------------------------------------
 
+
+class Moments(Protocol):
+    """A posterior that tells its mean and variance, as BoTorch's do."""
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean, ``(*b, n, outputs)``."""
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance, ``(*b, n, outputs)``."""
+
+
 # variances below these count as none; GPyTorch's own limits may exceed a variance in
 # small units
 SMALLEST = {torch.float64: 1e-60, torch.float32: 1e-30}
@@ -95,13 +109,16 @@ def root(variance: Tensor) -> Tensor:
     return variance.clamp_min(least).sqrt().where(variance > least, 0.0)
 
 
-def small_variances() -> Any:
+def small_variances() -> AbstractContextManager[None]:
     """Return a context in which variances may be as small as the user's units are."""
     single, double = SMALLEST[torch.float32], SMALLEST[torch.float64]
-    return gpytorch.settings.min_variance(single, double, None)
+    limits: AbstractContextManager[None] = gpytorch.settings.min_variance(
+        single, double, None
+    )
+    return limits
 
 
-def mean_of(posterior: Any) -> Tensor:
+def mean_of(posterior: Moments) -> Tensor:
     """Return the mean of a posterior, with a gradient that is right."""
     if isinstance(posterior, MultitaskGPPosterior):
         # here the gradient of .mean fails or is wrong, but that of a draw is right
@@ -121,10 +138,11 @@ def one_each(values: Tensor, points: Tensor) -> Tensor:
     return values
 
 
-def covariances(posterior: Any) -> list[Tensor]:
+def covariances(posterior: Moments) -> list[Tensor]:
     """Return covariances ``(*b, n, k, n, k)``, joint for outputs that go together."""
     if isinstance(posterior, PosteriorList):
-        blocks = [b for part in posterior.posteriors for b in covariances(part)]
+        members: Sequence[Any] = posterior.posteriors
+        blocks = [b for part in members for b in covariances(part)]
         most = max(block.dim() for block in blocks)
         # the members of an ensemble are an axis before the points
         return [b if b.dim() == most else b.unsqueeze(-5) for b in blocks]

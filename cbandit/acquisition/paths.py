@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -85,7 +86,7 @@ class PathwisePrimalDual(Weighted):
         mean = self._arranged(posterior.mean.mT)
         return self._finished(estimates(mean, path - mean, self.width))
 
-    def _path(self, number: int) -> Any:
+    def _path(self, number: int) -> torch.nn.Module:
         while len(self.paths) <= number:
             # an odd step, so that no two paths of a seed meet
             seed = int(self.seed) + len(self.paths) * 0x9E3779B1
@@ -93,7 +94,11 @@ class PathwisePrimalDual(Weighted):
         return self.paths[number]
 
     def _load_from_state_dict(
-        self, state_dict: Any, prefix: str, *rest: Any, **named: Any
+        self,
+        state_dict: Mapping[str, Tensor],
+        prefix: str,
+        *rest: object,
+        **named: object,
     ) -> None:
         start = prefix + "paths."
         numbers = [
@@ -131,7 +136,7 @@ class _Path(torch.nn.Module):
         return torch.cat([v.expand(*batch, *v.shape[-2:]) for v in values], -1)
 
 
-def _followed(path: Any, X: Tensor) -> Tensor:
+def _followed(path: torch.nn.Module, X: Tensor) -> Tensor:
     """Follow a path to ``X (*b, q, d)``, in blocks, as features fill the memory."""
     many = X.shape[:-1].numel() > POINTS
     if many and isinstance(path, MatheronPathModel) and not path.batch_shape:

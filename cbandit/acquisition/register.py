@@ -34,10 +34,10 @@ def register(kind: type[AcquisitionFunction]) -> None:
     def inputs(
         model: Model,
         outputs: Outputs | None = None,
-        thresholds: Any = None,
+        thresholds: object = None,
         posterior_transform: PosteriorTransform | None = None,
         constraints_tuple: tuple[Tensor, Tensor] | None = None,
-        **arguments: Any,
+        **arguments: object,
     ) -> dict[str, Any]:
         stated = _stated(outputs, thresholds, posterior_transform, constraints_tuple)
         return {"model": model, **arguments, **stated}
@@ -56,7 +56,7 @@ def register(kind: type[AcquisitionFunction]) -> None:
 
 def _stated(
     outputs: Outputs | None,
-    thresholds: Any,
+    thresholds: object,
     posterior_transform: PosteriorTransform | None,
     limits: tuple[Tensor, Tensor] | None,
 ) -> dict[str, Any]:

@@ -128,7 +128,11 @@ class Actions:
         edges = [starts[len(starts) * rank // ranks] for rank in range(ranks)]
         return list(pairwise([*edges, self.size]))
 
-    def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Self:
+    def to(
+        self,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Self:
         """Return the same set on another device, its coordinates in another dtype.
 
         A covariance stays float64, and so do the numbers of its arms.
@@ -146,7 +150,7 @@ class Actions:
         return out
 
 
-def checked_actions(actions: Any) -> Actions:
+def checked_actions(actions: object) -> Actions:
     """Return a set of actions; raise, with what to write, if it is none."""
     if isinstance(actions, Actions):
         return actions
@@ -161,7 +165,7 @@ def checked_actions(actions: Any) -> Actions:
     )
 
 
-def checked_index(index: Any, size: int, device: torch.device) -> Tensor:
+def checked_index(index: object, size: int, device: torch.device) -> Tensor:
     """Return action numbers as int64; raise unless all lie in ``0 .. size - 1``."""
     numbers = checks.tensor("index", index, None, device)
     if not numbers.numel():
@@ -176,7 +180,7 @@ def checked_index(index: Any, size: int, device: torch.device) -> Tensor:
     return numbers.long()
 
 
-def coordinates(name: str, value: Any, dim: int, like: Tensor) -> Tensor:
+def coordinates(name: str, value: object, dim: int, like: Tensor) -> Tensor:
     """Return finite points ``(..., dim)`` of the dtype and device of ``like``."""
     x = checks.finite(name, checks.tensor(name, value, like.dtype, like.device))
     if x.dim() == 0 or x.shape[-1] != dim:
@@ -187,14 +191,21 @@ def coordinates(name: str, value: Any, dim: int, like: Tensor) -> Tensor:
 
 
 def moved(
-    values: Tensor, device: Any = None, dtype: torch.dtype | None = None
+    values: Tensor,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Return ``values`` on another device (``None``: this one) and in another dtype."""
     where = values.device if device is None else torch.device(device)
     return devices.put(values, where, dtype)
 
 
-def _moved(name: str, values: Tensor, device: Any, dtype: torch.dtype | None) -> Tensor:
+def _moved(
+    name: str,
+    values: Tensor,
+    device: torch.device | str | None,
+    dtype: torch.dtype | None,
+) -> Tensor:
     """Return values of a set :func:`moved`; warn if some rows of it come to coincide.
 
     Points that were equal before are nobody's loss.

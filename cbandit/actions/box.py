@@ -123,7 +123,7 @@ class Box(Actions):
         return f"Box({ends}, {len(self.choices)} choices)"
 
 
-def _rows(choices: Any) -> Tensor:
+def _rows(choices: object) -> Tensor:
     """Return the rows of a box's choices, ``(K, k)``, float64."""
     if not isinstance(choices, Finite | ProductGrid):
         rows = checks.finite("choices", checks.tensor("choices", choices))

@@ -123,7 +123,7 @@ def rows_of(points: Tensor, numbers: Tensor) -> Tensor:
     return points.gather(1, flat).view(*numbers.shape, dim)
 
 
-def _checked_covariance(value: Any) -> Tensor:
+def _checked_covariance(value: object) -> Tensor:
     k = checks.finite("covariance", checks.tensor("covariance", value))
     shape = tuple(k.shape)
     if k.dim() not in (2, 3) or shape[-1] != shape[-2] or 0 in shape:

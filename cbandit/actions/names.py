@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -59,7 +59,7 @@ class Int:
         whole: np.ndarray = np.rint(numbers).astype(np.int64)
         return whole
 
-    def place(self, value: Any) -> float | None:
+    def place(self, value: object) -> float | None:
         """Return the coordinate of a user's value, ``None`` if it is not of these."""
         return _nearest(self.values, value, 1.0)
 
@@ -124,7 +124,7 @@ class Float:
         exact: np.ndarray = values[place.clip(0, len(values) - 1)]
         return exact
 
-    def place(self, value: Any) -> float | None:
+    def place(self, value: object) -> float | None:
         """Return the coordinate of a user's value, ``None`` if it is not of these."""
         if self.values is not None:
             return _nearest(self.values, value, self.step or 1.0)
@@ -173,7 +173,7 @@ class Category:
         options[:] = self.options
         return np.asarray(options[np.rint(numbers).astype(np.int64)], dtype=object)
 
-    def place(self, value: Any) -> float | None:
+    def place(self, value: object) -> float | None:
         """Return the position of a user's value, ``None`` if it is not of these."""
         options = [_told_apart(option) for option in self.options]
         value = _told_apart(value)
@@ -258,7 +258,7 @@ class Names:
             )
         return [self.number(key, params[key], name) for key in self.columns]
 
-    def number(self, key: str, value: Any, name: str) -> float:
+    def number(self, key: str, value: object, name: str) -> float:
         """Return a parameter's value as its coordinate."""
         if key not in self._place:
             raise CBanditError(
@@ -317,16 +317,16 @@ def _split(columns: dict[str, Any], axes: int) -> Any:
     return [_split(dict(zip(columns, row, strict=True)), axes - 1) for row in rows]
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     """Return numpy's and torch's scalars as Python's."""
     return value.item() if isinstance(value, np.generic | Tensor) else value
 
 
-def _number(value: Any) -> bool:
+def _number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _nearest(values: Tensor, value: Any, step: float) -> float | None:
+def _nearest(values: Tensor, value: object, step: float) -> float | None:
     """Return the value that a number is, up to rounding; ``None``: it is none."""
     if not _number(value):
         return None
@@ -334,12 +334,12 @@ def _nearest(values: Tensor, value: Any, step: float) -> float | None:
     return float(values[place]) if float(gap) <= NEAR * step else None
 
 
-def _told_apart(option: Any) -> tuple[bool, Any]:
+def _told_apart(option: object) -> tuple[bool, object]:
     """Return what options are compared by: ``True`` is not the number 1."""
     return isinstance(option, bool), option
 
 
-def _ordered(kind: str, lo: float, hi: float, log: Any, fits: bool) -> None:
+def _ordered(kind: str, lo: float, hi: float, log: object, fits: bool) -> None:
     checks.flag(f"{kind}: log", log)
     if not fits:
         raise CBanditError(f"{kind}: lo must be below hi; got lo = {lo}, hi = {hi}")

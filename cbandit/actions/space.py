@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
@@ -16,7 +15,7 @@ from cbandit.errors import CBanditError
 
 
 @hinted
-def Space(*given: Any, **parameters: Parameter) -> ProductGrid | Box:
+def Space(*given: object, **parameters: Parameter) -> ProductGrid | Box:
     """A set whose coordinates have names: a grid, or a box with choices.
 
     Whole numbers, numbers with a ``step`` and categories alone make a
@@ -81,14 +80,14 @@ def Space(*given: Any, **parameters: Parameter) -> ProductGrid | Box:
     return box
 
 
-def _written(value: Any) -> str:
+def _written(value: object) -> str:
     """Return a value as it is written in a program."""
     if isinstance(value, Parameter):
         return f"cb.{value!r}"
     return checks.kind(value) if isinstance(value, type) else repr(value)
 
 
-def _meant(value: Any) -> str:
+def _meant(value: object) -> str:
     """Return what to write for a parameter that is a list or a tuple."""
     if not isinstance(value, list | tuple) or not value:
         return ""

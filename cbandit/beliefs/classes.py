@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cbandit._core import checks
@@ -34,8 +35,8 @@ class FiniteClass:
     def __init__(
         self,
         values: Any,
-        radius: Any = None,
-        range: Any = None,
+        radius: float | Callable[[int], float] | None = None,
+        range: Sequence[float] | None = None,
         subgaussian: Any = 1.0,
     ) -> None:
         self.values = checks.finite("values", checks.tensor("values", values))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from cbandit._core import checks
@@ -26,7 +27,12 @@ class Counts:
         >>> belief = cb.Counts(subgaussian=0.5, range=(0.0, 1.0))
     """
 
-    def __init__(self, subgaussian: Any, range: Any = None, means: Any = None) -> None:
+    def __init__(
+        self,
+        subgaussian: Any,
+        range: Sequence[float] | None = None,
+        means: Sequence[float] | None = None,
+    ) -> None:
         self.subgaussian = checks.nonnegative("subgaussian", subgaussian)
         self.range = checked_range("range", range)
         self.means = self.range if means is None else checked_range("means", means)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from cbandit._core import checks
@@ -33,7 +34,7 @@ class Linear:
         ridge: Any = 1.0,
         norm: Any = 1.0,
         length: Any = None,
-        range: Any = None,
+        range: Sequence[float] | None = None,
     ) -> None:
         self.subgaussian = checks.nonnegative("subgaussian", subgaussian)
         self.ridge = checks.positive("ridge", ridge)
@@ -58,7 +59,9 @@ def turned_range(range: tuple[float, float] | None) -> tuple[float, float] | Non
     return None if range is None else (-range[1], -range[0])
 
 
-def checked_range(name: str, given: Any) -> tuple[float, float] | None:
+def checked_range(
+    name: str, given: Sequence[float] | None
+) -> tuple[float, float] | None:
     """Return ``(low, high)`` or ``None``; an error if it is neither."""
     if given is None:
         return None

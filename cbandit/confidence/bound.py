@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from cbandit._core import checks, devices
 from cbandit.confidence.widths import RKHS, Constant
+
+WidthFunction = Callable[[int, Tensor], Any]
+"""A user's function of the round and the gain."""
+
+Width = Tensor | RKHS | Constant | WidthFunction
+
+
+class Learned(Protocol):
+    """Beliefs, as far as widths depend on them."""
+
+    def gains(self) -> Tensor:
+        """Return the realised information gain of each function, ``(T, F)``."""
+
+    def noises(self) -> Tensor:
+        """Return the likelihood variances, ``(T, F)``."""
 
 
 class Widths:
@@ -92,7 +107,7 @@ class BoundWidths:
             widths.append(part(t, gain[:, at], lam, chances or self.functions))
         return widths[0] if len(widths) == 1 else torch.cat(widths, -1)
 
-    def around(self, beliefs: Any, t: int, chances: int) -> Tensor:
+    def around(self, beliefs: Learned, t: int, chances: int) -> Tensor:
         """Return the widths of round ``t`` around these beliefs."""
         if self.fixed is not None:
             return self.fixed
@@ -136,7 +151,7 @@ class _Called:
 
     name: str
     batch_shape: tuple[int, ...]
-    call: Callable[[int, Tensor], Any]
+    call: WidthFunction
 
     def __call__(
         self, t: int, gain: Tensor, noise: Tensor | None, functions: int
@@ -155,31 +170,32 @@ class _Called:
 _Part = _Fixed | Theory | _Called
 
 
-def worded(value: Any) -> str:
+def worded(value: object) -> str:
     """Return a short text for a width or a draw."""
     if isinstance(value, Tensor):
         return str(value.tolist())
     return str(getattr(value, "__qualname__", repr(value)))
 
 
-def _for_any_noise(beta: Any) -> Any:
+def _for_any_noise(beta: Width) -> Width:
     return beta.for_any_noise() if isinstance(beta, RKHS) else beta
 
 
-def _checked(name: str, beta: Any) -> Any:
+def _checked(name: str, beta: object) -> Width:
     if callable(beta) and not isinstance(beta, type):
-        return beta
+        function: Width = beta
+        return function
     return checks.nonnegative(name, beta)
 
 
-def _is_function(beta: Any) -> bool:
+def _is_function(beta: Width) -> bool:
     """Return whether a width is a user's function, and no schedule of ours."""
-    return callable(beta) and not isinstance(beta, RKHS | Constant)
+    return not isinstance(beta, RKHS | Constant | Tensor)
 
 
 def _bound(
     name: str,
-    beta: Any,
+    beta: Width,
     told: int,
     functions: int,
     batch: tuple[int, ...],
@@ -194,6 +210,7 @@ def _bound(
     if isinstance(beta, RKHS):
         norm, r = shaped("norm", beta.norm), shaped("subgaussian", beta.subgaussian)
         return Theory(beta, norm, r)
-    if _is_function(beta):
-        return _Called(name, batch, beta)
-    return _Fixed(shaped(name, beta.beta if isinstance(beta, Constant) else beta))
+    value = beta.beta if isinstance(beta, Constant) else beta
+    if isinstance(value, Tensor):
+        return _Fixed(shaped(name, value))
+    return _Called(name, batch, value)

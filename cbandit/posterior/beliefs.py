@@ -637,7 +637,7 @@ class Group(Value):
 
     # -- feedback --------------------------------------------------------------------
 
-    def _over(self, log: Log, **more: Any) -> Self:
+    def _over(self, log: Log, **more: object) -> Self:
         """The same functions with another log, whose engine is yet to be rebuilt."""
         return self._with(log=log, **{"scale": self.scale.over(log), **more})
 

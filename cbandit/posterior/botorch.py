@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Self
 
 import gpytorch
@@ -67,14 +68,16 @@ class BeliefGP(SingleTaskGP):
         X: Tensor,
         sampler: MCSampler,
         observation_noise: Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Self:
         """As BoTorch's, with ``lam`` unless ``observation_noise`` is given."""
         if observation_noise is None:
             observation_noise = self.observation_noise
         return super().fantasize(X, sampler, observation_noise, **kwargs)
 
-    def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> Self:
+    def get_fantasy_model(
+        self, inputs: Tensor, targets: Tensor, **kwargs: object
+    ) -> Self:
         """As GPyTorch's, with ``lam`` unless ``noise`` is given."""
         if kwargs.get("noise") is None and self.observation_noise is not None:
             kwargs["noise"] = self.observation_noise[..., 0].expand_as(targets)
@@ -83,9 +86,12 @@ class BeliefGP(SingleTaskGP):
         return fantasy
 
 
-def _any_noise() -> Any:
+def _any_noise() -> AbstractContextManager[None]:
     """GPyTorch takes small noises as they are."""
-    return gpytorch.settings.min_fixed_noise(1e-300, 1e-300, 1e-300)
+    limits: AbstractContextManager[None] = gpytorch.settings.min_fixed_noise(
+        1e-300, 1e-300, 1e-300
+    )
+    return limits
 
 
 def model_list(

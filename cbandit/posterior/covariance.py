@@ -13,7 +13,6 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import gpytorch
 import torch
@@ -40,12 +39,12 @@ class TableKernel(gpk.Kernel):  # type: ignore[misc]
         super().__init__(batch_shape=table.shape[:-2])
         self.register_buffer("table", table)
 
-    def __getitem__(self, index: Any) -> TableKernel:
+    def __getitem__(self, index: int | slice | Tensor) -> TableKernel:
         """The tables of some trials."""
         return TableKernel(self.table[index])
 
     def forward(
-        self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any
+        self, x1: Tensor, x2: Tensor, diag: bool = False, **params: object
     ) -> Tensor:
         """Table entries at the rows ``x1 (*b, n, 1)`` and columns ``x2``."""
         i, j = x1[..., 0].round().long(), x2[..., 0].round().long()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -58,7 +58,7 @@ class Best:
     index: Tensor | None
     estimate: Tensor
     x: Tensor | None = None
-    keys: list[Any] | None = None
+    keys: list[Hashable] | None = None
 
     def where(self, chosen: Tensor, other: Best) -> Best:
         """Return this one in the trials ``chosen (T,)``, the other one elsewhere.

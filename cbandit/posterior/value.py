@@ -8,17 +8,17 @@ from typing import Any, Self
 class Value:
     """An object whose attributes are set once, by its constructor."""
 
-    def __init__(self, **parts: Any) -> None:
+    def __init__(self, **parts: object) -> None:
         vars(self).update(parts)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         kind = type(self).__name__
         raise AttributeError(f"{kind} never changes; {name} cannot be set")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
 
-    def _with(self, **changes: Any) -> Self:
+    def _with(self, **changes: object) -> Self:
         """The same but for these; a third of the time of ``dataclasses.replace``."""
         other = object.__new__(type(self))
         vars(other).update(vars(self))

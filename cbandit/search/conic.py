@@ -6,7 +6,7 @@ without a modelling layer: a programme of a hundred arms takes one millisecond, 
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from cbandit.errors import MissingExtraError
 Array = npt.NDArray[np.float64]
 
 
-def needed() -> Any:
+def needed() -> ModuleType:
     """Return Clarabel, or raise an error that says how to get it."""
     try:
         import clarabel  # type: ignore[import-untyped]
@@ -26,7 +26,8 @@ def needed() -> Any:
             "OPLB solves second-order-cone programmes with Clarabel, which is not "
             "installed: pip install 'cbandit[conic]'"
         ) from None
-    return clarabel
+    module: ModuleType = clarabel
+    return module
 
 
 class SafePolicies:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -87,7 +86,7 @@ def distribution(arm: Tensor, probability: Tensor) -> Distribution:
 
 
 def checked(
-    u_r: Any, u_c: Any, tau: Any
+    u_r: object, u_c: object, tau: object
 ) -> tuple[Tensor, Tensor, Tensor, tuple[int, ...]]:
     """Return float64 ``(T, K)``, ``(T, m, K)``, ``(T, m)`` and the trials' shape."""
     reward = checks.tensor("u_r", u_r)
@@ -144,7 +143,7 @@ def forbidden(reward: Tensor, cost: Tensor) -> tuple[Tensor, Tensor]:
     return reward, cost.masked_fill(never.unsqueeze(-2), NEVER)
 
 
-def limits(tau: Any, m: int, device: torch.device | None = None) -> Tensor:
+def limits(tau: object, m: int, device: torch.device | None = None) -> Tensor:
     """Return finite limits ``(*trials, m)``, from one number for all or one a cost."""
     limit = checks.finite("tau", checks.tensor("tau", tau, device=device))
     if limit.dim() == 0:
