@@ -87,7 +87,7 @@ class Numbers(NamedTuple):
         return self.shape == other.shape and bool(same(self.kept, other.kept))
 
 
-def described(value: Any, depth: int = DEPTH) -> Any:
+def described(value: object, depth: int = DEPTH) -> Any:
     """Return ``value`` as strings, :class:`Numbers` and dicts of these.
 
     A function is its name, any other object its class and its attributes.
@@ -136,7 +136,7 @@ def _parts(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
     yield from module.state_dict().items()
 
 
-def _array(value: Any) -> np.ndarray | None:
+def _array(value: object) -> np.ndarray | None:
     """Return numbers of any kind as float64, ``None`` for anything else."""
     try:
         if isinstance(value, Tensor):
@@ -172,8 +172,8 @@ def _numbers(array: np.ndarray) -> Numbers:
 
 
 def differences(
-    before: Any, now: Any, where: str = ""
-) -> Iterator[tuple[str, Any, Any]]:
+    before: object, now: object, where: str = ""
+) -> Iterator[tuple[str, object, object]]:
     """Yield ``(name, before, now)`` of all in which two descriptions differ."""
     if isinstance(before, dict) and isinstance(now, dict):
         if before.get("") == now.get(""):
@@ -186,5 +186,11 @@ def differences(
             return
     elif before == now:
         return
-    short = [d.get("", "several") if isinstance(d, dict) else d for d in (before, now)]
-    yield where, *short
+    yield where, _short(before), _short(now)
+
+
+def _short(description: object) -> object:
+    """Return a description that fits in an error: of an object, its class alone."""
+    if isinstance(description, dict):
+        return description.get("", "several")
+    return description

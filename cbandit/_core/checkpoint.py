@@ -64,7 +64,7 @@ class _Head(NamedTuple):
 
 
 def write(
-    path: Any,
+    path: object,
     kind: str,
     content: object,
     digests: Digests | None = None,
@@ -121,7 +121,7 @@ def write(
 
 
 def read(
-    path: Any,
+    path: object,
     kind: str,
     of: type[Any],
     trust: Mapping[str, Any] | None = None,
@@ -166,7 +166,7 @@ def read(
     return whole
 
 
-def _path(path: Any) -> Path:
+def _path(path: object) -> Path:
     try:
         target = checks.path("path", path)
     except CBanditError as error:

@@ -29,7 +29,7 @@ COMPUTED = (
 
 def tensor(
     name: str,
-    value: Any,
+    value: object,
     dtype: torch.dtype | None = torch.float64,
     device: torch.device | str | None = None,
 ) -> Tensor:
@@ -57,7 +57,7 @@ def plain(name: str, value: Tensor) -> Tensor:
     return out if type(out) is Tensor else out.as_subclass(Tensor)
 
 
-def _from_numpy(name: str, value: Any) -> Tensor:
+def _from_numpy(name: str, value: object) -> Tensor:
     # through numpy: torch would turn Python numbers into float32, and lose digits
     try:
         if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
@@ -147,7 +147,7 @@ def number(name: str, value: Any, *, minimum: float = -math.inf) -> float:
     return out
 
 
-def share(name: str, value: Any) -> float:
+def share(name: str, value: object) -> float:
     """Return ``value`` as a number strictly between 0 and 1."""
     out = number(name, value)
     if not 0 < out < 1:
@@ -186,7 +186,7 @@ def about(name: str) -> Iterator[None]:
         raise CBanditError(f"{name}: {error}") from None
 
 
-def one_of(name: str, value: Any, *options: str, other: str = "") -> Any:
+def one_of(name: str, value: object, *options: str, other: str = "") -> Any:
     """Return ``value`` if it is a known word, or callable where ``other`` says so."""
     known = isinstance(value, str) and value in options
     if not known and not (other and callable(value)):
@@ -207,7 +207,7 @@ def path(name: str, value: Any) -> Path:
     return out
 
 
-def seed(value: Any) -> int:
+def seed(value: object) -> int:
     """Return ``value`` as a seed, an int from 0 to 2^64 - 1."""
     wanted = "an int from 0 to 2**64 - 1"
     out = whole("seed", value, 0, wanted)
@@ -238,7 +238,7 @@ def device(value: Any) -> torch.device:
     return out if out.type == "cuda" else torch.device("cpu")
 
 
-def positive(name: str, value: Any) -> Tensor:
+def positive(name: str, value: object) -> Tensor:
     """Return ``value`` as a finite float64 tensor whose every entry is above zero."""
     out = tensor(name, value)
     if not bool(((out > 0) & out.isfinite()).all()):  # one look at the device
@@ -247,7 +247,7 @@ def positive(name: str, value: Any) -> Tensor:
     return out
 
 
-def nonnegative(name: str, value: Any) -> Tensor:
+def nonnegative(name: str, value: object) -> Tensor:
     """Return ``value`` as a finite float64 tensor without a negative entry."""
     out = tensor(name, value)
     if not bool(((out >= 0) & out.isfinite()).all()):
@@ -256,7 +256,7 @@ def nonnegative(name: str, value: Any) -> Tensor:
     return out
 
 
-def per_trial(name: str, value: Any, batch: tuple[int, ...]) -> Tensor:
+def per_trial(name: str, value: object, batch: tuple[int, ...]) -> Tensor:
     """Copy ``value``, a number or ``(*trials,)``, as ``(T,)`` float64."""
     out = tensor(name, value)
     if out.dim() > 1 or (out.dim() == 1 and tuple(out.shape) not in ((1,), batch)):
@@ -267,7 +267,7 @@ def per_trial(name: str, value: Any, batch: tuple[int, ...]) -> Tensor:
     return out.expand(batch or (1,)).clone()
 
 
-def per_cost(name: str, value: Any, batch: tuple[int, ...], m: int) -> Tensor:
+def per_cost(name: str, value: object, batch: tuple[int, ...], m: int) -> Tensor:
     """Return a number, ``(m,)``, ``(*trials, 1)`` or ``(*trials, m)`` as ``(T, m)``.
 
     ``(*trials,)`` will do too, unless it is also ``(m,)``: then it is one number for

@@ -8,14 +8,18 @@ the functions here avoid that. A round waits once, for its choice.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 
-def put(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+def put(
+    values: Tensor | Sequence[object] | float,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
     """Put a tensor, or a list of numbers, on ``device``, unless it is there."""
     tensor = values if isinstance(values, Tensor) else torch.tensor(values, dtype=dtype)
     home = tensor.device == device or (device.type == "cpu" and not tensor.is_cuda)

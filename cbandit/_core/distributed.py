@@ -181,7 +181,9 @@ def current() -> Ranks:
 
 
 @contextmanager
-def shard(group: Any = None, timeout: float = TIMEOUT) -> Iterator[Ranks]:
+def shard(
+    group: dist.ProcessGroup | None = None, timeout: float = TIMEOUT
+) -> Iterator[Ranks]:
     """Split the action sets of policies built in here over a process group's ranks.
 
     Every rank must run the same calls, in the same order, and tell its policy the same

@@ -184,7 +184,7 @@ class _Writer:
         self.tensors.append(value)
         return len(self.tensors) - 1
 
-    def _name(self, thing: object) -> str:
+    def _name(self, thing: Callable[..., Any]) -> str:
         if id(thing) not in self._names:
             self._names[id(thing)] = name = name_of(thing)
             self.named[name] = thing
@@ -208,7 +208,7 @@ class _Reader:
         self._nodes, self._tensors, self._names = nodes, tensors, names
         self._made: dict[int, Any] = {}
 
-    def get(self, value: Any) -> Any:
+    def get(self, value: object) -> Any:
         """Return what :meth:`_Writer.put` was given."""
         if type(value) is not list:
             return value

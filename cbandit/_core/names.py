@@ -12,7 +12,7 @@ import functools
 import operator
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -98,7 +98,7 @@ FUNCTIONS = {
 }
 
 
-def name_of(thing: Any) -> str:
+def name_of(thing: Callable[..., Any]) -> str:
     """Return ``module:name`` of a class or function, by which it is found again."""
     if not isinstance(thing, type):
         for name, function in _functions().items():
@@ -116,7 +116,7 @@ def name_of(thing: Any) -> str:
     return f"{module}:{name}"
 
 
-def trusted(trust: Any) -> dict[str, Any]:
+def trusted(trust: object) -> dict[str, Any]:
     """Return by their names the classes and functions that a user trusts.
 
     Args:

@@ -86,7 +86,7 @@ class Streams(torch.Generator):
     Code that knows nothing of trials may pass it as ``generator=`` to torch.
     """
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Streams:
+    def __new__(cls, *args: object, **kwargs: object) -> Streams:
         return super().__new__(cls)
 
     def __init__(self, seed: int, trials: Trials = None, purpose: str = "") -> None:

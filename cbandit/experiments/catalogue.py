@@ -158,7 +158,9 @@ def _studies(
     return _apart(jobs)
 
 
-def _some(where: str, tables: Any, names: Sequence[str]) -> dict[str, Any]:
+def _some(
+    where: str, tables: Mapping[str, Any], names: Sequence[str]
+) -> dict[str, Any]:
     for name in names:
         if name not in tables:
             raise CBanditError(
@@ -168,7 +170,7 @@ def _some(where: str, tables: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _with(
-    raw: Mapping[str, Any], changed: Mapping[str, str], path: Any
+    raw: Mapping[str, Any], changed: Mapping[str, str], path: str | os.PathLike[str]
 ) -> dict[str, Any]:
     """A study's tables with other values, each by its key with dots."""
     out = dict(raw)
@@ -187,7 +189,7 @@ def _with(
     return out
 
 
-def _several(value: Any) -> Any:
+def _several(value: object) -> Any:
     """A parameter as typed, ``half,quarter``, as a list."""
     if not isinstance(value, str) or "," not in value:
         return value

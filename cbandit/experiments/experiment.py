@@ -14,6 +14,7 @@ import torch
 from cbandit._core import checks
 from cbandit.errors import CBanditError
 from cbandit.experiments.settings import Settings
+from cbandit.problems.protocol import Problem
 from cbandit.simulation.parts import Policy
 
 
@@ -34,7 +35,7 @@ class Parameter:
     meaning: str = ""
     least: float | None = None
 
-    def parse(self, name: str, value: Any) -> Any:
+    def parse(self, name: str, value: object) -> Any:
         """``value``, perhaps as typed on a command line, in the default's kind."""
         kind = type(self.default)
         wanted = {int: "a whole number", float: "a number"}.get(kind, "a text")
@@ -152,7 +153,7 @@ class Experiment:
             chosen[name] = self.parameters[name].parse(name, value)
         return chosen
 
-    def _policies(self, names: Any) -> tuple[str, ...]:
+    def _policies(self, names: object) -> tuple[str, ...]:
         if not isinstance(names, list | tuple) or not names:
             raise CBanditError(
                 f"policies must be a list of at least one name; got {names!r}"
@@ -205,7 +206,7 @@ class Task:
         """Build the problem."""
         return self.experiment.build(self.settings, self.trials)
 
-    def make(self, problem: Any) -> Policy:
+    def make(self, problem: Problem) -> Policy:
         """Build the policy for the problem."""
         return self.experiment.policies[self.policy](problem, self)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cbandit.errors import CBanditError
 from cbandit.experiments.compare import LEVEL, Comparison
@@ -14,6 +14,9 @@ from cbandit.experiments.report import COLUMNS
 from cbandit.experiments.settings import Settings
 from cbandit.simulation import plots
 from cbandit.simulation.curves import Curve, Curves
+
+if TYPE_CHECKING:
+    import pandas
 
 VIOLATIONS = ("soft_violation", "hard_violation")
 
@@ -60,7 +63,7 @@ class Outcome:
         count = "the" if trials is None else str(trials)
         return f"{title}: mean and {share}{band} of {count} trials"
 
-    def draw(self, boxes: Any, out: Path) -> list[Path]:
+    def draw(self, boxes: pandas.DataFrame | None, out: Path) -> list[Path]:
         """Draw the figures into a folder; return where they lie.
 
         These are the account, its time averages, and those that the experiment asks

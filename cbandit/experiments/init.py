@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cbandit.errors import CBanditError
 from cbandit.experiments.settings import toml_key, toml_value
 from cbandit.problems.measured import FEW, apart
+
+if TYPE_CHECKING:
+    import pandas
 
 MOST = 20  # different values of a column that looks like a knob
 LIMIT = re.compile(r"^\s*(.+?)\s*(<=|>=)\s*(\S+)\s*$")
@@ -78,7 +81,7 @@ class Column:
 
 
 def study_text(
-    frame: Any,
+    frame: pandas.DataFrame,
     table: str,
     file: str,
     name: str,
@@ -178,7 +181,7 @@ def study_text(
     return head + "\n".join(lines) + "\n" + POLICIES
 
 
-def _column(name: str, values: Any) -> Column:
+def _column(name: str, values: pandas.Series[Any]) -> Column:
     import pandas
 
     missing = int(values.isna().sum())

@@ -95,7 +95,7 @@ class Home:
                 )
         return call
 
-    def build(self, where: str, value: Any) -> Any:
+    def build(self, where: str, value: object) -> Any:
         """Return a value of a file, tables with a ``type`` as the objects they mean.
 
         Args:
@@ -169,7 +169,7 @@ def _hint(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {meant}?" if meant else ""
 
 
-def _written_in(thing: Any) -> str:
+def _written_in(thing: object) -> str:
     """Return the module in which an object, or its class, was written."""
     if isinstance(thing, ModuleType):
         return thing.__name__
@@ -206,7 +206,7 @@ class Arguments:
         open: whether it takes any others too.
     """
 
-    def __init__(self, call: Any) -> None:
+    def __init__(self, call: Callable[..., Any]) -> None:
         try:
             every = inspect.signature(call).parameters.values()
         except (TypeError, ValueError):
@@ -218,7 +218,7 @@ class Arguments:
         if self.open:
             self._hand_on(call)
 
-    def _hand_on(self, call: Any) -> None:
+    def _hand_on(self, call: Callable[..., Any]) -> None:
         """Take in what ``**common`` is handed on to: mostly the next constructor."""
         common = getattr(call, "common", None)
         line = [c for c in getattr(call, "__mro__", ())[:-1] if "__init__" in vars(c)]

@@ -96,7 +96,7 @@ def write_summary(summary: dict[str, Any], out: Path) -> None:
         file.write(sealed(text.removesuffix("\n}"), *SEAL))
 
 
-def _without_nan(value: Any) -> Any:
+def _without_nan(value: object) -> Any:
     """NaN is no JSON: ``null`` instead, where a number is not known."""
     if isinstance(value, dict):
         return {key: _without_nan(entry) for key, entry in value.items()}
@@ -199,7 +199,7 @@ def _inflates(path: Path) -> bool:
     return not plain or size > SPARE + RATIO * path.stat().st_size
 
 
-def read_frame(path: Path, **options: Any) -> pandas.DataFrame:
+def read_frame(path: Path, **options: object) -> pandas.DataFrame:
     """Read a table as a pandas frame; equal texts are one object, however many."""
     schema = parquet.read_schema(path)
     texts = [f.name for f in schema if str(f.type) in ("string", "large_string")]

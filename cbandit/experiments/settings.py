@@ -121,7 +121,7 @@ def toml_key(name: str) -> str:
     return name if plain else toml_value(name)
 
 
-def toml_value(value: Any) -> str:
+def toml_value(value: object) -> str:
     """Return a value as TOML has it."""
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(toml_value, value)) + "]"

@@ -22,6 +22,7 @@ from cbandit.experiments.settings import Settings
 from cbandit.experiments.study_acquisition import acquisition
 from cbandit.experiments.study_beliefs import belief
 from cbandit.experiments.study_problem import StatedProblem, costs_of, remarks
+from cbandit.problems.protocol import Problem
 from cbandit.simulation.loop import simulate
 from cbandit.simulation.parts import Policy
 
@@ -85,7 +86,7 @@ def expanded(
 
 
 def _policies(
-    where: str, tables: Any, shared: Mapping[str, Any]
+    where: str, tables: object, shared: Mapping[str, Any]
 ) -> tuple[dict[str, dict[str, Any]], tuple[tuple[str, ...], ...]]:
     """Return every policy's table by name, and the names that make up each sweep."""
     if not isinstance(tables, Mapping) or not tables:
@@ -181,7 +182,7 @@ class StatedPolicy:
     table: Mapping[str, Any]
     home: Home
 
-    def build(self, problem: Any, task: Task) -> Policy:
+    def build(self, problem: Problem, task: Task) -> Policy:
         """Build the policy for a problem."""
         words, kind = self.table["type"], self.home.find_type(self.where, self.table)
         beliefs = self._beliefs(problem, Arguments(kind))
@@ -211,7 +212,7 @@ class StatedPolicy:
         made: Policy = policy
         return made
 
-    def _beliefs(self, problem: Any, takes: Arguments) -> dict[str, Any]:
+    def _beliefs(self, problem: Problem, takes: Arguments) -> dict[str, Any]:
         """Return the beliefs, or the number of costs, that the policy takes."""
         out: dict[str, Any] = {}
         limits = self.table.get("thresholds", getattr(problem, "thresholds", 0.0))
@@ -229,7 +230,7 @@ class StatedPolicy:
             out["m"] = names or m
         return out
 
-    def _belief(self, name: str, problem: Any) -> Any:
+    def _belief(self, name: str, problem: Problem) -> Any:
         key = name if name in self.table else "belief"
         table = self.table.get(key, {})
         where = f"{self.where} {key}"

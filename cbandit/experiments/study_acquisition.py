@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,10 +18,16 @@ from torch import Tensor
 from cbandit.errors import CBanditError
 from cbandit.experiments.named import Arguments, Home, located, of_botorch
 
+if TYPE_CHECKING:
+    from botorch.acquisition.acquisition import AcquisitionFunction
+    from botorch.models.model_list_gp_regression import ModelListGP
+
+    from cbandit.baselines.botorch_policy import BoTorchPolicy
+
 POINTS = 512  # that stand for the whole set where an integral over it is asked for
 
 
-def acquisition(where: str, value: Any, home: Home) -> Acquisition:
+def acquisition(where: str, value: object, home: Home) -> Acquisition:
     """Return what a policy of BoTorch's builds its acquisition function with.
 
     Args:
@@ -72,10 +78,12 @@ class Acquisition:
         arguments: those of its arguments that the file says.
     """
 
-    kind: Any
+    kind: type[AcquisitionFunction]
     arguments: Mapping[str, Any]
 
-    def __call__(self, model: Any, policy: Any) -> Any:
+    def __call__(
+        self, model: ModelListGP, policy: BoTorchPolicy
+    ) -> AcquisitionFunction:
         """Build it from the model of one trial."""
         from botorch.exceptions.errors import BotorchError
         from botorch.exceptions.warnings import BotorchWarning
@@ -101,7 +109,13 @@ class Acquisition:
 class _State:
     """One trial's model, data and limits."""
 
-    def __init__(self, model: Any, policy: Any, kind: Any, takes: Arguments) -> None:
+    def __init__(
+        self,
+        model: Any,
+        policy: BoTorchPolicy,
+        kind: type[AcquisitionFunction],
+        takes: Arguments,
+    ) -> None:
         from botorch.acquisition.analytic import AnalyticAcquisitionFunction
 
         self.model, self.policy = model, policy

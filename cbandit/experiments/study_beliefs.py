@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from cbandit._core import checks
 from cbandit.errors import CBanditError
 from cbandit.experiments.named import Home
 
-KERNELS: dict[str, Any] = {
+KERNELS: dict[str, Callable[..., gpk.Kernel]] = {
     "rbf": gpk.RBFKernel,
     "matern-1/2": partial(gpk.MaternKernel, nu=0.5),
     "matern-3/2": partial(gpk.MaternKernel, nu=1.5),
@@ -45,11 +45,11 @@ def belief(where: str, table: Mapping[str, Any], actions: Actions, home: Home) -
 def _gp(
     actions: Actions,
     home: Home,
-    kernel: Any = None,
-    lengthscale: Any = None,
-    noise: Any = None,
-    standardize: Any = None,
-    refit_every: Any = None,
+    kernel: str | None = None,
+    lengthscale: object = None,
+    noise: object = None,
+    standardize: object = None,
+    refit_every: object = None,
 ) -> GP:
     out = GP.default(actions)
     if (kernel is not None or lengthscale is not None) and out.kernel is None:
@@ -83,7 +83,7 @@ def _gp(
     return out
 
 
-def _swapped(kernel: Any, make: Any) -> gpk.Kernel:
+def _swapped(kernel: gpk.Kernel, make: Callable[..., gpk.Kernel]) -> gpk.Kernel:
     """Return a default kernel with another one for its numbers."""
     if isinstance(kernel, gpk.ProductKernel):
         return gpk.ProductKernel(*(_swapped(part, make) for part in kernel.kernels))
@@ -99,7 +99,7 @@ def _swapped(kernel: Any, make: Any) -> gpk.Kernel:
     return new
 
 
-def _stretch(kernel: Any, lengthscale: Any, dim: int) -> None:
+def _stretch(kernel: gpk.Kernel, lengthscale: object, dim: int) -> None:
     """Set the lengthscales of a kernel's parts."""
     lengths = checks.positive("lengthscale", lengthscale)
     if lengths.numel() not in (1, dim) or lengths.dim() > 1:

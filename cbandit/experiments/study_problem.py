@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,6 +20,9 @@ from cbandit._core import checks
 from cbandit._core.randomness import trial_range
 from cbandit.errors import CBanditError
 from cbandit.experiments.named import Arguments, Home, located, of_botorch
+
+if TYPE_CHECKING:
+    import pandas
 
 KINDS = ("table", "botorch", "object")
 SHOWN = 12  # rows that are named
@@ -45,7 +48,7 @@ class StatedProblem:
     path: str = ""
 
     @classmethod
-    def read(cls, where: str, section: Any, home: Home) -> StatedProblem:
+    def read(cls, where: str, section: object, home: Home) -> StatedProblem:
         """Return a problem as a file states it, or raise; nothing else is read.
 
         Args:
@@ -138,7 +141,7 @@ class StatedProblem:
             return problems.from_botorch(function, **options)
 
 
-def read_table(path: Path) -> Any:
+def read_table(path: Path) -> pandas.DataFrame:
     """Read a CSV file as a pandas frame."""
     import pandas
 
@@ -155,7 +158,7 @@ def read_table(path: Path) -> Any:
     return frame
 
 
-def remarks(problem: Any) -> tuple[str, ...]:
+def remarks(problem: object) -> tuple[str, ...]:
     """Say which rows of a table were left out, and how many were put together.
 
     And what its columns are suspected of, and limits that no row keeps.

@@ -18,6 +18,7 @@ from multiprocessing import (
 )
 from multiprocessing.connection import wait as ready
 from multiprocessing.process import BaseProcess
+from types import FrameType
 from typing import Any, TypeVar
 
 import torch
@@ -124,14 +125,16 @@ def _ending(work: Work[T], task: Task) -> T:
         os._exit(1)  # or the pool would wait for it to take another task
 
 
-def _told(number: int, frame: Any) -> None:
+def _told(number: int, frame: FrameType | None) -> None:
     """Hear SIGTERM as Ctrl-C, once: the pool repeats it when the first worker ends."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager
-def _handling(number: int, handler: Any) -> Iterator[None]:
+def _handling(
+    number: int, handler: Callable[[int, FrameType | None], Any]
+) -> Iterator[None]:
     """Handle a signal in here only; it is the main thread that can."""
     if threading.current_thread() is not threading.main_thread():
         yield

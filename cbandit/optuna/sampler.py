@@ -22,6 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 from cbandit._core import checks
 from cbandit._core.hints import near
 from cbandit._core.log import warn
+from cbandit.actions import Actions
 from cbandit.beliefs.gp import GP
 from cbandit.errors import CBanditError
 from cbandit.optuna.parameters import Domain
@@ -412,7 +413,7 @@ def _keeps_limits(kind: Callable[..., Any]) -> bool:
 
 
 def _by_default(
-    kind: Callable[..., GPPolicy], space: Any, m: int, settings: dict[str, Any]
+    kind: Callable[..., GPPolicy], space: Actions, m: int, settings: dict[str, Any]
 ) -> Any:
     """Return a policy of this kind, with default beliefs."""
     belief, limits = GP.default(space), settings["thresholds"]

@@ -117,11 +117,11 @@ def truth(function: ConstrainedBaseTestProblem, x: Tensor) -> Tensor:
 
 
 def from_botorch(
-    test_function: Any,
-    points: Any = None,
+    test_function: ConstrainedBaseTestProblem,
+    points: object = None,
     *,
-    noise: Any = None,
-    cost_noise: Any = None,
+    noise: object = None,
+    cost_noise: object = None,
     optimum: float | None = None,
 ) -> Continuous | Table:
     """Make a problem of one of BoTorch's constrained test functions.
@@ -201,7 +201,7 @@ def from_botorch(
     )
 
 
-def _variance(name: str, variance: Any, std: Any, count: int) -> Tensor:
+def _variance(name: str, variance: object, std: object, count: int) -> Tensor:
     if variance is None:
         variance = checks.tensor(name, 0.0 if std is None else std).square()
     variance = checks.nonnegative(name, variance)
@@ -227,7 +227,7 @@ def _best_known(function: Any) -> float:
     return sign * stated if bool(feasible.any()) else math.nan
 
 
-def _set(function: Any, points: Any) -> Actions:
+def _set(function: ConstrainedBaseTestProblem, points: object) -> Actions:
     if isinstance(points, Actions) and points.finite:
         actions = points
         if actions.batch_shape:

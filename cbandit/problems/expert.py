@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from cbandit._core import checks
 from cbandit.errors import CBanditError
 
+if TYPE_CHECKING:
+    from gpytorch.kernels import Kernel
 
-def expert_distance(actions: Any, moves: Any, kernel: Any) -> Tensor:
+
+def expert_distance(actions: Any, moves: object, kernel: Kernel) -> Tensor:
     """Return how far each action is from what an expert does, ``(N,)``.
 
     It is the squared maximum mean discrepancy between always playing ``x`` and the

@@ -45,10 +45,10 @@ class LinearProblem(Fixed):
     def __init__(
         self,
         actions: Finite | Star,
-        theta: Any,
-        mu: Any,
-        noise: Any = 0.0,
-        thresholds: Any = 0.0,
+        theta: object,
+        mu: object,
+        noise: object = 0.0,
+        thresholds: object = 0.0,
         trials: Trials = None,
     ) -> None:
         self.settings = stated(self, locals())

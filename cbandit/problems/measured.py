@@ -75,7 +75,7 @@ def measured(
     target: str,
     limits: Sequence[str],
     knobs: Sequence[str] | Mapping[str, Any] | None,
-    noise: Any,
+    noise: object,
     repeats: str,
 ) -> Measured:
     """Read a frame; see :meth:`cbandit.problems.Table.from_frame`."""
@@ -246,7 +246,7 @@ def _parameter(column: pd.Series[Any]) -> Int | Float | Category:
     return Category(*sorted(options, key=lambda option: (str(type(option)), option)))
 
 
-def _coordinates(frame: pd.DataFrame, name: str, parameter: Any) -> np.ndarray:
+def _coordinates(frame: pd.DataFrame, name: str, parameter: object) -> np.ndarray:
     if not isinstance(parameter, Int | Float | Category):
         raise CBanditError(
             f"knobs: {name} must be a cb.Int, a cb.Float or a cb.Category; got "
@@ -264,7 +264,9 @@ def _coordinates(frame: pd.DataFrame, name: str, parameter: Any) -> np.ndarray:
     return places
 
 
-def _variances(noise: Any, outcomes: list[str], apart: np.ndarray, free: int) -> Tensor:
+def _variances(
+    noise: object, outcomes: list[str], apart: np.ndarray, free: int
+) -> Tensor:
     """Return the variance of each outcome: as told, or as the repeats say."""
     if isinstance(noise, Mapping):
         if set(noise) != set(outcomes):

@@ -108,14 +108,14 @@ class Table(Fixed):
 
     def __init__(
         self,
-        reward: Any,
-        costs: Any,
-        noise: Any = 0.0,
-        cost_noise: Any = None,
+        reward: object,
+        costs: object,
+        noise: object = 0.0,
+        cost_noise: object = None,
         actions: Actions | None = None,
         trials: Trials = None,
-        thresholds: Any = 0.0,
-        known: Any = None,
+        thresholds: object = 0.0,
+        known: object = None,
         minimise: bool = False,
     ) -> None:
         self.settings = stated(self, locals())
@@ -165,7 +165,7 @@ class Table(Fixed):
         worded = self.senses.names is not None or not self.senses.plain
         numbers = tau if bool(tau.any()) else 0.0
         self.thresholds: Any = thresholds if worded else numbers
-        self.known = known
+        self.known: Any = known
         self._tau = tau
         if bool((self.best < 0).all()):
             warn(self._unkept())
@@ -190,7 +190,7 @@ class Table(Fixed):
         maximise: str | None = None,
         limits: Mapping[str, Any] | None = None,
         knobs: Sequence[str] | Mapping[str, Any] | None = None,
-        noise: Any = None,
+        noise: object = None,
         *,
         minimise: str | None = None,
         repeats: str = "mean",

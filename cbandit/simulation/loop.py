@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from time import monotonic, perf_counter
 from typing import Any
@@ -57,7 +57,7 @@ def simulate(
     callback: Callable[[Played], Any] | None = None,
     *,
     checkpoint_every: float = 30.0,
-    trust: Any = (),
+    trust: Iterable[object] = (),
 ) -> Run:
     """Play ``horizon`` rounds and return all that happened.
 

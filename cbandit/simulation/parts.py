@@ -127,7 +127,7 @@ def _complete(name: str, part: Policy | Problem, attributes: str) -> None:
         )
 
 
-def _unlike(wanted: str, ours: Any, theirs: Any) -> CBanditError:
+def _unlike(wanted: str, ours: object, theirs: object) -> CBanditError:
     """Say in what a policy and a problem must be alike, and are not."""
     return CBanditError(
         f"policy and problem must {wanted}; the policy has {ours}, the problem {theirs}"
@@ -156,7 +156,7 @@ def _check_senses(policy: Policy, theirs: Senses) -> None:
         raise _unlike(wanted, f"({ours})", f"({theirs})")
 
 
-def _check_thresholds(policy: Policy, limits: Any) -> None:
+def _check_thresholds(policy: Policy, limits: object) -> None:
     """Warn where a policy keeps to limits that nobody may have meant."""
     if callable(limits) or not policy.m:
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -56,7 +57,12 @@ class Checkpoint:
     """
 
     def __init__(
-        self, path: Path, policy: Policy, problem: Problem, ranks: Ranks, trust: Any
+        self,
+        path: Path,
+        policy: Policy,
+        problem: Problem,
+        ranks: Ranks,
+        trust: Iterable[object],
     ) -> None:
         if not ranks.first(path.parent.is_dir):
             raise CheckpointError(f"checkpoint: no folder {path.parent}")

@@ -110,11 +110,11 @@ class Tape:
         )
 
 
-def _thresholds(limits: Any, costs: Tensor) -> Tensor:
+def _thresholds(limits: object, costs: Tensor) -> Tensor:
     """``(*trials, T, m)``, or ``(*trials, 1, m)`` where they do not change."""
     shape = (*costs.shape[:-2], costs.shape[-1])
 
-    def checked(value: Any) -> Tensor:
+    def checked(value: object) -> Tensor:
         tau = checks.tensor("problem.thresholds", value)
         return checks.shaped("problem.thresholds", tau, shape, "(*trials, m)")
 

@@ -153,7 +153,7 @@ class World:
         return checks.shaped("problem.costs", costs, (*batch, count), "(*trials, m)")
 
 
-def _failures(marks: Any, batch: tuple[int, ...]) -> Tensor | None:
+def _failures(marks: object, batch: tuple[int, ...]) -> Tensor | None:
     """The trials ``(*trials,)`` in which an action has failed, on the host."""
     failed = checks.tensor("the failures of problem.observe", marks, None, "cpu")
     if failed.dtype != torch.bool:
