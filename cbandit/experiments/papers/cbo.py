@@ -6,7 +6,6 @@ See :mod:`cbandit.problems.cbo` for the paper and the problem.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from gpytorch.kernels import RBFKernel
 
@@ -14,13 +13,13 @@ from cbandit.beliefs.gp import GP
 from cbandit.experiments.experiment import Experiment, Task
 from cbandit.explore import UCB
 from cbandit.policies.scgp import SCGPUCB
-from cbandit.problems import cbo_gpu_allocation
+from cbandit.problems import Allocation, cbo_gpu_allocation
 from cbandit.simulation.parts import Policy
 
 BOUND, SLATER = 1.0, 0.7  # ours: B = max|f|; delta = 0.7 of the largest slack 0.74
 
 
-def _scgp(problem: Any, task: Task, schedule: int) -> Policy:
+def _scgp(problem: Allocation, task: Task, schedule: int) -> Policy:
     kernel = RBFKernel().double()
     kernel.lengthscale = 0.5
     return SCGPUCB(

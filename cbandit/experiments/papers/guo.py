@@ -5,8 +5,8 @@ See :mod:`cbandit.problems.guo` for the paper and the problems.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from gpytorch.kernels import RBFKernel
 
@@ -24,14 +24,16 @@ from cbandit.experiments.experiment import (
 from cbandit.explore import UCB
 from cbandit.policies.ckb import CKB
 from cbandit.policies.rpol import RPOL
-from cbandit.problems import guo_classical, guo_delayed, guo_nonstationary
+from cbandit.problems import Gridded, guo_classical, guo_delayed, guo_nonstationary
 from cbandit.simulation.parts import Policy
 
 # ours: B = max|f|, G = max|g| and Slater's constant of the first phase, which CKB needs
 BOUNDS, SLATER = (7.0, 1.95), 0.05
 
 
-def _policy(problem: Any, task: Task, kind: Any, **options: Any) -> Policy:
+def _policy(
+    problem: Gridded, task: Task, kind: Callable[..., Policy], **options: object
+) -> Policy:
     """A policy with the beliefs and widths that all of them have."""
     parameters = task.settings.parameters
     lam = 1 + 2 / task.settings.horizon
@@ -41,28 +43,29 @@ def _policy(problem: Any, task: Task, kind: Any, **options: Any) -> Policy:
     kernel.lengthscale = 1.0
     gp, width = GP(kernel, noise=lam), UCB(parameters["beta"])
     options |= {"reward": gp, "costs": gp, "explore": width, "pending": "ignore"}
-    policy: Policy = kind(problem.actions, **options, **task.common)
-    return policy
+    return kind(problem.actions, **options, **task.common)
 
 
-def _censored(problem: Any, task: Task) -> Policy:
+def _censored(problem: Gridded, task: Task) -> Policy:
     parameters = task.settings.parameters
     late = Delayed(parameters["window"], weight=parameters["weight"])
     return _policy(problem, task, RPOL, feedback=late)
 
 
-def _windowed(problem: Any, task: Task) -> Policy:
+def _windowed(problem: Gridded, task: Task) -> Policy:
     last = Sliding(task.settings.parameters["window"])
     return _policy(problem, task, RPOL, feedback=last)
 
 
-def _ckb(problem: Any, task: Task, kind: Any = CKB, **options: Any) -> Policy:
+def _ckb(
+    problem: Gridded, task: Task, kind: Callable[..., Policy] = CKB, **options: object
+) -> Policy:
     """CKB, whose theorem sets its steps from these constants."""
     options |= {"clip": BOUNDS, "slater": SLATER, "horizon": task.settings.horizon}
     return _policy(problem, task, kind, **options)
 
 
-def _ckb_restart(problem: Any, task: Task) -> Policy:
+def _ckb_restart(problem: Gridded, task: Task) -> Policy:
     restart = task.settings.parameters["restart"]
     return _ckb(problem, task, CKBRestart, restart=restart)
 

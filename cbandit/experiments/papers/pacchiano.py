@@ -6,6 +6,7 @@ See :mod:`cbandit.problems.pacchiano` for the paper and the problems.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,8 @@ from cbandit.policies.lclucb import LCLUCB
 from cbandit.policies.opb import OPB
 from cbandit.policies.safe.action import Safe
 from cbandit.problems import (
+    LinearProblem,
+    Table,
     bench_stagewise,
     pacchiano_cyclic,
     pacchiano_hard,
@@ -31,9 +34,14 @@ from cbandit.simulation.parts import Policy
 
 
 def _policy(
-    problem: Any, task: Task, build: Any, belief: Any, safe: Safe, **options: Any
+    problem: Table | LinearProblem,
+    task: Task,
+    build: Callable[..., Policy],
+    belief: Linear | Counts | GP,
+    safe: Safe,
+    **options: object,
 ) -> Policy:
-    policy: Policy = build(
+    return build(
         problem.actions,
         reward=belief,
         costs=[belief] * problem.m,
@@ -43,17 +51,18 @@ def _policy(
         **options,
         **task.common,
     )
-    return policy
 
 
-def _linear(problem: Any, task: Task, build: Any) -> Policy:
+def _linear(problem: Any, task: Task, build: Callable[..., Policy]) -> Policy:
     """LC-LUCB or Safe-LTS with ``S = L = lam = 1``, ``delta = 0.1``, the true ``R``."""
     r = math.sqrt(task.settings.parameters.get("noise", 1.0))
     belief = Linear(subgaussian=r, ridge=1.0, norm=1.0, length=1.0)
     return _policy(problem, task, build, belief, Safe(x=problem.actions.center))
 
 
-def _opb(problem: Any, task: Task, belief: Any = None, **options: Any) -> Policy:
+def _opb(
+    problem: Table, task: Task, belief: Counts | GP | None = None, **options: object
+) -> Policy:
     """OPB with ``R = 1``, ``delta = 0.1``; the safe arm, the first, is known."""
     belief = belief or Counts(subgaussian=1.0, means=(0.0, 1.0))
     safe = Safe(index=0, reward=problem.f[..., 0], cost=problem.g[..., 0])
@@ -61,7 +70,7 @@ def _opb(problem: Any, task: Task, belief: Any = None, **options: Any) -> Policy
     return _policy(problem, task, OPB, belief, safe, horizon=horizon, **options)
 
 
-def _opb_gp(problem: Any, task: Task) -> Policy:
+def _opb_gp(problem: Table, task: Task) -> Policy:
     """OPB's GP form under the functions' own prior; the safe corner is known."""
     beta = task.settings.parameters["beta"]
     belief = GP(rbf(0.5), noise=task.settings.parameters["noise"])

@@ -18,7 +18,13 @@ from cbandit.beliefs.gp import GP
 from cbandit.experiments.experiment import Experiment, Figures, Parameter, Task
 from cbandit.explore import UCB
 from cbandit.policies.epoch import EpochPenalty
-from cbandit.problems import shi_data_rate, shi_proposition_1, shi_small_feasible
+from cbandit.policies.gp import GPPolicy
+from cbandit.problems import (
+    Gridded,
+    shi_data_rate,
+    shi_proposition_1,
+    shi_small_feasible,
+)
 from cbandit.simulation.parts import Policy
 
 LENGTHS = (5, 10, 14, 35, 50)  # ours: epochs such that T = L S for T = 350
@@ -38,7 +44,7 @@ def _matern(task: Task) -> MaternKernel:
     return kernel
 
 
-def _started(policy: Any, problem: Any, task: Task) -> Policy:
+def _started(policy: GPPolicy, problem: Gridded, task: Task) -> Policy:
     """Show the policy each trial's start, one observation from before round 1."""
     world = Streams(task.settings.seed, task.trials, "start")
     reward, cost = problem.look(problem.actions.at(problem.start), 1, world)
@@ -47,12 +53,11 @@ def _started(policy: Any, problem: Any, task: Task) -> Policy:
         reward=reward.unsqueeze(-1),
         cost=cost.unsqueeze(-2),
     )
-    started: Policy = policy
-    return started
+    return policy
 
 
 def _epochs(
-    problem: Any, task: Task, epoch: int | None = None, fixed: bool = False
+    problem: Gridded, task: Task, epoch: int | None = None, fixed: bool = False
 ) -> Policy:
     """Epoch penalties; with a noisy constraint Algorithm 3's, else Algorithm 2's.
 
@@ -82,7 +87,7 @@ def _epochs(
     return _started(policy, problem, task)
 
 
-def _admmbo(problem: Any, task: Task) -> Policy:
+def _admmbo(problem: Gridded, task: Task) -> Policy:
     policy = ADMMBO(
         problem.actions,
         reward=GP(_matern(task), noise=problem.noise),
@@ -92,7 +97,7 @@ def _admmbo(problem: Any, task: Task) -> Policy:
     return _started(policy, problem, task)
 
 
-def _oco(problem: Any, task: Task) -> Policy:
+def _oco(problem: Gridded, task: Task) -> Policy:
     radius, step, dual, leak = OCO[task.settings.experiment]
     return BanditOCO(
         problem.box,

@@ -6,6 +6,7 @@ See :mod:`cbandit.problems.zhou` for the paper and the problems.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,14 +17,18 @@ from cbandit.confidence import RKHS
 from cbandit.experiments.experiment import Experiment, Factory, Parameter, Task
 from cbandit.explore import TS, UCB, Explore, Rand
 from cbandit.policies.ckb import CKB
-from cbandit.problems import zhou_finance, zhou_light, zhou_synthetic
+from cbandit.problems import Table, zhou_finance, zhou_light, zhou_synthetic
 from cbandit.simulation.parts import Policy
 
 SAFE_ROUNDS = 100  # StageOpt's expansion and SGP-UCB's exploration: ours
 
 
 def _policy(
-    problem: Any, task: Task, kind: Any, explore: type[Explore] = UCB, **options: Any
+    problem: Table,
+    task: Task,
+    kind: Callable[..., Policy],
+    explore: type[Explore] = UCB,
+    **options: object,
 ) -> Policy:
     """A policy with the papers' beliefs and widths.
 
@@ -47,7 +52,7 @@ def _policy(
     with warnings.catch_warnings():
         # beside noise as small as theirs that form is a heuristic, as is known here
         warnings.filterwarnings("ignore", r"RKHS\(form='small-lam'\)")
-        policy: Policy = kind(
+        return kind(
             problem.actions,
             reward=reward,
             costs=costs,
@@ -56,10 +61,9 @@ def _policy(
             **options,
             **task.common,
         )
-    return policy
 
 
-def _ckb(problem: Any, task: Task, explore: type[Explore]) -> Policy:
+def _ckb(problem: Table, task: Task, explore: type[Explore]) -> Policy:
     """CKB with ``rho = 4B/delta``."""
     known = problem.known
     clip, cap = (known.bound, known.cost_bound), 4 * known.bound / known.slater
@@ -67,7 +71,7 @@ def _ckb(problem: Any, task: Task, explore: type[Explore]) -> Policy:
     return _policy(problem, task, CKB, explore, **options)
 
 
-def _safe(problem: Any, task: Task, kind: Any) -> Policy:
+def _safe(problem: Table, task: Task, kind: Callable[..., Policy]) -> Policy:
     """StageOpt or SGP-UCB, which know some feasible actions."""
     options = {"safe": problem.known.safe, "rounds": SAFE_ROUNDS}
     if kind is StageOpt:
