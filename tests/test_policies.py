@@ -827,7 +827,7 @@ def test_a_refit_makes_the_data_likelier(trials, standardize, dense, rng):
 
     def likelihood(i):
         group = beliefs_of(policy).groups[0]
-        scale = group.covariance.kernel.lengthscale.reshape(-1)
+        scale = group.prior.covariance.kernel.lengthscale.reshape(-1)
         scale = scale[min(i, len(scale) - 1)].item()
         one = reference[i]
         one.noise = group.noise[i].item()
@@ -849,7 +849,7 @@ def test_a_refit_makes_the_data_likelier(trials, standardize, dense, rng):
     assert [likelihood(i) for i in range(count)] == pytest.approx(after, abs=0.05)
     if trials:
         group = beliefs_of(policy).groups[0]
-        scale = group.covariance.kernel.lengthscale.reshape(-1)
+        scale = group.prior.covariance.kernel.lengthscale.reshape(-1)
         assert scale[0] > 1.3 * scale[1]
 
 

@@ -325,7 +325,7 @@ class Sketched:
         return self.sketch.gain.unsqueeze(-1)
 
     def dimension(self) -> tuple[Tensor, Tensor]:
-        """Return the sums of ``var / lam`` over rounds, posterior and prior, ``(T, 1)``."""
+        """Return sums of ``var / lam`` over rounds, posterior and prior, ``(T, 1)``."""
         history = self.history
         used = history.used
         if not used:

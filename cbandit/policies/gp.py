@@ -957,6 +957,7 @@ class GPPolicy(Policy):
     # played, in their order, whoever played them and whenever feedback came. Without a
     # trials axis.
 
+    @locked
     def study_units(self) -> Tensor:
         """Return the current units of the costs, ``(1, m)``, NaN where unknown."""
         units = self._now.state.beliefs.units()
@@ -965,6 +966,7 @@ class GPPolicy(Policy):
         size: Tensor = units.size.where(units.known, torch.nan)
         return size[:, 1:].double()
 
+    @locked
     def study_turn(self, t: int, rounds: Sequence[Played]) -> None:
         """Prepare round ``t + 1``: fold the multiplier over the rounds played.
 
@@ -997,6 +999,7 @@ class GPPolicy(Policy):
         position = self._streams.position()
         self._now = self._now._replace(t=t, state=state, position=position)
 
+    @locked
     def study_join(self, waiting: Tensor, failed: Tensor) -> None:
         """Record the choices of other processes.
 
@@ -1010,6 +1013,7 @@ class GPPolicy(Policy):
         for x in failed:
             self._add_failure(self._choice_before(0, x), None)
 
+    @locked
     def study_foresee(self, t: int) -> Played:
         """Return the round ``t`` that another process is about to play.
 
