@@ -154,13 +154,13 @@ class Split:
         scaled *= rho / (2 * self.weight.view(-1, 1))
         return scaled
 
-    def stepped(self, step: int, found: Tensor, going: Tensor) -> Split:
-        """Return the state after a step chose ``found (T, d)`` in trials ``going``."""
+    def stepped(self, step: int, chosen: Tensor, going: Tensor) -> Split:
+        """Return the state after a step chose ``chosen (T, d)`` in trials ``going``."""
         where = going.unsqueeze(-1)
         if step == 0:
-            return replace(self, x=torch.where(where, found, self.x))
+            return replace(self, x=torch.where(where, chosen, self.x))
         z = self.z.clone()
-        z[:, step - 1] = torch.where(where, found, z[:, step - 1])
+        z[:, step - 1] = torch.where(where, chosen, z[:, step - 1])
         return replace(self, z=z)
 
     def residuals(self) -> tuple[Tensor, Tensor]:
@@ -321,13 +321,13 @@ class ADMMBO(GPPolicy):
         units = beliefs.units()
         before = level(units, self._limits(asked.t - 1))
         progress = self._advanced(progress, beliefs, asked.t, before)
-        best, here = progress.best(beliefs, before)
+        best, best_x = progress.best(beliefs, before)
         limit = progress.limit(level(units, self._limits(asked.t)))
         if self.actions.continuous:
-            found = self._on_box(asked, beliefs, progress, limit, best)
+            chosen = self._on_box(asked, beliefs, progress, limit, best)
         else:
-            found = self._on_set(asked, beliefs, progress, limit, best, here)
-        x = torch.where(progress.going.unsqueeze(-1), found, progress.incumbent)
+            chosen = self._on_set(asked, beliefs, progress, limit, best, best_x)
+        x = torch.where(progress.going.unsqueeze(-1), chosen, progress.incumbent)
         return self._at(x), state._replace(
             own=progress._replace(done=progress.done + 1)
         )
@@ -360,8 +360,8 @@ class ADMMBO(GPPolicy):
         budgets = self.cost_budgets if progress.step else self.budgets
         if progress.done < budgets[min(progress.iteration, 1)]:
             return progress
-        _, found = progress.best(beliefs, limits)
-        split = progress.split.stepped(progress.step, found, progress.going)
+        _, chosen = progress.best(beliefs, limits)
+        split = progress.split.stepped(progress.step, chosen, progress.going)
         if progress.step < self.m:
             return progress._replace(split=split, step=progress.step + 1, done=0)
         last, (primal, dual) = progress.iteration + 1, split.residuals()
@@ -378,9 +378,9 @@ class ADMMBO(GPPolicy):
         progress: Progress,
         limit: Tensor | None,
         best: Tensor,
-        here: Tensor,
+        best_x: Tensor,
     ) -> Tensor:
-        """Return the action where a step gains most, ``(T, d)``; ``here`` if none does.
+        """Return the action where a step gains most, ``(T, d)``; or ``best_x``.
 
         Args:
             asked: the round.
@@ -388,23 +388,23 @@ class ADMMBO(GPPolicy):
             progress: the step.
             limit: the cost's threshold, ``(T, 1)``; ``None`` of the reward's step.
             best: the step's best value so far, ``(T,)``.
-            here: where that is, ``(T, d)``.
+            best_x: where that is, ``(T, d)``, the answer where nothing gains.
         """
         mask, close = asked.mask, beliefs.tolerance(costs=progress.step > 0)
 
         def gains() -> Iterator[tuple[int, Tensor]]:
             for start, stop, mean, std in beliefs.one(progress.step):
                 points = self.actions.block(start, stop).double()
-                both = mean.double(), std.double()
-                gain = progress.gain(*both, points, limit, best.unsqueeze(-1))
+                moments = mean.double(), std.double()
+                gain = progress.gain(*moments, points, limit, best.unsqueeze(-1))
                 yield start, gain.unsqueeze(1)
 
-        found = maximise(gains(), lambda f, g: f, mask, close)
-        nothing = found.value <= close
+        best_found = maximise(gains(), lambda f, g: f, mask, close)
+        nothing = best_found.value <= close
         if mask is not None:
-            nothing &= self._allowed(mask, here)
-        at = self.actions.at(numbered(found.index)).double()
-        return torch.where(nothing.unsqueeze(-1), here, at)
+            nothing &= self._allowed(mask, best_x)
+        at = self.actions.at(numbered(best_found.index)).double()
+        return torch.where(nothing.unsqueeze(-1), best_x, at)
 
     def _on_box(
         self,
@@ -420,7 +420,7 @@ class ADMMBO(GPPolicy):
 
         from cbandit.posterior.botorch import model_list
 
-        seeds, found = asked.streams.uniform(1).reshape(len(best)), []
+        seeds, points = asked.streams.uniform(1).reshape(len(best)), []
         units = beliefs.units()
         for i in range(len(best)):
             with warnings.catch_warnings(), manual_seed(int(seeds[i] * 2**31)):
@@ -435,8 +435,8 @@ class ADMMBO(GPPolicy):
                 model = model_list(beliefs, i).models[progress.step]
                 gain = _acquisition(model, unit, alone, tau, best[i])
                 tries = self.num_restarts, self.raw_samples
-                found.append(best_on_box(gain, asked, i, *tries))
-        return torch.stack(found).double()
+                points.append(best_on_box(gain, asked, i, *tries))
+        return torch.stack(points).double()
 
 
 def _acquisition(
@@ -493,8 +493,8 @@ def _deployed(beliefs: Beliefs, limits: Tensor) -> Tensor:
 def _row(x: Tensor, place: Tensor) -> Tensor:
     """Return the row ``place (T,)`` of each trial of ``x (T, n, d)``, ``(T, d)``."""
     rows = place.view(-1, 1, 1).expand(-1, 1, x.shape[-1])
-    found: Tensor = x.gather(1, rows).squeeze(1)
-    return found
+    row: Tensor = x.gather(1, rows).squeeze(1)
+    return row
 
 
 def _evaluations(name: str, budgets: object) -> tuple[int, int]:

@@ -105,8 +105,8 @@ class Sketch:
         k_ss = k_s.gather(-1, order.unsqueeze(1).expand(-1, size, -1))
         k_ss = k_ss * real.unsqueeze(1)
         value, vector = torch.linalg.eigh(k_ss)
-        kept = value > TINY * value.amax(-1, keepdim=True) if size else value > 0
-        root = torch.where(kept, value, torch.inf).rsqrt()
+        sound = value > TINY * value.amax(-1, keepdim=True) if size else value > 0
+        root = torch.where(sound, value, torch.inf).rsqrt()
         left = vector * root.unsqueeze(-2) * real.unsqueeze(-1)
         z = left.mT @ k_s  # T x q x n
         a = (z * precision.unsqueeze(1)) @ z.mT
@@ -405,8 +405,8 @@ class BKB(GPPolicy):
         super().__init__(actions, reward=reward, costs=None, explore=explore, **common)
 
     def _fresh_beliefs(self, beliefs: list[GP]) -> Sketched:
-        shape, kept = self.batch_shape, (self.dtype, self.device)
-        return Sketched.start(beliefs[0].copy(), self.actions, shape, *kept)
+        shape, kinds = self.batch_shape, (self.dtype, self.device)
+        return Sketched.start(beliefs[0].copy(), self.actions, shape, *kinds)
 
     def _opened(self, state: GPState, asked: Asked) -> GPState:
         """Keep each past round with probability ``min(1, q var(x_s) / lam)``."""

@@ -213,10 +213,10 @@ def best_on_box(
     else:
         rows = [_fixed(box, row) for row in box.choices.tolist()]
         x, _ = optimize_acqf_mixed(acquisition, fixed_features_list=rows, **options)
-    found: Tensor = x[0]
+    point: Tensor = x[0]
     if asked.barred is None:
-        return found
-    return _beside(acquisition, box, asked.barred.of(trial), found)
+        return point
+    return _beside(acquisition, box, asked.barred.of(trial), point)
 
 
 def _fixed(box: Box, row: list[float]) -> dict[int, float]:

@@ -95,8 +95,8 @@ class CKBRestart(GPPolicy):
 
     def _judged(self, beliefs: Beliefs, look: Look, best: Best, asked: Asked) -> Tensor:
         """Return the estimates that the multiplier moves by, ``(T, 1 + m)``."""
-        rest = asked, self._limits, self._ahead
-        return self._dual.judged(beliefs, look, best, *rest)
+        context = asked, self._limits, self._ahead
+        return self._dual.judged(beliefs, look, best, *context)
 
     def move(
         self, t: int, phi: Tensor, estimate: Tensor, arrived: Sequence[Tensor]

@@ -86,8 +86,8 @@ class Random(Policy):
         for j, belief in enumerate(beliefs):
             belief.suit(f"costs[{j}]", self.actions, self.batch_shape)
             beliefs[j] = self.senses.belief(1 + j, belief)
-        kept = self.batch_shape, self.dtype, self.device
-        self._begin(Beliefs(beliefs, self.actions, *kept))
+        kinds = self.batch_shape, self.dtype, self.device
+        self._begin(Beliefs(beliefs, self.actions, *kinds))
 
     def decide(
         self, state: Beliefs | None, asked: Asked

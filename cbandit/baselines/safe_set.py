@@ -253,9 +253,9 @@ class SafeSets:
             noise = group.noise
             covariances = group.engine.covariances(outside)
             for at in inside.split(step):
-                c, here, there = covariances(at)  # T x n x o, T x n, T x o
-                total = here + noise.unsqueeze(-1)
-                var = there.unsqueeze(1) - c.square() / total.unsqueeze(-1)
+                c, var_inside, var_outside = covariances(at)  # T x n x o, T x n, T x o
+                total = var_inside + noise.unsqueeze(-1)
+                var = var_outside.unsqueeze(1) - c.square() / total.unsqueeze(-1)
                 std = var.clamp_min(0).sqrt_()
                 for f in costs:
                     # the cost's lower bound, less its mean
@@ -439,11 +439,11 @@ def _numbers(
 
 
 def _wrong_seed(
-    given: Tensor, actions: Finite | ProductGrid, batch_shape: tuple[int, ...]
+    value: Tensor, actions: Finite | ProductGrid, batch_shape: tuple[int, ...]
 ) -> CBanditError:
     return CBanditError(
         "safe must be an action's number, a list of them, numbers (*trials,) or "
         "(*trials, k), a mask (N,) or (*trials, N), or points (k, d) or (*trials, k, "
         f"d), with N = {actions.size}, d = {actions.dim}, trials = {batch_shape}; got "
-        f"{given.dtype} of shape {tuple(given.shape)}"
+        f"{value.dtype} of shape {tuple(value.shape)}"
     )

@@ -104,11 +104,12 @@ class SGPUCB(GPPolicy):
 
     def _drawn(self, asked: Asked) -> tuple[Tensor | None, Tensor]:
         """Return a uniform draw from the seed set, and the trials that play it."""
-        own, seed = asked.actions is self.actions, self._seed.expand(self._size, -1)
-        if own and asked.mask is not None:
+        on_own_set = asked.actions is self.actions
+        seed = self._seed.expand(self._size, -1)
+        if on_own_set and asked.mask is not None:
             seed = seed & asked.mask
-        early = (self.rounds >= asked.t) & seed.any(-1) & own
-        if not own or asked.t > self._last:
+        early = (self.rounds >= asked.t) & seed.any(-1) & on_own_set
+        if not on_own_set or asked.t > self._last:
             return None, early
         # one draw a round whatever happens: a trial's stream is its own
         return uniform_number(seed, asked.streams.uniform()), early
@@ -121,23 +122,27 @@ class SGPUCB(GPPolicy):
         The seed set's costs are known to be within their thresholds. Trials that have
         not seen ``enough (T,)`` trust no other action.
         """
-        on, own, beliefs = asked.actions, asked.actions is self.actions, state.beliefs
+        on, beliefs = asked.actions, state.beliefs
+        on_own_set = on is self.actions
         look = self._look(state, asked)
         look = replace(look, coefficient=look.coefficient.abs())  # mean + beta std
         doubt = None if enough is None else FAR * ~enough.view(-1, 1, 1)
 
         def best(score: scores.Formed | Score) -> Best:
             def known(f: Tensor, g: Tensor) -> Tensor:
-                g, most = (g[:, :-1], g[:, -1:]) if own else (g, g.new_tensor(math.inf))
+                if on_own_set:
+                    g, most = g[:, :-1], g[:, -1:]
+                else:
+                    most = g.new_tensor(math.inf)
                 g = g if doubt is None else g + doubt
                 return score(f, torch.minimum(g, most))
 
             close = beliefs.tolerance(scores.of_costs(score))
             wanted = replace(look, score=known, tolerance=close)
-            if not own:
+            if not on_own_set:
                 return scan([(0, *afresh(beliefs, on, []))], wanted)
             wanted = replace(wanted, beside=self._most)
-            found: Best = beliefs.choose(wanted)
-            return found
+            answer: Best = beliefs.choose(wanted)
+            return answer
 
         return best

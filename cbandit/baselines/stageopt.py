@@ -103,8 +103,8 @@ class StageOpt(GPPolicy):
         eps = self._per_trial("eps", checks.nonnegative("eps", eps))
         self._eps = eps.to(self.dtype)
         going = torch.ones(self._size, dtype=torch.bool, device=self.device)
-        own = Expansion(self._sets.start(self._size, self.m + 1), going)
-        self._begin(self._now.state._replace(own=own))
+        start = Expansion(self._sets.start(self._size, self.m + 1), going)
+        self._begin(self._now.state._replace(own=start))
 
     @property
     @locked

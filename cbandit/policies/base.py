@@ -123,7 +123,7 @@ def locked(
     """Make a policy's method wait until no other thread is inside that policy."""
 
     @functools.wraps(method)
-    def called(self: Policy, /, *given: Given.args, **named: Given.kwargs) -> Answer:
+    def called(self: Policy, /, *args: Given.args, **kwargs: Given.kwargs) -> Answer:
         lock, process = self._lock, os.getpid()
         # a fork copies a lock as it stands, and draws that both would make
         if lock.process != process:
@@ -138,9 +138,9 @@ def locked(
             lock.process = process
         try:
             with lock.thread:
-                return method(self, *given, **named)
+                return method(self, *args, **kwargs)
         except TypeError:
-            check_arguments(method, (self, *given), named)
+            check_arguments(method, (self, *args), kwargs)
             raise
 
     return called
@@ -639,8 +639,8 @@ class Policy(metaclass=ABCMeta):
                     f"{self.name} takes noise= with all costs at once; got {list(cost)}"
                 )
             else:  # all costs count together: these wait for the others
-                wide, here = told.wide(self.m)
-                held = wide if held is None else torch.where(here, wide, held)
+                wide, told_now = told.wide(self.m)
+                held = wide if held is None else torch.where(told_now, wide, held)
                 whole = came[:, 1:].all(-1) & ~entry.came[:, 1:].all(-1)
                 if bool(whole.any()):
                     part = None if bool(whole.all()) else whole
@@ -891,9 +891,9 @@ class Policy(metaclass=ABCMeta):
         overwrite = checks.flag("overwrite", overwrite)
         self.lighten()
         digests, self.digests = self.digests, {}  # where files lie stays out of them
-        rest = "policy", self, digests, overwrite, self._now.t
+        contents = "policy", self, digests, overwrite, self._now.t
         try:
-            distributed.current().first(lambda: checkpoint.write(path, *rest))
+            distributed.current().first(lambda: checkpoint.write(path, *contents))
         finally:
             self.digests = digests
 
@@ -959,7 +959,7 @@ def load(path: str | os.PathLike[str], trust: object = ()) -> Policy:
         >>> policy = cb.load("state.ckpt", trust=(my_schedule,))    # doctest: +SKIP
     """
     digests: checkpoint.Digests = {}
-    rest = trusted(trust), distributed.current(), digests
-    policy: Policy = checkpoint.read(path, "policy", Policy, *rest)
+    options = trusted(trust), distributed.current(), digests
+    policy: Policy = checkpoint.read(path, "policy", Policy, *options)
     policy.digests = digests
     return policy

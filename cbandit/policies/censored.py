@@ -31,7 +31,7 @@ from cbandit.beliefs.feedback import Delayed
 from cbandit.confidence.bound import BoundWidths
 from cbandit.errors import CBanditError
 from cbandit.policies.choices import News, Place
-from cbandit.policies.late import Both
+from cbandit.policies.late import Knowledge
 
 
 class Awaited:
@@ -49,38 +49,42 @@ class Awaited:
         self._window, self._weight = feedback.window, feedback.weight
         self._batch, self._device, self._horizon = batch_shape, device, horizon
         # whether outstanding choices add nothing, which is then not computed
-        given = feedback.weight
-        self._weightless = given is not None and not bool(given.any())
+        weight = feedback.weight
+        self._weightless = weight is not None and not bool(weight.any())
 
-    def stood(self, both: Both, place: Place, limits: Tensor) -> Both:
+    def stood(self, knowledge: Knowledge, place: Place, limits: Tensor) -> Knowledge:
         """Return the beliefs after a choice, with stand-ins for its feedback."""
-        beliefs, held = both
+        beliefs, held = knowledge
         beliefs = beliefs.await_feedback(place.keys, place.x, place.t, limits)
         recent = (*held.recent, place.x.double())[-self._window :]
         return beliefs, held._replace(recent=recent)
 
-    def absorb(self, both: Both, news: News, place: Place, t: int) -> Both:
+    def absorb(
+        self, knowledge: Knowledge, news: News, place: Place, t: int
+    ) -> Knowledge:
         """Fill in the feedback that comes in time; count the values that come late."""
-        beliefs, late = both[0], both[1].late
+        beliefs, late = knowledge[0], knowledge[1].late
         for told, functions in news.by_functions():
             mask = told.mask()
             if told.at - place.t > self._window:
                 late = late + mask
             else:
                 beliefs = beliefs.fill(place.t, functions, told.values, mask)
-        return beliefs, both[1]._replace(late=late)
+        return beliefs, knowledge[1]._replace(late=late)
 
-    def due(self, both: Both, t: int) -> Both:
+    def due(self, knowledge: Knowledge, t: int) -> Knowledge:
         """Stop waiting for feedback of rounds before the window."""
-        return both[0].stop_waiting(t - self._window), both[1]
+        return knowledge[0].stop_waiting(t - self._window), knowledge[1]
 
     def chances(self, functions: int) -> int:
         """Return how many bounds must hold at once: two a function."""
         return 2 * functions
 
-    def width(self, t: int, widths: BoundWidths, both: Both, chances: int) -> Tensor:
+    def width(
+        self, t: int, widths: BoundWidths, knowledge: Knowledge, chances: int
+    ) -> Tensor:
         """Return ``v_t``, ``(T, F)``, of round ``t``."""
-        (beliefs, held), theory = both, widths.rkhs_parts()
+        (beliefs, held), theory = knowledge, widths.rkhs_parts()
         beta = widths.around(beliefs, t, chances)
         b_r = self._b_r(widths, beta)
         if theory:
@@ -99,8 +103,8 @@ class Awaited:
         """Return ``B_r``, ``(T, F)``: the user's, or the theory's."""
         if self._weight is not None:
             count = beta.shape[-1]
-            given = checks.per_cost("weight", self._weight, self._batch, count)
-            return devices.put(given, self._device)
+            weights = checks.per_cost("weight", self._weight, self._batch, count)
+            return devices.put(weights, self._device)
         b_r = torch.zeros_like(beta)
         for part, at in widths.rkhs_parts():
             if self._horizon is None:

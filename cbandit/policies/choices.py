@@ -68,8 +68,8 @@ class Asked(NamedTuple):
             x = choice.x.reshape(-1, on.dim).double().cpu()
             points: tuple[Tensor, ...] = x.split(1)
             if self.barred is not None:
-                both = zip(points, self.barred.points, strict=True)
-                points = tuple(torch.cat(pair) for pair in both)
+                pairs = zip(points, self.barred.points, strict=True)
+                points = tuple(torch.cat(pair) for pair in pairs)
             return self._replace(barred=Barred(on, points))
         if index is None:
             return self

@@ -197,8 +197,8 @@ class Dual:
         if self.beta is None:
             return estimate
         x = asked.actions.at(best.index) if best.x is None else best.x
-        here = beliefs.anywhere(x.unsqueeze(1), ahead(asked))
-        mean, std = (part[:, 1:, 0] for part in here)
+        moments = beliefs.anywhere(x.unsqueeze(1), ahead(asked))
+        mean, std = (part[:, 1:, 0] for part in moments)
         g = mean - self.beta * std - level(beliefs.units(), limits(asked.t))
         if look.bound is not None:
             g = clip(g, look.bound[:, 1:].to(g))

@@ -183,13 +183,14 @@ def lasting(actions: Any, failed: Tensor, measured: Tensor) -> Tensor:
         measured: actions that were measured, ``(m, d)``.
     """
     if actions.continuous:
-        z, seen = actions.unit.of(failed), actions.unit.of(measured)
+        z, successful = actions.unit.of(failed), actions.unit.of(measured)
         free, radius = actions.free, RADIUS
     else:
-        z, seen = (actions.index(x).unsqueeze(-1) for x in (failed, measured))
+        z, successful = (actions.index(x).unsqueeze(-1) for x in (failed, measured))
         free, radius = torch.ones(1, dtype=torch.bool), 0.0
     fails, successes = (
-        _near(z.unsqueeze(1) - each, free, radius).sum(-1) for each in (z, seen)
+        _near(z.unsqueeze(1) - others, free, radius).sum(-1)
+        for others in (z, successful)
     )
     return failed[fails > successes]
 
@@ -208,8 +209,8 @@ def remaining(
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Yield estimates in which actions outside ``left (1 or T, N)`` are worst."""
     for start, mean, std in blocks:
-        here = None if left is None else left[:, start : start + mean.shape[-1]]
-        yield start, only(here, mean), std
+        part = None if left is None else left[:, start : start + mean.shape[-1]]
+        yield start, only(part, mean), std
 
 
 def only(left: Tensor | None, mean: Tensor) -> Tensor:

@@ -50,7 +50,7 @@ from cbandit.policies.choices import (
     private_copy,
 )
 from cbandit.policies.failures import Barred, remaining
-from cbandit.policies.late import Arrivals, Both, absorbed_apart, absorbed_loose
+from cbandit.policies.late import Arrivals, Knowledge, absorbed_apart, absorbed_loose
 from cbandit.policies.outliers import Readings, bounded_data
 from cbandit.policies.sliding import Windowed, allowance
 from cbandit.posterior.beliefs import Beliefs
@@ -173,25 +173,31 @@ class AtOnce:
     def __init__(self, size: int) -> None:
         self._size = size
 
-    def absorb(self, both: Both, news: News, place: Place, t: int) -> Both:
+    def absorb(
+        self, knowledge: Knowledge, news: News, place: Place, t: int
+    ) -> Knowledge:
         """Absorb the news; feedback of some trials only waits for the other trials."""
         for item in (*news.rewards, *news.costs):
             if item.where is not None:
-                return absorbed_apart(both, news, place, self._size)
-        beliefs, parts = both[0], news.parts(self._size)
-        return beliefs.absorb(place.keys, place.x, parts, place.t), both[1]
+                return absorbed_apart(knowledge, news, place, self._size)
+        beliefs, parts = knowledge[0], news.parts(self._size)
+        return beliefs.absorb(place.keys, place.x, parts, place.t), knowledge[1]
 
-    def due(self, both: Both, t: int) -> Both:
+    def due(self, knowledge: Knowledge, t: int) -> Knowledge:
         """Absorb the feedback that waited for other trials."""
-        return absorbed_loose(both, self._size) if both[1].loose else both
+        if not knowledge[1].loose:
+            return knowledge
+        return absorbed_loose(knowledge, self._size)
 
     def chances(self, functions: int) -> int:
         """Return how many bounds must hold at once: one a function."""
         return functions
 
-    def width(self, t: int, widths: BoundWidths, both: Both, chances: int) -> Tensor:
+    def width(
+        self, t: int, widths: BoundWidths, knowledge: Knowledge, chances: int
+    ) -> Tensor:
         """Return the widths ``(T, F)`` of round ``t``."""
-        return widths.around(both[0], t, chances)
+        return widths.around(knowledge[0], t, chances)
 
 
 class GPPolicy(Policy):
@@ -621,8 +627,8 @@ class GPPolicy(Policy):
 
     def _coefficient(self, state: GPState, asked: Asked) -> Tensor:
         """Return the factor of this round's spreads, ``(T, F)``."""
-        both, chances = (state.beliefs, state.held), self._chances(state)
-        width = self._timing.width(asked.t, self._widths, both, chances)
+        knowledge, chances = (state.beliefs, state.held), self._chances(state)
+        width = self._timing.width(asked.t, self._widths, knowledge, chances)
         return self.explore.coefficient(width, asked.streams)
 
     def _chances(self, state: GPState) -> int:
@@ -694,8 +700,8 @@ class GPPolicy(Policy):
                 values, came = costs.wide(self.m)
                 over = values - self._limits(place.t) if self._limited else values
                 arrived = (*arrived, over * came)
-        both = state.beliefs, state.held
-        beliefs, held = self._timing.absorb(both, news, place, self._now.t)
+        knowledge = state.beliefs, state.held
+        beliefs, held = self._timing.absorb(knowledge, news, place, self._now.t)
         return state._replace(
             beliefs=beliefs, held=held, arrived=arrived, moved=None, readings=readings
         )
@@ -703,8 +709,8 @@ class GPPolicy(Policy):
     def _stood(self, state: GPState, choice: Choice) -> GPState:
         if not isinstance(self._timing, Awaited):
             return state
-        both, limits = (state.beliefs, state.held), self._limits(choice.t)
-        beliefs, held = self._timing.stood(both, self._place(choice), limits)
+        knowledge, limits = (state.beliefs, state.held), self._limits(choice.t)
+        beliefs, held = self._timing.stood(knowledge, self._place(choice), limits)
         return state._replace(beliefs=beliefs, held=held)
 
     def _due(self, state: GPState) -> GPState:
@@ -845,8 +851,8 @@ class GPPolicy(Policy):
             streams = Streams(self.seed, self.trials, "recommend")
             barred = self._restricted(actions, None)[1]
             x = _likely(beliefs, actions, limits, confidence, streams, barred)
-            here = _spread(units, *beliefs.anywhere(x.unsqueeze(1)))
-            best = recommend([(0, *here)], limits, confidence)
+            moments = _spread(units, *beliefs.anywhere(x.unsqueeze(1)))
+            best = recommend([(0, *moments)], limits, confidence)
             best = replace(best, index=None)
         else:
             blocks = remaining(told_blocks(beliefs), self._left_over())
@@ -879,8 +885,8 @@ class GPPolicy(Policy):
             unconstrained = rival(asked, False) if self.m else None
         finally:
             streams.go(self._now.position)
-        here = told(beliefs.units(), *beliefs.anywhere(x, self._ahead(asked)))
-        mean, std = (each.expand_as(here[0]) for each in here)
+        moments = told(beliefs.units(), *beliefs.anywhere(x, self._ahead(asked)))
+        mean, std = (each.expand_as(moments[0]) for each in moments)
         return {
             "mean": outside(self.senses.functions(mean)[..., 0]),
             "std": outside(std[..., 0]),
@@ -1105,12 +1111,13 @@ class Search:
         """Return a mask ``(T, N)`` that leaves only the middle action to new trials."""
         on, mask = self.asked.actions, self.asked.mask
         number = nearest_to_middle(self.actions, on, mask).unsqueeze(-1)
-        here = torch.zeros(len(number), on.size, dtype=torch.bool, device=number.device)
-        here = here.scatter(1, number, True)
+        shape, device = (len(number), on.size), number.device
+        middle = torch.zeros(shape, dtype=torch.bool, device=device)
+        middle = middle.scatter(1, number, True)
         if bool(fresh.all()):
-            return here
-        rest = torch.ones_like(here[:1]) if mask is None else mask
-        return torch.where(fresh.to(here.device).unsqueeze(-1), here, rest)
+            return middle
+        allowed = torch.ones_like(middle[:1]) if mask is None else mask
+        return torch.where(fresh.to(middle.device).unsqueeze(-1), middle, allowed)
 
     def _numbered(self, look: Look) -> Best:
         """Return the best of numbered actions."""
@@ -1128,8 +1135,8 @@ class Search:
         draw = beliefs.draws(asked.streams) if self.samples else None
         moments, scale = beliefs.solver(self.ahead), look.coefficient.unsqueeze(-1)
         offset, bound = (
-            None if each is None else each.to(box.lower.dtype).unsqueeze(-1)
-            for each in (look.offset, look.bound)
+            None if part is None else part.to(box.lower.dtype).unsqueeze(-1)
+            for part in (look.offset, look.bound)
         )
 
         def estimate(x: Tensor) -> Tensor:
@@ -1149,22 +1156,22 @@ class Search:
         fresh = fresh.to(x.device)
         if asked.barred is not None:
             fresh = fresh & ~asked.barred.holds(x)
-        here = estimate(x.unsqueeze(1))
-        f, g = here[:, 0], here[:, 1:]
+        at_middle = estimate(x.unsqueeze(1))
+        f, g = at_middle[:, 0], at_middle[:, 1:]
         sure = look.score == scores.Feasible.kind  # its score is the reward's estimate
         value = (f if sure else scorer(look)(f, g)).squeeze(-1)
-        begun = Best(value, None, here.squeeze(-1), x)
+        begun = Best(value, None, at_middle.squeeze(-1), x)
         if bool(fresh.all()):
             return _finite(begun, look), None
         best, infeasible = self._climbed(estimate)
         column = fresh.unsqueeze(-1)
-        both = Best(
+        merged = Best(
             torch.where(fresh, begun.value, best.value),
             None,
             torch.where(column, begun.estimate, best.estimate),
             x if best.x is None else torch.where(column, x, best.x),
         )
-        return _finite(both, look), infeasible
+        return _finite(merged, look), infeasible
 
     def _climbed(self, estimate: Estimate) -> tuple[Best, Tensor | None]:
         """Return the best point of a box, by climbs from many places."""
@@ -1173,8 +1180,8 @@ class Search:
         around = beliefs.incumbents(INCUMBENTS)
         if look.score == scores.Feasible.kind:
             close = beliefs.tolerance(), beliefs.tolerance(costs=True)
-            rest = asked.streams, around, climbs, barred, self._least
-            return best_feasible_point(box, estimate, *rest, *close)
+            options = asked.streams, around, climbs, barred, self._least
+            return best_feasible_point(box, estimate, *options, *close)
         within = 0.0 if look.tolerance is None else look.tolerance
         ends = around, climbs, barred, within
         best = maximise_box(box, estimate, scorer(look), asked.streams, *ends)

@@ -73,8 +73,9 @@ class History:
         prefix, _, t = name.rpartition("-")
         if prefix not in self._prefixes or not t.isdecimal() or len(t) > 18:
             return None
-        here = table["prefix"] == self._prefixes.index(prefix)
-        for i in (here & (table["round"] == int(t))).nonzero().flatten().tolist():
+        same_prefix = table["prefix"] == self._prefixes.index(prefix)
+        matches = same_prefix & (table["round"] == int(t))
+        for i in matches.nonzero().flatten().tolist():
             return {k: column[i] for k, column in table.items()}
         return None
 
@@ -181,28 +182,30 @@ def _states(entry: Entry) -> Tensor:
     return out.to(torch.uint8)
 
 
-def _told(every: Sequence[Sequence[Told]], size: int, m: int) -> Tensor:
+def _told(by_entry: Sequence[Sequence[Told]], size: int, m: int) -> Tensor:
     """Return the values told, ``(n, T, m)``, NaN where there is none."""
-    out = torch.full((len(every), size, m), torch.nan, dtype=torch.float64)
-    plain = [i for i, items in enumerate(every) if len(items) == 1 and _whole(items[0])]
-    if plain:
-        together = torch.cat([every[i][0].values for i in plain])
-        whole = devices.host(together)[0].view(len(plain), size, m)
-        if len(plain) == len(every):
+    out = torch.full((len(by_entry), size, m), torch.nan, dtype=torch.float64)
+    single = [
+        i for i, items in enumerate(by_entry) if len(items) == 1 and _whole(items[0])
+    ]
+    if single:
+        together = torch.cat([by_entry[i][0].values for i in single])
+        whole = devices.host(together)[0].view(len(single), size, m)
+        if len(single) == len(by_entry):
             return whole
-        out[plain] = whole
-    for i in set(range(len(every))) - set(plain):
-        for one in every[i]:
-            columns = list(range(m) if one.columns is None else one.columns)
-            values, row = one.values.cpu(), out[i, :, columns]
-            if one.where is not None:
-                values = torch.where(one.where.unsqueeze(-1), values, row)
+        out[single] = whole
+    for i in set(range(len(by_entry))) - set(single):
+        for item in by_entry[i]:
+            columns = list(range(m) if item.columns is None else item.columns)
+            values, row = item.values.cpu(), out[i, :, columns]
+            if item.where is not None:
+                values = torch.where(item.where.unsqueeze(-1), values, row)
             out[i, :, columns] = values
     return out
 
 
-def _whole(one: Told) -> bool:
-    return one.where is None and one.columns is None
+def _whole(item: Told) -> bool:
+    return item.where is None and item.columns is None
 
 
 def _joined(

@@ -35,13 +35,15 @@ class Arrivals(NamedTuple):
     recent: tuple[Tensor, ...] = ()
 
 
-Both = tuple[Any, Arrivals]
+Knowledge = tuple[Any, Arrivals]
 """The beliefs, and the feedback kept beside them."""
 
 
-def absorbed_apart(both: Both, news: News, place: Place, size: int) -> Both:
+def absorbed_apart(
+    knowledge: Knowledge, news: News, place: Place, size: int
+) -> Knowledge:
     """Absorb news that all trials heard; news of some trials only waits."""
-    (beliefs, held), (parts, whole) = both, parts_of(news, size)
+    (beliefs, held), (parts, whole) = knowledge, parts_of(news, size)
     if whole:
         return beliefs.absorb(place.keys, place.x, parts, place.t), held
     new = tuple((place, part) for part in joined(parts))
@@ -70,13 +72,13 @@ def _pieced(news: Sequence[Told]) -> Sequence[Told]:
     return [news[0]._replace(values=values, where=where)]
 
 
-def absorbed_loose(both: Both, size: int) -> Both:
+def absorbed_loose(knowledge: Knowledge, size: int) -> Knowledge:
     """Absorb the feedback that waited, packed into as few observations as possible.
 
     Each trial may be at another round in one of the observations: where delays differ
     from trial to trial, dozens of rounds make a handful of them.
     """
-    (beliefs, held), rows = both, list[list[int | None]]()
+    (beliefs, held), rows = knowledge, list[list[int | None]]()
     loose = held.loose
     for number, (_, part) in enumerate(loose):
         for trial in [i for i, want in enumerate(part.wanted) if want]:

@@ -121,17 +121,17 @@ class OPLB(Stagewise):
         w, root = state.seen.solved
         root, warm = root * scale[..., None, None], state.safe.warm
         x0, c0 = state.safe.action.x, state.safe.cost.mean
-        held = devices.host(points, w, root, tau, x0, c0, at, warm)
-        points, w, root, tau, x0, c0, at, warm = held
+        on_host = devices.host(points, w, root, tau, x0, c0, at, warm)
+        points, w, root, tau, x0, c0, at, warm = on_host
         points = points.expand(self._size, -1, -1)
         allowed = None if asked.mask is None else asked.mask.cpu()
         shares = torch.zeros(points.shape[:2], dtype=torch.float64)
         for i in [i for i, known in enumerate(warm.tolist()) if known]:
-            some = slice(None) if allowed is None else allowed[i % len(allowed)]
-            mine = (points[i, some], w[i], root[i], tau[i], x0[i])
-            best = best_mixture(self.solver, *(v.numpy() for v in mine))
+            chosen = slice(None) if allowed is None else allowed[i % len(allowed)]
+            problem = (points[i, chosen], w[i], root[i], tau[i], x0[i])
+            best = best_mixture(self.solver, *(v.numpy() for v in problem))
             if best is not None:
-                shares[i, some] = torch.as_tensor(best)
-        given = None if self._safe.cost is None else c0
-        shares = within_limits(shares, points, w, root, tau, x0, given, at)
+                shares[i, chosen] = torch.as_tensor(best)
+        safe_cost = None if self._safe.cost is None else c0
+        shares = within_limits(shares, points, w, root, tau, x0, safe_cost, at)
         return played(shares, self.device)

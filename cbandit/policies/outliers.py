@@ -72,11 +72,11 @@ class Readings(NamedTuple):
             low, high = ends[0].minimum(after.least), ends[1].maximum(after.most)
             # by a list of numbers it would wait for the device
             first, last = functions[0], functions[-1] + 1
-            here = functions if last - first > len(functions) else slice(first, last)
+            columns = functions if last - first > len(functions) else slice(first, last)
             values = told.values.new_zeros(len(low), count)
-            values[:, here] = told.values
+            values[:, columns] = told.values
             came = torch.zeros_like(after.beyond[0], dtype=torch.bool)
-            came[:, here] = told.mask().unsqueeze(-1)
+            came[:, columns] = told.mask().unsqueeze(-1)
             within, outside, beyond = _bounded(values, came, low, high, after.beyond)
             value = within.double()
             after = Readings(
@@ -85,7 +85,7 @@ class Readings(NamedTuple):
                 torch.where(came, value.maximum(after.most), after.most),
             )
             doubts.append((values, outside, low, high))
-            limited.append(told._replace(values=within[:, here]))
+            limited.append(told._replace(values=within[:, columns]))
         # the device is waited for once, whatever was told
         if doubts and bool(torch.stack([doubt[1] for doubt in doubts]).any()):
             for doubt in doubts:

@@ -26,7 +26,7 @@ from cbandit.beliefs.feedback import Sliding
 from cbandit.confidence.bound import BoundWidths
 from cbandit.errors import CBanditError
 from cbandit.policies.choices import News, Place
-from cbandit.policies.late import Both, parts_of
+from cbandit.policies.late import Knowledge, parts_of
 
 
 class Windowed:
@@ -38,32 +38,36 @@ class Windowed:
         self._window, self._size, self._device = feedback.window, size, device
         self._horizon = horizon
 
-    def absorb(self, both: Both, news: News, place: Place, t: int) -> Both:
+    def absorb(
+        self, knowledge: Knowledge, news: News, place: Place, t: int
+    ) -> Knowledge:
         """Absorb the news of rounds in the window; count the rest as late."""
-        (beliefs, held), (parts, _) = both, parts_of(news, self._size)
+        (beliefs, held), (parts, _) = knowledge, parts_of(news, self._size)
         if place.t < t + 1 - self._window:
             came = sum(torch.tensor(part[2]) for part in parts)
             late = held.late + devices.put(came, self._device)
             return beliefs, held._replace(late=late)
         return beliefs.absorb(place.keys, place.x, parts, place.t), held
 
-    def due(self, both: Both, t: int) -> Both:
+    def due(self, knowledge: Knowledge, t: int) -> Knowledge:
         """Drop the rounds that have left the window."""
-        beliefs, held = both
+        beliefs, held = knowledge
         return beliefs.expire(t + 1 - self._window, self._window), held
 
     def chances(self, functions: int) -> int:
         """Return how many bounds must hold at once: each round has its own window."""
         return functions * (self._horizon or 1)
 
-    def width(self, t: int, widths: BoundWidths, both: Both, chances: int) -> Tensor:
+    def width(
+        self, t: int, widths: BoundWidths, knowledge: Knowledge, chances: int
+    ) -> Tensor:
         """Return ``beta_t``, ``(T, F)``, of round ``t``."""
         if self._horizon is None and widths.rkhs_parts():
             raise CBanditError(
                 "RKHS widths hold for horizon= rounds with feedback=cb.Sliding(...), "
                 "each with a window of its own: give the policy horizon="
             )
-        return widths.around(both[0], t, chances)
+        return widths.around(knowledge[0], t, chances)
 
 
 def allowance(
@@ -75,8 +79,8 @@ def allowance(
         reward, costs = (checks.nonnegative("drift", part) for part in value)
         first = checks.per_trial("drift", reward, batch).unsqueeze(-1)
         costs = _column(costs, batch)
-        rest = checks.per_cost("drift", costs, batch, functions - 1)
-        return devices.put(torch.cat([first, rest], -1), device)
+        others = checks.per_cost("drift", costs, batch, functions - 1)
+        return devices.put(torch.cat([first, others], -1), device)
     size = _column(checks.nonnegative("drift", value), batch)
     try:
         return devices.put(checks.per_cost("drift", size, batch, functions), device)

@@ -289,8 +289,8 @@ class _Turned:
 
 def _worded(limit: object) -> bool:
     """Return whether a limit is in words (or a flag), alone or in a list."""
-    several = limit if isinstance(limit, list | tuple) else [limit]
-    return any(isinstance(each, str | bool) for each in several)
+    limits = limit if isinstance(limit, list | tuple) else [limit]
+    return any(isinstance(one, str | bool) for one in limits)
 
 
 def _limit(name: str, limit: object) -> tuple[bool, float]:
@@ -313,20 +313,20 @@ def _limit(name: str, limit: object) -> tuple[bool, float]:
 def _advice(text: str) -> str:
     """Return what is wrong with a limit in words, and how to write it."""
     read = re.fullmatch(rf"\s*([<>=\u2264\u2265]*)\s*({_NUMBER})?\s*(.*?)\s*", text)
-    sign, number, rest = read.groups() if read else ("", None, text)
+    sign, number, tail = read.groups() if read else ("", None, text)
     if not text.strip():
         return "it is empty"
     if number is None:
-        if sign and rest.lower() in ("", "-", "+"):
+        if sign and tail.lower() in ("", "-", "+"):
             return f"the number is missing behind {sign!r}"
-        infinite = rest.lower().lstrip("+-") in ("inf", "infinity", "nan")
+        infinite = tail.lower().lstrip("+-") in ("inf", "infinity", "nan")
         return "it must be finite" if sign and infinite else "'<= 20' for example"
-    comma = re.fullmatch(r",(\d+)\s*[^\d,.]*", rest)
+    comma = re.fullmatch(r",(\d+)\s*[^\d,.]*", tail)
     usual = {"=<": "<=", "<": "<=", "\u2264": "<="}
     usual |= {"=>": ">=", ">": ">=", "\u2265": ">="}
     if sign in usual:
         return f"the sign {sign!r} is written {usual[sign]!r}: '{usual[sign]} {number}'"
-    if re.match("[<>=]", rest):
+    if re.match("[<>=]", tail):
         return f"the sign comes first: '<= {number}' or '>= {number}'"
     if sign not in ("<=", ">="):
         what = "a limit has a side" if sign else "say on which side"
@@ -335,8 +335,8 @@ def _advice(text: str) -> str:
         more = f" or '{sign} {number}{comma[1]}'" if len(comma[1]) == 3 else ""
         point = f"'{sign} {number}.{comma[1]}'"
         return f"numbers have a point and no comma: {point}{more}"
-    if not rest:
+    if not tail:
         return "it must be finite"
-    if re.search(r"\d", rest) or rest in ("k", "K", "M", "G"):
+    if re.search(r"\d", tail) or tail in ("k", "K", "M", "G"):
         return f"write the number plainly, as in Python: '{sign} 20000' or '{sign} 2e4'"
-    return f"leave {rest!r} out: '{sign} {number}', in the unit in which it is told"
+    return f"leave {tail!r} out: '{sign} {number}', in the unit in which it is told"

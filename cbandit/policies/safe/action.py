@@ -43,13 +43,13 @@ class Safe:
         cost: ArrayLike | Mapping[str, ArrayLike] | None = None,
     ) -> None:
         if (index is None) == (x is None):
-            given = "neither" if index is None else "both"
-            raise CBanditError(f"cb.Safe takes one of index= and x=; got {given}")
+            count = "neither" if index is None else "both"
+            raise CBanditError(f"cb.Safe takes one of index= and x=; got {count}")
         self.index, self.x, self.reward, self.cost = index, x, reward, cost
 
     def __repr__(self) -> str:
-        given = {k: v for k, v in vars(self).items() if v is not None}
-        return f"Safe({', '.join(f'{k}={v}' for k, v in given.items())})"
+        stated = {k: v for k, v in vars(self).items() if v is not None}
+        return f"Safe({', '.join(f'{k}={v}' for k, v in stated.items())})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,13 +207,15 @@ def _place(
         _centre(actions, x)
         return None, x
     if safe.index is not None:
-        given = checks.tensor("safe.index", safe.index, None, device)
-        if given.dim() > 1 or (given.dim() == 1 and given.shape[0] not in (1, size)):
+        numbers = checks.tensor("safe.index", safe.index, None, device)
+        if numbers.dim() > 1 or (
+            numbers.dim() == 1 and numbers.shape[0] not in (1, size)
+        ):
             raise CBanditError(
                 f"safe.index must be a number or have shape (*trials,) = {batch}; got "
-                f"{tuple(given.shape)}"
+                f"{tuple(numbers.shape)}"
             )
-        index = given.reshape(-1).expand(size)
+        index = numbers.reshape(-1).expand(size)
         try:
             return index.long(), actions.points(index).double()
         except CBanditError as error:

@@ -45,13 +45,14 @@ class Arms:
         number: Tensor = self._actions.index(x) if arm is None else arm
         return number
 
-    def has_data(self, seen: Tally) -> Tensor:
+    def has_data(self, observations: Tally) -> Tensor:
         """Return the arms with data of all functions, ``(T, N)``."""
-        return (seen.count > 0).all(1)
+        return (observations.count > 0).all(1)
 
-    def believed(self, seen: Tally) -> Iterator[Block]:
+    def believed(self, observations: Tally) -> Iterator[Block]:
         """Yield the averages and their spreads, see :data:`Block`."""
-        yield 0, seen.mean, seen.spread * self._r.to(seen.mean).unsqueeze(-1)
+        mean = observations.mean
+        yield 0, mean, observations.spread * self._r.to(mean).unsqueeze(-1)
 
 
 def bound_unpulled(
@@ -88,6 +89,6 @@ def bound_unpulled(
         # what may cost anything is not played: no bonus is infinite
         least.nan_to_num_(0.0, posinf=0.0)
         torch.maximum(reward, least, out=least)
-        seen = reduce(torch.minimum, pulls.unbind(1)) > 0
-        reward.copy_(torch.where(seen, reward, least))
+        pulled = reduce(torch.minimum, pulls.unbind(1)) > 0
+        reward.copy_(torch.where(pulled, reward, least))
     safe.exact(u, tau, at)  # it may be one of those

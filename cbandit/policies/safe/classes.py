@@ -100,16 +100,16 @@ class Classes:
     def left(self, inside: list[Tensor], trial: int) -> list[Tensor]:
         """Return one trial's functions in each confidence set, ``(G', K)``."""
         pairs = zip(self._beliefs, inside, strict=True)
-        return [belief.values[held[trial]] for belief, held in pairs]
+        return [belief.values[members[trial]] for belief, members in pairs]
 
     def ends(self, inside: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Return the least and the greatest values in the sets, ``(T, 1 + m, K)``."""
         pairs = [
-            (belief.values, held.unsqueeze(-1))
-            for belief, held in zip(self._beliefs, inside, strict=True)
+            (belief.values, members.unsqueeze(-1))
+            for belief, members in zip(self._beliefs, inside, strict=True)
         ]
-        low = [torch.where(held, v, torch.inf).amin(1) for v, held in pairs]
-        high = [torch.where(held, v, -torch.inf).amax(1) for v, held in pairs]
+        low = [torch.where(members, v, torch.inf).amin(1) for v, members in pairs]
+        high = [torch.where(members, v, -torch.inf).amax(1) for v, members in pairs]
         return torch.stack(low, 1), torch.stack(high, 1)
 
 
@@ -147,16 +147,18 @@ def solved(u_r: Tensor, mu: list[Tensor], tau: Tensor) -> Distribution:
     return Distribution(pi.distribution.index[best], pi.distribution.probability[best])
 
 
-def stacked(found: list[Distribution], device: torch.device) -> Distribution:
+def stacked(answers: list[Distribution], device: torch.device) -> Distribution:
     """Stack the trials' distributions into one, padded with zeros."""
-    k = max(one.index.shape[-1] for one in found)
+    k = max(answer.index.shape[-1] for answer in answers)
 
     def padded(value: Tensor) -> Tensor:
         return torch.nn.functional.pad(value, (0, k - value.shape[-1]))
 
     return Distribution(
-        devices.put(torch.stack([padded(one.index) for one in found]), device),
-        devices.put(torch.stack([padded(one.probability) for one in found]), device),
+        devices.put(torch.stack([padded(answer.index) for answer in answers]), device),
+        devices.put(
+            torch.stack([padded(answer.probability) for answer in answers]), device
+        ),
     )
 
 
@@ -172,8 +174,8 @@ def valued(
         confidence: that the expected costs are within them.
         actions: the set.
     """
-    held = fit.gather(-1, pi.index.unsqueeze(1).expand(-1, fit.shape[1], -1))
-    value = (held * pi.probability.unsqueeze(1)).sum(-1)  # T x F
+    fitted = fit.gather(-1, pi.index.unsqueeze(1).expand(-1, fit.shape[1], -1))
+    value = (fitted * pi.probability.unsqueeze(1)).sum(-1)  # T x F
     return Recommendation(
         index=pi.index,
         x=actions.points(pi.index),

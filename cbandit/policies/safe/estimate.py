@@ -180,10 +180,10 @@ class SafeEstimate:
         With an estimate it is 6 in place of 2; 1 for the gap where too little is known.
         In units it is 0 where there is none yet. Limits are the user's own.
         """
-        given = self.action.reward is not None and self.action.cost is not None
+        stated = self.action.reward is not None and self.action.cost is not None
         gap = (self.action.largest - self.reward.mean[:, 0]).unsqueeze(-1)
         room = torch.where(self.warm.unsqueeze(-1), limits - self.cost.mean, 1.0)
-        ratio = (2.0 if given else 6.0) * gap / room
+        ratio = (2.0 if stated else 6.0) * gap / room
         if units is None:
             return ratio
         return (ratio / units.ratio(limits.shape[-1])).nan_to_num(0.0)
@@ -219,7 +219,7 @@ class SafeEstimate:
             start: the number of the first of the ``n``.
         """
         at, last = at - start, u.shape[-1] - 1
-        here, place = (at >= 0) & (at <= last), at.clamp(0, last)
+        present, place = (at >= 0) & (at <= last), at.clamp(0, last)
         place = place[:, None, None].expand(-1, u.shape[1], 1)
         bounds = u.gather(-1, place).squeeze(-1)
         known = bounds.clone()
@@ -229,7 +229,7 @@ class SafeEstimate:
             known[:, 1:] = self.action.cost
         else:
             known[:, 1:] = torch.minimum(bounds[:, 1:], limits.to(u))
-        known = torch.where(here.unsqueeze(-1), known, bounds)
+        known = torch.where(present.unsqueeze(-1), known, bounds)
         u.scatter_(-1, place, known.unsqueeze(-1))
 
     def drawn(
@@ -272,8 +272,8 @@ class SafeEstimate:
             if at is None or (reward is None and cost is None):
                 yield start, mean, std
                 continue
-            here = (at >= start) & (at < start + mean.shape[-1])
-            rows, place = here.nonzero()[:, 0], (at - start)[here]
+            present = (at >= start) & (at < start + mean.shape[-1])
+            rows, place = present.nonzero()[:, 0], (at - start)[present]
             mean, std = mean.clone(), std.expand_as(mean).clone()
             if reward is not None:
                 mean[rows, 0, place] = reward[rows].to(mean)
@@ -342,6 +342,6 @@ def must_hold(mask: Tensor | None, safe: Tensor | None) -> None:
     """Raise an error unless ``among (1 or T, N)`` leaves the safe action ``(T,)``."""
     if mask is None or safe is None:
         return
-    held = mask.expand(len(safe), -1).gather(-1, safe.unsqueeze(-1))
-    if not bool(held.all()):
+    allowed = mask.expand(len(safe), -1).gather(-1, safe.unsqueeze(-1))
+    if not bool(allowed.all()):
         raise CBanditError("among must leave the safe action in every trial")

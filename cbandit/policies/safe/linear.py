@@ -121,14 +121,14 @@ class Plane:
         """Return ``x``, which is where observations of an action are entered."""
         return x
 
-    def has_data(self, seen: Ridge) -> Tensor:
+    def has_data(self, observations: Ridge) -> Tensor:
         """Return the trials that have data of all functions, ``(T, 1)``."""
-        return (seen.count > 0).all(-1, keepdim=True)
+        return (observations.count > 0).all(-1, keepdim=True)
 
-    def believed(self, seen: Ridge) -> Iterator[Block]:
+    def believed(self, observations: Ridge) -> Iterator[Block]:
         """Yield estimates and spreads over the policy's set; of a star, at its tips."""
         for start, points in self.blocks(self.actions):
-            mean, norm = seen.at(points)
+            mean, norm = observations.at(points)
             yield start, mean, norm * self.subgaussian.unsqueeze(-1)
 
     # -- widths ----------------------------------------------------------------------
@@ -282,10 +282,12 @@ class Plane:
             v = bounds.at(points)
             v[:, 1:] -= tau.unsqueeze(-1)
             place = (at - start).clamp(0, points.shape[-2] - 1)
-            here = (place + start == at)[:, None, None]
+            is_safe = (place + start == at)[:, None, None]
             place = place[:, None, None].expand(-1, tau.shape[-1], 1)
             cost = v[:, 1:].gather(-1, place)
-            v[:, 1:].scatter_(-1, place, torch.where(here, cost.clamp_max(0.0), cost))
+            v[:, 1:].scatter_(
+                -1, place, torch.where(is_safe, cost.clamp_max(0.0), cost)
+            )
             yield start, v
 
     def likely(
@@ -320,8 +322,8 @@ class Plane:
         points = torch.cat([centre, tips, *ends], -1).mT  # T x n x d
         mean, norm = ridge.at(points)
         if left is not None:
-            both = [torch.ones_like(left[:, :1]), *[left] * (1 + len(ends))]
-            mean = only(torch.cat(both, -1), mean)
+            unfailed = [torch.ones_like(left[:, :1]), *[left] * (1 + len(ends))]
+            mean = only(torch.cat(unfailed, -1), mean)
         best = recommend([(0, mean, norm * r.unsqueeze(-1))], limits, confidence)
         place = numbered(best.index)
         x = points.gather(1, place.view(-1, 1, 1).expand(-1, 1, points.shape[-1]))
@@ -419,8 +421,8 @@ def _ends(
     a = _reach(mean, ray, scale, tau, safe)
     value = torch.lerp(mean[:, 0, :1, None], mean[:, 0, 1:, None], a)
     start, step = ray[:, 0, :, :1, None], ray[:, 0, :, 1:, None]
-    here = torch.lerp(start, step, a.unsqueeze(1)).square().sum(1).sqrt()
-    value = torch.addcmul(value, wide[:, :1], here).flatten(1)
+    norm = torch.lerp(start, step, a.unsqueeze(1)).square().sum(1).sqrt()
+    value = torch.addcmul(value, wide[:, :1], norm).flatten(1)
     first = ray[:, 0, :, 0].norm(dim=-1, keepdim=True)
     first = torch.addcmul(mean[:, 0, :1], wide[:, 0], first)
     return a, torch.cat([first, value], -1)

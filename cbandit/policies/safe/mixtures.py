@@ -122,24 +122,26 @@ def _promising(
     if len(points) <= PAIRED:
         first, second = np.triu_indices(len(points), 1)
         ends = np.concatenate([points, (points[first] + points[second]) / 2])
-    both = np.concatenate([x0[None], ends])
-    bound = both @ w.T + np.linalg.norm(np.einsum("fij,nj->nfi", root, both), axis=-1)
+    candidates = np.concatenate([x0[None], ends])
+    bound = candidates @ w.T + np.linalg.norm(
+        np.einsum("fij,nj->nfi", root, candidates), axis=-1
+    )
     start, cost = bound[0, 1:], bound[1:, 1:]
     room, rise = np.maximum(tau - start, 0), np.maximum(cost - start, 1e-300)
     # a cost's bound is convex: so far it is below its limit
     share = np.minimum(room / rise, 1).min(-1)
-    found = x0 + share[:, None] * (ends - x0)
-    image = found @ root[0].T
+    boundary = x0 + share[:, None] * (ends - x0)
+    image = boundary @ root[0].T
     length = np.linalg.norm(image, axis=-1)
-    value = found @ w[0] + length
+    value = boundary @ w[0] + length
     away = image / np.maximum(length, 1e-300)[:, None]
-    kept: list[int] = []
+    picked: list[int] = []
     for i in np.argsort(-value, kind="stable"):
-        if len(kept) == STARTS:
+        if len(picked) == STARTS:
             break
-        if all(away[i] @ away[j] < NEAR for j in kept):
-            kept.append(int(i))
-    return [found[i] for i in kept]
+        if all(away[i] @ away[j] < NEAR for j in picked):
+            picked.append(int(i))
+    return [boundary[i] for i in picked]
 
 
 def within_limits(
@@ -182,8 +184,8 @@ def within_limits(
         )[..., 1]
     empty = shares.sum(-1, keepdim=True) == 0
     mixed = shares * torch.where(empty, 0.0, a)
-    rest = 1 - mixed.sum(-1, keepdim=True)
-    return mixed.scatter_add(-1, at.unsqueeze(-1), rest.clamp_min(0.0))
+    remainder = 1 - mixed.sum(-1, keepdim=True)
+    return mixed.scatter_add(-1, at.unsqueeze(-1), remainder.clamp_min(0.0))
 
 
 def played(shares: Tensor, device: torch.device) -> Distribution:

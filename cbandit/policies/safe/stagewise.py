@@ -45,10 +45,10 @@ class Model(Protocol):
             arm: its number in the policy's set, ``(T,)``, where that is known.
         """
 
-    def has_data(self, seen: Any) -> Tensor:
+    def has_data(self, observations: Any) -> Tensor:
         """Return the actions with data of all functions, ``(T, 1 or N)`` bool."""
 
-    def believed(self, seen: Any) -> Iterator[Block]:
+    def believed(self, observations: Any) -> Iterator[Block]:
         """Yield estimates and spreads over the policy's own set."""
 
 
@@ -219,14 +219,14 @@ class Stagewise(Policy):
         if not state.safe.ready:
             safe = state.safe.after(news, self._limits(choice.t))
             state = state._replace(safe=safe, ratio=self._lasting_ratio(safe))
-        told = [(REWARD, one) for one in news.rewards]
-        told += [(COSTS, one) for one in news.costs]
-        if len(told) == 2 and all(_whole(one) for _, one in told):
-            both = torch.cat([one.values for _, one in told], -1)
-            return state._replace(seen=state.seen.added(place, both))
+        told = [(REWARD, item) for item in news.rewards]
+        told += [(COSTS, item) for item in news.costs]
+        if len(told) == 2 and all(_whole(item) for _, item in told):
+            values = torch.cat([item.values for _, item in told], -1)
+            return state._replace(seen=state.seen.added(place, values))
         seen = state.seen
-        for functions, one in told:
-            seen = seen.added(place, *self._weighed(functions, one), functions)
+        for functions, item in told:
+            seen = seen.added(place, *self._weighed(functions, item), functions)
         return state._replace(seen=seen)
 
     def _weighed(self, functions: slice, told: Told) -> tuple[Tensor, Tensor | None]:
