@@ -116,8 +116,8 @@ class Random(Policy):
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Return the best of what was told: the largest mean within the limits.
 
-        It believes nothing of the reward, so that there are no chances: ``probability``
-        is NaN, ``feasible`` says whether the means kept the limits, and ``confidence``
+        The policy has no belief about the reward, and so no chances: ``probability`` is
+        NaN, ``feasible`` says whether the means kept the limits, and ``confidence``
         changes nothing.
         """
         return self._best_tried(confidence)

@@ -134,7 +134,8 @@ class SafeSet(NamedTuple):
     ) -> Decision:
         """Return the first safe action of greatest ``value`` ``(T, N)``.
 
-        Where ``among`` leaves nothing safe: the least ``max_j`` upper bound.
+        Where ``among`` leaves no safe action, it is that of least ``max_j`` upper
+        bound.
 
         Args:
             value: see above.

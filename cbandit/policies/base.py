@@ -183,12 +183,13 @@ class Posterior:
 class Policy(metaclass=ABCMeta):
     """Base class of policies: it keeps count of rounds, choices and feedback.
 
-    A policy is two functions of its state, a value that they replace and never change:
-    ``decide`` (the rule) and ``absorb`` (what feedback changes). Its constructor calls
-    ``self._begin(state)`` with the first one. Inside, tensors lead with the trials, ``T
-    = self._size`` of them, which is 1 where there is no trials axis.
-    ``self._limits(t)`` are the thresholds ``(T, m)``, and ``asked.streams.uniform(n)``
-    draws ``n`` numbers for each trial: ``(n,)`` without a trials axis, else ``(T, n)``.
+    A policy is two functions of its state: ``decide`` (the rule) and ``absorb`` (what
+    feedback changes). They return a new state and never change the old one. Its
+    constructor calls ``self._begin(state)`` with the first one. Inside, tensors lead
+    with the trials, ``T = self._size`` of them, which is 1 where there is no trials
+    axis. ``self._limits(t)`` are the thresholds ``(T, m)``, and
+    ``asked.streams.uniform(n)`` draws ``n`` numbers for each trial: ``(n,)`` without a
+    trials axis, else ``(T, n)``.
 
     Args:
         actions: what can be chosen.
@@ -312,7 +313,7 @@ class Policy(metaclass=ABCMeta):
     def decide(self, state: Any, asked: Asked) -> tuple[Decision, Any]:
         """Return what to play in this round, and the state after it.
 
-        It changes nothing but by drawing from ``asked.streams``.
+        Its only side effect is to draw from ``asked.streams``.
         """
 
     @abstractmethod
@@ -439,7 +440,7 @@ class Policy(metaclass=ABCMeta):
     ) -> Choice:
         """Start the next round and choose.
 
-        One that fails, or is interrupted by Ctrl-C, is as if nobody had asked.
+        An ``ask`` that fails, or is interrupted by Ctrl-C, changes nothing.
 
         Args:
             among: a mask ``(N,)`` or ``(*trials, N)``, or action numbers ``(k,)`` or
@@ -790,8 +791,7 @@ class Policy(metaclass=ABCMeta):
         ``told``, ``reward``, costs, multipliers and ``score``, where the policy
         maximises one.
 
-        What ``observe`` was given is not in it: that is data from before, of which no
-        round was asked.
+        Data given to ``observe`` is not in it, as no round was asked for it.
         """
         entries, names = self._ledger.all(self._now.t), self.actions.names
         return self._history.frame(entries, self.senses, names, self.trials)
@@ -943,10 +943,10 @@ Policy.__doc__ = documented(Policy)
 def load(path: str | os.PathLike[str], trust: object = ()) -> Policy:
     """Load a policy that ``policy.save(path)`` wrote; it continues bit for bit.
 
-    No code of the file's is run. It holds numbers, and names of classes and functions:
-    those of cbandit, and kernels, priors and constraints of gpytorch and botorch, are
-    known. All others, your own kernels, policies, schedules, thresholds, draws and
-    penalties among them, are refused unless you pass them.
+    No code from the file is run. The file holds numbers, and names of classes and
+    functions: those of cbandit, and kernels, priors and constraints of gpytorch and
+    botorch, are known. All others are refused unless you pass them, your own kernels,
+    policies, schedules, thresholds, draws and penalties too.
 
     Args:
         path: of the file.

@@ -431,7 +431,7 @@ class EpochPenalty(GPPolicy):
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Return what to deploy: the action of greatest reward less penalties.
 
-        The costs have no belief of their own: nowhere is it called feasible.
+        It is nowhere called feasible, as there is no belief about the costs.
         """
         return replace(super().recommend(confidence), penalised=True)
 

@@ -771,16 +771,16 @@ class GPPolicy(Policy):
     def price(self) -> Tensor:
         """The multiplier in the user's units, ``(*trials, m)``.
 
-        What reward a unit of cost is worth: the multiplier times the reward's unit
-        over the cost's. A queue's is to be divided by ``V``, as in the score. NaN where
-        a standardised belief has no unit yet.
+        It is the reward that a unit of cost is worth: the multiplier times the reward's
+        unit over the cost's. Divide a queue's price by ``V``, as in the score. It is
+        NaN where a standardised belief has no unit yet.
         """
         return self._priced(self.multiplier.reshape(self._size, -1))
 
     def _priced(self, multiplier: Tensor) -> Tensor:
         """Return multipliers ``(T, m)`` as reward for a unit of cost, ``(*trials, m)``.
 
-        NaN where a unit is lacking and the multiplier is not 0.
+        They are NaN where a unit is missing and the multiplier is not 0.
         """
         units, m = self._now.state.beliefs.units(), multiplier.shape[-1]
         if units is not None and m:
@@ -812,9 +812,9 @@ class GPPolicy(Policy):
     def posterior(self, x: ArrayLike | None = None, params: Any = None) -> Posterior:
         """Return means and standard deviations over the set, in the user's units.
 
-        Before data it is the prior; that of a standardised belief, 0 +- 1, is in no
-        unit yet. A dense solve gives it at points ``x``, ``(n, d)`` or ``(*trials, n,
-        d)``, or at ``params``, these by name; on a Box there is no other way.
+        Before data it is the prior; that of a standardised belief, 0 +- 1, has no unit
+        yet. At points ``x``, ``(n, d)`` or ``(*trials, n, d)``, or at ``params``,
+        points by name, it comes from a dense solve; a Box needs one of these.
         """
         beliefs = self._settled().state.beliefs
         x = named_points(self.actions, x, params)
@@ -832,10 +832,10 @@ class GPPolicy(Policy):
     def recommend(self, confidence: float = 0.95) -> Recommendation:
         """Return what to deploy: the best action feasible with ``confidence``.
 
-        Of a policy without beliefs about its costs, or without data of one, the action
-        of greatest expected reward, nowhere called feasible. An error before any trial
-        was told a reward: the prior holds all actions alike. Trials that were told none
-        have NaN then.
+        If the policy has no beliefs about its costs, or no data of one, it is the
+        action of greatest expected reward, and nowhere called feasible. It is an error
+        to call it before any trial was told a reward, as the prior holds all actions
+        alike; later, trials without a reward have NaN.
         """
         confidence, now = checks.share("confidence", confidence), self._settled()
         beliefs, actions = now.state.beliefs, self.actions
@@ -945,8 +945,8 @@ class GPPolicy(Policy):
     def model(self) -> ModelListGP:
         """The beliefs as a BoTorch ``ModelListGP``, reward first: a snapshot.
 
-        Its data are means over repeats, with the noise of means; what it is to observe
-        (fantasies, ``observation_noise=True``) has the noise of one observation.
+        Its data are means over repeats, with the noise of means; its predictions of
+        observations (fantasies, ``observation_noise=True``) have that of a single one.
         """
         from cbandit.posterior.botorch import model_list
 
@@ -976,8 +976,8 @@ class GPPolicy(Policy):
     def study_turn(self, t: int, rounds: Sequence[Played]) -> None:
         """Prepare round ``t + 1``: fold the multiplier over the rounds played.
 
-        What was told of a round is divided by the unit of the next one that has a unit.
-        In the first round of an epoch the multiplier is back at its start, whoever
+        The costs told of a round are divided by the unit of the next round that has
+        one. In the first round of an epoch the multiplier is back at its start, whoever
         played the rounds in between.
 
         Args:

@@ -238,7 +238,7 @@ def best_tried(x: Tensor, outcomes: Tensor, limits: Tensor) -> tuple[Tensor, Ten
     """Return the best action told, ``(d,)``, and its mean outcomes ``(1 + m,)``.
 
     It has the largest mean reward within the limits; where no action kept them it is
-    the one that exceeded them least. NaN where none was told in full.
+    the one that exceeded them least. They are NaN if no action was told in full.
 
     Args:
         x: the actions of all rounds, ``(n, d)``.

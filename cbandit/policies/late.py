@@ -75,8 +75,8 @@ def _pieced(news: Sequence[Told]) -> Sequence[Told]:
 def absorbed_loose(knowledge: Knowledge, size: int) -> Knowledge:
     """Absorb the feedback that waited, packed into as few observations as possible.
 
-    Each trial may be at another round in one of the observations: where delays differ
-    from trial to trial, dozens of rounds make a handful of them.
+    One observation may hold different rounds of different trials, so that where delays
+    differ from trial to trial, dozens of rounds make a handful of observations.
     """
     (beliefs, held), rows = knowledge, list[list[int | None]]()
     loose = held.loose

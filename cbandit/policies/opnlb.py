@@ -126,8 +126,8 @@ class OPNLB(Stagewise):
     ) -> Recommendation:
         """Return the distribution of greatest fitted reward believed feasible.
 
-        That is, feasible under all that confidence sets of level ``confidence`` leave;
-        a radius that was given stands for any level.
+        It is feasible under every function in the confidence sets of level
+        ``confidence``; a radius given by the user is used for any level.
         """
         count, mean, tau = devices.host(state.seen.count, state.seen.mean, limits)
         inside = self._classes.inside(max(self.t, 1), 1 - confidence, count, mean)

@@ -99,7 +99,7 @@ def bounded_data(
 ) -> Data:
     """Return earlier data kept within bounds; warn of outliers.
 
-    Where beliefs know nothing yet the bounds are spreads of the rows before.
+    Where beliefs have no data yet, the bounds come from the spread of earlier rows.
 
     Args:
         data: of ``n`` rows.

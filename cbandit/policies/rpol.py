@@ -41,8 +41,8 @@ class RPOL(GPPolicy):
 
     ``multiplier`` is 1 at first, gains every rectified cost that comes, however late,
     and is at least ``sqrt(t)`` after round ``t``, whatever came. For a world that
-    drifts nobody knows how fast, ``restart=H, forget=True`` begins anew every ``H``
-    rounds, rounds counted from there.
+    drifts at an unknown speed, ``restart=H, forget=True`` starts anew every ``H``
+    rounds and counts rounds from there.
 
     Args:
         actions: what can be chosen.

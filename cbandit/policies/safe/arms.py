@@ -61,9 +61,10 @@ def bound_unpulled(
     """Overwrite the bounds of arms that were never pulled, and of the safe arm.
 
     A cost that was not seen yet may be the largest that is stated; an arm of which
-    nothing is stated is not played. The largest share ``g`` of such an arm that fits
-    beside the safe one is then worth ``g u_r + (1 - g) u_r1 >= r_max``. With less such
-    an arm may look worse than what is known already, and is never tried.
+    nothing is stated is not played. The reward's bound is raised until the largest
+    share ``g`` of the arm that fits beside the safe one has ``g u_r + (1 - g) u_r1 >=
+    r_max``. With a lower bound the arm may look worse than known ones, and is never
+    tried.
 
     Args:
         u: ``u_r`` and every ``u_c``, ``(T, 1 + m, K)``.

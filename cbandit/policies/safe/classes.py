@@ -29,7 +29,8 @@ from cbandit.search.simplex.lp import solve_policy
 class Classes:
     """The classes of the reward and of every cost, and their confidence sets.
 
-    On the host. Observations are counts and averages of every arm, ``(T, 1 + m, K)``.
+    All is on the host. Observations are counts and averages of every arm, ``(T, 1 + m,
+    K)``.
 
     Args:
         beliefs: the functions, the reward's first. Those of a cost are the ones that

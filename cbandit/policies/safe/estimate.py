@@ -146,7 +146,7 @@ class SafeEstimate:
         return torch.where(units.known, units.size, torch.inf)
 
     def unsafe(self, limits: Tensor, units: Units | None = None) -> Tensor | None:
-        """Return the trials ``(T,)`` in which the data say that it is not safe.
+        """Return the trials ``(T,)`` whose data say that the safe action is not safe.
 
         ``None``: in no trial. It raises an error if they say so in all trials.
 
@@ -177,8 +177,9 @@ class SafeEstimate:
     def ratio(self, limits: Tensor, units: Units | None = None) -> Tensor:
         """Return ``2 (r_max - r0) / (tau_j - c0_j)``, ``(T, m)``.
 
-        With an estimate it is 6 in place of 2; 1 for the gap where too little is known.
-        In units it is 0 where there is none yet. Limits are the user's own.
+        The factor is 6 in place of 2 if a value is estimated, and the gap is 1 where
+        too little is known. In units the ratio is 0 where there is no unit yet. The
+        limits are in the user's own units.
         """
         stated = self.action.reward is not None and self.action.cost is not None
         gap = (self.action.largest - self.reward.mean[:, 0]).unsqueeze(-1)

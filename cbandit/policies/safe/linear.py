@@ -146,10 +146,10 @@ class Plane:
     def scale(self, t: int, state: Stage, scales: Scales, ratio: Tensor) -> Tensor:
         """Return the factors of the norms in ``V_r`` and every ``V_c``, ``(T, F)``.
 
-        The reward's is ``alpha_r beta``. Its bonus stands for the costs' ellipsoids
-        (see :mod:`cbandit.policies.safe.bounds`) but is measured in the reward's own:
-        where a cost's is the longer one, by other noise, norm, ridge or data, the bonus
-        grows as much.
+        The reward's factor is ``alpha_r beta``. Its bonus stands for the costs'
+        ellipsoids (see :mod:`cbandit.policies.safe.bounds`) but multiplies the reward's
+        ellipsoid: where a cost's ellipsoid is longer, by other noise, norm, ridge or
+        data, the bonus grows in proportion.
 
         Args:
             t: the round.
@@ -295,8 +295,8 @@ class Plane:
     ) -> Recommendation:
         """Return the best action believed feasible with ``confidence``.
 
-        On a star ``index`` is that of its segment, 0 for the centre. It is one of those
-        ``left (T, N)`` that have not failed; ``None``: none has.
+        On a star ``index`` is the segment's, and 0 for the centre. The action is one of
+        ``left (T, N)``, those that have not failed; ``None``: all.
         """
         if self._fan is not None:
             return self._likely_on_star(self._fan, state, limits, confidence, left)

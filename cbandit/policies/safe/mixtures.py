@@ -80,8 +80,8 @@ def _climbed(
 ) -> tuple[Array | None, float]:
     """Return the distribution where an ascent from ``theta`` ends, and its ``V_r``.
 
-    Along a smooth limit the steps are many and alike: as long as it pays, the next
-    ``theta`` is that of a point further on, twice as far each time.
+    Along a smooth limit the steps are many and alike. So as long as it pays, the next
+    ``theta`` is taken at a point further on, twice as far each time.
 
     Args:
         safe: the distributions.
@@ -115,8 +115,8 @@ def _promising(
 ) -> list[Array]:
     """Return a few feasible points of great ``V_r`` that lie in different directions.
 
-    They are sought on the ways from the safe action to every action and, where there
-    are not too many, to the middle of every two.
+    The search goes along lines from the safe action to every action and, if there are
+    not too many, to the middle of every pair.
     """
     ends = points
     if len(points) <= PAIRED:
