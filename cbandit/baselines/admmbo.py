@@ -450,7 +450,7 @@ def _acquisition(
 
     Args:
         model: of the step's function.
-        unit: what its values are counted from, and in.
+        unit: the centre and the size of the unit of its values.
         progress: the step.
         limit: the cost's threshold, ``(1, 1)``; ``None`` of the reward's step.
         best: the step's best value so far.

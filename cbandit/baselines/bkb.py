@@ -143,14 +143,14 @@ class Sketched:
 
     Args:
         actions: the set.
-        dtype: of what is handed out over the set.
+        dtype: of the arrays over the set.
         covariance: the prior's.
         noise: the likelihood's variance, ``(T,)``.
         least: the least variance of an observation.
         mean: the prior's, ``(T,)``.
         within: scores that differ by less are as good, ``(T,)``.
         log: what was observed.
-        merged: the same by action; it is brought in line with the log when it is read.
+        merged: the observations by action; reading them brings them up to date.
         chosen: the dictionary among the actions tried, ``(T, n)``.
         past: the last dictionary's sketch, when it was drawn; ``None``: there is none.
     """
@@ -247,7 +247,8 @@ class Sketched:
         """Return the belief with a new dictionary, drawn from the actions tried.
 
         Args:
-            chance: that of each round that played an action to bring it in, ``(T, n)``.
+            chance: for each action, the chance that one round of it brings it in,
+                ``(T, n)``.
             streams: where the draws come from.
         """
         history = self.history
@@ -423,8 +424,8 @@ class BKB(GPPolicy):
         part = parts[0]
         dimension, mass = state.beliefs.dimension()
         noise, delta = state.beliefs.noises(), part.rkhs.delta
-        known = part.norm, part.subgaussian
-        width = sketched_width(*known, dimension, mass, noise, delta)
+        constants = part.norm, part.subgaussian
+        width = sketched_width(*constants, dimension, mass, noise, delta)
         return self.explore.coefficient(width, asked.streams)
 
     def score(self, t: int, multiplier: Tensor) -> scores.Reward:

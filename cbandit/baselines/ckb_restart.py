@@ -80,9 +80,9 @@ class CKBRestart(GPPolicy):
         )
         self.name = f"CKB-Restart{self.explore.name}"
         self.hears_costs = False  # the estimates alone move the multipliers
-        rule = dual, step, cap, slack, slater, dual_beta
+        dual_arguments = dual, step, cap, slack, slater, dual_beta
         self._dual = Dual.of(
-            *rule,
+            *dual_arguments,
             shaped=self._number,
             bounds=self._bound,
             units=self._beliefs.units(),

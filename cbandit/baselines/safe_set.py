@@ -84,7 +84,7 @@ class SafeSet(NamedTuple):
         lower: ``l_t`` of reward and costs, ``(T, F, N)``.
         upper: ``u_t``, likewise.
         safe: ``(T, N)``.
-        nearest: how far the nearest action is that is not safe, ``(T, N)``; minus
+        nearest: the distance to the nearest action that is not safe, ``(T, N)``; minus
             infinity until it is known.
         units: those of the bounds; ``None``: the user's own.
     """
@@ -138,7 +138,7 @@ class SafeSet(NamedTuple):
         bound.
 
         Args:
-            value: see above.
+            value: the score of each action, ``(T, N)``.
             mask: ``(1 or T, N)``, what ``among`` allows.
             whole: estimates.
             tolerance: values that differ by less are as good, ``(T,)``.
@@ -199,7 +199,7 @@ class SafeSets:
             asked: the round.
             beliefs: about reward and costs.
             looks: means and deviations over the set, block by block.
-            beta: by what deviations are multiplied, ``(T, F)``.
+            beta: the factors of the deviations, ``(T, F)``.
             limits: the thresholds, ``(T, m)``.
         """
         if asked.actions is not self._actions:

@@ -154,7 +154,7 @@ class Now(NamedTuple):
         state: what the rule keeps.
         position: where the streams of draws are.
         heard: the serial number of the last item told that ``state`` has absorbed.
-        settled: whether what time makes due is done.
+        settled: whether the work due by this round is done.
     """
 
     t: int
@@ -545,16 +545,17 @@ class Policy(metaclass=ABCMeta):
             reward: ``(*trials,)``.
             cost: ``(*trials, m)``, or ``(*trials,)`` where ``m`` is 1: all ``m`` at
                 once. Or some of them by name, ``{"latency": 3.1}``, the others later.
-                Where one will never come, tell the rest, and then :meth:`cancel`. It
-                teaches nothing where ``ask`` was given all costs.
-            noise: this observation's variance, ``(*trials,)``, instead of the belief's,
-                where the policy can take it.
-            where: ``(*trials,)`` bool, the trials in which this has come.
-            failed: that the action cannot be measured. It is not asked for again, on a
-                Box nor is what lies within 1e-3 of it (of the unit cube, in the same
-                row of choices), on a Star nor is its segment. Beliefs learn nothing;
-                a multiplier moves as in a round of which nothing was told. For what may
-                work another time, :meth:`cancel`.
+                If one will never come, tell the rest, and then :meth:`cancel`. Costs
+                are ignored where ``ask`` was given all of them.
+            noise: this observation's variance, ``(*trials,)``, replacing the belief's;
+                some policies take none.
+            where: ``(*trials,)`` bool, the trials that this feedback is of; all unless
+                given.
+            failed: that the action cannot be measured. It is not asked for again; nor
+                are, on a Box, points within 1e-3 of it (of the unit cube, in the same
+                row of choices), and on a Star its segment. Beliefs learn nothing; a
+                multiplier moves as in a round without feedback. If the action may work
+                another time, :meth:`cancel` instead.
         """
         mask = None if where is None else told_in(where, self.batch_shape)
         known = self.sees_costs and reward is None and cost is not None
@@ -883,10 +884,10 @@ class Policy(metaclass=ABCMeta):
         """Write the policy to ``path``, atomically; :func:`cbandit.load` reads it.
 
         Args:
-            path: of the file. It is kept, with an error, where others have saved it
-                since this policy was loaded from it or saved to it, and where it holds
+            path: of the file. It is an error, and the file stays, if others have saved
+                it since this policy was loaded from it or saved to it, or if it holds
                 more rounds than this policy, or a run.
-            overwrite: replace a checkpoint that others have saved, and what it holds.
+            overwrite: replace such a file all the same.
         """
         overwrite = checks.flag("overwrite", overwrite)
         self.lighten()

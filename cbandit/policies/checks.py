@@ -331,9 +331,9 @@ def decided(
 
     index, x, infeasible = answer.index, answer.x, answer.infeasible
     box = bool(on.continuous)
-    needed, each = ("x", "point") if box else ("index", "number")
-    if getattr(answer, needed) is None:
-        raise CBanditError(f"{rule} must say {needed}, one {each} a trial; got None")
+    field, noun = ("x", "point") if box else ("index", "number")
+    if getattr(answer, field) is None:
+        raise CBanditError(f"{rule} must say {field}, one {noun} a trial; got None")
     if index is not None:
         index = numbers("index", index)
         allowed = mask is None or mask.expand(size, -1).gather(1, index.unsqueeze(-1))

@@ -44,8 +44,7 @@ class Asked(NamedTuple):
         observed_costs: this round's costs, as ``ask`` was given them.
         streams: where draws come from; those of an ``ask`` that fails are drawn again.
         ledger: the choices that wait for feedback.
-        barred: on a box, what has failed: of points ``z (T, n, d)`` of the unit cube it
-            says which lie there. ``None``: nothing has.
+        barred: on a box, the balls around failed points; ``None``: nothing has failed.
     """
 
     t: int
@@ -89,10 +88,10 @@ class Decision:
         index: the action's number, ``(T,)``.
         infeasible: ``(T,)``, or ``None``: nothing to report.
         distribution: what the action was drawn from, ``(T, k)``.
-        x: the action itself, ``(T, d)``, where it is not that of its number.
+        x: the action itself, ``(T, d)``; ``None``: it follows from its number.
         keys: see :class:`~cbandit.search.Best`, where they are known.
         score: of the action, ``(T,)``, for the history.
-        estimate: of reward and costs that entered it, ``(T, 1 + m)``, likewise.
+        estimate: of reward and costs in that score, ``(T, 1 + m)``, for the history.
         sure: whether it is known to fit the set; otherwise ``ask`` checks it.
     """
 
@@ -261,11 +260,11 @@ class Entry(NamedTuple):
     Args:
         choice: the policy's own copy.
         given: the choice that the user was given, who may change it in place.
-        made: what the round was decided by.
+        made: the numbers on which the decision rests.
         came: where each function has come, ``(T, 1 + m)`` bool on the host.
         awaits: how many functions it waits for, the reward first.
         rewards: what was told, absorbed or not.
-        costs: likewise.
+        costs: likewise for the costs.
         closed: whether nothing more can be told.
         cancelled: the serial number of its cancellation, 0: it was not cancelled.
         held: costs ``(T, m)`` that wait for the others, where all count together.

@@ -134,9 +134,9 @@ class CKB(GPPolicy):
         self.name = f"CKB-{self.explore.name}"
         # estimates alone move the multiplier, but for a class derived from this one
         self.hears_costs = type(self).move is not CKB.move
-        rule = dual, step, cap, slack, slater, dual_beta
+        dual_arguments = dual, step, cap, slack, slater, dual_beta
         self._dual = Dual.of(
-            *rule,
+            *dual_arguments,
             shaped=self._number,
             bounds=self._bound,
             units=self._beliefs.units(),

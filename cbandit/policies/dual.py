@@ -40,7 +40,7 @@ class Schedule:
         name: what errors call it.
         value: the number or the callable.
         shaped: turns a number into ``(T, m)``.
-        checked: raises an error at a number that cannot be.
+        checked: raises an error for a number that is not allowed.
         root: divide the number by the root of ``length``.
         length: the horizon; ``None``: the length of the round's epoch.
     """
@@ -77,7 +77,7 @@ class Dual:
         step: ``1 / V``.
         slack: added to every estimate.
         cap: ``rho``, ``(T, m)``; a queue has none.
-        beta: the width of the estimate that moves it, ``(T, m)``; ``None``: the
+        beta: the width of the estimate that moves ``phi``, ``(T, m)``; ``None``: the
             score's own estimate moves it.
     """
 
@@ -119,7 +119,7 @@ class Dual:
             shaped: turns a number into ``(T, m)``.
             bounds: ``(B, G)`` of each trial, ``(T, 1 + m)``.
             units: those of the beliefs; ``None``: the user's own.
-            epoch: ``T``, or ``"doubling"``; ``None``: nobody knows.
+            epoch: ``T``, or ``"doubling"``; ``None``: it is unknown.
         """
         checks.one_of("dual", kind, "projected", "queue")
         if kind == "projected" and (callable(step) or callable(slack)):
@@ -187,8 +187,8 @@ class Dual:
 
         Args:
             beliefs: about reward and costs.
-            look: that found the best action.
-            best: see above.
+            look: the look that found the best action.
+            best: the best action.
             asked: the round.
             limits: the thresholds ``(T, m)`` of a round.
             ahead: the outstanding choices that count in a round.

@@ -80,11 +80,11 @@ class Epoch(NamedTuple):
 
     Args:
         number: the epoch, counted from 0.
-        kept: the multipliers ``(T, m)``; their logarithms where they multiply.
+        kept: the multipliers ``(T, m)``; their logarithms if they move by factors.
         sums: of this epoch's costs, ``(T, m)``.
-        counts: how many they are.
+        counts: how many costs are in the sums.
         waiting: feedback of rounds that have not been told in full.
-        rows: rounds that have, by epoch; -1 is data from before.
+        rows: rounds told in full, by epoch; -1 is data from before.
     """
 
     number: int
@@ -152,7 +152,7 @@ class Penalty:
         psi: the penalty; not used where it is linear.
         linear: whether the penalty is the cost itself and ``kappa`` moves by steps;
             otherwise ``kappa`` moves by factors, and its logarithm is kept, which
-            outlives the dtype.
+            does not overflow.
         rate: the step of a linear one.
         still: whether ``kappa`` stays as it is.
     """

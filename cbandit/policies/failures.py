@@ -23,8 +23,8 @@ class Failed:
     Args:
         actions: the policy's own set.
         device: where masks of it live.
-        numbers: of that set, on a star of its segments; a tuple a trial.
-        points: that are not numbered there, ``(k, d)`` a trial, float64.
+        numbers: the failed actions' numbers (on a star, segments'), a tuple a trial.
+        points: failed actions without a number in the set, ``(k, d)`` a trial, float64.
     """
 
     def __init__(
@@ -139,8 +139,8 @@ class Barred:
     """Balls around failed points of a box, which searches leave out.
 
     Args:
-        box: where.
-        points: their centres, ``(k, d)`` a trial.
+        box: the box.
+        points: the balls' centres, ``(k, d)`` a trial.
     """
 
     def __init__(self, box: Box, points: tuple[Tensor, ...]) -> None:

@@ -93,8 +93,8 @@ class Waiting(NamedTuple):
     """Costs that have no unit yet, because no two of their outcomes differ.
 
     Args:
-        where: ``(T, m)``, what waits.
-        excess: by how much they were above their thresholds, in the user's units,
+        where: ``(T, m)`` bool, the costs that wait.
+        excess: how far they were above their thresholds, in the user's units,
             ``(T, m)`` each; 0 where nothing waits.
     """
 
@@ -108,14 +108,14 @@ class GPState(NamedTuple):
     Args:
         beliefs: about the reward and the costs.
         multiplier: what the last ``ask`` used, ``(T, m)``; at first what it will use.
-        held: what feedback left behind beside the beliefs.
+        held: the feedback kept beside the beliefs.
         estimate: of reward and costs where the last round chose, ``(T, 1 + m)``.
-        arrived: by how much costs told since were above their thresholds, ``(T, m)``
-            each, in the user's units, 0 in trials where nothing came.
+        arrived: how far costs told since were above their thresholds, ``(T, m)`` each,
+            in the user's units, 0 in trials where nothing came.
         moved: the multiplier of the next ``ask``, where it is known already.
-        own: what a policy keeps for itself.
+        own: further state of a derived policy.
         waiting: costs told before that have no unit yet.
-        readings: what to expect of the next reading; ``None``: anything is.
+        readings: the range to expect of the next reading; ``None``: no bounds.
     """
 
     beliefs: Any
@@ -152,7 +152,7 @@ class Played(NamedTuple):
     Args:
         t: its number, from 1.
         estimate: what the multiplier moves by, in units, ``(1, 1 + m)``.
-        excess: what was told of its costs, less their thresholds, in the user's units,
+        excess: the costs told, less their thresholds, in the user's units,
             ``(1, m)``; ``None``: nothing yet.
         size: the costs' units in that round, see :meth:`GPPolicy.study_units`.
     """
@@ -453,10 +453,10 @@ class GPPolicy(Policy):
             multiplier: what it used, ``(T, m)``.
             estimate: explored and clipped, thresholds subtracted, at its choice,
                 ``(T, 1 + m)``: the reward's, then the costs'.
-            arrived: a ``(T, m)`` for each ``tell`` of costs since the round before, by
-                how much they exceed the thresholds, not rectified; 0 where it told
-                nothing. None, or several, may come between two rounds: what a round
-                adds by itself is added once, beside their sum.
+            arrived: for each ``tell`` of costs since the round before, by how much they
+                exceed the thresholds, ``(T, m)``, not rectified, 0 where nothing was
+                told. There may be none or several between two rounds, so add what a
+                round itself contributes once, beside their sum.
 
         Estimates and excesses are in spreads where beliefs are standardised; an excess
         that has no unit yet comes once it has.
@@ -906,7 +906,7 @@ class GPPolicy(Policy):
             state: the policy's.
             position: of the streams before the round.
             asked: the round.
-            costs: whether they matter.
+            costs: whether the costs count; if not, the reward alone does.
         """
         asked.streams.go(position)
         look, outside = self._look(state, asked), self._outside
@@ -1048,7 +1048,7 @@ class Search:
 
     Args:
         actions: the policy's own set.
-        samples: whether estimates are of joint draws; else of deviations.
+        samples: whether estimates come from joint draws, else from deviations.
         ranks: the processes that share the set.
         climbs: on a box, how many climbs the searches made, and how many failed.
         beliefs: about the policy's own set.

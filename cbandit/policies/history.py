@@ -108,14 +108,14 @@ class History:
         table, size = self.table(entries), self._size
         rounds = table["round"].repeat_interleave(size)
         prefixes = table["prefix"].repeat_interleave(size).tolist()
-        each = zip(prefixes, rounds.tolist(), strict=True)
-        columns: dict[str, Any] = {"id": [f"{self._prefixes[i]}-{t}" for i, t in each]}
+        pairs = zip(prefixes, rounds.tolist(), strict=True)
+        columns: dict[str, Any] = {"id": [f"{self._prefixes[i]}-{t}" for i, t in pairs]}
         columns["round"] = rounds.numpy()
         if trials is not None:
             columns["trial"] = list(trials) * len(table["round"])
         labels = [senses.label(j) for j in range(self._m)]
         # a prefix where a name means another column
-        labels = [f"cost.{each}" if each in OWN else each for each in labels]
+        labels = [f"cost.{label}" if label in OWN else label for label in labels]
         if names is not None:
             for name, values in names.read(table["x"]).items():
                 taken = name in OWN or name in labels

@@ -126,12 +126,12 @@ class CountOPB(Stagewise):
 
     def decide(self, state: Stage, asked: Asked) -> tuple[Decision, Stage]:
         """Return a draw from the distribution that solves the programme."""
-        tau, seen, safe = self._limits(asked.t), state.seen, state.safe
+        tau, tally, safe = self._limits(asked.t), state.seen, state.safe
         infeasible = self._unsafe(state, asked, tau)
         at = numbered(self._safe.index)
         inflated = self._scales.inflated(self._width, self._ratio(state, tau))
-        u = bounds_of(seen.mean, seen.spread, *inflated)
-        bound_unpulled(u, seen.count, safe, tau, at, self._top)
+        u = bounds_of(tally.mean, tally.spread, *inflated)
+        bound_unpulled(u, tally.count, safe, tau, at, self._top)
         if asked.mask is not None:
             u[:, 0].masked_fill_(~asked.mask, -torch.inf)
         pi = solve_policy(u[:, 0], u[:, 1:], tau)
@@ -189,8 +189,8 @@ class GPOPB(GPPolicy):
         self._safe.below(self._limits(1))
         # the multiplier is the last programme's dual solution
         zero = torch.zeros(self._size, self.m, dtype=torch.float64, device=self.device)
-        known = SafeEstimate.start(self._safe)
-        self._begin(self._now.state._replace(multiplier=zero, own=known))
+        estimate = SafeEstimate.start(self._safe)
+        self._begin(self._now.state._replace(multiplier=zero, own=estimate))
 
     def _leans_on(self) -> list[tuple[int | None, Tensor]]:
         """Return the safe action of each trial."""
@@ -205,15 +205,16 @@ class GPOPB(GPPolicy):
     def decide(self, state: GPState, asked: Asked) -> tuple[Decision, GPState]:
         """Return a draw from the distribution that solves the programme."""
         limits, on = self._limits(asked.t), asked.actions
-        known, units = state.own, state.beliefs.units()
-        infeasible = known.unsafe(limits, units)
-        tau, safe = level(units, limits), known.within(units)
+        estimate, units = state.own, state.beliefs.units()
+        infeasible = estimate.unsafe(limits, units)
+        tau, safe = level(units, limits), estimate.within(units)
         # outcomes come by themselves; that they are all alike is worth a warning
         enough = self._trust.enough(units, patience=FEW)
         index = self._safe.index if on is self.actions else self._safe.within(on)
         at = numbered(index)
         must_hold(asked.mask, at)
-        beta, ratio = self._coefficient(state, asked).abs(), known.ratio(limits, units)
+        beta = self._coefficient(state, asked).abs()
+        ratio = estimate.ratio(limits, units)
         inflated = self._scales.inflated(beta, ratio)  # alpha_c beta, and rho
 
         def bounds() -> Iterator[tuple[int, Tensor]]:

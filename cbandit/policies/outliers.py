@@ -38,7 +38,7 @@ class Readings(NamedTuple):
         beyond: which of the last readings were far outside what was expected,
             ``(RECENT, T, F)``: 1 above, -1 below, 0 neither.
         least: the least reading that counted, ``(T, F)``.
-        most: likewise the greatest.
+        most: the greatest reading that counted, ``(T, F)``.
     """
 
     beyond: Tensor
@@ -103,8 +103,8 @@ def bounded_data(
 
     Args:
         data: of ``n`` rows.
-        low: the least to be believed, ``(T, F, n)``; infinite: nothing is known.
-        high: likewise the greatest.
+        low: the least value to believe, ``(T, F, n)``; infinite where unknown.
+        high: the greatest value to believe, likewise.
         rescaled: ``(F,)``, the functions that are standardised; others stay.
         senses: the user's words.
     """
@@ -144,9 +144,9 @@ def _bounded(
 
     Args:
         values: ``(T, F)``.
-        came: those that are readings, likewise.
-        low: the least to be believed, likewise.
-        high: the greatest, likewise.
+        came: which values are readings, ``(T, F)`` bool.
+        low: the least value to believe, ``(T, F)``.
+        high: the greatest value to believe, ``(T, F)``.
         beyond: see :class:`Readings`.
     """
     side = ((values > high).to(beyond) - (values < low).to(beyond)) * came

@@ -62,15 +62,15 @@ class Senses:
 
     Args:
         m: how many costs, or their names.
-        thresholds: as the user gives them, see :attr:`limits`; ``UNSAID``: a policy's
-            user gave none, of which a warning tells where costs have names.
+        thresholds: as the user gives them, see :attr:`limits`; ``UNSAID``: none given,
+            of which a warning tells if costs have names.
         minimise: whether the reward is to be small.
 
     Attributes:
         names: of the costs, or ``None``.
         limits: the thresholds as a policy uses them, a number, an array or a callable.
-        signs: ``(1 + m,)`` float64, -1 for what is turned, on the CPU.
-        plain: whether nothing is turned.
+        signs: ``(1 + m,)`` float64, -1 for functions that are turned, on the CPU.
+        plain: whether no function is turned.
     """
 
     def __init__(

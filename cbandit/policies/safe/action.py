@@ -89,7 +89,7 @@ class SafeAction:
         """Return the user's safe action as tensors; raise an error if it is unfit.
 
         Args:
-            policy: whose set, ``delta`` and horizon it is given for.
+            policy: the policy, which has the set, ``delta`` and the horizon.
             safe: as the user gives it.
             subgaussian: see the class.
             largest: as the user gives it; ``None``: it is the ``usual`` one.

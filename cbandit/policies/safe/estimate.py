@@ -39,7 +39,7 @@ class Average:
         mean: ``(T, k)``.
         scale: ``3 R``, ``(T, k)``.
         log: ``2 ln((m + 1) T / delta)``.
-        plays: of each, ``(T, k)``.
+        plays: how many plays are in each average, ``(T, k)``.
         known: trials in which the test has passed, ``(T,)``.
     """
 
@@ -90,7 +90,7 @@ class SafeEstimate:
     """The safe action's reward and costs, given or estimated so far.
 
     Args:
-        action: what was given.
+        action: the safe action as the user gives it.
         reward: its reward, ``(T, 1)``.
         cost: its costs, ``(T, m)``.
         ready: whether both are known in all trials.
@@ -121,7 +121,7 @@ class SafeEstimate:
         """Return the estimate after feedback, which counts if it is of the safe action.
 
         Args:
-            news: what came of it.
+            news: the choice and its feedback.
             limits: that round's thresholds, ``(T, m)``.
             units: those of the noise; ``None``: the user's own.
         """

@@ -43,10 +43,10 @@ class Plane:
     Args:
         actions: the policy's set.
         beliefs: about the reward and every cost.
-        safe: the safe action. Where its cost is given, costs are estimated across it
-            only.
-        delta: the share of runs in which the reward's bound may fail; likewise that in
-            which any cost's may.
+        safe: the safe action. Where its cost is given, costs are only estimated in
+            directions orthogonal to it.
+        delta: the share of runs in which the reward's bound may fail; any cost's bound
+            may fail in as many.
         beta: the width, a number, ``(*trials,)`` or a callable of the round, in place
             of the theory's.
         batch: ``()`` or ``(trials,)``.
@@ -154,7 +154,7 @@ class Plane:
         Args:
             t: the round.
             state: of the policy.
-            scales: by what widths are inflated.
+            scales: the factors by which widths are inflated.
             ratio: ``2 (r_max - r0) / (tau_j - c0_j)``, ``(T, m)``.
         """
         beta, rho = scales.inflated(self.width(t, state), ratio)

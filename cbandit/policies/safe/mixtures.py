@@ -87,7 +87,7 @@ def _climbed(
         safe: the distributions.
         theta: coefficients to begin with.
         towards: the ellipsoid's best coefficients for a point, and its ``V_r``.
-        met: where other ascents have been, whose ends are known; this one is added.
+        met: points that other ascents have visited; those of this one are added.
     """
     best, reached, leap = None, -math.inf, 0.0
     last = np.zeros(safe.points.shape[1])

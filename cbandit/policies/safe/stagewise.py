@@ -124,14 +124,14 @@ class Stagewise(Policy):
         self._beliefs = [self.senses.belief(j, one) for j, one in enumerate(beliefs)]
         self.delta = checks.share("delta", delta)
         self._ranges = [belief.range for belief in self._beliefs]
-        known = getattr(self._beliefs[0], "means", self._ranges[0])
+        reward_range = getattr(self._beliefs[0], "means", self._ranges[0])
         noises = [
             self._per_trial("subgaussian", belief.subgaussian)
             for belief in self._beliefs
         ]
         self._subgaussian = r = torch.stack(noises, -1)
         self._scales = Scales.of(alpha, self._per_trial)
-        usual = 1.0 if known is None else known[1]
+        usual = 1.0 if reward_range is None else reward_range[1]
         linear = kind is Linear
         self._safe = SafeAction.of(self, safe, r, largest, usual, linear)
         if self._safe.reward is not None:
