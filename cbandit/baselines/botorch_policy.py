@@ -164,13 +164,13 @@ class BoTorchPolicy(GPPolicy):
         self,
         acquisition: AcquisitionFunction,
         trial: int,
-        asked: Actions,
+        actions: Actions,
         allowed: Tensor | None,
     ) -> Tensor:
         values = []
-        for start in range(0, asked.size, self.chunk):
-            stop = min(start + self.chunk, asked.size)
-            x = asked.block(start, stop).double()
+        for start in range(0, actions.size, self.chunk):
+            stop = min(start + self.chunk, actions.size)
+            x = actions.block(start, stop).double()
             x = x if x.dim() == 2 else x[trial]
             with torch.no_grad():
                 value = acquisition(x.unsqueeze(1)).reshape(-1)

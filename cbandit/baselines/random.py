@@ -7,6 +7,7 @@ excess is least is played.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -62,7 +63,7 @@ class Random(Policy):
         actions: Actions,
         *,
         reward: GP | None = None,
-        costs: Any = 0,
+        costs: GP | Sequence[GP] | Mapping[str, GP] | int | Sequence[str] = 0,
         feasible: bool = False,
         **common: Any,
     ) -> None:
@@ -169,21 +170,21 @@ def _tolerance(beliefs: Beliefs) -> Tensor:
     return beliefs.tolerance().maximum(beliefs.tolerance(costs=True))
 
 
-def _named(costs: Any) -> bool:
+def _named(costs: object) -> bool:
     """Return whether costs are names alone."""
     return names_of(costs) is not None and not isinstance(costs, dict)
 
 
-def drawn(asked: Any, allowed: Tensor | None, share: Tensor) -> Tensor:
+def drawn(actions: Any, allowed: Tensor | None, share: Tensor) -> Tensor:
     """Return a uniform action, from uniform draws ``share``, ``(*n, d)`` on a box."""
-    if asked.continuous:
-        x: Tensor = asked.unit.point(share.to(asked.lower))
-        if asked.choices is not None:
-            row = asked.choices[(share[..., -1] * len(asked.choices)).long()]
-            x[..., ~asked.free] = row
+    if actions.continuous:
+        x: Tensor = actions.unit.point(share.to(actions.lower))
+        if actions.choices is not None:
+            row = actions.choices[(share[..., -1] * len(actions.choices)).long()]
+            x[..., ~actions.free] = row
         return x
     if allowed is None:
-        return (share[0] * int(asked.size)).long()
+        return (share[0] * int(actions.size)).long()
     numbers = allowed.nonzero().squeeze(-1)
     return numbers[(share[0] * len(numbers)).long()]
 

@@ -266,7 +266,7 @@ class GPPolicy(Policy):
         actions: Actions,
         *,
         reward: GP,
-        costs: Any,
+        costs: GP | Sequence[GP] | Mapping[str, GP] | int | Sequence[str] | None,
         explore: Explore | None = None,
         start: ArrayLike | None = None,
         restart: int | str | None = None,

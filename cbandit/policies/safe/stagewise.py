@@ -101,7 +101,7 @@ class Stagewise(Policy):
         actions: Actions,
         kind: type[Linear | Counts | FiniteClass],
         reward: object,
-        costs: Any,
+        costs: object,
         safe: Safe | None,
         delta: float,
         alpha: ArrayLike | None,
