@@ -424,7 +424,7 @@ class ADMMBO(GPPolicy):
         units = beliefs.units()
         for i in range(len(best)):
             with warnings.catch_warnings(), manual_seed(int(seeds[i] * 2**31)):
-                # no improvement to be had anywhere tried is an answer, not a fault
+                # no improvement anywhere is a valid answer
                 warnings.simplefilter("ignore", BadInitialCandidatesWarning)
                 unit = (0.0, 1.0)
                 if units is not None:

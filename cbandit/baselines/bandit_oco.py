@@ -30,7 +30,7 @@ from cbandit.policies.choices import Asked, Decision, News
 from cbandit.policies.paired import Paired
 from cbandit.policies.words import counted
 
-TRIES = 100  # directions, before all is taken to have failed
+TRIES = 100  # directions tried before all actions are taken to have failed
 
 
 class Played(NamedTuple):

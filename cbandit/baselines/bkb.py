@@ -54,7 +54,7 @@ from cbandit.posterior.observations import (
 from cbandit_kernels import Look
 
 BLOCK = 1 << 12
-TINY = 1e-13  # eigenvalues of the dictionary below this share of the largest are noise
+TINY = 1e-13  # share of the largest eigenvalue below which others are noise
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ class Sketched:
         share = torch.special.ndtr(streams.ragged_normal(counts, 1)[..., 0])
         share = devices.put(share.reshape(len(counts), -1), chance.device)
         precision = history.precision[:, : history.used]
-        # a coin for each time it was played
+        # one coin for each time the action was played
         times = precision * self.noise.unsqueeze(-1)
         chosen = (share < 1 - (1 - chance) ** times) & (precision > 0)
         drawn = replace(self, chosen=chosen)

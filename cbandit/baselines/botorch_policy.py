@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from botorch.models.model_list_gp_regression import ModelListGP
 
 CHUNK = 1024
-DIRECTIONS = 64  # looked into around what has failed
+DIRECTIONS = 64  # how many directions are tried around a failed point
 TAKES_NO = {
     "Delayed": "tell what is late when it comes",
     "hallucinate": "give the acquisition function X_pending, from policy.outstanding",
@@ -146,8 +146,8 @@ class BoTorchPolicy(GPPolicy):
 
         self.trial = trial
         with manual_seed(seed), warnings.catch_warnings():
-            # at points that were tried joint covariances are singular, and BoTorch's
-            # jitter is what they need
+            # joint covariances at points tried are singular; BoTorch's jitter is
+            # right for them
             warnings.simplefilter("ignore", NumericalWarning)
             acquisition = self._make(model_list(beliefs, trial), self)
             if not callable(acquisition):

@@ -28,8 +28,8 @@ from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.observations import Part
 from cbandit.recommend import Recommendation
 
-GOLDEN = 0.5 * (5**0.5 - 1)  # the step from a draw that has failed to the next
-TRIES = 1024  # points of a box that are drawn, of which a feasible one is played
+GOLDEN = 0.5 * (5**0.5 - 1)  # the step from a draw that has failed to the next draw
+TRIES = 1024  # points of a box that are drawn to find a feasible one
 
 
 class Random(Policy):

@@ -46,7 +46,7 @@ from cbandit.posterior.beliefs import Beliefs
 from cbandit.posterior.units import Units, level
 
 CHUNK = 1 << 22  # numbers in one temporary
-KEPT = 1 << 24  # distances kept rather than computed again
+KEPT = 1 << 24  # up to so many distances are stored, not computed again
 SMALL = 1 << 17  # numbers in a temporary: several at once should stay in the cache
 SURE = {
     "Sliding": "what was safe is taken to stay safe, and in a drifting world does not",
@@ -239,7 +239,7 @@ class SafeSets:
             return self._reach.expanders(sets, whole.tau)
         mean, beta = whole.mean, whole.beta
         useful, tau = torch.ones_like(sets.safe), whole.tau.to(mean).unsqueeze(-1)
-        # all that is in some trial safe, and all that is in some trial not
+        # actions safe in some trial, and actions not safe in some trial
         masks = devices.host(sets.safe.any(0), (~sets.safe).any(0))
         inside, outside = (
             devices.put(mask.nonzero().squeeze(-1), mean.device) for mask in masks

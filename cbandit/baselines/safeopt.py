@@ -104,7 +104,7 @@ class SafeOpt(GPPolicy):
         wanted = self._sets.expanders(sets, whole, beliefs) | sets.maximisers()
         if asked.mask is not None:
             wanted = wanted & asked.mask
-        # bounds that crossed, or among, may leave neither: then all that is safe
+        # crossed bounds, or among, may leave neither set: then take all safe actions
         wanted = wanted | ~wanted.any(-1, keepdim=True)
         width = (sets.upper - sets.lower).amax(1).masked_fill(~wanted, -math.inf)
         decision = sets.play(width, asked.mask, whole, whole.close.amax(0))

@@ -111,7 +111,7 @@ class SGPUCB(GPPolicy):
         early = (self.rounds >= asked.t) & seed.any(-1) & on_own_set
         if not on_own_set or asked.t > self._last:
             return None, early
-        # one draw a round whatever happens: a trial's stream is its own
+        # always one draw a round, so that each trial's stream is independent
         return uniform_number(seed, asked.streams.uniform()), early
 
     def _among_safe(

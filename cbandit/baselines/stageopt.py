@@ -124,7 +124,7 @@ class StageOpt(GPPolicy):
             expanders = self._sets.expanders(sets, whole, beliefs)
             width = (sets.upper - sets.lower)[:, 1:].amax(1)
             width = width.masked_fill(~expanders, -math.inf)
-            # where there is no expander its width is 0: nothing to learn from it
+            # without an expander the width is 0: nothing is left to learn
             over = width.amax(-1).clamp_min(0) < self._eps
             going = going & ~(over if whole.enough is None else over & whole.enough)
             if asked.mask is not None:

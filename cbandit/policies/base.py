@@ -66,8 +66,8 @@ from cbandit.recommend import Recommendation
 if TYPE_CHECKING:
     import pandas as pd
 
-MANY = 100  # choices outstanding, of a policy that does not count on them
-LONG = 60  # letters of a set in a policy's repr
+MANY = 100  # outstanding choices at which a policy warns, unless it expects delays
+LONG = 60  # letters; a longer repr of the set is shortened in the policy's
 
 #: the arguments that policies share, with their help
 POLICY = {
@@ -125,7 +125,7 @@ def locked(
     @functools.wraps(method)
     def called(self: Policy, /, *args: Given.args, **kwargs: Given.kwargs) -> Answer:
         lock, process = self._lock, os.getpid()
-        # a fork copies a lock as it stands, and draws that both would make
+        # a fork copies the lock as it stands, and both would make the same draws
         if lock.process != process:
             if lock.process is not None:
                 raise CBanditError(
@@ -291,7 +291,7 @@ class Policy(metaclass=ABCMeta):
         if not callable(thresholds):
             thresholds = self._per_cost("thresholds", thresholds)
         self.thresholds: Callable[[int], object] | Tensor = thresholds
-        # whether there is anything to subtract
+        # whether a threshold differs from 0
         self._limited = callable(thresholds) or bool(thresholds.any())
         self._streams = Streams(self.seed, self.trials, "policy")
         #: the files that it was loaded from or saved to, as it left them
@@ -488,7 +488,7 @@ class Policy(metaclass=ABCMeta):
         phi = getattr(state, "multiplier", None)
         made = Made(time(), phi, decision.estimate, decision.score)
         ledger.open(private, choice, made)
-        # all that a round changes; what came before does not count without this
+        # this one assignment makes the round count
         self._now = Now(t, state, streams.position(), now.heard)
         self._latest = asked, now.position
         if LOG.isEnabledFor(DEBUG):
@@ -653,7 +653,7 @@ class Policy(metaclass=ABCMeta):
             rewards=rewards,
             costs=costs,
             closed=closed,
-            # where it has failed the rest will never come
+            # after a failure the rest will never come
             cancelled=serial if closed and entry.failed is not None else 0,
             held=None if closed else held,
         )

@@ -48,7 +48,7 @@ class Awaited:
     ) -> None:
         self._window, self._weight = feedback.window, feedback.weight
         self._batch, self._device, self._horizon = batch_shape, device, horizon
-        # whether outstanding choices add nothing, which is then not computed
+        # with weight 0 outstanding choices add nothing, and nothing is computed
         weight = feedback.weight
         self._weightless = weight is not None and not bool(weight.any())
 

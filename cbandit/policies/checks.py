@@ -50,7 +50,7 @@ def listed(costs: Any, kind: type[Any]) -> list[Any]:
         return [costs]
     if isinstance(costs, Mapping):
         return list(costs.values())
-    # no other iterables: a gpytorch kernel can be gone through without an end
+    # no other iterables: iterating over a gpytorch kernel never ends
     if not isinstance(costs, Sequence) or isinstance(costs, str):
         raise CBanditError(
             f"costs must be a cb.{kind.__name__}, or a list or a dict of them, "
@@ -144,7 +144,7 @@ def round_mask(
             "among must be a mask, action numbers, or values by name, "
             f"{{{among!r}: [...]}}; got str"
         )
-    # looked at where it is, mostly on the host
+    # checked where it lies, mostly on the host, so that no device is waited for
     rows = checks.tensor("among", among, None)
     if rows.dim() not in (1, 2) or (rows.dim() == 2 and len(rows) not in (1, trials)):
         raise CBanditError(
@@ -248,7 +248,7 @@ def told_values(
         if abs(number) <= checks.LARGEST[dtype]:
             return torch.full((1, 1), number, dtype=torch.float64)
     checks.no_flag(name, value)
-    # looked at where it is: no device has to be waited for
+    # checked where it lies, so that no device is waited for
     if isinstance(value, Tensor) and value.dtype == torch.float64:
         told = checks.plain(name, value)
     else:
@@ -268,7 +268,7 @@ def told_values(
     # a copy: it is read later, and the caller may fill the same array again
     if mask is None:
         return checks.measured(name, out, dtype, advice).clone()
-    # what is not said to have come may be anything, NaN included
+    # values outside of the mask may be anything, NaN included
     came = devices.put(mask, out.device).unsqueeze(-1)
     return checks.measured(name, torch.where(came, out, 0.0), dtype)
 

@@ -389,7 +389,7 @@ class Ledger:
         self._rounds: dict[str, int] = {}  # of the choices, by id
         #: the serial number given out last
         self.last = 0
-        # of the ids that it gives out, and gave out before it was copied
+        # of ids given out now, and before it was copied
         self._prefixes: tuple[str, ...] = (secrets.token_hex(6),)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -501,7 +501,7 @@ class Ledger:
 
     def put(self, entry: Entry) -> None:
         """Replace an entry by one that holds more feedback."""
-        # the mark first: a mark without news is harmless, news without one are lost
+        # the mark first: without a mark, news would be lost
         self._touched[entry.choice.t] = None
         self._entries[entry.choice.t] = entry
 

@@ -132,7 +132,7 @@ class CKB(GPPolicy):
             **common,
         )
         self.name = f"CKB-{self.explore.name}"
-        # estimates alone move the multiplier, but for a class derived from this one
+        # estimates alone move the multiplier, unless a derived class overrides move
         self.hears_costs = type(self).move is not CKB.move
         dual_arguments = dual, step, cap, slack, slater, dual_beta
         self._dual = Dual.of(

@@ -199,7 +199,7 @@ class Penalty:
             return kept
         if self.linear:
             return (kept + self.rate * mean).clamp_min(0)
-        # an epoch of which nothing is known has mean 0, and psi(0) = 1
+        # an epoch without feedback has mean 0, and psi(0) = 1
         return (kept + self.psi(mean).log()).clamp_max(2 * _edge(kept))
 
     def outgrown(self, kept: Tensor) -> bool:
@@ -272,7 +272,7 @@ class EpochPenalty(GPPolicy):
         self.inner, explore = inner, _inner(inner, explore)
         self._penalty = Penalty.of(psi, rate)
         beliefs = _listed(reward)
-        # targets that are rescaled for reuse alone are scored in the user's units
+        # if only reuse rescales targets, scores are in the user's units
         self._in_spreads = all(belief.standardize for belief in beliefs)
         if self.reuse:
             beliefs = [_standardised(belief) for belief in beliefs]
@@ -281,7 +281,7 @@ class EpochPenalty(GPPolicy):
         for k, belief in enumerate(beliefs):
             belief.suit(f"reward[{k}]", self.actions, self.batch_shape)
             beliefs[k] = self.senses.belief(0, belief)
-        # of the first epochs, one each; the last one stays for all that follow
+        # one belief an epoch; the last serves all that follow
         self._by_epoch = beliefs
         self._cost_noises = self._noises_of_costs()
         self._refits = any(belief.refit_every for belief in beliefs)
@@ -364,7 +364,7 @@ class EpochPenalty(GPPolicy):
             )
         epoch = epoch.next(number, kept, self.reuse)
         state = state._replace(own=epoch)
-        # what may fail goes first: a rebuilt engine is equal up to rounding only
+        # first what may fail: a rebuilt engine is equal only up to rounding
         self._limits(asked.t), self._coefficient(state, asked)
         beliefs, rows = state.beliefs, epoch.all_rows()
         if number < len(self._by_epoch):
@@ -396,7 +396,7 @@ class EpochPenalty(GPPolicy):
         place, t = self._place(news.choice), news.choice.t
         epoch, row = state.own.told(place, news, self._limits(t))
         state, number = state._replace(own=epoch), self._epoch_of(t)
-        # of an epoch that has ended data may be dropped
+        # without reuse, data of an epoch that has ended is dropped
         dropped = not (self.reuse or number == epoch.number)
         if dropped or not bool(row.where.any()):
             return state

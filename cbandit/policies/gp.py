@@ -66,10 +66,10 @@ from cbandit_kernels import Look
 if TYPE_CHECKING:
     from botorch.models.model_list_gp_regression import ModelListGP
 
-LIGHT = 256 * 1024**2  # bytes of arrays above which a checkpoint holds history only
-SMALL = 0.5  # the small-lam form is a heuristic beside less noise than this
-INCUMBENTS = 16  # points tried last, which a continuous search starts around too
-LIKELY = 160  # the same, of a search for the action to recommend
+LIGHT = 256 * 1024**2  # bytes; larger arrays are left out of checkpoints
+SMALL = 0.5  # noise below which the small-lam form is a heuristic
+INCUMBENTS = 16  # latest points, around which a search of a box starts too
+LIKELY = 160  # the same for recommend's search
 START = "; without start= there is no multiplier"
 NO_NOISE = (
     "noise= cannot go with feedback=cb.Delayed(...): a choice weighs in when it is "
@@ -574,7 +574,7 @@ class GPPolicy(Policy):
                 return values.reshape(len(x), m, x.shape[1]) - limits.unsqueeze(-1)
 
             return at
-        # looked at where it is, mostly on the host
+        # checked where it lies, mostly on the host, so that no device is waited for
         costs = checks.finite(name, checks.tensor(name, observed))
         g, size = devices.put(costs, limits.device), asked.actions.size
         shape = tuple(g.shape)
@@ -843,7 +843,7 @@ class GPPolicy(Policy):
         data = beliefs.has_data().to(limits.device)
         if not bool(data[:, 0].any()):
             raise nothing_told()
-        # a limit on what nothing is known of is no limit
+        # a cost without data has no limit
         known, count = torch.zeros_like(limits, dtype=torch.bool), beliefs.functions - 1
         known[:, :count] = data[:, 1:]
         limits = torch.where(data[:, 1:], limits[:, :count], torch.inf)
@@ -1265,7 +1265,7 @@ def _likely(
         # a chance below confidence is one cost over its limit
         share = torch.where(tau.isinf(), 0.0, torch.special.log_ndtr(room))
         short = math.log(confidence) - share.sum(-2, keepdim=True)
-        # chances far below one are astronomical, and all alike too low
+        # logarithms of tiny chances are huge, and all of them are too low
         return torch.cat([mean[:, :1], short.asinh()], 1)
 
     incumbents = beliefs.incumbents(LIKELY)

@@ -47,7 +47,7 @@ class History:
         """Store an entry that leaves the ledger."""
         self._waiting.append(entry)
         if len(self._waiting) == BLOCK:
-            # rows come first: an interrupt may repeat them, and loses none
+            # rows first: after an interrupt they may be there twice, but none is lost
             columns = [*self._columns, self._rows(self._waiting)]
             while len(columns) > 1 and _length(columns[-2]) <= _length(columns[-1]):
                 last, before = columns.pop(), columns.pop()
@@ -114,7 +114,7 @@ class History:
         if trials is not None:
             columns["trial"] = list(trials) * len(table["round"])
         labels = [senses.label(j) for j in range(self._m)]
-        # a prefix where a name means another column
+        # a prefix where another column has that name
         labels = [f"cost.{label}" if label in OWN else label for label in labels]
         if names is not None:
             for name, values in names.read(table["x"]).items():
@@ -218,7 +218,7 @@ def _joined(
     if len(known) < n:
         nothing = torch.full_like(known[0], missing)
         known = [nothing if value is None else value for value in values]
-    # on the whole several times faster than stack
+    # torch.cat is several times faster than torch.stack
     join = torch.cat if known[0].dim() else torch.stack
     return devices.host(join(known))[0].double().view(n, *shape)
 

@@ -21,8 +21,8 @@ from cbandit._core.log import warn
 from cbandit.policies.choices import Data, News
 from cbandit.policies.words import Senses
 
-RECENT = 3  # readings looked back on
-MOVED = 2  # so many of these beyond the same bound: the level has moved
+RECENT = 3  # how many of the last readings are kept
+MOVED = 2  # the level has moved if this many are beyond the same bound
 REACH = 12.0  # spreads from the average, for rows told at once
 LEAST = 10  # readings before which too little is known of the spread
 ALIKE = 1e-12  # a spread below this share of the values' size is their rounding
@@ -68,9 +68,9 @@ class Readings(NamedTuple):
             if ends is None or told.noise is not noise:
                 noise = told.noise
                 ends = bounds(noise)
-            # what was taken as told once is not far outside what was seen
+            # a range that was accepted once is accepted again
             low, high = ends[0].minimum(after.least), ends[1].maximum(after.most)
-            # by a list of numbers it would wait for the device
+            # indexing by a list of numbers would wait for the device
             first, last = functions[0], functions[-1] + 1
             columns = functions if last - first > len(functions) else slice(first, last)
             values = told.values.new_zeros(len(low), count)
@@ -86,7 +86,7 @@ class Readings(NamedTuple):
             )
             doubts.append((values, outside, low, high))
             limited.append(told._replace(values=within[:, columns]))
-        # the device is waited for once, whatever was told
+        # wait for the device once only
         if doubts and bool(torch.stack([doubt[1] for doubt in doubts]).any()):
             for doubt in doubts:
                 _warn_of(senses, f"round {news.choice.t}", *doubt)

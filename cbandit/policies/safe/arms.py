@@ -87,7 +87,7 @@ def bound_unpulled(
         cost.copy_(torch.where(pulls[:, 1:] > 0, cost, top))
         least = (cost - known[:, 1:]).mul_(slope)
         least = reduce(torch.maximum, [gap, *least.unbind(1)]).add_(known[:, 0])
-        # what may cost anything is not played: no bonus is infinite
+        # an arm whose cost has no known bound is not played, so no bonus is infinite
         least.nan_to_num_(0.0, posinf=0.0)
         torch.maximum(reward, least, out=least)
         pulled = reduce(torch.minimum, pulls.unbind(1)) > 0

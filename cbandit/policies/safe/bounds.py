@@ -6,7 +6,7 @@ w_j`` above the truth. Beside the safe action the best distribution still fits w
 share ``g``, ``1 / g - 1 <= max_j E 2 w_j / (tau_j - c0_j)``, which loses ``(1 - g)
 (r_max - r0)`` at most. A bonus of ``max_j rho_j w_j`` with ``rho_j = 2 (r_max - r0) /
 (tau_j - c0_j)`` on top of the reward's own width makes up for it. It is the costs'
-widths that count: where the reward is known better than they are, its own does not do.
+widths that count: where the reward is known better, its own width is too small.
 With one width ``w`` for all that is ``alpha_r w``, ``alpha_r = 1 + max_j rho_j``.
 """
 
@@ -26,8 +26,8 @@ from cbandit._core.log import warn
 from cbandit.errors import CBanditError
 from cbandit.posterior.units import Units
 
-FEW = 5  # outcomes from which a standardised belief's spread is believed
-FAR = 1e6  # spreads: farther than any cost that is believed in
+FEW = 5  # outcomes after which a standardised belief's spread is trusted
+FAR = 1e6  # spreads, more than any believable cost
 
 
 @dataclass(frozen=True, eq=False)

@@ -90,7 +90,7 @@ class Classes:
         belief, square = self._beliefs[j], self._square[:, j, None]
         radius = belief.radius
         if radius is None:
-            # the paper's 24 is 12 for each of a reward and a cost that hold together
+            # the paper's 24 is 12 for each of two functions, a reward and a cost
             size = len(belief.values) * len(self._beliefs)
             log = math.log(12 * size * math.log(2 * max(t, 1)) / delta)
             return 512 * log * square

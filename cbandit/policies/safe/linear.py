@@ -34,7 +34,7 @@ from cbandit.posterior.ridge import Ridge
 from cbandit.recommend import Recommendation, quantile, recommend
 
 CHUNK = 2**14  # actions looked at together
-LEAST = 1e-10  # of a squared length: less ridge is lost in rounding
+LEAST = 1e-10  # of a squared length; a smaller ridge is lost in rounding
 
 
 class Plane:

@@ -14,10 +14,10 @@ from cbandit._core import devices
 from cbandit.choice import Distribution
 from cbandit.search.conic import Array, SafePolicies
 
-PAIRED = 64  # actions of which the middles of pairs are looked at
-STARTS, NEAR = 8, 0.9  # of the ascent; starts are further apart than this cosine
-LEAP = 0.05  # of a point's length, the furthest that the ascent looks ahead
-SAME = 1e-8  # means of distributions no further apart are one
+PAIRED = 64  # up to so many actions, middles of pairs are looked at too
+STARTS, NEAR = 8, 0.9  # starts of the ascent, and the cosine below which two differ
+LEAP = 0.05  # how far the ascent looks ahead at most, as a share of a point's length
+SAME = 1e-8  # means of distributions that are closer count as the same
 
 
 def best_mixture(
@@ -128,7 +128,7 @@ def _promising(
     )
     start, cost = bound[0, 1:], bound[1:, 1:]
     room, rise = np.maximum(tau - start, 0), np.maximum(cost - start, 1e-300)
-    # a cost's bound is convex: so far it is below its limit
+    # a cost's bound is convex, and so below its limit up to this share
     share = np.minimum(room / rise, 1).min(-1)
     boundary = x0 + share[:, None] * (ends - x0)
     image = boundary @ root[0].T
