@@ -322,7 +322,7 @@ class Policy(metaclass=ABCMeta):
 
         Args:
             state: the state before.
-            news: ``news.choice`` is what ``ask`` gave out, so that its ``index`` is
+            news: ``news.choice`` is the choice of ``ask``, so that its ``index`` is
                 ``(*trials,)``; ``news.rewards`` and ``news.costs`` list what has come
                 since the last call: ``values`` are ``(T, 1)`` and ``(T, m)``, and only
                 the trials of ``mask()`` count.
@@ -661,7 +661,7 @@ class Policy(metaclass=ABCMeta):
     def _values(
         self, name: str, value: Any, functions: Sequence[int], mask: Tensor | None
     ) -> Tensor:
-        """Check told values of some functions and turn their signs, ``(T, f)``."""
+        """Return told values of functions, ``(T, f)``, checked, with signs turned."""
         batch, dtype = self.batch_shape, self.dtype
         values = told_values(name, value, len(functions), mask, batch, dtype)
         values = devices.put(values, self.device)
@@ -722,7 +722,7 @@ class Policy(metaclass=ABCMeta):
         cost: Any,
         params: Any,
     ) -> Data:
-        """Check data from before the first round, and turn their signs."""
+        """Return data from before the first round, checked, with signs turned."""
         x = named_points(self.actions, x, params)
         checks.no_flag("reward", reward)
         checks.no_flag("cost", cost)

@@ -330,7 +330,7 @@ class GPPolicy(Policy):
         feedback: Delayed | Sliding | None,
         pending: str | None,
     ) -> str:
-        """Return ``pending`` or its default; raise an error unless all go together."""
+        """Return ``pending``, or its default, and check that the arguments fit."""
         if not isinstance(explore, self.explores):
             kinds = " or ".join(f"cb.{each.__name__}(...)" for each in self.explores)
             raise CBanditError(f"explore must be {kinds}; got {checks.kind(explore)}")
@@ -451,8 +451,8 @@ class GPPolicy(Policy):
         Args:
             t: the round that has ended.
             multiplier: what it used, ``(T, m)``.
-            estimate: explored and clipped, thresholds subtracted, at its choice,
-                ``(T, 1 + m)``: the reward's, then the costs'.
+            estimate: of reward and costs at its choice, ``(T, 1 + m)``, explored and
+                clipped, thresholds subtracted.
             arrived: for each ``tell`` of costs since the round before, by how much they
                 exceed the thresholds, ``(T, m)``, not rectified, 0 where nothing was
                 told. There may be none or several between two rounds, so add what a

@@ -50,7 +50,7 @@ class Arms:
         return (observations.count > 0).all(1)
 
     def believed(self, observations: Tally) -> Iterator[Block]:
-        """Yield the averages and their spreads, see :data:`Block`."""
+        """Yield the averages of all arms and the averages' deviations."""
         mean = observations.mean
         yield 0, mean, observations.spread * self._r.to(mean).unsqueeze(-1)
 
