@@ -100,7 +100,7 @@ class SafeSet(NamedTuple):
         return tau.to(self.upper).unsqueeze(-1) - self.upper[:, 1:]
 
     def maximisers(self) -> Tensor:
-        """Return the safe actions that may be best: ``u_t(x) >= max over safe of l_t``."""
+        """Return the safe actions that may be best, ``u_t >= max over safe of l_t``."""
         lower, upper = self.lower[:, 0], self.upper[:, 0]
         best = lower.masked_fill(~self.safe, -math.inf).amax(-1, keepdim=True)
         return (upper >= best) & self.safe
