@@ -1,9 +1,10 @@
-"""The beliefs of one policy, reward and costs, over its action set. A value.
+"""The beliefs of one policy about its reward and costs, over its action set.
 
+Beliefs are a value: a change returns new beliefs and leaves the old ones as they were.
 Functions whose prior covariance and noise agree, and whose feedback is told together,
-form a *group*: one engine, one variance, several means. Feedback told apart splits it.
-A change returns other beliefs and leaves these as they were. Only engines change in
-place, and say for which log they stand: where that is another one, they are rebuilt.
+form a *group*: one engine, one variance, several means. Feedback told separately splits
+the group. Only engines change in place. An engine knows which log of observations its
+arrays hold; if that is not the group's log, the engine is rebuilt from the group's log.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ NEAR = 0.5  # spreads, the deviation below which an action is known by itself
 
 
 class Beliefs(Value):
-    """All functions of a policy over one action set.
+    """The beliefs of a policy about all its functions, over one action set.
 
     Args:
         beliefs: one specification a function, the reward's first.
@@ -63,8 +64,8 @@ class Beliefs(Value):
         device: where they live.
         engine: a name, or ``"auto"``.
         samples: whether joint draws will be asked for.
-        apart: no two functions share an engine.
-        ranks: the processes that share the set; each keeps, and looks at, its own part.
+        apart: whether every function has an engine to itself.
+        ranks: the processes that share the set; each keeps and scans its own part.
     """
 
     actions: Actions
@@ -75,7 +76,7 @@ class Beliefs(Value):
     functions: int
     trials: int
     by_default: bool
-    """Whether all functions have the beliefs of those who know nothing."""
+    """Whether every function has the beliefs of :meth:`cbandit.GP.default`."""
     rescaled: bool
     """Whether any function's outcomes are standardised."""
     groups: tuple[Group, ...]
@@ -143,8 +144,8 @@ class Beliefs(Value):
 
         Args:
             keys: the actions' names, one a trial.
-            x: ``(T, d)``.
-            parts: what was seen, and where; parts seen alike are joined.
+            x: the actions, ``(T, d)``.
+            parts: the feedback; parts of the same trials and noise are joined.
             t: the round.
         """
         groups = list(self.groups)
@@ -183,9 +184,10 @@ class Beliefs(Value):
     def await_feedback(
         self, keys: Sequence[Hashable], x: Tensor, t: int, limits: Tensor
     ) -> Self:
-        """Enter a choice before its feedback.
+        """Enter a choice whose feedback has not come yet.
 
-        Targets are the reward's prior mean and the costs' thresholds ``(T, m)``.
+        Until then the reward's prior mean and the costs' thresholds ``limits (T, m)``
+        stand for the feedback.
         """
         every, groups = [True] * len(keys), []
         for group in self.groups:
@@ -199,7 +201,10 @@ class Beliefs(Value):
         return self._with(groups=tuple(groups))
 
     def fill(self, t: int, functions: list[int], values: Tensor, mask: Tensor) -> Self:
-        """Feedback of round ``t``: ``values (T, f)`` in the trials of ``mask (T,)``."""
+        """Enter feedback of round ``t``: ``values (T, f)`` in the trials of ``mask``.
+
+        ``mask`` is ``(T,)``; feedback that comes too late changes nothing.
+        """
         if t < self._closed:
             return self
         part = Part(functions, values, ())
@@ -207,21 +212,21 @@ class Beliefs(Value):
         return self._with(groups=groups)
 
     def stop_waiting(self, first: int) -> Self:
-        """Feedback of rounds before ``first`` counts no longer."""
+        """Ignore feedback of rounds before ``first`` from now on."""
         return self if first <= self._closed else self._with(_closed=first)
 
     def expire(self, first: int, refresh_every: int) -> Self:
         """Forget observations of rounds before ``first``.
 
-        Reverse updates of narrow dtypes drift, so those are computed afresh every
-        ``refresh_every``.
+        Removing observations from narrow dtypes leaves rounding errors, so such arrays
+        are computed afresh after every ``refresh_every`` removals.
         """
         left = [group.expire(first).refreshed(refresh_every) for group in self.groups]
         same = all(map(operator.is_, left, self.groups))
         return self if same else self._with(groups=tuple(left))
 
     def refit(self, due_only: bool = False) -> Self:
-        """Fit hyperparameters; with ``due_only`` where ``refit_every`` says so."""
+        """Fit all hyperparameters, or with ``due_only`` those that are due."""
         groups: list[Group] = list(self.groups)
         if not due_only:
             groups = _each_apart(groups, lambda group: True)
@@ -231,19 +236,21 @@ class Beliefs(Value):
         return self._with(groups=tuple(fitted))
 
     def retarget(self, targets: Tensor) -> Self:
-        """Replace all outcomes of a single function: ``(n, T, 1)``, in their order."""
+        """Replace all outcomes ``(n, T, 1)`` of beliefs about a single function."""
         (group,) = self.groups
         return self._with(groups=(group.retarget(targets),))
 
     def forget_all(self) -> Self:
-        """Drop all data; hyperparameters stay."""
+        """Drop all data but keep the hyperparameters."""
         return self._with(groups=tuple(group.emptied() for group in self.groups))
 
     def lighten(self, limit: int) -> None:
-        """Before a checkpoint: above ``limit`` bytes of arrays only the log is kept.
+        """Mark engines to be saved without their arrays if those exceed ``limit``.
 
-        Then what is here is computed afresh from it too, as what is loaded will be.
-        Kernel rows are sooner computed than written: an eighth of them counts as much.
+        ``limit`` is in bytes. A checkpoint then holds the log alone. The arrays in
+        memory are computed afresh from it too, so that they equal those of whoever
+        loads the checkpoint. Kernel rows count eight times, because computing them is
+        faster than writing them.
         """
         engines = [group.engine for group in self.groups]
         sizes = [e.bytes() * (8 if e.keeps_rows else 1) for e in engines]
@@ -259,15 +266,17 @@ class Beliefs(Value):
     def choose(
         self, look: Look, streams: Streams | None = None, ahead: Sequence[Ahead] = ()
     ) -> Best:
-        """Apply what was told and return the best action under ``look``.
+        """Apply pending observations and return the best action under ``look``.
 
-        The only call that changes the arrays over the set; it always runs to the end.
+        This is the only call that changes the arrays over the set. It always scans the
+        whole set.
 
         Args:
-            look: which score of which estimates, in units; its offset holds minus the
-                thresholds.
-            streams: estimates are of a joint draw from these; ``None``: of deviations.
-            ahead: outstanding choices, whose variance counts as if they had been told.
+            look: the score and the estimates it is of, in units; its offset holds minus
+                the thresholds.
+            streams: the random source of a joint draw; ``None``: estimates are made of
+                means and standard deviations instead.
+            ahead: outstanding choices; variances are as if their feedback had come.
         """
         if not ahead and look.beside is None and look.score in SCORES:
             if len(self.groups) == 1:
@@ -281,7 +290,7 @@ class Beliefs(Value):
         return scan(stretches, look, self.ranks)
 
     def _fused(self, find: Fused, look: Look, streams: Streams | None) -> Best:
-        """The best action by the engine's one pass."""
+        """Return the best action by an engine that updates and scores in one pass."""
         scale, ranks = self.groups[0].scale, self.ranks
         if scale.shifted:  # the engine's means lack the prior's
             means, offset = scale.means, look.offset
@@ -299,9 +308,9 @@ class Beliefs(Value):
         return among(best, ranks, look.tolerance, again)
 
     def tolerance(self, costs: bool = False) -> Tensor:
-        """Scores in the reward's unit that differ by less are as good, ``(T,)``.
+        """Return the difference below which two scores count as equal, ``(T,)``.
 
-        Or, with ``costs``, scores of costs alone.
+        Scores are in the reward's unit or, with ``costs``, of costs alone.
         """
         if costs and self.functions > 1:
             every = [g.tolerance for g in self.groups if max(g.functions) > 0]
@@ -311,7 +320,7 @@ class Beliefs(Value):
     def _blocks(
         self, streams: Streams | None = None, ahead: Sequence[Ahead] = ()
     ) -> Iterator[Block]:
-        """One pass over this rank's actions, in units."""
+        """Yield this rank's actions block by block, in units."""
         stretches = self._stretches()
         if len(self.groups) == 1:
             return self.groups[0].blocks(stretches, streams, ahead)
@@ -319,7 +328,7 @@ class Beliefs(Value):
         return map(self._whole, zip(*passes, strict=True))
 
     def _whole(self, blocks: Sequence[Block]) -> Block:
-        """The blocks of all groups over one stretch as one."""
+        """Join the blocks of all groups over one stretch into one."""
         mean = self._ordered([b.mean for b in blocks])
         std = self._ordered([b.std.expand(-1, b.mean.shape[1], -1) for b in blocks])
         draws = [b.draw for b in blocks if b.draw is not None]
@@ -327,7 +336,7 @@ class Beliefs(Value):
         return Block(blocks[0].start, blocks[0].stop, mean, std, draw)
 
     def _stretches(self) -> list[tuple[int, int]]:
-        """Of this rank's actions; small sets are looked at as a whole."""
+        """Return the stretches to scan of this rank's actions; a small set is one."""
         if self.actions.continuous:
             raise CBanditError("a Box has no numbered actions")
         steps = [g.held.step for g in self.groups if g.held.step is not None]
@@ -359,7 +368,7 @@ class Beliefs(Value):
     # -- readers, in units but for posterior() ---------------------------------------
 
     def units(self) -> Units | None:
-        """The units of all functions; ``None``: the user's own, for good."""
+        """Return the units of all functions; ``None`` if nothing is rescaled."""
         if not self.rescaled:
             return None
         parts = [group.scale.units() for group in self.groups]
@@ -368,17 +377,17 @@ class Beliefs(Value):
     def blocks(
         self, streams: Streams | None = None, ahead: Sequence[Ahead] = ()
     ) -> Iterator[Block]:
-        """All actions, block by block; nothing changes, wherever one stops.
+        """Yield all actions block by block; the caller may stop at any block.
 
-        With ``streams``, joint draws beside the means; the variances of choices
-        ``ahead`` are counted as if their outcomes had come.
+        With ``streams`` blocks carry joint draws too. Variances are as if the outcomes
+        of the choices ``ahead`` had come.
         """
         for group in self.groups:
             group.engine.settle()
         yield from self._blocks(streams, ahead)
 
     def one(self, function: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-        """One function over all actions: stretches, mean and deviation ``(T, n)``."""
+        """Yield stretches with mean and deviation ``(T, n)`` of one function."""
         group = self._of(function)
         column = group.functions.index(function)
         group.engine.settle()
@@ -387,9 +396,10 @@ class Beliefs(Value):
             yield block.start, block.stop, block.mean[:, column], std[:, column]
 
     def tried(self, function: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Where a function was seen: ``(T, U, d)``, means ``(T, U)``, which are real.
+        """Return the actions at which a function was observed.
 
-        Trials that saw fewer actions than others have places that are not.
+        They are points ``(T, U, d)``, posterior means ``(T, U)`` and which of them are
+        real ``(T, U)``: trials with fewer actions than others are padded.
         """
         group = self._of(function)
         history = group.engine.history
@@ -405,7 +415,7 @@ class Beliefs(Value):
         raise CBanditError(f"there is no function {function}")
 
     def posterior(self) -> tuple[Tensor, Tensor]:
-        """Means and deviations of all actions in the user's units, ``(T, F, N)``."""
+        """Return means and deviations of all actions ``(T, F, N)`` in users' units."""
         shape = (self.trials, self.functions, int(self.actions.size))
         units = self.units()
         mean = torch.empty(shape, dtype=self.dtype, device=self.device)
@@ -416,19 +426,19 @@ class Beliefs(Value):
         if self.ranks.size == 1 or self.actions.continuous:
             return mean, std
         at = slice(*self.ranks.stretch(self.actions, BLOCK))
-        both = torch.stack([mean[..., at], std[..., at]])
-        mean, std = self.ranks.whole(both, self.actions, BLOCK)
+        moments = torch.stack([mean[..., at], std[..., at]])
+        mean, std = self.ranks.whole(moments, self.actions, BLOCK)
         return mean, std
 
     def anywhere(self, x: Tensor, ahead: Sequence[Ahead] = ()) -> tuple[Tensor, Tensor]:
-        """Means and standard deviations at any points, ``(T, F, n)``; a dense solve."""
+        """Solve for means and standard deviations at any points, ``(T, F, n)`` each."""
         mean, std = zip(*[g.anywhere(x, ahead) for g in self.groups], strict=True)
         return self._ordered(mean), self._ordered(std)
 
     def bounds(
         self, x: Tensor, noise: Tensor | None = None, rough: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """The least and the greatest reading to be believed at ``x (T, n, d)``.
+        """Return the least and the greatest credible readings at ``x (T, n, d)``.
 
         ``(T, F, n)`` each; see :meth:`Group.bounds`.
         """
@@ -438,18 +448,21 @@ class Beliefs(Value):
     def solver(
         self, ahead: Sequence[Ahead] = ()
     ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-        """:meth:`anywhere` as of now, for many calls at points ``(T, n, d)``."""
+        """Prepare :meth:`anywhere` for many calls at points ``(T, n, d)``.
+
+        The result knows the data of now only.
+        """
         if ahead or not Stacked.fits(self.groups):
             return lambda x: self.anywhere(x, ahead)
         return Stacked(self.groups)
 
     def draws(self, streams: Streams) -> Callable[[Tensor], Tensor]:
-        """Joint draws less their means, as a function of ``x``, ``(T, F, n)``."""
+        """Return a joint draw less its means ``(T, F, n)``, as a function of ``x``."""
         paths = [group.draw(streams) for group in self.groups]
         return lambda x: self._ordered([path(x) for path in paths])
 
     def incumbents(self, count: int) -> Tensor:
-        """The actions tried last, ``(T, k, d)``."""
+        """Return the actions tried last, ``(T, k, d)``."""
         recent = max((group.log for group in self.groups), key=len).last(count)
         if not recent:
             shape = (self.trials, 0, self.actions.dim)
@@ -457,31 +470,31 @@ class Beliefs(Value):
         return torch.stack([row.x.double() for row in recent], 1)
 
     def deviations(self, x: Tensor) -> Tensor:
-        """Standard deviations at any points, ``(T, F, n)``, in the engines' units."""
+        """Return deviations at any points, ``(T, F, n)``, in the engines' units."""
         return self._per_group(
             lambda group: group.engine.history.at(x)[1].clamp_min(0).sqrt()
         )
 
     def gains(self) -> Tensor:
-        """Realised information gain of each function, ``(T, F)``."""
+        """Return the realised information gain of each function, ``(T, F)``."""
         return self._per_group(lambda group: group.engine.gain())
 
     def noises(self) -> Tensor:
-        """Likelihood variances, ``(T, F)``, in the engines' units."""
+        """Return the likelihood variances, ``(T, F)``, in the engines' units."""
         return self._per_group(lambda group: group.noise)
 
     def has_data(self) -> Tensor:
-        """Which trials have a value of which function, ``(T, F)`` bool, on the host."""
+        """Return which trials have observed which function, ``(T, F)``, on the host."""
         return self._ordered(
             [g.log.has_data(self.trials, len(g.functions)) for g in self.groups]
         )
 
     def engines(self) -> list[str]:
-        """The names of the engines at work."""
+        """Return the names of the engines in use."""
         return list(dict.fromkeys(group.held.plan.name for group in self.groups))
 
     def describe(self) -> str:
-        """Which engines are at work, and why."""
+        """Say which engines are in use, and why."""
         parts = []
         for group in self.groups:
             names = ["reward" if f == 0 else f"cost {f}" for f in group.functions]
@@ -493,7 +506,7 @@ class Beliefs(Value):
         return "; ".join(parts)
 
     def check_samples(self) -> None:
-        """Fail now, not in a round, where joint draws cannot be had."""
+        """Raise if joint draws are not possible, before the first round needs one."""
         for group in self.groups:
             if group.held.by_features:
                 check_features(group.prior.covariance)
@@ -507,7 +520,7 @@ def _row(
 
 
 def _told_apart(groups: list[Group], functions: Sequence[int]) -> list[Group]:
-    """Groups that hold these functions alone, or none of them."""
+    """Split groups so that each holds only such functions, or none of them."""
     out: list[Group] = []
     split: list[Group] = []
     for group in groups:
@@ -519,7 +532,7 @@ def _told_apart(groups: list[Group], functions: Sequence[int]) -> list[Group]:
 
 
 def _each_apart(groups: list[Group], which: Callable[[Group], bool]) -> list[Group]:
-    """The groups, of ``which`` those of a single function each."""
+    """Split the groups that ``which`` picks into groups of one function each."""
     out: list[Group] = []
     split: list[Group] = []
     for group in groups:
@@ -531,15 +544,15 @@ def _each_apart(groups: list[Group], which: Callable[[Group], bool]) -> list[Gro
 
 
 class Group(Value):
-    """Functions of one prior covariance and noise whose feedback is told together.
+    """Functions that share a prior covariance, a noise and their observations.
 
     Args:
-        gp: the specification, the first function's; they agree but for the mean.
-        functions: which functions these are, 0 the reward.
+        gp: the first function's specification; the others differ by the mean only.
+        functions: their numbers, 0 for the reward.
         prior: the set, and the prior over it.
         scale: how outcomes enter the engine.
         plan: the engine.
-        elastic: whether another engine may take its place where memory runs short.
+        elastic: whether another engine may replace it when memory runs short.
         ranks: the processes that share the set.
     """
 
@@ -554,7 +567,7 @@ class Group(Value):
     fitted: bool  # whether the noise was learned from data
     forgotten: int  # observations since the last refresh
     held: Engine
-    """The engine as it is; :attr:`engine` is in line with the log."""
+    """The engine as it is; :attr:`engine` brings it up to date with the log first."""
     _elastic: bool
     _own_noise: bool
 
@@ -603,14 +616,14 @@ class Group(Value):
 
     @property
     def engine(self) -> Engine:
-        """The engine, brought in line with the log where it is not."""
+        """The engine, rebuilt from the log if it holds another log."""
         engine: Engine = self.held
         if engine.history.stands_for != self.log.number:
             self._rebuild(engine)
         return engine
 
     def _rebuild(self, engine: Engine) -> None:
-        """Compute everything in the engine afresh from the log."""
+        """Rebuild the engine from the log."""
         history, count = engine.history, self.scale.columns
         if history.stands_for != BLANK or engine.functions != count:
             history.stands_for = None
@@ -638,7 +651,7 @@ class Group(Value):
     # -- feedback --------------------------------------------------------------------
 
     def _over(self, log: Log, **more: object) -> Self:
-        """The same functions with another log, whose engine is yet to be rebuilt."""
+        """Return the group with another log; its engine is rebuilt when next used."""
         return self._with(log=log, **{"scale": self.scale.over(log), **more})
 
     def append(self, row: Observation) -> Self:
@@ -672,9 +685,9 @@ class Group(Value):
         return group
 
     def fill(self, t: int, part: Part, mask: Tensor) -> Self:
-        """Take in values that the row of round ``t`` waited for, in trials of ``mask``.
+        """Enter the values that round ``t`` waited for, in the trials of ``mask``.
 
-        Nothing changes where that row was dropped.
+        Nothing changes if that round has been forgotten.
         """
         functions = [f for f in self.functions if f in part.functions]
         place = self.log.first_of(t)
@@ -709,7 +722,7 @@ class Group(Value):
         return group
 
     def forget_oldest(self) -> Self:
-        """Take the oldest observation out again."""
+        """Forget the oldest observation."""
         row, log = self.log[0], self.log.without_first()
         scale = self.scale.counted(row, -1)
         other = self._with(log=log, scale=scale, forgotten=self.forgotten + 1)
@@ -723,7 +736,7 @@ class Group(Value):
         return other
 
     def _recounted(self, outcomes: Outcomes) -> bool:
-        """Whether all is to be counted again from the log, now that a row is out."""
+        """Return whether statistics must be counted afresh after a row was removed."""
         return (
             self._own_noise or outcomes.lost or (self.held.drifts and outcomes.astray)
         )
@@ -734,14 +747,14 @@ class Group(Value):
         return history.drowns(slots, self.scale.precision(row), row.wanted)
 
     def refreshed(self, every: int) -> Self:
-        """Compute narrow arrays afresh, once ``every`` reverse changes are in them."""
+        """Compute narrow arrays afresh after every ``every`` removals."""
         if self.forgotten < every or not self.held.drifts:
             return self
         self.engine.refresh()
         return self._with(forgotten=0)
 
     def retarget(self, targets: Tensor) -> Self:
-        """Replace all outcomes: ``targets (n, T, f)``, in the log's order."""
+        """Replace all outcomes by ``targets (n, T, f)``, in the log's order."""
         pairs = zip(self.log, targets, strict=True)
         log = Log([row._replace(values=values) for row, values in pairs])
         engine, other = self.engine, self._over(log)
@@ -757,16 +770,16 @@ class Group(Value):
         return other
 
     def emptied(self) -> Self:
-        """The same without data, on an engine of its own; hyperparameters stay."""
+        """Return the group without data, on a new engine, with its hyperparameters."""
         engine = self._fresh(self.held.plan)
         engine.history.sharp = self.held.history.sharp  # asks the device once
         return self._over(Log(), held=engine)
 
     def split(self, functions: list[int]) -> tuple[Self, Self]:
-        """These without some functions, and those alone."""
-        rest = [f for f in self.functions if f not in functions]
+        """Return the group without some functions, and a group of those functions."""
+        others = [f for f in self.functions if f not in functions]
         engine, parts, columns = self.engine, [], []
-        for members in (rest, functions):
+        for members in (others, functions):
             places = [self.functions.index(f) for f in members]
             at = torch.tensor(places, device=self.prior.device)
             columns.append(self.scale.engine_columns(at))
@@ -776,21 +789,21 @@ class Group(Value):
                 log=Log([row.columns(at) for row in self.log]),
             )
             parts.append(part)
-        kept, apart = parts
-        other = engine.split(*columns)
-        engine.history.stands_for = kept.log.number
-        other.history.stands_for = apart.log.number
-        return kept, apart._with(held=other)
+        remaining, split = parts
+        new_engine = engine.split(*columns)
+        engine.history.stands_for = remaining.log.number
+        new_engine.history.stands_for = split.log.number
+        return remaining, split._with(held=new_engine)
 
     # -- hyperparameters -------------------------------------------------------------
 
     def due(self) -> bool:
-        """Whether a refit is due."""
+        """Return whether a refit is due."""
         every = self.gp.refit_every
         return every is not None and self.unfitted >= every
 
     def refit(self) -> Self:
-        """Fit hyperparameters to the log, for a single function."""
+        """Fit the hyperparameters of a single function to the log."""
         if not len(self.log):
             return self._with(unfitted=0)
         prior, covariance = self.prior, self.prior.covariance
@@ -822,7 +835,7 @@ class Group(Value):
     # -- looking ---------------------------------------------------------------------
 
     def fused(self) -> Fused | None:
-        """The engine's one pass, where it knows all there is to do."""
+        """Return the engine's pass that updates and scores at once, if it has one."""
         return None if self.scale.standardize else self.engine.fused
 
     def blocks(
@@ -831,7 +844,7 @@ class Group(Value):
         streams: Streams | None = None,
         ahead: Sequence[Ahead] = (),
     ) -> Iterator[Block]:
-        """One pass over the set, in units."""
+        """Yield the set block by block, in units."""
         blocks = self.engine.blocks(stretches, streams, self._coming(ahead))
         if not (self.scale.shifted or self.scale.standardize):
             return blocks
@@ -841,26 +854,23 @@ class Group(Value):
         return Coming.of(ahead, self.functions, self.noise) if ahead else None
 
     def anywhere(self, x: Tensor, ahead: Sequence[Ahead] = ()) -> tuple[Tensor, Tensor]:
-        """Means ``(T, f, n)`` and standard deviations ``(T, f, n)`` at any points.
-
-        In units, as all that follows.
-        """
+        """Solve for means and deviations ``(T, f, n)`` at any points, in units."""
         mean, var = self.engine.history.at(x, self._coming(ahead))
         # the floor keeps gradients finite where nothing is uncertain
         std = var.clamp_min(1e-300).sqrt().unsqueeze(1)
         return self.scale.mean(mean), std.expand_as(mean[:, : len(self.functions)])
 
     def bounds(self, x: Tensor, noise: Tensor | None, rough: bool) -> list[Tensor]:
-        """The least and the greatest reading to be believed at ``x``, ``(T, f, n)``.
+        """Return the least and the greatest credible reading at ``x``, ``(T, f, n)``.
 
-        In the user's units; infinite where nothing is known, and where outcomes are not
-        standardised. A deviation is 1.5 spreads at least where little is known of the
-        action, and without a noise that was learned from data.
+        In the user's units; infinite where nothing is known or outcomes are not
+        standardised. The deviation counts as 1.5 spreads at least if little is known
+        of the action, or if the noise was not learned from data.
 
         Args:
             x: ``(T, n, d)``.
-            noise: the reading's own, ``(T,)``, or ``None``.
-            rough: whether the beliefs hold stand-ins, and know less than they say.
+            noise: the reading's own variance, ``(T,)``; ``None``: the belief's.
+            rough: whether some data are stand-ins for feedback to come.
         """
         units = Units(*(v.unsqueeze(-1) for v in self.scale.units()))
         if not self.scale.standardize:
@@ -885,28 +895,29 @@ class Group(Value):
         return [center - reach, center + reach]
 
     def draw(self, streams: Streams) -> Callable[[Tensor], Tensor]:
-        """A joint draw less the mean: ``(T, n, d) -> (T, f, n)``."""
+        """Draw a joint path less its mean: a function ``(T, n, d) -> (T, f, n)``."""
         engine, count = self.engine, len(self.functions)
         path = pathwise(engine.history, streams, engine.functions)
         return lambda x: path(x)[:, :count]
 
 
 class Stacked:
-    """Means and standard deviations of ``G`` groups of functions, as of now.
+    """Means and standard deviations of ``G`` groups, for many calls between updates.
 
     A search on a box asks for few points, hundreds of times a round, and nothing is
-    observed meanwhile. What does not depend on the points is prepared once, and
+    observed meanwhile. All that does not depend on the points is prepared once, and
     functions whose kernels are of one kind are computed side by side.
 
     Args:
-        groups: which, see :meth:`fits`.
+        groups: the groups, which must pass :meth:`fits`.
     """
 
     @staticmethod
     def fits(groups: Sequence[Group]) -> bool:
-        """Whether all kernels are one closed form of one kind, over as many slots.
+        """Return whether these groups can be computed side by side.
 
-        Of coordinates as they are: they are scaled and shifted here, no more.
+        Their kernels must be one closed form of one kind over as many slots, of
+        coordinates that are scaled and shifted only.
         """
         of = [group.prior.covariance for group in groups]
         kinds = {c.kinds if c.forms and not c.bent else () for c in of}
@@ -949,7 +960,7 @@ class Stacked:
         self._shift = torch.stack(shifts).unsqueeze(-1)  # G x T x f x 1
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Both ``(T, F, n)`` in units, of points ``(T, n, d)``."""
+        """Return means and deviations ``(T, F, n)`` at ``x (T, n, d)``, in units."""
         z = self._origins + self._rates * x.double()
         cross = kernel_matrix_ref(z, self._places, self._kind).mT
         mean = self._weights @ cross + self._shift

@@ -1,4 +1,4 @@
-"""The beliefs as BoTorch models, for all that BoTorch can do with them."""
+"""Beliefs as BoTorch models."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PADDING = 1e20  # variance of a padding point, in prior variances
 
 
 class BeliefGP(SingleTaskGP):
-    """A ``SingleTaskGP`` on means over repeats, which knows one observation's noise.
+    """A ``SingleTaskGP`` on means over repeats that knows the noise of one observation.
 
     The noise of its data is that of means, ``lam / n``; what is still to be observed
     (``observation_noise=True``, fantasies, conditioning) has ``lam`` instead.
@@ -56,7 +56,7 @@ class BeliefGP(SingleTaskGP):
         observation_noise: bool | Tensor = False,
         posterior_transform: PosteriorTransform | None = None,
     ) -> GPyTorchPosterior | TransformedPosterior:
-        """As BoTorch's, with ``lam`` for ``observation_noise=True``."""
+        """Return BoTorch's posterior; ``observation_noise=True`` adds ``lam``."""
         if observation_noise is True and self.observation_noise is not None:
             observation_noise = self.observation_noise
         return super().posterior(
@@ -70,7 +70,7 @@ class BeliefGP(SingleTaskGP):
         observation_noise: Tensor | None = None,
         **kwargs: object,
     ) -> Self:
-        """As BoTorch's, with ``lam`` unless ``observation_noise`` is given."""
+        """Return BoTorch's fantasy model, with ``lam`` unless a noise is given."""
         if observation_noise is None:
             observation_noise = self.observation_noise
         return super().fantasize(X, sampler, observation_noise, **kwargs)
@@ -78,7 +78,7 @@ class BeliefGP(SingleTaskGP):
     def get_fantasy_model(
         self, inputs: Tensor, targets: Tensor, **kwargs: object
     ) -> Self:
-        """As GPyTorch's, with ``lam`` unless ``noise`` is given."""
+        """Return GPyTorch's fantasy model, with ``lam`` unless ``noise`` is given."""
         if kwargs.get("noise") is None and self.observation_noise is not None:
             kwargs["noise"] = self.observation_noise[..., 0].expand_as(targets)
         with _any_noise():
@@ -87,7 +87,7 @@ class BeliefGP(SingleTaskGP):
 
 
 def _any_noise() -> AbstractContextManager[None]:
-    """GPyTorch takes small noises as they are."""
+    """Return a context in which GPyTorch does not raise small noises."""
     limits: AbstractContextManager[None] = gpytorch.settings.min_fixed_noise(
         1e-300, 1e-300, 1e-300
     )
@@ -97,13 +97,13 @@ def _any_noise() -> AbstractContextManager[None]:
 def model_list(
     beliefs: Beliefs, trial: int | None = None, signs: Sequence[float] | None = None
 ) -> ModelListGP:
-    """A ``ModelListGP`` of one :class:`BeliefGP` a function, reward first.
+    """Return a ``ModelListGP`` of one :class:`BeliefGP` per function, reward first.
 
     Training data are merged: means over repeats, with the noise of a mean. Trials are
     the models' batch shape; a trial with fewer actions than others is padded by points
-    of so much noise that they change nothing. With ``trial``, the models of that trial
-    alone: without batch shape and padding. What policies learn later is not in it.
-    ``signs``, one a function, turn back what policies have turned.
+    of so much noise that they change nothing. With ``trial``, the models are of that
+    trial alone, without batch shape and padding. They do not follow what a policy
+    learns later. ``signs``, one per function, undo the signs that a policy has turned.
     """
     models: dict[int, BeliefGP] = {}
     batched = bool(beliefs.batch_shape)
@@ -123,8 +123,8 @@ def _model(
     noise = group.noise * scale.square()
     kernel: Kernel = copy.deepcopy(group.prior.covariance.kernel)
     if trial is not None:
-        seen = variance[trial].isfinite()
-        x, y, variance = (v[trial, seen].unsqueeze(0) for v in (x, y, variance))
+        observed = variance[trial].isfinite()
+        x, y, variance = (v[trial, observed].unsqueeze(0) for v in (x, y, variance))
         shift, scale, noise = (v[trial : trial + 1] for v in (shift, scale, noise))
         batched = False
         if isinstance(kernel, TableKernel) and kernel.table.dim() == 3:
@@ -179,7 +179,7 @@ def _inputs(unit: Unit) -> InputTransform:
 
 
 def _data(group: Group, place: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Distinct actions ``(T, U, d)``, mean outcomes and their variances ``(T, U)``."""
+    """Return distinct actions ``(T, U, d)``, mean outcomes and variances ``(T, U)``."""
     x, p, sums = group.engine.history.merged()
     shift, scale = (v[:, place : place + 1] for v in group.scale.targets_of())
     w = sums[:, place]
@@ -191,7 +191,8 @@ def _data(group: Group, place: int) -> tuple[Tensor, Tensor, Tensor]:
         # a model needs data: one point of infinite variance
         x = p.new_zeros(len(p), 1, group.prior.covariance.dim)
         p, w = (v.new_zeros(len(p), 1) for v in (p, w))
-    seen = p > 0
-    y = torch.where(seen, w / torch.where(seen, p, 1.0), 0.0) + shift
-    variance = torch.where(seen, scale.square() / torch.where(seen, p, 1.0), torch.inf)
+    observed = p > 0
+    count = torch.where(observed, p, 1.0)
+    y = torch.where(observed, w / count, 0.0) + shift
+    variance = torch.where(observed, scale.square() / count, torch.inf)
     return x, y, variance

@@ -40,13 +40,13 @@ class TableKernel(gpk.Kernel):  # type: ignore[misc]
         self.register_buffer("table", table)
 
     def __getitem__(self, index: int | slice | Tensor) -> TableKernel:
-        """The tables of some trials."""
+        """Return the kernel of some trials."""
         return TableKernel(self.table[index])
 
     def forward(
         self, x1: Tensor, x2: Tensor, diag: bool = False, **params: object
     ) -> Tensor:
-        """Table entries at the rows ``x1 (*b, n, 1)`` and columns ``x2``."""
+        """Return table entries at the rows ``x1 (*b, n, 1)`` and columns ``x2``."""
         i, j = x1[..., 0].round().long(), x2[..., 0].round().long()
         table: Tensor = self.table
         if diag:
@@ -65,7 +65,7 @@ class TableKernel(gpk.Kernel):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class Form:
-    """One closed-form factor: a kind of :data:`cbandit_kernels.KINDS` and its scale.
+    """A kernel with a closed form: one of :data:`cbandit_kernels.KINDS`, and its scale.
 
     ``scale``, ``(d,)`` or ``(*trials, d)``, multiplies coordinates.
     """
@@ -77,7 +77,7 @@ class Form:
 def leaves_of(
     kernel: gpk.Kernel, dims: list[int]
 ) -> tuple[Tensor | float, list[tuple[gpk.Kernel, list[int]]]]:
-    """Amplitude and factors of a kernel; a factor comes with the axes it is given."""
+    """Return a kernel's amplitude and its factors, each with the axes it is given."""
     if isinstance(kernel, gpk.ScaleKernel) and kernel.active_dims is None:
         amplitude, leaves = leaves_of(kernel.base_kernel, dims)
         return kernel.outputscale.detach() * amplitude, leaves
@@ -92,14 +92,14 @@ def leaves_of(
 
 
 def active_of(kernel: gpk.Kernel, dims: list[int]) -> list[int]:
-    """The axes that a kernel given ``dims`` looks at."""
+    """Return the axes that a kernel depends on, of the axes ``dims`` it is given."""
     if kernel.active_dims is None:
         return dims
     return [dims[int(i)] for i in kernel.active_dims]
 
 
 def form_of(kernel: gpk.Kernel, dims: list[int], dim: int) -> Form | None:
-    """The closed form of a kernel over ``dims`` of ``dim`` axes, if it has one."""
+    """Return the closed form of a kernel over ``dims`` of ``dim`` axes, if any."""
     active = active_of(kernel, dims)
     if type(kernel) is gpk.RBFKernel:
         kind, value = "rbf", 1.0 / kernel.lengthscale.detach()
@@ -119,12 +119,12 @@ def form_of(kernel: gpk.Kernel, dims: list[int], dim: int) -> Form | None:
 class Covariance:
     """A prior covariance over actions, float64, from a gpytorch kernel or a table.
 
-    It never changes: a fit makes another one.
+    It never changes; fitting makes another one.
 
     Args:
-        kernel: any gpytorch kernel; kept, and changed by nobody from then on.
+        kernel: any gpytorch kernel, which must not be changed afterwards.
         dim: the number of coordinates.
-        unit: inputs are mapped to the unit cube by it first.
+        unit: maps inputs to the unit cube first; ``None``: they stay as they are.
     """
 
     def __init__(self, kernel: gpk.Kernel, dim: int, unit: Unit | None = None) -> None:
@@ -142,7 +142,7 @@ class Covariance:
     def of(
         cls, kernel: gpk.Kernel | None, actions: Actions, unit: Unit | None = None
     ) -> Covariance:
-        """The covariance over a set: the set's own table where it has one."""
+        """Return the covariance over a set, from a kernel or the set's own table."""
         table = actions.covariance if isinstance(actions, Finite) else None
         if kernel is None:
             if table is None:
@@ -163,7 +163,7 @@ class Covariance:
         return tuple(self.kernel.batch_shape)
 
     def to(self, device: torch.device) -> Covariance:
-        """The same covariance with its parameters on another device."""
+        """Return the same covariance with its parameters on another device."""
         near = self.unit is None or self.unit.bounds.device == device
         if self.device == device and near:
             return self
@@ -178,25 +178,25 @@ class Covariance:
         return torch.device("cpu") if first is None else first.device
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Coordinates as the kernel takes them."""
+        """Return coordinates as the kernel takes them."""
         x = x.double()
         return x if self.unit is None else self.unit.of(x)
 
     def scaled(self, x: Tensor) -> Tensor:
-        """Scaled coordinates, ``(f, *b, n, d)``, one copy per closed-form factor."""
+        """Return scaled coordinates ``(f, *b, n, d)``, one copy per factor."""
         x = self.inputs(x)
         parts = [x * form.scale.unsqueeze(-2).to(x.device) for form in self.closed()]
         return parts[0].unsqueeze(0) if len(parts) == 1 else torch.stack(parts)
 
     def closed(self) -> list[Form]:
-        """The closed-form factors; an error where the kernel has none."""
+        """Return the closed-form factors, or raise if the kernel has none."""
         if self.forms is None:
             raise CBanditError(f"{type(self.kernel).__name__} has no closed form")
         return self.forms
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The closed-form factors' kinds."""
+        """The kinds of the closed-form factors."""
         return tuple(form.kind for form in self.closed())
 
     @property
@@ -210,13 +210,13 @@ class Covariance:
         return self.forms is not None and self.kinds == ("linear",)
 
     def times(self, values: Tensor) -> Tensor:
-        """Values multiplied by the amplitude."""
+        """Return values multiplied by the amplitude."""
         if isinstance(self.amplitude, Tensor):
             return values * self.amplitude.to(values)[..., None, None]
         return values if self.amplitude == 1.0 else values * self.amplitude
 
     def cross(self, x: Tensor, y: Tensor) -> Tensor:
-        """``k(x, y)``, ``(*b, n, u)``, of ``x (*b, n, d)`` and ``y (*b, u, d)``."""
+        """Return ``k(x, y) (*b, n, u)`` of ``x (*b, n, d)`` and ``y (*b, u, d)``."""
         if self.forms is not None:
             xs, ys = self.scaled(x), self.scaled(y)
             values = kernel_matrix_ref(xs[0], ys[0], self.kinds[0])
@@ -232,7 +232,7 @@ class Covariance:
         return out
 
     def variance(self, x: Tensor) -> Tensor:
-        """``k(x_i, x_i)``, ``(*b, n)``."""
+        """Return ``k(x_i, x_i)``, ``(*b, n)``."""
         if self.forms is not None:
             out = self._closed_variance(x)
         elif self.kernel.is_stationary:
@@ -271,14 +271,14 @@ class Covariance:
         )
 
     def least_noise(self, actions: Actions) -> Tensor:
-        """Less noise over these actions, ``()`` or ``(T,)``, counts as this."""
+        """Return the least noise variance that float64 can hold, ``()`` or ``(T,)``."""
         return LEAST * self._largest(actions)
 
     def tolerance(self, actions: Actions, dtype: torch.dtype) -> Tensor:
-        """Values that differ by less are as good, ``()`` or ``(T,)``.
+        """Return the difference below which values count as equal, ``()`` or ``(T,)``.
 
-        The last bits are a processor's. It is a share of the prior deviation, never
-        of the values themselves, which may lie far from 0.
+        Their last bits depend on the processor. It is a share of the prior deviation,
+        not of the values themselves, which may lie far from 0.
 
         Args:
             actions: a set, or a box, whose points are always solved for in float64.
@@ -288,7 +288,7 @@ class Covariance:
         return (CLOSE_NARROW if narrow else CLOSE) * self._largest(actions).sqrt()
 
     def _largest(self, actions: Actions) -> Tensor:
-        """The prior variance, ``()`` or ``(T,)``; 1 where nothing varies."""
+        """Return the largest prior variance, ``()`` or ``(T,)``; 1 if all are 0."""
         if actions.continuous:
             some = actions.extent()
         else:
@@ -297,7 +297,7 @@ class Covariance:
         return torch.where(variance > 0, variance, 1.0)
 
     def _closed_variance(self, x: Tensor) -> Tensor:
-        """Every closed form but the linear one is 1 there."""
+        """Return ``k(x_i, x_i)``; every closed form but the linear one is 1 there."""
         out = x.new_ones(x.shape[:-1], dtype=torch.float64)
         for form in self.closed():
             if form.kind == "linear":
@@ -308,7 +308,7 @@ class Covariance:
 
 @dataclass(frozen=True)
 class Prior:
-    """A prior over an action set, and how its posterior is kept.
+    """A prior over an action set, and where and how its posterior is stored.
 
     Args:
         actions: a set or a box.
@@ -316,7 +316,7 @@ class Prior:
         batch_shape: ``()`` or ``(trials,)``.
         dtype: of arrays over the set.
         device: where they live.
-        stretch: the actions that are kept here, the first and one past the last;
+        stretch: the actions this process stores, the first and one past the last;
             ``None``: all.
     """
 
@@ -329,22 +329,22 @@ class Prior:
 
     @property
     def trials(self) -> int:
-        """``T``."""
+        """``T``, the number of trials."""
         return math.prod(self.batch_shape)
 
     @property
     def ends(self) -> tuple[int, int]:
-        """The first action that is kept, and one past the last."""
+        """The first action this process stores, and one past the last."""
         return self.stretch or (0, self.actions.size)
 
 
 def one_a_trial(kernel: gpk.Kernel, trials: int) -> gpk.Kernel:
-    """A kernel without a batch, with hyperparameters of its own for each trial."""
+    """Return a copy of an unbatched kernel with separate parameters per trial."""
     return _changed(kernel, lambda v: v.expand(trials, *v.shape).clone(), (trials,))
 
 
 def trial_of(kernel: gpk.Kernel, trial: int) -> gpk.Kernel:
-    """The kernel of one trial, which shares nothing with the others'."""
+    """Return a copy of the kernel of one trial."""
     if not kernel.batch_shape:
         return copy.deepcopy(kernel)
     return _changed(kernel, lambda value: value[trial].clone(), ())
@@ -353,7 +353,7 @@ def trial_of(kernel: gpk.Kernel, trial: int) -> gpk.Kernel:
 def _changed(
     kernel: gpk.Kernel, change: Callable[[Tensor], Tensor], batch: tuple[int, ...]
 ) -> gpk.Kernel:
-    """A copy with every hyperparameter changed."""
+    """Return a copy of a kernel with ``change`` applied to every hyperparameter."""
     out = copy.deepcopy(kernel)
     for part in out.modules():
         if isinstance(part, gpk.Kernel):
@@ -371,7 +371,7 @@ AxisKernel = Callable[[Tensor, Tensor], Tensor]
 
 
 def axes_of(covariance: Covariance, actions: ProductGrid) -> list[AxisKernel] | None:
-    """One factor per axis whose product is the kernel, or ``None``."""
+    """Return one factor per axis whose product is the kernel, if there are such."""
     amplitude, leaves = leaves_of(covariance.kernel, list(range(covariance.dim)))
     factors: list[list[AxisKernel]] = [[] for _ in range(covariance.dim)]
     for leaf, dims in leaves:
@@ -440,7 +440,7 @@ def _axis_inputs(covariance: Covariance, a: Tensor, axis: int) -> Tensor:
 def _agrees(
     covariance: Covariance, kernels: list[AxisKernel], actions: ProductGrid
 ) -> bool:
-    """Whether the factors' product is the kernel, tried on a few actions."""
+    """Return whether the factors' product is the kernel, tried on a few actions."""
     count = min(actions.size, 7)
     picks = torch.arange(count) * (actions.size // count) + actions.size % count
     x = actions.points(picks.to(actions.axes[0].device))
@@ -467,6 +467,6 @@ def _product(parts: list[AxisKernel]) -> AxisKernel:
 
 
 def _ones(a: Tensor, b: Tensor) -> Tensor:
-    """The factor of an axis that the kernel does not look at."""
+    """Return the factor of an axis that the kernel does not depend on."""
     shape = *torch.broadcast_shapes(a.shape[:-1], b.shape[:-1]), a.shape[-1]
     return torch.ones(*shape, b.shape[-1], dtype=torch.float64, device=a.device)

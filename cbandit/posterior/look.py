@@ -1,4 +1,4 @@
-"""A round: :class:`Look` asks, blocks of the set are scanned, :class:`Best` answers."""
+"""Find the best action of a set: a :class:`Look` asks, a :class:`Best` answers."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class Block:
 
 @dataclass
 class Best:
-    """The best action, the first one whose score is within the tolerance.
+    """The best action: the first one whose score is within tolerance of the largest.
 
     Args:
         value: the largest score, ``(T,)``; minus infinity where no action was allowed,
             plus infinity where a score is not a number.
         index: its number, ``(T,)``; ``None`` on a box.
-        estimate: there, of the reward and the costs, less thresholds, ``(T, 1 + m)``.
+        estimate: of the reward and the costs there, less thresholds, ``(T, 1 + m)``.
         x: the action itself on a box, ``(T, d)``.
-        keys: its number, or on a box its coordinates, of each trial, on the host.
+        keys: its number, or on a box its coordinates, one a trial, on the host.
     """
 
     value: Tensor
@@ -61,9 +61,9 @@ class Best:
     keys: list[Hashable] | None = None
 
     def where(self, chosen: Tensor, other: Best) -> Best:
-        """Return this one in the trials ``chosen (T,)``, the other one elsewhere.
+        """Return this action in the trials ``chosen (T,)``, ``other`` elsewhere.
 
-        Both are numbered actions.
+        Both must be numbered actions.
         """
         if self.index is None or other.index is None:
             raise CBanditError("trials are chosen one by one on numbered actions only")
@@ -86,7 +86,7 @@ class Best:
     def read(self) -> list[float]:
         """Copy scores and ``keys`` to the host; return the scores.
 
-        A round waits for its device here, and nowhere else.
+        This is the only place where a round waits for its device.
         """
         place = self.x if self.index is None else self.index
         if place is None:
@@ -100,7 +100,7 @@ class Best:
 
 
 def estimated(look: Look, mean: Tensor, spread: Tensor) -> Tensor:
-    """This round's estimates ``(T, F, n)`` of a stretch, offset and clip included."""
+    """Return estimates ``(T, F, n)``, offset and clipped as ``look`` says."""
     estimate = estimates(mean, spread, look.coefficient)
     if look.offset is not None:
         estimate += look.offset.to(estimate).unsqueeze(-1)
@@ -110,7 +110,7 @@ def estimated(look: Look, mean: Tensor, spread: Tensor) -> Tensor:
 
 
 def scorer(look: Look) -> Score:
-    """The look's score as a function of ``f (T, n)`` and ``g (T, m, n)``."""
+    """Return the look's score as a function of ``f (T, n)`` and ``g (T, m, n)``."""
     if not callable(look.score) and look.score not in SCORES:
         raise CBanditError(
             f"score must be a function or one of {SCORES}; got {look.score!r}"
@@ -119,7 +119,7 @@ def scorer(look: Look) -> Score:
 
 
 class _Stretch(NamedTuple):
-    """A stretch that may hold the choice: its largest score ``(T,)``, and all of it."""
+    """A stretch that may hold the best action, with its scores and estimates."""
 
     start: int
     peak: Tensor
@@ -127,23 +127,24 @@ class _Stretch(NamedTuple):
     estimate: Tensor
 
     def first(self, reach: Tensor) -> Best:
-        """Its first action whose score is no less than ``reach (T,)``."""
+        """Return its first action whose score is no less than ``reach (T,)``."""
         place = first_reaching(self.values, reach.minimum(self.peak))
         at = place.view(-1, 1, 1).expand(-1, self.estimate.shape[1], 1)
-        here = self.estimate.gather(-1, at).squeeze(-1)
-        return Best(self.peak, place + self.start, here)
+        estimate = self.estimate.gather(-1, at).squeeze(-1)
+        return Best(self.peak, place + self.start, estimate)
 
 
 class Running:
-    """The first action whose score comes within ``tolerance`` of the greatest.
+    """A running search for the first action within ``tolerance`` of the greatest score.
 
-    It is the same however the set is cut into stretches. So stretches are held whose
-    greatest scores exceed all earlier ones, and may yet be close enough: mostly one.
+    The answer does not depend on how the set is cut into stretches. To that end a
+    stretch is held if its greatest score exceeds all earlier ones and may still be
+    within tolerance in the end; mostly that is one stretch.
 
     Args:
         score: the score to maximise.
         mask: ``(1 or T, N)``, the actions allowed.
-        tolerance: ``(T,)``, in the score's unit; ``None``: only equal scores are equal.
+        tolerance: ``(T,)``, in the score's unit; ``None``: 0.
     """
 
     def __init__(
@@ -157,7 +158,7 @@ class Running:
         self._top: Tensor | None = None
 
     def add(self, start: int, estimate: Tensor) -> None:
-        """A stretch from action ``start`` on: ``(T, F, n)``, the reward first."""
+        """Score a stretch from action ``start`` on, given estimates ``(T, F, n)``."""
         f, g = estimate.select(1, 0), estimate.narrow(1, 1, estimate.shape[1] - 1)
         values = self._score(f, g)
         if self._mask is not None:
@@ -176,7 +177,7 @@ class Running:
         self._held.append(_Stretch(start, peak, values, estimate))
 
     def best(self, ranks: Ranks = ALONE) -> Best:
-        """The best of all stretches, and of all ``ranks`` that share the set."""
+        """Return the best action of all stretches, and of all ``ranks``."""
         if self._top is None:
             raise CBanditError("actions must hold at least one action; got none")
         best = self.first(_reach(self._top, self._tolerance))
@@ -186,7 +187,7 @@ class Running:
         return among(best, ranks, self._tolerance, self.first)
 
     def first(self, reach: Tensor) -> Best:
-        """The first action whose score is no less than ``reach (T,)``."""
+        """Return the first action whose score is no less than ``reach (T,)``."""
         *earlier, last = self._held
         best = last.first(reach)
         for stretch in reversed(earlier):
@@ -195,18 +196,18 @@ class Running:
 
 
 def _reach(top: Tensor, tolerance: Tensor | None) -> Tensor:
-    """The least score that is as good as the greatest, ``(T,)``."""
+    """Return the least score within tolerance of the greatest, ``(T,)``."""
     return top if tolerance is None else top - tolerance.to(top)
 
 
 def scan(
     stretches: Iterable[tuple[int, Tensor, Tensor]], look: Look, ranks: Ranks = ALONE
 ) -> Best:
-    """The best action under a look.
+    """Return the best action under a look.
 
     Args:
-        stretches: the first action's number, means ``(T, F, n)`` and what is spread
-            around them, ``(T, 1 or F, n)``.
+        stretches: the first action's number, means ``(T, F, n)`` and the deviations or
+            draws around them, ``(T, 1 or F, n)``.
         look: the score, and which estimates it is of.
         ranks: the processes that share the set; the stretches are this one's.
     """
@@ -226,7 +227,7 @@ def maximise(
     mask: Tensor | None = None,
     tolerance: Tensor | None = None,
 ) -> Best:
-    """The action of greatest score over a set seen in stretches.
+    """Return the action of greatest score over a set that comes in stretches.
 
     Args:
         stretches: the first action's number and estimates ``(T, F, n)``, reward first.
@@ -243,14 +244,14 @@ def maximise(
 def among(
     best: Best, ranks: Ranks, tolerance: Tensor | None, again: Callable[[Tensor], Best]
 ) -> Best:
-    """The best of all ranks' candidates, on every rank.
+    """Return the best of all ranks' candidates, the same on every rank.
 
     Args:
-        best: of this rank's part of the set.
+        best: the best action of this rank's part of the set.
         ranks: the processes that share it.
         tolerance: ``(T,)``, by which greatest scores may be missed.
-        again: looks at this rank's part once more: the first action whose score is no
-            less than some ``(T,)``.
+        again: scans this rank's part once more, for the first action whose score is
+            no less than its argument ``(T,)``.
     """
 
     def closer(chosen: Tensor, reach: Tensor) -> Found:
@@ -265,16 +266,17 @@ def first_of(
     tolerance: Tensor | None,
     closer: Callable[[Tensor, Tensor], Found],
 ) -> Best:
-    """The first candidate that comes close enough to the greatest score of all.
+    """Return the first candidate within tolerance of the greatest score of all.
 
-    Each part has told the first action that is close to its own greatest score. Where
-    that is less, it is looked at once more.
+    Each part names the first action within tolerance of its own greatest score. If that
+    part is chosen but its greatest score is not the greatest of all, it is scanned once
+    more.
 
     Args:
         parts: the candidates of ``R`` parts in their order, ``(R, T)``.
         tolerance: ``(T,)``, by which greatest scores may be missed.
-        closer: the candidates again, of the parts chosen ``(T,)``, whose scores are no
-            less than some ``(T,)``.
+        closer: scans the chosen parts ``(T,)`` again, for the first actions whose
+            scores are no less than its second argument ``(T,)``.
     """
     top = parts.value.amax(0)
     reach = _reach(top, tolerance)
@@ -286,7 +288,7 @@ def first_of(
 
 
 def _exchanged(best: Best, ranks: Ranks) -> Found:
-    """Every rank's candidate."""
+    """Return every rank's candidate."""
     if best.index is None:
         raise CBanditError("ranks share numbered actions; got a point of a box")
     numbers = torch.cat([best.value.unsqueeze(-1), best.estimate], -1)

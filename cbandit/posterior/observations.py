@@ -1,4 +1,4 @@
-"""Observations: as they came, in a log, and merged by action, in a history.
+"""Observations, stored twice: in order of rounds in a log, by action in a history.
 
 The :class:`Log` is a value: every version stays as it is. A :class:`History` changes in
 place and belongs to one engine. It merges repeats of an action into a *slot*: the
@@ -54,7 +54,7 @@ class Part(NamedTuple):
     Args:
         functions: which ones, 0 the reward.
         values: ``(T, f)``.
-        wanted: trials that saw them.
+        wanted: one flag a trial, whether it observed them.
         noise: their own variance ``(T,)``, or ``None`` for the belief's.
     """
 
@@ -64,7 +64,7 @@ class Part(NamedTuple):
     noise: Tensor | None = None
 
     def columns(self, functions: list[int]) -> Tensor:
-        """The values of some of the functions, ``(T, k)``."""
+        """Return the values of some of the functions, ``(T, k)``."""
         if functions == self.functions:
             return self.values
         at = [self.functions.index(f) for f in functions]
@@ -72,7 +72,7 @@ class Part(NamedTuple):
 
 
 def joined(parts: Sequence[Part]) -> Sequence[Part]:
-    """Join parts that were seen in the same trials with the same noise."""
+    """Join parts of the same trials and noise; return others as they are."""
     if len(parts) < 2:
         return parts
     wanted, noise = parts[0].wanted, parts[0].noise
@@ -97,11 +97,11 @@ class Observation(NamedTuple):
         keys: the actions' names, one a trial: a number of the set, or coordinates.
         x: ``(T, d)``.
         values: ``(T, f)``, in the user's units.
-        wanted: trials that saw something.
+        wanted: one flag a trial, whether it observed anything.
         noise: its own variance ``(T,)``, or ``None`` for the belief's.
         t: the round it belongs to; 0 for data from before.
-        arrived: ``(T, f)``, the values that have come. The others hold what stands for
-            them; where outcomes are standardised that is their average. ``None``: all.
+        arrived: ``(T, f)``, the values that have come; ``None``: all. The others hold
+            stand-ins, or count as average where outcomes are standardised.
     """
 
     keys: Sequence[Hashable]
@@ -113,7 +113,7 @@ class Observation(NamedTuple):
     arrived: Tensor | None = None
 
     def columns(self, at: Tensor) -> Observation:
-        """The same of some functions alone."""
+        """Return the same observation of some functions alone."""
         arrived = None if self.arrived is None else self.arrived[:, at]
         return self._replace(values=self.values[:, at], arrived=arrived)
 
@@ -122,12 +122,12 @@ class Update(NamedTuple):
     """An observation of ``F`` functions in ``T`` trials, in an engine's units.
 
     Args:
-        keys: the actions' names, one a trial: a number where the action is one of the
-            set's, else anything hashable (:meth:`cbandit.Actions.keys`).
+        keys: the actions' names, one a trial (:meth:`cbandit.Actions.keys`): numbers of
+            the set, or else anything hashable.
         x: ``(T, d)``.
-        values: ``(T, F)``, float64; kept as it is, so nobody writes to it.
+        values: ``(T, F)``, float64; stored without a copy, so it must not change.
         precision: ``(T,)``, likewise; 0 in trials that are not ``wanted``.
-        wanted: trials that saw something.
+        wanted: one flag a trial, whether it observed anything.
         usual: whether the precision is the belief's own, the same in all such calls.
     """
 
@@ -140,10 +140,10 @@ class Update(NamedTuple):
 
 
 class Log:
-    """Observations in the order of their rounds; ``number`` is this version's alone.
+    """Observations in the order of their rounds: a value, with a number of its own.
 
-    Versions share one list of rows, to which the newest one appends; a row put in late,
-    or replaced, costs a copy of the list.
+    All versions of a log share one list of rows, to which the newest one appends.
+    Inserting or replacing a row elsewhere costs a copy of the list.
     """
 
     __slots__ = ("_rows", "_start", "_stop", "number")
@@ -168,7 +168,7 @@ class Log:
         return self._rows[self._start + place]
 
     def has_data(self, trials: int, functions: int) -> Tensor:
-        """Which trials have a value of which function, ``(T, f)`` bool, on the host."""
+        """Return which trials have observed which function, ``(T, f)``, on the host."""
         known = torch.zeros(trials, functions, dtype=torch.bool)
         for row in self:
             if bool(known.all()):
@@ -178,7 +178,7 @@ class Log:
         return known
 
     def enter(self, row: Observation) -> Log:
-        """This and a row more, behind those of its round and before later ones."""
+        """Return the log with one more row, placed after all rows of its round."""
         rows, start, stop = self._rows, self._start, self._stop
         late = stop > start and rows[stop - 1].t > row.t
         if late or len(rows) > stop:  # another version has gone on from here
@@ -190,30 +190,30 @@ class Log:
         return Log(rows, start)
 
     def merged(self, rows: Iterable[Observation]) -> Log:
-        """This and many rows more, in the order of rounds."""
+        """Return the log with many more rows, in the order of rounds."""
         return Log(sorted([*self, *rows], key=_round))
 
     def without_first(self) -> Log:
-        """All but the oldest row."""
+        """Return the log without its oldest row."""
         rows, start = self._rows, self._start + 1
         if len(rows) > self._stop or start > max(DROPPED, len(self)):
             rows, start = rows[start : self._stop], 0
         return Log(rows, start)
 
     def replaced(self, place: int, row: Observation) -> Log:
-        """This with another row at ``place``."""
+        """Return the log with another row at ``place``."""
         rows = self._rows[self._start : self._stop]
         rows[place] = row
         return Log(rows)
 
     def first_of(self, t: int) -> int:
-        """The place of the first row of round ``t``, or of a later one."""
+        """Return the place of the first row of round ``t`` or later."""
         return bisect_left(self._rows, t, self._start, self._stop, key=_round) - (
             self._start
         )
 
     def last(self, count: int) -> list[Observation]:
-        """The rows entered last, at most ``count``, oldest first."""
+        """Return the last rows, at most ``count``, oldest first."""
         return self._rows[max(self._start, self._stop - count) : self._stop]
 
 
@@ -221,7 +221,7 @@ _round = operator.attrgetter("t")
 
 
 class Slots:
-    """Which slot each trial's distinct actions have.
+    """The slots of each trial's distinct actions.
 
     Args:
         trials: ``T``.
@@ -241,9 +241,9 @@ class Slots:
     def place(
         self, keys: Sequence[Hashable], wanted: Sequence[bool]
     ) -> tuple[list[int], list[int]]:
-        """Slots of the actions ``keys``, and the trials with a new one.
+        """Return the slots of the actions ``keys``, and the trials with a new slot.
 
-        Trials that want no slot get slot 0, as a place to add nothing to.
+        Trials that are not ``wanted`` get slot 0; nothing is added there.
         """
         slots, fresh = [], []
         for trial, (key, want) in enumerate(zip(keys, wanted, strict=True)):
@@ -266,7 +266,7 @@ class Slots:
         return slot
 
     def release(self, trial: int, slot: int) -> None:
-        """Let a slot be used again."""
+        """Give up a slot, so that another action may use it."""
         key = self.keys[trial][slot]
         if self._slot_of[trial].pop(key, None) is not None:
             self._free[trial].append(slot)
@@ -288,7 +288,8 @@ class Ahead(NamedTuple):
     Args:
         keys: the actions' names, one a trial.
         x: ``(T, d)``.
-        waits: in which trials each function's outcome is to come, the reward's first.
+        waits: for each function, the reward first, in which trials its outcome is
+            still to come.
     """
 
     keys: Sequence[Hashable]
@@ -297,7 +298,7 @@ class Ahead(NamedTuple):
 
 
 class Coming(NamedTuple):
-    """Outstanding choices as an engine takes them.
+    """Outstanding choices in the form that an engine takes.
 
     Args:
         keys: one list of names a choice.
@@ -313,9 +314,9 @@ class Coming(NamedTuple):
     def of(
         cls, ahead: Sequence[Ahead], functions: Sequence[int], noise: Tensor
     ) -> Coming | None:
-        """The outcomes to come of these functions; ``None``: there are none.
+        """Return the outcomes to come of an engine's functions; ``None`` without any.
 
-        Functions that are told apart have engines of their own: one stands for all.
+        Functions of one engine are observed together: the first stands for all.
         """
         mine = [a.waits[functions[0]] for a in ahead]
         if not any(any(waits) for waits in mine):
@@ -326,16 +327,16 @@ class Coming(NamedTuple):
         )
 
     def numbered(self) -> bool:
-        """Whether all are actions of the set, named by their numbers."""
+        """Return whether all are numbered actions of the set."""
         return all(isinstance(row[0], int) for row in self.keys)
 
     def places(self) -> Tensor:
-        """``(T, b, d)``, float64."""
+        """Return the actions, ``(T, b, d)``, float64."""
         return self.x.transpose(0, 1).double()
 
 
 def explained(covariance: Tensor, cross: Tensor, precision: Tensor) -> Tensor:
-    """``z (T, b, n)``, whose squares the choices take off the variance.
+    """Return ``z (T, b, n)``, whose squares these choices take off the variance.
 
     Args:
         covariance: ``C (T, b, b)``, overwritten.
@@ -358,7 +359,7 @@ class History:
         covariance: the prior covariance.
         trials: ``T``.
         functions: ``F``.
-        table: ``(1 or T, N, N)``: the prior covariance of a small set as a whole. Then
+        table: ``(1 or T, N, N)``, the whole prior covariance of a small set. With it
             slot ``i`` is action ``i`` and nothing is copied.
         places: ``(N, d)`` or ``(T, N, d)``, the actions of the ``table``.
         device: where the tensors live.
@@ -411,25 +412,26 @@ class History:
 
     @property
     def gram(self) -> Tensor:
-        """Prior covariance of the slots, ``(T, U, U)``."""
+        """The prior covariance of the slots, ``(T, U, U)``."""
         if self.table is not None:
             return self.table
         used = self.used
         return self._gram[:, :used, :used]
 
     def keys(self) -> list[list[Hashable]]:
-        """The distinct actions of each trial, by slot."""
+        """Return the distinct actions of each trial, by slot."""
         return self._slots.keys
 
     def distinct(self) -> list[int]:
-        """How many distinct actions each trial has observed."""
+        """Return how many distinct actions each trial has observed."""
         return list(self._distinct)
 
     @contextmanager
     def writing(self, number: int | None = None) -> Iterator[None]:
-        """Stand for no log while arrays are written, so that a break shows.
+        """Mark the arrays as belonging to no log while they are written.
 
-        Then for the log of ``number``, or for that of before.
+        So an interrupt is noticed later. Afterwards they belong to the log of
+        ``number``, or to the one of before.
         """
         number = self.stands_for if number is None else number
         self.stands_for = None
@@ -441,10 +443,10 @@ class History:
     def place(
         self, keys: Sequence[Hashable], x: Tensor | None, wanted: Sequence[bool]
     ) -> tuple[list[int], list[int]]:
-        """Slots of the actions ``keys`` at ``x (T, d)``, and the trials with a new one.
+        """Return the slots of the actions ``keys``, and the trials with a new slot.
 
-        Trials that want no slot get slot 0 as a place to add nothing to. No ``x`` is
-        needed where all have been observed.
+        Trials that are not ``wanted`` get slot 0; nothing is added there. ``x (T, d)``
+        may be left out if all actions have been observed before.
         """
         if self.table is not None:
             return list(cast("Sequence[int]", keys)), []
@@ -492,13 +494,13 @@ class History:
         sign: int = 1,
         spot: Spot | None = None,
     ) -> None:
-        """Take in an observation, or with ``sign=-1`` take it out again.
+        """Add an observation, or with ``sign=-1`` remove it.
 
         Args:
             slots: one a trial.
             update: the observation.
             sign: 1 or -1.
-            spot: what :meth:`at_slot` just said of the slots, where it was asked.
+            spot: the result of :meth:`at_slot` at these slots, if there is one.
         """
         precision = update.precision if sign > 0 else -update.precision
         self._waiting.append((slots, precision, update.values))
@@ -525,10 +527,10 @@ class History:
                     self._emptied.append((trial, slot))
 
     def clashes(self, slots: Sequence[int], update: Update) -> bool:
-        """Whether other observations of these places exist, of too little noise.
+        """Return whether repeats of these actions have too little noise to add singly.
 
-        Where outcomes differ, each of them alone changes more than their sum does, by
-        about the precision, and so do rounding errors: they must be merged first.
+        Where such outcomes differ, each of them alone changes the posterior far more
+        than their average does, and so do rounding errors: merge them first.
         """
         sharp = self.sharp if update.usual else None
         if sharp is None:
@@ -543,7 +545,7 @@ class History:
         return any(count[slot] for count, slot in pairs)
 
     def sharp_together(self) -> bool:
-        """Whether the observations of one place, taken together, are sharp."""
+        """Return whether the observations of one action, taken together, are sharp."""
         variance = self.gram.diagonal(dim1=-2, dim2=-1)
         return bool((self.precision[:, : self.used] * variance > SHARP).any())
 
@@ -570,7 +572,7 @@ class History:
 
     @property
     def weighted(self) -> Tensor:
-        """Sums of precision x target, ``(T, F, capacity)``."""
+        """Sums of precision times target, ``(T, F, capacity)``."""
         self._sum_up()
         return self._weighted
 
@@ -583,9 +585,9 @@ class History:
     def drowns(
         self, slots: Sequence[int], precision: Tensor, wanted: Sequence[bool]
     ) -> bool:
-        """Whether an observation is so precise that others of its slot are lost in it.
+        """Return whether an observation is too precise to be subtracted from its slot.
 
-        Taken away from the sums, it would leave mostly rounding errors.
+        Subtracting it would leave mostly rounding errors of the slot's other ones.
         """
         pairs = enumerate(zip(slots, wanted, strict=True))
         others = [
@@ -598,16 +600,16 @@ class History:
         return bool((lost & devices.put(others, self.device)).any())
 
     def release(self) -> None:
-        """Let emptied slots be used again: nothing pending refers to them any more."""
+        """Let emptied slots be used again, once no pending change refers to them."""
         for trial, slot in self._emptied:
             if self._count[trial][slot] == 0 and (trial, slot) not in self._ahead:
                 self._slots.release(trial, slot)
         self._emptied.clear()
 
     def look_ahead(self, slots: Sequence[Sequence[int]]) -> None:
-        """Keep the slots of choices to come, one list a choice, though they are empty.
+        """Reserve the slots of outstanding choices, one list a choice.
 
-        Those kept before, whose choices are told or cancelled, are let go.
+        Earlier reservations end: those choices have been told or cancelled.
         """
         now = {pair for row in slots for pair in enumerate(row)}
         left = [(i, s) for i, s in self._ahead if (i, s) not in now]
@@ -615,12 +617,12 @@ class History:
         self._ahead = now
 
     def revise(self, weighted: Tensor) -> None:
-        """Replace the weighted sums, ``(T, F, U)``: the targets changed."""
+        """Replace the sums of precision times target by ``weighted (T, F, U)``."""
         self.weighted[..., : weighted.shape[-1]] = weighted
         self._stale = True  # targets enter the mean's weights alone: the factor stays
 
     def correct(self, slot: Tensor, change: Tensor) -> None:
-        """Change the targets in ``slot (T,)`` by ``change (T, F)``, times precision."""
+        """Add ``change (T, F)`` to sums of precision times target in ``slot (T,)``."""
         places = slot.view(-1, 1, 1).expand(-1, self.functions, 1)
         self.weighted.scatter_add_(-1, places, change.unsqueeze(-1))
         self._stale = True
@@ -628,10 +630,10 @@ class History:
     # -- the system ----------------------------------------------------------------
 
     def system(self, fresh: bool = False) -> System:
-        """The system of all there is; with ``fresh``, factored from nothing.
+        """Return the system of all observations; with ``fresh``, factored anew.
 
-        Otherwise news border the factor, until places seen again have made it an
-        eighth larger than it need be.
+        Otherwise new observations border the factor, until repeats have made it an
+        eighth larger than necessary.
         """
         system = self._system
         if system is not None:
@@ -655,7 +657,7 @@ class History:
         return system
 
     def at_slot(self, slot: Tensor) -> Spot:
-        """The posterior at ``slot (T,)``."""
+        """Return the posterior at ``slot (T,)``."""
         return self._spot(self.system(), slot)
 
     def _spot(self, system: System, slot: Tensor) -> Spot:
@@ -680,7 +682,7 @@ class History:
         return System(gram, root, self._target(slots, root), slots)
 
     def _target(self, slots: Tensor, root: Tensor) -> Tensor:
-        """The average seen at each entry, times its ``root``, ``(T, E, F)``."""
+        """Return each entry's average outcome times its ``root``, ``(T, E, F)``."""
         precision = self.precision.gather(-1, slots)
         places = slots.unsqueeze(1).expand(-1, self.functions, -1)
         weighted = self.weighted.gather(-1, places)
@@ -689,17 +691,17 @@ class History:
         return (weighted * share.unsqueeze(1)).mT
 
     def rows(self, slots: Tensor) -> Tensor:
-        """Rows of the prior covariance at ``slots (T, k)``, ``(T, k, U)``."""
+        """Return rows of the prior covariance at ``slots (T, k)``, ``(T, k, U)``."""
         table = self.gram.expand(self.trials, -1, -1)
         return table.gather(1, slots.unsqueeze(-1).expand(-1, -1, table.shape[-1]))
 
     # -- looking -------------------------------------------------------------------
 
     def at(self, x: Tensor, ahead: Coming | None = None) -> tuple[Tensor, Tensor]:
-        """Mean, less the prior's ``(T, F, n)``, and variance ``(T, n)`` anywhere.
+        """Solve for means less prior means ``(T, F, n)`` and variances ``(T, n)``.
 
-        A dense solve at the points ``x``, ``(n, d)`` or ``(T, n, d)``. With ``ahead``
-        the variance is that after these choices.
+        The points ``x`` are ``(n, d)`` or ``(T, n, d)``. With ``ahead`` the variance is
+        as if the outcomes of these choices had come.
         """
         prior = self.covariance.variance(x)
         prior = prior.expand(self.trials, x.shape[-2])
@@ -733,11 +735,11 @@ class History:
         return of
 
     def places(self, system: System) -> Tensor:
-        """Where the system's entries are, ``(T, E, d)``."""
+        """Return the coordinates of the system's entries, ``(T, E, d)``."""
         return system.entries(self.points)
 
     def _half(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean at ``x``, and ``L^-1 R k_E(x)``, ``(T, E, n)``."""
+        """Return the mean at ``x``, and ``L^-1 R k_E(x)``, ``(T, E, n)``."""
         system = self.system()
         points = self.places(system)
         if points.shape[-2] == 0:
@@ -749,10 +751,10 @@ class History:
         return system.alpha.mT @ cross, system.half(cross)
 
     def merged(self) -> tuple[Tensor, Tensor, Tensor]:
-        """All observations by action: places, precisions, sums of precision x target.
+        """Return all observations by action: points, precisions and weighted sums.
 
-        ``(T, W, d)``, ``(T, W)`` and ``(T, F, W)``, ``W`` the distinct actions of the
-        trial with most; others are padded by places of precision 0.
+        They are ``(T, W, d)``, ``(T, W)`` and ``(T, F, W)``, where ``W`` is the largest
+        number of distinct actions of a trial; padding has precision 0.
         """
         used = self.used
         precision = self.precision[:, :used]

@@ -1,4 +1,4 @@
-"""Hyperparameters by marginal likelihood, from observations merged by action.
+"""Fit hyperparameters by marginal likelihood, to observations merged by action.
 
 With ``c`` observations at the model's noise ``lam`` in a slot and precision ``q`` from
 observations with a noise of their own, ``p = c / lam + q`` and ``ybar`` their weighted
@@ -52,7 +52,7 @@ class Merged:
     own_weighted: Tensor
 
     def trial(self, i: int) -> Merged:
-        """Trial ``i`` alone, without padding."""
+        """Return the observations of trial ``i`` alone, without padding."""
         real = (self.count[i] > 0) | (self.own_precision[i] > 0)
         return Merged(
             self.x[i : i + 1, real],
@@ -65,10 +65,10 @@ class Merged:
 
 
 def merged(log: Log, shift: Tensor, scale: Tensor, least: Tensor) -> Merged:
-    """A log of one function as a marginal likelihood takes it, in standardised units.
+    """Merge a log of one function by action, outcomes less ``shift`` over ``scale``.
 
-    ``shift`` and ``scale`` are ``(T, 1)``; noise less than ``least``, ``()`` or
-    ``(T,)``, counts as this.
+    ``shift`` and ``scale`` are ``(T, 1)``; ``least``, ``()`` or ``(T,)``, is a lower
+    bound on the noise.
     """
     rows, device, trials = list(log), shift.device, len(shift)
     slots_of = Slots(trials)
@@ -77,18 +77,18 @@ def merged(log: Log, shift: Tensor, scale: Tensor, least: Tensor) -> Merged:
     used = slots_of.used
     zeros = torch.zeros(trials, used, dtype=torch.float64, device=device)
     y = torch.stack([((row.values - shift) / scale)[:, 0] for row in rows])
-    here = devices.put([list(row.wanted) for row in rows], device)
+    arrived = devices.put([list(row.wanted) for row in rows], device)
     if any(row.arrived is not None for row in rows):
-        every = torch.ones_like(here[0])
+        every = torch.ones_like(arrived[0])
         came = [every if r.arrived is None else r.arrived[:, 0] for r in rows]
-        here = here & torch.stack(came)
+        arrived = arrived & torch.stack(came)
     usual = [row.noise is None for row in rows]
-    ours = here & devices.put(usual, device).unsqueeze(-1)
+    ours = arrived & devices.put(usual, device).unsqueeze(-1)
     theirs = torch.zeros_like(y)
     if not all(usual):
         noises = [scale[:, 0] if r.noise is None else r.noise for r in rows]
         noise = (torch.stack(noises) / scale[:, 0].square()).maximum(least)
-        theirs = torch.where(here & ~ours, noise.reciprocal(), 0.0)
+        theirs = torch.where(arrived & ~ours, noise.reciprocal(), 0.0)
 
     def summed(values: Tensor) -> Tensor:
         return add_up(zeros.clone(), slots, values)
@@ -112,7 +112,7 @@ def merged(log: Log, shift: Tensor, scale: Tensor, least: Tensor) -> Merged:
 
 
 def negative_log_likelihood(gram: Tensor, noise: Tensor, data: Merged) -> Tensor:
-    """Minus the log marginal likelihood, up to a constant, ``(T,)``.
+    """Return minus the log marginal likelihood up to a constant, ``(T,)``.
 
     Args:
         gram: ``(T, U, U)``, the kernel at the slots.
@@ -138,9 +138,9 @@ def negative_log_likelihood(gram: Tensor, noise: Tensor, data: Merged) -> Tensor
     stated = torch.where(data.own_precision > 0, data.own_precision, 1.0)
     usual = data.count.clamp_min(1)
     gap = (data.total / usual - data.own_weighted / stated).square()
-    both = (data.count > 0) & (data.own_precision > 0)
+    mixed = (data.count > 0) & (data.own_precision > 0)
     share = torch.where(
-        both, data.count * stated / lam / torch.where(real, precision, 1.0), 0.0
+        mixed, data.count * stated / lam / torch.where(real, precision, 1.0), 0.0
     )
     total: Tensor = (
         0.5 * quadratic
@@ -160,11 +160,11 @@ def fit_hyperparameters(
     learn_noise: bool,
     noise_prior: Prior | None,
 ) -> Tensor:
-    """Fit the kernel in place by L-BFGS-B; the noise variances ``(T,)`` are returned.
+    """Fit the kernel in place by L-BFGS-B and return the noise variances ``(T,)``.
 
-    Each trial is a problem of its own, as if it ran alone. Priors registered with the
-    kernel, and the noise's, take part. The result is never worse than the start.
-    Every step looks at the last one's value: small systems are fitted on the host.
+    Each trial is fitted separately. Priors registered with the kernel, and the noise's,
+    count. The result is never worse than the start. Small systems are fitted on the
+    host, because every step waits for the value of the last one.
     """
     device = noise.device
     if device.type != "cpu" and data.x.shape[-2] <= HOST_SLOTS:

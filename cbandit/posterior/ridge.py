@@ -18,17 +18,17 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-BLOCK = 1024  # rounds summed apart before they join the rest: rounding stays small
+BLOCK = 1024  # rounds summed before they join the total: rounding stays small
 EVERY = slice(None)
 
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """Where ``F`` functions are known before data, in ``T`` trials.
+    """Values of ``F`` functions along some directions, known before data.
 
     Args:
-        along: unit vectors, ``(T, F, d)``, along which a function is known; zero where
-            it is known nowhere.
+        along: unit vectors, ``(T, F, d)``, along which a function is known; zero for
+            a function that is known nowhere.
         slope: the function's value at them, ``(T, F)``.
         some: whether any function is known anywhere.
     """
@@ -50,7 +50,7 @@ class Known:
 
     @cached_property
     def across(self) -> Tensor:
-        """The projections onto what is not known, ``(T, F, d, d)``."""
+        """The projections onto the directions not known, ``(T, F, d, d)``."""
         return self.eye - self.along.unsqueeze(-1) * self.along.unsqueeze(-2)
 
 
@@ -61,7 +61,7 @@ class Ridge:
     Args:
         known: where the functions are known before data.
         total: ``Sigma``, and ``sum y x`` as one more column, ``(T, F, d, d + 1)``.
-        recent: the same of the latest rounds, which join the rest in blocks.
+        recent: the same of the latest rounds, added to ``total`` in blocks.
         fresh: how many rounds ``recent`` holds.
         count: observations of each function, ``(T, F)``.
         alike: whether all functions have one ``lam`` and were observed together.
@@ -82,7 +82,7 @@ class Ridge:
         along: Tensor | None = None,
         slope: Tensor | None = None,
     ) -> Ridge:
-        """Return estimates before any observation.
+        """Return the estimates before any observation.
 
         Args:
             ridge: ``lam``, ``(T, F)``.
@@ -160,9 +160,10 @@ class Ridge:
 
     @cached_property
     def stretch(self) -> Tensor:
-        """The most ``||x||_{Sigma^{-1}}`` of each later function is of the first's.
+        """The largest ratio of each later function's norm to the first function's.
 
-        Over all ``x``, ``(T, F - 1)``, and at least 1.
+        Norms are ``||x||_{Sigma^{-1}}``; the ratios are over all ``x``, ``(T, F - 1)``,
+        and at least 1.
         """
         if self.alike:
             return torch.ones_like(self.count[:, 1:])
@@ -171,13 +172,13 @@ class Ridge:
         return square.clamp_min(1.0).sqrt()
 
     def at(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Means and ``||x||_{Sigma^{-1}}``, ``(T, F, n)``, at ``(T or 1, n, d)``."""
+        """Return means and ``||x||_{Sigma^{-1}} (T, F, n)`` at ``x (T or 1, n, d)``."""
         w, _ = self.solved
         points = x.mT
         return w @ points, self.rays(points).square().sum(-2).sqrt()
 
     def rays(self, points: Tensor) -> Tensor:
-        """``A x``, ``(T, F, d, n)``, at points given as columns ``(T or 1, d, n)``."""
+        """Return ``A x (T, F, d, n)`` at points given as columns ``(T or 1, d, n)``."""
         _, root = self.solved
         flat = root.flatten(1, 2) @ points
         return torch.unflatten(flat, 1, root.shape[1:3])

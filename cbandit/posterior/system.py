@@ -1,7 +1,8 @@
 """The small linear system behind a posterior, kept factored as observations come.
 
-An *entry* is a place tried and a precision. Over entries, with ``R = diag(sqrt p)`` and
-``K`` their prior covariance, everything follows from one Cholesky factor of
+An *entry* is an action that was tried, with the precision ``p`` of its outcome. Over
+entries, with ``R = diag(sqrt p)`` and ``K`` their prior covariance, everything follows
+from one Cholesky factor of
 
     B = I + R K R        since   (K + P^-1)^-1 = R B^-1 R,
 
@@ -26,7 +27,7 @@ LEAST = 1e-15  # rounding may cost this share of a prior variance, times the ent
 
 
 class Spot(NamedTuple):
-    """The posterior at one slot a trial, as a system had it.
+    """The posterior at one slot a trial, as the system computed it.
 
     Args:
         slot: ``(T,)``.
@@ -42,13 +43,13 @@ class Spot(NamedTuple):
 
 
 class System:
-    """``T`` trials, ``E`` entries, ``F`` functions, ``U`` slots.
+    """The factored system of ``T`` trials, ``E`` entries and ``F`` functions.
 
     Args:
         gram: ``(T, E, E)``, the prior covariance of the entries.
         root: ``(T, E)``, the square roots of their precisions.
-        target: ``(T, E, F)``, what was seen, less the prior mean, times ``root``.
-        slots: ``(T, E)``, where they are.
+        target: ``(T, E, F)``, outcomes less the prior mean, times ``root``.
+        slots: ``(T, E)``, the slots of the entries, of ``U``.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class System:
         self.aim(target)
 
     def aim(self, target: Tensor) -> None:
-        """Replace the targets, times ``root``; the factor stays."""
+        """Replace the targets (times ``root``) but keep the factor."""
         self._half = torch.linalg.solve_triangular(self.factor, target, upper=False)
         self._alpha: Tensor | None = None
 
@@ -74,16 +75,16 @@ class System:
         return self._alpha
 
     def gain(self) -> Tensor:
-        """``1/2 log det B``, the realised information gain, ``(T,)``."""
+        """Return ``1/2 log det B``, the realised information gain, ``(T,)``."""
         gain: Tensor = self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         return gain
 
     def entries(self, values: Tensor) -> Tensor:
-        """``(T, E, k)`` of what is given by slot, ``(T, U, k)``."""
+        """Look up ``values (T, U, k)`` of slots for every entry, ``(T, E, k)``."""
         return values.gather(1, self._at(values.shape[-1]))
 
     def by_slot(self, values: Tensor, used: int) -> Tensor:
-        """``(T, U, k)``: the sums by slot of what is given by entry."""
+        """Sum ``values (T, E, k)`` of entries by slot, ``(T, U, k)``."""
         sums = values.new_zeros(len(values), used, values.shape[-1])
         return sums.scatter_add_(1, self._at(values.shape[-1]), values)
 
@@ -91,17 +92,17 @@ class System:
         return self.slots.unsqueeze(-1).expand(-1, -1, columns)
 
     def weights(self, used: int) -> Tensor:
-        """The posterior mean is ``k_U(x)^T weights``, ``(T, U, F)``."""
+        """Return weights ``(T, U, F)``; the posterior mean is ``k_U(x)^T weights``."""
         return self.by_slot(self.alpha, used)
 
     def half(self, right: Tensor) -> Tensor:
-        """``L^-1 R right``, by entry, ``(T, E, k)``."""
+        """Return ``L^-1 R right``, by entry, ``(T, E, k)``."""
         scaled = right * self.root.unsqueeze(-1)
         half: Tensor = torch.linalg.solve_triangular(self.factor, scaled, upper=False)
         return half
 
     def solve(self, right: Tensor) -> Tensor:
-        """``(K + P^-1)^-1 right``, both by slot, ``(T, U, k)``."""
+        """Return ``(K + P^-1)^-1 right``, both by slot, ``(T, U, k)``."""
         solved = self._back(self.half(self.entries(right)))
         return self.by_slot(solved, right.shape[1])
 
@@ -110,22 +111,22 @@ class System:
         return solved.mul_(self.root.unsqueeze(-1))
 
     def at(self, slot: Tensor, row: Tensor) -> Spot:
-        """The posterior at ``slot (T,)``; its prior covariances are ``row (T, U)``."""
+        """Return the posterior at ``slot (T,)``, from its prior covariances ``row``."""
         half = self.half(self.entries(row.unsqueeze(-1)))
         prior = row.gather(-1, slot.unsqueeze(-1))[:, 0]
         var = (prior - half.square().sum((-2, -1))).clamp_min(0)
         return Spot(slot, half, var, (half * self._half).sum(1))
 
     def column(self, spot: Spot, used: int) -> Tensor:
-        """The posterior covariance with it is ``k_U(x)^T column``, ``(T, U)``."""
+        """Return ``column (T, U)``; ``k_U^T column`` is the covariance with a spot."""
         column = self.by_slot(self._back(spot.half), used)[..., 0].neg_()
         one = torch.ones_like(spot.var).unsqueeze(-1)
         return column.scatter_add_(1, spot.slot.unsqueeze(-1), one)
 
     def border(self, spot: Spot, precision: Tensor, values: Tensor) -> None:
-        """Add an entry, seen with ``precision (T,)`` to be ``values (T, F)``.
+        """Add an entry with outcomes ``values (T, F)`` of ``precision (T,)``.
 
-        ``spot`` is of this system as it is.
+        ``spot`` must be of this system as it is now.
         """
         root = precision.clamp_min(0).sqrt()
         corner = (1 + root.square() * spot.var).sqrt()
@@ -141,7 +142,7 @@ class System:
         self.count, self._alpha = at + 1, None
 
     def _grow(self) -> None:
-        """Make room for observations to come: empty entries."""
+        """Add empty entries, as room for observations to come."""
         more = max(ROOM, self.count // 16)
         pad = torch.nn.functional.pad
         self.factor = pad(self.factor, (0, more, 0, more))
@@ -151,11 +152,11 @@ class System:
 
 
 def _factored(gram: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
-    """The factor of ``B``, and ``root``, less where rounding needs more noise.
+    """Return the factor of ``B``, and ``root``, reduced where rounding demands it.
 
-    ``B`` is above ``I``, but for the rounding of ``gram``: where there is less noise
-    than that, it may have no factor. On CUDA, where one would have to wait to hear of
-    it, there is always as much.
+    ``B`` is at least ``I`` but for the rounding of ``gram``. If the noise is less than
+    that rounding, the factorisation may fail. On CUDA, where learning of a failure
+    would mean waiting, the noise is always raised that far.
     """
     if not gram.is_cuda:
         factor, failed = torch.linalg.cholesky_ex(_unit_plus(gram, root))

@@ -70,19 +70,19 @@ class Tally:
             weight: how much each counts, ``(T, f)``; ``None``: all count once.
             functions: which of them were observed.
         """
-        own = self._numbers()[:, :, functions]  # T x 3 x f x N
+        part = self._numbers()[:, :, functions]  # T x 3 x f x N
         place = arm[:, None, None, None].expand(-1, 3, y.shape[-1], 1)
-        before = own.gather(-1, place)
+        before = part.gather(-1, place)
         count, mean = before[..., 0].double().unbind(1)[:2]  # T x f
         once = 1.0 if weight is None else weight
         n = count + once
         real = torch.where(n > 0, n, 1.0)
         mean = mean + once * (y - mean) / real
-        after = torch.stack([n, mean, real.rsqrt()], 1).unsqueeze(-1).to(own)
+        after = torch.stack([n, mean, real.rsqrt()], 1).unsqueeze(-1).to(part)
         newer = Tally(self._table)
         # in this order: an interrupt leaves this tally as it was
-        self._newer = _Newer(newer, own, place, before)
-        own.scatter_(-1, place, after)
+        self._newer = _Newer(newer, part, place, before)
+        part.scatter_(-1, place, after)
         return newer
 
     def _numbers(self) -> Tensor:
@@ -93,9 +93,9 @@ class Tally:
             steps = [self._newer]
             while (step := steps[-1].tally._newer) is not None:
                 steps.append(step)
-            for newer, own, place, before in reversed(steps):
+            for newer, part, place, before in reversed(steps):
                 newer._lost = True
-                own.scatter_(-1, place, before)
+                part.scatter_(-1, place, before)
             self._newer = None
         return self._table
 
@@ -104,9 +104,9 @@ class Tally:
 
 
 class _Newer(NamedTuple):
-    """The tally that followed, and what the table held before."""
+    """The next tally, and the numbers that it overwrote in the table."""
 
     tally: Tally
-    own: Tensor  # the part of the table that was written
+    part: Tensor  # the part of the table that was written
     place: Tensor
     before: Tensor

@@ -1,4 +1,4 @@
-"""Units: the users', an engine's, and those in which scores and multipliers are.
+"""Units of outcomes: the user's, an engine's, and those of scores and multipliers.
 
 Beliefs that rescale their outcomes are looked at in spreads: a function less its
 average, divided by its spread. So a policy does the same whatever its outcomes are
@@ -32,8 +32,8 @@ class Units(NamedTuple):
     Args:
         center: what values are counted from.
         size: the unit itself, 1 where there is none yet.
-        known: whether there is one: whether two outcomes differ.
-        seen: how many outcomes it rests on; infinite where it is the user's own.
+        known: whether there is a unit yet, which takes two outcomes that differ.
+        seen: how many outcomes the unit rests on; infinite for the user's own.
     """
 
     center: Tensor
@@ -48,7 +48,7 @@ class Units(NamedTuple):
         return cls(ones * 0, ones, ones > 0, ones * torch.inf)
 
     def of(self, function: int) -> Units:
-        """Return those of one function, ``(T, 1)`` each."""
+        """Return the units of one function, ``(T, 1)`` each."""
         return Units(*(column[:, function : function + 1] for column in self))
 
     def ratio(self, costs: int) -> Tensor:
@@ -62,7 +62,7 @@ class Units(NamedTuple):
         return torch.where(known, reward, torch.nan).expand(-1, costs)
 
     def rests_on(self, least: int) -> Tensor:
-        """Return the trials ``(T,)`` whose units all rest on so many outcomes."""
+        """Return the trials ``(T,)`` whose units all rest on ``least`` outcomes."""
         return ((self.seen >= least) & self.known).all(-1)
 
 
@@ -86,20 +86,20 @@ class Outcomes(NamedTuple):
 
     @classmethod
     def none(cls, like: Tensor) -> Outcomes:
-        """No outcome has been seen, of functions as in ``like (T, f)``."""
+        """Return the statistics of no outcome, of functions as in ``like (T, f)``."""
         zeros = torch.zeros_like(like, dtype=torch.float64)
         return cls(zeros.new_zeros(len(like), 1), zeros, zeros, zeros, zeros)
 
     @classmethod
     def of(cls, rows: Iterable[Observation], like: Tensor) -> Outcomes:
-        """The statistics of all these rows."""
+        """Return the statistics of all rows."""
         out = cls.none(like)
         for row in rows:
             out = out.counted(row)
         return out
 
     def counted(self, row: Observation, sign: int = 1) -> Outcomes:
-        """These with a row more, or with ``sign=-1`` with one less."""
+        """Return the statistics with one more row, or with ``sign=-1`` one less."""
         if row.arrived is None:
             wanted = devices.put(row.wanted, self.seen.device).unsqueeze(-1)
         else:
@@ -120,23 +120,25 @@ class Outcomes(NamedTuple):
 
     @property
     def lost(self) -> bool:
-        """Whether so little is left that rounding errors of what is gone show."""
+        """Whether rounding errors of removed outcomes dominate those that remain."""
         return bool((self.squares < LOST * self.most).any())
 
     @property
     def astray(self) -> bool:
-        """Whether the outcomes have left the origin so far behind that a narrow dtype,
-        in which differences from it are kept, holds their own differences no more.
+        """Whether outcomes are too far from the origin for a narrow dtype.
+
+        It stores differences from the origin, and would round away the differences
+        between outcomes.
         """
         units = self.units()
         gap = (units.center - self.origin).abs()
         return bool((units.known & (gap > ASTRAY * units.size)).any())
 
     def units(self) -> Units:
-        """Count from the average, in spreads; 1 until two outcomes differ.
+        """Return units of one spread around the average; 1 until two outcomes differ.
 
-        Those that share their first twelve digits do not: of what is left much may be
-        rounding, and a unit that small would make anything that comes later enormous.
+        Outcomes that share their first twelve digits count as equal: their differences
+        may be rounding, and in so small a unit later outcomes would be enormous.
         """
         spread = (self.squares / (self.seen - 1).clamp_min(1)).clamp_min(0).sqrt()
         known = (self.seen >= 2) & (spread > ALIKE * self.average.abs())
@@ -144,7 +146,7 @@ class Outcomes(NamedTuple):
         return Units(self.average, size, known, self.seen.expand_as(size))
 
     def columns(self, at: Tensor) -> Outcomes:
-        """The same of some functions alone."""
+        """Return the same of some functions alone."""
         return Outcomes(self.seen, *(value[:, at] for value in self[1:]))
 
 
@@ -186,28 +188,28 @@ class Scale(Value):
 
     @property
     def columns(self) -> int:
-        """The functions of an engine: these, and the ones."""
+        """How many functions the engine has: these, and the column of ones if any."""
         return self.means.shape[1] + int(self.standardize)
 
     def counted(self, row: Observation, sign: int = 1) -> Self:
-        """The same once a row is counted in, or with ``sign=-1`` out again."""
+        """Return the scale with a row counted in, or with ``sign=-1`` taken out."""
         if not self.standardize:
             return self
         return self._with(outcomes=self.outcomes.counted(row, sign))
 
     def over(self, log: Log) -> Self:
-        """The same with all statistics counted afresh from a log."""
+        """Return the scale with all statistics counted afresh from a log."""
         if not self.standardize:
             return self
         return self._with(outcomes=Outcomes.of(log, self.means))
 
     def narrowed(self, at: Tensor) -> Self:
-        """The same of some functions alone."""
+        """Return the same of some functions alone."""
         scale = type(self)(self.means[:, at], self.noise, self.least, self.standardize)
         return scale._with(outcomes=self.outcomes.columns(at))
 
     def engine_columns(self, at: Tensor) -> Tensor:
-        """Which of an engine's functions belong to these of ours."""
+        """Return the engine's columns that belong to the functions ``at``."""
         if not self.standardize:
             return at
         return torch.cat([at, at.new_tensor([self.means.shape[1]])])
@@ -215,13 +217,13 @@ class Scale(Value):
     # -- into the engine -------------------------------------------------------------
 
     def update(self, row: Observation) -> Update:
-        """A row as the engine takes it."""
+        """Return a row in the form that the engine takes."""
         targets, precision = self.targets(row), self.precision(row)
         usual = precision is self.usual
         return Update(row.keys, row.x, targets, precision, row.wanted, usual)
 
     def targets(self, row: Observation) -> Tensor:
-        """The differences that the engine conditions on, ``(T, F)``."""
+        """Return the differences that the engine conditions on, ``(T, F)``."""
         targets = row.values
         if not self.standardize:
             return targets - self.means if self.shifted else targets
@@ -234,7 +236,7 @@ class Scale(Value):
         return torch.cat([targets, ones], -1)
 
     def precision(self, row: Observation) -> Tensor:
-        """The row's precision ``(T,)``, 0 where nothing was seen."""
+        """Return the row's precision ``(T,)``, 0 in trials that observed nothing."""
         precision = self.usual
         if row.noise is not None:
             noise = row.noise
@@ -250,18 +252,18 @@ class Scale(Value):
     # -- out of it -------------------------------------------------------------------
 
     def units(self) -> Units:
-        """The units in which means and deviations are handed out."""
+        """Return the units in which means and deviations are handed out."""
         return self.outcomes.units() if self.standardize else Units.own(self.means)
 
     def targets_of(self) -> tuple[Tensor, Tensor]:
-        """The shift and the divisor of what is fitted, ``(T, f)`` each."""
+        """Return shift and divisor of the outcomes that a fit sees, ``(T, f)`` each."""
         if self.standardize:
             units = self.outcomes.units()
             return units.center, units.size
         return self.means, torch.ones_like(self.means)
 
     def mean(self, mean: Tensor) -> Tensor:
-        """The engine's mean ``(T, F, n)`` in units, ``(T, f, n)``."""
+        """Return the engine's mean ``(T, F, n)`` in units, ``(T, f, n)``."""
         if not self.standardize:
             return mean + self.means.unsqueeze(-1)
         units = self.outcomes.units()
@@ -271,13 +273,13 @@ class Scale(Value):
         return (mean[:, :-1] - gap * mean[:, -1:]) / units.size.unsqueeze(-1)
 
     def weights(self, alpha: Tensor) -> tuple[Tensor, Tensor]:
-        """``w (T, f, U)`` and ``b (T, f)``: the mean in units is ``w k_u(x) + b``."""
+        """Return ``w (T, f, U)`` and ``b (T, f)``: the mean in units is ``w k + b``."""
         if not self.standardize:
             return alpha.mT, self.means
         return self.mean(alpha.mT), torch.zeros_like(self.means)
 
     def blocks(self, blocks: Iterable[Block], dtype: torch.dtype) -> Iterator[Block]:
-        """An engine's blocks in units, of ``dtype``."""
+        """Yield an engine's blocks converted to units, in ``dtype``."""
         if not self.standardize:
             shift = self.means.to(dtype).unsqueeze(-1)
             for block in blocks:
@@ -294,7 +296,7 @@ class Scale(Value):
 
 
 def level(units: Units | None, tau: Tensor) -> Tensor:
-    """Return thresholds ``(T, m)`` in units; where there is none, that is the mean."""
+    """Return thresholds ``(T, m)`` in units; 0 for a cost that has no unit yet."""
     if units is None or units.size.shape[1] == 1:
         return tau
     inside = (tau - units.center[:, 1:]) / units.size[:, 1:]

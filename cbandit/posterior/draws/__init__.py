@@ -1,4 +1,5 @@
-"""How joint samples are drawn.
+"""Joint draws from a prior or posterior.
 
-From a root of a small covariance, from roots of a grid's axes, or by random features.
+They come from a root of a small covariance, from roots of a grid's axes, or by random
+features.
 """

@@ -1,6 +1,6 @@
 """Draws over any set or box: random Fourier features, corrected at what was tried.
 
-The prior is approximate (``FEATURES`` of them); the correction is exact.
+The prior is approximated by ``FEATURES`` features; the correction is exact.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ FEATURES = 1024
 
 
 class Features:
-    """One draw of random features: an approximate prior path for each function.
+    """A draw of random features: one approximate prior path for each function.
 
     Frequencies come from the kernel's spectral density (normal for the RBF, Student-t
     for Matern); a linear kernel has exact features. They are drawn anew every round.
 
     Args:
         covariance: a product of closed forms.
-        streams: the draws, one stream a trial.
+        streams: the random source, one stream a trial.
         functions: how many independent paths, ``F``.
     """
 
@@ -60,7 +60,7 @@ class Features:
         self.weights = devices.put(weights, total.device)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The paths at ``x``, ``(n, d)`` or ``(T, n, d)``: ``(T, F, n)``."""
+        """Return the paths ``(T, F, n)`` at ``x``, ``(n, d)`` or ``(T, n, d)``."""
         weights = self.weights.to(x)
         inputs = self.covariance.inputs(x).to(x.dtype)
         if self.frequencies is None:
@@ -79,10 +79,11 @@ class Features:
 
 @on_one_thread
 def correction(history: History, tried: Tensor, streams: Streams) -> Tensor:
-    """Weights ``(T, U, F)`` that turn a prior draw into a posterior one less its mean.
+    """Return weights ``(T, U, F)`` that turn a prior draw into one of the posterior.
 
-    Pathwise (Matheron): the draw ``f`` less ``K (K + P^-1)^-1 (f(x_u) + e)``, with
-    ``e ~ N(0, P^-1)``; ``tried (T, F, U)`` is the draw at the tried actions.
+    The result has mean 0. By Matheron's rule it is the draw ``f`` less ``K (K +
+    P^-1)^-1 (f(x_u) + e)``, with ``e ~ N(0, P^-1)``; ``tried (T, F, U)`` is the draw at
+    the tried actions.
     """
     trials, functions, used = tried.shape
     if used == 0:
@@ -99,7 +100,7 @@ def correction(history: History, tried: Tensor, streams: Streams) -> Tensor:
 def pathwise(
     history: History, streams: Streams, functions: int
 ) -> Callable[[Tensor], Tensor]:
-    """A posterior draw less its mean: a function of ``x (T, n, d)``, differentiable.
+    """Draw from the posterior less its mean, as a differentiable function of ``x``.
 
     The prior is approximated by random features, the update is exact.
     """
@@ -115,7 +116,7 @@ def pathwise(
 
 
 def check_features(covariance: Covariance) -> None:
-    """An error, unless the kernel has features."""
+    """Raise unless the kernel has random features."""
     forms = covariance.forms
     if forms is not None and (
         covariance.linear or all(form.kind != "linear" for form in forms)
@@ -130,5 +131,5 @@ def check_features(covariance: Covariance) -> None:
 
 
 def _leading(draws: Tensor) -> Tensor:
-    """Draws with a trials axis, where there is none too."""
+    """Return draws with a leading axis of trials, added where there is none."""
     return draws if draws.dim() == 3 else draws.unsqueeze(0)

@@ -1,4 +1,4 @@
-"""Numbers over a product grid as products of two factors: columns, and joint draws.
+"""Columns and joint draws over a product grid, as products of two factors.
 
 Draws are exact in law, from a root of each group of axes.
 """
@@ -26,7 +26,7 @@ class Products:
     Args:
         left: ``(T, k, rows, r)``.
         right: ``(1 or T, r, tails)``.
-        skipped: rows of the grid before the first of ``left``.
+        skipped: how many rows of the grid come before the first of ``left``.
     """
 
     def __init__(self, left: Tensor, right: Tensor, skipped: int) -> None:
@@ -34,22 +34,22 @@ class Products:
 
     @property
     def fused(self) -> bool:
-        """Whether a compiled round takes the factors themselves."""
+        """Whether a compiled round can take the factors instead of their product."""
         return self._left.shape[-1] < FUSED_RANK and native(self._left)
 
     def whole(self, start: int, stop: int) -> bool:
-        """Whether the stretch is rows of the grid, from end to end."""
+        """Return whether a stretch consists of whole rows of the grid."""
         tails = self._right.shape[-1]
         return start % tails == 0 == stop % tails
 
     def factors(self, start: int, stop: int) -> Factors:
-        """The factors of a stretch that is :meth:`whole`."""
+        """Return the factors of a stretch that is :meth:`whole`."""
         tails, skipped = self._right.shape[-1], self._skipped
         rows = slice(start // tails - skipped, stop // tails - skipped)
         return Factors(self._left[:, :, rows], self._right)
 
     def __call__(self, start: int, stop: int) -> Tensor:
-        """``(T, k, stop - start)``."""
+        """Return the product over a stretch, ``(T, k, stop - start)``."""
         left, right, skipped = self._left, self._right, self._skipped
         trials, k, tails = len(left), left.shape[1], right.shape[-1]
         first, last = start // tails, (stop - 1) // tails
@@ -73,12 +73,12 @@ def grid_path(
     z: Tensor,
     dtype: torch.dtype,
 ) -> Path:
-    """``R_1 Z R_2^T``; a combination of kernel rows is taken off ``Z`` itself.
+    """Return the draw ``R_1 Z R_2^T``, which is corrected by changing ``Z``.
 
     Args:
         number: the tried actions' numbers, ``(T, U)``.
         tails: the size of the second group of axes.
-        heads: what of the first group is kept.
+        heads: the part of the first group that is stored here.
         roots: of the two groups' covariances.
         z: standard normals, ``(T, F, r_1, r_2)``.
         dtype: of what is handed out.
@@ -94,7 +94,7 @@ def grid_path(
         return ((first.unsqueeze(1) @ z) * second.unsqueeze(1)).sum(-1)
 
     def left_of(weights: Tensor) -> Tensor:
-        """``R_1`` times what the combinations leave of ``Z``."""
+        """Return ``R_1`` times the corrected ``Z``."""
         scaled = first.unsqueeze(1) * weights.mT.unsqueeze(-1)
         return roots[0].times(z - scaled.mT @ second.unsqueeze(1))
 
@@ -121,16 +121,16 @@ def grid_path(
 def by_size(
     roots: tuple[Root, Root], work: Callable[Given, Tensor]
 ) -> Callable[Given, Tensor]:
-    """``work`` with these roots: on one thread, unless they make large products."""
+    """Return ``work``, held to one thread unless these roots make large products."""
     return work if roots[1].halved else on_one_thread(work)
 
 
 def grid_normals(
     streams: Streams, functions: int, first: Tensor, second: Tensor
 ) -> Tensor:
-    """Normals ``(T, F, r_1, r_2)`` on the host; a trial draws for the columns it has.
+    """Draw normals ``(T, F, r_1, r_2)`` on the host, for the columns a trial has.
 
-    ``first (T, r_1)`` and ``second (T, r_2)`` say which those are.
+    ``first (T, r_1)`` and ``second (T, r_2)`` flag those columns.
     """
     counts = [mask.sum(-1).tolist() for mask in (first, second)]
     shapes = [(functions, rows, columns) for rows, columns in zip(*counts, strict=True)]
@@ -145,12 +145,12 @@ def grid_normals(
 
 
 def even(axis: Tensor) -> bool:
-    """Whether an axis is the same read from both ends, but for rounding."""
+    """Return whether an axis is symmetric about its middle, up to rounding."""
     turned = axis[0] + axis[-1] - axis.flip(-1)
     return bool((axis - turned).abs().max() <= 1e-14 * axis.abs().max())
 
 
 def kron(a: Tensor, b: Tensor) -> Tensor:
-    """Kronecker product of ``(1 or T, n, r)`` and ``(1 or T, m, s)``."""
+    """Return the Kronecker product of ``(1 or T, n, r)`` and ``(1 or T, m, s)``."""
     out = a[:, :, None, :, None] * b[:, None, :, None, :]
     return out.reshape(out.shape[0], a.shape[1] * b.shape[1], -1)

@@ -1,4 +1,4 @@
-"""Roots of prior covariances, cut where the rest is below rounding."""
+"""Roots of prior covariances, without columns that are below rounding."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 
 def prior_root(covariance: Tensor, tolerance: float = 1e-15) -> Tensor:
-    """``L (*b, N, r)`` with ``L L^T`` the covariance ``(*b, N, N)``.
+    """Return ``L (*b, N, r)`` with ``L L^T`` the covariance ``(*b, N, N)``.
 
     Eigenvectors whose eigenvalue is below ``tolerance`` of the largest are left out:
-    together they are worth less than rounding. In a batch each covariance leaves out
-    its own; columns it lacks are 0.
+    together they are below rounding. Covariances of a batch may have different ranks;
+    missing columns are 0.
     """
     values, vectors = torch.linalg.eigh(covariance.double())
     least = tolerance * values[..., -1:].clamp_min(0)
@@ -25,10 +25,10 @@ def prior_root(covariance: Tensor, tolerance: float = 1e-15) -> Tensor:
 
 
 def pivoted_root(covariance: Tensor, tolerance: float = 1e-15) -> Tensor:
-    """``L (*b, N, r)`` as :func:`prior_root`, by a pivoted Cholesky factor.
+    """Return ``L (*b, N, r)`` like :func:`prior_root`, by a pivoted Cholesky factor.
 
-    At full rank that is a tenth of the work; its columns are not orthogonal. It stops
-    where what is left of every variance is below ``tolerance`` of the largest.
+    At full rank that is a tenth of the work; the columns are not orthogonal. It stops
+    once every remaining variance is below ``tolerance`` of the largest.
     """
     size = covariance.shape[-1]
     every = covariance.double().cpu().reshape(-1, size, size).numpy()
@@ -49,8 +49,8 @@ def pivoted_root(covariance: Tensor, tolerance: float = 1e-15) -> Tensor:
 class Root:
     """A root ``R (1 or T, n, r)`` of a covariance, ``R R^T``, and products with it.
 
-    Where the covariance is the same read from both ends (a stationary kernel on an axis
-    that is), its eigenvectors are even or odd: the halves of a product are the sum and
+    If the covariance is mirror-symmetric (a stationary kernel on a symmetric axis), its
+    eigenvectors are even or odd: the halves of a product are the sum and
     the difference of two products of half the size, which halves the work.
     """
 
@@ -61,17 +61,20 @@ class Root:
 
     @classmethod
     def of(cls, covariance: Tensor, mirrored: bool) -> Root:
-        """A root of ``covariance (1 or T, n, n)``, ``mirrored`` or not."""
+        """Return a root of ``covariance (1 or T, n, n)``.
+
+        ``mirrored`` says whether the covariance is mirror-symmetric.
+        """
         n = covariance.shape[-1]
         turned = covariance.flip(-1, -2)
         off = (covariance - turned).abs().max()
         if n < 2 or not mirrored or bool(off > 1e-6 * covariance.abs().max()):
             return cls(prior_root(covariance))
         covariance = (covariance + turned) / 2  # symmetric already, but for rounding
-        half, rest = n // 2, n - n // 2  # a middle action is even
-        within = covariance[..., :rest, :rest]
-        across = covariance.flip(-1)[..., :rest, :rest]
-        weight = torch.ones(rest, dtype=covariance.dtype, device=covariance.device)
+        half, evens = n // 2, n - n // 2  # a middle action is even
+        within = covariance[..., :evens, :evens]
+        across = covariance.flip(-1)[..., :evens, :evens]
+        weight = torch.ones(evens, dtype=covariance.dtype, device=covariance.device)
         weight[half:] = 0.5**0.5
         # covariances of (f(x) + f(-x)) / sqrt(2) and (f(x) - f(-x)) / sqrt(2)
         even = prior_root((within + across) * weight * weight.unsqueeze(-1))
@@ -80,7 +83,7 @@ class Root:
         odd = odd * 0.5**0.5
         top = torch.cat([even[..., :half, :], odd], -1)
         bottom = torch.cat([even[..., :half, :], -odd], -1).flip(-2)
-        nothing = odd.new_zeros(*odd.shape[:-2], rest - half, odd.shape[-1])
+        nothing = odd.new_zeros(*odd.shape[:-2], evens - half, odd.shape[-1])
         middle = torch.cat([even[..., half:, :], nothing], -1)
         matrix = torch.cat([top, middle, bottom], -2)
         # a thin root is multiplied faster as a whole than by halves
@@ -88,18 +91,18 @@ class Root:
 
     @property
     def halved(self) -> bool:
-        """Whether products are by halves."""
+        """Whether products are computed by halves."""
         return self._halves is not None
 
     def to(self, dtype: torch.dtype) -> Root:
-        """In another dtype."""
+        """Return the root in another dtype."""
         halves = self._halves
         if halves is not None:
             halves = halves[0].to(dtype), halves[1].to(dtype)
         return Root(self.matrix.to(dtype), halves)
 
     def times(self, right: Tensor) -> Tensor:
-        """``R right``, ``(T, F, n, c)``, of ``right (T, F, r, c)``."""
+        """Return ``R right (T, F, n, c)`` of ``right (T, F, r, c)``."""
         if self._halves is None:
             return self.matrix.unsqueeze(1) @ right
         even, odd = (half.unsqueeze(1) for half in self._halves)

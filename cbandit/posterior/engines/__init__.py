@@ -1,6 +1,6 @@
-"""Where the numbers of a posterior are kept.
+"""Engines: they compute a posterior and store its arrays.
 
-Three engines over sets and boxes; an engine is the only thing of the posterior that
+There are three, over sets and boxes; an engine is the only part of a posterior that
 changes in place. ``Engine`` keeps the observations alone and solves for every point as
 it is asked; ``Joint`` keeps the whole covariance of a small set, ``Swept`` means and
 variances of a large one, by kernel rows.

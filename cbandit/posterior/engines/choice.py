@@ -1,4 +1,4 @@
-"""Which engine keeps a belief over a set, and why."""
+"""Choose the engine for a belief over a set, and say why."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BEYOND = Plan("factor", "an action outside the set was observed")
 def _swept(
     rows: Callable[[Prior], Rows], prior: Prior, functions: int, plan: Plan
 ) -> Engine:
-    """An engine for large sets, by its kind of rows."""
+    """Return an engine for large sets, with the rows that ``plan`` names."""
     _check_memory(plan, prior, functions)
     step = block_of(prior, functions)
     if prior.device.type == "cuda" and isinstance(prior.actions, ProductGrid):
@@ -55,7 +55,7 @@ ENGINES = ("auto", *MAKERS)
 
 
 def plan(wanted: str, prior: Prior, samples: bool) -> Plan:
-    """The engine for a set: the one ``wanted``, or for ``"auto"`` the one that fits."""
+    """Plan the engine for a set: ``wanted``, or the best one for ``"auto"``."""
     checks.one_of("engine", wanted, "auto", *MAKERS)
     actions, covariance, device = prior.actions, prior.covariance, prior.device
     if actions.continuous:
@@ -88,13 +88,13 @@ def plan(wanted: str, prior: Prior, samples: bool) -> Plan:
 
 
 def make_engine(plan: Plan, prior: Prior, functions: int) -> Engine:
-    """A fresh engine that knows only the prior; for large sets, of a stretch."""
+    """Return a new engine without data; on large sets for one stretch of them."""
     make = Engine if prior.actions.continuous else MAKERS[plan.name]
     return make(prior, functions, plan)
 
 
 def _check_memory(plan: Plan, prior: Prior, functions: int) -> None:
-    """Raise an error where not even means and variances of all actions have room."""
+    """Raise if means and variances of all actions do not fit in memory."""
     (first, last), trials, dtype = prior.ends, prior.trials, prior.dtype
     least = trials * (functions + 1) * (last - first) * dtype.itemsize
     free = free_memory(prior.device)
@@ -110,10 +110,10 @@ def _check_memory(plan: Plan, prior: Prior, functions: int) -> None:
 
 
 def block_of(prior: Prior, functions: int) -> int:
-    """How many actions are looked at together.
+    """Return how many actions are computed together.
 
-    As many as fit the cache, or on CUDA as fill the device: fewer where what passes
-    through in a stretch would not fit beside means and variances.
+    As many as fit the cache, or on CUDA as fill the device; fewer if the temporaries of
+    so many would not fit beside means and variances.
     """
     if prior.device.type != "cuda":
         return BLOCK
@@ -124,7 +124,7 @@ def block_of(prior: Prior, functions: int) -> int:
 
 
 def describe_engines(device: torch.device | None = None) -> str:
-    """Which engine ``"auto"`` takes here for some typical sets, and why."""
+    """Say which engine ``"auto"`` takes here for some typical sets, and why."""
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.float32 if device.type == "cuda" else torch.float64
     axis = torch.linspace(0, 1, 1000, dtype=dtype)

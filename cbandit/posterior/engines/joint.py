@@ -1,8 +1,8 @@
 """The *joint* engine: the whole posterior covariance of a small set, float64.
 
-A new observation is one rank-one change, ``O(N^2)`` a round whatever came before. A
-compiled round needs its column alone, so that a few changes wait, and the covariance is
-read and written once for all of them.
+A new observation is a change of rank one, which takes ``O(N^2)`` however many came
+before. A compiled round needs one column of the covariance only. So a few changes wait,
+and the covariance is read and written once for all of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cbandit_kernels import Late, Look, joint_round, native
 
 
 class Joint(Engine):
-    """Means ``(T, F, N)`` and covariance ``(T, N, N)``, read as :attr:`cov`."""
+    """An engine of means ``(T, F, N)`` and a covariance ``(T, N, N)``, :attr:`cov`."""
 
     by_features = False
     REWEIGH_EVERY = 64  # reverse changes, after which the means are computed afresh
@@ -50,7 +50,7 @@ class Joint(Engine):
         super().__init__(prior, functions, plan)
 
     def clear(self, functions: int) -> None:
-        """Forget everything, and keep as many functions from now on."""
+        """Forget everything; from now on there are ``functions`` functions."""
         prior, self.functions = self.prior, functions
         self._to_prior()
         self.mean = self._cov.new_zeros(prior.trials, functions, self._size)
@@ -66,7 +66,7 @@ class Joint(Engine):
 
     @property
     def cov(self) -> Tensor:
-        """The posterior covariance but for what was told last."""
+        """The posterior covariance without the observations that still wait."""
         if self._late.waiting:
             with self.history.writing():
                 self._late.apply(self._cov)
@@ -75,7 +75,7 @@ class Joint(Engine):
 
     @property
     def _var(self) -> Tensor:
-        """Its diagonal, ``(T, N)``."""
+        """The diagonal of the covariance, ``(T, N)``."""
         late = self._late
         return late.var if late.waiting else self._cov.diagonal(dim1=-2, dim2=-1)
 
@@ -84,7 +84,7 @@ class Joint(Engine):
         self._cov.copy_(self._table)
 
     def takes(self, keys: Sequence[Hashable]) -> bool:
-        """Only actions of the set, which are named by their numbers."""
+        """Return whether these are numbered actions of the set."""
         return isinstance(keys[0], int)
 
     def _shared(self) -> list[object]:
@@ -114,7 +114,7 @@ class Joint(Engine):
         self.history.enter(slots, update)
 
     def _take_in(self) -> None:
-        """Change means and covariance by what was told last."""
+        """Apply the waiting observations to means and covariance."""
         if self._told is None:
             return
         slots, precision = cast("Sequence[int]", self._told.keys), self._told.precision
@@ -136,7 +136,7 @@ class Joint(Engine):
         self.cov.addcmul_(column.unsqueeze(-1), scaled, value=sign)
 
     def forget(self, update: Update) -> None:
-        """The reverse of :meth:`append`, from a solve without the observation."""
+        """Remove an observation, by a solve without it."""
         self.settle()
         slots, precision = cast("Sequence[int]", update.keys), update.precision
         slot = devices.put(slots, self._cov.device)
@@ -156,7 +156,7 @@ class Joint(Engine):
         self.stale |= self.history.clashes(slots, update)
 
     def refresh(self) -> None:
-        """Compute means and covariance afresh from the history: no drift is left."""
+        """Compute means and covariance afresh from the history, without drift."""
         self._to_prior()
         system = self.history.system()
         rows = self.history.rows(system.slots)
@@ -167,7 +167,7 @@ class Joint(Engine):
         self.stale = False
 
     def settle(self) -> None:
-        """Take in what waits, and bring the means in line with changed targets."""
+        """Apply waiting observations and changed targets."""
         if self._told is not None:
             with self.history.writing():
                 self._take_in()
@@ -177,7 +177,7 @@ class Joint(Engine):
             self.stale = False
 
     def _combined(self, weights: Tensor) -> Tensor:
-        """Combinations ``(T, k, N)`` of prior covariances, ``weights (T, N, k)``."""
+        """Return combinations ``(T, k, N)`` of prior covariances by ``weights``."""
         table = self._table if len(self._table) > 1 else self._table[0]
         return weights.mT @ table
 
@@ -185,11 +185,11 @@ class Joint(Engine):
 
     @property
     def fused(self) -> Fused | None:
-        """Compiled loops take in what was told and look, in one call."""
+        """The compiled loops that update and score in one call, where available."""
         return self._find if native(self._cov) else None
 
     def _find(self, look: Look, streams: Streams | None = None) -> Best:
-        """Take in what waits and find the best action."""
+        """Apply waiting observations and find the best action."""
         if self.stale:
             self.settle()
         draw = None if streams is None else self._draw(streams)
@@ -205,7 +205,7 @@ class Joint(Engine):
         return Best(best.value, best.index, best.estimate)
 
     def gain(self) -> Tensor:
-        """The realised information gain, ``(T,)``."""
+        """Return the realised information gain, ``(T,)``."""
         if self._shares:
             first, *rest = self._shares
             more = (
@@ -217,7 +217,7 @@ class Joint(Engine):
         return self._gain
 
     def covariances(self, to: Tensor) -> Between:
-        """Posterior covariances ``(T, n, o)`` and variances, read off."""
+        """Return posterior covariances ``(T, n, o)`` and variances from the table."""
         self.settle()
         cov, var = self.cov, self._var
         return lambda at: (cov[:, at][..., to], var[:, at], var[:, to])
@@ -228,7 +228,7 @@ class Joint(Engine):
         streams: Streams | None = None,
         ahead: Coming | None = None,
     ) -> Iterator[Block]:
-        """One pass over the set; draws are exact in law."""
+        """Yield the set block by block; draws are exact in law."""
         self.settle()
         var = self._var if ahead is None else self._after(ahead)
         mean, std = self.mean, var.clamp_min(0).sqrt_().unsqueeze(1)
@@ -241,7 +241,7 @@ class Joint(Engine):
             yield Block(start, stop, mean[..., start:stop], std[..., start:stop], part)
 
     def _after(self, ahead: Coming) -> Tensor:
-        """The variances after choices to come, ``(T, N)``."""
+        """Return the variances after outstanding choices, ``(T, N)``."""
         if not ahead.numbered():
             points = self.prior.actions.block(0, self._size)
             return self.history.at(points, ahead)[1]
@@ -253,7 +253,7 @@ class Joint(Engine):
         return var - explained(inner, rows, ahead.precision).square().sum(-2)
 
     def _draw(self, streams: Streams) -> Tensor:
-        """Draws of the posterior less its mean, ``(T, F, N)``, exact in law.
+        """Draw from the posterior less its mean, ``(T, F, N)``, exact in law.
 
         With the prior ``L L^T``, weights on ``L`` have posterior precision
         ``I + L^T P L``: positive definite as it stands, and small where ``L`` is thin.
@@ -281,7 +281,10 @@ class Joint(Engine):
         return draws
 
     def _corrected(self, root: Tensor, streams: Streams) -> Tensor:
-        """A prior draw ``f`` less ``K (K + P^-1)^-1 (f + e)``, ``e ~ N(0, P^-1)``."""
+        """Return ``f - K (K + P^-1)^-1 (f + e)`` of a prior draw ``f``.
+
+        The noise ``e`` is drawn from ``N(0, P^-1)``.
+        """
         size, rank = self._size, root.shape[-1]
         z = streams.normal(2 * self.functions, size)
         z = devices.put(z.view(-1, 2 * self.functions, size), root.device)
@@ -293,5 +296,5 @@ class Joint(Engine):
         return prior - self._combined(system.solve((prior + noise).mT))
 
     def bytes(self) -> int:
-        """Bytes that the arrays take."""
+        """Return the bytes that the arrays take."""
         return self.mean.nbytes + self._cov.nbytes + self._late.columns.nbytes

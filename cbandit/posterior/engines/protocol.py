@@ -37,7 +37,7 @@ from cbandit.posterior.observations import Between, Coming, History, Update
 from cbandit_kernels import Look
 
 Fused = Callable[[Look, "Streams | None"], Best]
-"""One pass of a backend over the set: what was told is applied, the best one found."""
+"""A backend's pass over the set: it applies observations and finds the best action."""
 
 
 @dataclass(frozen=True)
@@ -49,28 +49,28 @@ class Plan:
 
 
 class Engine:
-    """The history alone: every point is solved for as it is asked.
+    """An engine that stores its history alone and solves for every point on request.
 
     Args:
         prior: the set and the prior over it.
-        functions: ``F``, that share their observations.
-        plan: its name, and why it was chosen.
+        functions: ``F``, how many functions share their observations.
+        plan: the engine's name, and why it was chosen.
     """
 
     history: History
     functions: int
     step: int | None = None
-    """Actions that a stretch should hold; ``None``: all, for they are few."""
+    """How many actions a stretch should hold; ``None``: all, because they are few."""
     keeps_all = True
-    """Whether every rank keeps the whole set, however many share it."""
+    """Whether every rank stores the whole set, however many share it."""
     keeps_rows = False
-    """Whether its bytes are mostly kernel rows, which are sooner computed than read."""
+    """Whether its bytes are mostly kernel rows, faster to compute than to read."""
     by_features = True
     """Whether joint draws are by random features, which not all kernels have."""
     drifts = False
     """Whether its dtype is so narrow that forgetting leaves errors."""
     light = False
-    """Whether a checkpoint leaves it out."""
+    """Whether a checkpoint leaves its arrays out."""
     stale = False
     """Whether the means in its arrays are of older targets."""
 
@@ -80,29 +80,29 @@ class Engine:
 
     @property
     def fused(self) -> Fused | None:
-        """A round's one pass, where a backend has it."""
+        """A pass that updates and scores at once; ``None`` if there is none."""
         return None
 
     def takes(self, keys: Sequence[Hashable]) -> bool:
-        """Whether it can condition on actions of these names.
+        """Return whether it can condition on actions of these names.
 
-        They are of one kind: numbers in all trials, or in none.
+        They are numbers in all trials, or in none.
         """
         return True
 
     def covers(self, stretch: tuple[int, int] | None) -> bool:
-        """Whether it keeps this stretch of the set; ``None``: the whole."""
+        """Return whether it stores this stretch of the set; ``None``: all of it."""
         return True
 
     # -- changes ---------------------------------------------------------------------
 
     def clear(self, functions: int) -> None:
-        """Forget everything, and keep as many functions from now on."""
+        """Forget everything; from now on there are ``functions`` functions."""
         prior, self.functions, self.stale = self.prior, functions, False
         self.history = History(prior.covariance, prior.trials, functions, prior.device)
 
     def place(self, update: Update) -> list[int] | None:
-        """The slots of an observation, ``None`` where there is none in any trial."""
+        """Return an observation's slots; ``None`` while no trial has any slot."""
         slots, _ = self.history.place(update.keys, update.x, update.wanted)
         return slots if self.history.used else None
 
@@ -113,7 +113,7 @@ class Engine:
             self.history.enter(slots, update)
 
     def forget(self, update: Update) -> None:
-        """The reverse of :meth:`append`, from a solve without the observation."""
+        """Remove an observation, by a solve without it."""
         slots = self.place(update)
         if slots is not None:
             self.history.enter(slots, update, -1)
@@ -130,12 +130,12 @@ class Engine:
     def correct(
         self, keys: Sequence[Hashable], change: Tensor, wanted: Sequence[bool]
     ) -> None:
-        """Change targets at ``keys``, which have been observed.
+        """Change the targets of the observed actions ``keys``.
 
         Args:
             keys: one a trial.
-            change: what is added to the sums of precision x target, ``(T, F)``: the
-                caller has multiplied it by the precision.
+            change: ``(T, F)``, to be added to the sums of precision times target; the
+                precision is in it already.
             wanted: trials in which it is not 0.
         """
         slots, _ = self.history.place(keys, None, wanted)
@@ -143,12 +143,12 @@ class Engine:
         self.stale = True
 
     def revise(self, weighted: Tensor) -> None:
-        """Replace all targets: ``weighted (T, F, U)`` sums of precision x target."""
+        """Replace all sums of precision times target by ``weighted (T, F, U)``."""
         self.history.revise(weighted)
         self.stale = True
 
     def split(self, rest: Tensor, apart: Tensor) -> Engine:
-        """Keep some functions; return an engine of the others, with the same data."""
+        """Keep the functions ``rest``; return an engine of the functions ``apart``."""
         self.settle()
         self.history.stands_for = None
         other = copy.deepcopy(self, {id(part): part for part in self._shared()})
@@ -157,7 +157,7 @@ class Engine:
         return other
 
     def _shared(self) -> list[object]:
-        """Parts that never change, which two engines may have in common."""
+        """Return the parts that never change, which two engines may share."""
         return [self.prior, self.prior.covariance, self.prior.actions]
 
     def _keep(self, functions: Tensor) -> None:
@@ -167,16 +167,16 @@ class Engine:
     # -- arrays ----------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Compute all arrays afresh from the history: no drift is left."""
+        """Compute all arrays afresh from the history, free of rounding drift."""
 
     def settle(self) -> None:
-        """Bring the arrays up to date with what was told."""
+        """Apply all waiting observations to the arrays."""
 
     def make_room(self) -> None:
-        """Change to rows that keep less, where memory runs short and there are any."""
+        """Switch to kernel rows that take less memory, if memory runs short."""
 
     def bytes(self) -> int:
-        """Bytes that the arrays take."""
+        """Return the bytes that the arrays take."""
         return 8 * self.history.used**2 * self.prior.trials
 
     # -- looking ---------------------------------------------------------------------
@@ -187,17 +187,18 @@ class Engine:
         streams: Streams | None = None,
         ahead: Coming | None = None,
     ) -> Iterator[Block]:
-        """One pass over the set, stretch by stretch; they make up all that is kept.
+        """Yield the stored set block by block; ``stretches`` must cover all of it.
 
-        What was told is applied to a stretch just before it is handed out, so that a
-        round reads and writes each number once. A block is valid until the engine
+        Waiting observations are applied to a stretch just before it is yielded, so that
+        a round reads and writes each number once. A block is valid until the engine
         changes.
 
         Args:
             stretches: the first action of each and one past its last.
-            streams: each block carries a joint draw less its mean, from these.
-            ahead: deviations are those after these choices, which may get slots of the
-                history in which nothing is observed.
+            streams: the random source; with it each block carries a joint draw less its
+                mean.
+            ahead: outstanding choices; deviations are as if their outcomes had come.
+                They may take slots of the history, in which nothing is observed.
         """
         path = None
         if streams is not None:
@@ -210,17 +211,17 @@ class Engine:
             yield Block(start, stop, mean, std, draw)
 
     def points_of(self, index: Tensor) -> Tensor:
-        """Actions ``(n, d)``, or ``(T, n, d)`` of sets of their own, by number."""
+        """Return actions by number, ``(n, d)``, or ``(T, n, d)`` if trials differ."""
         actions = self.prior.actions
         if actions.batch_shape:
             index = index.expand(self.prior.trials, -1)
         return actions.at(index)
 
     def covariances(self, to: Tensor) -> Between:
-        """Posterior covariances with ``to``, as a function of actions; by numbers."""
+        """Return posterior covariances with ``to`` as a function of action numbers."""
         of = self.history.covariances(self.points_of(to).double())
         return lambda at: of(self.points_of(at).double())
 
     def gain(self) -> Tensor:
-        """The realised information gain, ``(T,)``."""
+        """Return the realised information gain, ``(T,)``."""
         return self.history.system().gain()

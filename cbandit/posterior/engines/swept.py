@@ -42,14 +42,14 @@ from cbandit_kernels import Change, Found, Look, native
 
 
 class Swept(Engine):
-    """Means ``(T, F, n)`` and variances ``(T, n)`` over ``n`` actions, by kernel rows.
+    """An engine of means and variances over ``n`` actions, updated by kernel rows.
 
     Args:
-        prior: the set, and its stretch that is kept.
+        prior: the set, and the stretch of it that is stored here.
         functions: ``F``.
         plan: the engine's name, and why it was chosen.
         rows: where kernel rows come from.
-        step: actions that are looked at together.
+        step: how many actions are computed together.
     """
 
     keeps_all = False
@@ -81,7 +81,7 @@ class Swept(Engine):
         self._scale = float(self.var[:, :1024].double().mean().clamp_min(1e-300)) ** 0.5
 
     def clear(self, functions: int) -> None:
-        """Forget everything, and keep as many functions from now on."""
+        """Forget everything; from now on there are ``functions`` functions."""
         super().clear(functions)
         self.rows.clear()
         trials, old, size = self.mean.shape
@@ -98,7 +98,7 @@ class Swept(Engine):
         self._warned = False
 
     def covers(self, stretch: tuple[int, int] | None) -> bool:
-        """Whether it keeps this stretch of the set; ``None``: the whole."""
+        """Return whether it stores this stretch of the set; ``None``: all of it."""
         return self._ends == (stretch or (0, self.prior.actions.size))
 
     def _keep(self, functions: Tensor) -> None:
@@ -108,16 +108,16 @@ class Swept(Engine):
     # -- arrays ----------------------------------------------------------------------
 
     def stretches(self, target: int) -> Iterator[tuple[int, int]]:
-        """Stretches of about ``target`` actions, of those that are kept."""
+        """Cut the stored actions into stretches of about ``target``."""
         return self.prior.actions.stretches(target, *self._ends)
 
     def arrays(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Means ``(T, F, n)`` and variances ``(T, n)`` of a stretch, to be written."""
+        """Return views of a stretch's means ``(T, F, n)`` and variances ``(T, n)``."""
         at = slice(start - self._ends[0], stop - self._ends[0])
         return self.mean[..., at], self.var[:, at]
 
     def _prior(self, start: int, stop: int) -> Tensor:
-        """The prior variances of a stretch."""
+        """Return the prior variances of a stretch."""
         return self.prior.covariance.variance(self.prior.actions.block(start, stop))
 
     def _to_prior(self) -> None:
@@ -141,7 +141,7 @@ class Swept(Engine):
         self._changed()
 
     def forget(self, update: Update) -> None:
-        """The reverse of :meth:`append`, from the system without the observation."""
+        """Remove an observation, by the system without it."""
         slots = self.place(update)
         if slots is None:
             return
@@ -156,7 +156,7 @@ class Swept(Engine):
         self._changed()
 
     def place(self, update: Update) -> list[int] | None:
-        """The slots of an observation, with their kernel rows."""
+        """Return an observation's slots, whose kernel rows are written if new."""
         return self._placed(update.keys, update.x, update.wanted)
 
     def _placed(
@@ -184,7 +184,7 @@ class Swept(Engine):
             self.check()
 
     def refresh(self) -> None:
-        """Compute means and variances afresh from the history: no drift is left."""
+        """Compute means and variances afresh from the history, without drift."""
         with self.history.writing():
             self._pending.clear()
             self.stale = False
@@ -232,17 +232,17 @@ class Swept(Engine):
                 var.copy_((self._prior(start, stop) if first == 0 else var) - taken)
 
     def _stretch_of(self, columns: int) -> int:
-        """A stretch of which some columns fit in memory."""
+        """Return a stretch so long that ``columns`` columns of it fit in memory."""
         return max(1 << 12, self._room() // (8 * len(self._trial) * columns))
 
     def _room(self) -> int:
-        """Bytes that a refresh may take in passing."""
+        """Return the bytes that temporaries of a refresh may take."""
         if self.device.type != "cuda":
             return self.REFRESH_BYTES
         return max(self.REFRESH_BYTES, free_memory(self.device) // 16)
 
     def settle(self) -> None:
-        """Apply what waits."""
+        """Apply all waiting changes."""
         if not self._pending and not self.stale:
             return
         with self.history.writing():
@@ -255,15 +255,15 @@ class Swept(Engine):
             self._settled()
 
     def _settled(self) -> None:
-        """Nothing waits any more."""
+        """Mark all waiting changes as applied."""
         self._pending.clear()
         self.stale = False
         self.history.release()
 
     def _solve_for_fallen(self) -> None:
-        """Solve for the variances that have fallen far since that was last done.
+        """Solve again for variances that have fallen far since the last such solve.
 
-        By then the rounding errors of what was taken off may be large beside them.
+        The rounding errors of the subtractions may be large beside what remains.
         """
         if self._floor is None:
             self._floor = torch.full_like(self.var, self.FALLEN * self._scale**2)
@@ -276,7 +276,7 @@ class Swept(Engine):
             self._floor[:, some] = self.FALLEN * self.var[:, some]
 
     def at(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Means ``(T, F, k)`` and variances ``(T, k)`` at ``index (T, k)`` in reach."""
+        """Return means ``(T, F, k)`` and variances ``(T, k)`` at stored actions."""
         self.settle()
         index = index - self._ends[0]
         places = index.unsqueeze(1).expand(-1, self.functions, -1)
@@ -285,7 +285,7 @@ class Swept(Engine):
     def check(self) -> None:
         """Compare a few actions with a fresh solve; refresh if they have drifted.
 
-        An error that stays is the dtype's: a warning says so, once.
+        If a refresh does not help, the dtype is too narrow; one warning says so.
         """
         if self.history.used == 0:
             return
@@ -308,7 +308,7 @@ class Swept(Engine):
             )
 
     def _off(self) -> float:
-        """The largest relative error of a few actions against a fresh solve."""
+        """Return the largest relative error of a few actions against a fresh solve."""
         size = self.var.shape[-1]
         count = min(self.CHECK_ACTIONS, size)
         offset = (self._changes * 7919) % size
@@ -335,7 +335,7 @@ class Swept(Engine):
         streams: Streams | None = None,
         ahead: Coming | None = None,
     ) -> Iterator[Block]:
-        """One pass that applies what waits, stretch by stretch."""
+        """Yield the stored set block by block, waiting changes applied on the way."""
         if self.history.cancels:
             self.settle()
         history, number = self.history, self.history.stands_for
@@ -364,12 +364,12 @@ class Swept(Engine):
 
     @property
     def fused(self) -> Fused | None:
-        """One kernel's pass: on CUDA, by compiled loops, or as a backend insists."""
+        """The kernel that updates and scores in one pass, where there is one."""
         known = self.device.type == "cuda" or native(self.mean)
         return self._find if known or self.BACKEND else None
 
     def _find(self, look: Look, streams: Streams | None = None) -> Best:
-        """Apply what was told and find the best action, in one pass over all."""
+        """Apply waiting changes and find the best action, in one pass."""
         many = len(self._pending) > self.FUSED_LIMIT
         if self.stale or many or self.history.cancels:
             self.settle()
@@ -401,8 +401,9 @@ class Swept(Engine):
         return first_of(candidates(), look.tolerance, closer)
 
     def _stacked(self, columns: int) -> tuple[Tensor, Change]:
-        """Pending changes: weights ``(T, U, columns)``, zeros after them, and what
-        squares and columns are multiplied by.
+        """Return pending changes as weights ``(T, U, columns)``, padded by zeros.
+
+        With them come the factors of the columns' squares and of the columns.
         """
         trials, count = len(self._trial), len(self._pending)
         double: dict[str, Any] = {"dtype": torch.float64, "device": self.device}
@@ -415,10 +416,10 @@ class Swept(Engine):
         return weights, Change(spread, shift)
 
     def _ahead(self, ahead: Coming) -> Columns:
-        """Columns whose squares are the share of the variance that choices take off.
+        """Return columns whose squares outstanding choices take off the variance.
 
-        They are combinations of kernel rows: the choices get slots of their own, in
-        which nothing has been seen.
+        They are combinations of kernel rows: the choices take slots in which nothing
+        has been observed.
         """
         places = []
         for names, x in zip(ahead.keys, ahead.x, strict=True):
@@ -454,13 +455,13 @@ class Swept(Engine):
         )
 
     def _draw(self, streams: Streams) -> Columns:
-        """A posterior draw less its mean: a prior draw, corrected at what was tried."""
+        """Draw from the posterior less its mean, by correcting a prior draw."""
         points = self.history.points[:, : self.history.used]
         path = self.rows.path(streams, self.functions, points)
         return path.corrected(correction(self.history, path.tried, streams))
 
     def gain(self) -> Tensor:
-        """The realised information gain, ``(T,)``."""
+        """Return the realised information gain, ``(T,)``."""
         if self.history.used == 0:  # no system yet: the first one is factored whole
             return self.history.points.new_zeros(len(self._trial))
         return super().gain()
@@ -468,7 +469,7 @@ class Swept(Engine):
     # -- memory ------------------------------------------------------------------
 
     def make_room(self) -> None:
-        """Keep no rows any more, where they no longer fit in memory."""
+        """Switch to rows that take less memory, if the rows no longer fit."""
         used = self.history.used
         if not self.keeps_rows or used % 32:
             return
@@ -486,17 +487,17 @@ class Swept(Engine):
         self.plan = Plan(rows.name, "kernel rows no longer fit in memory")
 
     def bytes(self) -> int:
-        """Bytes that the arrays take now."""
+        """Return the bytes that the arrays take now."""
         floor = 0 if self._floor is None else self._floor.nbytes
         rows = self.history.used * self.rows.bytes_per_row()
         return self.mean.nbytes + self.var.nbytes + floor + rows
 
 
 class _Pending(NamedTuple):
-    """A change that waits.
+    """A change of means and variances that has not been applied yet.
 
     Args:
-        weights: of the kernel rows, ``(T, U)``, which make its column.
+        weights: of the kernel rows, ``(T, U)``, that sum to the change's column.
         spread: what the column's square is multiplied by, ``(T,)``.
         shift: what the column is multiplied by for the means, ``(T, F)``.
     """
@@ -507,7 +508,7 @@ class _Pending(NamedTuple):
 
 
 class _Changes:
-    """Pending changes as columns; applied to one stretch at a time, in place."""
+    """Pending changes as columns, applied in place to one stretch at a time."""
 
     def __init__(
         self, columns: Columns, count: int, spread: Tensor | None, shift: Tensor | None
@@ -523,7 +524,7 @@ class _Changes:
         self._value = -float(spread) if self._single and spread is not None else 0.0
 
     def __call__(self, start: int, stop: int, mean: Tensor, var: Tensor) -> None:
-        """Apply them to means ``(T, F, n)`` and variances ``(T, n)`` of a stretch."""
+        """Apply the changes to means ``(T, F, n)`` and variances of a stretch."""
         columns, count = self._columns(start, stop), self._count
         if self._shift is None:
             mean.copy_(columns[:, count:])

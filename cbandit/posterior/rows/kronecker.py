@@ -1,4 +1,4 @@
-"""Rows of a product grid, kept as factors over two groups of its axes."""
+"""Rows of a product grid, stored as factors over two groups of its axes."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Kronecker(Rows):
     """A grid's rows as products over two groups of axes: one matrix product a round.
 
     Where the kernel matrix of the second group has low rank ``r`` (the RBF), its rows
-    are kept on a basis of its range, and the product's inner dimension is ``r``, not
-    ``u``: exact up to the rounding of that matrix's own decomposition. A first group of
-    several axes is kept axis by axis, so that no row is ever as long as the group.
+    are stored on a basis of its range. Then the product's inner dimension is ``r``, not
+    ``u``, and exact up to the rounding of that matrix's decomposition. A first group of
+    several axes is stored axis by axis, so that no row is ever as long as the group.
     """
 
     name = "product"
@@ -73,14 +73,14 @@ class Kronecker(Rows):
     def clear(self) -> None:
         """Drop the tried actions."""
         trials, sizes = self.trials, self.actions.sizes
-        kept: dict[str, Any] = {"dtype": torch.float64, "device": self.device}
+        like: dict[str, Any] = {"dtype": torch.float64, "device": self.device}
         self._fronts = [
-            torch.zeros(trials, 0, math.prod(sizes[a:b]), **kept)
+            torch.zeros(trials, 0, math.prod(sizes[a:b]), **like)
             for a, b in self._spans
         ]
         # what is tried on each basis, of the tail too
         self._codes = [
-            torch.zeros(trials, 0, 0 if basis is None else basis.shape[-1], **kept)
+            torch.zeros(trials, 0, 0 if basis is None else basis.shape[-1], **like)
             for basis in self._bases
         ]
         self._tail = torch.zeros(
@@ -98,20 +98,20 @@ class Kronecker(Rows):
         self._axes = _factors(self.covariance, self.actions)
 
     def bytes_per_row(self) -> int:
-        """``T`` times a number for each value of the fronts' axes and of the tail."""
+        """Return the bytes of one row: its factors on the fronts and on the tail."""
         fronts = sum(front.shape[-1] for front in self._fronts)
         return self.trials * (8 * fronts + self.dtype.itemsize * self._tails)
 
     def bytes_per_column(self) -> int:
-        """The left factor of a product's column."""
+        """Return the bytes of the left factor of one column."""
         basis = self._bases[-1]
         inner = self._tails if basis is None else basis.shape[-1]
         return self.trials * 8 * math.prod(self.actions.sizes[: self._cut]) * inner
 
     def _low_rank(self, first: int, last: int) -> Tensor | None:
-        """An orthonormal basis ``(1 or T, n, r)`` of the range over some axes.
+        """Return an orthonormal basis ``(1 or T, n, r)`` of the range over some axes.
 
-        ``None`` where it is not much smaller than the axes themselves.
+        ``None`` if its rank is not much less than their number of values.
         """
         sizes = self.actions.sizes[first:last]
         if not sizes or max(sizes) > self.BASIS_LIMIT:
@@ -125,13 +125,13 @@ class Kronecker(Rows):
         return basis if 2 * basis.shape[-1] < math.prod(sizes) else None
 
     def _matrices(self, first: int, last: int) -> list[Tensor]:
-        """Each axis' factor of the prior covariance, ``(1 or T, n, n)``."""
+        """Return each axis' factor of the prior covariance, ``(1 or T, n, n)``."""
         pairs = zip(self._axes[first:last], self.actions.axes[first:last], strict=True)
         matrices = [kernel(axis, axis) for kernel, axis in pairs]
         return [m if m.dim() == 3 else m.unsqueeze(0) for m in matrices]
 
     def _row(self, x: Tensor, first: int, last: int) -> Tensor:
-        """``(T, n)``: the factor of a row over the axes ``first .. last - 1``."""
+        """Return the factor ``(T, n)`` of a row over the axes ``first .. last - 1``."""
         parts = []
         for j in range(first, last):
             part = self._axes[j](self.actions.axes[j], x[:, j : j + 1])[..., 0]
@@ -148,7 +148,7 @@ class Kronecker(Rows):
         x: Tensor,
         keys: Sequence[Hashable],
     ) -> None:
-        """Keep the two factors of the rows of ``x``."""
+        """Store the two factors of the rows of ``x``."""
         room = self._tail.shape[1]
         if max(slots) >= room:
             grown = max(16, 2 * room, max(slots) + 1) - room
@@ -174,7 +174,7 @@ class Kronecker(Rows):
 
     @on_one_thread
     def multiply(self, weights: Tensor) -> Products:
-        """``A^T diag(w) B`` for each column ``w`` of ``weights``."""
+        """Return ``A^T diag(w) B`` for each column ``w`` of ``weights``."""
         used, skipped = weights.shape[1], self._heads.start
         basis = self._bases[-1]
         if basis is None or self._off_grid or used <= basis.shape[-1]:
@@ -186,19 +186,20 @@ class Kronecker(Rows):
         return Products(self._coded(weights).to(self.dtype), right, skipped)
 
     def _coded(self, weights: Tensor) -> Tensor:
-        """``A^T diag(w) code``, ``(T, k, N_1, r)``, ``A`` the fronts' rowwise product.
+        """Return ``A^T diag(w) code``, ``(T, k, N_1, r)``.
 
-        All that has a basis stays on it until the tried actions have been summed over.
+        ``A`` is the rowwise product of the fronts. Factors that have a basis
+        stay on it until the sum over the tried actions.
         """
         used = weights.shape[1]
         # a single front is cut down to the stretch at once, several at the end
-        own = self._heads if len(self._spans) == 1 else slice(None)
+        stretch = self._heads if len(self._spans) == 1 else slice(None)
         short, bases = [], []
         for front, code, basis in zip(
             self._fronts, self._codes[:-1], self._bases[:-1], strict=True
         ):
-            short.append((front[..., own] if basis is None else code)[:, :used])
-            bases.append(None if basis is None else basis[:, own])
+            short.append((front[..., stretch] if basis is None else code)[:, :used])
+            bases.append(None if basis is None else basis[:, stretch])
         inner = self._codes[-1][:, :used]
         for part in short[:0:-1]:
             inner = _rowwise(part, inner)
@@ -213,7 +214,7 @@ class Kronecker(Rows):
         return left if len(self._spans) == 1 else left[:, :, self._heads]
 
     def seamless(self, draw: Columns | None) -> bool:
-        """Compiled loops need no room where the inner dimensions are small."""
+        """Return whether compiled loops run without temporaries: at small ranks."""
         rank = self._codes[-1].shape[-1]
         if not 0 < rank < FUSED_RANK or not native(self._tail):
             return False
@@ -227,7 +228,7 @@ class Kronecker(Rows):
         draw: Columns | None,
         backend: str | None,
     ) -> Rounds:
-        """Whole rows of the grid in one pass, products included, where that pays."""
+        """Return a pass over whole rows of the grid, products included if that pays."""
         columns = self.multiply(weights)
         pieces = finishing(columns, change, look, draw, backend)
         if not self.seamless(draw):
@@ -246,7 +247,7 @@ class Kronecker(Rows):
         return go
 
     def path(self, streams: Streams, functions: int, points: Tensor) -> Path:
-        """Exact in law: ``R_1 Z R_2^T`` with a root of each group's covariance."""
+        """Draw ``R_1 Z R_2^T`` by a root of each group's covariance, exact in law."""
         if self._off_grid:
             raise CBanditError(
                 "exact Thompson draws over a ProductGrid need all observations on the "
@@ -281,7 +282,7 @@ class Kronecker(Rows):
 
 
 def _rowwise(a: Tensor, b: Tensor) -> Tensor:
-    """Kronecker products of the rows of ``(T, U, n)`` and ``(T, U, m)``."""
+    """Return Kronecker products of the rows of ``(T, U, n)`` and ``(T, U, m)``."""
     return (a.unsqueeze(-1) * b.unsqueeze(-2)).flatten(-2)
 
 
@@ -297,5 +298,5 @@ def _factors(covariance: Covariance, actions: ProductGrid) -> list[AxisKernel]:
 
 
 def _longer(rows: Tensor, grown: int) -> Tensor:
-    """Rows ``(T, room, k)`` with room for more; torch 2.8 pads nothing without k."""
+    """Pad rows ``(T, room, k)`` by ``grown``; torch 2.8 does not pad if k is 0."""
     return torch.cat([rows, rows.new_zeros(len(rows), grown, rows.shape[-1])], 1)

@@ -1,9 +1,9 @@
 """Rows of the prior covariance at the tried actions, over all actions.
 
-Three ways to the same numbers. *Stored* keeps the rows, *Kronecker* a factor of them
-per half of the grid's axes, *Recomputed* nothing: it computes them in blocks.
-Each is told of a new distinct action by ``write`` and hands out combinations by
-``multiply(weights)``, a function of a stretch of actions.
+There are three ways to the same numbers. *Stored* keeps the rows, *Kronecker* a factor
+of them per half of the grid's axes, *Recomputed* nothing: it computes them in blocks.
+``write`` adds a new distinct action; ``multiply(weights)`` returns combinations of rows
+as a function of a stretch of actions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Path(NamedTuple):
 
     Args:
         tried: at the tried actions, ``(T, F, U)``, float64.
-        corrected: the draw less ``weights (T, U, F)`` combinations of kernel rows.
+        corrected: returns the draw less the combinations of kernel rows that
+            ``weights (T, U, F)`` make.
     """
 
     tried: Tensor
@@ -42,17 +43,17 @@ class Rows(ABC):
     """Kernel rows at the tried actions, over a stretch of the set.
 
     Slots are the history's, one for each distinct action that a trial has tried. A slot
-    that was given up is given to another action, and ``write`` replaces its row. A
-    trial weighs slots that it never wrote by 0; their rows must not hold NaN.
+    may pass from one action to another; then ``write`` replaces its row. Slots that a
+    trial never wrote have weight 0 in it; their rows must not hold NaN.
 
     Args:
-        prior: the set, its stretch that is kept, and the covariance.
+        prior: the set, the stretch of it that is stored here, and the covariance.
     """
 
     name: str
     """The name of the engine that keeps such rows."""
     kept = False
-    """Whether whole rows are kept, which are sooner computed than read from a file."""
+    """Whether whole rows are stored; they are faster to compute than to read."""
     by_features = True
     """Whether :meth:`path` draws by random features, which not all kernels have."""
 
@@ -72,25 +73,25 @@ class Rows(ABC):
         x: Tensor,
         keys: Sequence[Hashable],
     ) -> None:
-        """Take in a new distinct action ``x (len(trials), d)``, a slot a trial.
+        """Add a new distinct action ``x (len(trials), d)``, in one slot per trial.
 
-        ``keys`` are its names: a number where it is one of the set's.
+        ``keys`` are the actions' names: a number for an action of the set.
         """
 
     @abstractmethod
     def multiply(self, weights: Tensor) -> Columns:
-        """``weights^T K``, for ``weights (T, U, k)`` in float64."""
+        """Return ``weights^T K`` for ``weights (T, U, k)`` in float64."""
 
     @abstractmethod
     def bytes_per_row(self) -> int:
-        """Bytes that one more distinct action takes."""
+        """Return the bytes that one more distinct action takes."""
 
     def bytes_per_column(self) -> int:
-        """Bytes that each column of ``multiply`` takes for as long as it is used."""
+        """Return the bytes that a column of ``multiply`` takes while it is used."""
         return 0
 
     def roomier(self) -> Rows | None:
-        """Rows that keep less, and none of these yet; ``None``: there are none."""
+        """Return empty rows of a kind that takes less memory; ``None`` if none does."""
         return None
 
     def rounds(
@@ -101,18 +102,18 @@ class Rows(ABC):
         draw: Columns | None,
         backend: str | None,
     ) -> Rounds:
-        """A round's pass: apply the columns ``weights^T K``, score, take the best.
+        """Return a pass that applies columns ``weights^T K`` and finds the best action.
 
-        ``draw``: what stands for the standard deviation in a joint draw.
+        ``draw`` is the joint draw that takes the place of the standard deviation.
         """
         return finishing(self.multiply(weights), change, look, draw, backend)
 
     def seamless(self, draw: Columns | None) -> bool:
-        """Whether :meth:`rounds` takes all actions at once and needs no room."""
+        """Return whether :meth:`rounds` needs no temporaries for the whole set."""
         return False
 
     def path(self, streams: Streams, functions: int, points: Tensor) -> Path:
-        """A prior draw; ``points (T, U, d)`` are the tried actions."""
+        """Draw from the prior; ``points (T, U, d)`` are the tried actions."""
         actions, dtype = self.prior.actions, self.prior.dtype
         features = Features(self.prior.covariance, streams, functions)
 
@@ -135,9 +136,9 @@ def finishing(
     draw: Columns | None,
     backend: str | None,
 ) -> Rounds:
-    """Columns by a matrix product, the rest of the round in one pass over them.
+    """Return a pass over columns that a matrix product has computed.
 
-    ``None``: there are none.
+    ``columns`` is ``None`` if there are none.
     """
 
     def go(start: int, mean: Tensor, var: Tensor) -> Found:

@@ -1,4 +1,4 @@
-"""Rows that are not kept: kernel values are recomputed in cache-sized blocks."""
+"""Rows that are not stored: kernel values are recomputed in cache-sized blocks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CUDA_STREAM_BYTES = 1 << 28
 
 
 class Recomputed(Rows):
-    """Nothing kept: kernel values are recomputed in cache-sized blocks."""
+    """Rows that are not stored but recomputed in cache-sized blocks."""
 
     name = "stream"
     DIMS = 16  # coordinates that a kernel holds in registers
@@ -57,7 +57,7 @@ class Recomputed(Rows):
         self._points = torch.zeros(shape, dtype=torch.float64, device=device)
 
     def bytes_per_row(self) -> int:
-        """``T d`` numbers."""
+        """Return the bytes of ``T d`` numbers."""
         return self.prior.trials * self.prior.actions.dim * 8
 
     def write(
@@ -67,7 +67,7 @@ class Recomputed(Rows):
         x: Tensor,
         keys: Sequence[Hashable],
     ) -> None:
-        """Keep the coordinates."""
+        """Store the coordinates of a new action."""
         room = self._points.shape[1]
         if max(slots) >= room:
             grown = max(16, 2 * room, max(slots) + 1) - room
@@ -76,7 +76,7 @@ class Recomputed(Rows):
         self._points[trial, slot] = x.double()
 
     def multiply(self, weights: Tensor) -> Columns:
-        """Values made, combined and dropped, block by block."""
+        """Return ``weights^T K``, computed block by block."""
         actions, covariance = self.prior.actions, self.prior.covariance
         dtype, points = self.prior.dtype, self._points[:, : weights.shape[1]]
         far = self._far() if points.is_cuda else None
@@ -108,7 +108,7 @@ class Recomputed(Rows):
         return columns
 
     def seamless(self, draw: Columns | None) -> bool:
-        """On points that lie in memory, where kernel values need no room."""
+        """Return whether points lie in memory, so that no kernel value is stored."""
         dim, kinds = self.prior.actions.dim, self.prior.covariance.kinds
         if draw is not None or not isinstance(self.prior.actions, Finite):
             return False
@@ -124,7 +124,7 @@ class Recomputed(Rows):
         draw: Columns | None,
         backend: str | None,
     ) -> Rounds:
-        """Kernel values made, used and dropped within the pass itself."""
+        """Return a pass that computes kernel values on the way and stores none."""
         actions, covariance = self.prior.actions, self.prior.covariance
         if not weights.shape[-1] or actions.dim > self.DIMS:
             columns = self.multiply(weights) if weights.shape[-1] else None
@@ -154,7 +154,7 @@ class Recomputed(Rows):
         return go
 
     def _frame(self) -> Frame:
-        """Coordinates about the middle of the set, where squares are small."""
+        """Return the frame of coordinates about the middle of the set."""
         if self._known_frame is None:
             self._known_frame = self._new_frame()
         return self._known_frame
@@ -162,7 +162,7 @@ class Recomputed(Rows):
     def _far(self) -> bool:
         """Whether squares of coordinates in :meth:`multiply` would cancel.
 
-        Looked for once, by the set's extent: no device is waited for in a round.
+        Computed once, from the set's extent, so that no round waits for the device.
         """
         if self._known_far is None:
             ends = self.prior.covariance.scaled(self.prior.actions.extent().double())

@@ -1,4 +1,4 @@
-"""Rows kept as they are: any kernel, any set, ``u N`` numbers."""
+"""Rows stored as they are: for any kernel and set, ``u N`` numbers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from cbandit_kernels import Change, Found, Look, native, stored_round
 
 
 class Stored(Rows):
-    """Rows kept as they are, ``u N`` numbers; a round reads them once.
+    """Rows stored as they are, ``u N`` numbers; a round reads them once.
 
-    With a ``stretch`` of the actions, their part of the rows.
+    With a ``stretch`` of the actions, only that part of the rows is stored.
     """
 
     name = "factor"
@@ -29,12 +29,12 @@ class Stored(Rows):
         self._written = 0
 
     def roomier(self) -> Rows | None:
-        """Rows that are recomputed, where the kernel has a closed form."""
+        """Return rows that are recomputed, if the kernel has a closed form."""
         closed = self.prior.covariance.forms is not None
         return Recomputed(self.prior) if closed else None
 
     def bytes_per_row(self) -> int:
-        """``T N`` numbers."""
+        """Return the bytes of ``T N`` numbers."""
         first, last = self.prior.ends
         return self.prior.trials * (last - first) * self.prior.dtype.itemsize
 
@@ -80,7 +80,7 @@ class Stored(Rows):
                 chunk[trial, slot % self.CHUNK, start - first : stop - first] = row
 
     def multiply(self, weights: Tensor) -> Columns:
-        """One product with each chunk of rows."""
+        """Return ``weights^T K``, by one product with each chunk of rows."""
         used, (first, _), dtype = weights.shape[1], self.prior.ends, self.prior.dtype
         parts = [
             (
@@ -108,7 +108,7 @@ class Stored(Rows):
         return columns
 
     def seamless(self, draw: Columns | None) -> bool:
-        """Compiled loops sum rows in cache; other columns need room."""
+        """Return whether compiled loops sum the rows in cache."""
         return draw is None and bool(self._rows) and native(self._rows[0])
 
     def rounds(
@@ -119,7 +119,7 @@ class Stored(Rows):
         draw: Columns | None,
         backend: str | None,
     ) -> Rounds:
-        """The rows summed within the pass itself, by compiled loops where they are."""
+        """Return a pass that sums rows on the way, by compiled loops if possible."""
         if (
             not self._rows
             or not native(self._rows[0])
@@ -127,11 +127,11 @@ class Stored(Rows):
         ):
             return super().rounds(weights, change, look, draw, backend)
         used, first = weights.shape[1], self.prior.ends[0]
-        kept = self._rows[: -(-used // self.CHUNK)]
+        chunks = self._rows[: -(-used // self.CHUNK)]
 
         def go(start: int, mean: Tensor, var: Tensor) -> Found:
             stop = start + var.shape[-1]
-            rows = [chunk[..., start - first : stop - first] for chunk in kept]
+            rows = [chunk[..., start - first : stop - first] for chunk in chunks]
             drawn = None if draw is None else draw(start, stop).to(var.dtype)
             return stored_round(rows, weights, change, mean, var, look, start, drawn)
 
