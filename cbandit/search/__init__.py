@@ -1,7 +1,7 @@
-"""The best action, or distribution, under a score.
+"""Search for the best action or distribution under a score.
 
-On finite sets, boxes, segments and the simplex of distributions. Public is
-:func:`best_policy`; policies use the rest.
+The searches are over finite sets, boxes, segments and the simplex of distributions.
+:func:`best_policy` is public; the others are for policies.
 """
 
 from cbandit.posterior.look import Best, maximise

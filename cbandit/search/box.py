@@ -1,11 +1,11 @@
-"""The best point of a box under a score: many candidates, climbs from the best, a zoom.
+"""Find the best point of a box: many candidates, climbs from the best, a zoom.
 
 Scores have kinks (clipping, rectified penalties), on which their maximum often lies.
-The climbs (``climb.py``) follow kinks. A closing zoom, draws around the best point that
-come ever closer, serves scores whose gradient leads nowhere.
+The climbs (``climb.py``) follow kinks. The zoom at the end draws points ever closer to
+the best one; it serves scores whose gradient leads nowhere.
 
-On a box with choices, the coordinates that are chosen from rows stay fixed during a
-climb. Then the best points are tried with other rows, and climb again.
+On a box with choices, the coordinates that come from rows of choices stay fixed during
+a climb. Then the best points are tried with other rows, and climb again.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ MARGIN = 1e-8  # share of a cost's size that is kept from its limit
 
 @dataclass
 class Climbs:
-    """Counts the climbs that were let run to their end, and how many of them failed.
+    """A counter of climbs, and of those that failed.
 
-    A climb fails that is still on its way when its steps are spent.
+    A climb fails if it is still rising when its steps are spent.
     """
 
     made: int = 0
     failed: int = 0
 
     def count(self, climbed: Climbed) -> None:
-        """Add some climbs."""
+        """Count the climbs of one search."""
         self.made += climbed.settled.numel()
         self.failed += int((~climbed.settled).sum())
 
@@ -74,18 +74,18 @@ def maximise_box(
     barred: Barred | None = None,
     tolerance: Tensor | float = 0.0,
 ) -> Best:
-    """Find the point of greatest score.
+    """Find the point of a box with the greatest score.
 
     Args:
         box: where to look.
-        estimate: returns estimates at points.
-        score: the score of estimates, continuous.
-        streams: draws of candidates.
+        estimate: returns estimates ``(T, F, n)`` at points ``(T, n, d)``.
+        score: the score of estimates, a continuous function.
+        streams: the random source of candidates.
         incumbents: ``(T, k, d)``, points to look around.
-        climbs: where climbs are counted.
+        climbs: a counter of climbs to add to.
         barred: which points of the unit cube are not to be chosen.
-        tolerance: of points whose scores differ by less the first drawn is taken,
-            ``(T,)`` or a number.
+        tolerance: ``(T,)`` or a number; if scores differ by less, the point drawn first
+            wins.
     """
     unit = box.unit
 
@@ -128,9 +128,9 @@ def maximise_box(
         z, values = best_of(z, values, 1, tolerance)
         z, best = zoomed(box, value, z[:, 0], values[:, 0], streams, tolerance)
         x = box.nearest(unit.point(z))
-        here = estimate(x.unsqueeze(1))[..., 0]
+        estimates = estimate(x.unsqueeze(1))[..., 0]
         best = best.masked_fill(best <= FLOOR, -torch.inf)
-    return Best(best, None, here, x)
+    return Best(best, None, estimates, x)
 
 
 def best_feasible_point(
@@ -146,11 +146,11 @@ def best_feasible_point(
 ) -> tuple[Best, Tensor]:
     """Find the greatest ``f`` where every ``g <= 0``; failing that, the least ``g``.
 
-    Maximises the penalised reward ``f - rho sum_j [g_j + margin]_+`` and raises ``rho``
-    until the maximum keeps the limits. Trials in which no point does get the best point
-    under ``least``, which is ``-max_j g_j`` unless given; the second result ``(T,)``
-    says which they are. Of points that differ by less than ``tolerance``, in ``least``
-    by less than ``cost_tolerance``, ``(T,)`` each, the first drawn is taken.
+    It maximises the penalised reward ``f - rho sum_j [g_j + margin]_+`` and raises
+    ``rho`` until the maximum keeps the limits. Trials in which no point keeps them get
+    the best point under ``least``, by default ``-max_j g_j``; the second result flags
+    them, ``(T,)``. If scores differ by less than ``tolerance`` (``least``: by less than
+    ``cost_tolerance``), ``(T,)`` or numbers, the point drawn first wins.
     """
     with torch.no_grad():
         z = candidates(box, streams, None)
@@ -189,7 +189,7 @@ def best_feasible_point(
 
 
 def _either(chosen: Tensor, best: Best, other: Best) -> Best:
-    """Return the one in the trials ``chosen (T,)``, the other elsewhere."""
+    """Return ``best`` in the trials ``chosen (T,)``, ``other`` elsewhere."""
     column = chosen.unsqueeze(-1)
     return Best(
         torch.where(chosen, best.value, other.value),
@@ -204,7 +204,7 @@ def _point(best: Best) -> Tensor:
 
 
 def _size(values: Tensor) -> Tensor:
-    """Return by how much scores differ where they are good, ``(T,)``."""
+    """Return the range of the better scores, ``(T,)``."""
     top = values.amax(-1)
     upper, whole = top - values.median(-1).values, top - values.amin(-1)
     size = torch.where(upper > 0, upper, whole)
@@ -249,7 +249,7 @@ def _drawn(draw: Callable[..., Tensor], device: torch.device, *shape: int) -> Te
 def apart(
     z: Tensor, values: Tensor, count: int, near: float, tolerance: Tensor | float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Return the best points, none near a better one: ``(T, s, d)`` and ``(T, s)``."""
+    """Return the best points that are not near a better one, and their values."""
     z, left = best_of(z, values, POOL, tolerance)
     values, points, heights = left, [], []
     for _ in range(min(count, z.shape[1])):
@@ -271,7 +271,7 @@ def around(box: Box, z: Tensor, reach: float, streams: Streams) -> Tensor:
 
 
 def rows_to_try(box: Box, streams: Streams) -> list[Tensor]:
-    """Return rows of choices for each round, ``(1 or T, r, k)``; a plain box has none.
+    """Return rows of choices to try in each pass, ``(1 or T, r, k)``, if any.
 
     All rows if they are few, else some that are drawn.
     """
@@ -292,9 +292,9 @@ def zoomed(
     streams: Streams,
     tolerance: Tensor | float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Improve ``z (T, d)`` of value ``best (T,)`` by draws around it, ever closer.
+    """Improve ``z (T, d)`` of value ``best (T,)`` by draws that come ever closer to it.
 
-    It moves where that gains more than ``tolerance``, a number or ``(T,)``.
+    It moves if that gains more than ``tolerance``, a number or ``(T,)``.
     """
     dim = z.shape[-1]
     noise = _drawn(streams.normal, z.device, ZOOM_POINTS, dim)
@@ -319,7 +319,7 @@ def best_of(
 ) -> tuple[Tensor, Tensor]:
     """Return the best ``count`` points, best first, and their values.
 
-    Of those that differ by no more than ``tolerance``, the first first.
+    Values that differ by no more than ``tolerance`` keep their order.
     """
     place = ranked(values, count, tolerance)
     return at_places(z, place), values.gather(1, place)

@@ -1,4 +1,4 @@
-"""Many climbs at once in the unit cube, on functions with kinks.
+"""Climb from many points of the unit cube at once, on functions with kinks.
 
 Quasi-Newton (BFGS) steps on the coordinates that no bound holds, with a weak Wolfe line
 search. A search that meets a kink brackets it, and the change of slope across the
@@ -31,7 +31,7 @@ FLOOR = -1e300  # stands for minus infinity, which has no differences
 
 @dataclass
 class Climbed:
-    """Where climbs ended.
+    """The points where climbs ended.
 
     Args:
         z: the points, ``(T, n, d)``.
@@ -46,7 +46,7 @@ class Climbed:
 
 @dataclass
 class _Spot:
-    """A point of each climb; ``slope`` is taken along the line that is searched."""
+    """The current point of each climb; ``slope`` is along the line of search."""
 
     z: Tensor
     loss: Tensor
@@ -75,17 +75,17 @@ def climb(
     steps: int,
     tolerance: Tensor | float = 0.0,
 ) -> Climbed:
-    """Climb from every ``z`` for a few steps, then go on from the best to the end.
+    """Climb from every ``z`` for a few steps, then from the best ones to the end.
 
     Args:
-        value: ``(T, n, d) -> (T, n)``, differentiable, each point on its own.
+        value: a differentiable function ``(T, n, d) -> (T, n)`` of single points.
         z: ``(T, n, d)``, in the unit cube.
         size: ``(T,)``, the size of differences that matter.
         free: ``(d,)``, the coordinates that may change.
         sprint: how many steps all climbs make.
         finalists: how many climbs of each trial go on after that.
         steps: how many steps they make altogether, at most.
-        tolerance: of climbs that differ by less the first goes on.
+        tolerance: if climbs differ by less, the first one counts as better.
     """
     dim, size = z.shape[-1], size.unsqueeze(-1)
     eye = torch.eye(dim, dtype=z.dtype, device=z.device)
@@ -115,11 +115,11 @@ def climb(
         steepest = pull / pull.norm(dim=-1, keepdim=True).clamp_min(1e-300)
         way = torch.where(fresh.unsqueeze(-1), -FIRST * steepest, way)
         way = way / way.abs().amax(-1, keepdim=True).clamp_min(1.0)
-        here = _Spot(z, loss, gradient, (pull * way).sum(-1), torch.zeros_like(loss))
-        low, far = _search(value, here, way, free, ~settled)
-        curvature, changed = _learned(curvature, far, here, fresh)
+        start = _Spot(z, loss, gradient, (pull * way).sum(-1), torch.zeros_like(loss))
+        low, far = _search(value, start, way, free, ~settled)
+        curvature, changed = _learned(curvature, far, start, fresh)
         fresh = fresh & ~changed
-        idle = torch.where(here.loss - low.loss <= LITTLE * size, idle + 1, 0.0)
+        idle = torch.where(start.loss - low.loss <= LITTLE * size, idle + 1, 0.0)
         settled = settled | (idle >= PATIENCE)
         z, loss, gradient = low.z, low.loss, low.gradient
     return Climbed(z, -loss, settled)
@@ -147,26 +147,26 @@ def _look(
 
 def _search(
     value: Callable[[Tensor], Tensor],
-    here: _Spot,
+    start: _Spot,
     way: Tensor,
     free: Tensor,
     open_: Tensor,
 ) -> tuple[_Spot, _Spot]:
-    """Search along ``way``: the best point, and one whose slope is no longer steep."""
-    low = high = here
+    """Search along ``way`` for the best point, and one where the slope is flat."""
+    low = high = start
     bracketed = torch.zeros_like(open_)
-    step = torch.ones_like(here.loss)
+    step = torch.ones_like(start.loss)
     for _ in range(LOOKS):
-        z = (here.z + step.unsqueeze(-1) * way).clamp(0, 1)
+        z = (start.z + step.unsqueeze(-1) * way).clamp(0, 1)
         loss, gradient = _look(value, z, free)
         stuck = ((z <= 0) & (way < 0)) | ((z >= 1) & (way > 0))
         slope = (gradient * way).masked_fill(stuck, 0.0).sum(-1)
-        seen = _Spot(z, loss, gradient, slope, step)
-        promised = (here.gradient * (z - here.z)).sum(-1)
-        enough = loss <= here.loss + ENOUGH * promised
-        steep = slope < STEEP * here.slope
-        low = low.replaced(open_ & enough, seen)
-        high = high.replaced(open_ & ~enough, seen)
+        tried = _Spot(z, loss, gradient, slope, step)
+        promised = (start.gradient * (z - start.z)).sum(-1)
+        enough = loss <= start.loss + ENOUGH * promised
+        steep = slope < STEEP * start.slope
+        low = low.replaced(open_ & enough, tried)
+        high = high.replaced(open_ & ~enough, tried)
         bracketed = bracketed | (open_ & ~enough)
         open_ = open_ & ~(enough & ~steep)
         # where the tangents at both ends of the bracket meet; a convex function lies
@@ -174,7 +174,7 @@ def _search(
         width = high.step - low.step
         turn = high.slope - low.slope
         meet = (low.loss - high.loss + high.slope * width) / turn
-        gained = here.loss - low.loss
+        gained = start.loss - low.loss
         left = -low.slope * meet - CLOSE * gained
         closed = bracketed & (high.slope > 0) & (low.step > 0) & (left <= 0)
         open_ = open_ & ~closed
@@ -183,18 +183,18 @@ def _search(
         share = torch.where(high.slope > 0, meet / width, 0.5).nan_to_num(0.5)
         inside = low.step + width * share.clamp(0.1, 0.9)
         step = torch.where(bracketed, inside, 2 * step)
-    crossed = bracketed & (high.slope > 0) & (low.slope < STEEP * here.slope)
+    crossed = bracketed & (high.slope > 0) & (low.slope < STEEP * start.slope)
     return low, low.replaced(crossed, high)
 
 
 def _learned(
-    curvature: Tensor, far: _Spot, here: _Spot, fresh: Tensor
+    curvature: Tensor, far: _Spot, start: _Spot, fresh: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Update curvatures (BFGS) by the change of gradient from ``here`` to ``far``.
+    """Update curvatures (BFGS) by the change of gradient from ``start`` to ``far``.
 
-    Returns them, and whether each was updated.
+    Returns the curvatures, and which of them were updated.
     """
-    s, y = far.z - here.z, far.gradient - here.gradient
+    s, y = far.z - start.z, far.gradient - start.gradient
     sy = (s * y).sum(-1)
     curved = sy > 1e-12 * s.norm(dim=-1) * y.norm(dim=-1)
     safe = torch.where(curved, sy, 1.0)[..., None, None]

@@ -21,12 +21,12 @@ def best_feasible(
 ) -> tuple[Best, Tensor]:
     """Find the greatest ``f`` where every ``g <= 0``; failing that, the least ``g``.
 
-    Trials without such an action get the best one under ``least``, by a second search
-    made for them.
+    Trials without a feasible action get the best one under ``least``, by a second
+    search.
 
     Args:
         search: returns the best action under a score.
-        least: what is maximised where nothing is feasible; ``-max_j g_j`` unless given.
+        least: the score where nothing is feasible; by default ``-max_j g_j``.
 
     Returns:
         The best actions, and which trials ``(T,)`` had no feasible one.

@@ -1,4 +1,4 @@
-"""Segments: how far one may go along them while costs keep their limits."""
+"""How far one may go along segments while costs keep their limits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MARGIN = 1e-12  # share by which ends are drawn in, so that rounding crosses no 
 
 
 def furthest(start: Tensor, end: Tensor, limit: Tensor) -> Tensor:
-    """Return how far one may go towards each end: the largest share ``a`` of the way.
+    """Return how far one may go towards each end, as a share ``a`` of the way.
 
     Along the way costs are affine, ``(1 - a) start + a end``, and all ``m`` must stay
     within their limits.

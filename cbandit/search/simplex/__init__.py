@@ -1,4 +1,4 @@
-"""The best distribution over actions: a linear programme with few constraints.
+"""Find the best distribution over actions: a linear programme with few constraints.
 
-Exact from two arms to ten million, and over arms that come block by block.
+It is solved exactly, from two arms to ten million, even if they come in blocks.
 """

@@ -73,7 +73,7 @@ def one_cost(reward: Tensor, cost: Tensor, limit: Tensor) -> PolicySolution:
 
 
 def _farthest(value: Tensor, center: Tensor) -> Tensor:
-    """Return how far playable arms ``(T, K)`` lie from ``(T, 1)`` at most, ``(T,)``."""
+    """Return the largest distance ``(T,)`` of playable arms from ``center (T, 1)``."""
     least, largest = value.amin(-1, keepdim=True), value.amax(-1, keepdim=True)
     if bool(torch.isinf(least).any()) or bool((largest > NEVER / 2).any()):
         out = (value - center).abs()
@@ -109,19 +109,19 @@ def _cuts(
     while bool(active.any()):
         lam = torch.where(active, (high_r - low_r) / (high_d - low_d), lam)
         chord = torch.maximum(low_r - lam * low_d, high_r - lam * high_d) + slack
-        here = lam[who].unsqueeze(1)
+        price = lam[who].unsqueeze(1)
         if r.shape[1] > FEW:
             floor = torch.where(active, chord, torch.inf)[who].unsqueeze(1)
             some = slice(None, None, r.shape[1] // 2048)
-            sample = r[:, some] - here * (c[:, some] - tau) > floor
+            sample = r[:, some] - price * (c[:, some] - tau) > floor
             if float(sample.double().mean(1).max()) <= 0.125:
-                rows, at, r, c = above(r, c, tau, here, floor)
+                rows, at, r, c = above(r, c, tau, price, floor)
                 arm = at if arm is None else arm[rows].gather(1, at)
-                who, here, tau = who[rows], here[rows], torch.zeros_like(here[rows])
+                who, price, tau = who[rows], price[rows], torch.zeros_like(price[rows])
                 active = torch.zeros_like(active).index_fill_(0, who, True)
                 if len(who) == 0:
                     break
-        at, score, excess = best(r, c, tau, here)
+        at, score, excess = best(r, c, tau, price)
         new, new_r, new_d, top = low.clone(), low_r.clone(), low_d.clone(), chord + 0
         new[who] = at if arm is None else at_each(arm, at)
         new_r[who], new_d[who], top[who] = at_each(r, at), excess, score

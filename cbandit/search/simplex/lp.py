@@ -66,7 +66,7 @@ def best_policy(u_r: Any, u_c: Any, tau: Any) -> Distribution:
 def solve_policy(u_r: Any, u_c: Any, tau: Any) -> PolicySolution:
     """Solve like :func:`best_policy`; return value, multipliers and certificate too.
 
-    An infeasible trial is flagged, never an error.
+    An infeasible trial is flagged; it never raises.
 
     Args:
         u_r: ``(*trials, K)``; minus infinity forbids an arm.

@@ -1,4 +1,4 @@
-"""Several costs: a simplex method over a small pool of arms, which passes enlarge.
+"""Several costs: a simplex method over a small pool of arms, which grows by passes.
 
 One pass over all arms asks for those of best reduced cost, until none has a positive
 one. The arms need not be materialised: :func:`solve_policy_by_pricing`.
@@ -45,7 +45,7 @@ CANDIDATES = 32  # arms taken from one pass
 
 
 def solve_policy_by_pricing(price: Price, m: int, tau: Any) -> PolicySolution:
-    """Solve the programme over arms that only ``price`` ever sees.
+    """Solve the programme over arms that only the function ``price`` knows.
 
     Args:
         price: a function of ``weight (*trials,)``, each 0 or 1, and ``lam >= 0`` of
@@ -109,7 +109,7 @@ def several_costs(reward: Tensor, cost: Tensor, limit: Tensor) -> PolicySolution
 
 
 def priced(price: Price, limit: Tensor, whole: bool = False) -> PolicySolution:
-    """Generate columns: ``price`` sees all arms, a simplex method those it returned.
+    """Solve by column generation: a simplex method over arms that ``price`` returns.
 
     Args:
         price: as of :func:`solve_policy_by_pricing`, for ``T`` trials.
@@ -246,7 +246,7 @@ def shares(x: Array, basis: Array, m: int) -> tuple[Array, Array]:
 
 
 def start(delta: Array, reward: Array) -> Array:
-    """Return a first basis ``(T, m + 1)``: an arm, slacks, the shortfall if needed."""
+    """Return a first basis ``(T, m + 1)``: an arm, slacks, perhaps the shortfall."""
     count, m, _ = delta.shape
     worst = np.where(np.isneginf(reward), np.inf, delta.max(1))
     k = worst.argmin(1)
@@ -258,9 +258,9 @@ def start(delta: Array, reward: Array) -> Array:
 
 
 def solve(reward: Array, delta: Array, basis: Array) -> tuple[Array, Array, Array]:
-    """Return the best basis over the pool, its point and its duals: ``(T, m + 1)``.
+    """Return the best basis over the pool, its point and its duals, ``(T, m + 1)``.
 
-    While the shortfall is in the basis, it is minimised; once out, it stays out.
+    The shortfall is minimised while it is in the basis; it never comes back.
     """
     count, m, n = delta.shape
     rows = np.arange(count)

@@ -1,4 +1,4 @@
-"""The programme's arguments, its answer with a certificate, passes over its arms."""
+"""The linear programme: its arguments, its solution, and passes over its arms."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class PolicySolution:
 def joined(
     parts: list[PolicySolution], trials: tuple[int, ...], device: torch.device
 ) -> PolicySolution:
-    """Put the solutions of some trials after each other, in the users' shapes."""
+    """Join solutions of successive trials, in the shape of the user's trials."""
 
     def whole(rows: Iterable[Tensor]) -> Tensor:
         out = torch.cat([*rows])
@@ -77,7 +77,7 @@ def joined(
 
 
 def distribution(arm: Tensor, probability: Tensor) -> Distribution:
-    """Order ``(T, k)`` arms by number; those without a share come last, as zeros."""
+    """Return a distribution of arms ``(T, k)`` by number, unused ones last as zeros."""
     last = torch.iinfo(torch.int64).max
     order = arm.masked_fill(probability <= 0, last).argsort(dim=-1, stable=True)
     probability = probability.clamp_min(0).gather(-1, order)
@@ -132,7 +132,7 @@ def checked(
 
 
 def forbidden(reward: Tensor, cost: Tensor) -> tuple[Tensor, Tensor]:
-    """Give arms that must not be played no reward and a cost that nothing offsets."""
+    """Give forbidden arms no reward and a cost that nothing can offset."""
     never = reward.isneginf() | (cost >= NEVER).any(-2)
     if bool(never.all(-1).any()):
         raise CBanditError(
@@ -144,7 +144,7 @@ def forbidden(reward: Tensor, cost: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def limits(tau: object, m: int, device: torch.device | None = None) -> Tensor:
-    """Return finite limits ``(*trials, m)``, from one number for all or one a cost."""
+    """Return finite limits ``(*trials, m)``, from one number or one per cost."""
     limit = checks.finite("tau", checks.tensor("tau", tau, device=device))
     if limit.dim() == 0:
         limit = limit.expand(m)
@@ -164,7 +164,7 @@ def power_of_two(scale: Tensor) -> Tensor:
 
 
 def piece(arms: Tensor, block: int) -> int:
-    """Return how many arms, in whole blocks, to score in one piece."""
+    """Return how many arms to score in one piece, a multiple of ``block``."""
     room = 2**18 if arms.device.type == "cpu" else 2**27
     return max(1, room // (arms.shape[0] * block)) * block
 
@@ -172,7 +172,7 @@ def piece(arms: Tensor, block: int) -> int:
 def scores(
     r: Tensor, c: Tensor, tau: Tensor, lam: Tensor, block: int
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yield ``r - lam (c - tau)`` in pieces ``(T, n)``, with each one's first number.
+    """Yield ``r - lam (c - tau)`` in pieces ``(T, n)``, with their first arms' numbers.
 
     ``r`` and ``c`` are ``(T, K)``, ``tau`` and ``lam`` ``(T, 1)``. The pieces share one
     buffer that stays in the cache: a pass costs little more than reading the arms.
@@ -190,7 +190,7 @@ def scores(
 def best(
     r: Tensor, c: Tensor, tau: Tensor, lam: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the first arm ``(T,)`` of largest score, that score, its ``c - tau``."""
+    """Return the first arm ``(T,)`` of largest score, its score and its ``c - tau``."""
     block = neighbours(r.shape[1])
     peaks = torch.cat(
         [peaks_of(score, block) for _, score in scores(r, c, tau, lam, block)], 1
