@@ -1,4 +1,4 @@
-"""The answer of a policy: a choice, perhaps drawn from a distribution."""
+"""A policy's choice of an action, perhaps drawn from a distribution."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Naming(Protocol):
     """The names of a set's coordinates, as choices use them."""
 
     def params(self, x: Tensor) -> Any:
-        """Return a point ``(d,)`` as a dict; of more axes, lists of dicts."""
+        """Return a point ``(d,)`` as a dict, and more points as lists of dicts."""
 
 
 def params_of(names: Naming | None, x: Tensor) -> Any:
-    """Return actions by name, an error where the set has no names."""
+    """Return actions by name, or raise if the set has no names."""
     if names is None:
         raise CBanditError(
             "params needs a set with names: give the policy a cb.Space(...)"
@@ -40,8 +40,8 @@ class Distribution:
     Args:
         index: the actions, ``(*trials, k)``, int64.
         probability: their probabilities, ``(*trials, k)``.
-        infeasible: ``(*trials,)``, true where no distribution keeps within the limits
-            it was sought under; this one violates them least. ``None``: there were no
+        infeasible: ``(*trials,)``, true if no distribution keeps the limits; then this
+            one violates them least. ``None``: there were no
             limits.
     """
 
@@ -56,15 +56,15 @@ class Choice:
 
     Args:
         t: the round, counted from 1.
-        index: the action's number in the set asked on, ``(*trials,)``; ``None`` on a
+        index: the action's number in the set, ``(*trials,)``; ``None`` on a
             :class:`~cbandit.Box`.
         x: the action itself, ``(*trials, d)``.
         infeasible: ``(*trials,)``, whether the policy believed that no action is
-            feasible. It is never true of policies that weigh costs instead (CKB,
-            RPOL): with them ``recommend()`` says it.
+            feasible. It is never true with policies that weigh costs instead (CKB,
+            RPOL); there ``recommend()`` tells.
         distribution: the one that a randomised policy drew the action from.
-        id: its name, which no other choice has; ``tell`` takes it too.
-        actions: the set of this round alone, where ``ask`` was given one.
+        id: a unique name of the choice; ``tell`` takes it in place of the choice.
+        actions: the set given to ``ask`` for this round alone, if any.
         keys: the number, or on a box the coordinates, of each trial's action on the
             host, where the policy knows them there.
         names: of the coordinates, where the policy's set has any.
@@ -102,7 +102,7 @@ class Choice:
         return f"{said}, infeasible)" if bool(self.infeasible.all()) else f"{said})"
 
     def numbers(self) -> Tensor:
-        """``index`` on the host. Most policies know it there, so this does not wait."""
+        """Return ``index`` on the host, mostly without waiting for the device."""
         if self.index is None:
             raise CBanditError("choice has no numbers: it was made on a Box")
         if self.keys is None or not self.index.is_cuda:

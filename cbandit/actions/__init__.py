@@ -1,6 +1,6 @@
-"""Sets of actions: what can be chosen, how it is numbered and cut into stretches.
+"""Sets of actions: their points, their numbers, and how they are cut into stretches.
 
-Geometry only: nothing in this room knows what a reward is.
+They are geometry only: nothing in this folder knows about rewards.
 """
 
 from cbandit.actions.base import Actions, checked_actions, checked_index

@@ -1,4 +1,4 @@
-"""The base class of every set, and how coordinates and numbers are checked.
+"""The base class of all sets of actions, and checks of coordinates and numbers.
 
 An action is a point of ``d`` coordinates. The actions of a finite set are also numbered
 from 0.
@@ -29,9 +29,9 @@ class Actions:
         size: how many actions are numbered; infinite on a box.
         dim: how many coordinates ``d`` an action has.
         batch_shape: ``(trials,)`` if each trial has a set of its own, else ``()``.
-        finite: whether the numbered actions are all there are.
+        finite: whether every action has a number.
         continuous: how many coordinates may take any value within bounds.
-        covariance: the prior covariance of arms that are known by nothing else.
+        covariance: the prior covariance of arms that have no coordinates.
         row: how many consecutive numbers :meth:`stretches` keeps together.
         names: of the coordinates, and what these stand for, where they have any.
     """
@@ -52,7 +52,7 @@ class Actions:
         raise self._unnumbered()
 
     def at(self, numbers: Tensor) -> Tensor:
-        """Return :meth:`points` of numbers that are known to be valid."""
+        """Return :meth:`points` of numbers without checking these."""
         raise self._unnumbered()
 
     def block(self, start: int, stop: int) -> Tensor:
@@ -78,7 +78,7 @@ class Actions:
         raise NotImplementedError
 
     def keys(self, x: Tensor) -> list[Hashable]:
-        """Name the actions ``x (T, d)``: by number, or by coordinates outside the set.
+        """Name the actions ``x (T, d)``: by their numbers if all are in the set.
 
         If one trial's action is outside the set, all are named by coordinates.
         """
@@ -95,7 +95,8 @@ class Actions:
     ) -> Iterator[tuple[int, int]]:
         """Cut the actions ``first .. last - 1`` into stretches of about ``target``.
 
-        Each is ``(start, stop)``. A grid is cut between whole rows, or inside one.
+        Each is ``(start, stop)``. A stretch of a grid consists of whole rows, or lies
+        within one row.
         """
         row, end = self.row, self.size if last is None else last
         rows = row * (target // row)
@@ -113,8 +114,8 @@ class Actions:
         """Return one stretch for each rank.
 
         A share ends where one of :meth:`stretches` ends, so that every block is
-        computed as one process would. If there are fewer stretches than ranks, the set
-        is cut finer.
+        computed just as by a single process. If there are fewer stretches than ranks,
+        the set is cut finer.
         """
         if self.size < ranks:
             raise CBanditError(
@@ -133,9 +134,9 @@ class Actions:
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> Self:
-        """Return the same set on another device, its coordinates in another dtype.
+        """Return the same set on another device, with coordinates in another dtype.
 
-        A covariance stays float64, and so do the numbers of its arms.
+        A covariance and the numbers of its arms stay float64.
         """
         dtype = dtype if self.covariance is None else None
         out = object.__new__(type(self))
@@ -151,7 +152,7 @@ class Actions:
 
 
 def checked_actions(actions: object) -> Actions:
-    """Return a set of actions; raise, with what to write, if it is none."""
+    """Return ``actions``, or raise if it is no set, with a hint what to write."""
     if isinstance(actions, Actions):
         return actions
     hint = ": write cb.Finite(...) around it"
@@ -206,10 +207,7 @@ def _moved(
     device: torch.device | str | None,
     dtype: torch.dtype | None,
 ) -> Tensor:
-    """Return values of a set :func:`moved`; warn if some rows of it come to coincide.
-
-    Points that were equal before are nobody's loss.
-    """
+    """Move values of a set; warn if rows that differed become equal by rounding."""
     if not values.is_floating_point():
         return moved(values, device)
     out = moved(values, device, dtype)
@@ -235,7 +233,7 @@ def _moved(
 
 
 def _coinciding(rows: Tensor, narrow: Tensor) -> tuple[Tensor, Tensor]:
-    """Return numbers of different ``rows (n, d)`` that are equal in ``narrow``."""
+    """Return numbers of different ``rows (n, d)`` that ``narrow`` makes equal."""
     # one whole number a row, the same for equal rows, so that a sort brings them
     # together; + 0.0 makes one zero of two
     number = torch.zeros_like(narrow[:, 0], dtype=torch.long)
@@ -250,7 +248,7 @@ def _coinciding(rows: Tensor, narrow: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def tolerance(like: Tensor) -> float:
-    """Return how far, relative to its size, a point may be off and still be meant.
+    """Return the relative error at which a point still counts as the set's own.
 
     Coordinates may have passed through float32 on their way.
     """

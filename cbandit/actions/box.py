@@ -81,11 +81,11 @@ class Box(Actions):
                 f"{name} must lie between lower = {self.lower.tolist()} and upper = "
                 f"{self.upper.tolist()}; got {x[outside][0].tolist()}"
             )
-        held = torch.minimum(torch.maximum(x, self.lower), self.upper)
+        clipped = torch.minimum(torch.maximum(x, self.lower), self.upper)
         if self.choices is None:
-            return held
+            return clipped
         count = self.continuous
-        ends = held[..., count:].contiguous()
+        ends = clipped[..., count:].contiguous()
         try:
             rows = Finite(self.choices).index(ends)
         except CBanditError:
@@ -93,10 +93,10 @@ class Box(Actions):
                 f"{name} must end with one of the {len(self.choices)} rows of choices; "
                 f"got {ends.reshape(-1, ends.shape[-1])[0].tolist()}"
             ) from None
-        return torch.cat([held[..., :count], self.choices[rows]], -1)
+        return torch.cat([clipped[..., :count], self.choices[rows]], -1)
 
     def nearest(self, x: Tensor) -> Tensor:
-        """Return each ``x (..., d)`` brought into the box, coordinate by coordinate."""
+        """Return the point of the box nearest to each ``x (..., d)``."""
         held = torch.minimum(torch.maximum(x.to(self.lower), self.lower), self.upper)
         if self.choices is None:
             return held

@@ -63,7 +63,7 @@ class Finite(Actions):
         return self.at(checked_index(index, self.size, self.all.device))
 
     def at(self, numbers: Tensor) -> Tensor:
-        """Return :meth:`points` of numbers that are known to be valid."""
+        """Return :meth:`points` of numbers without checking these."""
         return rows_of(self.all, numbers)
 
     def block(self, start: int, stop: int) -> Tensor:

@@ -63,7 +63,7 @@ class ProductGrid(Actions):
                 "axes must span fewer than 2^63 actions, for they are numbered in "
                 f"int64; got {' x '.join(map(str, self.sizes))}"
             )
-        #: the axes before ``cut`` and those from it on make two groups of like size
+        #: the axes before ``cut`` and those from it on are two groups of similar size
         self.cut = _cut(self.sizes)
         #: the size of the second group: action ``i row + j`` is ``(i, j)`` of the two
         self.row = math.prod(self.sizes[self.cut :])
@@ -73,11 +73,11 @@ class ProductGrid(Actions):
         return self.at(checked_index(index, self.size, self.axes[0].device))
 
     def at(self, numbers: Tensor) -> Tensor:
-        """Return :meth:`points` of numbers that are known to be valid."""
-        rest, columns = numbers, []
+        """Return :meth:`points` of numbers without checking these."""
+        remaining, columns = numbers, []
         for axis in reversed(self.axes):
-            columns.append(axis.take(rest % axis.numel()))
-            rest = rest // axis.numel()
+            columns.append(axis.take(remaining % axis.numel()))
+            remaining = remaining // axis.numel()
         return torch.stack(columns[::-1], -1)
 
     def block(self, start: int, stop: int) -> Tensor:
@@ -115,7 +115,7 @@ class ProductGrid(Actions):
 
 
 def _cut(sizes: list[int]) -> int:
-    """Return where to cut the axes so that both groups are as alike as they can be."""
+    """Return where to cut the axes so that both groups have about equal size."""
     tails = [math.prod(sizes[cut:]) for cut in range(len(sizes))]
     costs = [tails[0] // tail + tail for tail in tails]
     least = min(costs)

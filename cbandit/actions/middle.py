@@ -1,7 +1,8 @@
-"""The middle of a set, where a policy begins that knows nothing yet.
+"""The middle of a set, where a policy without any data begins.
 
-Coordinates count as :meth:`~cbandit.GP.default` sees them: by the width of the set, by
-their logarithms where they have any. The middle of a category is its first value.
+Coordinates are scaled as by :meth:`~cbandit.GP.default`: by the width of the set, and
+by logarithms where a parameter has ``log=True``. The middle of a category is its first
+value.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def nearest_to_middle(actions: Actions, on: Actions, mask: Tensor | None) -> Ten
 
     Args:
         actions: the set.
-        on: the numbered actions to choose from, mostly the same.
+        on: the numbered actions to choose from, mostly those of the same set.
         mask: ``(1 or T, N)``, which of them are allowed; ``None``: all are.
     """
     unit, middle = _middle(actions)
@@ -48,7 +49,7 @@ def nearest_to_middle(actions: Actions, on: Actions, mask: Tensor | None) -> Ten
 
 
 def point_in_middle(box: Box) -> Tensor:
-    """Return the centre of a box, the last coordinates of the nearest row, ``(d,)``."""
+    """Return the centre of a box ``(d,)``, with the nearest row of choices."""
     unit, middle = _middle(box)
     x = box.nearest(unit.point(middle[0]))
     if box.choices is None:
@@ -69,7 +70,7 @@ def _middle(actions: Actions) -> tuple[Unit, Tensor]:
 
 
 def _least(gap: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the least of ``(T, n)``, and the lowest place where it is, ``(T,)``."""
+    """Return the least of ``gap (T, n)`` and the first place of it, ``(T,)`` each."""
     value = gap.amin(-1)
     like = gap <= value.unsqueeze(-1) + SAME
     number = torch.arange(gap.shape[-1], device=gap.device)

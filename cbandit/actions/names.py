@@ -1,4 +1,4 @@
-"""Parameters with names: whole numbers, numbers and categories, and where each stands.
+"""Parameters with names: whole numbers, numbers and categories.
 
 A set that carries :class:`Names` holds numbers as before: the user's own numbers, and
 positions in categories. The names translate points to dicts and back.
@@ -32,7 +32,7 @@ class Int:
     Args:
         lo: the least value.
         hi: the greatest value.
-        log: whether the belief looks at its logarithm.
+        log: whether beliefs use its logarithm.
     """
 
     lo: int
@@ -60,20 +60,20 @@ class Int:
         return whole
 
     def place(self, value: object) -> float | None:
-        """Return the coordinate of a user's value, ``None`` if it is not of these."""
+        """Return the coordinate of a user's value; ``None`` if it is not allowed."""
         return _nearest(self.values, value, 1.0)
 
 
 @hinted
 @dataclass(frozen=True)
 class Float:
-    """A number from ``lo`` to ``hi``: any, or ``lo``, ``lo + step``, and so on.
+    """A number from ``lo`` to ``hi``, or one of ``lo``, ``lo + step`` and so on.
 
     Args:
         lo: the least value.
         hi: the greatest value.
-        log: whether the belief, and the search, look at its logarithm.
-        step: the distance of two values; ``None``: any number will do.
+        log: whether beliefs and searches use its logarithm.
+        step: the distance between values; ``None``: any number between the ends.
     """
 
     lo: float
@@ -106,7 +106,7 @@ class Float:
 
     @cached_property
     def values(self) -> Tensor | None:
-        """All values, ``(n,)``, float64; ``None``: any number between the ends."""
+        """All values, ``(n,)``, float64; ``None`` without a step."""
         if self.step is None:
             return None
         count = math.floor((self.hi - self.lo) / self.step + NEAR) + 1
@@ -125,7 +125,7 @@ class Float:
         return exact
 
     def place(self, value: object) -> float | None:
-        """Return the coordinate of a user's value, ``None`` if it is not of these."""
+        """Return the coordinate of a user's value; ``None`` if it is not allowed."""
         if self.values is not None:
             return _nearest(self.values, value, self.step or 1.0)
         if not _number(value):
@@ -174,7 +174,7 @@ class Category:
         return np.asarray(options[np.rint(numbers).astype(np.int64)], dtype=object)
 
     def place(self, value: object) -> float | None:
-        """Return the position of a user's value, ``None`` if it is not of these."""
+        """Return the position of a user's value; ``None`` if it is not an option."""
         options = [_told_apart(option) for option in self.options]
         value = _told_apart(value)
         return float(options.index(value)) if value in options else None
@@ -193,7 +193,7 @@ Parameter = Int | Float | Category
 
 
 class Names:
-    """The names of a set's coordinates, and what the coordinates stand for.
+    """The names of a set's coordinates, and the parameters they stand for.
 
     Args:
         parameters: by name, in the user's order.
@@ -210,8 +210,8 @@ class Names:
     def flags(self) -> tuple[Tensor | None, Tensor | None]:
         """Return which coordinates have logarithms, and which are categories."""
         ordered = [self.parameters[name] for name in self.columns]
-        both = ([p.log for p in ordered], [isinstance(p, Category) for p in ordered])
-        logs, whole = (torch.tensor(v) if any(v) else None for v in both)
+        flags = ([p.log for p in ordered], [isinstance(p, Category) for p in ordered])
+        logs, whole = (torch.tensor(v) if any(v) else None for v in flags)
         return logs, whole
 
     def read(self, x: Tensor) -> dict[str, np.ndarray]:
@@ -223,12 +223,12 @@ class Names:
         }
 
     def params(self, x: Tensor) -> Any:
-        """Return a point ``(d,)`` as a dict; of more axes, lists of dicts."""
+        """Return a point ``(d,)`` as a dict, and more points as lists of dicts."""
         columns = {name: values.tolist() for name, values in self.read(x).items()}
         return _split(columns, x.dim() - 1)
 
     def points(self, params: Any, name: str = "params") -> Tensor:
-        """Return a dict as a point ``(d,)``, lists of dicts as ``(n, d)`` and so on.
+        """Return a dict as a point ``(d,)``, and lists of dicts as points ``(n, d)``.
 
         A pandas frame is a list of its rows.
         """
@@ -272,7 +272,7 @@ class Names:
         return coordinate
 
     def allowed(self, among: Mapping[str, Any], name: str) -> dict[int, list[float]]:
-        """Return which values of some coordinates a dict of values allows."""
+        """Return the values that ``among`` allows, by number of the coordinate."""
         allowed = {}
         for key, values in among.items():
             listed = values if isinstance(values, list | tuple | set) else [values]
@@ -327,7 +327,7 @@ def _number(value: object) -> TypeGuard[int | float]:
 
 
 def _nearest(values: Tensor, value: object, step: float) -> float | None:
-    """Return the value that a number is, up to rounding; ``None``: it is none."""
+    """Return the one of ``values`` that equals a number up to rounding, if any."""
     if not _number(value):
         return None
     gap, place = (values - value).abs().min(0)
@@ -335,7 +335,7 @@ def _nearest(values: Tensor, value: object, step: float) -> float | None:
 
 
 def _told_apart(option: object) -> tuple[bool, object]:
-    """Return what options are compared by: ``True`` is not the number 1."""
+    """Return a key that tells options apart: ``True`` is not the number 1."""
     return isinstance(option, bool), option
 
 

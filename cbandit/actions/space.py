@@ -1,4 +1,4 @@
-"""A set of actions that are told by name."""
+"""A set of actions with named parameters."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from cbandit.errors import CBanditError
 
 @hinted
 def Space(*given: object, **parameters: Parameter) -> ProductGrid | Box:
-    """A set whose coordinates have names: a grid, or a box with choices.
+    """Return a set whose coordinates have names: a grid, or a box with choices.
 
-    Whole numbers, numbers with a ``step`` and categories alone make a
-    :class:`ProductGrid` of all combinations. With a number that may take any value it
-    is a :class:`Box`, the others being its choices. It goes wherever a set goes; then
-    choices, recommendations and frames tell actions by name. ``x`` holds the user's
-    numbers, and positions in categories.
+    If all parameters are whole numbers, numbers with a ``step`` or categories, it is
+    the :class:`ProductGrid` of all combinations. With a number that may take any value
+    it is a :class:`Box`, whose choices are the combinations of the others. It may be
+    used like any other set. Choices, recommendations and frames then name actions.
+    ``x`` holds the user's numbers, and positions in categories.
 
     Args:
-        given: nothing; what comes without a name is refused.
+        given: nothing; arguments without a name are refused.
         parameters: by name, each a :class:`~cbandit.Int`, a :class:`~cbandit.Float` or
             a :class:`~cbandit.Category`. Names that are no words of Python, with a
             space say, come in a dict, ``Space(**{"block size": cb.Int(1, 4)})``.
@@ -88,7 +88,7 @@ def _written(value: object) -> str:
 
 
 def _meant(value: object) -> str:
-    """Return what to write for a parameter that is a list or a tuple."""
+    """Return a hint what to write for a parameter that is a list or a tuple."""
     if not isinstance(value, list | tuple) or not value:
         return ""
     inside = ", ".join(map(repr, value))

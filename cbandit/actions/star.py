@@ -16,7 +16,7 @@ from cbandit.errors import CBanditError
 class Star(Actions):
     """The union of the segments from a centre to some tips.
 
-    Only the tips are numbered, and only for ``points`` and ``along``.
+    Only the tips have numbers, which ``points`` and ``along`` take.
 
     Args:
         center: ``(d,)``.

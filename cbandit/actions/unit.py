@@ -1,4 +1,4 @@
-"""How the coordinates of a set are mapped to the unit cube."""
+"""A map of a set's coordinates to the unit cube."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cbandit.actions.names import Names
 
 
 class Unit:
-    """A map of coordinates to the unit cube: evenly, or by their logarithms.
+    """A map of coordinates to the unit cube: linear, or by their logarithms.
 
     Args:
         bounds: ``(2, d)``, the least and the greatest coordinates.
         logs: ``(d,)`` bool, coordinates that are mapped by their logarithms.
         whole: ``(d,)`` bool, coordinates that are positions in categories. They are
-            rounded first: a kernel takes two that differ in the last digit for two.
+            rounded first, as kernels tell apart even those that differ by rounding.
     """
 
     def __init__(
@@ -30,20 +30,20 @@ class Unit:
 
     @classmethod
     def over(cls, bounds: Tensor, names: Names | None) -> Self:
-        """Return the map of coordinates within ``bounds``, as their names have it."""
+        """Return the map of coordinates within ``bounds``, with logarithms by name."""
         if names is None:
             return cls(bounds)
         return cls(bounds, *names.flags()).to(bounds.device)
 
     @classmethod
     def around(cls, actions: Actions) -> Self:
-        """Return the map of the smallest box around a set, never flat."""
+        """Return the map of the smallest box around a set; flat sides get width 1."""
         low, high = reach(actions)
         bounds = torch.stack([low, torch.where(high > low, high, low + 1)])
         return cls.over(bounds, actions.names)
 
     def of(self, x: Tensor) -> Tensor:
-        """Return points ``(..., d)``, or their last ``k`` coordinates, mapped."""
+        """Map points ``(..., d)``, or their last ``k`` coordinates."""
         k = x.shape[-1]
         if self.whole is not None:
             x = torch.where(self.whole[-k:], x.round(), x)
@@ -51,7 +51,7 @@ class Unit:
         return z
 
     def axis(self, a: Tensor, j: int) -> Tensor:
-        """Return values ``a`` of coordinate ``j`` mapped."""
+        """Map values ``a`` of coordinate ``j``."""
         if self.logs is not None and bool(self.logs[j]):
             a = a.log()
         z: Tensor = (a - self.low[j]) / self.span[j]
@@ -74,14 +74,14 @@ class Unit:
         return type(self)(moved(self.bounds, device), *flags)
 
     def _bent(self, x: Tensor) -> Tensor:
-        """Return logarithms of the coordinates that are mapped by them."""
+        """Take logarithms of the coordinates that are mapped by them."""
         if self.logs is None:
             return x
         logs = self.logs[-x.shape[-1] :]
         # where a logarithm is not wanted there may be none, nor a gradient; and free
         # slots of an engine lie at 0
-        held = x.where(logs, 1.0).clamp_min(torch.finfo(x.dtype).tiny)
-        return torch.where(logs, held.log(), x)
+        positive = x.where(logs, 1.0).clamp_min(torch.finfo(x.dtype).tiny)
+        return torch.where(logs, positive.log(), x)
 
 
 def reach(actions: Actions) -> Tensor:
