@@ -1,4 +1,4 @@
-"""Finite classes of functions, one of which is the truth."""
+"""Finite classes of functions, one of which is the true one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cbandit.errors import CBanditError
 
 @hinted
 class FiniteClass:
-    """The belief that a function is one of ``G``, given by their values at every arm.
+    """The belief that a function is one of ``G`` functions with known values.
 
     Args:
-        values: ``(G, N)``.
+        values: of the functions at every arm, ``(G, N)``.
         radius: of the confidence set, a number or a callable of the round. The set
             holds the functions whose squared distance to the least-squares fit, summed
             over the rounds, is at most the radius. ``None``:
@@ -24,8 +24,7 @@ class FiniteClass:
             ``R = 1`` and one cost).
         range: ``(low, high)`` that every observation lies in; others are refused.
         subgaussian: ``R`` of the noise, a number or ``(*trials,)``, in the units of
-            ``values``. The guarantee rests on it: stated too small, the truth may leave
-            the set.
+            ``values``. If it is stated too small, the guarantee is lost.
 
     Example:
         >>> import cbandit as cb
@@ -57,9 +56,10 @@ class FiniteClass:
         return float(self.values.min()), float(self.values.max())
 
     def turned(self) -> FiniteClass:
-        """A belief about minus the function."""
-        own = self.radius, turned_range(self.range), self.subgaussian
-        return FiniteClass(-self.values, *own)
+        """Return the belief about minus the function."""
+        return FiniteClass(
+            -self.values, self.radius, turned_range(self.range), self.subgaussian
+        )
 
     def __repr__(self) -> str:
         return f"FiniteClass(G={self.values.shape[0]}, N={self.values.shape[1]})"

@@ -1,4 +1,4 @@
-"""Independent arms: what is believed of them before data."""
+"""Beliefs about independent arms."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from cbandit.beliefs.linear import checked_range, turned_range
 
 @hinted
 class Counts:
-    """Arms that tell nothing about each other.
+    """The belief that arms tell nothing about each other.
 
     Args:
         subgaussian: ``R`` of the noise, a number or ``(*trials,)``.
         range: ``(low, high)`` that every observation lies in, where that is known:
             others are refused.
         means: ``(low, high)`` that every arm's expected value lies in, where that is
-            known; the range unless given. Nothing else tells what an arm that was
-            never pulled may cost: :func:`~cbandit.OPB` does not play it without.
+            known; by default ``range``. Nothing else bounds the cost of an arm that was
+            never pulled: without it :func:`~cbandit.OPB` does not play such arms.
 
     Example:
         >>> import cbandit as cb
@@ -38,11 +38,11 @@ class Counts:
         self.means = self.range if means is None else checked_range("means", means)
 
     def turned(self) -> Counts:
-        """A belief about minus the function."""
+        """Return the belief about minus the function."""
         ends = turned_range(self.range), turned_range(self.means)
         return Counts(self.subgaussian, *ends)
 
     def __repr__(self) -> str:
-        own = "" if self.means == self.range else f", means={self.means}"
+        means = "" if self.means == self.range else f", means={self.means}"
         radius = self.subgaussian.tolist()
-        return f"Counts(subgaussian={radius}, range={self.range}{own})"
+        return f"Counts(subgaussian={radius}, range={self.range}{means})"

@@ -1,4 +1,4 @@
-"""The times at which feedback counts: after a delay, or for a while."""
+"""When feedback counts: after a delay, or only for some rounds."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from cbandit._core.hints import hinted
 
 @hinted
 class Delayed:
-    """Reward and cost come later, apart and in any order (Guo et al. 2023).
+    """Feedback that comes later: rewards and costs, in any order (Guo et al. 2023).
 
     Every choice enters the beliefs when it is made, with stand-ins for its feedback:
     the reward's prior mean and the costs' thresholds. Feedback takes their place when
     it comes, but not after more than ``window`` rounds (``policy.late`` counts those).
-    So estimates lie between stand-in and function, as near to the function as the share
-    of feedback that comes in time: choose a window that nearly all of it keeps.
+    So estimates lie between the stand-in and the function, nearer to the function the
+    more feedback comes in time: choose a window that nearly all feedback keeps.
     Feasible actions stay feasible, unless a cost's belief is standardised: then the
     average of what has come is the stand-in. Multipliers that move by observed costs
     (RPOL's) do so however late these come.
@@ -45,7 +45,7 @@ class Delayed:
 
 @hinted
 class Sliding:
-    """Only the last ``window`` rounds count, in a world that drifts (Guo et al. 2023).
+    """Use of the last ``window`` rounds only, in a world that drifts (Guo et al. 2023).
 
     With RKHS widths the policy needs ``horizon=``, ``T``: whatever their form, the
     width is ``B + (R / sqrt(lam)) sqrt(2 gain + 2 ln(c T / delta))`` with the gain of
@@ -63,12 +63,12 @@ class Sliding:
 
     def __init__(self, window: int, drift: Any = None) -> None:
         self.window = checks.whole("window", window)
-        given = () if drift is None or callable(drift) else drift
-        if isinstance(given, tuple):
-            for each in given:
-                checks.nonnegative("drift", each)
+        fixed = () if drift is None or callable(drift) else drift
+        if isinstance(fixed, tuple):
+            for part in fixed:
+                checks.nonnegative("drift", part)
         else:
-            drift = checks.nonnegative("drift", given)
+            drift = checks.nonnegative("drift", fixed)
         self.drift = drift
 
     def __repr__(self) -> str:

@@ -19,7 +19,7 @@ from cbandit.errors import CBanditError
 
 @hinted
 class GP:
-    """A Gaussian-process prior on one function. A policy copies the one it gets.
+    """A Gaussian-process prior on one function; policies work on copies of it.
 
     Args:
         kernel: any gpytorch kernel. Left out with ``Finite(covariance=K)``, where the
@@ -27,19 +27,19 @@ class GP:
             is float32 until told otherwise, and digits lost there stay lost: make it
             ``.double()`` and then set hyperparameters as float64 tensors (the Python
             number 0.2 becomes 0.2000000030 on its way).
-        noise: variance of one observation, a number or ``(*trials,)``; less than 1e-14
-            of the prior variance, as 0 is, counts as that, which rounding allows.
+        noise: variance of one observation, a number or ``(*trials,)``; at least
+            1e-14 of the prior variance is used, which rounding requires.
             ``None``: learned by marginal likelihood, with the kernel's hyperparameters.
         mean: the prior mean, in the user's units, a number or ``(*trials,)``.
         standardize: outcomes are rescaled to mean 0 and spread 1 every round. Then
             ``noise``, and all that a policy weighs, is in spreads: estimates, clips,
             steps, caps and multipliers. So it does the same whatever outcomes are
             measured in. What users give and get (feedback, thresholds, posteriors,
-            ``policy.price``) stays in their units. One reading that lies more than 8
-            deviations from what is expected of its action counts as that bound, and is
-            warned of: an outlier must not set the scale. Two within three readings are
-            taken for a level that has moved. Not under EpochPenalty, whose targets mix
-            the reward with penalties.
+            ``policy.price``) stays in their units. A single reading more than 8
+            deviations from the expectation at its action is an outlier: it counts as
+            that bound, with a warning, so that it does not set the scale. Two within
+            three readings count as a level that has moved. EpochPenalty does not do so:
+            whose targets mix the reward with penalties.
         refit_every: hyperparameters are fitted anew after this many observations;
             ``None``: only by ``policy.refit()``. A refit rebuilds the posterior, which
             at 10^6 actions takes as long as 50 to 100 rounds.
@@ -97,10 +97,10 @@ class GP:
     @classmethod
     @hinted
     def default(cls, actions: Actions) -> GP:
-        """A belief for those who know nothing of the function.
+        """Return a belief for use when nothing is known of the function.
 
-        An RBF kernel with a lengthscale per coordinate under a prior that grows with
-        the dimension, inputs mapped to the unit cube, learned noise, standardised
+        It has an RBF kernel with a lengthscale per coordinate under a prior that grows
+        with the dimension, inputs mapped to the unit cube, learned noise, standardised
         outcomes, fitted anew every 20 observations. Over ``Finite(covariance=K)`` the
         prior is ``K`` and only the noise is learned. It is for ``actions`` and sets
         within their extent, which is mapped to the unit cube. Before any data a GP
@@ -143,19 +143,19 @@ class GP:
             )
 
     def copy(self) -> GP:
-        """A copy that shares nothing with this one."""
+        """Return a copy that shares nothing with this one."""
         return copy.deepcopy(self)
 
     def turned(self) -> GP:
-        """A copy about minus the function."""
+        """Return a copy about minus the function."""
         out = self.copy()
         out.mean = -out.mean
         return out
 
     def shares(self, other: GP) -> bool:
-        """Whether both have the same prior covariance and the same, fixed noise.
+        """Return whether both have the same prior covariance and the same, fixed noise.
 
-        Then their posterior variances agree as long as their data are seen together.
+        Then their posterior variances agree if they are observed together.
         """
         for gp in (self, other):
             if gp.learn_noise or gp.refit_every is not None:
@@ -194,10 +194,12 @@ def _default_kernel(actions: Actions) -> gpk.Kernel:
 
     parts = []
     for matern, columns in _groups(names, isinstance(actions, ProductGrid)):
-        own: dict[str, Any] = {"ard_num_dims": len(columns) if columns[1:] else None}
-        own |= {"active_dims": tuple(columns), "lengthscale_prior": prior()}
+        options: dict[str, Any] = {
+            "ard_num_dims": len(columns) if columns[1:] else None
+        }
+        options |= {"active_dims": tuple(columns), "lengthscale_prior": prior()}
         parts.append(
-            gpk.MaternKernel(2.5, **own) if matern else CategoricalKernel(**own)
+            gpk.MaternKernel(2.5, **options) if matern else CategoricalKernel(**options)
         )
     return parts[0] if len(parts) == 1 else gpk.ProductKernel(*parts)
 
@@ -208,11 +210,11 @@ def _groups(names: Names, apart: bool) -> list[tuple[bool, list[int]]]:
     numbers = [True] * len(names.columns) if whole is None else (~whole).tolist()
     if apart:
         return [(number, [j]) for j, number in enumerate(numbers)]
-    both = [
+    groups = [
         (kind, [j for j, v in enumerate(numbers) if v == kind])
         for kind in (True, False)
     ]
-    return [(kind, columns) for kind, columns in both if columns]
+    return [(kind, columns) for kind, columns in groups if columns]
 
 
 def _spans(name: str, made: Tensor, extent: Tensor) -> None:
@@ -269,7 +271,7 @@ def _same_kernel(a: gpk.Kernel | None, b: gpk.Kernel | None) -> bool:
 
 
 def _structure(kernel: gpk.Kernel) -> list[tuple[Any, ...]]:
-    """Classes, active coordinates and plain attributes of a kernel's parts."""
+    """Return classes, active coordinates and plain attributes of a kernel's parts."""
     out: list[tuple[Any, ...]] = []
     for module in kernel.modules():
         if isinstance(module, gpk.Kernel):

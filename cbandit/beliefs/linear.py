@@ -1,4 +1,4 @@
-"""Linear functions: what is believed of them before data."""
+"""Beliefs about linear functions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from cbandit.errors import CBanditError
 
 @hinted
 class Linear:
-    """A linear function of an action's coordinates.
+    """The belief that a function is linear in an action's coordinates.
 
     Args:
         subgaussian: ``R`` of the noise, a number or ``(*trials,)``.
         ridge: ``lam``, likewise; at least 1e-10 times the squared length of actions.
         norm: ``S``, a bound on the length of the coefficients, likewise.
-        length: ``L``, a bound on the length of all actions; the longest one's so far
-            unless given.
+        length: ``L``, a bound on the length of all actions; by default the length of
+            the longest action so far.
         range: ``(low, high)`` that every observation lies in, where that is known:
             others are refused.
 
@@ -43,9 +43,9 @@ class Linear:
         self.range = checked_range("range", range)
 
     def turned(self) -> Linear:
-        """A belief about minus the function."""
-        own = self.subgaussian, self.ridge, self.norm, self.length
-        return Linear(*own, turned_range(self.range))
+        """Return the belief about minus the function."""
+        scales = self.subgaussian, self.ridge, self.norm, self.length
+        return Linear(*scales, turned_range(self.range))
 
     def __repr__(self) -> str:
         return (
@@ -55,22 +55,20 @@ class Linear:
 
 
 def turned_range(range: tuple[float, float] | None) -> tuple[float, float] | None:
-    """Return the range of minus what lies in this one."""
+    """Return the range of the negated values."""
     return None if range is None else (-range[1], -range[0])
 
 
 def checked_range(
-    name: str, given: Sequence[float] | None
+    name: str, pair: Sequence[float] | None
 ) -> tuple[float, float] | None:
-    """Return ``(low, high)`` or ``None``; an error if it is neither."""
-    if given is None:
+    """Return ``(low, high)`` or ``None``, or raise if it is neither."""
+    if pair is None:
         return None
     try:
-        low, high = (float(v) for v in given)
+        low, high = (float(v) for v in pair)
     except (TypeError, ValueError):
-        raise CBanditError(
-            f"{name} must be a pair (low, high); got {given!r}"
-        ) from None
+        raise CBanditError(f"{name} must be a pair (low, high); got {pair!r}") from None
     if not low < high:
         raise CBanditError(f"{name} must have low < high; got ({low:g}, {high:g})")
     return low, high
