@@ -1,4 +1,4 @@
-"""Widths as users give them, brought into the shape of a policy's functions."""
+"""Bring users' widths into the shape of a policy's functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Width = Tensor | RKHS | Constant | WidthFunction
 
 
 class Learned(Protocol):
-    """Beliefs, as far as widths depend on them."""
+    """The part of beliefs that widths depend on."""
 
     def gains(self) -> Tensor:
         """Return the realised information gain of each function, ``(T, F)``."""
@@ -29,9 +29,9 @@ class Learned(Protocol):
 
 
 class Widths:
-    """``beta`` of the reward and of the costs: numbers, schedules, callables.
+    """The widths ``beta`` of the reward and the costs: numbers, schedules or callables.
 
-    A policy brings them into shape once, by :meth:`bind`.
+    A policy gives them the shape of its trials once, by :meth:`bind`.
     """
 
     def __init__(self, beta: Any, cost_beta: Any = None) -> None:
@@ -41,7 +41,7 @@ class Widths:
             self.cost_beta = _checked("cost_beta", cost_beta)
 
     def for_any_noise(self) -> Widths:
-        """Return the same widths, RKHS schedules in the form for every noise."""
+        """Return the same widths, with RKHS schedules in the form for every noise."""
         shared = self.cost_beta is self.beta
         beta, cost_beta = _for_any_noise(self.beta), _for_any_noise(self.cost_beta)
         return Widths(beta, None if shared else cost_beta)
@@ -68,11 +68,11 @@ class Widths:
 class BoundWidths:
     """Widths as a function ``(t, gain (T, F), noise, chances) -> (T, F)``.
 
-    The result must not be changed in place. ``noise`` is called if a schedule needs the
-    likelihood variances ``(T, F)``.
+    The result must not be changed in place. ``noise()``, the likelihood variances ``(T,
+    F)``, is called only if a schedule needs it.
 
     Args:
-        parts: one of all functions, or one of the reward and one of the costs.
+        parts: one part for all functions, or one for the reward and one for the costs.
         functions: ``F``.
     """
 
@@ -84,7 +84,7 @@ class BoundWidths:
         self._needs_noise = any(
             part.rkhs.form == "any-lam" for part, _ in self.rkhs_parts()
         )
-        #: ``(T, F)``, widths that never change; ``None``: some do
+        #: the widths ``(T, F)`` if they never change, else ``None``
         self.fixed: Tensor | None = None
         fixed = [part.value for part in parts if isinstance(part, _Fixed)]
         if len(fixed) == len(parts):
@@ -201,7 +201,7 @@ def _bound(
     batch: tuple[int, ...],
     device: torch.device,
 ) -> _Part:
-    """Return the widths of some functions, told for each or (``told`` is 1) for all."""
+    """Return the widths of some functions, from ``told`` values: one each, or 1."""
 
     def shaped(what: str, value: Tensor) -> Tensor:
         value = devices.put(checks.per_cost(what, value, batch, told), device)

@@ -1,4 +1,4 @@
-"""The theory of sliding windows in a world that drifts (Guo et al. 2023)."""
+"""Formulas for sliding windows in a world that drifts (Guo et al. 2023)."""
 
 from __future__ import annotations
 

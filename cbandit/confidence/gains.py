@@ -1,4 +1,4 @@
-"""The information gain that widths rest on, at worst."""
+"""Bounds on the information gain, for widths."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from cbandit._core.peaks import CLOSE
 def greedy_gain(covariance: Tensor, rounds: int, noise: float) -> Tensor:
     """Return the gain after each of ``rounds`` greedy picks, ``(*b, rounds)``.
 
-    Each round picks the action of largest posterior variance; ``covariance`` is the
-    prior's, ``(*b, N, N)``. Only one column a pick is computed.
+    Each round picks the action of largest posterior variance, at the cost of one
+    column. ``covariance`` is the prior's, ``(*b, N, N)``.
     """
     checks.number("noise", noise, minimum=1e-300)
     var = covariance.diagonal(dim1=-2, dim2=-1).clone()

@@ -1,4 +1,4 @@
-"""Formulas of exploration widths ``beta``, and schedules that users give."""
+"""Formulas of exploration widths ``beta``, and schedules for users."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def linear_width(
 
 
 def count_width(counts: Tensor, subgaussian: float, delta: float) -> Tensor:
-    """Return ``R sqrt(2 ln(1/delta) / T_a)``; an arm never pulled counts as pulled."""
+    """Return ``R sqrt(2 ln(1/delta) / T_a)``, with ``T_a`` at least 1."""
     return subgaussian * (2 * math.log(1 / delta) / counts.clamp_min(1)).sqrt()
 
 
 class Constant:
-    """The same width every round."""
+    """A width that is the same in every round."""
 
     def __init__(self, beta: Any) -> None:
         self.beta = checks.nonnegative("beta", beta)
@@ -89,7 +89,7 @@ class Constant:
 
 
 class RKHS:
-    """The theory's width for a function of RKHS norm at most ``norm``.
+    """A schedule by theory, for a function of RKHS norm at most ``norm``.
 
     Args:
         norm: ``B``, a number or ``(*trials,)``; in ``cost_beta`` also one a cost,
@@ -99,11 +99,11 @@ class RKHS:
         form: ``"any-lam"``, ``B + (R / sqrt(lam)) sqrt(2 gain + 2 ln(c / delta))``, a
             guarantee for every likelihood variance ``lam``; or ``"small-lam"``, ``B + R
             sqrt(2 (gain + 1 + ln(c / delta)))``, which the papers run. That one is a
-            guarantee for ``lam = 1 + 2/T`` and a heuristic for a smaller one: a policy
-            warns of it, once, where its noise is below 0.5. ``c`` is the number of
+            guarantee for ``lam = 1 + 2/T`` and a heuristic for a smaller one, of which
+            a policy warns once if its noise is below 0.5. ``c`` is the number of
             functions, ``m + 1``; policies that say so count more.
-            :class:`~cbandit.Sliding` and :class:`~cbandit.Delayed` say what they make
-            of it.
+            :class:`~cbandit.Sliding` and :class:`~cbandit.Delayed` change the formula
+            as they say.
 
     Example:
         >>> import cbandit as cb
@@ -154,7 +154,7 @@ class RKHS:
 
 
 class BayesWidth:
-    """``sqrt(2 ln((m + 1) N pi^2 t^2 / (6 delta)))``: for functions of the prior's law.
+    """The width ``sqrt(2 ln((m + 1) N pi^2 t^2 / (6 delta)))`` for draws of the prior.
 
     With probability ``1 - delta`` all functions stay within it at all ``N`` actions in
     all rounds (N. Srinivas et al., 2010).
