@@ -76,7 +76,7 @@ def policy_regret(value: Tensor, expected_reward: Tensor) -> Tensor:
 
 
 def soft_violation(costs: Tensor) -> Tensor:
-    """Return ``|| [ sum_s g(x_s) ]_+ ||_2`` over the costs; rounds may compensate.
+    """Return ``|| [ sum_s g(x_s) ]_+ ||_2`` over costs; good rounds offset bad ones.
 
     Args:
         costs: ``g(x_t)``, ``(*trials, T, m)``.
@@ -89,7 +89,7 @@ def soft_violation(costs: Tensor) -> Tensor:
 
 
 def hard_violation(costs: Tensor) -> Tensor:
-    """Return ``sum_s sum_j [g_j(x_s)]_+``; nothing compensates.
+    """Return ``sum_s sum_j [g_j(x_s)]_+``; good rounds do not offset bad ones.
 
     Args:
         costs: ``g(x_t)``, ``(*trials, T, m)``.
@@ -115,8 +115,8 @@ def best_feasible(reward: Tensor, costs: Tensor) -> Tensor:
         reward: ``f(x_t)``, ``(*trials, T)``.
         costs: ``g(x_t)``, ``(*trials, T, m)``.
     """
-    kept = torch.where((costs > 0).any(-1), -torch.inf, reward)
-    best = kept.cummax(-1).values
+    feasible = torch.where((costs > 0).any(-1), -torch.inf, reward)
+    best = feasible.cummax(-1).values
     return torch.where(best == -torch.inf, torch.nan, best)
 
 
@@ -166,10 +166,13 @@ ROUNDING = 1e-12  # a cost that exceeds its threshold by less keeps it
 
 
 def stage_kept(stage_costs: Tensor) -> Tensor:
-    """Say whether all stage costs of a round keep their thresholds, ``(*trials, T)``.
+    """Return whether all stage costs of a round keep their thresholds.
 
     Args:
         stage_costs: ``E_{pi_t} g``, ``(*trials, T, m)``.
+
+    Returns:
+        ``(*trials, T)`` bool.
     """
     return (stage_costs <= ROUNDING).all(-1)
 

@@ -67,7 +67,7 @@ class Choice:
         actions: the set given to ``ask`` for this round alone, if any.
         keys: the number, or on a box the coordinates, of each trial's action on the
             host, where the policy knows them there.
-        names: of the coordinates, where the policy's set has any.
+        names: the names of the coordinates, if the policy's set has any.
     """
 
     t: int

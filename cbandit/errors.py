@@ -1,4 +1,4 @@
-"""The errors, by name.
+"""The errors that the library raises.
 
 Every error that a user can cause is a :class:`CBanditError`, and so a ``ValueError``.
 Its message names the argument, what was given and what is expected. The object that
@@ -30,17 +30,17 @@ class CBanditError(ValueError):
 
 
 class ChoiceError(CBanditError):
-    """A choice that is unknown, finished, cancelled, or belongs to another policy."""
+    """Raised for a choice that is unknown, finished, cancelled or another policy's."""
 
 
 class HorizonError(CBanditError):
-    """A round was asked for beyond the policy's horizon."""
+    """Raised when a round is asked for beyond the policy's horizon."""
 
 
 class InfeasibleError(CBanditError):
-    """No action or distribution meets the constraints.
+    """Raised when no action or distribution meets the constraints.
 
-    ``best`` is the one that misses them least, by ``violation``.
+    ``best`` is the one that violates them least, by ``violation``.
     """
 
     def __init__(
@@ -52,16 +52,16 @@ class InfeasibleError(CBanditError):
 
 
 class CheckpointError(CBanditError):
-    """A file that is not one of our checkpoints, is broken, or belongs elsewhere."""
+    """Raised for a file that is no checkpoint, is broken, or belongs elsewhere."""
 
 
 class LostRankError(CBanditError):
-    """Another process of a run does not answer; see ``cb.distributed``."""
+    """Raised when another process of a run does not answer; see ``cb.distributed``."""
 
 
 class MissingDataError(CBanditError):
-    """A data file of an experiment is not on this machine."""
+    """Raised when a data file of an experiment is not on this machine."""
 
 
 class MissingExtraError(CBanditError):
-    """An optional dependency is not installed."""
+    """Raised when an optional dependency is not installed."""

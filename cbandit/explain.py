@@ -17,13 +17,13 @@ __all__ = ["Explanation", "Rival"]
 
 @dataclass(frozen=True)
 class Rival:
-    """Another action that was weighed.
+    """Another action, with the score it had.
 
     Args:
         index: its number, ``(*trials,)``; ``None`` on a box.
         x: the action, ``(*trials, d)``.
         score: its score, ``(*trials,)``.
-        names: of the coordinates, where the policy's set has any.
+        names: the names of the coordinates, if the policy's set has any.
     """
 
     index: Tensor | None
@@ -39,31 +39,31 @@ class Rival:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why one action was chosen; parts that are no longer known are ``None``.
+    """The reasons for a choice; parts that are no longer known are ``None``.
 
     Args:
         id: of the choice.
         t: its round.
         index: its number, ``(*trials,)``; ``None`` on a box.
         x: the action, ``(*trials, d)``.
-        mean: believed of reward and costs before it was tried, ``(*trials, 1 + m)``, as
-            the user states them; the prior's where nothing had been told.
-        std: how uncertain that was, likewise.
-        known: whether anything had been told of each function, likewise.
-        taken: what was assumed of them by exploration, ``(*trials, 1 + m)``, likewise.
-        estimate: the same as it entered the score: of what is maximised, and by how
-            much costs exceed their limits, ``(*trials, 1 + m)``; in ``unit``.
+        mean: the posterior mean of reward and costs at the time, ``(*trials, 1 + m)``,
+            in the user's units; the prior mean where nothing had been told.
+        std: the standard deviation of ``mean``, likewise.
+        known: whether any feedback of each function had come, ``(*trials, 1 + m)``.
+        taken: the estimate of them by exploration, in the user's units, likewise.
+        estimate: the same as it entered the score, ``(*trials, 1 + m)``, in ``unit``:
+            the costs less their limits.
         multiplier: of each cost, ``(*trials, m)``; in ``unit``.
-        price: the same as the user states things: what reward a unit of each cost is
-            worth, ``(*trials, m)``.
+        price: the multiplier in the user's units: the reward that one unit of each cost
+            is worth, ``(*trials, m)``.
         score: ``(*trials,)``, in ``unit``.
-        runner_up: what would have been chosen instead.
-        unconstrained: what would have been chosen if costs did not matter; its score is
-            the reward's estimate.
-        labels: of the reward and the costs.
-        names: of the coordinates, where the policy's set has any.
-        unit: of scores, multipliers and the estimates in them: ``"spreads"`` of what
-            was seen where beliefs are standardised, else ``""``: the user's.
+        runner_up: the action that would have been chosen instead.
+        unconstrained: the action that would have been chosen if costs did not matter;
+            its score is the reward's estimate.
+        labels: the names of the reward and the costs.
+        names: the names of the coordinates, if the policy's set has any.
+        unit: of scores, multipliers and ``estimate``: ``"spreads"`` of outcomes where
+            beliefs are standardised, else ``""``, the user's.
     """
 
     id: str

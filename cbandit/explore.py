@@ -1,4 +1,4 @@
-"""From beliefs to estimates ``f_t``, ``g_t``: UCB, Thompson sampling, one random width.
+"""Estimates ``f_t``, ``g_t`` from beliefs: UCB, Thompson sampling, a random width.
 
 All three are ``mean + coefficient * spread``. For UCB, the spread is the standard
 deviation and the coefficient is ``+beta`` for the reward and ``-beta`` for costs,
@@ -22,7 +22,7 @@ from cbandit.errors import CBanditError
 
 __all__ = ["TS", "UCB", "Explore", "Rand", "clip", "estimates"]
 
-LONG = 1 << 14  # from this length on, rows are scaled one by one
+LONG = 1 << 14  # rows of at least this length are scaled one by one
 
 
 def estimates(mean: Tensor, spread: Tensor, coefficient: Tensor) -> Tensor:
@@ -37,9 +37,9 @@ def estimates(mean: Tensor, spread: Tensor, coefficient: Tensor) -> Tensor:
 
 
 def clip(estimate: Tensor, bound: Tensor) -> Tensor:
-    """Keep ``estimate (T, F, n)`` within ``[-bound, bound]``, of shape ``(T, F, 1)``.
+    """Clip ``estimate (T, F, n)`` to ``[-bound, bound]``, with ``bound (T, F, 1)``.
 
-    In place, unless it carries gradients.
+    It changes in place, unless it carries gradients.
     """
     if estimate.requires_grad:
         return estimate.clamp(-bound, bound)
@@ -61,11 +61,11 @@ class UCB:
     """Optimism: ``mean + beta std`` for the reward, ``mean - beta std`` for costs.
 
     Args:
-        beta: multiplies the standard deviation itself. A number, ``(*trials,)``, a
+        beta: multiplies the standard deviation itself; a number, ``(*trials,)``, a
             schedule such as :class:`~cbandit.RKHS`, or a callable ``(t, gain) ->
             beta``.
-        cost_beta: for the costs, also one a cost, ``(m,)`` or ``(*trials, m)``; as
-            ``beta`` if left out.
+        cost_beta: ``beta`` of the costs, which may also be ``(m,)`` or
+            ``(*trials, m)``; as ``beta`` if left out.
     """
 
     name, samples = "UCB", False
@@ -87,10 +87,11 @@ class UCB:
 
 @hinted
 class TS:
-    """Thompson sampling: one joint draw of ``GP(mean, beta^2 covariance)`` a function.
+    """Thompson sampling: a joint draw of ``GP(mean, beta^2 covariance)`` per function.
 
-    Exact in law on small sets and on product grids; on other sets the prior is
-    approximated by random features (``cbandit info`` and ``policy.engine`` say which).
+    Draws are exact in law on small sets and on product grids; on other sets the prior
+    is approximated by random features (``cbandit info`` and ``policy.engine`` say
+    which).
     """
 
     name, samples = "TS", True
@@ -111,13 +112,13 @@ Draw = Callable[[Streams, tuple[int, ...]], Tensor]
 
 @hinted
 class Rand:
-    """``mean + Z std`` with one random ``Z`` a round and function.
+    """A random width: ``mean + Z std``, with one ``Z`` per round and function.
 
     All actions share it.
 
     Args:
         beta: the scale of ``Z``, as for :class:`UCB`.
-        cost_beta: for the costs; as ``beta`` if left out.
+        cost_beta: ``beta`` of the costs; as ``beta`` if left out.
         draw: ``"normal"``: ``Z ~ N(0, beta^2)``. ``"uniform"``: one of ``points``
             evenly spaced points of ``[0, 2 beta]`` (costs ``[-2 beta, 0]``).
             ``"gaussian-grid"``: one of ``points`` points of ``[low beta, high beta]``

@@ -1,7 +1,7 @@
-"""How multipliers move between rounds: pure, differentiable functions.
+"""Updates of multipliers between rounds: pure, differentiable functions.
 
-``(*b, m)`` in, ``(*b, m)`` out. Each function checks its arguments, which waits for a
-CUDA device; ``checked=False`` skips that, for callers who have done so.
+They map ``(*b, m)`` to ``(*b, m)``. Each checks its arguments, which on CUDA waits for
+the device; ``checked=False`` skips the checks for callers who have made them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ __all__ = ["exponential", "polynomial", "projected", "queue", "rectified"]
 
 
 def exponential(z: Tensor, c: float = 1.0) -> Tensor:
-    """Return ``exp(c z)`` above 0, 1 below: a penalty of epochs."""
+    """Return ``exp(c [z]_+)``, a penalty of :class:`~cbandit.EpochPenalty`."""
     return (c * z.clamp_min(0)).exp()
 
 
 def polynomial(z: Tensor, n: float = 2.0, c: float = 1.0) -> Tensor:
-    """Return ``(c z + 1)^n`` above 0, 1 below: a penalty of epochs; ``n >= 1``."""
+    """Return ``(c [z]_+ + 1)^n``, a penalty of :class:`~cbandit.EpochPenalty`."""
     return (c * z.clamp_min(0) + 1) ** n
 
 
@@ -75,7 +75,7 @@ def rectified(
 def _pair(
     name: str, multiplier: object, other: str, cost: object
 ) -> tuple[Tensor, Tensor]:
-    """Return both as tensors of the same ``m``; lists become float64."""
+    """Return both as tensors of the same ``m``, with lists as float64."""
     phi, g = _tensor(name, multiplier), _tensor(other, cost)
     if phi.shape[-1:] != g.shape[-1:] or not _together(phi, g):
         raise CBanditError(
@@ -89,7 +89,7 @@ def _pair(
 def _beside(
     name: str, value: object, g: Tensor, endless: bool = False
 ) -> Tensor | float:
-    """Return a number, or a tensor that broadcasts with ``g``; finite, at least 0."""
+    """Return a number or a tensor that broadcasts with ``g``, or raise if negative."""
     if isinstance(value, float | int):
         value = float(value)
     tensor = torch.tensor(value) if isinstance(value, float) else _tensor(name, value)
@@ -103,7 +103,7 @@ def _beside(
 
 
 def _within(name: str, value: Tensor, endless: bool = False) -> Tensor:
-    """Raise if a number is negative or NaN, or infinite unless ``endless``."""
+    """Return ``value``; raise if negative or NaN, or infinite unless ``endless``."""
     outside = ~(value >= 0)
     if not endless:
         outside |= value.isinf()

@@ -36,10 +36,10 @@ Blocks = Iterable[tuple[int, Tensor, Tensor]]
 class Recommendation:
     """The best action believed feasible; if there is none, the likeliest to be so.
 
-    Nothing is claimed before data. A trial of whose reward nothing was told has NaN for
-    its numbers, and its action means nothing. A cost of which nothing was told has a
-    margin of NaN, and so has the probability then: the action is the best one within
-    the other limits, and not called feasible.
+    Nothing is claimed before data. If no reward was told in a trial, its numbers are
+    NaN and its action means nothing. If no value of a cost was told, its margin and the
+    probability are NaN: the action is the best one within the other limits, and is not
+    called feasible.
 
     A policy that randomises recommends a distribution over actions. Then ``index`` is
     ``distribution.index (*trials, k)`` and ``x`` its actions ``(*trials, k, d)``.
@@ -59,8 +59,8 @@ class Recommendation:
         confidence: the confidence that was asked for.
         distribution: the distribution over actions, for policies that randomise.
         penalised: whether the value is the reward less penalties for costs.
-        names: of the coordinates, where the policy's set has any.
-        costs: their names, where they have any.
+        names: the names of the coordinates, if the policy's set has any.
+        costs: the names of the costs, if they have any.
     """
 
     index: Tensor | None
@@ -81,7 +81,7 @@ class Recommendation:
         return params_of(self.names, self.x)
 
     def of(self, part: Callable[[Tensor], Tensor]) -> Recommendation:
-        """Apply ``part`` to every tensor, to pick one trial for example."""
+        """Return a copy with ``part`` applied to every tensor, to pick a trial say."""
         tensors: dict[str, Any] = {
             k: part(v) for k, v in vars(self).items() if isinstance(v, Tensor)
         }
@@ -90,10 +90,11 @@ class Recommendation:
         return replace(self, **tensors, distribution=pi)
 
     def known(self, costs: Tensor) -> Recommendation:
-        """Claim nothing of costs that nothing is known of.
+        """Return a copy that claims nothing about costs without data.
 
         Args:
-            costs: the others, ``(T, m)`` bool; this may hold fewer than ``m`` margins.
+            costs: the costs with data, ``(T, m)`` bool. ``margin`` may have fewer than
+                ``m`` columns.
         """
         costs = costs.to(self.margin.device)
         missing = costs.shape[-1] - self.margin.shape[-1]
@@ -107,7 +108,7 @@ class Recommendation:
         )
 
     def withheld(self, trials: Tensor) -> Recommendation:
-        """Claim nothing at all in some ``trials (T,)``."""
+        """Return a copy that claims nothing at all in some ``trials (T,)``."""
         trials = trials.to(self.value.device)
         return replace(
             self.known(~trials.unsqueeze(-1).expand_as(self.margin)),
@@ -190,7 +191,7 @@ def _numbers(values: Tensor) -> str:
 
 
 def nothing_told() -> CBanditError:
-    """Return the error about a recommendation that would rest on nothing."""
+    """Return the error for a recommendation without any data."""
     return CBanditError(
         f"recommend: {NOTHING}: tell() the reward and the costs of a choice, or "
         "observe() data from before"
@@ -198,19 +199,19 @@ def nothing_told() -> CBanditError:
 
 
 def quantile(confidence: float, m: int) -> float:
-    """Return ``z`` such that ``m`` independent means plus ``z`` spreads hold together.
+    """Return ``z`` such that ``m`` independent bounds of ``z`` spreads hold together.
 
-    Never negative, as a mean above its limit is not believed to be below.
+    It is never negative: a mean above its limit is not believed to keep it.
     """
-    each = torch.tensor(confidence ** (1 / max(m, 1)), dtype=torch.float64)
-    return max(0.0, float(torch.special.ndtri(each)))
+    share = torch.tensor(confidence ** (1 / max(m, 1)), dtype=torch.float64)
+    return max(0.0, float(torch.special.ndtri(share)))
 
 
 class _Candidate(NamedTuple):
     """The best action so far, ``(T,)`` each, and ``margin (T, m)``.
 
-    ``chance``, the logarithm, tells probabilities apart that are all rounded to 0;
-    ``rank`` is the value, less a trifle where it is not known well.
+    ``chance`` is the logarithm of the probability, which also orders those that round
+    to 0. ``rank`` is the value less a tiny share of its deviation.
     """
 
     number: Tensor
@@ -226,13 +227,13 @@ def recommend(
 ) -> Recommendation:
     """Find the action of greatest mean reward among those feasible with ``confidence``.
 
-    If there is none, the action of greatest probability.
+    If there is none, it is the action of greatest probability.
 
     Args:
         blocks: ``(start, mean (T, F, n), std (T, 1 or F, n))``, reward first.
         limits: the thresholds, ``(T, m)``.
         confidence: the least probability that all limits are kept.
-        ranks: the processes that share the set; the blocks are this one's.
+        ranks: the processes that share the set; the blocks are of this one's part.
 
     Returns:
         A recommendation whose ``x`` is left empty.
@@ -274,24 +275,24 @@ def _best(
             where = place.reshape(-1, *[1] * (values.dim() - 1))
             return values.gather(-1, where.expand(*values.shape[:-1], 1)).squeeze(-1)
 
-        here = _Candidate(
+        candidate = _Candidate(
             place + start, at(mean[:, 0]), at(rank), at(chance), any_safe, at(room)
         )
-        best = here if best is None else _better(best, here)
+        best = candidate if best is None else _better(best, candidate)
     if best is None:
         raise _empty()
     return best if ranks.size == 1 else _among(best, ranks)
 
 
-def _better(best: _Candidate, here: _Candidate) -> _Candidate:
-    """Return ``here`` in the trials in which it is better, ``best`` in the others."""
+def _better(best: _Candidate, other: _Candidate) -> _Candidate:
+    """Return ``other`` in the trials in which it is better, else ``best``."""
     better = torch.where(
-        here.feasible & best.feasible,
-        here.rank > best.rank,
-        here.feasible | (~best.feasible & (here.chance > best.chance)),
+        other.feasible & best.feasible,
+        other.rank > best.rank,
+        other.feasible | (~best.feasible & (other.chance > best.chance)),
     )
     wide = [better] * 5 + [better.unsqueeze(-1)]
-    return _Candidate._make(map(torch.where, wide, here, best))
+    return _Candidate._make(map(torch.where, wide, other, best))
 
 
 def _among(best: _Candidate, ranks: Ranks) -> _Candidate:
@@ -302,13 +303,13 @@ def _among(best: _Candidate, ranks: Ranks) -> _Candidate:
     every = [
         _Candidate(
             index[rank],
-            each[:, 0].to(best.value),
-            each[:, 1].to(best.rank),
-            each[:, 2].to(best.chance),
-            each[:, 3] > 0,
-            each[:, 4:].to(best.margin),
+            row[:, 0].to(best.value),
+            row[:, 1].to(best.rank),
+            row[:, 2].to(best.chance),
+            row[:, 3] > 0,
+            row[:, 4:].to(best.margin),
         )
-        for rank, each in enumerate(numbers)
+        for rank, row in enumerate(numbers)
     ]
     return reduce(_better, every)
 
@@ -318,10 +319,10 @@ def recommend_policy(
 ) -> Recommendation:
     """Find the best distribution over ``size`` actions, feasible with ``confidence``.
 
-    It has the greatest mean reward under ``E (mean + z std) <= limit``. However the
-    actions' costs depend on each other, the spread of their mixture is at most the
-    mixture of their spreads. If one action does better, or no mixture is feasible, that
-    action alone is recommended. ``x`` is left empty.
+    It has the greatest mean reward under ``E (mean + z std) <= limit``. That is safe
+    for any dependence between the actions' costs: the deviation of a mixture is at most
+    the mixture of the deviations. If a single action does better, or no mixture is
+    feasible, that action alone is recommended. ``x`` is left empty.
     """
     m = limits.shape[-1]
     z = quantile(confidence, m)
@@ -371,17 +372,19 @@ def recommend_policy(
 
 def _at(blocks: Blocks, index: Tensor) -> tuple[Tensor, Tensor]:
     """Return means and spreads ``(T, F, k)`` at the actions ``index`` ``(T, k)``."""
-    both: Tensor | None = None
+    moments: Tensor | None = None
     for start, mean, std in blocks:
-        here = (index >= start) & (index < start + mean.shape[-1])
-        place = torch.where(here, index - start, 0).unsqueeze(1)
+        inside = (index >= start) & (index < start + mean.shape[-1])
+        place = torch.where(inside, index - start, 0).unsqueeze(1)
         values = torch.stack([mean.double(), std.double().expand_as(mean)])
         place = place.expand(2, -1, mean.shape[1], -1)
         new = values.gather(-1, place)
-        both = new if both is None else torch.where(here.unsqueeze(1), new, both)
-    if both is None:
+        if moments is not None:
+            new = torch.where(inside.unsqueeze(1), new, moments)
+        moments = new
+    if moments is None:
         raise _empty()
-    return both[0], both[1]
+    return moments[0], moments[1]
 
 
 def _empty() -> CBanditError:

@@ -1,8 +1,9 @@
-"""Scores to maximise: formulas of estimates and multipliers, pure and differentiable.
+"""Scores to maximise: differentiable formulas of estimates and multipliers.
 
 ``f`` is ``(*b, n)``, ``g`` is ``(*b, m, n)``, multipliers ``(*b, m)``; feasible means
 ``g <= 0``. Sets, boxes and the BoTorch plug-ins all call these. A policy returns one of
-the classes below, which name a formula: engines that know it score in passing.
+the classes below, each of which names a formula. An engine that knows the formula
+scores actions in the same pass that updates them.
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ __all__ = [
 
 
 def clip(values: Tensor, bound: Any) -> Tensor:
-    """Return ``values`` kept within ``[-bound, bound]``, a number or a tensor."""
-    kept: Tensor = values.clamp(-bound, bound)
-    return kept
+    """Clip ``values`` to ``[-bound, bound]``; the bound is a number or a tensor."""
+    clipped: Tensor = values.clamp(-bound, bound)
+    return clipped
 
 
 def least_total(f: Tensor, g: Tensor) -> Tensor:
-    """Return ``-sum_j [g_j]_+``, to maximise where a draw has nothing feasible."""
+    """Return ``-sum_j [g_j]_+``, the score when a draw has no feasible action."""
     total: Tensor = g.clamp_min(0).sum(-2)
     return -total
 
 
 @dataclass(frozen=True)
 class PrimalDual:
-    """:func:`primal_dual` with multipliers ``(T, m)``."""
+    """The score :func:`primal_dual` with multipliers ``(T, m)``."""
 
     weight: Tensor
     kind: ClassVar[str] = "primal-dual"
@@ -61,7 +62,7 @@ class PrimalDual:
 
 @dataclass(frozen=True)
 class Rectified:
-    """:func:`rectified` with multipliers ``(T, m)``."""
+    """The score :func:`rectified` with multipliers ``(T, m)``."""
 
     weight: Tensor
     kind: ClassVar[str] = "rectified"
@@ -73,7 +74,7 @@ class Rectified:
 
 @dataclass(frozen=True)
 class Feasible:
-    """:func:`optimistic_feasible`."""
+    """The score :func:`optimistic_feasible`."""
 
     weight: ClassVar[None] = None
     kind: ClassVar[str] = "feasible"
@@ -85,7 +86,7 @@ class Feasible:
 
 @dataclass(frozen=True)
 class LeastViolating:
-    """:func:`least_violating`."""
+    """The score :func:`least_violating`."""
 
     weight: ClassVar[None] = None
     kind: ClassVar[str] = "least"
@@ -97,7 +98,7 @@ class LeastViolating:
 
 @dataclass(frozen=True)
 class Reward:
-    """The reward alone."""
+    """The score that is the reward alone."""
 
     weight: ClassVar[None] = None
     kind: ClassVar[str] = "primal-dual"
@@ -108,7 +109,7 @@ class Reward:
 
 
 def of_costs(score: object) -> bool:
-    """Return whether a score is of costs alone."""
+    """Return whether a score depends on costs alone."""
     return score is least_total or isinstance(score, LeastViolating)
 
 

@@ -39,7 +39,7 @@ class GP:
             deviations from the expectation at its action is an outlier: it counts as
             that bound, with a warning, so that it does not set the scale. Two within
             three readings count as a level that has moved. EpochPenalty does not do so:
-            whose targets mix the reward with penalties.
+            its targets mix the reward with penalties.
         refit_every: hyperparameters are fitted anew after this many observations;
             ``None``: only by ``policy.refit()``. A refit rebuilds the posterior, which
             at 10^6 actions takes as long as 50 to 100 rounds.
