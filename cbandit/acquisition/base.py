@@ -1,10 +1,10 @@
 """Estimates of reward and costs from a BoTorch model; subclasses score them.
 
-A batch of ``q`` points is worth what sequential greedy collects: the first point's
-score, the second's with the first one pending, and so on. A pending point narrows the
-deviations, for it will be observed. It moves no mean, since the value hallucinated
-there is the mean. On an ensemble (a fully Bayesian model) a score is the mean of its
-members' scores.
+A batch of ``q`` points is scored sequentially: the first point's score, plus the
+second's with the first one pending, and so on. A pending point narrows the deviations,
+because it will be observed. It moves no mean, since the value assumed there is the
+mean. On an ensemble (a fully Bayesian model) a score is the mean of its members'
+scores.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Score(AcquisitionFunction):
 
         They are ``(*b, q)`` and ``(*b, m, q)``, thresholds subtracted, divided by
         ``units`` and clipped. Policies clip a standardised reward less its average,
-        which a model does not tell: with ``units`` give a ``B`` that does not bind.
+        which a model does not know: with ``units`` give a ``B`` that does not bind.
         """
         X = self._points("X", X)
         mean, std = self._moments(X)
@@ -118,7 +118,7 @@ class Score(AcquisitionFunction):
         return self._finished(estimates(mean, std, sign * self.width))
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
-        """Set the points ``(p, d)`` that are being evaluated, if there are any."""
+        """Set the points ``(p, d)`` that are being evaluated, or ``None``."""
         if X_pending is not None:
             shape = tuple(self._points("X_pending", X_pending).shape)
             if len(shape) != 2:
@@ -127,7 +127,7 @@ class Score(AcquisitionFunction):
         super().set_X_pending(X_pending)
 
     def _points(self, name: str, X: object) -> Tensor:
-        """Return ``X``, or raise if it is no tensor of points of the model's width."""
+        """Return ``X``, or raise unless it holds points of the model's dimension."""
         if not isinstance(X, Tensor):
             raise CBanditError(
                 f"{name} must be a tensor of points (..., d); got {checks.kind(X)}"
@@ -192,13 +192,13 @@ class Score(AcquisitionFunction):
         return lam
 
     def _finished(self, estimate: Tensor) -> tuple[Tensor, Tensor]:
-        """Return reward and costs of ``(*b, 1 + m, q)``: above thresholds, in units."""
+        """Subtract thresholds, divide by units and clip; return reward and costs."""
         tau = pad(self.thresholds, (1, 0)).to(estimate)  # none of the reward
-        both = estimate - tau.unsqueeze(-1)
+        values = estimate - tau.unsqueeze(-1)
         if self.units is not None:
-            both = both / self.units.to(both).unsqueeze(-1)
-        both = self._clipped(both)
-        return both[..., 0, :], both[..., 1:, :]
+            values = values / self.units.to(values).unsqueeze(-1)
+        values = self._clipped(values)
+        return values[..., 0, :], values[..., 1:, :]
 
     def _clipped(self, estimate: Tensor) -> Tensor:
         return estimate
@@ -211,7 +211,7 @@ class Score(AcquisitionFunction):
         self.register_buffer(name, None if value is None else value.clone().to(device))
 
     def _check_batch(self, name: str, lead: torch.Size) -> None:
-        """Raise if ``*b`` is not the model's, and would broadcast with points."""
+        """Raise unless ``*b`` fits the model's batch shape."""
         try:
             batch = self.model.batch_shape
         except NotImplementedError:
@@ -230,7 +230,7 @@ class Score(AcquisitionFunction):
             )
 
     def _costs(self, name: str, value: Tensor) -> Tensor:
-        """Return a number, ``(m,)`` or ``(*b, m)`` as ``(*b, m)``."""
+        """Return ``value`` of shape ``(m,)`` or ``(*b, m)``; a number is expanded."""
         if value.dim() == 0:
             return value.expand(self.m)
         if value.shape[-1] != self.m:
@@ -245,20 +245,20 @@ class Score(AcquisitionFunction):
     def _functions(
         self, name: str, value: object, cost_name: str, costs: object
     ) -> Tensor:
-        """Join a reward's number or ``(*b,)`` and the costs' to ``(*b, 1 + m)``."""
+        """Join values of the reward and of the costs to ``(*b, 1 + m)``."""
         first = checks.tensor(name, value).unsqueeze(-1)
         self._check_batch(name, first.shape[:-1])
         if costs is None:
             return first.expand(*first.shape[:-1], 1 + self.m)
-        rest = self._costs(cost_name, checks.tensor(cost_name, costs))
+        others = self._costs(cost_name, checks.tensor(cost_name, costs))
         try:
-            batch = torch.broadcast_shapes(first.shape[:-1], rest.shape[:-1])
+            batch = torch.broadcast_shapes(first.shape[:-1], others.shape[:-1])
         except RuntimeError:
             raise CBanditError(
                 f"{name} and {cost_name} must have shapes (*batch,) and (*batch, m); "
-                f"got {tuple(first.shape[:-1])} and {tuple(rest.shape)}"
+                f"got {tuple(first.shape[:-1])} and {tuple(others.shape)}"
             ) from None
-        return torch.cat([first.expand(*batch, 1), rest.expand(*batch, self.m)], -1)
+        return torch.cat([first.expand(*batch, 1), others.expand(*batch, self.m)], -1)
 
     def _load_from_state_dict(
         self,
@@ -275,7 +275,7 @@ class Score(AcquisitionFunction):
 
 
 def soft(values: Tensor, temperature: Tensor) -> Tensor:
-    """Return ``[values]_+`` with its corner rounded off."""
+    """Return a smooth approximation of ``[values]_+``."""
     return temperature * softplus(values / temperature)
 
 

@@ -34,7 +34,7 @@ def parts(model: Model) -> list[Model]:
 
 
 def data(part: Model) -> Tensor | None:
-    """Return where a model was observed, ``(*b, n, d)``; ``None`` if it cannot tell."""
+    """Return a model's training points ``(*b, n, d)``, if it has any."""
     try:
         x: Tensor = get_train_inputs(part, transformed=False)[0]
         extra = x.dim() - 2 - len(part.batch_shape)
@@ -104,13 +104,13 @@ SMALLEST = {torch.float64: 1e-60, torch.float32: 1e-30}
 
 
 def root(variance: Tensor) -> Tensor:
-    """Return the deviation, 0 where there is no variance; its slope is finite."""
+    """Return the square root of a variance, with a finite gradient at 0."""
     least = SMALLEST.get(variance.dtype, 0.0)
     return variance.clamp_min(least).sqrt().where(variance > least, 0.0)
 
 
 def small_variances() -> AbstractContextManager[None]:
-    """Return a context in which variances may be as small as the user's units are."""
+    """Return a context in which GPyTorch does not raise small variances."""
     single, double = SMALLEST[torch.float32], SMALLEST[torch.float64]
     limits: AbstractContextManager[None] = gpytorch.settings.min_variance(
         single, double, None
@@ -119,7 +119,7 @@ def small_variances() -> AbstractContextManager[None]:
 
 
 def mean_of(posterior: Moments) -> Tensor:
-    """Return the mean of a posterior, with a gradient that is right."""
+    """Return the mean of a posterior, with the correct gradient."""
     if isinstance(posterior, MultitaskGPPosterior):
         # here the gradient of .mean fails or is wrong, but that of a draw is right
         still = posterior.mean.new_zeros(1, *posterior.base_sample_shape)
@@ -139,7 +139,7 @@ def one_each(values: Tensor, points: Tensor) -> Tensor:
 
 
 def covariances(posterior: Moments) -> list[Tensor]:
-    """Return covariances ``(*b, n, k, n, k)``, joint for outputs that go together."""
+    """Return covariances ``(*b, n, k, n, k)``, one for each group of ``k`` outputs."""
     if isinstance(posterior, PosteriorList):
         members: Sequence[Any] = posterior.posteriors
         blocks = [b for part in members for b in covariances(part)]

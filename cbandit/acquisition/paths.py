@@ -17,7 +17,7 @@ from cbandit.acquisition.scores import Weighted
 from cbandit.errors import CBanditError
 from cbandit.explore import estimates
 
-POINTS = 2048  # a path is followed to so many points at a time
+POINTS = 2048  # a path is evaluated at so many points at a time
 
 
 class PathwisePrimalDual(Weighted):
@@ -137,7 +137,7 @@ class _Path(torch.nn.Module):
 
 
 def _followed(path: torch.nn.Module, X: Tensor) -> Tensor:
-    """Follow a path to ``X (*b, q, d)``, in blocks, as features fill the memory."""
+    """Evaluate a path at ``X (*b, q, d)``, in blocks that bound the memory."""
     many = X.shape[:-1].numel() > POINTS
     if many and isinstance(path, MatheronPathModel) and not path.batch_shape:
         blocks = [path(x) for x in X.flatten(0, -2).split(POINTS)]

@@ -25,8 +25,9 @@ from cbandit.errors import CBanditError
 def register(kind: type[AcquisitionFunction]) -> None:
     """Give an acquisition function its input constructor.
 
-    It takes the arguments of ``kind``, and an optimisation's ``posterior_transform``
-    and ``constraints_tuple`` in place of ``outputs`` and ``thresholds``.
+    The constructor takes the arguments of ``kind``. In place of ``outputs`` and
+    ``thresholds`` it takes an optimisation's ``posterior_transform`` and
+    ``constraints_tuple``.
     """
     if kind in ACQF_INPUT_CONSTRUCTOR_REGISTRY:  # which refuses a class it has
         return
