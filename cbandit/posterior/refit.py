@@ -276,7 +276,7 @@ def _minimise(
 
 
 def _spread(data: Merged) -> float:
-    """The outcomes' variance, 1 where there is none to speak of."""
+    """Return the variance of the outcomes; 1 if they do not vary."""
     real = data.count > 0
     means = (data.total / data.count.clamp_min(1))[real]
     if means.numel() < 2:

@@ -64,7 +64,7 @@ class SafePolicies:
 
     def best(self, theta: Array) -> Array | None:
         """Return the policy of largest ``<x_pi, theta>``, ``(K,)``, if there is any."""
-        found = self._solver(
+        solution = self._solver(
             self._square,
             -(self.points @ theta),
             self._rows,
@@ -72,9 +72,9 @@ class SafePolicies:
             self._cones,
             self._settings,
         ).solve()
-        if str(found.status) not in self._done:
+        if str(solution.status) not in self._done:
             return None
-        pi = np.asarray(found.x).clip(0.0)
+        pi = np.asarray(solution.x).clip(0.0)
         pi[pi < 1e-9] = 0.0  # interior points leave a trace on every action
         out: Array = pi / pi.sum()
         return out

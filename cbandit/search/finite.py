@@ -36,10 +36,10 @@ def best_feasible(
         return best, torch.zeros_like(best.value, dtype=torch.bool)
     infeasible = best.value.isneginf()
     low = search(least)
-    both = low.where(infeasible, best)
-    if not all(map(math.isfinite, both.read())):
+    chosen = low.where(infeasible, best)
+    if not all(map(math.isfinite, chosen.read())):
         raise CBanditError(
             "the estimates are not finite numbers at any allowed action; look at "
             "policy.posterior()"
         )
-    return both, infeasible
+    return chosen, infeasible

@@ -60,10 +60,10 @@ def safe_interval(
     )
     cost = ends * slope.unsqueeze(2) + beta.unsqueeze(2) * length.clamp_min(0).sqrt()
     scale = room.abs() + slope.abs() + beta * (aa.sqrt() + bb.sqrt())
-    kept = (cost <= (room + 1e-9 * scale).unsqueeze(2)).all(1)  # T x (2m + 2) x n
+    allowed = (cost <= (room + 1e-9 * scale).unsqueeze(2)).all(1)  # T x (2m + 2) x n
     ends = ends.squeeze(1)
-    low = torch.where(kept, ends, torch.inf).amin(1)
-    high = torch.where(kept, ends, -torch.inf).amax(1)
+    low = torch.where(allowed, ends, torch.inf).amin(1)
+    high = torch.where(allowed, ends, -torch.inf).amax(1)
     inner = MARGIN * (high - low)
     pair = torch.stack([low + inner, high - inner], -1)
     return torch.where((low <= high).unsqueeze(-1), pair, 0.0)

@@ -165,8 +165,8 @@ class Swept(Engine):
         slots, fresh = self.history.place(keys, x, wanted)
         if fresh:
             new, names = [slots[i] for i in fresh], [keys[i] for i in fresh]
-            here = x if len(fresh) == len(x) else x[devices.put(fresh, self.device)]
-            self.rows.write(fresh, new, here, names)
+            points = x if len(fresh) == len(x) else x[devices.put(fresh, self.device)]
+            self.rows.write(fresh, new, points, names)
         return slots if self.history.used else None
 
     def _change(self, spot: Spot, update: Update) -> _Pending:

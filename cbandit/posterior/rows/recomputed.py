@@ -160,7 +160,7 @@ class Recomputed(Rows):
         return self._known_frame
 
     def _far(self) -> bool:
-        """Whether squares of coordinates in :meth:`multiply` would cancel.
+        """Return whether squares of coordinates in :meth:`multiply` would cancel.
 
         Computed once, from the set's extent, so that no round waits for the device.
         """
