@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import gpytorch
 import torch
@@ -39,7 +40,7 @@ class TableKernel(gpk.Kernel):  # type: ignore[misc]
         super().__init__(batch_shape=table.shape[:-2])
         self.register_buffer("table", table)
 
-    def __getitem__(self, index: int | slice | Tensor) -> TableKernel:
+    def __getitem__(self, index: int | slice | Tensor | tuple[Any, ...]) -> TableKernel:
         """Return the kernel of some trials."""
         return TableKernel(self.table[index])
 
